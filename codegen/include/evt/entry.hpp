@@ -1,0 +1,113 @@
+// Where the kernel's code is and how it is launched. A file is compiled in one pass, or in two at the same time:
+// EVT_DEVICE_PASS makes the cubin, EVT_HOST_PASS the launcher, which then finds the cubin linked in as evt_cubin.
+// Nothing here needs libcuda at link time.
+#ifndef EVT_ENTRY_HPP
+#define EVT_ENTRY_HPP
+
+#include <atomic>
+#include <cstdint>
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#if defined(EVT_HOST_PASS)
+extern "C" __attribute__((visibility("hidden"))) unsigned char const evt_cubin[];
+#endif
+
+namespace evt {
+
+/// What evt_run returns: the kind of failure in the upper half, its detail (a cutlass::Status or cudaError_t) in the
+/// lower.
+enum class Failure : int { none, arguments, cutlass, device, module, driver, launch };
+
+inline int report(Failure kind, int detail = 0) { return static_cast<int>(kind) << 16 | (detail & 0xffff); }
+
+constexpr int kMaxDevices = 64;
+
+/// Facts of a device and the kernel's state on it, asked once.
+struct Device {
+  int index = -1;
+  int multiprocessors = 0;
+};
+
+/// The current device. Multiprocessors are counted once per device; racing threads count the same.
+inline cudaError_t current_device(Device& device) {
+  static std::atomic<int> counts[kMaxDevices];
+  cudaError_t error = cudaGetDevice(&device.index);
+  if (error != cudaSuccess) return error;
+  if (device.index >= kMaxDevices) return cudaErrorInvalidDevice;
+  device.multiprocessors = counts[device.index].load(std::memory_order_relaxed);
+  if (device.multiprocessors == 0) {
+    error = cudaDeviceGetAttribute(&device.multiprocessors, cudaDevAttrMultiProcessorCount, device.index);
+    if (error == cudaSuccess) counts[device.index].store(device.multiprocessors, std::memory_order_relaxed);
+  }
+  return error;
+}
+
+/// Whether the driver has an entry point that CUTLASS asks for by name at run time.
+inline bool driver_has(char const* name) {
+  void* entry = nullptr;
+  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+  return cudaGetDriverEntryPointByVersion(name, &entry, 12000, cudaEnableDefault, &found) == cudaSuccess &&
+         found == cudaDriverEntryPointSuccess && entry != nullptr;
+}
+
+#if defined(EVT_HOST_PASS)
+/// The kernel in the embedded cubin, loaded once per process for all devices.
+inline cudaError_t find_kernel(void const*& kernel) {
+  struct Module {
+    cudaError_t error;
+    cudaKernel_t kernel = nullptr;
+    Module() {
+      cudaLibrary_t library = nullptr;
+      error = cudaLibraryLoadData(&library, evt_cubin, nullptr, nullptr, 0, nullptr, nullptr, 0);
+      if (error == cudaSuccess) error = cudaLibraryGetKernel(&kernel, library, "evt_kernel");
+    }
+  };
+  static Module const module;
+  kernel = reinterpret_cast<void const*>(module.kernel);
+  return module.error;
+}
+
+inline cudaError_t allow_shared_memory(void const* kernel, int bytes, int device) {
+  return cudaKernelSetAttributeForDevice(reinterpret_cast<cudaKernel_t>(const_cast<void*>(kernel)),
+                                         cudaFuncAttributeMaxDynamicSharedMemorySize, bytes, device);
+}
+#else
+/// For a kernel compiled in the same pass; its address is known.
+inline cudaError_t allow_shared_memory(void const* kernel, int bytes, int) {
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+}
+#endif
+
+/// Raise the kernel's shared memory limit, once per device.
+inline cudaError_t prepare(void const* kernel, int shared_bytes, Device const& device) {
+  static std::atomic<bool> done[kMaxDevices];
+  if (done[device.index].load(std::memory_order_acquire)) return cudaSuccess;
+  cudaError_t error = allow_shared_memory(kernel, shared_bytes, device.index);
+  if (error == cudaSuccess) done[device.index].store(true, std::memory_order_release);
+  return error;
+}
+
+/// Launch on a stream; a cluster of (1, 1, 1) is no cluster.
+inline cudaError_t launch(void const* kernel, dim3 grid, dim3 block, dim3 cluster, int shared_bytes,
+                          cudaStream_t stream, void* params) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes);
+  config.stream = stream;
+  cudaLaunchAttribute attribute{};
+  if (cluster.x * cluster.y * cluster.z > 1) {
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim = {cluster.x, cluster.y, cluster.z};
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+  }
+  void* arguments[] = {params};
+  return cudaLaunchKernelExC(&config, kernel, arguments);
+}
+
+}  // namespace evt
+
+#endif  // EVT_ENTRY_HPP

@@ -1,0 +1,26 @@
+"""From C++ text to a loaded-ready library: find the tools, compile, keep the result.
+
+In the order of the data: :mod:`source` (what is built, and its cache key), :mod:`toolchain` (with what),
+:mod:`cache` (where it is kept; :mod:`trust` and :mod:`lock` guard it), :mod:`compilation` (one source through
+nvcc, by :mod:`process`), :mod:`builder` (many sources at once), :mod:`doctor` (what is missing).
+"""
+
+from evt.build.builder import build
+from evt.build.cache import Cache, Entry
+from evt.build.doctor import Check, diagnose
+from evt.build.event import BuildEvent
+from evt.build.source import KernelSource, cache_key
+from evt.build.toolchain import Toolchain, find_toolchain
+
+__all__ = [
+    "BuildEvent",
+    "Cache",
+    "Check",
+    "Entry",
+    "KernelSource",
+    "Toolchain",
+    "build",
+    "cache_key",
+    "diagnose",
+    "find_toolchain",
+]

@@ -1,0 +1,151 @@
+"""What this machine has, what it lacks, and the command that mends it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from evt.build.cache import Cache
+from evt.build.toolchain import INSTALL_NVCC, OLDEST_NVCC, find_cutlass, find_nvcc
+from evt.errors import BuildError
+
+_OLDEST_PYTHON = (3, 10)
+_DISK_BYTES = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of ``evt doctor``. What is not ``required`` is needed only to run kernels."""
+
+    name: str
+    ok: bool
+    found: str
+    remedy: str = ""
+    required: bool = True
+
+
+def diagnose() -> list[Check]:
+    """Look at everything that evt uses; never raises for what is missing."""
+    checks = [_python(), _nvcc(), _host_compiler(), _cutlass(), *_cache(), _torch()]
+    return [*checks, *_driver()]
+
+
+def _python() -> Check:
+    ok = sys.version_info >= _OLDEST_PYTHON
+    found = f"{platform.python_version()} ({sys.executable})"
+    return Check("Python", ok, found, "" if ok else "install Python 3.12")
+
+
+def _nvcc() -> Check:
+    def look() -> tuple[str, str]:
+        nvcc = find_nvcc()
+        old = tuple(map(int, nvcc.version.split(".")[:2])) < OLDEST_NVCC
+        return (
+            f"{nvcc.version} ({nvcc.path})",
+            INSTALL_NVCC if old else "",
+        )
+
+    return _checked("nvcc", look)
+
+
+def _cutlass() -> Check:
+    def look() -> tuple[str, str]:
+        cutlass = find_cutlass()
+        return f"{cutlass.version} ({cutlass.include})", ""
+
+    return _checked("CUTLASS headers", look)
+
+
+def _host_compiler() -> Check:
+    wanted = os.environ.get("NVCC_CCBIN") or "g++"
+    compiler = shutil.which(wanted)
+    if compiler is None and Path(wanted).is_dir():
+        compiler = shutil.which("g++", path=wanted)
+    if compiler is None:
+        return Check("C++ compiler", False, f"{wanted}: not found", "apt install g++")
+    done = subprocess.run([compiler, "--version"], capture_output=True, text=True, errors="replace")
+    version = (done.stdout.splitlines() or ["?"])[0]
+    ok = done.returncode == 0
+    return Check("C++ compiler", ok, f"{version} ({compiler})", "" if ok else "apt install --reinstall g++")
+
+
+def _cache() -> list[Check]:
+    cache = Cache()
+
+    def look() -> tuple[str, str]:
+        cache.prepare()
+        entries = cache.entries()
+        return f"{cache.root}, {len(entries)} kernels, {sum(e.size_bytes for e in entries) / 1e6:.0f} MB", ""
+
+    check = _checked("cache directory", look)
+    if not check.ok:
+        return [check]
+    free = shutil.disk_usage(cache.root).free
+    remedy = "" if free >= _DISK_BYTES else "evt cache clear"
+    return [check, Check("free disk", not remedy, f"{free / 1e9:.1f} GB at {cache.root}", remedy)]
+
+
+def _torch() -> Check:
+    from importlib import metadata
+
+    try:
+        return Check("PyTorch", True, metadata.version("torch"), required=False)
+    except metadata.PackageNotFoundError:
+        return Check("PyTorch", False, "not installed", "pip install torch", required=False)
+
+
+def _driver() -> list[Check]:
+    """Ask libcuda itself; on a machine without a GPU there is none, and evt uses the reference."""
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        remedy = "install the NVIDIA driver (without one, evt computes with the reference on the CPU)"
+        return [Check("NVIDIA driver", False, "no libcuda.so.1", remedy, required=False)]
+    if error := cuda.cuInit(0):
+        found = f"cuInit says error {error}"
+        return [Check("NVIDIA driver", False, found, "nvidia-smi", required=False)]
+    number, name = ctypes.c_int(), ctypes.create_string_buffer(256)
+    cuda.cuDriverGetVersion(ctypes.byref(number))
+    supports = (number.value // 1000, number.value % 1000 // 10)
+    checks = [_driver_version(supports)]
+    cuda.cuDeviceGetCount(ctypes.byref(number))
+    for index in range(number.value):
+        device, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+        cuda.cuDeviceGet(ctypes.byref(device), index)
+        cuda.cuDeviceGetName(name, len(name), device)
+        cuda.cuDeviceGetAttribute(ctypes.byref(major), 75, device)
+        cuda.cuDeviceGetAttribute(ctypes.byref(minor), 76, device)
+        arch = f"sm_{major.value}{minor.value}"
+        found = f"{name.value.decode(errors='replace')} ({arch})"
+        ok = major.value >= 8
+        remedy = "" if ok else "use a GPU of sm_80 or newer"
+        checks.append(Check(f"GPU {index}", ok, found, remedy, required=False))
+    return checks
+
+
+def _driver_version(supports: tuple[int, int]) -> Check:
+    """A kernel runs on a driver of its nvcc's major version or newer."""
+    found = f"supports CUDA {supports[0]}.{supports[1]}"
+    try:
+        major = int(find_nvcc().version.split(".")[0])
+    except BuildError:
+        major = 0
+    remedy = f"update the driver to one that supports CUDA {major}" if major > supports[0] else ""
+    return Check("NVIDIA driver", not remedy, found, remedy, required=False)
+
+
+def _checked(name: str, look: Callable[[], tuple[str, str]]) -> Check:
+    """``look`` says what it found and how to mend it; what it raises says so too."""
+    try:
+        found, remedy = look()
+    except BuildError as error:
+        problem = error.diagnostics[0]
+        return Check(name, False, problem.message, problem.help)
+    return Check(name, not remedy, found, remedy)

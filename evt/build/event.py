@@ -1,0 +1,45 @@
+"""What a build tells while it runs."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class BuildEvent:
+    """One step of a build.
+
+    ``hit`` (found in the cache), ``damaged`` (an entry is rebuilt; ``text`` says why), ``wait`` (another
+    process builds it), ``start`` and ``end`` of a pass (``text``: the command, then what nvcc printed),
+    ``built``, ``failed``.
+    """
+
+    kind: Literal["hit", "damaged", "wait", "start", "end", "built", "failed"]
+    key: str
+    index: int  #: position of the source in the sequence given to ``build``
+    stage: str = ""  #: of start and end: device, host or link
+    seconds: float = 0.0  #: wall time, of end and built
+    text: str = ""
+
+    def __str__(self) -> str:
+        time = f"{self.seconds:.1f} s" if self.seconds else ""
+        words = (self.key[:12], self.kind, self.stage, time, self.text.rstrip())
+        return " ".join(word for word in words if word)
+
+
+class Reporter:
+    """Hands events to the listener, one at a time although passes run in threads; prints if verbose."""
+
+    def __init__(self, listener: Callable[[BuildEvent], None] | None, verbose: bool) -> None:
+        self._listener, self._verbose, self._mutex = listener, verbose, threading.Lock()
+
+    def __call__(self, event: BuildEvent) -> None:
+        with self._mutex:
+            if self._verbose:
+                print(f"evt: {event}", file=sys.stderr, flush=True)
+            if self._listener is not None:
+                self._listener(event)

@@ -1,0 +1,51 @@
+"""One builder per key, over all processes of all users of the cache."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from pathlib import Path
+
+
+class KeyLock:
+    """A held lock. The kernel drops it when its process dies, so a killed builder blocks nobody."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self._path, self._descriptor = path, descriptor
+
+    @classmethod
+    def acquire(cls, path: Path, *, wait: bool) -> KeyLock | None:
+        """The lock, or None when another holds it and ``wait`` is false.
+
+        Raises OSError where files cannot be made or locked.
+        """
+        while True:
+            descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+                if _still_there(path, descriptor):
+                    return cls(path, descriptor)
+            except BlockingIOError:
+                os.close(descriptor)
+                return None
+            except BaseException:
+                os.close(descriptor)
+                raise
+            os.close(descriptor)  # the holder removed the file: the lock is a new file now
+
+    def release(self) -> None:
+        """Remove the file and let the next one in; a second call does nothing."""
+        if self._descriptor < 0:
+            return
+        with contextlib.suppress(OSError):
+            self._path.unlink()
+        os.close(self._descriptor)
+        self._descriptor = -1
+
+
+def _still_there(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False

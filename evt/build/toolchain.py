@@ -1,0 +1,211 @@
+"""The compiler and the headers: where they are, and which versions."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from evt.diagnostics import Diagnostic
+from evt.errors import BuildError
+from evt.resources import directory
+
+#: ``cudaLibraryLoadData``, by which launchers load their kernel, came with this version of the runtime.
+OLDEST_NVCC = (12, 8)
+#: Architectures that need a newer nvcc than that.
+_FIRST_NVCC = {"103": (12, 9), "121": (12, 9), "110": (13, 0), "88": (13, 0)}
+OLDEST_CUTLASS = (4, 0)
+
+SYSTEM_CUDA = "/usr/local/cuda"
+INSTALL_NVCC = "pip install nvidia-cuda-nvcc nvidia-cuda-cccl"
+INSTALL_CUTLASS = "pip install 'evt-compiler[cutlass]'"
+
+
+@dataclass(frozen=True, slots=True)
+class Nvcc:
+    path: Path
+    version: str  #: such as ``13.0.88``
+    include: tuple[Path, ...] = ()  #: what this nvcc does not find by itself (pip wheels)
+    lib: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Cutlass:
+    include: Path
+    version: str  #: such as ``4.2.0``
+    origin: str  #: ``wheel``, or the path of a checkout, which may have been edited
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchain:
+    """Everything a compilation reads apart from its source."""
+
+    nvcc: Path
+    nvcc_version: str
+    cutlass_include: Path
+    cutlass_version: str
+    cutlass_origin: str = "wheel"
+    cuda_include: tuple[Path, ...] = ()
+    cuda_lib: tuple[Path, ...] = ()
+    evt_include: Path | None = None
+
+    @property
+    def include_flags(self) -> tuple[str, ...]:
+        own = (f"-I{self.evt_include}",) if self.evt_include else ()
+        others = (self.cutlass_include, *self.cuda_include)
+        return (*own, *(word for path in others for word in ("-isystem", str(path))))
+
+
+def find_toolchain() -> Toolchain:
+    """The tools to build with.
+
+    Raises BuildError: E0701 without a usable nvcc, E0702 without CUTLASS headers; both if both are missing.
+    """
+    problems: list[Diagnostic] = []
+    try:
+        nvcc = find_nvcc()
+    except BuildError as error:
+        problems.extend(error.diagnostics)
+    try:
+        cutlass = find_cutlass()
+    except BuildError as error:
+        problems.extend(error.diagnostics)
+    if problems:
+        raise BuildError(problems)
+    return Toolchain(
+        nvcc=nvcc.path,
+        nvcc_version=nvcc.version,
+        cutlass_include=cutlass.include,
+        cutlass_version=cutlass.version,
+        cutlass_origin=cutlass.origin,
+        cuda_include=nvcc.include,
+        cuda_lib=nvcc.lib,
+        evt_include=directory("codegen") / "include",
+    )
+
+
+def require_target(gencode: str, nvcc_version: str) -> None:
+    """Raises BuildError E0706 when this nvcc is too old to compile for ``gencode``."""
+    needed = max(OLDEST_NVCC, _FIRST_NVCC.get(gencode.removeprefix("sm_").rstrip("af"), OLDEST_NVCC))
+    if _numbers(nvcc_version)[:2] < needed:
+        wanted = ".".join(map(str, needed))
+        message = f"nvcc {nvcc_version} is too old: {gencode} needs {wanted} or newer"
+        raise BuildError(Diagnostic("E0706", message, help=f"{INSTALL_NVCC}, or set CUDACXX to a newer nvcc"))
+
+
+def find_nvcc() -> Nvcc:
+    """``CUDACXX``, PATH, ``CUDA_HOME``, ``CUDA_PATH``, /usr/local/cuda, then the pip wheels.
+
+    Raises BuildError E0701 when there is none, or the one that comes first does not work.
+    """
+    for path in _nvcc_places():
+        if path.is_file() and os.access(path, os.X_OK):
+            version = _nvcc_version(path, path.stat().st_mtime_ns)
+            include, lib = _wheel_paths(path)
+            return Nvcc(path, version, include, lib)
+    notes = ("searched: CUDACXX, PATH, CUDA_HOME, CUDA_PATH, /usr/local/cuda and the wheels of pip",)
+    raise BuildError(Diagnostic("E0701", "no CUDA compiler (nvcc) was found", help=INSTALL_NVCC, notes=notes))
+
+
+def find_cutlass() -> Cutlass:
+    """``CUTLASS_PATH`` (a checkout), then the ``nvidia-cutlass`` wheel, which is not imported.
+
+    Raises BuildError E0702 when there are no headers, or too old ones.
+    """
+    if checkout := os.environ.get("CUTLASS_PATH"):
+        origin = os.path.abspath(checkout)
+        include = Path(origin, "include")
+        missing = f"CUTLASS_PATH is {checkout!r}, which has no include/cutlass/cutlass.h"
+        mend = "set CUTLASS_PATH to a checkout of CUTLASS, or unset it to use the wheel"
+    else:
+        spec = importlib.util.find_spec("cutlass_library")
+        package = Path(spec.origin).parent if spec and spec.origin else Path("/nonexistent")
+        origin, include = "wheel", package / "source/include"
+        missing, mend = "no CUTLASS headers were found", INSTALL_CUTLASS
+    try:
+        (include / "cutlass/cutlass.h").stat()
+        text = (include / "cutlass/version.h").read_text(errors="replace")
+    except OSError:
+        notes = ("or set CUTLASS_PATH to a checkout of https://github.com/NVIDIA/cutlass",)
+        raise BuildError(Diagnostic("E0702", missing, help=mend, notes=notes)) from None
+    version = ".".join(re.findall(r"#define CUTLASS_(?:MAJOR|MINOR|PATCH)\s+(\d+)", text))
+    if _numbers(version) < OLDEST_CUTLASS:
+        oldest = ".".join(map(str, OLDEST_CUTLASS))
+        message = f"CUTLASS {version} in {include} is too old: evt needs {oldest} or newer"
+        raise BuildError(Diagnostic("E0702", message, help=mend))
+    return Cutlass(include, version, origin)
+
+
+def _nvcc_places() -> Iterator[Path]:
+    """Where nvcc may be. Raises BuildError E0701 when ``CUDACXX`` names no program: it is not passed over."""
+    if named := os.environ.get("CUDACXX"):
+        if not (program := _program(named)):
+            message = f"CUDACXX is {named!r}, which is not a program"
+            raise BuildError(
+                Diagnostic("E0701", message, help="set CUDACXX to the path of nvcc, or unset it")
+            )
+        yield program
+    if program := _program("nvcc"):
+        yield program
+    for home in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), SYSTEM_CUDA):
+        if home:
+            yield Path(os.path.abspath(home), "bin/nvcc")
+    wheels = importlib.util.find_spec("nvidia")
+    for site in (wheels.submodule_search_locations or ()) if wheels else ():
+        yield from sorted(Path(site).glob("cu[0-9]*/bin/nvcc"), reverse=True)
+        yield Path(site, "cuda_nvcc/bin/nvcc")
+
+
+def _program(name: str) -> Path | None:
+    found = shutil.which(name)
+    return Path(os.path.abspath(found)) if found else None
+
+
+def _wheel_paths(nvcc: Path) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+    """Include and library directories of an nvcc from pip, whose parts come in several wheels."""
+    home = nvcc.resolve().parents[1]
+    if home.parent.name != "nvidia":
+        return (), ()
+    homes = [home, *sorted(home.parent.glob("cuda_*"))] if home.name == "cuda_nvcc" else [home]
+    include = [path for at in homes for path in (at / "include/cccl", at / "include") if path.is_dir()]
+    for header, wheel in (
+        ("cuda_runtime.h", "nvidia-cuda-runtime"),
+        ("cuda/std/utility", "nvidia-cuda-cccl"),
+    ):
+        if not any((path / header).is_file() for path in include):
+            message = f"{nvcc} comes from pip without its header {header}"
+            mend = f"pip install {wheel}{'-cu12' if home.name == 'cuda_nvcc' else ''}"
+            raise BuildError(Diagnostic("E0701", message, help=mend))
+    return tuple(include), tuple(path for at in homes if (path := at / "lib").is_dir())
+
+
+@functools.cache
+def _nvcc_version(nvcc: Path, mtime_ns: int) -> str:
+    """What ``nvcc --version`` says, asked once per process. Raises BuildError E0701 for no answer."""
+    try:
+        done = subprocess.run(
+            [nvcc, "--version"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            stdin=subprocess.DEVNULL,
+            timeout=60,
+        )
+        output = done.stdout + done.stderr
+    except (OSError, subprocess.TimeoutExpired) as error:
+        output = str(error)
+    if found := re.search(r"release [\d.]+, V(\d+(?:\.\d+)+)", output):
+        return found[1]
+    notes = tuple(output.strip().splitlines()[:3])
+    message = f"{nvcc} does not say its version"
+    raise BuildError(Diagnostic("E0701", message, help="set CUDACXX to a working nvcc", notes=notes))
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version))

@@ -1,0 +1,23 @@
+"""Diagnostics: what evt tells a user about a mistake, as values.
+
+A :class:`Diagnostic` is a frozen value with a code from the one table in :mod:`evt.diagnostics.codes`.
+Stages collect them; :class:`evt.errors.EvtError` carries them to the user; :func:`render` prints them.
+"""
+
+from evt.diagnostics.codes import CODES, Code, page
+from evt.diagnostics.diagnostic import Diagnostic
+from evt.diagnostics.render import render, render_all
+from evt.diagnostics.source import Source, Span
+from evt.diagnostics.suggest import closest
+
+__all__ = [
+    "CODES",
+    "Code",
+    "Diagnostic",
+    "Source",
+    "Span",
+    "closest",
+    "page",
+    "render",
+    "render_all",
+]

@@ -1,0 +1,87 @@
+"""The table of diagnostic codes. Each has a page in ``evt/diagnostics/pages``, shown by ``evt explain CODE``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A code and what it stands for, in one phrase."""
+
+    id: str
+    title: str
+
+
+_TABLE = (
+    # syntax
+    Code("E0101", "the text is not a program"),
+    Code("E0102", "a character that the language does not use"),
+    Code("E0103", "an empty program"),
+    Code("E0104", "an unbalanced bracket"),
+    Code("E0105", "a file that cannot be read"),
+    Code("E0107", "a number that is not finite or not representable"),
+    Code("E0108", "a reserved word used as a name"),
+    # names and calls
+    Code("E0201", "an unknown function"),
+    Code("E0202", "an unknown name"),
+    Code("E0203", "wrong number of arguments"),
+    Code("E0204", "unknown or repeated keyword argument"),
+    Code("E0205", "a function parameter that must be a constant"),
+    # types and shapes
+    Code("E0301", "an unknown index mode or a subscript that repeats one"),
+    Code("E0302", "two different subscripts for one name"),
+    Code("E0303", "an unknown type"),
+    Code("E0304", "a value with modes that its output does not have"),
+    Code("E0305", "a type that does not fit here"),
+    Code("E0306", "a default on something that is not a scalar"),
+    # the program as a graph
+    Code("E0401", "a name assigned twice"),
+    Code("E0402", "a definition that depends on itself"),
+    Code("E0403", "no primary output"),
+    Code("E0404", "a declared input that nothing reads"),
+    Code("E0405", "an output that does not depend on the accumulator"),
+    Code("E0406", "assignment to a name that cannot be assigned"),
+    Code("E0407", "a name declared twice"),
+    Code("E0408", "a declared output that is never assigned"),
+    Code("E0409", "an assigned name that nothing reads"),
+    # targets
+    Code("E0501", "an unknown target or operation"),
+    Code("E0502", "the target cannot do this"),
+    Code("E0503", "no route is left"),
+    # calls
+    Code("E0601", "a missing argument"),
+    Code("E0602", "an unknown argument"),
+    Code("E0603", "an argument of the wrong dtype"),
+    Code("E0604", "an argument of the wrong shape"),
+    Code("E0605", "an argument on the wrong device"),
+    Code("E0606", "an argument with strides that no kernel takes"),
+    Code("E0607", "an argument of the wrong kind"),
+    Code("E0608", "an output buffer that does not fit"),
+    Code("E0609", "an output buffer that overlaps an input"),
+    Code("E0610", "an argument that requires grad"),
+    # building
+    Code("E0701", "no CUDA compiler"),
+    Code("E0702", "no CUTLASS headers"),
+    Code("E0703", "nvcc did not accept generated code"),
+    Code("E0704", "the cache directory cannot be used"),
+    Code("E0705", "a library or directory that others could have written"),
+    Code("E0706", "the CUDA compiler is too old for the target"),
+    # running
+    Code("E0801", "no usable GPU"),
+    Code("E0802", "a kernel built for another GPU"),
+    Code("E0803", "the kernel could not be launched"),
+    Code("E0804", "CUTLASS refused the problem"),
+    Code("E0805", "a driver without a needed entry point"),
+    # evt itself
+    Code("E0901", "not supported yet"),
+    Code("E0902", "a bug in evt"),
+)
+
+CODES: dict[str, Code] = {code.id: code for code in _TABLE}
+
+
+def page(code: str) -> str:
+    """The page of a code, as Markdown. Raises KeyError for an unknown code."""
+    return (Path(__file__).parent / "pages" / f"{CODES[code].id}.md").read_text(encoding="utf-8")

@@ -1,0 +1,69 @@
+"""Diagnostics as text, in rustc's manner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from evt.diagnostics.diagnostic import Diagnostic
+
+_RESET = "\x1b[0m"
+_STYLES = {
+    "error": "\x1b[1;31m",
+    "bold": "\x1b[1m",
+    "frame": "\x1b[1;34m",
+    "help": "\x1b[1;36m",
+}
+#: Widest piece of a user's line that is shown; a longer line is cut around the caret.
+_WINDOW = 100
+
+
+def render(diagnostic: Diagnostic, *, color: bool = False) -> str:
+    """One diagnostic as text: code, message, place, the user's own line with a caret, help, notes."""
+
+    def paint(style: str, text: str) -> str:
+        return f"{_STYLES[style]}{text}{_RESET}" if color else text
+
+    lines = [paint("error", f"error[{diagnostic.code}]") + paint("bold", f": {diagnostic.message}")]
+    gutter = 1
+    if diagnostic.source is not None and diagnostic.span is not None:
+        source, span = diagnostic.source, diagnostic.span
+        number, column = source.position(span.start)
+        gutter = len(str(number))
+        text, caret, width = _window(_printable(source.line(number)), column - 1, span.end - span.start)
+        bar = paint("frame", f"{' ' * gutter} |")
+        lines.append(paint("frame", f"{' ' * gutter}-->") + f" {source.name}:{number}:{column}")
+        lines.append(bar)
+        lines.append(paint("frame", f"{number} |") + f" {text}")
+        marker = "^" * width + (f" {diagnostic.label}" if diagnostic.label else "")
+        lines.append(f"{bar} {' ' * caret}" + paint("error", marker))
+    if diagnostic.help:
+        lines.append(f"{' ' * gutter} = {paint('help', 'help')}: {diagnostic.help}")
+    lines.extend(f"{' ' * gutter} = {paint('bold', 'note')}: {note}" for note in diagnostic.notes)
+    return "\n".join(lines)
+
+
+def render_all(diagnostics: Iterable[Diagnostic], *, color: bool = False) -> str:
+    """Several diagnostics, separated by an empty line."""
+    return "\n\n".join(render(diagnostic, color=color) for diagnostic in diagnostics)
+
+
+def _printable(line: str) -> str:
+    """The line with control characters replaced, so that a user's text cannot drive the terminal."""
+    return "".join(
+        " " if char == "\t" else char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in line
+    )
+
+
+def _window(line: str, caret: int, width: int) -> tuple[str, int, int]:
+    """Cut a long line around the caret; returns (text, caret column, caret width)."""
+    width = max(1, min(width, len(line) - caret))
+    if len(line) <= _WINDOW:
+        return line, caret, width
+    start = max(0, min(caret - _WINDOW // 3, len(line) - _WINDOW))
+    head, tail = ("..." if start else ""), ("..." if start + _WINDOW < len(line) else "")
+    shown = caret - start
+    return (
+        head + line[start : start + _WINDOW] + tail,
+        shown + len(head),
+        max(1, min(width, _WINDOW - shown)),
+    )

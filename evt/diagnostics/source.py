@@ -1,0 +1,44 @@
+"""The user's text and places in it."""
+
+from __future__ import annotations
+
+import bisect
+from dataclasses import dataclass
+from functools import cached_property
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Half-open range of character offsets ``[start, end)`` in a :class:`Source`."""
+
+    start: int
+    end: int
+
+    def to(self, other: Span) -> Span:
+        """The smallest span that covers both."""
+        return Span(min(self.start, other.start), max(self.end, other.end))
+
+
+@dataclass(frozen=True)
+class Source:
+    """A program's text and the name it is shown under (a path, or ``<formula>``)."""
+
+    text: str
+    name: str = "<formula>"
+
+    @cached_property
+    def _line_starts(self) -> list[int]:
+        starts = [0]
+        starts.extend(i + 1 for i, char in enumerate(self.text) if char == "\n")
+        return starts
+
+    def position(self, offset: int) -> tuple[int, int]:
+        """1-based (line, column) of a character offset."""
+        line = bisect.bisect_right(self._line_starts, offset)
+        return line, offset - self._line_starts[line - 1] + 1
+
+    def line(self, number: int) -> str:
+        """The text of a 1-based line, without its line end."""
+        start = self._line_starts[number - 1]
+        end = self._line_starts[number] - 1 if number < len(self._line_starts) else len(self.text)
+        return self.text[start:end].rstrip("\r")

@@ -1,0 +1,108 @@
+"""The part of the `torch` namespace that the function table uses, on Python floats.
+
+A meaning in the table is one formula with two readings: over `torch` on tensors, over this module on floats.
+Every function is total, as IEEE 754 has it: infinity or NaN where Python's own would raise.
+"""
+
+from __future__ import annotations
+
+import builtins
+import math
+from collections.abc import Callable
+
+Unary = Callable[[float], float]
+
+
+def _total(function: Unary, pole: float = math.nan) -> Unary:
+    """`function`, but +inf where it overflows, -inf at its pole, and NaN elsewhere outside its domain."""
+
+    def total(x: float) -> float:
+        try:
+            return function(x)
+        except OverflowError:
+            return math.inf
+        except ValueError:
+            return -math.inf if x == pole else math.nan
+
+    return total
+
+
+def _whole(function: Callable[[float], int]) -> Unary:
+    """`function`, but in floats: infinities, NaN and the sign of zero stay."""
+    return lambda x: math.copysign(function(x), x) if math.isfinite(x) else x
+
+
+def _order(x: float) -> tuple[float, float]:
+    return x, math.copysign(1.0, x)
+
+
+exp = _total(math.exp)
+exp2 = _total(lambda x: math.pow(2.0, x))
+expm1 = _total(math.expm1)
+log = _total(math.log, pole=0.0)
+log1p = _total(math.log1p, pole=-1.0)
+log2 = _total(math.log2, pole=0.0)
+sqrt = _total(math.sqrt)
+sin = _total(math.sin)
+cos = _total(math.cos)
+tanh = math.tanh
+erf = math.erf
+erfc = math.erfc
+abs = math.fabs
+floor = _whole(math.floor)
+ceil = _whole(math.ceil)
+round = _whole(builtins.round)
+
+
+def where(condition: bool, x: float, y: float) -> float:
+    return x if condition else y
+
+
+def maximum(x: float, y: float) -> float:
+    """IEEE 754-2019 maximum: NaN if either is, +0 above -0."""
+    return math.nan if x != x or y != y else max(x, y, key=_order)
+
+
+def minimum(x: float, y: float) -> float:
+    """IEEE 754-2019 minimum: NaN if either is, -0 below +0."""
+    return math.nan if x != x or y != y else min(x, y, key=_order)
+
+
+def clamp(x: float, lower: float, upper: float) -> float:
+    return minimum(maximum(x, lower), upper)
+
+
+def relu(x: float) -> float:
+    return maximum(x, 0.0)
+
+
+def sign(x: float) -> float:
+    """0 for NaN, as in PyTorch."""
+    return float((x > 0.0) - (x < 0.0))
+
+
+def true_divide(x: float, y: float) -> float:
+    return x / y if y else x * math.copysign(math.inf, y)
+
+
+def reciprocal(x: float) -> float:
+    return true_divide(1.0, x)
+
+
+def rsqrt(x: float) -> float:
+    return reciprocal(sqrt(x))
+
+
+def sigmoid(x: float) -> float:
+    return 1.0 / (1.0 + exp(-x))
+
+
+def pow(x: float, y: float) -> float:
+    try:
+        return math.pow(x, y)
+    except OverflowError:
+        size = math.inf
+    except ValueError:
+        size = math.nan if x else math.inf
+    odd = math.fabs(math.fmod(y, 2.0)) == 1.0
+    return math.copysign(size, x) if odd else size

@@ -1,0 +1,30 @@
+"""The intermediate representation: a program as a graph of flat frozen nodes."""
+
+from evt.ir.dag import Builder, Dag, TypedDag
+from evt.ir.infer import infer
+from evt.ir.lower import lower
+from evt.ir.node import Acc, Apply, Cast, Const, Input, Load, Node, Operand, Output, Store, ValueType
+from evt.ir.text import format_dag, parse_dag
+from evt.ir.verify import verify
+
+__all__ = [
+    "Acc",
+    "Apply",
+    "Builder",
+    "Cast",
+    "Const",
+    "Dag",
+    "Input",
+    "Load",
+    "Node",
+    "Operand",
+    "Output",
+    "Store",
+    "TypedDag",
+    "ValueType",
+    "format_dag",
+    "infer",
+    "lower",
+    "parse_dag",
+    "verify",
+]

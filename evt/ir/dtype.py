@@ -1,0 +1,57 @@
+"""Element types."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class Kind(enum.Enum):
+    FLOAT = "float"
+    INTEGER = "integer"
+    BIT = "bit"
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """An element type: its name in the language, width in bits, C++ type and torch dtype name."""
+
+    name: str
+    bits: int
+    kind: Kind
+    cutlass: str
+    torch: str
+    aliases: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.name
+
+
+_TYPES = (
+    DType("f64", 64, Kind.FLOAT, "double", "float64", ("float64", "double", "fp64")),
+    DType("f32", 32, Kind.FLOAT, "float", "float32", ("float32", "float", "fp32", "single")),
+    DType("tf32", 32, Kind.FLOAT, "cutlass::tfloat32_t", "float32", ("tfloat32",)),
+    DType("f16", 16, Kind.FLOAT, "cutlass::half_t", "float16", ("float16", "half", "fp16")),
+    DType("bf16", 16, Kind.FLOAT, "cutlass::bfloat16_t", "bfloat16", ("bfloat16",)),
+    DType(
+        "e4m3", 8, Kind.FLOAT, "cutlass::float_e4m3_t", "float8_e4m3fn", ("fp8_e4m3", "float8_e4m3fn", "fp8")
+    ),
+    DType("e5m2", 8, Kind.FLOAT, "cutlass::float_e5m2_t", "float8_e5m2", ("fp8_e5m2", "float8_e5m2")),
+    DType("i32", 32, Kind.INTEGER, "int32_t", "int32", ("int32", "int", "s32")),
+    DType("i8", 8, Kind.INTEGER, "int8_t", "int8", ("int8", "s8")),
+    DType("u8", 8, Kind.INTEGER, "uint8_t", "uint8", ("uint8",)),
+    DType("b1", 1, Kind.BIT, "cutlass::uint1b_t", "uint8", ("bool", "bit")),
+)
+
+BY_NAME: dict[str, DType] = {name: dtype for dtype in _TYPES for name in (dtype.name, *dtype.aliases)}
+F16, BF16, F32, TF32 = (BY_NAME[name] for name in ("f16", "bf16", "f32", "tf32"))
+
+#: Types that tensors may be stored in today; the others of the language are parsed and refused (E0901).
+STORAGE = (F16, BF16, F32)
+#: Types that the operands A and B may have today.
+OPERANDS = (F16, BF16, F32, TF32)
+
+
+def from_torch_name(name: str) -> DType | None:
+    """The type stored as a torch dtype (``"float16"``), or None. ``tf32`` is stored as f32."""
+    return next((dtype for dtype in _TYPES if dtype.torch == name), None)

@@ -1,0 +1,132 @@
+"""The textual form of a graph, and back: ``parse_dag(format_dag(x)) == x``.
+
+::
+
+    gemm(A: f16[m, k], B: f16[k, n])
+    in C: f16[..., m, n]
+    in alpha: f32[] = 1.0
+    out D: f16[..., m, n]
+    %0 = load alpha : f32[]
+    %1 = acc : f32[m, n]
+    %2 = mul %0 %1 : f32[m, n]
+    ...
+
+Undeclared types print as ``auto``; ``...`` marks a tensor that a batched call may give a leading batch mode.
+The type after ``:`` is printed for typed graphs only. Constants print exactly, as hexadecimal floats.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from evt.ir.dag import Builder, Dag, TypedDag
+from evt.ir.dtype import BY_NAME, DType
+from evt.ir.infer import infer
+from evt.ir.node import Acc, Apply, Cast, Const, Input, Load, Node, Operand, Output, Store
+
+
+def format_dag(dag: Dag) -> str:
+    """The graph as text, one node a line."""
+    operands = ", ".join(f"{o.name}: {o.dtype}{_modes(o.modes)}" for o in dag.operands)
+    lines = [f"{dag.operation}({operands})"]
+    lines += [
+        f"in {i.name}: {i.dtype or 'auto'}{_modes(i.modes, i.batchable)}"
+        + (f" = {i.default.hex()}" if i.default is not None else "")
+        for i in dag.inputs
+    ]
+    lines += [f"out {o.name}: {o.dtype or 'auto'}{_modes(o.modes, o.batchable)}" for o in dag.outputs]
+    for node in range(len(dag)):
+        words = [format_node(dag[node]), *(f"%{operand}" for operand in dag.arguments(node))]
+        line = f"%{node} = {' '.join(words)}"
+        lines.append(f"{line} : {dag.types[node]}" if isinstance(dag, TypedDag) else line)
+    return "\n".join(lines) + "\n"
+
+
+def format_node(op: Node) -> str:
+    """One node without its operands."""
+    match op:
+        case Acc():
+            return "acc"
+        case Load(name):
+            return f"load {name}"
+        case Const():
+            return f"const {op.value.hex()}"
+        case Apply(function):
+            return function
+        case Cast(dtype):
+            return f"cast {dtype}"
+        case Store(name):
+            return f"store {name}"
+
+
+_HEADER = re.compile(r"(\w+)\((.*)\)")
+_TENSOR = re.compile(r"(\w+): (\w+)\[([^\]]*)\](?: = (\S+))?")
+_NODE = re.compile(r"%(\d+) = (\w+)(?: ([^%:\s]+))?((?: %\d+)*)(?: : .*)?")
+
+
+def parse_dag(text: str) -> Dag:
+    """Read back what format_dag wrote; a TypedDag where the text has types. Raises ValueError for other text."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    header = _match(_HEADER, lines[0])
+    operands = [
+        Operand(name, BY_NAME[dtype], modes)
+        for name, dtype, modes, _, _ in map(_tensor, re.findall(r"\w+: \w+\[[^\]]*\]", header[2]))
+    ]
+    inputs: list[Input] = []
+    outputs: list[Output] = []
+    builder = Builder()
+    for line in lines[1:]:
+        if line.startswith("in "):
+            name, dtype, modes, batchable, default = _tensor(line[3:])
+            value = None if default is None else float.fromhex(default)
+            inputs.append(Input(name, _dtype(dtype), modes, value, batchable))
+        elif line.startswith("out "):
+            name, dtype, modes, batchable, _ = _tensor(line[4:])
+            outputs.append(Output(name, _dtype(dtype), modes, batchable))
+        else:
+            match = _match(_NODE, line)
+            arguments = [int(word[1:]) for word in match[4].split()]
+            if builder.add(_node(match[2], match[3]), *arguments) != int(match[1]):
+                raise ValueError(f"node out of order or repeated: {line}")
+    dag = builder.finish(header[1], operands, inputs, outputs)
+    return infer(dag) if any(" : " in line for line in lines if line.startswith("%")) else dag
+
+
+def _node(word: str, attribute: str | None) -> Node:
+    match word, attribute:
+        case "acc", None:
+            return Acc()
+        case "load", str(name):
+            return Load(name)
+        case "const", str(value):
+            return Const.of(float.fromhex(value))
+        case "cast", str(name):
+            return Cast(BY_NAME[name])
+        case "store", str(name):
+            return Store(name)
+        case function, None:
+            return Apply(function)
+    raise ValueError(f"not a node: {word} {attribute}")
+
+
+def _modes(modes: Sequence[str], batchable: bool = False) -> str:
+    return f"[{', '.join([*['...'] * batchable, *modes])}]"
+
+
+def _tensor(text: str) -> tuple[str, str, tuple[str, ...], bool, str | None]:
+    match = _match(_TENSOR, text)
+    modes = tuple(mode.strip() for mode in match[3].split(",") if mode.strip())
+    batchable = modes[:1] == ("...",)
+    return match[1], match[2], modes[batchable:], batchable, match[4]
+
+
+def _dtype(name: str) -> DType | None:
+    return None if name == "auto" else BY_NAME[name]
+
+
+def _match(pattern: re.Pattern[str], text: str) -> re.Match[str]:
+    match = pattern.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"not a line of a graph: {text!r}")
+    return match

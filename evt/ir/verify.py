@@ -1,0 +1,56 @@
+"""What holds of every graph between passes. A failure is a bug in evt, not the user's mistake."""
+
+from __future__ import annotations
+
+from evt.diagnostics import Diagnostic
+from evt.errors import InternalError
+from evt.functions import TABLE
+from evt.ir.dag import Dag, TypedDag
+from evt.ir.infer import value_type
+from evt.ir.node import Acc, Apply, Cast, Const, Load, Store
+
+
+def verify(dag: Dag) -> None:
+    """Check the invariants of ``dag``. Raises InternalError (E0902) naming the first that fails."""
+    seen: set[object] = set()
+    for node in range(len(dag)):
+        op, operands = dag[node], dag.arguments(node)
+        _require(dag, all(operand < node for operand in operands), node, "an operand comes after its user")
+        _require(dag, (op, operands) not in seen, node, "two nodes are equal")
+        seen.add((op, operands))
+        match op:
+            case Acc() | Const():
+                arity = 0
+            case Load(name):
+                arity = 0
+                _require(dag, name in dag.input, node, f"`{name}` is not an input")
+            case Apply(function):
+                _require(dag, function in TABLE, node, f"`{function}` is not in the function table")
+                arity = len(TABLE[function].parameters)
+            case Cast() | Store():
+                arity = 1
+        _require(dag, len(operands) == arity, node, f"it has {len(operands)} operands and needs {arity}")
+        _require(
+            dag,
+            not any(isinstance(dag[operand], Store) for operand in operands),
+            node,
+            "it reads a store",
+        )
+        if isinstance(op, Store):
+            _require(dag, op.name in dag.output, node, f"`{op.name}` is not an output")
+            _require(dag, not dag.users[node], node, "a store has users")
+    stores = [dag[node].name for node in range(len(dag)) if isinstance(dag[node], Store)]  # type: ignore[union-attr]
+    _require(dag, sorted(stores) == sorted(dag.output), 0, "outputs and stores differ")
+    _require(dag, bool(dag.outputs), 0, "no output")
+    if isinstance(dag, TypedDag):
+        _require(dag, len(dag.types) == len(dag), 0, "not every value has a type")
+        for node in range(len(dag)):
+            expected = value_type(dag, dag[node], [dag.types[operand] for operand in dag.arguments(node)])
+            _require(dag, dag.types[node] == expected, node, f"its type is not {expected}")
+
+
+def _require(dag: Dag, condition: bool, node: int, message: str) -> None:
+    if not condition:
+        raise InternalError(
+            Diagnostic("E0902", f"the graph is malformed at %{node}: {message}", notes=tuple(str(dag).splitlines()))
+        )

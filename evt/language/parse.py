@@ -1,0 +1,333 @@
+"""Text to tree: ``parse(source) -> Tree``.
+
+The text is cut into tokens once; statements end at a line end or ``;`` outside brackets (a line that ends with a
+comma goes on). Each statement is parsed on its own, so several mistakes are reported together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import Any
+
+import lark
+
+from evt import resources
+from evt.diagnostics import Diagnostic, Source, Span
+from evt.errors import ProgramError
+from evt.language import tree as syntax
+
+_OPENING = {"LPAR": "RPAR", "LSQB": "RSQB"}
+_CLOSING = {closing: opening for opening, closing in _OPENING.items()}
+#: The most mistakes that are reported for one program.
+MAX_DIAGNOSTICS = 20
+
+_OPERAND = {"NAME", "NUMBER", "LPAR"}
+_ASSIGN = "a statement is an assignment: `D = relu(acc + bias)`"
+_HINTS = {
+    "=": "compare with `==`; `=` assigns, once per statement",
+    "^": "write a power as `x ** 2`",
+    "@": "the matrix product itself is written `acc`",
+    "?": "use `where(condition, a, b)`",
+    "&": "write `&&`",
+    "|": "write `||`",
+    "%": "there is no remainder operator",
+    "{": "use parentheses",
+    "}": "use parentheses",
+    ":": "declare types in an `in` or `out` statement: `in bias: f32[n]`",
+}
+
+
+class _KeepAll:
+    """Keeps the terminals which only the statement splitter uses."""
+
+    always_accept = ("NEWLINE", "INVALID")
+
+    def process(self, stream: Iterator[lark.Token]) -> Iterator[lark.Token]:
+        return stream
+
+
+class _Builder:
+    """Makes one tree node of each grammar rule, bottom-up; it decides nothing and cannot fail."""
+
+    def build(self, root: lark.Tree[lark.Token]) -> syntax.Statement:
+        """Iterative, because formulas nest thousands deep."""
+        stack, preorder = [root], []
+        while stack:
+            node = stack.pop()
+            preorder.append(node)
+            stack.extend(child for child in node.children if isinstance(child, lark.Tree))
+        built: dict[int, Any] = {}
+        for node in reversed(preorder):
+            items = [built[id(child)] if isinstance(child, lark.Tree) else child for child in node.children]
+            built[id(node)] = getattr(self, str(node.data))(node.meta, items)
+        statement: syntax.Statement = built[id(root)]
+        return statement
+
+    def mode(self, meta: Any, items: list[Any]) -> syntax.Mode:
+        return syntax.Mode(str(items[0]), _span(meta).end > items[0].end_pos, _span(meta))
+
+    def subscript(self, meta: Any, items: list[Any]) -> syntax.Subscript:
+        return syntax.Subscript(tuple(items), _span(meta))
+
+    def type(self, meta: Any, items: list[Any]) -> syntax.Identifier:
+        return _identifier(items[0])
+
+    def constant(self, meta: Any, items: list[Any]) -> syntax.Constant:
+        return syntax.Constant("".join(items).removeprefix("+"), _span(meta))
+
+    def operand(self, meta: Any, items: list[Any]) -> syntax.Operand:
+        return syntax.Operand(
+            _identifier(items[0]), items[1], items[2] if len(items) > 2 else None, _span(meta)
+        )
+
+    def declaration(self, meta: Any, items: list[Any]) -> syntax.Declaration:
+        parts = {type(item): item for item in items[1:]}
+        return syntax.Declaration(
+            _identifier(items[0]),
+            parts.get(syntax.Identifier),
+            parts.get(syntax.Subscript),
+            parts.get(syntax.Constant),
+            _span(meta),
+        )
+
+    def header(self, meta: Any, items: list[Any]) -> syntax.Header:
+        return syntax.Header(_identifier(items[0]), tuple(items[1:]), _span(meta))
+
+    def inputs(self, meta: Any, items: list[Any]) -> syntax.Inputs:
+        return syntax.Inputs(tuple(items), _span(meta))
+
+    def outputs(self, meta: Any, items: list[Any]) -> syntax.Outputs:
+        return syntax.Outputs(tuple(items), _span(meta))
+
+    def define(self, meta: Any, items: list[Any]) -> syntax.Define:
+        name, *parameters, body = items
+        return syntax.Define(_identifier(name), tuple(map(_identifier, parameters)), body, _span(meta))
+
+    def assign(self, meta: Any, items: list[Any]) -> syntax.Assign:
+        subscript = items[1] if len(items) == 3 else None
+        return syntax.Assign(_identifier(items[0]), subscript, items[-1], _span(meta))
+
+    def binary(self, meta: Any, items: list[Any]) -> syntax.Binary:
+        return syntax.Binary(str(items[1]), items[0], items[2], _span(meta))
+
+    compare = binary
+
+    def either(self, meta: Any, items: list[Any]) -> syntax.Binary:
+        return syntax.Binary("||", items[0], items[1], _span(meta))
+
+    def both(self, meta: Any, items: list[Any]) -> syntax.Binary:
+        return syntax.Binary("&&", items[0], items[1], _span(meta))
+
+    def negate(self, meta: Any, items: list[Any]) -> syntax.Unary:
+        return syntax.Unary("!", items[0], _span(meta))
+
+    def sign(self, meta: Any, items: list[Any]) -> syntax.Expression:
+        if items[0] == "-":
+            return syntax.Unary("-", items[1], _span(meta))
+        operand: syntax.Expression = items[1]
+        return operand
+
+    def group(self, meta: Any, items: list[Any]) -> syntax.Expression:
+        expression: syntax.Expression = items[0]
+        return expression
+
+    def number(self, meta: Any, items: list[Any]) -> syntax.Number:
+        return syntax.Number(str(items[0]), _span(meta))
+
+    def name(self, meta: Any, items: list[Any]) -> syntax.Name:
+        return syntax.Name(str(items[0]), _span(meta))
+
+    def element(self, meta: Any, items: list[Any]) -> syntax.Element:
+        return syntax.Element(str(items[0]), items[1], _span(meta))
+
+    def argument(self, meta: Any, items: list[Any]) -> syntax.Argument:
+        keyword = _identifier(items[0]) if len(items) == 2 else None
+        return syntax.Argument(keyword, items[-1], _span(meta))
+
+    def call(self, meta: Any, items: list[Any]) -> syntax.Call:
+        name, *rest = items
+        return syntax.Call(
+            _identifier(name),
+            sum(1 for item in rest if isinstance(item, lark.Token)),
+            next((item for item in rest if isinstance(item, syntax.Subscript)), None),
+            tuple(item for item in rest if isinstance(item, syntax.Argument)),
+            _span(meta),
+        )
+
+
+@cache
+def _grammar() -> lark.Lark:
+    return lark.Lark(
+        resources.text("grammar", "evt.lark"),
+        parser="lalr",
+        lexer="basic",
+        start="statement",
+        propagate_positions=True,
+        maybe_placeholders=False,
+        postlex=_KeepAll(),  # type: ignore[arg-type]
+    )
+
+
+def parse(source: Source | str) -> syntax.Tree:
+    """Parse a program. Raises ProgramError with every syntax error that was found (E01xx)."""
+    if isinstance(source, str):
+        source = Source(source)
+    diagnostics: list[Diagnostic] = []
+    statements = []
+    for tokens in _statements(source, _grammar().lex(source.text), diagnostics):
+        try:
+            statements.append(_parse_statement(tokens))
+        except lark.exceptions.UnexpectedToken as error:
+            diagnostics.append(_explain(source, tokens, error))
+        if len(diagnostics) >= MAX_DIAGNOSTICS:
+            break
+    if not statements and not diagnostics:
+        diagnostics.append(
+            Diagnostic(
+                "E0103",
+                "the program is empty",
+                Span(0, 0),
+                help="write at least `D = acc`",
+                source=source,
+            )
+        )
+    if diagnostics:
+        raise ProgramError(sorted(diagnostics, key=lambda d: d.span.start if d.span else 0))
+    return syntax.Tree(tuple(statements), source)
+
+
+def _statements(
+    source: Source, tokens: Iterable[lark.Token], diagnostics: list[Diagnostic]
+) -> Iterator[list[lark.Token]]:
+    """Cut the token stream into statements, reporting odd characters and unbalanced brackets."""
+    statement: list[lark.Token] = []
+    open_brackets: list[lark.Token] = []
+    broken = False
+    for token in tokens:
+        match token.type:
+            case "NEWLINE" if open_brackets or (statement and statement[-1].type == "COMMA"):
+                continue
+            case "NEWLINE":
+                if statement and not broken:
+                    yield statement
+                statement, broken = [], False
+                continue
+            case "INVALID":
+                if not broken:
+                    diagnostics.append(_odd_character(source, token))
+                broken = True
+            case kind if kind in _OPENING:
+                open_brackets.append(token)
+            case kind if kind in _CLOSING:
+                if not open_brackets or open_brackets[-1].type != _CLOSING[kind]:
+                    if not broken:
+                        diagnostics.append(_unbalanced(source, token, open_brackets))
+                    broken = True
+                    open_brackets = []
+                else:
+                    open_brackets.pop()
+        statement.append(token)
+    if open_brackets and not broken:
+        token = open_brackets[-1]
+        closing = ")" if token.type == "LPAR" else "]"
+        diagnostics.append(
+            Diagnostic(
+                "E0104",
+                f"this `{token}` is never closed",
+                _span(token),
+                "opened here",
+                help=f"add the missing `{closing}`",
+                source=source,
+            )
+        )
+    elif statement and not broken:
+        yield statement
+
+
+def _parse_statement(tokens: list[lark.Token]) -> syntax.Statement:
+    parser = _grammar().parse_interactive()
+    for token in tokens:
+        parser.feed_token(token)
+    return _Builder().build(parser.feed_eof(tokens[-1]))
+
+
+def _explain(source: Source, tokens: list[lark.Token], error: lark.exceptions.UnexpectedToken) -> Diagnostic:
+    """A syntax error in the user's words."""
+    token = error.token
+    at_end = token.type == "$END"
+    last = tokens[-1]
+    kinds = {t.type for t in tokens}
+    place, label = (_span(last), "ends here") if at_end else (_span(token), "not expected here")
+
+    def report(message: str, hint: str = "", code: str = "E0101") -> Diagnostic:
+        return Diagnostic(code, message, place, label, help=hint, source=source)
+
+    if not kinds & {"EQUAL", "COLON", "IN", "OUT", "DEF"}:
+        hint = f"assign it: `D = {last}`" if len(tokens) == 1 and last.type == "NAME" else _ASSIGN
+        return report("the statement assigns nothing", hint)
+    if at_end:
+        missing = error.expected & _OPERAND
+        return report(f"an operand is missing after `{last}`" if missing else "the statement is not complete")
+    if token.type in {"IN", "OUT", "DEF"} and token is not tokens[0]:
+        return report(f"`{token}` is a word of the language", f"rename it, for example `{token}_`", "E0108")
+    index = next(i for i, t in enumerate(tokens) if t is token)
+    before = tokens[index - 1] if index else None
+    if token.type in _OPERAND and before is not None and before.type in {"NAME", "NUMBER", "RPAR", "RSQB"}:
+        hint = "statements are separated by a line end or `;`"
+        if {before.type, token.type} <= {"NAME", "NUMBER"}:
+            hint = f"write `{before} * {token}`; {hint}"
+        return report(f"an operator is missing between `{before}` and `{token}`", hint)
+    if before is not None and before.type in {"IN", "OUT", "DEF"}:
+        return report(
+            f"`{before}` is a word of the language", f"rename it, for example `{before}_`", "E0108"
+        )
+    return report(f"`{token}` is not expected here", _HINTS.get(str(token), ""))
+
+
+def _odd_character(source: Source, token: lark.Token) -> Diagnostic:
+    char = str(token)
+    name = f"U+{ord(char):04X}"
+    shown = f"`{char}` ({name})" if char.isprintable() else name
+    lookalikes = {"×": "*", "·": "*", "−": "-", "–": "-", "÷": "/", "≤": "<=", "≥": ">=", "≠": "!="}
+    greek = {"α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "σ": "sigma"}
+    hint = _HINTS.get(char, "")
+    if replacement := lookalikes.get(char) or greek.get(char):
+        hint = f"write `{replacement}`"
+    return Diagnostic(
+        "E0102",
+        f"the character {shown} has no meaning in a program",
+        _span(token),
+        "not expected",
+        help=hint,
+        source=source,
+    )
+
+
+def _unbalanced(source: Source, token: lark.Token, open_brackets: list[lark.Token]) -> Diagnostic:
+    if not open_brackets:
+        return Diagnostic(
+            "E0104",
+            f"this `{token}` closes nothing",
+            _span(token),
+            "no bracket is open here",
+            help="remove it, or add the bracket that it should close",
+            source=source,
+        )
+    opened = open_brackets[-1]
+    return Diagnostic(
+        "E0104",
+        f"`{opened}` is closed by `{token}`",
+        _span(opened).to(_span(token)),
+        "these two do not match",
+        source=source,
+    )
+
+
+def _span(item: Any) -> Span:
+    """The span of a token or of a rule's meta."""
+    return Span(item.start_pos, item.end_pos)
+
+
+def _identifier(token: lark.Token) -> syntax.Identifier:
+    return syntax.Identifier(str(token), _span(token))

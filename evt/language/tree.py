@@ -1,0 +1,252 @@
+"""The syntax tree: what the user wrote, with places, and nothing decided yet.
+
+::
+
+    Tree        = Statement*
+    Statement   = Header(name, Operand*) | Inputs(Declaration*) | Outputs(Declaration*)
+                | Define(name, parameter*, Expression) | Assign(target, subscript?, Expression)
+    Expression  = Number | Name | Element | Unary | Binary | Call
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from evt.diagnostics import Source, Span
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Identifier:
+    text: str
+    span: Span
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mode:
+    """One index of a subscript; ``optional`` is the ``?`` of ``[m?]``."""
+
+    name: str
+    optional: bool
+    span: Span
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Subscript:
+    modes: tuple[Mode, ...]
+    span: Span
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Number:
+    text: str
+    span: Span
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Name:
+    name: str
+    span: Span
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Element:
+    """A subscripted name, ``bias[n]``."""
+
+    name: str
+    subscript: Subscript
+    span: Span
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unary:
+    operator: str
+    operand: Expression
+    span: Span
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Binary:
+    operator: str
+    left: Expression
+    right: Expression
+    span: Span
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Argument:
+    keyword: Identifier | None
+    value: Expression
+    span: Span
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    """``gelu(z)``, a derivative ``gelu'(z)`` (``primes``) or a reduction ``sum[n](z)`` (``subscript``)."""
+
+    function: Identifier
+    primes: int
+    subscript: Subscript | None
+    arguments: tuple[Argument, ...]
+    span: Span
+
+
+Expression: TypeAlias = Number | Name | Element | Unary | Binary | Call
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Operand:
+    name: Identifier
+    dtype: Identifier
+    subscript: Subscript | None
+    span: Span
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Constant:
+    """A declared default; ``text`` includes the sign."""
+
+    text: str
+    span: Span
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Declaration:
+    name: Identifier
+    dtype: Identifier | None
+    subscript: Subscript | None
+    default: Constant | None
+    span: Span
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Header:
+    operation: Identifier
+    operands: tuple[Operand, ...]
+    span: Span
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Inputs:
+    declarations: tuple[Declaration, ...]
+    span: Span
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outputs:
+    declarations: tuple[Declaration, ...]
+    span: Span
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Define:
+    name: Identifier
+    parameters: tuple[Identifier, ...]
+    body: Expression
+    span: Span
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Assign:
+    target: Identifier
+    subscript: Subscript | None
+    value: Expression
+    span: Span
+
+
+Statement: TypeAlias = Header | Inputs | Outputs | Define | Assign
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tree:
+    statements: tuple[Statement, ...]
+    source: Source
+
+
+def children(node: Expression) -> tuple[Expression, ...]:
+    """The direct subexpressions, in the order they are written."""
+    match node:
+        case Unary(operand=operand):
+            return (operand,)
+        case Binary(left=left, right=right):
+            return (left, right)
+        case Call(arguments=arguments):
+            return tuple(argument.value for argument in arguments)
+        case _:
+            return ()
+
+
+def postorder(root: Expression) -> list[Expression]:
+    """Every subexpression, operands before their users. Iterative: formulas nest thousands deep."""
+    stack, order = [root], []
+    while stack:
+        node = stack.pop()
+        order.append(node)
+        stack.extend(children(node))
+    order.reverse()
+    return order
+
+
+def format_tree(tree: Tree) -> str:
+    """The tree as program text in canonical spacing, fully parenthesised; it parses back to the same tree."""
+    return "".join(_format_statement(statement) + "\n" for statement in tree.statements)
+
+
+def _format_statement(statement: Statement) -> str:
+    match statement:
+        case Header(operation, operands):
+            inner = ", ".join(
+                f"{o.name.text}: {o.dtype.text}{_format_subscript(o.subscript)}" for o in operands
+            )
+            return f"{operation.text}({inner})"
+        case Inputs(declarations):
+            return "in " + ", ".join(map(_format_declaration, declarations))
+        case Outputs(declarations):
+            return "out " + ", ".join(map(_format_declaration, declarations))
+        case Define(name, parameters, body):
+            return f"def {name.text}({', '.join(p.text for p in parameters)}) = {format_expression(body)}"
+        case Assign(target, subscript, value):
+            return f"{target.text}{_format_subscript(subscript)} = {format_expression(value)}"
+
+
+def _format_declaration(declaration: Declaration) -> str:
+    text, subscript = declaration.name.text, _format_subscript(declaration.subscript)
+    text += f": {declaration.dtype.text}{subscript}" if declaration.dtype else subscript
+    return text + (f" = {declaration.default.text}" if declaration.default else "")
+
+
+def _format_subscript(subscript: Subscript | None) -> str:
+    if subscript is None:
+        return ""
+    return "[" + ", ".join(mode.name + "?" * mode.optional for mode in subscript.modes) + "]"
+
+
+def format_expression(root: Expression) -> str:
+    """One expression as text, with parentheses around every operator."""
+    pieces: list[str] = []
+    stack: list[Expression | str] = [root]
+    while stack:
+        node = stack.pop()
+        match node:
+            case str():
+                pieces.append(node)
+            case Number(text):
+                pieces.append(text)
+            case Name(name):
+                pieces.append(name)
+            case Element(name, subscript):
+                pieces.append(name + _format_subscript(subscript))
+            case Unary(operator, operand):
+                stack += [")", operand, f"({operator}"]
+            case Binary(operator, left, right):
+                stack += [")", right, f" {operator} ", left, "("]
+            case Call(function, primes, subscript, arguments):
+                pieces.append(function.text + "'" * primes + _format_subscript(subscript) + "(")
+                stack.append(")")
+                for position, argument in reversed(list(enumerate(arguments))):
+                    stack.append(argument.value)
+                    if argument.keyword:
+                        stack.append(f"{argument.keyword.text}=")
+                    if position:
+                        stack.append(", ")
+    return "".join(pieces)

@@ -1,0 +1,34 @@
+"""Multiply-add contraction, into the functor that CUTLASS and the hardware have."""
+
+from __future__ import annotations
+
+from evt.ir.dag import Builder, TypedDag
+from evt.ir.node import Acc, Apply
+from evt.optimise.rewrite import retype
+
+
+def contract(dag: TypedDag) -> TypedDag:
+    """``a*b + c -> fma(a, b, c)`` where nothing else reads the product.
+
+    Of two products the one without the accumulator is taken, as CUTLASS writes a linear combination:
+    ``alpha*acc + beta*C -> fma(beta, C, alpha*acc)``. One rounding fewer; the reference evaluates ``a*b + c``.
+    """
+    has_acc = [False] * len(dag)
+    for node in range(len(dag)):
+        has_acc[node] = dag[node] == Acc() or any(has_acc[operand] for operand in dag.arguments(node))
+
+    def is_product(node: int) -> bool:
+        return dag[node] == Apply("mul") and len(dag.users[node]) == 1
+
+    builder, renamed = Builder(), list[int]()
+    for node in range(len(dag)):
+        operands = dag.arguments(node)
+        products = [operand for operand in operands if is_product(operand)]
+        if dag[node] == Apply("add") and operands[0] != operands[1] and products:
+            product = min(products, key=lambda operand: (has_acc[operand], -operand))
+            addend = operands[1] if operands[0] == product else operands[0]
+            a, b = dag.arguments(product)
+            renamed.append(builder.add(Apply("fma"), renamed[a], renamed[b], renamed[addend]))
+        else:
+            renamed.append(builder.add(dag[node], *(renamed[operand] for operand in operands)))
+    return retype(dag, builder)

@@ -1,0 +1,29 @@
+"""Planning: from a typed graph, a signature and a target to a frozen plan that templates print."""
+
+from evt.plan.config import Config
+from evt.plan.plan import Field, Plan
+from evt.plan.planner import ABI, choose_route, configs, natural_signature, plan
+from evt.plan.rules import ROUTES, Problem, Route, Rule
+from evt.plan.signature import Layout, Signature, alignment_of
+from evt.plan.target import TARGETS, Target, find_target
+
+__all__ = [
+    "ABI",
+    "ROUTES",
+    "TARGETS",
+    "Config",
+    "Field",
+    "Layout",
+    "Plan",
+    "Problem",
+    "Route",
+    "Rule",
+    "Signature",
+    "Target",
+    "alignment_of",
+    "choose_route",
+    "configs",
+    "find_target",
+    "natural_signature",
+    "plan",
+]

@@ -1,0 +1,109 @@
+"""Kernel configurations: tile shapes and schedules, and which of them serve a problem."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from evt.ir.dtype import DType
+
+Schedule = Literal["pingpong", "cooperative", "multistage"]
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """How one kernel is cut into tiles.
+
+    ``tile`` is the thread block's (M, N, K) in elements.
+    3.x: ``cluster`` in thread blocks; ``epilogue_tile`` (M, N), of which ``stages_c`` loads and ``stages_d`` stores
+    are in flight, D over C where ``reuse_c``. The main loop takes the stages that fit.
+    2.x: ``warp`` and ``instruction`` tiles, ``stages`` of the main loop.
+    """
+
+    tile: tuple[int, int, int]
+    schedule: Schedule
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    epilogue_tile: tuple[int, int] = (0, 0)
+    stages_c: int = 0
+    stages_d: int = 0
+    reuse_c: bool = False
+    warp: tuple[int, int, int] = (0, 0, 0)
+    instruction: tuple[int, int, int] = (0, 0, 0)
+    stages: int = 0
+
+    @property
+    def name(self) -> str:
+        """How a configuration is named on the command line: ``pingpong_128x128x64_1x2``."""
+        parts = [self.schedule, "x".join(map(str, self.tile))]
+        if self.cluster != (1, 1, 1):
+            parts.append("x".join(map(str, self.cluster[:2])))
+        return "_".join(parts)
+
+    @property
+    def kernel_schedule(self) -> str:
+        """The 3.x main loop's schedule tag."""
+        return f"cutlass::gemm::KernelTmaWarpSpecialized{self.schedule.capitalize()}"
+
+    @property
+    def epilogue_schedule(self) -> str:
+        """The 3.x epilogue's schedule tag."""
+        suffix = "Cooperative" if self.schedule == "cooperative" else ""
+        return f"cutlass::epilogue::TmaWarpSpecialized{suffix}"
+
+
+def _pingpong(m: int, n: int, k: int, cluster: tuple[int, int, int], stages_d: int, reuse: bool = False) -> Config:
+    return Config((m, n, k), "pingpong", cluster, (64, 64), stages_c=2, stages_d=stages_d, reuse_c=reuse)
+
+
+def _cooperative(m: int, n: int, k: int, cluster: tuple[int, int, int]) -> Config:
+    return Config((m, n, k), "cooperative", cluster, (128, 32), stages_c=4, stages_d=2, reuse_c=True)
+
+
+def configs_3x(operand: DType) -> tuple[Config, ...]:
+    """The sm90 configurations for 16- or 32-bit operands; a kernel is built in the first :data:`DEFAULTS_3X`.
+
+    Measured on an H200 (bf16, linear combination with residual): two pingpong kernels, whose epilogue runs behind
+    the other consumer's main loop, beat every cooperative one, also where the product itself is largest.
+    """
+    k = 1024 // operand.bits
+    return (
+        _pingpong(128, 128, k, (1, 2, 1), stages_d=1, reuse=True),
+        _pingpong(192, 128, k, (1, 2, 1), stages_d=2),
+        _pingpong(128, 128, k, (2, 1, 1), stages_d=1, reuse=True),
+        _pingpong(64, 128, k, (1, 1, 1), stages_d=1, reuse=True),
+        _cooperative(128, 256, k, (2, 1, 1)),
+        _cooperative(256, 128, k, (1, 2, 1)),
+        _cooperative(128, 128, k, (1, 1, 1)),
+    )
+
+
+#: How many of configs_3x are built for a kernel, to choose from by the problem's size.
+DEFAULTS_3X = 2
+
+
+def best_config(configs: tuple[Config, ...], m: int, n: int, l: int, multiprocessors: int) -> int:  # noqa: E741
+    """Which of several compiled configurations serves an (m, n, l) problem, as an index.
+
+    The cost of a persistent kernel is its waves of tiles times the rows of a tile. A later configuration has to
+    win by 3 %: its epilogue is less overlapped.
+    """
+
+    def cost(config: Config) -> float:
+        rows, columns, _ = config.tile
+        width = config.cluster[1]
+        tiles = -(-m // rows) * (-(-(-(-n // columns)) // width) * width) * l
+        return -(-tiles // multiprocessors) * rows * columns
+
+    costs = [cost(config) * (1.03 if index else 1.0) for index, config in enumerate(configs)]
+    return costs.index(min(costs))
+
+
+def config_2x(operand: DType, alignment: int, shared_memory: int) -> Config:
+    """The 2.x configuration for operands of an alignment, in elements.
+
+    Accesses of at least 4 bytes go through cp.async in several stages; narrower ones through registers in two.
+    """
+    k = 512 // operand.bits
+    instruction = (16, 8, 16) if operand.bits == 16 else (16, 8, 8)
+    stages = 4 if alignment * operand.bits >= 32 else 2
+    return Config((128, 128, k), "multistage", warp=(64, 64, k), instruction=instruction, stages=stages)

@@ -1,0 +1,203 @@
+"""From values to visitors: which nodes the epilogue visitor graph has, the same for both families.
+
+Inputs become load nodes. Everything element-wise between loads and stores becomes *regions*: one compute node with
+one generated functor each. A value is a region's result when it is stored, or when several regions need it and it
+costs more to compute again than to keep. This is cheapest to compile and keeps shared values in registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from evt.functions import TABLE
+from evt.ir import Acc, Apply, Cast, Const, Load, Store, TypedDag
+
+Kind = Literal["acc", "source", "scalar", "row", "column", "tile", "compute", "store"]
+
+#: Node kinds that only hand on registers or a kernel parameter: a tree may hold them several times.
+_FREE = frozenset({"acc", "source", "scalar"})
+#: Instructions, roughly, above which a value shared by regions is kept instead of computed twice.
+_KEEP_COST = 4
+#: Rough instruction counts of functions that are not one or two instructions.
+_COSTS = {"div": 8, "rcp": 8, "sqrt": 8, "rsqrt": 4}
+_CHEAP = frozenset(
+    "add sub mul neg fma min max abs square relu relu6 clamp hardtanh floor ceil round sign leaky_relu".split()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """One node of the visitor graph.
+
+    ``name`` is an input's or output's name; ``value`` the graph node whose value it yields;
+    ``operands`` index earlier visitors.
+    """
+
+    kind: Kind
+    name: str
+    value: int
+    operands: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Visitors in topological order, the root last; ``tree`` tells whether they nest as a tree."""
+
+    visitors: tuple[Visitor, ...]
+    tree: bool
+
+
+def build_visitors(
+    dag: TypedDag, *, source: str | None, implicit_store: str | None, rows: str = "m", fused: bool = True
+) -> Graph:
+    """Partition a program into visitors.
+
+    ``source`` is the input that the collective loads as C; ``implicit_store`` the output that the collective
+    itself stores (D in 3.x); ``rows`` the mode that runs along the kernel's rows (``n`` for a transposed problem);
+    ``fused`` False makes every operation its own compute node.
+    """
+    results = _results(dag, fused)
+    visitors: list[Visitor] = []
+    known: dict[int, int] = {}
+
+    def add(visitor: Visitor) -> int:
+        visitors.append(visitor)
+        return len(visitors) - 1
+
+    def visit(value: int) -> int:
+        """The visitor of a value that is a leaf or a region's result; results are visited in id order."""
+        if value not in known:
+            known[value] = add(_leaf(dag, value, source, rows))
+        return known[value]
+
+    for value in sorted(results):
+        operands = region_operands(dag, value, results)
+        known[value] = add(Visitor("compute", "", value, tuple(visit(operand) for operand in operands)))
+
+    ordered = sorted(dag.stores.items(), key=lambda item: item[0] == "D")  # D last: it is the root
+    for name, store in ordered:
+        value = dag.arguments(store)[0]
+        operand = visit(value)
+        if name != implicit_store:
+            add(Visitor("store", name, value, (operand,)))
+        elif visitors[operand].kind != "compute" or _is_used(visitors, operand):
+            add(Visitor("compute", name, value, (operand,)))  # the identity: the root is converted to D's type
+        else:
+            visitors = _move_last(visitors, operand)
+    tree = _as_tree(visitors)
+    return Graph(tuple(tree or visitors), tree is not None)
+
+
+def region_operands(dag: TypedDag, result: int, results: set[int]) -> list[int]:
+    """The leaves and other regions' results that a region reads, in id order."""
+    found: set[int] = set()
+    stack, seen = list(dag.arguments(result)), {result}
+    while stack:
+        value = stack.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        if value in results or isinstance(dag[value], Acc | Load):
+            found.add(value)
+        else:
+            stack.extend(dag.arguments(value))
+    return sorted(found)
+
+
+def _results(dag: TypedDag, fused: bool) -> set[int]:
+    """The values that get a compute node."""
+
+    def computed(value: int) -> bool:
+        return isinstance(dag[value], Apply | Cast)
+
+    stored = {dag.arguments(store)[0] for store in dag.stores.values()}
+    results = {value for value in stored if computed(value) or isinstance(dag[value], Const)}
+    if not fused:
+        return results | {value for value in range(len(dag)) if computed(value)}
+    cost = [0] * len(dag)
+    for value in range(len(dag)):
+        if computed(value):
+            inherited = sum(cost[operand] for operand in dag.arguments(value))
+            cost[value] = min(1_000_000, inherited + _cost(dag, value))
+    regions: list[frozenset[int]] = [frozenset()] * len(dag)
+    for value in reversed(range(len(dag))):
+        users = [user for user in dag.users[value] if not isinstance(dag[user], Store)]
+        regions[value] = frozenset[int]().union(*(({u} if u in results else regions[u]) for u in users))
+        if computed(value) and value not in results and len(regions[value]) > 1 and cost[value] >= _KEEP_COST:
+            results.add(value)
+    return results
+
+
+def _cost(dag: TypedDag, value: int) -> int:
+    op = dag[value]
+    if not isinstance(op, Apply) or op.function in _CHEAP:
+        return 1
+    return _COSTS.get(op.function, 16)
+
+
+def _leaf(dag: TypedDag, value: int, source: str | None, rows: str) -> Visitor:
+    op = dag[value]
+    if isinstance(op, Acc):
+        return Visitor("acc", "", value)
+    assert isinstance(op, Load)
+    modes = set(dag.input[op.name].modes) - {"l"}
+    kind: Kind
+    if op.name == source:
+        kind = "source"
+    elif not modes:
+        kind = "scalar"
+    elif len(modes) == 2:
+        kind = "tile"
+    else:
+        kind = "column" if modes == {rows} else "row"
+    return Visitor(kind, op.name, value)
+
+
+def _is_used(visitors: Sequence[Visitor], index: int) -> bool:
+    return any(index in visitor.operands for visitor in visitors)
+
+
+def _move_last(visitors: list[Visitor], index: int) -> list[Visitor]:
+    """Make an unused visitor the last one."""
+    renumber = {old: old - (old > index) for old in range(len(visitors))}
+    rest = [v for i, v in enumerate(visitors) if i != index]
+    return [
+        Visitor(v.kind, v.name, v.value, tuple(renumber[operand] for operand in v.operands))
+        for v in (*rest, visitors[index])
+    ]
+
+
+def _as_tree(visitors: list[Visitor]) -> list[Visitor] | None:
+    """The same visitors as a tree under the last one, or None.
+
+    A store hands its operand on, so a value that is stored and read once more flows through its store.
+    """
+    through = {v.operands[0]: i for i, v in enumerate(visitors[:-1]) if v.kind == "store"}
+    if len(through) != sum(v.kind == "store" for v in visitors[:-1]):
+        return None  # one value stored twice
+    tree: list[Visitor] = []
+    position: dict[int, int] = {}
+
+    def place(index: int, via_store: bool = True) -> int | None:
+        """Place a visitor under its user; None when it is already placed elsewhere and not free to copy."""
+        if via_store and index in through:
+            index = through[index]
+        visitor = visitors[index]
+        if index in position and visitor.kind not in _FREE:
+            return None
+        operands = []
+        for operand in visitor.operands:
+            placed = place(operand, via_store=through.get(operand) != index)
+            if placed is None:
+                return None
+            operands.append(placed)
+        tree.append(Visitor(visitor.kind, visitor.name, visitor.value, tuple(operands)))
+        position[index] = len(tree) - 1
+        return position[index]
+
+    if len(visitors) > 200 or place(len(visitors) - 1) is None:
+        return None
+    # Stores and regions off the path to the root make it a graph.
+    return tree if len(position) == len(visitors) else None

@@ -1,0 +1,23 @@
+"""Where the shipped text lives: ``grammar/`` and ``codegen/``, inside the wheel or beside ``evt/`` in a checkout."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+@cache
+def directory(name: str) -> Path:
+    """The directory ``grammar`` or ``codegen``. Raises FileNotFoundError when the installation is incomplete."""
+    for candidate in (_PACKAGE / name, _PACKAGE.parent / name):
+        if candidate.is_dir():
+            return candidate
+    raise FileNotFoundError(f"evt is incompletely installed: no {name}/ in {_PACKAGE} or beside it")
+
+
+@cache
+def text(name: str, file: str) -> str:
+    """The text of one shipped file, for example ``text("grammar", "evt.lark")``."""
+    return (directory(name) / file).read_text(encoding="utf-8")

@@ -1,0 +1,366 @@
+"""The cache: keys, publishing, damage, trust, pruning. Nothing is compiled; entries are put in by hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import evt.build
+from evt.build import Cache, KernelSource, Toolchain, cache_key
+from evt.errors import BuildError
+
+TOOLS = Toolchain(Path("/opt/nvcc"), "13.0.88", Path("/opt/cutlass/include"), "4.2.0")
+SOURCE = KernelSource("void kernel();\n", "sm_90a")
+KEY = cache_key(SOURCE, TOOLS)
+
+
+def put(cache: Cache, source: KernelSource = SOURCE, library: bytes = b"library") -> Path:
+    """What the builder does, without a compiler."""
+    key = cache_key(source, TOOLS)
+    cache.prepare()
+    lock = cache.lock(key, wait=True)
+    assert lock is not None
+    work = cache.workspace(key, {"kernel.cu": source.text})
+    (work / "kernel.so").write_bytes(library)
+    path = cache.publish(key, work, {"nvcc": TOOLS.nvcc_version})
+    shutil.rmtree(work)
+    lock.release()
+    return path
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    return Cache(tmp_path / "cache")
+
+
+def code_of(error: BuildError) -> str:
+    (problem,) = error.diagnostics
+    assert problem.help
+    return problem.code
+
+
+# Where it is
+
+
+def test_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVT_CACHE_DIR", str(tmp_path / "named"))
+    assert Cache().root == tmp_path / "named"
+    assert Cache(tmp_path / "given").root == tmp_path / "given"
+    monkeypatch.setenv("EVT_CACHE_DIR", "~/kernels")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert Cache().root == tmp_path / "kernels"
+    monkeypatch.setenv("EVT_CACHE_DIR", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert Cache().root == tmp_path / "xdg/evt"
+
+
+def test_looking_creates_nothing(cache: Cache) -> None:
+    assert cache.lookup(SOURCE, TOOLS) is None
+    assert cache.entries() == []
+    assert cache.size_bytes() == 0
+    assert cache.prune(max_bytes=0) == cache.clear() == []
+    assert not cache.root.exists()
+
+
+def test_published_then_found(cache: Cache) -> None:
+    path = put(cache)
+    assert path == cache.root / KEY[:2] / KEY / "kernel.so"
+    assert cache.lookup(SOURCE, TOOLS) == path
+    assert sorted(os.listdir(path.parent)) == ["build.json", "kernel.cu", "kernel.so"]
+    assert os.listdir(path.parents[1]) == [KEY]
+    record = json.loads((path.parent / "build.json").read_text())
+    assert record["library"]["size"] == len(b"library")
+    assert record["nvcc"] == "13.0.88"
+
+
+def test_everything_is_private_whatever_the_umask(cache: Cache) -> None:
+    before = os.umask(0)
+    try:
+        path = put(cache)
+    finally:
+        os.umask(before)
+    for at in (cache.root, path.parents[1], path.parent, *path.parent.iterdir()):
+        assert stat.S_IMODE(at.stat().st_mode) in (0o700, 0o600), at
+    assert cache.lookup(SOURCE, TOOLS) == path
+
+
+# Damage
+
+
+def truncate(entry: Path) -> None:
+    (entry / "kernel.so").write_bytes(b"lib")
+
+
+def flip(entry: Path) -> None:
+    (entry / "kernel.so").write_bytes(b"Library")
+
+
+def lose(name: str) -> Callable[[Path], None]:
+    return lambda entry: (entry / name).unlink()
+
+
+def record(text: bytes) -> Callable[[Path], None]:
+    def write(entry: Path) -> None:
+        (entry / "build.json").write_bytes(text)
+
+    return write
+
+
+def directory_for_a_library(entry: Path) -> None:
+    (entry / "kernel.so").unlink()
+    (entry / "kernel.so").mkdir(mode=0o700)
+
+
+def file_for_an_entry(entry: Path) -> None:
+    shutil.rmtree(entry)
+    entry.write_text("")
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (truncate, "3 bytes instead of 7"),
+        (flip, "has changed"),
+        (lose("kernel.so"), "kernel.so is missing"),
+        (lose("build.json"), "build.json is missing"),
+        (record(b""), "cannot be read"),
+        (record(b"\xff\x00garbage"), "cannot be read"),
+        (record(b"[1, 2]"), "cannot be read"),
+        (record(b'{"library": {"size": 7}}'), "cannot be read"),
+        (record(b"[" * 100_000), "cannot be read"),
+        (directory_for_a_library, "kernel.so"),
+        (file_for_an_entry, "is not a directory"),
+    ],
+)
+@pytest.mark.parametrize("loaded_before", [False, True])
+def test_damage_is_noticed_and_replaced(
+    cache: Cache, damage: Callable[[Path], None], reason: str, loaded_before: bool
+) -> None:
+    path = put(cache)
+    if loaded_before:
+        assert cache.lookup(SOURCE, TOOLS) == path
+    damage(path.parent)
+    if not (loaded_before and reason == "cannot be read"):  # the record is read at a process's first load
+        library, why = cache.find(KEY)
+        assert library is None
+        assert reason in why
+    assert put(cache) == path
+    assert cache.lookup(SOURCE, TOOLS) == path
+    assert os.listdir(path.parents[1]) == [KEY]
+
+
+# Trust
+
+
+@pytest.mark.parametrize("bit", [stat.S_IWGRP, stat.S_IWOTH], ids=["group", "others"])
+@pytest.mark.parametrize("level", ["kernel.so", "build.json", "entry", "shard", "root"])
+def test_what_others_could_write_is_refused(cache: Cache, bit: int, level: str) -> None:
+    entry = put(cache).parent
+    places = {"entry": entry, "shard": entry.parent, "root": cache.root}
+    target = places.get(level, entry / level)
+    target.chmod(target.stat().st_mode | bit)
+    with pytest.raises(BuildError) as caught:
+        cache.lookup(SOURCE, TOOLS)
+    assert code_of(caught.value) == "E0705"
+    mend = caught.value.diagnostics[0].help
+    assert mend == f"chmod go-w {target}"
+    subprocess.run(mend, shell=True, check=True)
+    assert cache.lookup(SOURCE, TOOLS) == entry / "kernel.so"
+
+
+def test_what_was_loaded_before_is_looked_at_again(cache: Cache) -> None:
+    path = put(cache)
+    assert cache.lookup(SOURCE, TOOLS) == path
+    path.chmod(0o666)
+    with pytest.raises(BuildError, match="E0705"):
+        cache.lookup(SOURCE, TOOLS)
+
+
+def test_what_belongs_to_another_is_refused(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(cache)
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    for action in (lambda: cache.lookup(SOURCE, TOOLS), cache.prepare, cache.entries, cache.clear):
+        with pytest.raises(BuildError, match="evt runs as uid 12345") as caught:
+            action()
+        assert code_of(caught.value) == "E0705"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to give files away")
+@pytest.mark.parametrize("level", [0, 1, 2, 3], ids=["library", "entry", "shard", "root"])
+def test_one_step_that_belongs_to_another_is_refused(cache: Cache, level: int) -> None:
+    path = put(cache)
+    os.chown((path, *path.parents)[level], 12345, 12345)
+    with pytest.raises(BuildError, match="belongs to uid 12345"):
+        cache.lookup(SOURCE, TOOLS)
+
+
+@pytest.mark.parametrize("level", ["kernel.so", "entry", "shard"])
+def test_a_link_inside_is_refused(cache: Cache, tmp_path: Path, level: str) -> None:
+    entry = put(cache).parent
+    target = {"entry": entry, "shard": entry.parent}.get(level, entry / level)
+    target.rename(tmp_path / "elsewhere")
+    target.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(BuildError, match="is a symbolic link"):
+        cache.lookup(SOURCE, TOOLS)
+
+
+def test_the_root_may_be_a_link_from_a_safe_place(tmp_path: Path) -> None:
+    (tmp_path / "big disk").mkdir()
+    (tmp_path / "cache").symlink_to("big disk")
+    cache = Cache(tmp_path / "cache")
+    (tmp_path / "big disk").chmod(0o700)
+    assert cache.lookup(SOURCE, TOOLS) is None
+    path = put(cache)
+    assert cache.lookup(SOURCE, TOOLS) == path
+    (tmp_path / "big disk").chmod(0o770)
+    with pytest.raises(BuildError, match="E0705"):
+        cache.lookup(SOURCE, TOOLS)
+
+
+def test_a_link_that_others_could_swap_is_refused(tmp_path: Path) -> None:
+    put(Cache(tmp_path / "mine"))
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open/cache").symlink_to(tmp_path / "mine")
+    (tmp_path / "open").chmod(0o777)
+    cache = Cache(tmp_path / "open/cache")
+    with pytest.raises(BuildError, match=r"open can be written by everybody \(mode 0777\)"):
+        cache.lookup(SOURCE, TOOLS)
+    (tmp_path / "open").chmod(0o1777)  # as /tmp: only the owner of a link can swap it
+    assert cache.lookup(SOURCE, TOOLS)
+
+
+def test_a_directory_above_that_others_could_swap_is_refused(tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "above/cache")
+    put(cache)
+    (tmp_path / "above").chmod(0o702)
+    for action in (lambda: cache.lookup(SOURCE, TOOLS), cache.prepare):
+        with pytest.raises(BuildError, match="E0705"):
+            action()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to give a directory to another group")
+def test_a_group_above_must_be_our_own(tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "above/cache")
+    path = put(cache)
+    (tmp_path / "above").chmod(0o775)
+    assert cache.lookup(SOURCE, TOOLS) == path  # root's own group
+    os.chown(tmp_path / "above", 0, 54321)
+    with pytest.raises(BuildError, match="can be written by its group"):
+        cache.lookup(SOURCE, TOOLS)
+
+
+# Directories that do not serve
+
+
+def test_a_file_for_a_root(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for root in (tmp_path / "file", tmp_path / "file/below", Path("/proc/evt"), Path("/dev/null/evt")):
+        with pytest.raises(BuildError, match="EVT_CACHE_DIR") as caught:
+            Cache(root).prepare()
+        assert code_of(caught.value) == "E0704"
+    with pytest.raises(BuildError, match="Not a directory"):
+        Cache(tmp_path / "file").lookup(SOURCE, TOOLS)
+
+
+def test_a_link_to_nowhere_for_a_root(tmp_path: Path) -> None:
+    (tmp_path / "cache").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(BuildError, match="E0704"):
+        Cache(tmp_path / "cache").prepare()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache.prepare()
+    lock = cache.lock(KEY, wait=True)
+    assert lock is not None
+
+    def full(path: Path, text: str, encoding: str) -> None:
+        with open("/dev/full", "w", encoding=encoding) as file:
+            file.write(text)
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(BuildError, match="No space left on device"):
+        cache.workspace(KEY, {"kernel.cu": "text"})
+    lock.release()
+    assert os.listdir(cache.root / KEY[:2]) == []
+
+
+# Keeping it small
+
+
+def fill(cache: Cache) -> list[Path]:
+    """Three entries of over 1000 bytes, used one, two and three hours ago."""
+    paths = []
+    for hours in (1, 2, 3):
+        path = put(cache, KernelSource(f"// {hours}\n", "sm_80"), bytes(1000))
+        then = time.time() - hours * 3600
+        os.utime(path.parent / "build.json", (then, then))
+        paths.append(path)
+    return paths
+
+
+def test_entries_the_longest_unused_first(cache: Cache) -> None:
+    paths = fill(cache)
+    assert [entry.library for entry in cache.entries()] == paths[::-1]
+    assert cache.size_bytes() == sum(entry.size_bytes for entry in cache.entries()) > 3000
+    cache.lookup(KernelSource("// 3\n", "sm_80"), TOOLS)  # used now
+    assert [entry.library for entry in cache.entries()] == [paths[1], paths[0], paths[2]]
+
+
+def test_prune(cache: Cache) -> None:
+    paths = fill(cache)
+    assert cache.prune() == []
+    assert [entry.library for entry in cache.prune(older_than_s=2.5 * 3600)] == [paths[2]]
+    assert [entry.library for entry in cache.prune(max_bytes=2000)] == [paths[1]]
+    assert [path.exists() for path in paths] == [True, False, False]
+    assert [entry.library for entry in cache.prune(max_bytes=0)] == [paths[0]]
+    assert [os.listdir(shard) for shard in cache.root.iterdir()] == [[], [], []]
+
+
+def test_what_is_being_built_stays(cache: Cache) -> None:
+    path = put(cache)
+    lock = cache.lock(KEY, wait=False)
+    assert lock is not None
+    assert cache.lock(KEY, wait=False) is None
+    work = cache.workspace(KEY, {})
+    assert cache.clear() == []
+    assert path.exists()
+    assert work.exists()
+    lock.release()
+    assert [entry.library for entry in cache.clear()] == [path]
+    assert not work.exists()
+
+
+def test_clear_leaves_what_is_not_ours(cache: Cache) -> None:
+    put(cache)
+    kept = cache.keep_failure("f" * 64, "source", "log")
+    (cache.root / "notes.txt").write_text("mine")
+    (cache.root / "ab").mkdir(exist_ok=True)
+    (cache.root / "ab/README").write_text("mine")
+    assert len(cache.clear()) == 1
+    assert not kept.exists()
+    assert (cache.root / "notes.txt").exists()
+    assert (cache.root / "ab/README").exists()
+
+
+def test_the_import_is_light() -> None:
+    names = ("torch", "networkx", "lark", "numpy", "platformdirs", "importlib.metadata")
+    program = f"import sys, evt.build; print([name for name in {names} if name in sys.modules])"
+    path = str(Path(evt.build.__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,401 @@
+"""Building with a shell script for nvcc: how often, how much at once, what is left when it goes wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import evt.build.process
+from evt.build import BuildEvent, Cache, KernelSource, Toolchain, build, cache_key
+from evt.errors import BuildError
+
+#: Logs "start" and "stop"; lines such as `// fail host` in the source tell it what to do.
+FAKE_NVCC = """\
+#!/bin/sh
+out= previous=
+for word in "$@"; do
+  [ "$previous" = -o ] && out=$word
+  previous=$word
+done
+case $out in kernel.cubin) stage=device;; host.o) stage=host;; *) stage=link;; esac
+echo "start $stage $(date +%s%N) $$ $PWD" >> "$EVT_TEST_LOG"
+if [ $stage != link ]; then
+  case $(cat kernel.cu) in
+    *"// hang $stage"*) sleep 600 & wait;;
+    *"// meet"*) until [ $(grep -c start "$EVT_TEST_LOG") -ge "$EVT_TEST_MEET" ]; do sleep 0.02; done;;
+    *"// gate"*) until [ -e "$EVT_TEST_LOG.open" ]; do sleep 0.02; done;;
+    *"// sleep"*) sleep 0.5;;
+  esac
+else
+  [ -s kernel.cubin ] && [ -s host.o ] && [ -s embed.cpp ] || exit 9
+fi
+while read -r _ word where what; do
+  [ "$word $where" = "fail $stage" ] && printf 'kernel.cu(1): warning: w\\n%s\\n' "$what" && exit 2
+  [ "$word $where" = "die $stage" ] && kill -9 $$
+done < kernel.cu
+cat kernel.cu > "$out"
+echo "stop $stage $(date +%s%N) $$ $PWD" >> "$EVT_TEST_LOG"
+"""
+
+
+@dataclass(frozen=True)
+class Line:
+    what: str
+    stage: str
+    at: int
+    pid: int
+
+
+@dataclass(frozen=True)
+class Room:
+    """A fake nvcc with the log of its runs, and an empty cache."""
+
+    tools: Toolchain
+    cache: Cache
+    file: Path
+
+    def log(self) -> list[Line]:
+        text = self.file.read_text() if self.file.exists() else ""
+        rows = [line.split() for line in text.splitlines()]
+        return [Line(row[0], row[1], int(row[2]), int(row[3])) for row in rows]
+
+    def starts(self) -> Counter[str]:
+        return Counter(line.stage for line in self.log() if line.what == "start")
+
+    def build(self, *texts: str, jobs: int | None = 4, **more: object) -> list[Path]:
+        sources = [KernelSource(text, "sm_90a") for text in texts]
+        return build(sources, cache=self.cache, toolchain=self.tools, jobs=jobs, **more)  # type: ignore[arg-type]
+
+    def left_over(self) -> list[str]:
+        """What is in the cache besides entries and kept failures."""
+        shards = [path for path in self.cache.root.iterdir() if path.name != "failed"]
+        return [path.name for shard in shards for path in shard.iterdir() if path.name.startswith(".")]
+
+    def spawn(self, *texts: str) -> subprocess.Popen[str]:
+        """Another process that builds the same."""
+        program = (
+            "import json, sys; from pathlib import Path; from evt.build import *\n"
+            "nvcc, root, *texts = json.loads(sys.argv[1])\n"
+            "tools = Toolchain(Path(nvcc), '13.0.88', Path('/opt/cutlass'), '4.2.0')\n"
+            "sources = [KernelSource(text, 'sm_90a') for text in texts]\n"
+            "paths = build(sources, cache=Cache(Path(root)), toolchain=tools, jobs=4)\n"
+            "print(json.dumps([path.read_text() for path in paths]))\n"
+        )
+        return subprocess.Popen(
+            [sys.executable, "-c", program, json.dumps([str(self.tools.nvcc), str(self.cache.root), *texts])],
+            env={**os.environ, "PYTHONPATH": str(Path(evt.build.__file__).parents[2])},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+
+@pytest.fixture
+def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Room]:
+    nvcc = tmp_path / "nvcc"
+    nvcc.write_text(FAKE_NVCC)
+    nvcc.chmod(0o755)
+    monkeypatch.setenv("EVT_TEST_LOG", str(tmp_path / "log"))
+    tools = Toolchain(nvcc, "13.0.88", Path("/opt/cutlass"), "4.2.0")
+    room = Room(tools, Cache(tmp_path / "cache"), tmp_path / "log")
+    yield room
+    stopped = {line.pid for line in room.log() if line.what == "stop"}
+    for line in room.log():  # hanging scripts of a killed builder; each leads a group
+        if line.pid not in stopped:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(line.pid, signal.SIGKILL)
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "nothing happened"
+        time.sleep(0.02)
+
+
+def runs(pid: int) -> bool:
+    """Whether a process is there and not a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+# One process
+
+
+def test_built_then_found(room: Room) -> None:
+    events: list[BuildEvent] = []
+    (library,) = room.build("one\n", on_event=events.append)
+    assert library.read_text() == "one\n"
+    assert room.starts() == {"device": 1, "host": 1, "link": 1}
+    kinds = Counter((event.kind, event.stage) for event in events)
+    assert kinds == {(kind, stage): 1 for kind in ("start", "end") for stage in room.starts()} | {
+        ("built", ""): 1
+    }
+    assert all(event.seconds > 0 for event in events if event.kind in ("end", "built"))
+    assert room.left_over() == []
+    events.clear()
+    assert room.build("one\n", on_event=events.append) == [library]
+    assert [event.kind for event in events] == ["hit"]
+    assert sum(room.starts().values()) == 3
+
+
+def test_the_order_of_sources_is_kept_and_repeats_are_built_once(room: Room) -> None:
+    room.build("b\n")
+    libraries = room.build("c\n", "b\n", "a\n", "c\n")
+    assert [library.read_text() for library in libraries] == ["c\n", "b\n", "a\n", "c\n"]
+    assert room.starts()["device"] == 3
+    assert room.build() == []
+
+
+def test_the_commands(room: Room) -> None:
+    (library,) = room.build("one\n")
+    record = json.loads((library.parent / "build.json").read_text())
+    steps = {step["name"]: step["command"] for step in record["passes"]}
+    assert "-gencode=arch=compute_90a,code=sm_90a" in steps["device"]
+    for stage, macro in (("device", "-DEVT_DEVICE_PASS"), ("host", "-DEVT_HOST_PASS")):
+        assert macro in steps[stage]
+        assert "-isystem /opt/cutlass" in steps[stage]
+        assert "-std=c++17 -O3 -DNDEBUG --expt-relaxed-constexpr" in steps[stage]
+    assert "-gencode" not in steps["host"]
+    assert list(steps)[-1] == "link"
+
+
+def overlap(lines: list[Line]) -> int:
+    """The most runs that were under way at one time."""
+    now = most = 0
+    for line in sorted(lines, key=lambda line: line.at):
+        now += 1 if line.what == "start" else -1
+        most = max(most, now)
+    return most
+
+
+@pytest.mark.parametrize("jobs", [1, 2, 4])
+def test_passes_run_side_by_side_up_to_the_number_of_jobs(
+    room: Room, jobs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EVT_TEST_MEET", str(jobs))  # a pass ends when as many have started
+    room.build("// meet 1\n", "// meet 2\n", jobs=jobs)
+    assert overlap(room.log()) == jobs
+
+
+def test_jobs_fit_processors_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = evt.build.process
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    for gigabytes, jobs in ((1, 1), (10, 2), (100, 8)):
+        monkeypatch.setattr(process, "_available_bytes", lambda size=gigabytes: size * 10**9)
+        assert process.default_jobs() == jobs
+    monkeypatch.undo()
+    assert process._available_bytes() > 0
+
+
+def test_a_wrong_number_of_jobs(room: Room) -> None:
+    with pytest.raises(ValueError, match="jobs is 0"):
+        room.build("one\n", jobs=0)
+
+
+def test_verbose_prints_the_commands(room: Room, capsys: pytest.CaptureFixture[str]) -> None:
+    room.build("one\n", verbose=True)
+    printed = capsys.readouterr().err
+    assert "-DEVT_DEVICE_PASS" in printed
+    assert "built" in printed
+
+
+def test_an_old_nvcc_is_refused_before_it_runs(room: Room) -> None:
+    old = dataclasses.replace(room.tools, nvcc_version="12.0.1")
+    with pytest.raises(BuildError, match="E0706"):
+        build([KernelSource("", "sm_90a")], cache=room.cache, toolchain=old)
+    assert room.log() == []
+
+
+def test_a_damaged_entry_is_built_again(room: Room) -> None:
+    (library,) = room.build("one\n")
+    library.write_text("on")
+    events: list[BuildEvent] = []
+    assert room.build("one\n", on_event=events.append) == [library]
+    assert library.read_text() == "one\n"
+    assert [event.text for event in events if event.kind == "damaged"] == [
+        "kernel.so has 2 bytes instead of 4"
+    ]
+    (library.parent / "build.json").write_text("}{")
+    os.utime(library)  # as a new process would see it
+    assert room.build("one\n") == [library]
+    assert json.loads((library.parent / "build.json").read_text())["library"]["size"] == 4
+    assert room.left_over() == []
+
+
+def test_an_untrusted_entry_is_neither_used_nor_replaced(room: Room) -> None:
+    (library,) = room.build("one\n")
+    library.parent.chmod(0o770)
+    with pytest.raises(BuildError, match="E0705"):
+        room.build("one\n")
+    assert room.starts()["device"] == 1
+    assert stat.S_IMODE(library.parent.stat().st_mode) == 0o770
+
+
+# Failures
+
+
+@pytest.mark.parametrize("stage", ["device", "host", "link"])
+def test_a_failure_is_our_bug_and_its_log_is_kept(room: Room, stage: str) -> None:
+    text = f"// fail {stage} kernel.cu(3): error: no such visitor\n"
+    events: list[BuildEvent] = []
+    with pytest.raises(BuildError) as caught:
+        room.build(text, on_event=events.append)
+    (problem,) = caught.value.diagnostics
+    assert problem.code == "E0703"
+    assert "bug in evt" in problem.message
+    assert problem.notes == ("kernel.cu(3): error: no such visitor",)
+    kept = room.cache.root / "failed" / cache_key(KernelSource(text, "sm_90a"), room.tools)
+    assert str(kept) in problem.help
+    assert (kept / "kernel.cu").read_text() == text
+    assert "kernel.cu(1): warning: w" in (kept / "nvcc.log").read_text()
+    assert [event.kind for event in events].count("failed") == 1
+    assert room.cache.entries() == []
+    assert room.left_over() == []
+
+
+def test_a_failed_pass_ends_the_other(room: Room) -> None:
+    with pytest.raises(BuildError, match="boom"):
+        room.build("// hang device\n// fail host error: boom\n")
+    assert not any(runs(line.pid) for line in room.log())
+
+
+def test_one_failure_does_not_stop_the_others(room: Room) -> None:
+    with pytest.raises(BuildError) as caught:
+        room.build("// fail device error: one\n", "good\n", "// fail host error: two\n")
+    assert [problem.notes for problem in caught.value.diagnostics] == [("error: one",), ("error: two",)]
+    assert [entry.library.read_text() for entry in room.cache.entries()] == ["good\n"]
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "words"),
+    [
+        ("// fail device fatal error: x.ptx: No space left on device\n", "E0704", "no space left"),
+        (
+            "// fail host nvcc fatal   : Failed to preprocess host compiler properties.\n",
+            "E0701",
+            "host compiler",
+        ),
+        ("// fail device nvcc error   : 'cicc' died due to signal 9 (Kill signal)\n", "E0703", "memory"),
+        ("// die device\n", "E0703", "memory"),
+    ],
+)
+def test_what_is_not_our_bug_is_not_called_one(room: Room, text: str, code: str, words: str) -> None:
+    with pytest.raises(BuildError) as caught:
+        room.build(text)
+    (problem,) = caught.value.diagnostics
+    assert problem.code == code
+    assert words in problem.message
+    assert "bug in evt" not in str(caught.value)
+
+
+def test_an_nvcc_that_is_gone(room: Room) -> None:
+    room.tools.nvcc.unlink()
+    with pytest.raises(BuildError, match="E0701"):
+        room.build("one\n")
+    assert room.left_over() == []
+
+
+def test_a_listener_that_raises_ends_the_build(room: Room) -> None:
+    def listener(event: BuildEvent) -> None:
+        if event.kind == "end":
+            raise RuntimeError("the listener's own")
+
+    with pytest.raises(RuntimeError, match="own"):
+        room.build("// hang device\n", on_event=listener)
+    assert not any(runs(line.pid) for line in room.log())
+    assert room.left_over() == []
+
+
+# Many processes
+
+
+def outcome(process: subprocess.Popen[str]) -> list[str]:
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    texts = json.loads(output)
+    assert isinstance(texts, list)
+    return texts
+
+
+def test_many_processes_build_once(room: Room) -> None:
+    processes = [room.spawn("// sleep\n") for _ in range(8)]
+    assert [outcome(process) for process in processes] == [["// sleep\n"]] * 8
+    assert room.starts() == {"device": 1, "host": 1, "link": 1}
+    assert room.left_over() == []
+
+
+def test_overlapping_sets_in_any_order_build_each_once(room: Room) -> None:
+    texts = [f"// sleep {i}\n" for i in range(4)]
+    orders = [texts, texts[::-1], texts[2:] + texts[:2], texts[1:3]]
+    processes = [room.spawn(*order) for order in orders]
+    assert [outcome(process) for process in processes] == orders
+    assert room.starts() == {"device": 4, "host": 4, "link": 4}
+
+
+def test_a_waiter_says_so(room: Room) -> None:
+    other = room.spawn("// gate\n")
+    wait_for(lambda: room.log())
+    kinds = []
+
+    def listener(event: BuildEvent) -> None:
+        kinds.append(event.kind)
+        Path(f"{room.file}.open").touch()
+
+    (library,) = room.build("// gate\n", on_event=listener)
+    assert kinds == ["wait", "hit"]
+    assert outcome(other) == [library.read_text()]
+
+
+def test_a_killed_builder_blocks_nobody(room: Room) -> None:
+    builder = room.spawn("// hang device\n")
+    wait_for(lambda: room.starts()["device"])
+    builder.kill()
+    builder.wait()
+    builder.communicate()
+    assert len(room.left_over()) == 2  # its lock file, which nobody holds, and its directory
+    working = room.tools.nvcc.read_text().replace("// hang", "// worked")
+    room.tools.nvcc.write_text(working)
+    (library,) = room.build("// hang device\n")
+    assert library.read_text() == "// hang device\n"
+    assert room.left_over() == []
+
+
+def test_ctrl_c_ends_the_compilers_and_leaves_nothing(room: Room) -> None:
+    builder = room.spawn("// hang device\n", "// hang host\n")
+    wait_for(lambda: room.starts()["device"] == room.starts()["host"] == 2)
+    builder.send_signal(signal.SIGINT)
+    _, errors = builder.communicate(timeout=60)
+    assert "KeyboardInterrupt" in errors
+    wait_for(lambda: not any(runs(line.pid) for line in room.log()))
+    assert room.left_over() == []
+    assert not (room.cache.root / "failed").exists()
+
+
+def test_ctrl_c_while_waiting(room: Room) -> None:
+    lock_key = cache_key(KernelSource("one\n", "sm_90a"), room.tools)
+    room.cache.prepare()
+    lock = room.cache.lock(lock_key, wait=True)
+    assert lock is not None
+    waiter = room.spawn("one\n")
+    time.sleep(1)
+    waiter.send_signal(signal.SIGINT)
+    _, errors = waiter.communicate(timeout=60)
+    assert "KeyboardInterrupt" in errors
+    lock.release()
+    assert room.build("one\n")
