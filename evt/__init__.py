@@ -1,1 +1,59 @@
-"""evt: write the epilogue of a matrix product as a formula; get a fused CUTLASS kernel."""
+"""evt: write the epilogue of a matrix product as a formula; get a fused CUTLASS kernel.
+
+    >>> import evt
+    >>> op = evt.gemm("D = relu(alpha*acc + beta*C) + residual")
+    >>> D = op(A, B, alpha=1.5, beta=0.5, C=C, residual=R)
+
+Importing evt is cheap: what a name needs is imported when the name is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from evt.version import __version__
+
+if TYPE_CHECKING:
+    from evt.errors import (
+        ArgumentError,
+        BuildError,
+        EvtError,
+        InternalError,
+        LaunchError,
+        ProgramError,
+        TargetError,
+    )
+    from evt.program import Program, emit, gemm, linear, load
+
+__all__ = [
+    "ArgumentError",
+    "BuildError",
+    "EvtError",
+    "InternalError",
+    "LaunchError",
+    "Program",
+    "ProgramError",
+    "TargetError",
+    "__version__",
+    "emit",
+    "gemm",
+    "linear",
+    "load",
+]
+
+_HOME = {name: "evt.errors" for name in __all__ if name.endswith("Error")}
+_HOME |= dict.fromkeys(("Program", "emit", "gemm", "linear", "load"), "evt.program")
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'evt' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

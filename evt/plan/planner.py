@@ -67,22 +67,44 @@ def configs(problem: Problem, route: Route) -> tuple[Config, ...]:
     return (config_2x(dtype, alignment, problem.target.shared_memory),)
 
 
+def default_configs(problem: Problem, route: Route) -> tuple[Config, ...]:
+    """Those of :func:`configs` that are built for every kernel, to choose from by the problem's size."""
+    return configs(problem, route)[:DEFAULTS_3X]
+
+
+def find_config(problem: Problem, route: Route, name: str) -> Config:
+    """The configuration of a name. Raises TargetError (E0501) for an unknown one."""
+    known = {config.name: config for config in configs(problem, route)}
+    if name not in known:
+        raise TargetError(
+            Diagnostic(
+                "E0501",
+                f"the route {route.name} has no configuration `{name}`",
+                help=f"configurations: {', '.join(known)}",
+            )
+        )
+    return known[name]
+
+
 def plan(
     dag: TypedDag,
     signature: Signature,
     target: Target,
     *,
     route: str | None = None,
-    config: Config | None = None,
+    config: Config | str | None = None,
     fused: bool = True,
 ) -> Plan:
-    """Decide everything about one kernel. Raises TargetError (E0502, E0503) when no route applies.
+    """Decide everything about one kernel. Raises TargetError (E0501-E0503) when no route or configuration fits.
 
     ``fused`` False lowers each operation to its own visitor node instead of one functor per region.
     """
     problem = Problem(dag, signature, target)
     chosen = choose_route(problem, route)
-    config = config or configs(problem, chosen)[0]
+    if isinstance(config, str):
+        config = find_config(problem, chosen, config)
+    elif config is None:
+        config = configs(problem, chosen)[0]
     planner = _Planner3x if chosen.family == "3x" else _Planner2x
     return planner(problem, config, fused).plan()
 

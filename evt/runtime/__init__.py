@@ -1,0 +1,1 @@
+"""Running programs on tensors: checking a call's arguments, loading libraries, launching kernels."""

@@ -1,0 +1,97 @@
+"""A built kernel in this process: the library's C functions, and their failures as diagnostics."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import struct
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from evt.diagnostics import Diagnostic
+from evt.errors import InternalError, LaunchError
+from evt.plan import Field, Plan
+
+_FORMATS = {"size": "q", "pointer": "Q", "number": "d"}
+
+
+@dataclass(frozen=True)
+class Library:
+    """A loaded kernel. ``pack`` makes an ``evt_arguments`` from values in field order."""
+
+    path: Path
+    fields: tuple[Field, ...]
+    pack: struct.Struct
+    run: object
+    size: int
+
+    @property
+    def name(self) -> str:
+        return self.path.parent.name
+
+
+@lru_cache(maxsize=None)
+def load_library(path: Path, plan: Plan) -> Library:
+    """Load a library that evt built for a plan.
+
+    Raises LaunchError (E0803) when the loader refuses it and InternalError when it is not the plan's.
+    """
+    try:
+        handle = ctypes.CDLL(str(path))
+        schema = handle.evt_schema
+        schema.restype = ctypes.c_char_p
+        run = handle.evt_run
+        run.restype = ctypes.c_int
+        run.argtypes = (ctypes.c_char_p, ctypes.c_size_t, ctypes.c_void_p)
+    except (OSError, AttributeError) as error:
+        raise LaunchError(
+            Diagnostic("E0803", f"the library {path} cannot be loaded: {error}", help="run `evt cache clear`")
+        ) from error
+    if json.loads(schema()) != json.loads(plan.schema):
+        raise InternalError(
+            Diagnostic("E0902", f"the library {path} takes other arguments than its plan", help="run `evt cache clear`")
+        )
+    layout = struct.Struct("@" + "".join(_FORMATS[field.kind] for field in plan.fields))
+    return Library(path, plan.fields, layout, run, layout.size)
+
+
+def launch_failure(code: int) -> LaunchError:
+    """What a non-zero result of ``evt_run`` means. The kinds are those of ``evt::Failure`` in entry.hpp."""
+    kind, detail = code >> 16, code & 0xFFFF
+    match kind:
+        case 2:
+            return LaunchError(
+                Diagnostic("E0804", f"CUTLASS refused the problem (status {detail})", notes=("nothing was launched",))
+            )
+        case 3:
+            return LaunchError(Diagnostic("E0801", f"no usable CUDA device: {_cuda_error(detail)}"))
+        case 4:
+            return LaunchError(
+                Diagnostic(
+                    "E0802",
+                    f"the kernel cannot be loaded on this GPU: {_cuda_error(detail)}",
+                    help="run `evt doctor`; the driver must be as new as the CUDA compiler",
+                )
+            )
+        case 5:
+            return LaunchError(
+                Diagnostic(
+                    "E0805",
+                    "the CUDA driver has no cuTensorMapEncodeTiled, which TMA kernels need",
+                    help="install a driver of CUDA 12.0 or newer, or use the route evt-2x",
+                )
+            )
+        case 6:
+            return LaunchError(Diagnostic("E0803", f"the kernel could not be launched: {_cuda_error(detail)}"))
+    raise InternalError(Diagnostic("E0902", f"evt_run returned {code:#x}"))
+
+
+def _cuda_error(code: int) -> str:
+    import torch
+
+    try:
+        name = torch.cuda.CudaError(code)
+    except (AttributeError, TypeError, RuntimeError):
+        return f"CUDA error {code}"
+    return f"{name} (CUDA error {code})"
