@@ -35,9 +35,13 @@ class Program:
     outputs. CUDA tensors run the fused kernel, on the current stream, compiled at the first call with a combination
     of types, layouts and alignments; CPU tensors run the reference. Buffers to write into come as ``out=`` or by
     output name. Scalars are Python numbers or one-element device tensors, which are read on the device.
+
+    ``route`` and ``config`` force a route of ``explain`` and one of its configurations.
     """
 
-    def __init__(self, source: Source, operation: str = "gemm") -> None:
+    def __init__(
+        self, source: Source, operation: str = "gemm", *, route: str | None = None, config: str | None = None
+    ) -> None:
         if operation not in OPERATIONS:
             guess = closest(operation, OPERATIONS)
             raise TargetError(
@@ -48,6 +52,8 @@ class Program:
                 )
             )
         self.source = source
+        self.route = route
+        self.config = config
         self.dag: Dag = lower(parse(source), operation)
         self.operation = self.dag.operation
         self._optimised = lru_cache(maxsize=64)(self._optimise)
@@ -101,36 +107,25 @@ class Program:
         a: str | None = None,
         b: str | None = None,
         *,
-        route: str | None = None,
-        config: str | None = None,
         fused: bool = True,
     ) -> Plan:
         """The plan for packed, aligned tensors. Raises TargetError (E05xx) when the target cannot do it."""
         dag = self.optimised(a, b)
-        return plan(dag, natural_signature(dag), find_target(arch), route=route, config=config, fused=fused)
+        target = find_target(arch)
+        return plan(dag, natural_signature(dag), target, route=self.route, config=self.config, fused=fused)
 
-    def emit(
-        self,
-        arch: str = DEFAULT_ARCH,
-        a: str | None = None,
-        b: str | None = None,
-        *,
-        route: str | None = None,
-        config: str | None = None,
-    ) -> str:
+    def emit(self, arch: str = DEFAULT_ARCH, a: str | None = None, b: str | None = None) -> str:
         """The C++ of the kernel for ``arch`` (``"sm80"``, ``"sm90"``...) and operand types ``a`` and ``b``.
 
         One self-contained .cu file for packed, 16-byte-aligned tensors; it needs the CUTLASS and CUDA headers.
         Raises ProgramError and TargetError.
         """
-        return emit_plan(self.plan(arch, a, b, route=route, config=config))
+        return emit_plan(self.plan(arch, a, b))
 
-    def explain(
-        self, arch: str = DEFAULT_ARCH, a: str | None = None, b: str | None = None, *, route: str | None = None
-    ) -> Explanation:
+    def explain(self, arch: str = DEFAULT_ARCH, a: str | None = None, b: str | None = None) -> Explanation:
         """Which route is taken, which are not and why, and what the kernel costs; prints as text."""
         dag = self.optimised(a, b)
-        return explain(Problem(dag, natural_signature(dag), find_target(arch)), route)
+        return explain(Problem(dag, natural_signature(dag), find_target(arch)), self.route)
 
     def reference(
         self, A: torch.Tensor, B: torch.Tensor, *, float64: bool = False, **inputs: Any  # noqa: N803
@@ -174,22 +169,24 @@ def _dtype(name: str) -> DType:
     return dtype
 
 
-def gemm(text: str) -> Program:
+def gemm(text: str, *, route: str | None = None, config: str | None = None) -> Program:
     """A program over the product ``acc = A @ B`` with A [..., m, k] and B [k, n] (or [..., k, n]).
 
     Raises ProgramError when the text is not a program.
     """
-    return Program(Source(text), "gemm")
+    return Program(Source(text), "gemm", route=route, config=config)
 
 
-def linear(text: str) -> Program:
+def linear(text: str, *, route: str | None = None, config: str | None = None) -> Program:
     """As :func:`gemm`, with B the weight [n, k] of torch.nn.functional.linear; leading dimensions of A are rows."""
-    return Program(Source(text), "linear")
+    return Program(Source(text), "linear", route=route, config=config)
 
 
-def load(path: str | Path, operation: str = "gemm") -> Program:
+def load(
+    path: str | Path, operation: str = "gemm", *, route: str | None = None, config: str | None = None
+) -> Program:
     """The program in a ``.evt`` file. Raises ProgramError (E0105) when it cannot be read."""
-    return Program(read_program(path), operation)
+    return Program(read_program(path), operation, route=route, config=config)
 
 
 def emit(
@@ -202,4 +199,4 @@ def emit(
     config: str | None = None,
 ) -> str:
     """The C++ of a formula in one step: ``emit("D = relu(acc + bias)", arch="sm80", dtype="bf16")``."""
-    return Program(Source(text), op).emit(arch, dtype, dtype, route=route, config=config)
+    return Program(Source(text), op, route=route, config=config).emit(arch, dtype, dtype)

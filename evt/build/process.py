@@ -73,10 +73,10 @@ class Children:
 
 def default_jobs() -> int:
     """As many passes at a time as there are processors and memory for their compilers; at least one."""
-    return max(1, min(len(os.sched_getaffinity(0)), _available_bytes() // _BYTES_PER_JOB))
+    return max(1, min(len(os.sched_getaffinity(0)), available_bytes() // _BYTES_PER_JOB))
 
 
-def _available_bytes() -> int:
+def available_bytes() -> int:
     limits = []
     with contextlib.suppress(OSError):
         if found := re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text()):

@@ -5,18 +5,22 @@ Stages collect them; :class:`evt.errors.EvtError` carries them to the user; :fun
 """
 
 from evt.diagnostics.codes import CODES, Code, page
+from evt.diagnostics.collect import MAX_DIAGNOSTICS, first
 from evt.diagnostics.diagnostic import Diagnostic
 from evt.diagnostics.render import render, render_all
 from evt.diagnostics.source import Source, Span
-from evt.diagnostics.suggest import closest
+from evt.diagnostics.suggest import Misspellings, closest
 
 __all__ = [
     "CODES",
+    "MAX_DIAGNOSTICS",
     "Code",
     "Diagnostic",
+    "Misspellings",
     "Source",
     "Span",
     "closest",
+    "first",
     "page",
     "render",
     "render_all",

@@ -1,4 +1,4 @@
-"""The table of diagnostic codes. Each has a page in ``evt/diagnostics/pages``, shown by ``evt explain CODE``."""
+"""The table of diagnostic codes. Each has a page in ``evt/diagnostics/pages``, shown by ``evt explain``."""
 
 from __future__ import annotations
 
@@ -28,20 +28,19 @@ _TABLE = (
     Code("E0202", "an unknown name"),
     Code("E0203", "wrong number of arguments"),
     Code("E0204", "unknown or repeated keyword argument"),
-    Code("E0205", "a function parameter that must be a constant"),
+    Code("E0205", "an exponent that is not a constant"),
     # types and shapes
     Code("E0301", "an unknown index mode or a subscript that repeats one"),
     Code("E0302", "two different subscripts for one name"),
     Code("E0303", "an unknown type"),
     Code("E0304", "a value with modes that its output does not have"),
-    Code("E0305", "a type that does not fit here"),
-    Code("E0306", "a default on something that is not a scalar"),
+    Code("E0306", "a default on something that is not a scalar input"),
     # the program as a graph
     Code("E0401", "a name assigned twice"),
     Code("E0402", "a definition that depends on itself"),
     Code("E0403", "no primary output"),
     Code("E0404", "a declared input that nothing reads"),
-    Code("E0405", "an output that does not depend on the accumulator"),
+    Code("E0405", "a program that does not use the accumulator"),
     Code("E0406", "assignment to a name that cannot be assigned"),
     Code("E0407", "a name declared twice"),
     Code("E0408", "a declared output that is never assigned"),

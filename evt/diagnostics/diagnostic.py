@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from evt.diagnostics.codes import CODES
 from evt.diagnostics.source import Source, Span
 
+#: Longest message, label or help; names in a program have no bound, what is printed about them has.
+_MAX_TEXT = 400
+
 
 @dataclass(frozen=True)
 class Diagnostic:
@@ -27,6 +30,8 @@ class Diagnostic:
     def __post_init__(self) -> None:
         if self.code not in CODES:
             raise KeyError(f"diagnostic code {self.code} is not in evt.diagnostics.codes")
+        for name in ("message", "label", "help"):
+            object.__setattr__(self, name, _shorten(getattr(self, name)))
 
     def to_json(self) -> dict[str, object]:
         """A JSON-ready form; positions are 1-based lines and columns."""
@@ -49,3 +54,9 @@ class Diagnostic:
             "notes": list(self.notes),
             **where,
         }
+
+
+def _shorten(text: str) -> str:
+    """The text without its middle where it is too long to read."""
+    half = _MAX_TEXT // 2
+    return text if len(text) <= _MAX_TEXT else f"{text[:half]} ... {text[-half:]}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable
 
 from evt.diagnostics.diagnostic import Diagnostic
@@ -34,8 +35,9 @@ def render(diagnostic: Diagnostic, *, color: bool = False) -> str:
         lines.append(paint("frame", f"{' ' * gutter}-->") + f" {source.name}:{number}:{column}")
         lines.append(bar)
         lines.append(paint("frame", f"{number} |") + f" {text}")
-        marker = "^" * width + (f" {diagnostic.label}" if diagnostic.label else "")
-        lines.append(f"{bar} {' ' * caret}" + paint("error", marker))
+        marker = "^" * max(1, _columns(text[caret : caret + width]))
+        marker += f" {diagnostic.label}" if diagnostic.label else ""
+        lines.append(f"{bar} {' ' * _columns(text[:caret])}" + paint("error", marker))
     if diagnostic.help:
         lines.append(f"{' ' * gutter} = {paint('help', 'help')}: {diagnostic.help}")
     lines.extend(f"{' ' * gutter} = {paint('bold', 'note')}: {note}" for note in diagnostic.notes)
@@ -51,6 +53,14 @@ def _printable(line: str) -> str:
     """The line with control characters replaced, so that a user's text cannot drive the terminal."""
     return "".join(
         " " if char == "\t" else char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in line
+    )
+
+
+def _columns(text: str) -> int:
+    """How many columns a terminal gives the text: two for wide characters, none for combining ones."""
+    return sum(
+        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1
+        for char in text
     )
 
 

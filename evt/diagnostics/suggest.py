@@ -1,9 +1,12 @@
-"""Spelling suggestions."""
+"""Spelling: ``closest`` suggests a word in a help text, ``Misspellings`` finds slips in a whole program."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+
+#: Longer words, and words among more candidates, get no suggestion: difflib compares with each in turn.
+_MAX_LENGTH, _MAX_CANDIDATES = 64, 500
 
 
 def closest(word: str, candidates: Iterable[str]) -> str | None:
@@ -15,7 +18,33 @@ def closest(word: str, candidates: Iterable[str]) -> str | None:
     for candidate in words:
         if candidate.lower() == word.lower():
             return candidate
-    if len(word) > 64:
+    if len(word) > _MAX_LENGTH or len(words) > _MAX_CANDIDATES:
         return None
     matches = difflib.get_close_matches(word, words, n=1, cutoff=0.75)
     return matches[0] if matches else None
+
+
+class Misspellings:
+    """Finds the known word that a word misspells by one letter: missing, extra, another, or two exchanged.
+
+    Only slips inside a word count. Words that differ at an end (``scale`` and ``scaled``, ``scale_a`` and
+    ``scale_b``, ``gate`` and ``rate``) or that are short are taken to be different words.
+    """
+
+    _SHORTEST = 4
+
+    def __init__(self, known: Iterable[str]) -> None:
+        self._known: dict[str, str] = {}
+        for word in known:
+            for key in self._keys(word):
+                self._known.setdefault(key, word)
+
+    def find(self, word: str) -> str | None:
+        found = (self._known.get(key) for key in self._keys(word))
+        return next((known for known in found if known is not None and known != word), None)
+
+    def _keys(self, word: str) -> list[str]:
+        """The word, and the word without each of its inner letters: words one slip apart share a key."""
+        if not self._SHORTEST <= len(word) <= _MAX_LENGTH:
+            return []
+        return [word, *(word[:i] + word[i + 1 :] for i in range(1, len(word) - 1))]

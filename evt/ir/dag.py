@@ -45,7 +45,9 @@ class Dag:
     def _table(self) -> tuple[tuple[Node, tuple[int, ...]], ...]:
         table: list[tuple[Node, tuple[int, ...]]] = []
         for _, node in self.graph.nodes(data="op"):
-            operands = sorted((slot, source) for source, _, slot in self.graph.in_edges(len(table), keys=True))
+            operands = sorted(
+                (slot, source) for source, _, slot in self.graph.in_edges(len(table), keys=True)
+            )
             table.append((node, tuple(source for _, source in operands)))
         return tuple(table)
 
@@ -137,9 +139,7 @@ class Builder:
         source: Source | None = None,
     ) -> Dag:
         """Hand the graph on, frozen."""
-        return Dag(
-            operation, tuple(operands), tuple(inputs), tuple(outputs), nx.freeze(self._graph), source
-        )
+        return Dag(operation, tuple(operands), tuple(inputs), tuple(outputs), nx.freeze(self._graph), source)
 
 
 def prune(dag: Dag) -> Dag:

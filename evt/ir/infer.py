@@ -7,7 +7,7 @@ Arithmetic is done in f32, so every computed value is f32; a cast's value has th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from evt.diagnostics import Diagnostic
@@ -21,10 +21,12 @@ def infer(dag: Dag, operands: Sequence[Operand] = ()) -> TypedDag:
     """Give every value a type.
 
     ``operands`` are A and B as the call or the command line has them; a program with a header needs none.
-    Raises ProgramError: E0304 (a value varies over a mode that its output lacks), E0305 (types that do not fit),
-    E0901 (a type of the language that no kernel takes yet).
+    Raises ProgramError: E0304 (a value varies over a mode that its output lacks), E0901 (a type or an output
+    of the language that no kernel takes yet).
     """
     operands = tuple(operands) or dag.operands
+    if len(operands) != 2:
+        raise ValueError("the types of A and B are needed: the program has no header")
     diagnostics: list[Diagnostic] = []
 
     def report(code: str, message: str, value: Input | Output, label: str = "", hint: str = "") -> None:
@@ -33,9 +35,11 @@ def infer(dag: Dag, operands: Sequence[Operand] = ()) -> TypedDag:
         )
 
     first, second = operands[0].dtype, operands[1].dtype
-    for operand in operands:
-        if operand.dtype not in OPERANDS:
-            diagnostics.append(_unsupported(f"operand `{operand.name}`", operand.dtype, OPERANDS))
+    diagnostics.extend(
+        _unsupported(f"operand `{operand.name}`", operand.dtype, OPERANDS)
+        for operand in operands
+        if operand.dtype not in OPERANDS
+    )
     if first != second and not {first, second} <= {F32, TF32}:
         diagnostics.append(
             Diagnostic(
@@ -46,10 +50,14 @@ def infer(dag: Dag, operands: Sequence[Operand] = ()) -> TypedDag:
             )
         )
     default_output = F32 if first == TF32 else first
-    outputs = [replace(value, dtype=value.dtype or default_output) for value in dag.outputs]
-    primary = next((value.dtype for value in outputs if value.name == "D"), default_output)
-    inputs = [replace(value, dtype=value.dtype or (F32 if value.is_scalar else primary)) for value in dag.inputs]
-    for value in (*inputs, *outputs):
+    declared = next((value.dtype for value in dag.outputs if value.name == "D"), None)
+    primary = declared or default_output
+    outputs = [replace(value, dtype=value.dtype or primary) for value in dag.outputs]
+    inputs = [
+        replace(value, dtype=value.dtype or (F32 if value.is_scalar else primary)) for value in dag.inputs
+    ]
+    interface: list[Input | Output] = [*inputs, *outputs]
+    for value in interface:
         assert value.dtype is not None
         if value.dtype not in STORAGE:
             kind = "input" if isinstance(value, Input) else "output"
@@ -67,17 +75,22 @@ def infer(dag: Dag, operands: Sequence[Operand] = ()) -> TypedDag:
         types.append(value_type(resolved, op, [types[operand] for operand in dag.arguments(node)]))
         if isinstance(op, Store):
             output = resolved.output[op.name]
-            value = types[dag.arguments(node)[0]]
-            missing = [mode for mode in value.modes if mode not in output.modes and not (mode == "l" and output.batchable)]
+            varies = types[dag.arguments(node)[0]].modes
+            subscript = ", ".join(output.modes)
+            missing = [mode for mode in varies if mode not in output.modes]
+            if output.batchable and "l" in missing:
+                missing.remove("l")
             if missing:
                 report(
                     "E0304",
-                    f"`{op.name}` is [{', '.join(output.modes)}] but its value varies over "
-                    f"[{', '.join(value.modes)}]",
+                    f"`{op.name}` is [{subscript}] but its value varies over [{', '.join(varies)}]",
                     output,
                     f"has no mode `{missing[0]}`",
-                    f"declare `{op.name}` with [{', '.join(value.modes)}]",
+                    f"write `{op.name}[{', '.join(varies)}]`",
                 )
+            elif not {"m", "n"} <= set(output.modes):
+                message = f"the output `{op.name}` of [{subscript}] is not supported yet"
+                report("E0901", message, output, "planned, not built", "outputs have the modes m and n")
     if diagnostics:
         raise ProgramError(diagnostics)
     return TypedDag(
@@ -112,9 +125,9 @@ def value_type(dag: Dag, op: Node, operands: Sequence[ValueType]) -> ValueType:
             return ValueType(dtype, operands[0].modes)
 
 
-def canonical(modes: object) -> tuple[str, ...]:
+def canonical(modes: Iterable[str]) -> tuple[str, ...]:
     """Modes without repeats, in the order of MODES."""
-    present = set(modes)  # type: ignore[call-overload]
+    present = set(modes)
     return tuple(mode for mode in MODES if mode in present)
 
 

@@ -66,13 +66,16 @@ _NODE = re.compile(r"%(\d+) = (\w+)(?: ([^%:\s]+))?((?: %\d+)*)(?: : .*)?")
 
 
 def parse_dag(text: str) -> Dag:
-    """Read back what format_dag wrote; a TypedDag where the text has types. Raises ValueError for other text."""
+    """Read back what format_dag wrote: a TypedDag where the text has types.
+
+    Raises ValueError for text that is not a graph's; :func:`evt.ir.verify` says whether the graph is sound.
+    """
     lines = [line for line in text.splitlines() if line.strip()]
-    header = _match(_HEADER, lines[0])
-    operands = [
-        Operand(name, BY_NAME[dtype], modes)
-        for name, dtype, modes, _, _ in map(_tensor, re.findall(r"\w+: \w+\[[^\]]*\]", header[2]))
-    ]
+    header = _match(_HEADER, lines[0] if lines else "")
+    operands = []
+    for word in re.findall(r"\w+: \w+\[[^\]]*\]", header[2]):
+        name, dtype, modes, _, _ = _tensor(word)
+        operands.append(Operand(name, _known(dtype), modes))
     inputs: list[Input] = []
     outputs: list[Output] = []
     builder = Builder()
@@ -87,6 +90,8 @@ def parse_dag(text: str) -> Dag:
         else:
             match = _match(_NODE, line)
             arguments = [int(word[1:]) for word in match[4].split()]
+            if not all(argument < len(builder) for argument in arguments):
+                raise ValueError(f"an operand comes after its user: {line}")
             if builder.add(_node(match[2], match[3]), *arguments) != int(match[1]):
                 raise ValueError(f"node out of order or repeated: {line}")
     dag = builder.finish(header[1], operands, inputs, outputs)
@@ -102,7 +107,7 @@ def _node(word: str, attribute: str | None) -> Node:
         case "const", str(value):
             return Const.of(float.fromhex(value))
         case "cast", str(name):
-            return Cast(BY_NAME[name])
+            return Cast(_known(name))
         case "store", str(name):
             return Store(name)
         case function, None:
@@ -122,7 +127,13 @@ def _tensor(text: str) -> tuple[str, str, tuple[str, ...], bool, str | None]:
 
 
 def _dtype(name: str) -> DType | None:
-    return None if name == "auto" else BY_NAME[name]
+    return None if name == "auto" else _known(name)
+
+
+def _known(name: str) -> DType:
+    if name not in BY_NAME:
+        raise ValueError(f"not a type: {name}")
+    return BY_NAME[name]
 
 
 def _match(pattern: re.Pattern[str], text: str) -> re.Match[str]:

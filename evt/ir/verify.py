@@ -12,6 +12,8 @@ from evt.ir.node import Acc, Apply, Cast, Const, Load, Store
 
 def verify(dag: Dag) -> None:
     """Check the invariants of ``dag``. Raises InternalError (E0902) naming the first that fails."""
+    if list(dag.graph.nodes) != list(range(dag.graph.number_of_nodes())):
+        raise InternalError(Diagnostic("E0902", "the graph is malformed: its ids are not 0, 1, 2, ..."))
     seen: set[object] = set()
     for node in range(len(dag)):
         op, operands = dag[node], dag.arguments(node)
@@ -30,6 +32,8 @@ def verify(dag: Dag) -> None:
             case Cast() | Store():
                 arity = 1
         _require(dag, len(operands) == arity, node, f"it has {len(operands)} operands and needs {arity}")
+        slots = sorted(slot for _, _, slot in dag.graph.in_edges(node, keys=True))
+        _require(dag, slots == list(range(arity)), node, f"its operand slots are {slots}")
         _require(
             dag,
             not any(isinstance(dag[operand], Store) for operand in operands),
@@ -42,6 +46,8 @@ def verify(dag: Dag) -> None:
     stores = [dag[node].name for node in range(len(dag)) if isinstance(dag[node], Store)]  # type: ignore[union-attr]
     _require(dag, sorted(stores) == sorted(dag.output), 0, "outputs and stores differ")
     _require(dag, bool(dag.outputs), 0, "no output")
+    names = [*(value.name for value in dag.inputs), *(value.name for value in dag.outputs)]
+    _require(dag, len(set(names)) == len(names), 0, "two inputs or outputs have one name")
     if isinstance(dag, TypedDag):
         _require(dag, len(dag.types) == len(dag), 0, "not every value has a type")
         for node in range(len(dag)):
@@ -52,5 +58,7 @@ def verify(dag: Dag) -> None:
 def _require(dag: Dag, condition: bool, node: int, message: str) -> None:
     if not condition:
         raise InternalError(
-            Diagnostic("E0902", f"the graph is malformed at %{node}: {message}", notes=tuple(str(dag).splitlines()))
+            Diagnostic(
+                "E0902", f"the graph is malformed at %{node}: {message}", notes=tuple(str(dag).splitlines())
+            )
         )

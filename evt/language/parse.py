@@ -1,7 +1,7 @@
 """Text to tree: ``parse(source) -> Tree``.
 
-The text is cut into tokens once; statements end at a line end or ``;`` outside brackets (a line that ends with a
-comma goes on). Each statement is parsed on its own, so several mistakes are reported together.
+The text is cut into tokens once; statements end at a line end or ``;`` outside brackets (a line that ends
+with a comma goes on). Each statement is parsed on its own, so several mistakes are reported together.
 """
 
 from __future__ import annotations
@@ -13,29 +13,13 @@ from typing import Any
 import lark
 
 from evt import resources
-from evt.diagnostics import Diagnostic, Source, Span
+from evt.diagnostics import MAX_DIAGNOSTICS, Diagnostic, Source, Span, first
 from evt.errors import ProgramError
 from evt.language import tree as syntax
+from evt.language.mistakes import explain, odd_character, unbalanced, unclosed
 
 _OPENING = {"LPAR": "RPAR", "LSQB": "RSQB"}
 _CLOSING = {closing: opening for opening, closing in _OPENING.items()}
-#: The most mistakes that are reported for one program.
-MAX_DIAGNOSTICS = 20
-
-_OPERAND = {"NAME", "NUMBER", "LPAR"}
-_ASSIGN = "a statement is an assignment: `D = relu(acc + bias)`"
-_HINTS = {
-    "=": "compare with `==`; `=` assigns, once per statement",
-    "^": "write a power as `x ** 2`",
-    "@": "the matrix product itself is written `acc`",
-    "?": "use `where(condition, a, b)`",
-    "&": "write `&&`",
-    "|": "write `||`",
-    "%": "there is no remainder operator",
-    "{": "use parentheses",
-    "}": "use parentheses",
-    ":": "declare types in an `in` or `out` statement: `in bias: f32[n]`",
-}
 
 
 class _KeepAll:
@@ -165,7 +149,7 @@ def _grammar() -> lark.Lark:
         start="statement",
         propagate_positions=True,
         maybe_placeholders=False,
-        postlex=_KeepAll(),  # type: ignore[arg-type]
+        postlex=_KeepAll(),
     )
 
 
@@ -174,14 +158,13 @@ def parse(source: Source | str) -> syntax.Tree:
     if isinstance(source, str):
         source = Source(source)
     diagnostics: list[Diagnostic] = []
-    statements = []
+    statements: list[syntax.Statement] = []
     for tokens in _statements(source, _grammar().lex(source.text), diagnostics):
-        try:
-            statements.append(_parse_statement(tokens))
-        except lark.exceptions.UnexpectedToken as error:
-            diagnostics.append(_explain(source, tokens, error))
-        if len(diagnostics) >= MAX_DIAGNOSTICS:
-            break
+        parsed = _parse_statement(source, tokens)
+        if isinstance(parsed, Diagnostic):
+            diagnostics.append(parsed)
+        else:
+            statements.append(parsed)
     if not statements and not diagnostics:
         diagnostics.append(
             Diagnostic(
@@ -193,18 +176,23 @@ def parse(source: Source | str) -> syntax.Tree:
             )
         )
     if diagnostics:
-        raise ProgramError(sorted(diagnostics, key=lambda d: d.span.start if d.span else 0))
+        raise ProgramError(first(diagnostics))
     return syntax.Tree(tuple(statements), source)
 
 
 def _statements(
     source: Source, tokens: Iterable[lark.Token], diagnostics: list[Diagnostic]
 ) -> Iterator[list[lark.Token]]:
-    """Cut the token stream into statements, reporting odd characters and unbalanced brackets."""
+    """Cut the token stream into statements, reporting odd characters and unbalanced brackets.
+
+    Stops when there are more mistakes than will be shown.
+    """
     statement: list[lark.Token] = []
     open_brackets: list[lark.Token] = []
     broken = False
     for token in tokens:
+        if len(diagnostics) > MAX_DIAGNOSTICS:
+            return
         match token.type:
             case "NEWLINE" if open_brackets or (statement and statement[-1].type == "COMMA"):
                 continue
@@ -215,113 +203,33 @@ def _statements(
                 continue
             case "INVALID":
                 if not broken:
-                    diagnostics.append(_odd_character(source, token))
+                    diagnostics.append(odd_character(source, token))
                 broken = True
             case kind if kind in _OPENING:
                 open_brackets.append(token)
             case kind if kind in _CLOSING:
                 if not open_brackets or open_brackets[-1].type != _CLOSING[kind]:
                     if not broken:
-                        diagnostics.append(_unbalanced(source, token, open_brackets))
+                        diagnostics.append(unbalanced(source, token, open_brackets))
                     broken = True
                     open_brackets = []
                 else:
                     open_brackets.pop()
         statement.append(token)
     if open_brackets and not broken:
-        token = open_brackets[-1]
-        closing = ")" if token.type == "LPAR" else "]"
-        diagnostics.append(
-            Diagnostic(
-                "E0104",
-                f"this `{token}` is never closed",
-                _span(token),
-                "opened here",
-                help=f"add the missing `{closing}`",
-                source=source,
-            )
-        )
+        diagnostics.append(unclosed(source, open_brackets[-1]))
     elif statement and not broken:
         yield statement
 
 
-def _parse_statement(tokens: list[lark.Token]) -> syntax.Statement:
+def _parse_statement(source: Source, tokens: list[lark.Token]) -> syntax.Statement | Diagnostic:
     parser = _grammar().parse_interactive()
-    for token in tokens:
-        parser.feed_token(token)
-    return _Builder().build(parser.feed_eof(tokens[-1]))
-
-
-def _explain(source: Source, tokens: list[lark.Token], error: lark.exceptions.UnexpectedToken) -> Diagnostic:
-    """A syntax error in the user's words."""
-    token = error.token
-    at_end = token.type == "$END"
-    last = tokens[-1]
-    kinds = {t.type for t in tokens}
-    place, label = (_span(last), "ends here") if at_end else (_span(token), "not expected here")
-
-    def report(message: str, hint: str = "", code: str = "E0101") -> Diagnostic:
-        return Diagnostic(code, message, place, label, help=hint, source=source)
-
-    if not kinds & {"EQUAL", "COLON", "IN", "OUT", "DEF"}:
-        hint = f"assign it: `D = {last}`" if len(tokens) == 1 and last.type == "NAME" else _ASSIGN
-        return report("the statement assigns nothing", hint)
-    if at_end:
-        missing = error.expected & _OPERAND
-        return report(f"an operand is missing after `{last}`" if missing else "the statement is not complete")
-    if token.type in {"IN", "OUT", "DEF"} and token is not tokens[0]:
-        return report(f"`{token}` is a word of the language", f"rename it, for example `{token}_`", "E0108")
-    index = next(i for i, t in enumerate(tokens) if t is token)
-    before = tokens[index - 1] if index else None
-    if token.type in _OPERAND and before is not None and before.type in {"NAME", "NUMBER", "RPAR", "RSQB"}:
-        hint = "statements are separated by a line end or `;`"
-        if {before.type, token.type} <= {"NAME", "NUMBER"}:
-            hint = f"write `{before} * {token}`; {hint}"
-        return report(f"an operator is missing between `{before}` and `{token}`", hint)
-    if before is not None and before.type in {"IN", "OUT", "DEF"}:
-        return report(
-            f"`{before}` is a word of the language", f"rename it, for example `{before}_`", "E0108"
-        )
-    return report(f"`{token}` is not expected here", _HINTS.get(str(token), ""))
-
-
-def _odd_character(source: Source, token: lark.Token) -> Diagnostic:
-    char = str(token)
-    name = f"U+{ord(char):04X}"
-    shown = f"`{char}` ({name})" if char.isprintable() else name
-    lookalikes = {"×": "*", "·": "*", "−": "-", "–": "-", "÷": "/", "≤": "<=", "≥": ">=", "≠": "!="}
-    greek = {"α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "σ": "sigma"}
-    hint = _HINTS.get(char, "")
-    if replacement := lookalikes.get(char) or greek.get(char):
-        hint = f"write `{replacement}`"
-    return Diagnostic(
-        "E0102",
-        f"the character {shown} has no meaning in a program",
-        _span(token),
-        "not expected",
-        help=hint,
-        source=source,
-    )
-
-
-def _unbalanced(source: Source, token: lark.Token, open_brackets: list[lark.Token]) -> Diagnostic:
-    if not open_brackets:
-        return Diagnostic(
-            "E0104",
-            f"this `{token}` closes nothing",
-            _span(token),
-            "no bracket is open here",
-            help="remove it, or add the bracket that it should close",
-            source=source,
-        )
-    opened = open_brackets[-1]
-    return Diagnostic(
-        "E0104",
-        f"`{opened}` is closed by `{token}`",
-        _span(opened).to(_span(token)),
-        "these two do not match",
-        source=source,
-    )
+    try:
+        for token in tokens:
+            parser.feed_token(token)
+        return _Builder().build(parser.feed_eof(tokens[-1]))  # type: ignore[no-untyped-call]
+    except lark.exceptions.UnexpectedToken as error:
+        return explain(source, tokens, error)
 
 
 def _span(item: Any) -> Span:

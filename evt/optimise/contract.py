@@ -11,7 +11,7 @@ def contract(dag: TypedDag) -> TypedDag:
     """``a*b + c -> fma(a, b, c)`` where nothing else reads the product.
 
     Of two products the one without the accumulator is taken, as CUTLASS writes a linear combination:
-    ``alpha*acc + beta*C -> fma(beta, C, alpha*acc)``. One rounding fewer; the reference evaluates ``a*b + c``.
+    ``alpha*acc + beta*C -> fma(beta, C, alpha*acc)``. One rounding fewer; the reference has ``a*b + c``.
     """
     has_acc = [False] * len(dag)
     for node in range(len(dag)):

@@ -1,8 +1,9 @@
 """Activations written out by hand: ``0.5*x*(1 + erf(x/sqrt(2))) -> gelu(x)`` in any arrangement.
 
-The rules are formulas. A candidate and a rule are compared in a normal form which does not see the arrangement:
-both are expanded to polynomials over atoms (``x``, ``erf(p)``, ``1/(p)``, ...) whose arguments are polynomials again,
-with coefficients compared to six digits. Only neighbourhoods of a few nodes are looked at, so the pass is linear.
+The rules are formulas. A candidate and a rule are compared in a normal form which does not see the
+arrangement: both are expanded to polynomials over atoms (``x``, ``erf(p)``, ``1/(p)``, ...) whose arguments
+are polynomials again, with coefficients compared to six digits. Only neighbourhoods of a few nodes are looked
+at, so the pass is linear.
 """
 
 from __future__ import annotations
@@ -19,16 +20,23 @@ from evt.optimise.rewrite import retype
 #: What is written by hand, and the function that it is; `x` is the wildcard.
 RULES = (
     ("1 / (1 + exp(-x))", "sigmoid"),
+    ("0.5 * (1 + tanh(0.5 * x))", "sigmoid"),
     ("x / (1 + exp(-x))", "silu"),
+    ("0.5 * x * (1 + tanh(0.5 * x))", "silu"),
     ("0.5 * x * (1 + erf(x * 0.70710678118654752))", "gelu"),
     ("0.5 * x * (1 + tanh(0.79788456080286536 * (x + 0.044715 * x**3)))", "gelu_tanh"),
+    ("x * sigmoid(1.5957691216057308 * (x + 0.044715 * x**3))", "gelu_tanh"),
     ("x * tanh(softplus(x))", "mish"),
+    ("x * tanh(log1p(exp(x)))", "mish"),
+    ("x * tanh(log(1 + exp(x)))", "mish"),
     ("x * relu6(x + 3) / 6", "hardswish"),
     ("relu6(x + 3) / 6", "hardsigmoid"),
 )
 #: The functions by which a rule is found, and how far above one of them the root of a rule lies.
-_ANCHORS = frozenset({"exp", "erf", "tanh", "relu6", "sigmoid"})
-_ROOTS = frozenset({"mul", "div", "rcp"})
+_ANCHORS = frozenset({"exp", "erf", "tanh", "relu6", "sigmoid", "hardsigmoid"})
+#: Functions that rules have below an anchor.
+_ATOMS = _ANCHORS | {"softplus", "log", "log1p"}
+_ROOTS = frozenset({"add", "mul", "div", "rcp"})
 _CLIMB, _DESCEND, _TERMS = 5, 5, 12
 
 #: Sorted (atom, power) pairs; a polynomial maps monomials to coefficients.
@@ -133,7 +141,7 @@ def _expand(dag: Dag, node: int, x: int, known: dict[int, Polynomial], depth: in
         result = {(): op.value}
     elif isinstance(op, Apply) and op.function in _ARITHMETIC:
         result = _ARITHMETIC[op.function](operand)
-    elif isinstance(op, Apply) and op.function in _ANCHORS | {"softplus"}:
+    elif isinstance(op, Apply) and op.function in _ATOMS:
         result = _atom((op.function, *(_freeze(operand(slot)) for slot in range(len(dag.arguments(node))))))
     else:
         raise _TooLargeError  # no rule has anything else
@@ -176,6 +184,10 @@ def _sigmoid(p: Polynomial) -> Polynomial:
     return _inverse(_plus({(): 1.0}, exponential))
 
 
+def _hardsigmoid(p: Polynomial) -> Polynomial:
+    return _times({(): 1 / 6}, _atom(("relu6", _freeze(_plus(p, {(): 3.0})))))
+
+
 _Operand = Callable[[int], Polynomial]
 _ARITHMETIC: dict[str, Callable[[_Operand], Polynomial]] = {
     "add": lambda p: _plus(p(0), p(1)),
@@ -188,6 +200,7 @@ _ARITHMETIC: dict[str, Callable[[_Operand], Polynomial]] = {
     "fma": lambda p: _plus(_times(p(0), p(1)), p(2)),
     "pow": lambda p: _power(p(0), p(1)),
     "sigmoid": lambda p: _sigmoid(p(0)),
+    "hardsigmoid": lambda p: _hardsigmoid(p(0)),
 }
 
 

@@ -16,7 +16,8 @@ from evt.optimise.rewrite import rewrite
 
 def simplify(dag: TypedDag) -> TypedDag:
     """Apply the exact rules to every node."""
-    return rewrite(dag, fold_constants, identity, repeated, division, small_power, clamping, casting, order)
+    rules = (identity, repeated, division, small_power, squaring, clamping, casting, order)
+    return rewrite(dag, fold_constants, *rules)
 
 
 def identity(builder: Builder, op: Node, operands: tuple[int, ...]) -> int | None:
@@ -37,11 +38,15 @@ def identity(builder: Builder, op: Node, operands: tuple[int, ...]) -> int | Non
 
 
 def repeated(builder: Builder, op: Node, operands: tuple[int, ...]) -> int | None:
-    """``relu(relu(x)) -> relu(x)``, ``max(x, x) -> x``, for functions whose facts say so."""
+    """``relu(relu(x)) -> relu(x)``, ``max(x, x) -> x``, for functions whose facts say so.
+
+    Hyper-parameters have to be the same: ``clamp(clamp(x, 0, 1), 2, 3)`` is not ``clamp(x, 0, 1)``.
+    """
     if isinstance(op, Apply):
-        facts = TABLE[op.function].facts
-        if Fact.IDEMPOTENT in facts and builder[operands[0]] == op:
-            return operands[0]
+        facts, inner = TABLE[op.function].facts, operands[0]
+        same = builder[inner] == op and builder.arguments(inner)[1:] == operands[1:]
+        if Fact.IDEMPOTENT in facts and same:
+            return inner
         if Fact.IDEMPOTENT_BINARY in facts and operands[0] == operands[1]:
             return operands[0]
     return None
@@ -61,7 +66,7 @@ def division(builder: Builder, op: Node, operands: tuple[int, ...]) -> int | Non
 
 
 def small_power(builder: Builder, op: Node, operands: tuple[int, ...]) -> int | None:
-    """``x**1 -> x``, ``x**2 -> square(x)``, ``x**3 -> x * square(x)``, ``x**-1 -> rcp(x)``, as PyTorch computes them."""
+    """``x**1 -> x``, ``x**2 -> square(x)``, ``x**3 -> x*square(x)``, ``x**-1 -> rcp(x)``, as in PyTorch."""
     if op != Apply("pow") or not isinstance(exponent := builder[operands[1]], Const):
         return None
     x = operands[0]
@@ -78,16 +83,27 @@ def small_power(builder: Builder, op: Node, operands: tuple[int, ...]) -> int | 
 
 
 def clamping(builder: Builder, op: Node, operands: tuple[int, ...]) -> int | None:
-    """``max(x, 0) -> relu(x)``, ``min(relu(x), 6) -> relu6(x)``, ``clamp(x, 0, 6) -> relu6(x)``, ``x*x -> square(x)``."""
-    if op == Apply("mul") and operands[0] == operands[1]:
-        return builder.add(Apply("square"), operands[0])
-    if op == Apply("clamp") and [builder[i] for i in operands[1:]] == [Const.of(0.0), Const.of(6.0)]:
-        return builder.add(Apply("relu6"), operands[0])
+    """``max(x, 0) -> relu(x)``; ``min(relu(x), 6)``, ``relu(min(x, 6))``, ``clamp(x, 0, 6) -> relu6(x)``."""
+    if op in (Apply("clamp"), Apply("hardtanh")):
+        bounds = [builder[operand] for operand in operands[1:]]
+        return builder.add(Apply("relu6"), operands[0]) if bounds == [Const.of(0.0), Const.of(6.0)] else None
+    if op == Apply("relu"):
+        inner = operands[0]
+        pairs = _constant_operand(builder, builder[inner], builder.arguments(inner))
+        x = next((x for value, x in pairs if builder[inner] == Apply("min") and value == 6.0), None)
+        return None if x is None else builder.add(Apply("relu6"), x)
     for value, x in _constant_operand(builder, op, operands):
         if op == Apply("max") and _is(value, 0.0):
             return builder.add(Apply("relu"), x)
         if op == Apply("min") and value == 6.0 and builder[x] == Apply("relu"):
             return builder.add(Apply("relu6"), builder.arguments(x)[0])
+    return None
+
+
+def squaring(builder: Builder, op: Node, operands: tuple[int, ...]) -> int | None:
+    """``x * x -> square(x)``."""
+    if op == Apply("mul") and operands[0] == operands[1]:
+        return builder.add(Apply("square"), operands[0])
     return None
 
 

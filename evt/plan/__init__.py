@@ -2,7 +2,7 @@
 
 from evt.plan.config import Config
 from evt.plan.plan import Field, Plan
-from evt.plan.planner import ABI, choose_route, configs, default_configs, natural_signature, plan
+from evt.plan.planner import ABI, choose_route, configs, default_configs, find_config, natural_signature, plan
 from evt.plan.rules import ROUTES, Problem, Route, Rule
 from evt.plan.signature import Layout, Signature, alignment_of
 from evt.plan.target import TARGETS, Target, find_target
@@ -24,6 +24,7 @@ __all__ = [
     "choose_route",
     "configs",
     "default_configs",
+    "find_config",
     "find_target",
     "natural_signature",
     "plan",

@@ -64,7 +64,7 @@ def configs(problem: Problem, route: Route) -> tuple[Config, ...]:
     if route.family == "3x":
         return configs_3x(dtype)
     alignment = min(problem.signature.a.alignment, problem.signature.b.alignment)
-    return (config_2x(dtype, alignment, problem.target.shared_memory),)
+    return (config_2x(dtype, alignment),)
 
 
 def default_configs(problem: Problem, route: Route) -> tuple[Config, ...]:
@@ -141,6 +141,12 @@ class _Planner:
         """Add a member of ``evt_arguments``; returns the C++ expression that reads it."""
         self.fields.append(Field(name, kind, tensor, role))
         return f"arguments.{name}"
+
+    def operands(self) -> tuple[OperandPlan, OperandPlan]:
+        """A and B as the kernel sees them: exchanged in a transposed problem."""
+        a, b = self.dag.operands
+        plans = self.operand(a, self.signature.a, "m"), self.operand(b, self.signature.b, "n")
+        return (_transposed(plans[1]), _transposed(plans[0])) if self.transposed else plans
 
     def operand(self, operand: Operand, layout: Layout, outer: str) -> OperandPlan:
         """A or B; ``outer`` is the mode that is not k."""
@@ -307,7 +313,8 @@ class _Planner:
         headers = ["entry.hpp", *self.headers(nodes)]
         if any("evt::fn::" in s.expression for functor in self.functors for s in functor.statements):
             headers.append("functions.hpp")
-        fields = tuple(self.fields)
+        order = ("pointer", "number", "size")  # what every call fills in comes first
+        fields = tuple(sorted(self.fields, key=lambda each: order.index(each.kind)))
         return Plan(
             family=self.family,
             target=self.problem.target,
@@ -339,11 +346,17 @@ class _Planner3x(_Planner):
     family: ClassVar[Literal["2x", "3x"]] = "3x"
 
     def plan(self) -> Plan:
-        a, b = self.dag.operands
-        plan_a = self.operand(a, self.signature.a, "m")
-        plan_b = self.operand(b, self.signature.b, "n")
+        # WGMMA takes 32-bit operands K-major only. CUTLASS transposes one of them on the way, and for a K-major A
+        # with an N-major B it does so by swapping A and B under an epilogue that is not told: computed as
+        # D' = B' A' the pair needs no swap.
+        signature = self.signature
+        wide = self.problem.operand_bytes == 4
+        self.transposed = wide and (signature.a.contiguous, signature.b.contiguous) == ("k", "n")
+        a, b = self.operands()
         source_name = self.choose_source()
-        graph = build_visitors(self.dag, source=source_name, implicit_store="D", fused=self.fused)
+        graph = build_visitors(
+            self.dag, source=source_name, implicit_store="D", rows=self.rows, fused=self.fused
+        )
         source = Tensor("void", "cutlass::layout::RowMajor", 8)
         if source_name is not None:
             source = self.collective_tensor(source_name, "C", "const*")
@@ -353,7 +366,7 @@ class _Planner3x(_Planner):
         self.add_field("swizzle", "size", "", "swizzle")
         self.add_field("raster", "size", "", "raster")
         used = self.problem.target.shared_memory - self.budget
-        return self.finish((plan_a, plan_b), source, destination, graph, nodes, used, 0)
+        return self.finish((a, b), source, destination, graph, nodes, used, 0)
 
     def choose_source(self) -> str | None:
         """The tile input that the collective loads as C: the cheapest path, as it shares shared memory with D.
@@ -388,7 +401,8 @@ class _Planner3x(_Planner):
         layout, element = self.signature[name], self.element(name)
         pointer = self.add_field(self.names[name], "pointer", name, "pointer")
         _, stride = self.tensor_stride(name, layout)
-        tag = "cutlass::layout::RowMajor" if layout.contiguous == "n" else "cutlass::layout::ColumnMajor"
+        row_major = layout.contiguous == self.columns
+        tag = "cutlass::layout::RowMajor" if row_major else "cutlass::layout::ColumnMajor"
         arguments = (
             (f"ptr_{role}", f"static_cast<{element} {pointer_type}>(const_cast<void*>({pointer}))"),
             (f"d{role}", stride),
@@ -445,10 +459,7 @@ class _Planner2x(_Planner):
     def plan(self) -> Plan:
         # Visitors store along rows only, so a column-major D is computed as the transposed problem D' = B' A'.
         self.transposed = self.signature["D"].contiguous == "m"
-        a, b = self.dag.operands
-        operands = self.operand(a, self.signature.a, "m"), self.operand(b, self.signature.b, "n")
-        if self.transposed:
-            operands = _transposed(operands[1]), _transposed(operands[0])
+        operands = self.operands()
         graph = build_visitors(self.dag, source=None, implicit_store=None, rows=self.rows, fused=self.fused)
         nodes = self.nodes(graph)
         nothing = Tensor("void", "cutlass::layout::RowMajor", 1)
@@ -488,7 +499,7 @@ class _Planner2x(_Planner):
 def _transposed(operand: OperandPlan) -> OperandPlan:
     swap = {"cutlass::layout::RowMajor": "cutlass::layout::ColumnMajor"}
     swap |= {value: key for key, value in swap.items()}
-    return replace(operand, layout=swap[operand.layout])
+    return replace(operand, layout=swap.get(operand.layout, operand.layout))
 
 
 def _operand_element(dtype: DType) -> str:

@@ -79,6 +79,14 @@ def is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
+def _fits_double(value: float) -> bool:
+    try:
+        float(value)
+    except OverflowError:
+        return False
+    return True
+
+
 def bind(
     program: Program, a: object, b: object, inputs: Mapping[str, object], buffers: Mapping[str, object]
 ) -> Bound:
@@ -95,7 +103,8 @@ def bind(
         if isinstance(value, torch.Tensor):
             tensors[name] = value
         elif name in program.dag.input and program.dag.input[name].is_scalar and is_number(value):
-            continue
+            if not _fits_double(value):
+                report("E0607", f"`{name}` is a number beyond the range of a double")
         else:
             wanted = "a number or a one-element tensor" if _is_scalar(program.dag, name) else "a tensor"
             report("E0607", f"`{name}` is {_describe(value)}; expected {wanted}")

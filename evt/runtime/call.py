@@ -2,14 +2,16 @@
 
 The first call with a combination of shapes, strides, dtypes and alignments checks everything, plans, builds and loads;
 what it found is kept as a :class:`Prepared` launch. Later calls with the same combination only fill in pointers and
-scalars.
+scalars: that path is written for speed, and ``evt bench --host`` measures it.
 """
 
 from __future__ import annotations
 
+import struct
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,11 +22,11 @@ from evt.emission import emit
 from evt.errors import ArgumentError, LaunchError
 from evt.ir import Output
 from evt.optimise import optimise
-from evt.plan import Plan, Problem, choose_route, default_configs, find_target, plan
+from evt.plan import Plan, Problem, Target, choose_route, default_configs, find_config, find_target, plan
 from evt.plan.config import best_config
 from evt.plan.rules import Route
 from evt.reference import reference
-from evt.runtime.arguments import Bound, bind, is_number
+from evt.runtime.arguments import Bound, bind
 from evt.runtime.library import Library, launch_failure, load_library
 
 if TYPE_CHECKING:
@@ -34,55 +36,43 @@ if TYPE_CHECKING:
 _MAX_PREPARED = 4096
 
 _Tensor = torch.Tensor
+_is_grad_enabled = torch.is_grad_enabled
+# The public functions check for initialisation on every call, which a CUDA tensor has already proven.
 _raw_stream: Callable[[int], int] = getattr(
     torch._C, "_cuda_getCurrentRawStream", lambda index: torch.cuda.current_stream(index).cuda_stream
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Allocation:
-    """A fresh output: what torch.empty is called with."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: torch.dtype
+_current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """A launch that only lacks pointers and scalars.
 
-    ``values`` are the members of evt_arguments with zeros at ``pointers`` and defaults at ``numbers``, which are
-    (position, tensor or scalar name).
+    A call's *slots* are the addresses of A, B, each input and each output, then each input's number, in the
+    program's order. ``pick`` takes from them the leading members of evt_arguments, ``pack`` makes these bytes, and
+    ``sizes`` are the bytes of the rest. ``allocations`` are (output's position, shape, dtype) of fresh outputs.
+    ``spans`` are bytes by slot, and ``in_place`` the (output, input) slots that may be the same memory.
     """
 
-    library: Library
+    run: Callable[[bytes, int, int], int]
+    length: int
     device: int
-    values: tuple[Any, ...]
-    pointers: tuple[tuple[int, str], ...]
-    numbers: tuple[tuple[int, str], ...]
-    allocations: tuple[Allocation, ...]
-    spans: Mapping[str, int]
-    in_place: frozenset[tuple[str, str]]
+    pick: Callable[[Sequence[Any]], tuple[Any, ...]]
+    pack: Callable[..., bytes]
+    sizes: bytes
+    allocations: tuple[tuple[int, tuple[int, ...], torch.dtype], ...]
+    spans: tuple[int, ...]
+    in_place: frozenset[tuple[int, int]]
 
-    def launch(self, tensors: Mapping[str, torch.Tensor], numbers: Mapping[str, float]) -> None:
+    def launch(self, slots: Sequence[Any]) -> None:
         """Launch on the current stream. Raises LaunchError."""
-        values = list(self.values)
-        for position, name in self.pointers:
-            tensor = tensors.get(name)
-            if tensor is not None:
-                values[position] = tensor.data_ptr()
-        for position, name in self.numbers:
-            number = numbers.get(name)
-            if number is not None:
-                values[position] = number
-        library, index = self.library, self.device
-        arguments = library.pack.pack(*values)
-        if torch.cuda.current_device() == index:
-            code = library.run(arguments, library.size, _raw_stream(index))  # type: ignore[operator]
+        arguments = self.pack(*self.pick(slots)) + self.sizes
+        index = self.device
+        if _current_device() == index:
+            code = self.run(arguments, self.length, _raw_stream(index))
         else:
             with torch.cuda.device(index):
-                code = library.run(arguments, library.size, _raw_stream(index))  # type: ignore[operator]
+                code = self.run(arguments, self.length, _raw_stream(index))
         if code:
             raise launch_failure(code)
 
@@ -92,58 +82,78 @@ class Caller:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self._prepared: dict[object, Prepared | None] = {}
+        self._inputs = program.inputs
+        self._outputs = program.outputs
+        self._numbers = [value.default or 0.0 for value in program.dag.inputs]
+        self._prepared: dict[object, Prepared] = {}
+        self._kernels: dict[object, Kernels] = {}
         self._lock = threading.Lock()
 
     def __call__(self, a: torch.Tensor, b: torch.Tensor, inputs: Mapping[str, Any], out: object) -> Any:
-        buffers = self._buffers(inputs, out)
-        tensors: dict[str, torch.Tensor] = {"A": a, "B": b}
-        numbers: dict[str, float] = {}
-        key: list[object] = [torch.is_grad_enabled()]
-        alignment = 0
+        buffers = {}
+        if out is not None or not inputs.keys().isdisjoint(self._outputs):
+            buffers = self._buffers(inputs, out)
+            inputs = {name: value for name, value in inputs.items() if name not in buffers}
+        results: list[Any] = [buffers.get(name) for name in self._outputs]
+        addresses: list[int] = []
+        numbers = self._numbers.copy()
+        key: list[object] = [_is_grad_enabled()]
+        known = None
         try:
-            for name, value in inputs.items():
+            given = 0
+            for index, value in enumerate((a, b, *map(inputs.get, self._inputs), *results)):
                 if isinstance(value, _Tensor):
-                    tensors[name] = value
-                elif name not in buffers:
-                    numbers[name] = value
-                    key.append(name)
-            if buffers:
-                tensors.update(buffers)
-                key.append(tuple(buffers))
-            for name, tensor in tensors.items():
-                key += (name, tensor.shape, tensor.stride(), tensor.dtype, tensor.get_device(), tensor.requires_grad)
-                alignment |= tensor.data_ptr()
-            if alignment & 15:
-                key += [tensor.data_ptr() & 15 for tensor in tensors.values()]
-            known = self._prepared.get(tuple(key))
-        except (AttributeError, TypeError, RuntimeError):  # not tensors, or tensors without storage: bind says which
-            known = None
+                    addresses.append(value.data_ptr())
+                    key += (
+                        value.shape,
+                        value.stride(),
+                        value.dtype,
+                        value.get_device(),
+                        value.requires_grad,
+                    )
+                    given += 1
+                else:
+                    addresses.append(0)
+                    key.append(value is None)
+                    if type(value) is float or type(value) is int:
+                        numbers[index - 2] = float(value)
+                        given += 1
+            if given == 2 + len(inputs) + len(buffers):  # otherwise there is a name or a value that bind explains
+                low = 0
+                for address in addresses:
+                    low |= address
+                if low & 15:
+                    key += [address & 15 for address in addresses]
+                known = self._prepared.get(tuple(key))
+        except (AttributeError, TypeError, RuntimeError, IndexError, OverflowError):  # bind says what is wrong
+            pass
         if known is None:
             ready = self._prepare(tuple(key), a, b, inputs, buffers)
             if not isinstance(ready, Prepared):
-                return self._result(ready)
+                return self._result([ready[name] for name in self._outputs])
             known = ready
-        elif any(not is_number(number) for number in numbers.values()):
-            bind(self.program, a, b, _without(inputs, buffers), buffers)
+            numbers = [
+                default if (value := inputs.get(name)) is None or isinstance(value, _Tensor) else float(value)
+                for name, default in zip(self._inputs, self._numbers, strict=True)
+            ]
+            values = (a, b, *map(inputs.get, self._inputs), *results)
+            addresses = [value.data_ptr() if isinstance(value, _Tensor) else 0 for value in values]
         if buffers:
-            _check_overlap(known, tensors, buffers)
-        device = a.device
-        for allocation in known.allocations:
-            tensors[allocation.name] = torch.empty(allocation.shape, dtype=allocation.dtype, device=device)
-        known.launch(tensors, numbers)
-        return self._result(tensors)
+            self._check_overlap(known, addresses)
+        first = len(addresses) - len(results)
+        for position, shape, dtype in known.allocations:
+            fresh = results[position] = torch.empty(shape, dtype=dtype, device=a.device)
+            addresses[first + position] = fresh.data_ptr()
+        known.launch(addresses + numbers)
+        return self._result(results)
 
-    def _result(self, tensors: Mapping[str, torch.Tensor]) -> Any:
+    def _result(self, results: Sequence[torch.Tensor]) -> Any:
         """One output: a tensor; several: a namedtuple."""
-        outputs = self.program.outputs
-        if len(outputs) == 1:
-            return tensors[outputs[0]]
-        return self.program.result_type(*(tensors[name] for name in outputs))
+        return results[0] if len(results) == 1 else self.program.result_type(*results)
 
     def _buffers(self, inputs: Mapping[str, Any], out: object) -> dict[str, Any]:
         """Output buffers, given as ``out=`` or by output name."""
-        outputs = self.program.outputs
+        outputs = self._outputs
         buffers = {name: inputs[name] for name in outputs if name in inputs}
         if out is None:
             return buffers
@@ -157,35 +167,94 @@ class Caller:
             return {outputs[0]: out}
         if isinstance(out, tuple | list) and len(out) == len(outputs):
             return dict(zip(outputs, out, strict=True))
-        raise ArgumentError(
-            Diagnostic(
-                "E0608",
-                f"`out` is {type(out).__name__}; expected "
-                + ("a tensor" if len(outputs) == 1 else f"a tuple of {len(outputs)} tensors ({', '.join(outputs)})"),
-            )
-        )
+        wanted = "a tensor" if len(outputs) == 1 else f"a tuple of {len(outputs)} tensors ({', '.join(outputs)})"
+        raise ArgumentError(Diagnostic("E0608", f"`out` is of type {type(out).__name__}; expected {wanted}"))
+
+    def _check_overlap(self, known: Prepared, addresses: Sequence[int]) -> None:
+        """Refuse a buffer that shares memory with another tensor, unless element by element (E0609)."""
+        spans = known.spans
+        for buffer in range(len(addresses) - len(self._outputs), len(addresses)):
+            start = addresses[buffer]
+            end = start + spans[buffer]
+            for other, address in enumerate(addresses):
+                if other == buffer or address >= end or start >= address + spans[other]:
+                    continue
+                if address == start and (buffer, other) in known.in_place:
+                    continue
+                names = ("A", "B", *self._inputs, *self._outputs)
+                raise ArgumentError(
+                    Diagnostic(
+                        "E0609",
+                        f"the buffer `{names[buffer]}` shares memory with `{names[other]}`",
+                        help="pass a buffer of its own; only a tile input of the same strides may be overwritten",
+                    )
+                )
 
     def _prepare(
         self, key: object, a: Any, b: Any, inputs: Mapping[str, Any], buffers: Mapping[str, Any]
     ) -> Prepared | Mapping[str, torch.Tensor]:
         """Check, plan, build and load; or the answer itself where no kernel is launched."""
-        inputs = _without(inputs, buffers)
         bound = bind(self.program, a, b, inputs, buffers)
-        sizes = bound.sizes
-        if bound.device.type == "cpu" or 0 in sizes.values():  # an empty product is all zeros: no kernel
+        if bound.device.type == "cpu" or 0 in bound.sizes.values():  # an empty product is all zeros: no kernel
             return _evaluate(bound, a, b, inputs, buffers)
         given = {"A": a, "B": b, **inputs, **buffers}
         tensors = {name: value for name, value in given.items() if isinstance(value, _Tensor)}
         with self._lock:
-            prepared = prepare(bound, tensors, tuple(buffers))
+            prepared = self._make_ready(bound, tensors, frozenset(buffers))
             if len(self._prepared) >= _MAX_PREPARED:
                 self._prepared.clear()
             self._prepared[key] = prepared
         return prepared
 
+    def _make_ready(
+        self, bound: Bound, tensors: Mapping[str, torch.Tensor], buffers: frozenset[str]
+    ) -> Prepared:
+        device = bound.device.index if bound.device.index is not None else torch.cuda.current_device()
+        kernels = self._kernels_for(bound, device_target(device))
+        multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
+        chosen, library = kernels.best(bound.sizes, multiprocessors)
+        slots = ("A", "B", *self._inputs, *self._outputs)
+        numbers = {name: len(slots) + index for index, name in enumerate(self._inputs)}
+        picked, sizes = [], []
+        for member in chosen.fields:
+            match member.kind:
+                case "pointer":
+                    picked.append(slots.index(member.tensor))
+                case "number":
+                    picked.append(numbers[member.tensor])
+                case "size" if member.tensor:
+                    sizes.append(bound.tensors[member.tensor].strides.get(member.role, 0))
+                case "size":
+                    sizes.append(bound.sizes.get(member.role, 0))  # 0: a scheduler setting, chosen by the launcher
+        form = library.form
+        leading = form[: len(picked)]
+        in_place = {(slots.index(buffer), slots.index(name)) for buffer, name in _in_place(bound, buffers)}
+        return Prepared(
+            library.run,
+            struct.calcsize(f"={form}"),
+            device,
+            itemgetter(*picked),
+            struct.Struct(f"={leading}").pack,
+            struct.pack(f"={form[len(picked) :]}", *sizes),
+            tuple(
+                (position, bound.output_shape(output), _torch_dtype(output))
+                for position, output in enumerate(bound.dag.outputs)
+                if output.name not in buffers
+            ),
+            tuple(_span(tensors[name]) if name in tensors else 0 for name in slots),
+            frozenset(in_place),
+        )
 
-def _without(inputs: Mapping[str, Any], names: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in inputs.items() if name not in names}
+    def _kernels_for(self, bound: Bound, target: Target) -> Kernels:
+        """Plan, build and load, once for a signature."""
+        key = (bound.dag.operands, bound.signature, target, bound.sizes["l"] > 65535)
+        kernels = self._kernels.get(key)
+        if kernels is None:
+            plans = plan_kernels(self.program, bound, target)
+            paths = build(kernel_sources(plans))
+            libraries = tuple(load_library(path, each) for path, each in zip(paths, plans, strict=True))
+            kernels = self._kernels[key] = Kernels(plans, libraries)
+        return kernels
 
 
 def _evaluate(
@@ -198,49 +267,39 @@ def _evaluate(
     return results
 
 
-def prepare(bound: Bound, tensors: Mapping[str, torch.Tensor], buffers: tuple[str, ...]) -> Prepared:
-    """Plan, build and load the kernel of a bound call, and fill in all that the call's metadata decides."""
-    device = bound.device.index if bound.device.index is not None else torch.cuda.current_device()
-    major, minor = torch.cuda.get_device_capability(device)
-    dag = optimise(bound.dag)
-    problem = Problem(dag, bound.signature, find_target(f"sm{major}{minor}"))
-    route = choose_route(problem)
+@dataclass(frozen=True)
+class Kernels:
+    """The kernels of one signature: a plan and a library for each configuration."""
+
+    plans: tuple[Plan, ...]
+    libraries: tuple[Library, ...]
+
+    def best(self, sizes: Mapping[str, int], multiprocessors: int) -> tuple[Plan, Library]:
+        configs = tuple(each.config for each in self.plans)
+        choice = best_config(configs, sizes[self.plans[0].rows], sizes[self.plans[0].columns], sizes["l"], multiprocessors)
+        return self.plans[choice], self.libraries[choice]
+
+
+def plan_kernels(program: Program, bound: Bound, target: Target) -> tuple[Plan, ...]:
+    """The plans of all configurations that serve a bound call. Raises TargetError."""
+    problem = Problem(optimise(bound.dag), bound.signature, target)
+    route = choose_route(problem, program.route)
     _check_grid(bound, route)
-    plans = _plans(problem, route)
-    libraries = _libraries(plans)
-    multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
-    sizes = bound.sizes
-    choice = best_config(
-        tuple(each.config for each in plans), sizes["m"], sizes["n"], sizes["l"], multiprocessors
-    )
-    values, pointers, numbers = _members(bound, plans[choice])
-    allocations = tuple(
-        Allocation(output.name, bound.output_shape(output), _torch_dtype(output))
-        for output in bound.dag.outputs
-        if output.name not in buffers
-    )
-    return Prepared(
-        libraries[choice],
-        device,
-        values,
-        pointers,
-        numbers,
-        allocations,
-        _spans(tensors),
-        _in_place(bound, buffers),
-    )
-
-
-def _plans(problem: Problem, route: Route) -> tuple[Plan, ...]:
+    configs = [find_config(problem, route, program.config)] if program.config else default_configs(problem, route)
     return tuple(
-        plan(problem.dag, problem.signature, problem.target, route=route.name, config=config)
-        for config in default_configs(problem, route)
+        plan(problem.dag, problem.signature, target, route=route.name, config=config) for config in configs
     )
 
 
-def _libraries(plans: tuple[Plan, ...]) -> list[Library]:
-    sources = [KernelSource(emit(each), each.target.gencode) for each in plans]
-    return [load_library(path, each) for path, each in zip(build(sources), plans, strict=True)]
+def kernel_sources(plans: Iterable[Plan]) -> list[KernelSource]:
+    """What evt.build makes libraries of."""
+    return [KernelSource(emit(each), each.target.gencode) for each in plans]
+
+
+def device_target(index: int) -> Target:
+    """The target of a CUDA device. Raises TargetError for one that evt does not know."""
+    major, minor = torch.cuda.get_device_capability(index)
+    return find_target(f"sm{major}{minor}")
 
 
 def _check_grid(bound: Bound, route: Route) -> None:
@@ -254,42 +313,16 @@ def _check_grid(bound: Bound, route: Route) -> None:
         )
 
 
-_Slots = tuple[tuple[int, str], ...]
-
-
-def _members(bound: Bound, chosen: Plan) -> tuple[tuple[Any, ...], _Slots, _Slots]:
-    """The members of evt_arguments that the metadata decides, and where pointers and numbers go."""
-    values: list[Any] = []
-    pointers: list[tuple[int, str]] = []
-    numbers: list[tuple[int, str]] = []
-    for position, member in enumerate(chosen.fields):
-        value: Any = 0
-        if member.kind == "pointer":
-            pointers.append((position, member.tensor))
-        elif member.kind == "number":
-            numbers.append((position, member.tensor))
-            value = bound.dag.input[member.tensor].default or 0.0
-        elif not member.tensor:
-            value = bound.sizes.get(member.role, 0)
-        elif member.tensor in bound.tensors:
-            value = bound.tensors[member.tensor].strides.get(member.role, 0)
-        values.append(value)
-    return tuple(values), tuple(pointers), tuple(numbers)
-
-
 def _torch_dtype(output: Output) -> torch.dtype:
     assert output.dtype is not None
     dtype: torch.dtype = getattr(torch, output.dtype.torch)
     return dtype
 
 
-def _spans(tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
-    """Bytes from each tensor's first element to the end of its last."""
-    return {
-        name: (1 + sum((size - 1) * stride for size, stride in zip(t.shape, t.stride(), strict=True)))
-        * t.element_size()
-        for name, t in tensors.items()
-    }
+def _span(tensor: torch.Tensor) -> int:
+    """Bytes from a tensor's first element to the end of its last."""
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return (last + 1) * tensor.element_size()
 
 
 def _in_place(bound: Bound, buffers: Iterable[str]) -> frozenset[tuple[str, str]]:
@@ -313,22 +346,3 @@ def _in_place(bound: Bound, buffers: Iterable[str]) -> frozenset[tuple[str, str]
             ):
                 pairs.add((buffer, value.name))
     return frozenset(pairs)
-
-
-def _check_overlap(known: Prepared, tensors: Mapping[str, torch.Tensor], buffers: Mapping[str, Any]) -> None:
-    """Refuse a buffer that shares memory with another tensor, unless element by element (E0609)."""
-    ranges = {name: (t.data_ptr(), t.data_ptr() + known.spans[name]) for name, t in tensors.items()}
-    for buffer in buffers:
-        start, end = ranges[buffer]
-        for name, (other_start, other_end) in ranges.items():
-            if name == buffer or other_start >= end or start >= other_end:
-                continue
-            if start == other_start and (buffer, name) in known.in_place:
-                continue
-            raise ArgumentError(
-                Diagnostic(
-                    "E0609",
-                    f"the buffer `{buffer}` shares memory with `{name}`",
-                    help=f"pass a buffer of its own; in place works for a tile input with the strides of `{buffer}`",
-                )
-            )

@@ -4,31 +4,25 @@ from __future__ import annotations
 
 import ctypes
 import json
-import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from evt.diagnostics import Diagnostic
 from evt.errors import InternalError, LaunchError
-from evt.plan import Field, Plan
+from evt.plan import Plan
 
 _FORMATS = {"size": "q", "pointer": "Q", "number": "d"}
 
 
 @dataclass(frozen=True)
 class Library:
-    """A loaded kernel. ``pack`` makes an ``evt_arguments`` from values in field order."""
+    """A loaded kernel: ``run`` is its evt_run, ``form`` the struct format of its evt_arguments."""
 
     path: Path
-    fields: tuple[Field, ...]
-    pack: struct.Struct
-    run: object
-    size: int
-
-    @property
-    def name(self) -> str:
-        return self.path.parent.name
+    run: Callable[[bytes, int, int], int]
+    form: str
 
 
 @lru_cache(maxsize=None)
@@ -52,8 +46,7 @@ def load_library(path: Path, plan: Plan) -> Library:
         raise InternalError(
             Diagnostic("E0902", f"the library {path} takes other arguments than its plan", help="run `evt cache clear`")
         )
-    layout = struct.Struct("@" + "".join(_FORMATS[field.kind] for field in plan.fields))
-    return Library(path, plan.fields, layout, run, layout.size)
+    return Library(path, run, "".join(_FORMATS[field.kind] for field in plan.fields))
 
 
 def launch_failure(code: int) -> LaunchError:

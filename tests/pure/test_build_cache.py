@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -338,6 +339,26 @@ def test_what_is_being_built_stays(cache: Cache) -> None:
     lock.release()
     assert [entry.library for entry in cache.clear()] == [path]
     assert not work.exists()
+
+
+def test_a_waiter_holds_the_lock_that_others_see(cache: Cache) -> None:
+    """The holder removes the file when it is done; who waited on that file must not think it has the lock."""
+    cache.prepare()
+    first = cache.lock(KEY, wait=True)
+    assert first is not None
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(cache.lock, KEY, wait=True)
+        time.sleep(0.2)
+        assert not waiting.done()
+        first.release()
+        second = waiting.result(timeout=60)
+    assert second is not None
+    assert cache.lock(KEY, wait=False) is None
+    second.release()
+    third = cache.lock(KEY, wait=False)
+    assert third is not None
+    third.release()
+    third.release()
 
 
 def test_clear_leaves_what_is_not_ours(cache: Cache) -> None:

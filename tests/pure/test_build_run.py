@@ -197,10 +197,10 @@ def test_jobs_fit_processors_and_memory(monkeypatch: pytest.MonkeyPatch) -> None
     process = evt.build.process
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     for gigabytes, jobs in ((1, 1), (10, 2), (100, 8)):
-        monkeypatch.setattr(process, "_available_bytes", lambda size=gigabytes: size * 10**9)
+        monkeypatch.setattr(process, "available_bytes", lambda size=gigabytes: size * 10**9)
         assert process.default_jobs() == jobs
     monkeypatch.undo()
-    assert process._available_bytes() > 0
+    assert process.available_bytes() > 0
 
 
 def test_a_wrong_number_of_jobs(room: Room) -> None:
@@ -312,12 +312,17 @@ def test_an_nvcc_that_is_gone(room: Room) -> None:
 
 
 def test_a_listener_that_raises_ends_the_build(room: Room) -> None:
+    kinds = []
+
     def listener(event: BuildEvent) -> None:
+        kinds.append(event.kind)
         if event.kind == "end":
             raise RuntimeError("the listener's own")
 
     with pytest.raises(RuntimeError, match="own"):
         room.build("// hang device\n", on_event=listener)
+    assert kinds.count("end") == 1  # a pass that was given up has not ended
+    assert "failed" not in kinds
     assert not any(runs(line.pid) for line in room.log())
     assert room.left_over() == []
 

@@ -1,0 +1,165 @@
+"""What is measured: a program at one size, ``Case``, and its tensors, ``draw(case, device) -> Data``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+
+from evt.diagnostics import Diagnostic, Source
+from evt.errors import ArgumentError
+from evt.ir import TypedDag
+from evt.program import Program
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: Values of scalars without a default, in the order of the program's inputs: nothing that folds away.
+_SCALARS = (0.7, 0.3, 1.3, -0.6, 0.9)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program at one size. ``bar`` is the most that its time may be, over torch.compile's."""
+
+    name: str
+    program: Program
+    m: int
+    n: int
+    k: int
+    l: int = 1  # noqa: E741
+    dtype: str | None = None
+    bar: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.l > 1 and self.program.operation == "linear":
+            raise ArgumentError(
+                Diagnostic("E0604", "a linear map has no batch", help="fold it into m, as the kernel does")
+            )
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return {"m": self.m, "n": self.n, "k": self.k, "l": self.l}
+
+    @property
+    def batched(self) -> bool:
+        return self.l > 1
+
+    @cached_property
+    def dag(self) -> TypedDag:
+        """The typed program, not optimised."""
+        return self.program.typed(self.dtype, self.dtype)
+
+    @cached_property
+    def scalars(self) -> dict[str, float]:
+        """The number given for each scalar: its default, or one of a fixed few."""
+        names = [value for value in self.dag.inputs if not value.modes]
+        return {
+            value.name: _SCALARS[position % len(_SCALARS)] if value.default is None else value.default
+            for position, value in enumerate(names)
+        }
+
+    def shape(self, modes: Sequence[str], batchable: bool = False) -> tuple[int, ...]:
+        """The shape of a tensor of these modes; ``l`` is no dimension where there is one batch."""
+        if batchable and self.batched and "l" not in modes:
+            modes = ("l", *modes)
+        return tuple(self.sizes[mode] for mode in modes if mode != "l" or self.batched)
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of the matrix product alone."""
+        return 2 * self.m * self.n * self.k * self.l
+
+    def small(self) -> Case:
+        """The same kernel's problem, small: extents keep their remainders, which decide the alignment."""
+        m, n, k = (256 + size % 128 for size in (self.m, self.n, self.k))
+        return replace(self, m=m, n=n, k=k, l=min(self.l, 2))
+
+
+@dataclass(frozen=True)
+class Data:
+    """Tensors of a case. ``inputs`` are what a call gives: tensors, and numbers for scalars."""
+
+    A: torch.Tensor
+    B: torch.Tensor
+    inputs: Mapping[str, torch.Tensor | float]
+    outputs: Mapping[str, torch.Tensor] = field(default_factory=dict)
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The input tensors, without A, B and the numbers."""
+        return {name: value for name, value in self.inputs.items() if isinstance(value, torch.Tensor)}
+
+    @property
+    def bytes(self) -> dict[str, int]:
+        """What a fused kernel has to move at least: every tensor once."""
+        named = {"A": self.A, "B": self.B, **self.tensors, **self.outputs}
+        return {name: tensor.numel() * tensor.element_size() for name, tensor in named.items()}
+
+    def poison(self) -> None:
+        """Fill the output buffers with NaN, so that what a kernel leaves unwritten shows."""
+        for tensor in self.outputs.values():
+            tensor.fill_(math.nan)
+
+
+def draw(case: Case, device: torch.device | str, seed: int = 0, *, positive: bool = False) -> Data:
+    """Random tensors for a case: normal, or of (0.1, 1.1) for formulas that want ``positive`` values.
+
+    B is scaled so that the accumulator is of the size of the other inputs.
+    """
+    generator = torch.Generator(device).manual_seed(seed)
+
+    def random(shape: tuple[int, ...], dtype: str, scale: float = 1.0) -> torch.Tensor:
+        if positive:
+            values = torch.rand(shape, device=device, generator=generator) + 0.1
+        else:
+            values = torch.randn(shape, device=device, generator=generator)
+        return values.mul_(scale).to(getattr(torch, dtype))
+
+    first, second = case.dag.operands
+    inputs: dict[str, torch.Tensor | float] = {}
+    a = random(case.shape(first.modes, batchable=True), first.dtype.torch)
+    b = random(case.shape(second.modes, batchable=True), second.dtype.torch, case.k**-0.5)
+    for value in case.dag.inputs:
+        assert value.dtype is not None
+        if value.modes:
+            shape = case.shape(value.modes, value.batchable and value.is_tile)
+            inputs[value.name] = random(shape, value.dtype.torch)
+        else:
+            inputs[value.name] = case.scalars[value.name]
+    outputs = {}
+    for output in case.dag.outputs:
+        assert output.dtype is not None
+        shape = case.shape(output.modes, output.batchable)
+        outputs[output.name] = torch.empty(shape, dtype=getattr(torch, output.dtype.torch), device=device)
+    return Data(a, b, inputs, outputs)
+
+
+#: The formula and the shapes of the bars that evt has to keep.
+FORMULA = "D = relu(alpha*acc + beta*C) + residual"
+_SHAPES = ((6304, 3072, 768, 0.70), (16384, 1024, 1024, 0.70), (4096, 14336, 4096, 1.0))
+_EPILOGUES = {
+    "bias": "D = acc + bias",
+    "bias+gelu": "D = gelu(acc + bias)",
+    "two residuals": "D = acc + bias + residual_1 + residual_2",
+    "row+column scale": "in scale_a: f32[m], scale_b: f32[n]\nD = scale_a * (scale_b * acc)",
+    "aux store": "out D, Z\nZ = acc + bias\nD = gelu(Z)",
+}
+
+SUITES = ("gemm",)
+
+
+def suite(name: str, dtype: str | None = "bf16") -> tuple[Case, ...]:
+    """The cases of a suite. Raises KeyError for one that is not in :data:`SUITES`."""
+    if name not in SUITES:
+        raise KeyError(name)
+    main = Program(Source(FORMULA))
+    cases = [Case("relu+residual", main, m, n, k, dtype=dtype, bar=bar) for m, n, k, bar in _SHAPES]
+    for title, text in _EPILOGUES.items():
+        program = Program(Source(text))
+        cases += [Case(title, program, m, n, k, dtype=dtype) for m, n, k, _ in _SHAPES[:2]]
+    return tuple(cases)

@@ -1,0 +1,156 @@
+"""All of it: ``bench(cases) -> results``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import torch
+
+from evt.bench.answer import Answer, oracle
+from evt.bench.case import Case, draw
+from evt.bench.clock import GpuClock, RoundTimer, interleave
+from evt.bench.machine import require_gpu
+from evt.bench.result import AGAIN, EVT, MM, CaseResult, Row, summarise
+from evt.bench.versions import (
+    BASELINES,
+    COMPILED,
+    Call,
+    baseline,
+    check_baselines,
+    evt_version,
+    tensor_core_floats,
+)
+from evt.errors import EvtError
+
+Progress = Callable[[str], object]
+
+_BUILDERS = 8  #: programs whose kernels are built side by side
+
+
+def bench(
+    cases: Sequence[Case],
+    *,
+    rounds: int = 51,
+    baselines: Sequence[str] = BASELINES,
+    seed: int = 0,
+    progress: Progress = lambda text: None,
+) -> Iterator[CaseResult]:
+    """Measure cases one after the other, each with all its versions in one interleaved run.
+
+    Every version is checked before it is timed, against the oracle in float64 on the same data. One that
+    cannot be made, or whose answer is wrong, has a row that says so. Before anything is measured, raises
+    LaunchError (E0801) without a CUDA GPU and ArgumentError (E0602) for an unknown baseline.
+    """
+    names = check_baselines(tuple(baselines))
+    device = require_gpu()
+
+    def run() -> Iterator[CaseResult]:
+        build_all(cases, device, progress)
+        clock = GpuClock(device)
+        for case in cases:
+            with torch.no_grad(), tensor_core_floats():
+                result = measure(case, names, clock, device, rounds=rounds, seed=seed, progress=progress)
+            torch.cuda.empty_cache()
+            yield result
+
+    return run()
+
+
+def build_all(cases: Sequence[Case], device: torch.device, progress: Progress) -> None:
+    """Build the kernels of all cases side by side. What fails here fails again where it is reported."""
+    programs = {(id(case.program), case.dtype, case.batched): case.small() for case in cases}
+
+    def first_call(case: Case) -> None:
+        with suppress(EvtError), torch.no_grad():
+            evt_version(case, draw(case, device))()
+
+    progress(f"building the kernels of {len(programs)} program{'s' if len(programs) > 1 else ''}")
+    with ThreadPoolExecutor(_BUILDERS, thread_name_prefix="evt-bench") as pool:
+        list(pool.map(first_call, programs.values()))
+
+
+def measure(
+    case: Case,
+    names: Sequence[str],
+    clock: RoundTimer,
+    device: torch.device,
+    *,
+    rounds: int,
+    seed: int = 0,
+    progress: Progress = lambda text: None,
+) -> CaseResult:
+    """Make, check and time evt and the baselines ``names`` of one case."""
+    if not COMPILED.keys().isdisjoint(names):
+        _forget_compiled()
+    progress(f"{case.name}: reference")
+    try:
+        answer = oracle(case, device, seed)
+    except EvtError as problem:
+        return CaseResult(case, (Row(EVT, failure=reason(problem)),), {})
+    rows: dict[str, Row] = {}
+    calls: dict[str, Call] = {}
+    for name in (EVT, *names):
+        progress(f"{case.name}: {name}")
+        rows[name], call = _checked(name, case, answer)
+        if call is not None:
+            calls[name] = call
+    wrong = EVT not in calls and rows[EVT].error is not None
+    if EVT in calls:
+        rows = {EVT: rows[EVT], AGAIN: Row(AGAIN), **rows}
+        calls[AGAIN] = calls[EVT]
+    progress(f"{case.name}: timing")
+    interleave(calls, 2, clock, seed=seed)  # the clock finds its spin, the GPU its clocks
+    samples, exposed = interleave(calls, rounds, clock, seed=seed)
+    timed = []
+    for name, row in rows.items():
+        if samples.get(name):
+            row = Row(name, summarise(samples[name]), row.error)
+        elif name in samples:
+            row = Row(name, error=row.error, failure="it waits for the GPU, or is too slow to keep it busy")
+        timed.append(row)
+    return CaseResult(case, tuple(timed), answer.data.bytes, exposed, wrong)
+
+
+def _checked(name: str, case: Case, answer: Answer) -> tuple[Row, Call | None]:
+    """A version, if its answer is right; its row says why not."""
+    try:
+        if name == EVT:
+            call = evt_version(case, answer.data)
+            for _ in range(2):  # on the same buffers: a kernel must not depend on what it finds there
+                answer.data.poison()
+                call()
+            outputs = tuple(answer.data.outputs.values())
+        else:
+            call = baseline(name, case, answer.data)
+            if name == MM:
+                return Row(name), call
+            result = call()
+            outputs = (result,) if isinstance(result, torch.Tensor) else tuple(result)
+        error = answer.error(outputs)
+    except EvtError as problem:
+        return Row(name, failure=reason(problem)), None
+    except Exception as problem:  # whatever a compiler may raise
+        if name == EVT:
+            raise
+        return Row(name, failure=reason(problem)), None
+    refusal = answer.refusal(error, stepwise=name != EVT)
+    return Row(name, error=error, failure=refusal), None if refusal else call
+
+
+def reason(problem: Exception) -> str:
+    """What went wrong, on one line."""
+    if isinstance(problem, EvtError):
+        return "; ".join(f"{each.code}: {each.message}" for each in problem.diagnostics)
+    lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
+    text = f"{type(problem).__name__}: {lines[0]}" if lines else type(problem).__name__
+    return text if len(text) <= 160 else f"{text[:157]}..."
+
+
+def _forget_compiled() -> None:
+    """Start torch.compile afresh, so that no case is slowed down, or given up, for the ones before it."""
+    import torch._dynamo
+
+    reset: Callable[[], None] = torch._dynamo.reset
+    reset()

@@ -1,0 +1,89 @@
+"""What is timed: each version of a case as a function without arguments.
+
+A baseline is made, and called for the first time, within :func:`baseline`, so that its failure is its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from evt.bench.case import Case, Data
+from evt.bench.straight import straight_line
+from evt.diagnostics import Diagnostic, closest
+from evt.errors import ArgumentError
+
+Call = Callable[[], Any]
+
+#: Besides evt: the formula in eager PyTorch, through torch.compile, and the matrix product alone.
+BASELINES = ("eager", "compile", "max-autotune", "mm")
+#: Those that torch.compile makes, with its mode.
+COMPILED = {"compile": None, "max-autotune": "max-autotune-no-cudagraphs"}
+_WARM_UP = 3  #: calls: the first compiles
+
+
+def check_baselines(names: tuple[str, ...]) -> tuple[str, ...]:
+    """The names, each once. Raises ArgumentError (E0602) for one that is no baseline."""
+    for name in names:
+        if name not in BASELINES:
+            guess = closest(name, BASELINES)
+            hint = f"did you mean `{guess}`?" if guess else f"baselines: {', '.join(BASELINES)}"
+            raise ArgumentError(Diagnostic("E0602", f"there is no baseline `{name}`", help=hint))
+    return tuple(dict.fromkeys(names))
+
+
+def evt_version(case: Case, data: Data) -> Call:
+    """The fused kernel, into the buffers of ``data``."""
+    program, inputs = case.program, data.inputs
+    outputs = tuple(data.outputs.values())
+    out = outputs[0] if len(outputs) == 1 else outputs
+    return lambda: program(data.A, data.B, out=out, **inputs)
+
+
+def baseline(name: str, case: Case, data: Data) -> Call:
+    """A baseline, compiled and warm. Raises whatever PyTorch raises."""
+    if name == "mm":
+        a, b = operand_views(case, data)
+        product = torch.bmm if case.batched else torch.mm
+        buffer = product(a, b)
+        return lambda: product(a, b, out=buffer)
+    function: Any = straight_line(case.dag, case.scalars, batched=case.batched)
+    if name in COMPILED:
+        function = torch.compile(function, dynamic=False, mode=COMPILED[name])
+    arguments = (data.A, data.B, *data.tensors.values())
+    with quiet():
+        for _ in range(_WARM_UP):
+            function(*arguments)
+    return lambda: function(*arguments)
+
+
+def operand_views(case: Case, data: Data) -> tuple[torch.Tensor, torch.Tensor]:
+    """A as [.., m, k] and B as [.., k, n], whatever their layouts are."""
+    first, second = case.dag.operands
+    a = data.A if first.modes == ("m", "k") else data.A.mT
+    b = data.B if second.modes == ("k", "n") else data.B.mT
+    return a, b
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Without warnings, and without the tables that max-autotune prints."""
+    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextlib.contextmanager
+def tensor_core_floats() -> Iterator[None]:
+    """PyTorch multiplies f32 operands as tf32, as evt's kernels do."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

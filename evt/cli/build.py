@@ -1,0 +1,78 @@
+"""``evt build``: a program's kernel as a shared library."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from evt.cli.output import output_option, print_text, write
+from evt.cli.request import Request, takes_program
+
+if TYPE_CHECKING:
+    from evt.build import BuildEvent
+
+
+@click.command("build", epilog="Example: evt build 'D = relu(acc + bias)' --arch sm80 -o kernel.so")
+@takes_program()
+@output_option("The library to write.")
+@click.option(
+    "--print-command",
+    is_flag=True,
+    help="Build nothing; print the nvcc command that compiles what `evt emit` wrote to the file X.cu.",
+)
+@click.option("-v", "--verbose", is_flag=True, help="Say each step of the build.")
+def command(request: Request, output: str | None, print_command: bool, verbose: bool) -> None:
+    """Compile a program's kernel to a shared library.
+
+    The library has a plain C interface, `evt_run` and `evt_schema`, and does not link libcuda. What was built
+    before comes from the cache.
+    """
+    if print_command:
+        print_text(_nvcc_command(request, output or "kernel.so"))
+        return
+    if output is None:
+        raise click.UsageError("Missing option '-o'.")
+    from evt.build import KernelSource, build
+    from evt.emission import emit
+
+    plan = request.program.plan(request.arch, request.a, request.b)
+    started = time.monotonic()
+    with _waiting(f"building for {plan.target.name}"):
+        events: list[BuildEvent] = []
+        source = KernelSource(emit(plan), plan.target.gencode)
+        (library,) = build([source], verbose=verbose, on_event=events.append)
+    write(output, library.read_bytes(), executable=True)
+    seconds = time.monotonic() - started
+    cached = all(event.kind == "hit" for event in events)
+    if output != "-":
+        print_text(f"{output}: {'from the cache' if cached else f'built in {seconds:.1f} s'}")
+
+
+def _waiting(text: str) -> AbstractContextManager[object]:
+    """A spinner on a terminal: nvcc takes most of a minute."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        return nullcontext()
+    from rich.console import Console
+
+    return Console(stderr=True).status(text)
+
+
+def _nvcc_command(request: Request, library: str) -> str:
+    """One pass of nvcc over the emitted text, which needs no headers of ours."""
+    from dataclasses import replace
+
+    from evt.build import find_toolchain
+    from evt.build.source import FLAGS
+
+    target = request.program.plan(request.arch, request.a, request.b).target
+    tools = replace(find_toolchain(), evt_include=None)
+    gencode = f"-gencode=arch={target.virtual},code={target.gencode}"
+    libraries = (f"-L{path}" for path in tools.cuda_lib)
+    words = (str(tools.nvcc), *FLAGS, *tools.include_flags, gencode, *libraries, "-shared")
+    return shlex.join((*words, str(Path(library).with_suffix(".cu")), "-o", library))

@@ -1,0 +1,134 @@
+"""``evt cache``: the libraries that were built, on disk."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from evt.cli.output import json_option, print_json, print_text
+
+if TYPE_CHECKING:
+    from evt.build import Entry
+
+_SIZES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_SIZES |= {"KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
+_AGES = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+class _Quantity(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4
+    """A number with a unit, in bytes or seconds."""
+
+    def __init__(self, name: str, pattern: str, units: dict[str, int], example: str) -> None:
+        self.name, self._pattern, self._units, self._example = name, pattern, units, example
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?) ?" + self._pattern, str(value))
+        if match is None:
+            self.fail(f"{value!r} is not one; write for example {self._example}.", param, ctx)
+        unit = match[2] if match[2] in self._units else match[2].upper()
+        return int(float(match[1]) * self._units[unit])
+
+
+_SIZE = _Quantity("size", r"((?:[KkMmGgTt][Ii]?)?)[Bb]?", _SIZES, "500MB, 1GB or 2GiB")
+_AGE = _Quantity("age", r"([smhdw])", _AGES, "12h, 30d or 8w")
+
+
+@click.group("cache", epilog="Example: evt cache prune --max-size 1GB --older-than 30d")
+def command() -> None:
+    """List or remove the libraries that were built.
+
+    They are in the user's cache directory, or in EVT_CACHE_DIR where it is set.
+    """
+
+
+@command.command("path", epilog="Example: evt cache path")
+@json_option
+def path(json: bool) -> None:
+    """Print the cache's directory."""
+    from evt.build import Cache
+
+    root = str(Cache().root)
+    if json:
+        print_json({"ok": True, "path": root})
+    else:
+        print_text(root)
+
+
+@command.command("size", epilog="Example: evt cache size --json")
+@json_option
+def size(json: bool) -> None:
+    """Print how many libraries there are, and their size."""
+    from evt.build import Cache
+
+    entries = Cache().entries()
+    if json:
+        print_json({"ok": True, **_totals(entries)})
+    else:
+        print_text(_summary(entries))
+
+
+@command.command("list", epilog="Example: evt cache list")
+@json_option
+def list_entries(json: bool) -> None:
+    """List the libraries, the longest unused first."""
+    from evt.build import Cache
+
+    entries = Cache().entries()
+    if json:
+        print_json({"ok": True, **_totals(entries), "entries": [_entry(entry) for entry in entries]})
+        return
+    for entry in entries:
+        used = datetime.fromtimestamp(entry.used).strftime("%Y-%m-%d %H:%M")
+        print_text(f"{entry.key[:12]}  {_megabytes(entry.size_bytes):>10}  used {used}")
+    print_text(_summary(entries))
+
+
+@command.command("clear", epilog="Example: evt cache clear")
+@json_option
+def clear(json: bool) -> None:
+    """Remove every library, and what failed builds left. Kernels are built again when they are needed."""
+    from evt.build import Cache
+
+    _removed(Cache().clear(), json)
+
+
+@command.command("prune", epilog="Example: evt cache prune --max-size 1GB --older-than 30d")
+@click.option("--max-size", type=_SIZE, help="Remove the longest unused beyond this: 500MB, 1GB, 2GiB.")
+@click.option("--older-than", type=_AGE, help="Remove what was not used for this long: 12h, 30d, 8w.")
+@json_option
+def prune(max_size: int | None, older_than: int | None, json: bool) -> None:
+    """Remove what has not been used for long."""
+    if max_size is None and older_than is None:
+        raise click.UsageError("Give --max-size, --older-than or both; `evt cache clear` removes everything.")
+    from evt.build import Cache
+
+    _removed(Cache().prune(max_bytes=max_size, older_than_s=older_than), json)
+
+
+def _removed(entries: Sequence[Entry], json: bool) -> None:
+    if json:
+        print_json({"ok": True, **_totals(entries), "removed": [_entry(entry) for entry in entries]})
+    else:
+        print_text(f"removed {_summary(entries)}")
+
+
+def _totals(entries: Sequence[Entry]) -> dict[str, object]:
+    return {"count": len(entries), "size_bytes": sum(entry.size_bytes for entry in entries)}
+
+
+def _entry(entry: Entry) -> dict[str, object]:
+    library, used = str(entry.library), entry.used
+    return {"key": entry.key, "library": library, "size_bytes": entry.size_bytes, "used": used}
+
+
+def _summary(entries: Sequence[Entry]) -> str:
+    noun = "library" if len(entries) == 1 else "libraries"
+    return f"{len(entries)} {noun}, {_megabytes(sum(entry.size_bytes for entry in entries))}"
+
+
+def _megabytes(size_bytes: int) -> str:
+    return f"{size_bytes / 1e6:.1f} MB"

@@ -1,0 +1,69 @@
+"""``evt check``: diagnostics only, for several programs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from evt.cli.output import json_option, print_json, print_text, report
+from evt.cli.request import DEFAULT_ARCH, Request, dtype_option, is_file, operation_option
+
+if TYPE_CHECKING:
+    from evt.diagnostics import Diagnostic
+
+
+@click.command("check", epilog="Example: evt check samples/*.evt --arch sm80")
+@click.argument("programs", nargs=-1, required=True, metavar="PROGRAM...")
+@operation_option
+@dtype_option
+@click.option("--arch", help="Check too whether this target can do it: sm80, sm86, sm89, sm90.")
+@click.option("-q", "--quiet", is_flag=True, help="Do not print the names of programs that are right.")
+@json_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    programs: tuple[str, ...],
+    op: str | None,
+    dtype: str | None,
+    arch: str | None,
+    quiet: bool,
+    json: bool,
+) -> None:
+    """Look for mistakes in programs, report all of them, and make nothing."""
+    found = []
+    for text in programs:
+        request = Request(text, op, dtype, dtype, arch or DEFAULT_ARCH)
+        name = "<stdin>" if text == "-" else text if is_file(text) else "<formula>"
+        diagnostics = _check(request, plan=arch is not None)
+        found.append((name, diagnostics))
+        if json:
+            continue
+        if diagnostics:
+            report(diagnostics)
+        elif not quiet:
+            print_text(f"{name}: ok")
+    ok = not any(diagnostics for _, diagnostics in found)
+    if json:
+        every = [diagnostic.to_json() for _, diagnostics in found for diagnostic in diagnostics]
+        by_program = [
+            {"name": name, "ok": not diagnostics, "diagnostics": [each.to_json() for each in diagnostics]}
+            for name, diagnostics in found
+        ]
+        print_json({"ok": ok, "diagnostics": every, "programs": by_program})
+    ctx.exit(0 if ok else 1)
+
+
+def _check(request: Request, *, plan: bool) -> tuple[Diagnostic, ...]:
+    from evt.errors import EvtError, InternalError
+
+    try:
+        if plan:
+            request.program.plan(request.arch, request.a, request.b)
+        else:
+            request.program.typed(request.a, request.b)
+    except InternalError:
+        raise
+    except EvtError as error:
+        return error.diagnostics
+    return ()

@@ -1,0 +1,44 @@
+"""``evt doctor``: what this machine has, what it lacks, and the command that mends it."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+
+import click
+
+from evt.cli.output import json_option, print_json, print_text, use_color
+
+
+@click.command("doctor", epilog="Example: evt doctor --json")
+@json_option
+@click.pass_context
+def command(ctx: click.Context, json: bool) -> None:
+    """Check everything that building and running a kernel needs.
+
+    Exit code 0 when a kernel can be built here. What is only needed to run one is `absent`, not MISSING.
+    """
+    from evt.build import diagnose
+
+    checks = diagnose()
+    can_build = all(check.ok for check in checks if check.required)
+    if json:
+        print_json({"ok": can_build, "checks": [dataclasses.asdict(check) for check in checks]})
+        ctx.exit(0 if can_build else 1)
+    width = max(len(check.name) for check in checks)
+    color = use_color(sys.stdout)
+    for check in checks:
+        missing = ("MISSING", "red") if check.required else ("absent", "yellow")
+        word, style = ("ok", "green") if check.ok else missing
+        mark = click.style(f"{word:<7}", style) if color else f"{word:<7}"
+        print_text(f"{mark}  {check.name:<{width}}  {check.found}")
+        if check.remedy:
+            print_text(f"{'':7}  {'':{width}}  -> {check.remedy}")
+    can_run = all(check.ok for check in checks) and any(check.name.startswith("GPU") for check in checks)
+    if not can_build:
+        print_text("Kernels cannot be built here; evt emits C++, and computes with the reference on the CPU.")
+    elif not can_run:
+        print_text("Kernels can be built here, but not run; evt computes with the reference on the CPU.")
+    else:
+        print_text("Kernels can be built and run here.")
+    ctx.exit(0 if can_build else 1)

@@ -1,0 +1,126 @@
+"""The group of commands, imported when they are used, and what the process exits with.
+
+0 fine, 1 diagnostics, 2 usage (click's own), 3 a bug in evt; as a shell counts them, 130 interrupted and 141
+the reader of our output went away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from evt.cli import output
+from evt.version import __version__
+
+if TYPE_CHECKING:
+    from evt.diagnostics import Diagnostic
+
+DIAGNOSTICS, BUG, INTERRUPTED, BROKEN_PIPE = 1, 3, 130, 141
+
+#: In the order of the data, as ``evt --help`` lists them. Each is ``command`` in the module of its name.
+COMMANDS = ("emit", "check", "show", "explain", "graph", "run", "build", "bench", "doctor", "cache")
+
+
+class Entry(click.Group):
+    """Imports a command's module when the command is used; turns what is raised into exit codes."""
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        """The process's entry. What a command makes lives to its end: not collecting saves a fifth of it."""
+        gc.disable()
+        try:
+            return super().__call__(*args, **options)
+        finally:
+            gc.freeze()  # nor at the interpreter's end
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"evt.cli.{cmd_name}").command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name in COMMANDS or name.startswith("-"):
+            return super().resolve_command(ctx, args)
+        from evt.cli.request import is_file
+        from evt.diagnostics import closest
+
+        if "=" in name or is_file(name):
+            raise click.UsageError("A program needs a command before it, as in `evt emit PROGRAM`.", ctx)
+        guess = closest(name, COMMANDS)
+        hint = f" Did you mean `{guess}`?" if guess else f" Commands: {', '.join(COMMANDS)}."
+        raise click.UsageError(f"There is no command `{name}`.{hint}", ctx)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        from evt.errors import EvtError, InternalError
+
+        try:
+            result = super().invoke(ctx)
+            output.flush()
+            return result
+        except (click.exceptions.Exit, click.ClickException, click.Abort):
+            raise
+        except KeyboardInterrupt:
+            ctx.exit(INTERRUPTED)
+        except BrokenPipeError:
+            with contextlib.suppress(OSError, ValueError, AttributeError):  # nothing more can be flushed
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(BROKEN_PIPE)
+        except InternalError as error:
+            _report_bug(ctx, error, error.diagnostics)
+        except EvtError as error:
+            output.report(error.diagnostics, json=output.wants_json(ctx))
+            ctx.exit(DIAGNOSTICS)
+        except Exception as error:
+            from evt.diagnostics import Diagnostic
+
+            text = " ".join(str(error).split())
+            message = f"{type(error).__name__}: {text}" if text else type(error).__name__
+            _report_bug(ctx, error, (Diagnostic("E0902", message),))
+
+
+def _report_bug(ctx: click.Context, error: Exception, diagnostics: tuple[Diagnostic, ...]) -> None:
+    if ctx.params["traceback"]:
+        import traceback
+
+        click.echo("".join(traceback.format_exception(error)), err=True)
+    output.report(diagnostics, json=output.wants_json(ctx))
+    with_traceback = "" if ctx.params["traceback"] else ", and the traceback that EVT_TRACEBACK=1 adds"
+    click.echo(
+        "This is a bug in evt, not in your program. Please report it, with the command line and the program"
+        f"{with_traceback}.",
+        err=True,
+    )
+    ctx.exit(BUG)
+
+
+@click.group(
+    cls=Entry,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog="Try: evt emit 'D = relu(alpha*acc + beta*C) + residual' --arch sm90 --dtype f16",
+)
+@click.version_option(__version__, prog_name="evt", message="%(prog)s %(version)s")
+@click.option(
+    "--traceback",
+    is_flag=True,
+    envvar="EVT_TRACEBACK",
+    help="Show the Python traceback of a bug in evt (also EVT_TRACEBACK=1).",
+)
+def main(traceback: bool) -> None:
+    """Write the epilogue of a matrix product as a formula; get a fused CUTLASS kernel.
+
+    PROGRAM is a formula, a file with one (by custom .evt), or - for standard input.
+
+    Exit codes: 0 fine, 1 diagnostics, 2 wrong usage, 3 a bug in evt.
+    """

@@ -1,0 +1,48 @@
+"""``evt explain``: why a program is compiled the way it is, or what a diagnostic means."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import click
+
+from evt.cli.output import json_option, print_json, print_text, use_color
+from evt.cli.request import Request, takes_program
+
+
+@click.command("explain", epilog="Example: evt explain 'D = relu(acc + bias)' --arch sm80")
+@takes_program()
+@json_option
+def command(request: Request, json: bool) -> None:
+    """Explain a program, or the code of a diagnostic.
+
+    For a program: the route that its kernel takes, those it does not and why, and what the kernel costs.
+    For a code, as in `evt explain E0203`: what it means, with an example.
+    """
+    if re.fullmatch(r"[Ee]\d+", request.text):
+        _explain_code(request.text.upper(), json)
+        return
+    explanation = request.program.explain(request.arch, request.a, request.b)
+    if json:
+        print_json({"ok": True, **explanation.to_json()})
+    else:
+        print_text(str(explanation))
+
+
+def _explain_code(code: str, json: bool) -> None:
+    from evt.diagnostics import CODES, page
+
+    if code not in CODES:
+        related = [known for known in CODES if known[:3] == code[:3]] or list(CODES)
+        raise click.UsageError(f"There is no diagnostic {code}. Did you mean one of {', '.join(related)}?")
+    text = page(code)
+    if json:
+        print_json({"ok": True, "code": code, "title": CODES[code].title, "page": text})
+    elif use_color(sys.stdout):
+        from rich.console import Console
+        from rich.markdown import Markdown
+
+        Console().print(Markdown(text))
+    else:
+        print_text(text.rstrip("\n"))

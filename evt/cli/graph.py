@@ -1,0 +1,41 @@
+"""``evt graph``: a program as a drawing."""
+
+from __future__ import annotations
+
+import click
+
+from evt.cli.output import output_option, write
+from evt.cli.request import Request, takes_program
+
+
+@click.command("graph", epilog="Example: evt graph 'D = relu(acc + bias)' --format svg -o graph.svg")
+@click.option(
+    "--format",
+    type=click.Choice(["text", "mermaid", "dot", "svg"]),
+    default="text",
+    show_default=True,
+    help="Only dot needs Graphviz to be looked at.",
+)
+@click.option(
+    "--stage",
+    type=click.Choice(["dag", "typed", "optimised"]),
+    default="dag",
+    show_default=True,
+    help="As written, with types, or after the optimiser.",
+)
+@takes_program(arch=False, route=False)
+@output_option("Write the drawing there instead of printing it.")
+def command(request: Request, format: str, stage: str, output: str | None) -> None:
+    """Draw a program's graph."""
+    from evt.draw import draw
+
+    program = request.program
+    match stage:
+        case "dag":
+            dag = program.dag
+        case "typed":
+            dag = program.typed(request.a, request.b)
+        case _:
+            dag = program.optimised(request.a, request.b)
+    text = draw(dag, format)
+    write(output, text if text.endswith("\n") else f"{text}\n")

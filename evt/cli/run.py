@@ -1,0 +1,105 @@
+"""``evt run``: a program on random inputs, against the oracle."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import click
+
+from evt.cli.output import json_option, print_json, print_text, progress
+from evt.cli.request import Request, takes_program
+
+if TYPE_CHECKING:
+    from evt.cli.trial import Trial
+
+_EXTENT = click.IntRange(1, 2**31 - 1)
+
+
+@click.command("run", epilog="Example: evt run 'D = relu(acc + bias)' --m 1024 --n 512 --k 768 --dtype bf16")
+@takes_program(arch=False)
+@click.option("--m", type=_EXTENT, default=512, show_default=True, help="Rows of D.")
+@click.option("--n", type=_EXTENT, default=256, show_default=True, help="Columns of D.")
+@click.option("--k", type=_EXTENT, default=384, show_default=True, help="Length of the sums.")
+@click.option("--l", type=_EXTENT, help="Batches. [default: not batched]")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Of the values."
+)
+@click.option(
+    "--device",
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    default="auto",
+    show_default=True,
+    help="cuda: the compiled kernel. cpu: the reference. auto: cuda where there is a GPU.",
+)
+@json_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    request: Request,
+    m: int,
+    n: int,
+    k: int,
+    l: int | None,  # noqa: E741
+    seed: int,
+    device: str,
+    json: bool,
+) -> None:
+    """Run a program on random inputs, compare with the reference in f64, and time it.
+
+    Tensors are normal, B scaled so that the accumulator has variance 1. A scalar has its default, else a
+    value in [0.5, 1.5). Outputs hold NaN before they are written. Without a GPU the CPU reference runs, and
+    the output says so.
+
+    The exit code is 1 when an output is further from the reference in f64 than rounding explains: twice the
+    distance of the same computation in f32, which rounds outputs (and f32 operands, to tf32) as a kernel
+    does, and 4 sqrt(k) 2^-24 for the order of the sums.
+    """
+    program = request.program
+    if l is not None and program.operation == "linear":
+        raise click.UsageError("--l is for gemm; the rows of a linear map's batches count in --m.")
+    program.typed(request.a, request.b)  # its diagnostics, before torch is imported
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        raise click.ClickException("evt run needs PyTorch: pip install 'evt-compiler[torch]'") from error
+    from evt.cli.trial import run_trial
+
+    progress("running; the first time on a GPU the kernel is compiled")
+    try:
+        trial = run_trial(program, request.a, request.b, {"m": m, "n": n, "k": k, "l": l or 0}, device, seed)
+    except torch.OutOfMemoryError as error:
+        raise click.ClickException("not enough memory on the GPU for these sizes") from error
+    except RuntimeError as error:
+        if not re.search("can't allocate memory|not enough memory", str(error)):
+            raise
+        raise click.ClickException("not enough memory for these sizes") from error
+    if json:
+        print_json(trial.to_json())
+    else:
+        _print(trial)
+    ctx.exit(0 if trial.ok else 1)
+
+
+def _print(trial: Trial) -> None:
+    how = f"the kernel, on {trial.gpu}" if trial.gpu else "the reference, on the CPU: no kernel was run"
+    print_text(f"{trial.operation} by {how}")
+    sizes = " ".join(f"{mode}={size}" for mode, size in trial.sizes.items())
+    print_text(f"{sizes}, A {trial.a}, B {trial.b}")
+    for scalar, value in trial.scalars.items():
+        print_text(f"{scalar} = {value:g}")
+    for result in trial.outputs:
+        shape = ", ".join(map(str, result.shape))
+        verdict = "ok" if result.ok else "WRONG"
+        verdict += f": {result.unexpected} elements are not finite" if result.unexpected else ""
+        error = f"relative error {result.relative_error:.2e}, bound {result.bound:.2e}"
+        print_text(f"{result.name}: {result.dtype}[{shape}]  {error}  {verdict}")
+    times = f"median of {trial.repetitions}; the first call took {_time(trial.first_seconds)}"
+    print_text(f"time {_time(trial.seconds)} ({times})")
+
+
+def _time(seconds: float) -> str:
+    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= scale:
+            return f"{seconds / scale:.2f} {unit}"
+    return f"{seconds * 1e6:.1f} us"

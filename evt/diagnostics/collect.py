@@ -1,0 +1,21 @@
+"""What is reported of everything that was found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from evt.diagnostics.diagnostic import Diagnostic
+
+#: The most mistakes that are reported for one program.
+MAX_DIAGNOSTICS = 20
+
+
+def first(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
+    """The first mistakes in the order of the text, each once; the last says when there are more."""
+    unique = sorted(dict.fromkeys(diagnostics), key=lambda each: each.span.start if each.span else 0)
+    reported = unique[:MAX_DIAGNOSTICS]
+    if len(unique) > MAX_DIAGNOSTICS:
+        note = f"only the first {MAX_DIAGNOSTICS} mistakes are shown"
+        reported[-1] = replace(reported[-1], notes=(*reported[-1].notes, note))
+    return reported

@@ -1,0 +1,33 @@
+"""Drawings of a graph: ``draw(dag, format) -> str``. They are for people; ``str(dag)`` reads back.
+
+What a drawing shows of a node is decided once, in :mod:`evt.draw.box`; each format has a module of its own.
+All take time linear in the graph, use no Graphviz, and print the same bytes in every run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from evt.draw.dot import draw_dot
+from evt.draw.mermaid import draw_mermaid
+from evt.draw.svg import draw_svg
+from evt.draw.text import draw_text
+from evt.ir import Dag
+
+_DRAWERS: Mapping[str, Callable[[Dag], str]] = MappingProxyType(
+    {"text": draw_text, "mermaid": draw_mermaid, "dot": draw_dot, "svg": draw_svg}
+)
+
+FORMATS: tuple[str, ...] = tuple(_DRAWERS)
+"""What :func:`draw` can make."""
+
+
+def draw(dag: Dag, format: str) -> str:
+    """Draw a graph, typed or not. Raises ValueError for a format that is not one of :data:`FORMATS`."""
+    if format not in _DRAWERS:
+        raise ValueError(f"no drawing format {format!r}; there are {', '.join(FORMATS)}")
+    return _DRAWERS[format](dag)
+
+
+__all__ = ["FORMATS", "draw"]

@@ -1,0 +1,138 @@
+r"""What a drawing shows of a node: kind, name, type, and the names of its operand slots.
+
+All text that leaves this module is printable: control characters, line ends and the like are shown as escapes
+(``\n``, ``\u202e``), so that a format has only its own special characters to escape.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+from evt.functions import TABLE, Fact
+from evt.ir import Acc, Apply, Cast, Const, Dag, Load, Store, TypedDag
+from evt.ir.dtype import DType
+
+Kind = Literal["acc", "load", "const", "apply", "cast", "store"]
+
+
+@dataclass(frozen=True, slots=True)
+class Colour:
+    """The colours of a kind of node; text on ``fill`` is :data:`INK`."""
+
+    fill: str
+    line: str
+
+
+INK = "#0f172a"
+QUIET = "#64748b"
+PAPER = "#ffffff"
+
+PALETTE: Mapping[Kind, Colour] = MappingProxyType(
+    {
+        "acc": Colour("#ffedd5", "#ea580c"),
+        "load": Colour("#dbeafe", "#2563eb"),
+        "const": Colour("#f1f5f9", "#94a3b8"),
+        "apply": Colour("#fefce8", "#ca8a04"),
+        "cast": Colour("#f3e8ff", "#9333ea"),
+        "store": Colour("#dcfce7", "#16a34a"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """One node. ``type`` is empty while it is not known; ``ports`` name operands whose order matters."""
+
+    kind: Kind
+    name: str
+    type: str = ""
+    default: str = ""
+    ports: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """Name and default: what goes on a line whose type stands elsewhere."""
+        return f"{self.name} = {self.default}" if self.default else self.name
+
+    @property
+    def label(self) -> str:
+        """``relu``, ``alpha: f32 = 1``, ``C: f16[m, n]``, ``0.5``: a tensor or a scalar with its type."""
+        if not self.type or self.kind in ("const", "apply", "cast"):
+            return self.title
+        separator = "" if self.type.startswith("[") else ": "
+        declared = f"{self.name}{separator}{self.type}"
+        return f"{declared} = {self.default}" if self.default else declared
+
+
+def boxes(dag: Dag) -> tuple[Box, ...]:
+    """The box of every node, by id."""
+    return tuple(_box(dag, node) for node in range(len(dag)))
+
+
+def edges(dag: Dag) -> Iterator[tuple[int, int, int]]:
+    """Every edge once as (operand, user, slot), by user and slot."""
+    for user in range(len(dag)):
+        for slot, operand in enumerate(dag.arguments(user)):
+            yield operand, user, slot
+
+
+def heading(dag: Dag) -> str:
+    """The operation: ``gemm(A: f16[m, k], B: f16[k, n])``."""
+    operands = (f"{printable(each.name)}: {_type(each.dtype, each.modes)}" for each in dag.operands)
+    return f"{printable(dag.operation)}({', '.join(operands)})" if dag.operands else printable(dag.operation)
+
+
+def printable(text: str) -> str:
+    """The text with escapes for what does not print."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def _box(dag: Dag, node: int) -> Box:
+    inferred = dag.types[node] if isinstance(dag, TypedDag) else None
+    of_value = _type(inferred.dtype, inferred.modes) if inferred else ""
+    match dag[node]:
+        case Acc():
+            return Box("acc", "acc", of_value)
+        case Load(name):
+            source = dag.input[name]
+            default = "" if source.default is None else _decimal(source.default)
+            return Box("load", printable(name), _type(source.dtype, source.modes), default)
+        case Const() as constant:
+            return Box("const", shortest(constant), of_value)
+        case Apply(function):
+            row = TABLE[function]
+            ordered = len(row.parameters) > 1 and Fact.COMMUTATIVE not in row.facts
+            ports = tuple(printable(each.name) for each in row.parameters) if ordered else ()
+            return Box("apply", printable(function), of_value, ports=ports)
+        case Cast(dtype):
+            return Box("cast", f"cast {dtype}", of_value)
+        case Store(name):
+            output = dag.output[name]
+            return Box("store", printable(name), _type(output.dtype, output.modes))
+
+
+def _type(dtype: DType | None, modes: Sequence[str]) -> str:
+    shape = f"[{', '.join(map(printable, modes))}]" if modes else ""
+    return f"{dtype or ''}{shape}"
+
+
+def shortest(constant: Const) -> str:
+    """The shortest decimal that reads back as this f32."""
+    if not math.isfinite(constant.value):
+        return str(constant.value)
+    for digits in range(1, 10):
+        candidate = float(f"{constant.value:.{digits}g}")
+        try:
+            if Const.of(candidate) == constant:
+                return _decimal(candidate)
+        except OverflowError:  # rounded up, beyond the largest f32
+            continue
+    raise AssertionError("nine digits tell all f32 apart")
+
+
+def _decimal(value: float) -> str:
+    return repr(value).removesuffix(".0")

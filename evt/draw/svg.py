@@ -1,0 +1,199 @@
+"""The graph as one self-contained SVG picture, readable on a light or a dark page."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Sequence
+from xml.etree.ElementTree import Element, SubElement, indent, tostring
+
+from evt.draw.box import INK, PALETTE, PAPER, QUIET, Box, Kind, boxes, edges, heading
+from evt.draw.layout import Layout, Place, layout
+from evt.ir import Dag
+
+_FONT = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
+_SIZE, _SMALL = 13.0, 10.0
+_ADVANCE = 0.61  # the width of a monospaced character, in ems
+_MARGIN = 24.0
+_CAPTION = 30.0
+_ARROW = 7.0
+_LONGEST = 48  # characters of a label; a tooltip has the rest
+
+_ROUNDING: dict[Kind, float] = {"acc": 3, "load": 15, "const": 15, "apply": 7, "cast": 7, "store": 3}
+
+
+def draw_svg(dag: Dag) -> str:
+    drawn = boxes(dag)
+    plan = layout(dag, [_size(box) for box in drawn])
+    caption = _shorten(heading(dag), 2 * _LONGEST)
+    width = max(plan.width, _text_width(caption, _SIZE)) + 2 * _MARGIN
+    height = plan.height + 2 * _MARGIN + _CAPTION
+
+    svg = Element(
+        "svg",
+        {
+            "xmlns": "http://www.w3.org/2000/svg",
+            "width": _number(width),
+            "height": _number(height),
+            "viewBox": f"0 0 {_number(width)} {_number(height)}",
+            "role": "img",
+            "font-family": _FONT,
+            "font-size": _number(_SIZE),
+        },
+    )
+    SubElement(svg, "title").text = heading(dag)
+    marker = SubElement(
+        SubElement(svg, "defs"),
+        "marker",
+        {
+            "id": "evt-arrow",
+            "viewBox": "0 0 8 8",
+            "refX": "0",
+            "refY": "4",
+            "markerWidth": _number(_ARROW),
+            "markerHeight": _number(_ARROW),
+            "markerUnits": "userSpaceOnUse",
+            "orient": "auto",
+        },
+    )
+    SubElement(marker, "path", {"d": "M0,0 L8,4 L0,8 z", "fill": QUIET})
+    paper = {"x": "0.5", "y": "0.5", "width": _number(width - 1), "height": _number(height - 1), "rx": "12"}
+    SubElement(svg, "rect", {**paper, "fill": PAPER, "stroke": "#e2e8f0"})
+    _text(svg, _MARGIN, _MARGIN + 8, caption, {"fill": QUIET})
+
+    body = SubElement(
+        svg,
+        "g",
+        {"transform": f"translate({_number((width - plan.width) / 2)} {_number(_MARGIN + _CAPTION)})"},
+    )
+    strokes = SubElement(body, "g", {"fill": "none", "stroke": QUIET, "stroke-width": "1.3"})
+    _draw_edges(strokes, dag, drawn, plan)
+    _draw_nodes(SubElement(body, "g", {"text-anchor": "middle", "fill": INK}), dag, drawn, plan)
+    indent(svg)
+    return tostring(svg, encoding="unicode") + "\n"
+
+
+def _draw_nodes(group: Element, dag: Dag, drawn: Sequence[Box], plan: Layout) -> None:
+    for node, (box, place) in enumerate(zip(drawn, plan.nodes, strict=True)):
+        element = SubElement(group, "g", {"data-node": str(node), "data-kind": box.kind})
+        operands = " ".join(f"%{operand}" for operand in dag.arguments(node))
+        definition = f"%{node} = {' '.join(filter(None, (box.title, operands)))}"
+        SubElement(element, "title").text = f"{definition} : {box.type}" if box.type else definition
+        colour = PALETTE[box.kind]
+        SubElement(
+            element,
+            "rect",
+            {
+                "x": _number(place.x - place.width / 2),
+                "y": _number(place.top),
+                "width": _number(place.width),
+                "height": _number(place.bottom - place.top),
+                "rx": _number(_ROUNDING[box.kind]),
+                "fill": colour.fill,
+                "stroke": colour.line,
+                **({"stroke-width": "2"} if box.kind in ("acc", "store") else {}),
+            },
+        )
+        for name, offset in zip(box.ports, _port_offsets(box), strict=True):
+            small = {"font-size": _number(_SMALL), "fill": QUIET}
+            _text(element, place.x + offset, place.top + 12, name, small)
+        _text(element, place.x, place.bottom - 10.5, _shorten(box.label, _LONGEST), {})
+
+
+def _draw_edges(group: Element, dag: Dag, drawn: Sequence[Box], plan: Layout) -> None:
+    """Draw every edge from its operand's lower side to its user's upper side."""
+    nodes = plan.nodes
+    leaving: list[list[tuple[int, int, int]]] = [[] for _ in nodes]
+    entering: list[list[tuple[int, int, int]]] = [[] for _ in nodes]
+    for edge in edges(dag):
+        leaving[edge[0]].append(edge)
+        entering[edge[1]].append(edge)
+    start: dict[tuple[int, int, int], float] = {}
+    end: dict[tuple[int, int, int], float] = {}
+    for node, place in enumerate(nodes):
+        # Side by side in the order in which they come and go, so that they do not cross at the node.
+        outward = sorted(leaving[node], key=lambda e: (*plan.lanes[e], nodes[e[1]])[0].x)
+        start |= _spread(outward, place, 14.0)
+        if drawn[node].ports:
+            offsets = _port_offsets(drawn[node])
+            end |= {edge: place.x + offset for edge, offset in zip(entering[node], offsets, strict=True)}
+        else:
+            inward = sorted(entering[node], key=lambda e: (nodes[e[0]], *plan.lanes[e])[-1].x)
+            end |= _spread(inward, place, 22.0)
+    for edge, lanes in plan.lanes.items():
+        operand, user, slot = edge
+        x, y = start[edge], nodes[operand].bottom
+        path = [f"M{_number(x)},{_number(y)}"]
+        floor = nodes[operand].floor
+        for lane in lanes:
+            path += [_down(y, floor), _curve(x, floor, lane.x, lane.top)]
+            x, y, floor = lane.x, lane.top, lane.floor
+        path += [_down(y, floor), _curve(x, floor, end[edge], nodes[user].top - _ARROW)]
+        SubElement(
+            group,
+            "path",
+            {
+                "data-edge": f"{operand} {user} {slot}",
+                "d": " ".join(filter(None, path)),
+                "marker-end": "url(#evt-arrow)",
+            },
+        )
+
+
+def _spread(
+    side: Sequence[tuple[int, int, int]], place: Place, pitch: float
+) -> dict[tuple[int, int, int], float]:
+    """Where edges meet one side of a box: around its middle, at most ``pitch`` apart."""
+    pitch = min(pitch, (place.width - 16) / max(1, len(side) - 1))
+    return {edge: place.x + (i - (len(side) - 1) / 2) * pitch for i, edge in enumerate(side)}
+
+
+def _down(y: float, floor: float) -> str:
+    """Straight down to the layer's floor, clear of the higher boxes beside."""
+    return f"V{_number(floor)}" if floor > y else ""
+
+
+def _curve(x: float, y: float, to_x: float, to_y: float) -> str:
+    middle = (y + to_y) / 2
+    points = ((x, middle), (to_x, middle), (to_x, to_y))
+    return "C" + " ".join(f"{_number(a)},{_number(b)}" for a, b in points)
+
+
+def _size(box: Box) -> tuple[float, float]:
+    width = max(_text_width(_shorten(box.label, _LONGEST), _SIZE) + 24, _ports_width(box) + 16, 40.0)
+    return width, 44.0 if box.ports else 30.0
+
+
+def _ports_width(box: Box) -> float:
+    return sum(_port_widths(box))
+
+
+def _port_widths(box: Box) -> list[float]:
+    return [_text_width(name, _SMALL) + 12 for name in box.ports]
+
+
+def _port_offsets(box: Box) -> list[float]:
+    """Where the names of the slots stand, from the middle of the box."""
+    widths = _port_widths(box)
+    left = -sum(widths) / 2
+    return [left + sum(widths[:slot]) + width / 2 for slot, width in enumerate(widths)]
+
+
+def _text(parent: Element, x: float, y: float, text: str, attributes: dict[str, str]) -> None:
+    SubElement(parent, "text", {"x": _number(x), "y": _number(y), **attributes}).text = text
+
+
+def _text_width(text: str, size: float) -> float:
+    return _ADVANCE * size * sum(_columns(text))
+
+
+def _columns(text: str) -> Iterable[int]:
+    """The terminal columns of each character: wide ones are Chinese, Japanese, Korean."""
+    return (2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def _shorten(text: str, longest: int) -> str:
+    return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def _number(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0")

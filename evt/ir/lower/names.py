@@ -1,0 +1,245 @@
+"""Names: which are inputs, which are outputs, and the order in which definitions are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from evt.diagnostics import Misspellings, Span
+from evt.functions import lookup as find_function
+from evt.ir.dtype import BY_NAME
+from evt.ir.lower.report import Report
+from evt.ir.lower.statements import Statements, make_input
+from evt.ir.lower.words import GREEK, NOT_FINITE, PLANNED_FUNCTIONS, read_modes
+from evt.ir.node import Input, Output
+from evt.language import tree as syntax
+
+_NOT_ACC = frozenset({"Acc", "ACC", "ac", "accum", "accumulator", "aac", "accc"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """A name that was read: where, and the subscript that was written there."""
+
+    span: Span
+    subscript: syntax.Subscript | None
+
+
+class Names:
+    """The names of a program: ``inputs`` in order of first use, ``outputs`` in ``out`` order."""
+
+    def __init__(self, statements: Statements, report: Report) -> None:
+        self.tree = statements.tree
+        self.report = report
+        self.assigns = statements.assigns
+        self.declared = statements.declared
+        self.subscripted = statements.subscripted
+        self.outs = statements.outs
+        self.uses: dict[str, list[_Use]] = {}
+        self.inputs: dict[str, Input] = {}
+        self.collect_uses()
+        self.resolve_inputs()
+        self.outputs = self.resolve_outputs()
+
+    def collect_uses(self) -> None:
+        for statement in self.assigns.values():
+            for node in syntax.postorder(statement.value):
+                match node:
+                    case syntax.Name(name, span):
+                        self.uses.setdefault(name, []).append(_Use(span, None))
+                    case syntax.Element(name, subscript, span):
+                        self.uses.setdefault(name, []).append(_Use(span, subscript))
+
+    def resolve_inputs(self) -> None:
+        """Every name that is read and not assigned is an input; declared ones must be read."""
+        known = Misspellings((*self.declared, *self.assigns, "bias", *GREEK))
+        for name, uses in self.uses.items():
+            if name in self.assigns:
+                for use in uses:
+                    if use.subscript is not None:
+                        self.report(
+                            "E0302",
+                            f"`{name}` is computed here and takes no subscript",
+                            use.subscript.span,
+                            "",
+                            f"write `{name}`",
+                        )
+            elif name == "acc":
+                for use in uses:
+                    if use.subscript is not None and read_modes(self.report, use.subscript) not in (
+                        ("m", "n"),
+                        None,
+                    ):
+                        self.report("E0302", "`acc` is [m, n]", use.subscript.span, "", "write `acc`")
+            elif self.is_input_name(name, uses, known):
+                self.inputs[name] = self.resolve_input(name, uses)
+        for name, value in self.declared.items():
+            if name not in self.uses:
+                assert value.span is not None
+                guess = self.report.guess(name, (use for use in self.inputs if use not in self.declared))
+                self.report(
+                    "E0404",
+                    f"the input `{name}` is declared and never read",
+                    value.span,
+                    "unused",
+                    f"`{guess}` is read and not declared: is that the same?"
+                    if guess
+                    else "remove the declaration",
+                )
+
+    def is_input_name(self, name: str, uses: Sequence[_Use], known: Misspellings) -> bool:
+        """Whether an unassigned name may be an input.
+
+        Undeclared names are inputs, so a slip must not pass for one: a name without a subscript that is one
+        letter away from a declared or assigned name, from `bias` or a Greek letter is refused.
+        """
+        if name in self.declared:
+            return True
+        use = uses[0]
+        if name in NOT_FINITE:
+            self.report(
+                "E0107",
+                f"`{name}` is not a number that a program may use",
+                use.span,
+                "not finite",
+                "constants are finite",
+            )
+        elif name in ("A", "B"):
+            self.report.unsupported(
+                f"reading the operand `{name}` in the epilogue is",
+                use.span,
+                "the product of A and B is `acc`",
+            )
+        elif name in BY_NAME:
+            self.report(
+                "E0108", f"`{name}` is a type", use.span, "not a value", f"a cast is written `{name}(x)`"
+            )
+        elif find_function(name) is not None or name in PLANNED_FUNCTIONS:
+            self.report("E0108", f"`{name}` is a function", use.span, "not a value", f"call it: `{name}(x)`")
+        elif name in _NOT_ACC and "acc" not in self.uses:
+            self.unknown_name(name, use, "acc")
+        elif all(each.subscript is None for each in uses) and (guess := known.find(name)):
+            self.unknown_name(name, use, guess)
+        else:
+            return True
+        return False
+
+    def unknown_name(self, name: str, use: _Use, guess: str) -> None:
+        self.report(
+            "E0202",
+            f"there is no `{name}` in this program",
+            use.span,
+            "unknown name",
+            f"did you mean `{guess}`? (if not, declare it: `in {name}`)",
+        )
+
+    def resolve_input(self, name: str, uses: Sequence[_Use]) -> Input:
+        declared = self.declared.get(name)
+        modes: tuple[str, ...] | None = None
+        subscripted: _Use | None = None
+        if declared is not None and name in self.subscripted:
+            modes = declared.modes
+        for use in uses:
+            if use.subscript is None:
+                continue
+            written = read_modes(self.report, use.subscript)
+            if written is None:
+                continue
+            if modes is not None and written != modes:
+                where = "declared" if subscripted is None else "used before"
+                self.report(
+                    "E0302",
+                    f"`{name}` is [{', '.join(modes)}], not [{', '.join(written)}]",
+                    use.subscript.span,
+                    f"{where} as [{', '.join(modes)}]",
+                    f"write `{name}` without a subscript here, or give the two inputs two names",
+                )
+            modes, subscripted = written, use
+        if declared is None:
+            return make_input(name, None, modes, None, uses[0].span)
+        return make_input(name, declared.dtype, modes, declared.default, declared.span)
+
+    def resolve_outputs(self) -> list[Output]:
+        declared = [s for s in self.tree.statements if isinstance(s, syntax.Outputs)]
+        if declared:
+            names = [
+                d.name.text
+                for statement in declared
+                for d in statement.declarations
+                if d.name.text in self.outs
+            ]
+        else:
+            names = [name for name in self.assigns if name == "D" or name not in self.uses]
+        for name in names:
+            output = self.outs.get(name)
+            if name not in self.assigns and output is not None and output.span is not None:
+                guess = self.report.guess(name, self.assigns)
+                self.report(
+                    "E0408",
+                    f"the output `{name}` is never assigned",
+                    output.span,
+                    "no value",
+                    f"did you mean `{guess}`?" if guess else f"add `{name} = ...`",
+                )
+        if declared:
+            for name, statement in self.assigns.items():
+                if name not in self.uses and name not in names:
+                    self.report(
+                        "E0409",
+                        f"`{name}` is assigned and nothing reads it",
+                        statement.target.span,
+                        "unused",
+                        f"remove it, or store it: `out {name}`",
+                    )
+        if "D" not in names and not self.report.diagnostics:
+            place = next(iter(self.assigns.values())).target.span if self.assigns else Span(0, 0)
+            hint = "name it `D`: `D = ...`" if len(names) == 1 else "assign the primary output: `D = ...`"
+            if "D" in self.assigns:
+                hint = "name it in the `out` statement: `out D`"
+            elif "d" in self.assigns:
+                hint = "names are case-sensitive: write `D`, not `d`"
+            self.report("E0403", "the program has no primary output `D`", place, "", hint)
+        outputs = []
+        for name in names:
+            if name in self.assigns:
+                output = self.outs.get(name)
+                outputs.append(output or Output(name, None, ("m", "n"), True, self.assigns[name].target.span))
+        return outputs
+
+    def order(self) -> list[str]:
+        """Assigned names, definitions before their uses; reports one that depends on itself (E0402)."""
+        order: list[str] = []
+        state: dict[str, int] = {}  # 1: open, 2: done
+        needs = {
+            name: [
+                node.name
+                for node in syntax.postorder(statement.value)
+                if isinstance(node, syntax.Name) and node.name in self.assigns
+            ]
+            for name, statement in self.assigns.items()
+        }
+        for root in self.assigns:
+            stack = [(root, iter(needs[root]))] if root not in state else []
+            state.setdefault(root, 1)
+            while stack:
+                name, pending = stack[-1]
+                following = next(pending, None)
+                if following is None:
+                    state[name] = 2
+                    order.append(name)
+                    stack.pop()
+                elif following not in state:
+                    state[following] = 1
+                    stack.append((following, iter(needs[following])))
+                elif state[following] == 1:
+                    names = [each for each, _ in stack]
+                    chain = [*names[names.index(following) :], following]
+                    self.report(
+                        "E0402",
+                        f"`{following}` is defined by itself: {' -> '.join(chain)}",
+                        self.assigns[following].target.span,
+                        "depends on itself",
+                        "a name is assigned once and is not updated: use another name for one of the two",
+                    )
+                    return order
+        return order

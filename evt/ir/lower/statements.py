@@ -1,0 +1,246 @@
+"""Statements: what a program declares, assigns and names as its operation."""
+
+from __future__ import annotations
+
+from evt.diagnostics import Span
+from evt.functions import lookup as find_function
+from evt.ir.dtype import BY_NAME, DType
+from evt.ir.lower.report import Report
+from evt.ir.lower.words import GREEK, NOT_FINITE, PLANNED_FUNCTIONS, read_dtype, read_modes, read_number
+from evt.ir.node import Input, Operand, Output
+from evt.language import tree as syntax
+
+#: Operations: the modes of A's and B's shapes when no header says otherwise.
+OPERATIONS = {"gemm": (("m", "k"), ("k", "n")), "linear": (("m", "k"), ("n", "k"))}
+_PLANNED_OPERATIONS = (
+    *("conv1d", "conv2d", "conv3d", "conv2d_fprop", "conv2d_dgrad", "conv2d_wgrad"),
+    "grouped_gemm",
+)
+
+
+class Statements:
+    """The statements of a program by kind, each name once. Uses are not looked at yet.
+
+    ``declared`` and ``outs`` are what is written about inputs and outputs, ``subscripted`` the inputs that
+    are declared with a subscript, ``defined`` the functions of ``def`` statements.
+    """
+
+    def __init__(self, tree: syntax.Tree, report: Report) -> None:
+        self.tree = tree
+        self.report = report
+        self.header: syntax.Header | None = None
+        self.assigns: dict[str, syntax.Assign] = {}
+        self.defined: set[str] = set()
+        self.declared: dict[str, Input] = {}
+        self.subscripted: set[str] = set()
+        self.outs: dict[str, Output] = {}
+        self.collect()
+
+    def collect(self) -> None:
+        first_assign: Span | None = None
+        for statement in self.tree.statements:
+            match statement:
+                case syntax.Header():
+                    if self.header is not None:
+                        self.report("E0407", "a program has one header", statement.span, "second header")
+                    elif first_assign is not None:
+                        self.report("E0101", "the header comes first", statement.span, "after an assignment")
+                    self.header = statement
+                case syntax.Inputs(declarations):
+                    for declaration in declarations:
+                        self.declare_input(declaration)
+                case syntax.Outputs(declarations):
+                    for declaration in declarations:
+                        self.declare_output(declaration)
+                case syntax.Define(name):
+                    self.defined.add(name.text)
+                    self.report.unsupported("user-defined functions (`def`) are", name.span)
+                case syntax.Assign():
+                    first_assign = first_assign or statement.span
+                    self.collect_assign(statement)
+
+    def collect_assign(self, statement: syntax.Assign) -> None:
+        name, span = statement.target.text, statement.target.span
+        if name in ("A", "B"):
+            self.report.unsupported(f"assigning to the operand `{name}` (mainloop fusion) is", span)
+        elif name == "acc":
+            self.report("E0406", "`acc` cannot be assigned", span, "this is the matrix product")
+        elif name in self.assigns:
+            line, _ = self.tree.source.position(self.assigns[name].target.span.start)
+            self.report(
+                "E0401",
+                f"`{name}` is assigned twice",
+                span,
+                "second assignment",
+                f"use a new name; the first assignment is on line {line}",
+            )
+        elif name in self.declared:
+            self.report(
+                "E0406",
+                f"`{name}` is declared as an input and assigned",
+                span,
+                "",
+                "declare it with `out` instead",
+            )
+        elif self.usable(statement.target):
+            if statement.subscript is not None and name not in self.outs:
+                modes = read_modes(self.report, statement.subscript)
+                if modes is not None:
+                    self.outs[name] = Output(name, None, modes, "l" not in modes, span)
+            elif statement.subscript is not None:
+                self.report(
+                    "E0302", f"`{name}` has its subscript in the `out` statement", statement.subscript.span
+                )
+            self.assigns[name] = statement
+
+    def usable(self, identifier: syntax.Identifier) -> bool:
+        """Whether the user may give this name to something."""
+        name = identifier.text
+        if name in NOT_FINITE:
+            self.report("E0107", f"`{name}` is not a name", identifier.span)
+        elif name in BY_NAME or find_function(name) is not None or name in PLANNED_FUNCTIONS:
+            kind = "a type" if name in BY_NAME else "a function"
+            self.report(
+                "E0108",
+                f"`{name}` is {kind} and cannot be a name",
+                identifier.span,
+                "",
+                f"rename it: `{name}_`",
+            )
+        else:
+            return True
+        return False
+
+    def declare_input(self, declaration: syntax.Declaration) -> None:
+        name, span = declaration.name.text, declaration.name.span
+        if name in self.declared or name in self.outs:
+            self.report(
+                "E0407", f"`{name}` is declared twice", span, "second declaration", "remove one of the two"
+            )
+            return
+        if name in ("acc", "A", "B"):
+            header = "; the types of A and B stand in a header: `gemm(A: f16[m, k], B: f16[k, n])`"
+            hint = "remove it here" + (header if name != "acc" else "")
+            self.report("E0406", f"`{name}` needs no declaration", span, "always there", hint)
+            return
+        if name in self.assigns:
+            self.report(
+                "E0406",
+                f"`{name}` is assigned and declared as an input",
+                span,
+                "",
+                "declare it with `out` instead",
+            )
+            return
+        if not self.usable(declaration.name):
+            return
+        dtype = read_dtype(self.report, declaration.dtype)
+        modes = read_modes(self.report, declaration.subscript) if declaration.subscript else None
+        if modes is None and declaration.subscript is not None:
+            return
+        default = read_number(self.report, declaration.default) if declaration.default else None
+        if modes is None and declaration.default is not None:
+            modes = ()
+        if modes is not None:
+            self.subscripted.add(name)
+        self.declared[name] = make_input(name, dtype, modes, default, span)
+        if default is not None and not self.declared[name].is_scalar:
+            assert declaration.default is not None
+            self.report(
+                "E0306",
+                f"`{name}` is a tensor and has no default",
+                declaration.default.span,
+                "only a scalar can have a default",
+                f"remove the default, or make it a scalar: `in {name} = {declaration.default.text}`",
+            )
+
+    def declare_output(self, declaration: syntax.Declaration) -> None:
+        name, span = declaration.name.text, declaration.name.span
+        if name in self.outs or name in self.declared:
+            self.report(
+                "E0407", f"`{name}` is declared twice", span, "second declaration", "remove one of the two"
+            )
+            return
+        if name in ("acc", "A", "B"):
+            self.report("E0406", f"`{name}` cannot be an output", span)
+            return
+        if declaration.default is not None:
+            self.report(
+                "E0306",
+                "an output has no default",
+                declaration.default.span,
+                "",
+                f"assign it in a statement of its own: `{name} = ...`",
+            )
+        dtype = read_dtype(self.report, declaration.dtype)
+        modes = read_modes(self.report, declaration.subscript) if declaration.subscript else ("m", "n")
+        if modes is not None and self.usable(declaration.name):
+            self.outs[name] = Output(name, dtype, modes, "l" not in modes, span)
+
+    def operands(self) -> tuple[Operand, ...]:
+        """The operands that the header declares; none without a header."""
+        if self.header is None:
+            return ()
+        operation, declared = self.header.operation, self.header.operands
+        if operation.text not in OPERATIONS:
+            if operation.text in _PLANNED_OPERATIONS:
+                self.report.unsupported(f"the operation `{operation.text}` is", operation.span)
+            else:
+                guess = self.report.guess(operation.text, OPERATIONS)
+                self.report(
+                    "E0501",
+                    f"there is no operation `{operation.text}`",
+                    operation.span,
+                    "unknown",
+                    f"did you mean `{guess}`?" if guess else f"use one of: {', '.join(OPERATIONS)}",
+                )
+            return ()
+        if [operand.name.text for operand in declared] != ["A", "B"]:
+            self.report(
+                "E0203",
+                f"`{operation.text}` has the operands A and B",
+                self.header.span,
+                "",
+                f"write `{operation.text}(A: f16[m, k], B: f16[k, n])`",
+            )
+            return ()
+        result = []
+        for operand, default in zip(declared, OPERATIONS[operation.text], strict=True):
+            dtype = read_dtype(self.report, operand.dtype)
+            modes = self.operand_modes(operand, default)
+            if dtype is not None and modes is not None:
+                result.append(Operand(operand.name.text, dtype, modes))
+        return tuple(result)
+
+    def operand_modes(self, operand: syntax.Operand, default: tuple[str, ...]) -> tuple[str, ...] | None:
+        if operand.subscript is None:
+            return default
+        modes = tuple(mode.name for mode in operand.subscript.modes)
+        if set(modes) != set(default) or len(modes) != 2:
+            extra = "; batched operands need no `l` here" if "l" in modes else ""
+            self.report(
+                "E0301",
+                f"operand `{operand.name.text}` has the modes {' and '.join(default)}",
+                operand.subscript.span,
+                "not these",
+                f"write `{operand.name.text}: {operand.dtype.text}[{', '.join(default)}]`{extra}",
+            )
+            return None
+        return modes
+
+
+def make_input(
+    name: str,
+    dtype: DType | None,
+    modes: tuple[str, ...] | None,
+    default: float | None,
+    span: Span | None,
+) -> Input:
+    """An input; without a subscript a Greek letter is a scalar, ``bias`` is [n], anything else [m, n]."""
+    if modes is not None:
+        return Input(name, dtype, modes, default, False, span)
+    if name in GREEK or default is not None:
+        return Input(name, dtype, (), default, False, span)
+    if name == "bias":
+        return Input(name, dtype, ("n",), default, False, span)
+    return Input(name, dtype, ("m", "n"), default, True, span)

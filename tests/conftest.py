@@ -1,0 +1,48 @@
+"""Plain ``pytest`` runs what this machine can, and says what it skipped and why."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from functools import cache
+
+import pytest
+
+
+@cache
+def _missing(need: str) -> str:
+    """What this machine lacks for a mark, or nothing."""
+    if need == "cxx":
+        return "" if shutil.which("g++") else "there is no g++"
+    if need == "nvcc":
+        from evt.build import find_toolchain
+        from evt.errors import BuildError
+
+        try:
+            find_toolchain()
+        except BuildError as error:
+            return "; ".join(problem.message for problem in error.diagnostics)
+        return ""
+    import torch
+
+    return _missing("nvcc") if torch.cuda.is_available() else "torch sees no GPU"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for need in ("cxx", "nvcc", "gpu"):
+            if not item.get_closest_marker(need):
+                continue
+            if reason := _missing(need):
+                item.add_marker(pytest.mark.skip(reason=f"needs {need}: {reason}"))
+            if need != "cxx":  # a compilation takes 3 to 4.5 GB: those tests stay on one worker of xdist
+                item.add_marker(pytest.mark.xdist_group("nvcc"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _cache_directory(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[None]:
+    """A cache of kernels for this run, never the user's; xdist's workers share it."""
+    root = tmp_path_factory.getbasetemp()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EVT_CACHE_DIR", str((root if worker_id == "master" else root.parent) / "evt-cache"))
+        yield

@@ -1,0 +1,616 @@
+"""The benchmark without a GPU: its baselines compute the formula, its arithmetic is right."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+import evt.bench.clock
+import evt.bench.host
+import evt.bench.run
+from evt.bench import (
+    BASELINES,
+    SUITES,
+    Case,
+    CaseResult,
+    HostResult,
+    Row,
+    bench,
+    bench_host,
+    describe_machine,
+    straight_line,
+    suite,
+    summarise,
+    to_json,
+    write_json,
+)
+from evt.bench.answer import oracle, relative_error
+from evt.bench.case import draw
+from evt.bench.clock import GpuClock, interleave
+from evt.bench.host import host_samples
+from evt.bench.report import Report, notes
+from evt.bench.run import measure
+from evt.bench.versions import baseline, check_baselines
+from evt.cli import main
+from evt.cli.bench import _BASELINES
+from evt.diagnostics import Diagnostic, Source
+from evt.errors import ArgumentError, LaunchError, TargetError
+from evt.functions import TABLE
+from evt.program import Program
+
+CPU = torch.device("cpu")
+no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+
+FORMULAS = {
+    "residual": "D = relu(alpha*acc + beta*C) + residual",
+    "bias gelu": "D = gelu(acc + bias)",
+    "gelu_tanh": "D = gelu_tanh(acc + bias)",
+    "row and column scale": "in scale_a: f32[m], scale_b: f32[n]\nD = scale_a * (scale_b * acc)",
+    "transposed output": "out D: f32[n, m]\nD = silu(acc) + C",
+    "transposed input": "in T: f32[n, m]\nD = acc * T - 1",
+    "casts": "z = bf16(acc + bias)\nD = z + C",
+    "outputs": "out D, Z, E: f16[m, n]\nZ = acc + bias\nD = mish(Z)\nE = Z * 0.5",
+    "output apart from acc": "out D, E, F: f32[n, m]\nD = acc\nE = bias * 2\nF = C",
+    "constant output": "out D, E\nD = acc\nE = 0.5 + 0.25",
+    "numbers in every place": "D = min(max(acc, -0.5), 0.5) + 1 / (2 + abs(C)) + pow(2, C) + max(0.1, acc)",
+    "mixed limits": "D = clamp(acc, -1, abs(C))",
+    "scalars alone": "D = acc * sqrt(alpha * 2) + relu(beta)",
+    "parameters": "D = leaky_relu(acc, 0.2) + softplus(acc, beta=2) + hardtanh(C, -2, 2) + elu(acc)",
+    "default": "in gain: f32 = 1.5\nD = fma(gain, acc, C) ** 2",
+    "keywords of Python": "D = acc + lambda * class + torch",
+    "header": "gemm(A: f32[k, m], B: f32[n, k])\nD = acc + bias",
+}
+BATCHED = {
+    "residual": "D = relu(alpha*acc + beta*C) + residual",
+    "bias": "D = acc + bias",
+    "own batches": (
+        "in t: f32[l, m, n], r: f32[l, n], c: f32[l, m], s: f32[l], v: f32[m]\nD = acc * s + t * r - c * v"
+    ),
+    "permuted": "in t: f32[n, l, m]\nout D: f32[n, m], E: f32[m, l, n]\nD = acc + t\nE = acc * 2",
+    "transposed": "in t: f32[n, m]\nout D: f32[n, m]\nD = acc - t",
+}
+
+
+def make(text: str, *, dtype: str | None = "f32", l: int = 1, op: str = "gemm") -> Case:  # noqa: E741
+    program = Program(Source(text), op)
+    return Case("case", program, 12, 20, 28, l, None if program.dag.operands else dtype)
+
+
+def both(case: Case) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """What the straight-line function and the reference give, output by output."""
+    data = draw(case, CPU, seed=3)
+    function = straight_line(case.dag, case.scalars, batched=case.batched)
+    results = function(data.A, data.B, *data.tensors.values())
+    right = case.program.reference(data.A, data.B, **data.inputs)
+    one = isinstance(right, torch.Tensor)
+    return list(zip((results,) if one else results, (right,) if one else right, strict=True))
+
+
+def check(case: Case, limit: float) -> None:
+    for output, right in both(case):
+        assert output.shape == right.shape
+        assert output.dtype == right.dtype
+        assert output.is_contiguous()
+        assert relative_error(output, right.double()) <= limit
+
+
+@pytest.mark.parametrize("text", FORMULAS.values(), ids=FORMULAS)
+def test_straight_line_is_the_formula(text: str) -> None:
+    check(make(text), 5e-3 if "bf16(" in text else 2e-6 if "f16" not in text else 1e-3)
+
+
+@pytest.mark.parametrize("text", BATCHED.values(), ids=BATCHED)
+def test_straight_line_batched(text: str) -> None:
+    check(make(text, l=3), 2e-6)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+@pytest.mark.parametrize("text", ["D = gelu(acc + bias) * 2", FORMULAS["row and column scale"]])
+def test_straight_line_in_the_tensors_own_types(text: str, dtype: str) -> None:
+    check(make(text, dtype=dtype), 2e-2)
+
+
+def test_straight_line_of_linear() -> None:
+    case = make("D = relu(acc + bias)", op="linear")
+    assert "linear(a, b)" in straight_line(case.dag, {}).code
+    check(case, 2e-6)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_straight_line_of_every_function(name: str) -> None:
+    required = TABLE[name].required
+    case = make(f"D = {name}({', '.join(('abs(acc) + 1', 'abs(C) + 2', 'abs(R) + 4')[:required])})")
+    check(case, 1e-5)
+
+
+def test_the_code_is_what_a_user_writes() -> None:
+    case = make("D = leaky_relu(0.1 * bf16(acc) + 0.1 * bf16(C), 0.01)", dtype="bf16")
+    code = straight_line(case.dag, {}).code
+    assert "a @ b" in code
+    assert ".to(" not in code  # they are bf16 already
+    assert "0.1" in code
+    assert "leaky_relu" in code
+    assert "negative_slope = 0.01" in code
+
+
+def test_small_cases_keep_their_alignment() -> None:
+    case = Case("case", Program(Source("D = acc")), 4097, 1003, 4096)
+    small = case.small()
+    for size, wanted in ((small.m, 4097), (small.n, 1003), (small.k, 4096)):
+        assert 256 <= size < 384
+        assert math.gcd(size, 128) == math.gcd(wanted, 128)
+
+
+def test_a_linear_map_has_no_batch() -> None:
+    with pytest.raises(ArgumentError, match="no batch"):
+        make("D = acc", l=2, op="linear")
+
+
+def test_bytes_and_operations() -> None:
+    case = make("out D: f32[m, n]\nD = alpha * acc + bias + s[m]", dtype="bf16")
+    sizes = draw(case, CPU).bytes
+    assert sizes == {"A": 12 * 28 * 2, "B": 28 * 20 * 2, "bias": 40 * 2, "s": 24 * 2, "D": 12 * 20 * 4}
+    assert case.flops == 2 * 12 * 20 * 28
+
+
+def test_random_data_is_repeatable_and_random() -> None:
+    case = make("D = acc + C")
+    first, again, other = draw(case, CPU, 1), draw(case, CPU, 1), draw(case, CPU, 2)
+    assert torch.equal(first.A, again.A)
+    assert not torch.equal(first.A, other.A)
+    first.poison()
+    assert first.outputs["D"].isnan().all()
+
+
+# The suite
+
+
+def test_suite() -> None:
+    assert SUITES == ("gemm",)
+    cases = suite("gemm")
+    issue = [(case.m, case.n, case.k, case.bar) for case in cases[:3]]
+    assert issue == [(6304, 3072, 768, 0.70), (16384, 1024, 1024, 0.70), (4096, 14336, 4096, 1.0)]
+    assert len({case.name for case in cases}) == 6
+    assert all(str(case.dag.operands[0].dtype) == "bf16" for case in cases)
+    with pytest.raises(KeyError):
+        suite("nothing")
+
+
+def test_suite_formulas_are_right() -> None:
+    for case in {case.name: case for case in suite("gemm")}.values():
+        small = Case(case.name, case.program, 24, 16, 32, dtype="f32")
+        check(small, 2e-6)
+
+
+# The arithmetic
+
+
+def test_summary() -> None:
+    summary = summarise([4.0, 1.0, 3.0, 2.0, 100.0])
+    assert (summary.median, summary.low, summary.high, summary.samples) == (3.0, 2.0, 4.0, 5)
+    assert summary.spread == pytest.approx(2 / 3)
+    assert summarise([2.0]).spread == 0.0
+
+
+def result(**times: float) -> CaseResult:
+    case = Case("case", Program(Source("D = acc")), 1000, 1000, 1000, dtype="bf16", bar=0.7)
+    rows = [Row(name.replace("_", " "), summarise([time])) for name, time in times.items()]
+    rows.append(Row("max-autotune", failure="no triton"))
+    return CaseResult(case, tuple(rows), {"A": 2_000_000, "B": 2_000_000, "D": 2_000_000})
+
+
+def test_ratios() -> None:
+    measured = result(evt=0.5, evt_again=0.51, compile=1.0, mm=0.4)
+    assert measured.ratio("evt", "compile") == 0.5
+    assert measured.ratio("evt", "mm") == pytest.approx(1.25)
+    assert measured.ratio("max-autotune", "compile") is None
+    assert measured.ratio("evt", "eager") is None
+    assert measured.noise == pytest.approx(0.02)
+    assert measured.within_bar is True
+    assert measured.tflops == pytest.approx(4.0)  # 2e9 operations in 0.5 ms
+    assert measured.gbytes_per_s == pytest.approx(12.0)  # 6 MB in 0.5 ms
+    assert result(evt=0.8, compile=1.0).within_bar is False
+    assert result(evt=0.8).within_bar is None
+    assert result(compile=0.8).tflops is None
+
+
+def test_notes_name_the_bytes_and_the_bar() -> None:
+    text = "\n".join(notes(result(evt=0.8, evt_again=0.8, compile=1.0)))
+    assert "A 2.0 MB + B 2.0 MB + D 2.0 MB = 6.0 MB" in text
+    assert "0.800, missed" in text
+
+
+def test_relative_error() -> None:
+    right = torch.tensor([3.0, 4.0], dtype=torch.float64)
+    assert relative_error(torch.tensor([3.0, 4.5]), right) == pytest.approx(0.1)
+    assert relative_error(torch.tensor([3.0, math.nan]), right) == math.inf
+    assert relative_error(torch.zeros(2), torch.zeros(2, dtype=torch.float64)) == 0.0
+    assert relative_error(torch.ones(2), torch.zeros(2, dtype=torch.float64)) == math.inf
+
+
+def test_oracle_finds_data_with_an_answer() -> None:
+    assert (oracle(make("D = log(C) + acc"), CPU).data.tensors["C"] > 0).all()
+    assert (oracle(make("D = C + acc"), CPU).data.tensors["C"] < 0).any()
+    with pytest.raises(ArgumentError, match="NaN"):
+        oracle(make("D = acc * sqrt(-1 - C * C)"), CPU)
+
+
+# Timing, with clocks of our own
+
+
+def clock(calls: Sequence[Callable[[], object]]) -> list[float | None]:
+    for call in calls:
+        call()
+    return [1.0 + position for position in range(len(calls))]
+
+
+def test_rounds_run_every_version_in_shuffled_order() -> None:
+    seen: list[str] = []
+    calls = {name: (lambda name=name: seen.append(name)) for name in "abcd"}  # type: ignore[misc]
+    samples, discarded = interleave(calls, 20, clock, seed=5)
+    assert discarded == 0
+    assert {name: len(times) for name, times in samples.items()} == dict.fromkeys("abcd", 20)
+    rounds = [tuple(seen[start : start + 4]) for start in range(0, len(seen), 4)]
+    assert all(sorted(each) == list("abcd") for each in rounds)
+    assert len(set(rounds)) > 5
+    once = list(seen)
+    seen.clear()
+    interleave(calls, 20, clock, seed=5)
+    assert seen == once
+
+
+def test_samples_that_do_not_count_are_taken_again() -> None:
+    fails = iter([True, True] + [False] * 100)
+
+    def flaky(calls: Sequence[Callable[[], object]]) -> list[float | None]:
+        return [None if call() == "b" and next(fails) else 1.0 for call in calls]
+
+    samples, discarded = interleave({"a": lambda: "a", "b": lambda: "b"}, 3, flaky)
+    assert discarded == 2
+    assert {name: len(times) for name, times in samples.items()} == {"a": 3, "b": 3}
+
+
+def test_a_version_that_never_counts_does_not_hang() -> None:
+    samples, discarded = interleave({"a": lambda: None}, 2, lambda calls: [None] * len(calls))
+    assert samples == {"a": []}
+    assert discarded > 0
+
+
+def test_host_loop_never_fills_the_queue() -> None:
+    waiting = most = 0
+
+    def call() -> None:
+        nonlocal waiting, most
+        waiting += 1
+        most = max(most, waiting)
+
+    def synchronise() -> None:
+        nonlocal waiting
+        waiting = 0
+
+    samples = host_samples({"a": call, "b": call}, 3, synchronise)
+    assert {name: len(times) for name, times in samples.items()} == {"a": 3, "b": 3}
+    assert all(time > 0 for times in samples.values() for time in times)
+    assert most <= 201
+
+
+# Measuring a case: what a CUDA device does, the CPU does here, and the times are made up
+
+
+def test_measure() -> None:
+    case = make(FORMULAS["residual"])
+    measured = measure(case, ("eager", "mm"), clock, CPU, rounds=5)
+    assert [row.version for row in measured.rows] == ["evt", "evt again", "eager", "mm"]
+    assert all(row.time is not None and row.time.samples == 5 and not row.failure for row in measured.rows)
+    evt, eager = measured.row("evt"), measured.row("eager")
+    assert evt is not None
+    assert evt.error is not None
+    assert evt.error < 1e-5
+    assert eager is not None
+    assert eager.error is not None
+    assert eager.error < 1e-5
+    assert not measured.wrong
+
+
+def test_measure_several_outputs_and_batches() -> None:
+    case = make("out D, Z\nZ = acc + bias\nD = gelu(Z)", dtype="bf16", l=2)
+    measured = measure(case, ("eager", "mm"), clock, CPU, rounds=2)
+    assert all(not row.failure for row in measured.rows)
+
+
+def test_a_baseline_that_fails_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_triton(*args: object, **kwargs: object) -> object:
+        raise RuntimeError("\n  Cannot find a working triton installation.\nMore ...")
+
+    monkeypatch.setattr(torch, "compile", no_triton)
+    measured = measure(make("D = acc"), ("compile", "max-autotune", "mm"), clock, CPU, rounds=2)
+    for name in ("compile", "max-autotune"):
+        row = measured.row(name)
+        assert row is not None
+        assert row.time is None
+        assert row.failure == "RuntimeError: Cannot find a working triton installation."
+    assert measured.ratio("evt", "compile") is None
+    assert measured.ratio("evt", "mm") is not None
+
+
+def test_a_wrong_answer_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that leaves its last row unwritten."""
+
+    def half(self: Program, a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor, **inputs: object) -> None:
+        out[:-1] = (a @ b)[:-1]
+
+    monkeypatch.setattr(Program, "__call__", half)
+    measured = measure(make("D = acc"), ("mm",), clock, CPU, rounds=2)
+    row = measured.row("evt")
+    assert measured.wrong
+    assert row is not None
+    assert row.time is None
+    assert row.failure.startswith("wrong: relative error inf")
+    assert measured.row("evt again") is None
+    assert measured.ms("mm") is not None
+
+
+def test_a_program_that_no_kernel_takes_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object, **kwargs: object) -> object:
+        raise TargetError(Diagnostic("E0503", "no route is left"))
+
+    monkeypatch.setattr(Program, "__call__", refuse)
+    measured = measure(make("D = acc"), ("mm",), clock, CPU, rounds=2)
+    row = measured.row("evt")
+    assert row is not None
+    assert row.failure == "E0503: no route is left"
+    assert not measured.wrong
+
+
+def test_max_autotune_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    def compiled(function: Callable[..., object], **options: object) -> Callable[..., object]:
+        asked.append(options["mode"])
+        return function
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    case = make("D = acc + bias")
+    data = draw(case, CPU)
+    for name in ("compile", "max-autotune"):
+        assert torch.equal(baseline(name, case, data)(), data.A @ data.B + data.tensors["bias"])
+    assert asked == [None, "max-autotune-no-cudagraphs"]
+
+
+def test_baseline_names() -> None:
+    assert check_baselines(("mm", "eager", "mm")) == ("mm", "eager")
+    with pytest.raises(ArgumentError, match="did you mean `eager`"):
+        check_baselines(("eagre",))
+    assert _BASELINES == BASELINES
+
+
+# The report
+
+
+def test_json_is_whole(tmp_path: Path) -> None:
+    case = make("D = acc + bias", dtype="bf16")
+    measured = measure(case, ("eager", "mm"), clock, CPU, rounds=3)
+    host = HostResult(case, {"evt": summarise([3.0]), "mm out=": summarise([2.0])})
+    path = tmp_path / "bench.json"
+    write_json(path, to_json([measured], describe_machine(), host=host, settings={"rounds": 3}))
+    document = json.loads(path.read_text())
+    (only,) = document["cases"]
+    assert only["program"] == "D = acc + bias"
+    assert (only["m"], only["n"], only["k"], only["l"], only["dtype"]) == (12, 20, 28, 1, "bf16")
+    assert only["versions"]["mm"]["time"]["samples"] == 3
+    assert only["versions"]["evt"]["ratio_to_mm"] > 0
+    assert only["versions"]["evt"]["ratio_to_compile"] is None
+    assert only["bytes"]["bias"] == 40
+    assert document["host"]["ratios_to_mm_out"]["evt"] == 1.5
+    assert document["machine"]["versions"]["torch"] == torch.__version__
+    assert {"evt", "nvcc", "cutlass", "triton"} <= set(document["machine"]["versions"])
+    assert os.listdir(tmp_path) == ["bench.json"]
+
+
+def test_json_is_written_as_a_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "bench.json"
+    write_json(path, {"a": math.nan, "b": [1.5, math.inf]})
+    before = path.read_text()
+    assert json.loads(before) == {"a": None, "b": [1.5, None]}
+    mask = os.umask(0)
+    os.umask(mask)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~mask
+
+    def broken(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", broken)
+    with pytest.raises(OSError, match="No space"):
+        write_json(path, {"a": 1})
+    assert path.read_text() == before
+    assert os.listdir(tmp_path) == ["bench.json"]
+
+
+def test_report_prints_and_saves_as_it_goes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "bench.json"
+    report = Report(describe_machine(), {"rounds": 1}, path)
+    report.add(result(evt=0.5, evt_again=0.5, compile=1.0))
+    assert len(json.loads(path.read_text())["cases"]) == 1
+    report.add(result(evt=0.5))
+    report.add_host(
+        HostResult(
+            make("D = acc"), {"mm": summarise([2.0]), "mm out=": summarise([2.0]), "evt": summarise([3.0])}
+        )
+    )
+    document = json.loads(path.read_text())
+    assert len(document["cases"]) == 2
+    assert document["host"]["calls"]["evt"]["median_us"] == 3.0
+    text = capsys.readouterr().out
+    assert re.search(r"evt +0\.5000 +0\.0% +0\.500", text)
+    assert "failed: no triton" in text
+    assert re.search(r"evt +3\.00 +0\.0% +1\.50", text)
+
+
+def test_a_failure_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    case = Case("D = acc + b[n]", Program(Source("D = acc + b[n]")), 8, 8, 8)
+    report = Report(describe_machine(), {})
+    report.add(CaseResult(case, (Row("compile", failure="[red]is no colour[/red] here"),), {}))
+    text = capsys.readouterr().out
+    assert "D = acc + b[n]" in text
+    assert "failed: [red]is no colour[/red] here" in text
+
+
+# A GPU of our own: events that count, and a host that is too slow twice
+
+
+class FakeEvent:
+    now = 0.0
+    behind = 0
+
+    def __init__(self, enable_timing: bool) -> None:
+        assert enable_timing
+        self.at = 0.0
+
+    def record(self) -> None:
+        FakeEvent.now += 0.5
+        self.at = FakeEvent.now
+
+    def query(self) -> bool:
+        FakeEvent.behind -= 1
+        return FakeEvent.behind >= 0
+
+    def elapsed_time(self, end: FakeEvent) -> float:
+        return end.at - self.at
+
+
+@pytest.fixture
+def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The spins of a GPU that is not there."""
+    spins: list[int] = []
+    monkeypatch.setattr(FakeEvent, "now", 0.0)
+    monkeypatch.setattr(FakeEvent, "behind", 0)
+    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
+    monkeypatch.setattr(torch.cuda, "_sleep", spins.append)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda device: SimpleNamespace(L2_cache_size=1 << 10)
+    )
+    monkeypatch.setattr(evt.bench.clock, "_FLUSH_BYTES", 1 << 10)
+    monkeypatch.setattr(evt.bench.host, "_GROUP", 2)
+    monkeypatch.setattr(evt.bench.host, "_GROUPS", 1)
+    for module in (evt.bench, evt.bench.run, evt.bench.host):
+        monkeypatch.setattr(module, "require_gpu", lambda: CPU)
+    monkeypatch.setattr(evt.bench, "describe_machine", lambda device: describe_machine())
+    return spins
+
+
+def test_gpu_clock(fake_gpu: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    timer = GpuClock(CPU)
+    fake_gpu.clear()
+    called: list[str] = []
+    assert timer([lambda: called.append("a"), lambda: called.append("b")]) == [0.5, 0.5]
+    assert called == ["a", "b"]
+    spin = fake_gpu[0]
+    assert fake_gpu == [spin, spin]
+    monkeypatch.setattr(FakeEvent, "behind", 1)
+    assert timer([lambda: None, lambda: None]) == [None, 0.5]
+    timer([lambda: None])
+    assert fake_gpu[-1] == 2 * spin
+
+
+@pytest.mark.usefixtures("fake_gpu")
+def test_command_measures(tmp_path: Path) -> None:
+    path = tmp_path / "bench.json"
+    sizes = ["--m", "24", "--n", "16", "--k", "32", "--dtype", "f32"]
+    options = ["--baselines", "eager,mm", "--rounds", "3", "--json", str(path)]
+    outcome = CliRunner().invoke(main, ["bench", "D = gelu(acc + bias[n])", *sizes, *options])
+    assert outcome.exit_code == 0, outcome.output
+    assert "D = gelu(acc + bias[n]) (gemm f32, m=24, n=16, k=32)" in outcome.stdout
+    document = json.loads(path.read_text())
+    assert list(document["cases"][0]["versions"]) == ["evt", "evt again", "eager", "mm"]
+    assert document["settings"]["baselines"] == ["eager", "mm"]
+
+
+@pytest.mark.usefixtures("fake_gpu")
+def test_command_measures_the_host(tmp_path: Path) -> None:
+    path = tmp_path / "bench.json"
+    arguments = ["bench", "D = acc", "--host", "--m", "2", "--json", str(path)]
+    outcome = CliRunner().invoke(main, arguments)
+    assert outcome.exit_code == 0, outcome.output
+    assert list(json.loads(path.read_text())["host"]["calls"]) == ["evt", "evt out=", "mm", "mm out="]
+
+
+@pytest.mark.usefixtures("fake_gpu")
+def test_command_says_what_went_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ["bench", "D = acc", "--m", "8", "--baselines", "mm", "--rounds", "1"]
+    monkeypatch.setattr(Program, "__call__", lambda self, a, b, *, out: out.zero_())
+    outcome = CliRunner().invoke(main, arguments)
+    assert outcome.exit_code == 3
+    assert "failed: wrong: relative error" in outcome.stdout
+
+    def refuse(*args: object, **kwargs: object) -> object:
+        raise TargetError(Diagnostic("E0503", "no route is left"))
+
+    monkeypatch.setattr(Program, "__call__", refuse)
+    outcome = CliRunner().invoke(main, arguments)
+    assert outcome.exit_code == 1
+    assert "failed: E0503: no route is left" in outcome.stdout
+
+
+# Without a GPU, and the command line
+
+
+@no_gpu
+def test_without_a_gpu_nothing_is_timed() -> None:
+    with pytest.raises(LaunchError, match="E0801"):
+        bench([make("D = acc")])
+    with pytest.raises(LaunchError, match="E0801"):
+        bench_host(make("D = acc"))
+
+
+@no_gpu
+@pytest.mark.parametrize("arguments", [[], ["D = acc"], ["--suite", "gemm"], ["--host"]])
+def test_command_without_a_gpu(arguments: list[str]) -> None:
+    outcome = CliRunner().invoke(main, ["bench", *arguments])
+    assert outcome.exit_code == 1
+    assert "error[E0801]: no CUDA GPU to measure on" in outcome.stderr
+    assert not outcome.stdout
+
+
+def test_command_help_is_light() -> None:
+    code = (
+        "import sys; from evt.cli import main\n"
+        "try: main(['bench', '--help'])\n"
+        "except SystemExit: pass\n"
+        "print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "--suite [gemm]" in done.stdout
+    assert "eager,compile,max-autotune,mm" in done.stdout
+    assert done.stdout.endswith("False\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--baselines", "jax"], 2, "there is no baseline `jax`"),
+        (["--suite", "gemm", "--m", "8"], 2, "--suite brings its own"),
+        (["--suite", "gemm", "--host"], 2, "--suite brings its own"),
+        (["D = acc", "--op", "linear", "--l", "2"], 2, "--l is for gemm"),
+        (["D = acc", "--json", "/nonexistent/bench.json"], 2, "not a writable directory"),
+        (["D = acc", "--json", "/"], 2, "it is a directory"),
+        (["D = relo(acc)"], 1, "E0201"),
+        (["D = acc", "--dtype", "f17"], 1, "E0303"),
+    ],
+)
+def test_command_refuses(arguments: list[str], code: int, message: str) -> None:
+    outcome = CliRunner().invoke(main, ["bench", *arguments])
+    assert outcome.exit_code == code
+    assert message in outcome.stderr

@@ -1,0 +1,152 @@
+"""The house is in order: light to import, rooms in one direction, the same output every time."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import os
+import pkgutil
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import evt
+
+ROOT = Path(__file__).parents[2]
+MODULES = sorted(path for path in (ROOT / "evt").rglob("*.py") if path.parent.name != "__pycache__")
+LONGEST = 450
+#: Rooms and single modules; each may import those before it, and itself. ``TYPE_CHECKING`` imports are free.
+ORDER = (
+    *("version", "resources", "diagnostics", "errors"),
+    *("language", "functions", "ir", "optimise", "plan", "emission"),
+    *("explain", "draw", "reference", "build", "runtime", "program", "bench", "cli", "__main__"),
+)
+#: Three outputs and shared values, and the formula of the README.
+PROGRAMS = (
+    "out D, E: f32[m, n], F; z = alpha*acc + bias; E = tanh(z); F = z*E + C; D = F*residual + E*z",
+    "D = relu(alpha*acc + beta*C) + residual",
+)
+EMIT = f"""
+import evt
+for program in {PROGRAMS!r}:
+    for arch in ("sm80", "sm90"):
+        print(evt.emit(program, arch=arch))
+"""
+
+
+@pytest.fixture(params=MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def module(request: pytest.FixtureRequest) -> Path:
+    path: Path = request.param
+    return path
+
+
+def python(code: str, **environment: str) -> str:
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, cwd=ROOT, env={**os.environ, **environment}
+    )
+    return done.stdout
+
+
+def test_import_is_light() -> None:
+    heavy = ("torch", "numpy", "lark", "networkx", "jinja2", "rich", "click")
+    code = f"import sys, evt; print([name for name in {heavy!r} if name in sys.modules])"
+    assert python(code) == "[]\n"
+
+
+def test_the_way_to_cxx_is_light() -> None:
+    heavy = ("torch", "numpy", "rich", "evt.build", "evt.runtime", "evt.reference")
+    code = f"import sys, evt; evt.emit('D = acc'); print([name for name in {heavy!r} if name in sys.modules])"
+    assert python(code) == "[]\n"
+
+
+def test_every_module_says_what_it_is(module: Path) -> None:
+    assert ast.get_docstring(ast.parse(module.read_text(encoding="utf-8")))
+
+
+def test_no_module_is_long(module: Path) -> None:
+    assert len(module.read_text(encoding="utf-8").splitlines()) <= LONGEST
+
+
+def test_imports_point_one_way(module: Path) -> None:
+    parts = module.relative_to(ROOT / "evt").with_suffix("").parts
+    if parts == ("__init__",):
+        return  # the front of the package imports on demand
+    room = parts[0]
+    allowed = set(ORDER[: ORDER.index(room) + 1])
+    if room in ("bench", "cli"):
+        allowed.add("")  # they use `evt` as a user does
+    tree = ast.parse(module.read_text(encoding="utf-8"))
+    assert {name for name in imported_rooms(tree) if name not in allowed} == set()
+
+
+def imported_rooms(tree: ast.AST) -> Iterator[str]:
+    """The rooms that a module imports at run time; "" for the package itself."""
+    names = set(ORDER)
+    stack: list[ast.AST] = [tree]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            stack.extend(node.orelse)
+            continue
+        stack.extend(ast.iter_child_nodes(node))
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                package, _, rest = alias.name.partition(".")
+                if package == "evt":
+                    yield rest.partition(".")[0]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: imports are absolute"
+            if node.module == "evt":
+                yield from (alias.name if alias.name in names else "" for alias in node.names)
+            elif (node.module or "").startswith("evt."):
+                yield (node.module or "").split(".")[1]
+
+
+def test_the_check_of_imports_sees() -> None:
+    code = """
+import evt.build.cache
+from evt import cli, gemm
+if TYPE_CHECKING:
+    from evt.program import Program
+def f():
+    from evt.runtime.call import Caller
+"""
+    assert set(imported_rooms(ast.parse(code))) == {"build", "cli", "", "runtime"}
+
+
+def test_every_room_has_its_place() -> None:
+    rooms = {path.relative_to(ROOT / "evt").with_suffix("").parts[0] for path in MODULES}
+    assert rooms - {"__init__"} <= set(ORDER)
+
+
+def test_public_names_are_sorted_and_there(module: Path) -> None:
+    for node in ast.parse(module.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            names: list[str] = ast.literal_eval(node.value)
+            # as ruff's RUF022 has it: CONSTANTS, then Classes, then the rest
+            assert names == sorted(names, key=lambda each: (not each.isupper(), not each[0].isupper(), each))
+
+
+def test_what_is_promised_is_there() -> None:
+    for found in pkgutil.walk_packages(evt.__path__, "evt."):
+        if found.name.endswith("__main__"):
+            continue
+        imported = importlib.import_module(found.name)
+        for each in getattr(imported, "__all__", ()):
+            assert hasattr(imported, each), f"{found.name}.{each}"
+
+
+def test_changelog_knows_this_version() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.search(rf"^## \[?{re.escape(evt.__version__)}\]? - \d{{4}}-\d\d-\d\d$", text, re.MULTILINE)
+
+
+def test_output_does_not_depend_on_the_hash_seed() -> None:
+    texts = {python(EMIT, PYTHONHASHSEED=str(seed)) for seed in range(20)}
+    assert len(texts) == 1
+    assert texts.pop().count("evt_run(") >= 2 * len(PROGRAMS)

@@ -1,0 +1,116 @@
+"""What the README says is true: its examples run, its tables are complete."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from evt.diagnostics import CODES
+from evt.functions import TABLE
+from evt.plan import TARGETS
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def example(language: str) -> str:
+    """The code block under the comment that announces it."""
+    marker = f"<!-- {language} example: run by tests/pure/test_readme.py -->\n```{language}\n"
+    return README.split(marker)[1].split("```")[0]
+
+
+def section(title: str) -> str:
+    return README.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def commands() -> list[str]:
+    return [line.removeprefix("$ ") for line in example("console").splitlines()]
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONWARNINGS": "error"}
+    return subprocess.run(
+        [sys.executable, *words], capture_output=True, encoding="utf-8", cwd=ROOT, env=environment
+    )
+
+
+def test_the_python_example_runs() -> None:
+    done = run("-c", example("python"))
+    assert done.returncode == 0, done.stderr
+    assert "<evt.Program gemm: alpha, beta, C, residual -> D>" in done.stdout
+    assert len([line for line in example("python").splitlines() if line]) <= 20
+
+
+@pytest.mark.parametrize("command", commands())
+def test_the_commands_run(command: str) -> None:
+    name, *words = shlex.split(command)
+    assert name == "evt"
+    done = run("-m", "evt", *words)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+def test_every_command_is_named() -> None:
+    from evt.cli.entry import COMMANDS
+
+    assert [command for command in COMMANDS if f"evt {command}" not in README] == []
+    assert set(re.findall(r"`evt ([a-z]+)", README)) <= set(COMMANDS)
+
+
+def test_the_table_of_rooms_is_complete() -> None:
+    rooms = {f"evt/{path.parent.name}" for path in (ROOT / "evt").glob("*/__init__.py")}
+    assert set(re.findall(r"^\| `(evt/\w+)` \|", section("How it works"), re.MULTILINE)) == rooms
+    for name in re.findall(r"`(\w+/)`", section("How it works")):
+        assert (ROOT / name).is_dir()
+
+
+def test_the_table_of_functions_is_complete() -> None:
+    table = README.split("<!-- functions:")[1].split("<!-- end of functions -->")[0]
+    assert re.findall(r"`([^`]+\))`", table) == [str(row) for row in TABLE.values()]
+
+
+def test_the_table_of_targets_is_complete() -> None:
+    rows = "".join(re.findall(r"^\| (`sm.*?) \|", section("Install"), re.MULTILINE))
+    named = set(re.findall(r"sm\d+", rows))
+    assert named == {target.name for target in TARGETS.values() if target.supported}
+    assert set(re.findall(r"`(sm\d+)`", README)) == set(TARGETS)
+
+
+def test_its_codes_and_files_exist() -> None:
+    assert set(re.findall(r"E\d{4}", README)) <= set(CODES)
+    for name in re.findall(r"samples/\w+\.evt|tests/\w+(?:/\w+\.py)?|CHANGELOG\.md|evt/\w+\.py", README):
+        assert (ROOT / name).exists(), name
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "D = acc; s = sum[n](acc)",
+        "D = acc < 1",
+        "D = where(acc, acc, 0)",
+        "def f(x) = x; D = f(acc)",
+        "D = gelu'(acc)",
+        "D = acc * s[m?]",
+        "A = relu(A); D = acc",
+        "conv2d(A: f16[m, k], B: f16[n, k]); D = acc",
+        "gemm(A: e4m3[m, k], B: e4m3[n, k]); D = acc",
+        "out D: i32[m, n]; D = acc",
+        "out D: f64[m, n]; D = acc",
+        "gemm(A: f16[m, k], B: bf16[n, k]); D = acc",
+    ],
+)
+def test_what_is_not_supported_yet_is_refused(program: str) -> None:
+    done = run("-m", "evt", "check", program)
+    assert done.returncode == 1
+    assert "error[E0901]" in done.stderr
+
+
+def test_the_language_example_is_a_program() -> None:
+    (text,) = re.findall(r"```\n# comment.*?\n(gemm.*?)```", section("The language"), re.DOTALL)
+    assert run("-m", "evt", "check", text).returncode == 0
