@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json as json_format
 import os
-import secrets
-import shutil
 import stat
 import sys
 from collections.abc import Callable, Iterable
@@ -152,12 +150,12 @@ def _is_plain(path: str) -> bool:
 
 
 def _replace(path: str, data: bytes, mode: int) -> None:
-    temporary = os.path.join(os.path.dirname(path), f".evt-{secrets.token_hex(8)}")
+    temporary = os.path.join(os.path.dirname(path), f".evt-{os.urandom(8).hex()}")
     try:
         with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             file.write(data)
         if os.path.exists(path):
-            shutil.copymode(path, temporary)
+            os.chmod(temporary, stat.S_IMODE(os.stat(path).st_mode))
         os.replace(temporary, path)
     except BaseException:
         if os.path.exists(temporary):

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 import evt  # noqa: E402
 from evt.build import build  # noqa: E402
 from evt.runtime.arguments import bind  # noqa: E402
-from evt.runtime.call import device_target, kernel_sources, plan_kernels  # noqa: E402
+from evt.runtime.kernels import device_target, kernel_sources, plan_kernels  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -172,10 +172,10 @@ def test_layouts(family, dtype, a_major, b_major, c_major, d_major, record):
 def test_no_new_shape_recompiles(monkeypatch):
     op = evt.gemm(FORMULAS["relu-residual"])
     built = []
-    import evt.runtime.call as call
+    import evt.runtime.kernels as kernels_module
 
-    real = call.build
-    monkeypatch.setattr(call, "build", lambda sources: built.append(len(sources)) or real(sources))
+    real = kernels_module.build
+    monkeypatch.setattr(kernels_module, "build", lambda sources: built.append(len(sources)) or real(sources))
     for m, n, k in ((128, 128, 64), (136, 264, 72), (3000, 512, 256), (8, 8, 8), (1, 8, 8), (40000, 128, 64)):
         a = torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
         b = torch.randn(k, n, device="cuda", dtype=torch.bfloat16)

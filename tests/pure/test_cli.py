@@ -568,6 +568,11 @@ def test_explain_a_program() -> None:
     assert found == {"ok": True, **evt.gemm(FORMULA).explain().to_json()}
 
 
+@pytest.mark.parametrize("code", CODES)
+def test_explain_every_code(code: str) -> None:
+    assert ok("explain", code).startswith(f"# {code}: ")
+
+
 @pytest.fixture
 def _page(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("evt.diagnostics.page", lambda code: f"# {code}\n\nA *page*.\n")

@@ -14,6 +14,8 @@ from evt.ir.lower.words import GREEK, NOT_FINITE, PLANNED_FUNCTIONS, read_modes
 from evt.ir.node import Input, Output
 from evt.language import tree as syntax
 
+#: Names that mean something without being declared.
+_CUSTOMARY = frozenset({"bias", *GREEK})
 _NOT_ACC = frozenset({"Acc", "ACC", "ac", "accum", "accumulator", "aac", "accc"})
 
 
@@ -52,7 +54,7 @@ class Names:
 
     def resolve_inputs(self) -> None:
         """Every name that is read and not assigned is an input; declared ones must be read."""
-        known = Misspellings((*self.declared, *self.assigns, "bias", *GREEK))
+        known = Misspellings((*self.declared, *self.assigns, *sorted(_CUSTOMARY)))
         for name, uses in self.uses.items():
             if name in self.assigns:
                 for use in uses:
@@ -118,7 +120,9 @@ class Names:
             self.report("E0108", f"`{name}` is a function", use.span, "not a value", f"call it: `{name}(x)`")
         elif name in _NOT_ACC and "acc" not in self.uses:
             self.unknown_name(name, use, "acc")
-        elif all(each.subscript is None for each in uses) and (guess := known.find(name)):
+        elif name in _CUSTOMARY or any(each.subscript is not None for each in uses):
+            return True
+        elif guess := known.find(name):
             self.unknown_name(name, use, guess)
         else:
             return True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from evt.diagnostics import Span
 from evt.functions import lookup as find_function
 from evt.ir.dtype import BY_NAME, DType
@@ -21,8 +23,8 @@ _PLANNED_OPERATIONS = (
 class Statements:
     """The statements of a program by kind, each name once. Uses are not looked at yet.
 
-    ``declared`` and ``outs`` are what is written about inputs and outputs, ``subscripted`` the inputs that
-    are declared with a subscript, ``defined`` the functions of ``def`` statements.
+    ``declared`` and ``outs`` are what is written about inputs and outputs, ``subscripted`` those that are
+    declared with a subscript, ``defined`` the functions of ``def`` statements.
     """
 
     def __init__(self, tree: syntax.Tree, report: Report) -> None:
@@ -58,6 +60,9 @@ class Statements:
                 case syntax.Assign():
                     first_assign = first_assign or statement.span
                     self.collect_assign(statement)
+        for name, statement in self.assigns.items():
+            if statement.subscript is not None:
+                self.read_subscript(name, statement, statement.subscript)
 
     def collect_assign(self, statement: syntax.Assign) -> None:
         name, span = statement.target.text, statement.target.span
@@ -83,15 +88,27 @@ class Statements:
                 "declare it with `out` instead",
             )
         elif self.usable(statement.target):
-            if statement.subscript is not None and name not in self.outs:
-                modes = read_modes(self.report, statement.subscript)
-                if modes is not None:
-                    self.outs[name] = Output(name, None, modes, "l" not in modes, span)
-            elif statement.subscript is not None:
-                self.report(
-                    "E0302", f"`{name}` has its subscript in the `out` statement", statement.subscript.span
-                )
             self.assigns[name] = statement
+
+    def read_subscript(self, name: str, statement: syntax.Assign, subscript: syntax.Subscript) -> None:
+        """The subscript of an assignment; an `out` statement may have the same, or leave it to this one."""
+        modes = read_modes(self.report, subscript)
+        declared = self.outs.get(name)
+        if modes is None:
+            return
+        if declared is None:
+            self.outs[name] = Output(name, None, modes, "l" not in modes, statement.target.span)
+        elif name not in self.subscripted:
+            self.outs[name] = replace(declared, modes=modes, batchable="l" not in modes)
+        elif modes != declared.modes:
+            written = ", ".join(declared.modes)
+            self.report(
+                "E0302",
+                f"`{name}` is [{written}], not [{', '.join(modes)}]",
+                subscript.span,
+                f"declared as [{written}]",
+                "write the subscript once, in the `out` statement",
+            )
 
     def usable(self, identifier: syntax.Identifier) -> bool:
         """Whether the user may give this name to something."""
@@ -162,7 +179,13 @@ class Statements:
             )
             return
         if name in ("acc", "A", "B"):
-            self.report("E0406", f"`{name}` cannot be an output", span)
+            self.report(
+                "E0406",
+                f"`{name}` cannot be an output",
+                span,
+                "",
+                f"store it under another name: `D = {name}`",
+            )
             return
         if declaration.default is not None:
             self.report(
@@ -176,6 +199,8 @@ class Statements:
         modes = read_modes(self.report, declaration.subscript) if declaration.subscript else ("m", "n")
         if modes is not None and self.usable(declaration.name):
             self.outs[name] = Output(name, dtype, modes, "l" not in modes, span)
+            if declaration.subscript is not None:
+                self.subscripted.add(name)
 
     def operands(self) -> tuple[Operand, ...]:
         """The operands that the header declares; none without a header."""

@@ -1,0 +1,78 @@
+"""The kernels behind a call: planned, built and loaded once for a signature."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from evt.build import KernelSource, build
+from evt.diagnostics import Diagnostic
+from evt.emission import emit
+from evt.errors import LaunchError
+from evt.optimise import optimise
+from evt.plan import Plan, Problem, Target, choose_route, default_configs, find_config, find_target, plan
+from evt.plan.config import best_config
+from evt.runtime.arguments import Bound
+from evt.runtime.library import Library, load_library
+
+if TYPE_CHECKING:
+    from evt.program import Program
+
+#: The most batches of a 2.x kernel: they are the grid's third dimension.
+_MAX_GRID_Z = 65535
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """The kernels of one signature: a plan and a library for each configuration."""
+
+    plans: tuple[Plan, ...]
+    libraries: tuple[Library, ...]
+
+    def best(self, sizes: Mapping[str, int], multiprocessors: int) -> tuple[Plan, Library]:
+        """The kernel for a problem's extents, by mode."""
+        general = self.plans[0]
+        rows, columns = sizes[general.rows], sizes[general.columns]
+        choice = best_config(tuple(p.config for p in self.plans), rows, columns, sizes["l"], multiprocessors)
+        return self.plans[choice], self.libraries[choice]
+
+
+def make_kernels(program: Program, bound: Bound, target: Target) -> Kernels:
+    """Plan, build and load. Raises TargetError, BuildError, LaunchError."""
+    plans = plan_kernels(program, bound, target)
+    paths = build(kernel_sources(plans))
+    return Kernels(plans, tuple(map(load_library, paths, plans)))
+
+
+def plan_kernels(program: Program, bound: Bound, target: Target) -> tuple[Plan, ...]:
+    """The plans of all configurations that serve a bound call. Raises TargetError, LaunchError (E0804)."""
+    problem = Problem(optimise(bound.dag), bound.signature, target)
+    route = choose_route(problem, program.route)
+    if route.family == "2x" and bound.sizes["l"] > _MAX_GRID_Z:
+        raise LaunchError(
+            Diagnostic(
+                "E0804",
+                f"{bound.sizes['l']} batches: the route {route.name} takes at most {_MAX_GRID_Z}",
+                help="align A, B and D to 16 bytes for the route evt-3x, or split the batch",
+            )
+        )
+    configs = default_configs(problem, route)
+    if program.config is not None:
+        configs = (find_config(problem, route, program.config),)
+    return tuple(
+        plan(problem.dag, problem.signature, target, route=route.name, config=config) for config in configs
+    )
+
+
+def kernel_sources(plans: Iterable[Plan]) -> list[KernelSource]:
+    """What evt.build makes libraries of."""
+    return [KernelSource(emit(each), each.target.gencode) for each in plans]
+
+
+def device_target(index: int) -> Target:
+    """The target of a CUDA device. Raises TargetError for one that evt does not know."""
+    major, minor = torch.cuda.get_device_capability(index)
+    return find_target(f"sm{major}{minor}")

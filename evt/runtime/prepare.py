@@ -1,0 +1,140 @@
+"""From a checked call to a launch that only lacks addresses and numbers: ``prepare(...) -> Prepared``."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any
+
+import torch
+
+from evt.ir import Dag, Output
+from evt.runtime.arguments import Bound
+from evt.runtime.kernels import Kernels
+from evt.runtime.library import launch_failure
+
+# The public functions check for initialisation on every call, which a CUDA tensor has already proven.
+_raw_stream: Callable[[int], int] = getattr(
+    torch._C, "_cuda_getCurrentRawStream", lambda index: torch.cuda.current_stream(index).cuda_stream
+)
+_current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A launch that only lacks addresses and numbers.
+
+    A call's *slots* are the addresses of the tensors that it was given (A, B, inputs, buffers), its numbers,
+    ``constants`` for what it was not given, and the addresses of fresh outputs. ``pick`` takes the leading members
+    of evt_arguments from the slots, ``pack`` makes these bytes, and ``sizes`` are the bytes of the rest.
+    ``allocations`` are (position among the outputs, shape, dtype) of fresh outputs. ``spans`` are the bytes of each
+    given tensor, and ``in_place`` the (buffer, input) slots that may be the same memory.
+    """
+
+    run: Callable[[bytes, int, int], int]
+    length: int
+    device: int
+    pick: Callable[[Sequence[Any]], tuple[Any, ...]]
+    pack: Callable[..., bytes]
+    sizes: bytes
+    constants: tuple[float, ...]
+    allocations: tuple[tuple[int, tuple[int, ...], torch.dtype], ...]
+    spans: tuple[int, ...]
+    in_place: frozenset[tuple[int, int]]
+
+    def launch(self, slots: Sequence[Any]) -> None:
+        """Launch on the current stream. Raises LaunchError."""
+        arguments = self.pack(*self.pick(slots)) + self.sizes
+        index = self.device
+        if _current_device() == index:
+            code = self.run(arguments, self.length, _raw_stream(index))
+        else:
+            with torch.cuda.device(index):
+                code = self.run(arguments, self.length, _raw_stream(index))
+        if code:
+            raise launch_failure(code)
+
+
+def prepare(
+    dag: Dag,
+    bound: Bound,
+    kernels: Kernels,
+    tensors: Sequence[tuple[str, torch.Tensor]],
+    numbers: Sequence[str],
+    buffers: Iterable[str],
+) -> Prepared:
+    """Fill in all that a call's metadata decides.
+
+    ``tensors`` and ``numbers`` are what the call gives, in the order of its slots; ``buffers`` are the outputs among
+    the tensors.
+    """
+    device = bound.device.index if bound.device.index is not None else torch.cuda.current_device()
+    multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
+    chosen, library = kernels.best(bound.sizes, multiprocessors)
+
+    fresh = [output for output in bound.dag.outputs if output.name not in buffers]
+    constants = [0.0, *(value.default or 0.0 for value in dag.inputs)]
+    null = len(tensors) + len(numbers)
+    pointers = {name: slot for slot, (name, _) in enumerate(tensors)}
+    pointers |= {output.name: null + len(constants) + index for index, output in enumerate(fresh)}
+    values = {value.name: null + 1 + index for index, value in enumerate(dag.inputs)}
+    values |= {name: len(tensors) + index for index, name in enumerate(numbers)}
+
+    picked: list[int] = []
+    sizes: list[int] = []
+    for member in chosen.fields:
+        if member.kind == "pointer":
+            picked.append(pointers.get(member.tensor, null))
+        elif member.kind == "number":
+            picked.append(values[member.tensor])
+        elif member.tensor:
+            sizes.append(bound.tensors[member.tensor].strides.get(member.role, 0) if member.tensor in bound.tensors else 0)
+        else:
+            sizes.append(bound.sizes.get(member.role, 0))  # 0: a scheduler setting that the launcher chooses
+    leading, rest = library.form[: len(picked)], library.form[len(picked) :]
+    positions = {output.name: position for position, output in enumerate(bound.dag.outputs)}
+    return Prepared(
+        library.run,
+        8 * len(chosen.fields),
+        device,
+        itemgetter(*picked),
+        struct.Struct(f"={leading}").pack,
+        struct.pack(f"={rest}", *sizes),
+        tuple([0, *constants[1:]]),
+        tuple((positions[output.name], bound.output_shape(output), _torch_dtype(output)) for output in fresh),
+        tuple(_span(tensor) for _, tensor in tensors),
+        frozenset((pointers[buffer], pointers[name]) for buffer, name in _in_place(bound, buffers)),
+    )
+
+
+def _torch_dtype(output: Output) -> torch.dtype:
+    assert output.dtype is not None
+    dtype: torch.dtype = getattr(torch, output.dtype.torch)
+    return dtype
+
+
+def _span(tensor: torch.Tensor) -> int:
+    """Bytes from a tensor's first element to the end of its last."""
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return (last + 1) * tensor.element_size()
+
+
+def _in_place(bound: Bound, buffers: Iterable[str]) -> list[tuple[str, str]]:
+    """(buffer, input) pairs that may be the same memory: every element is read before it is written.
+
+    That holds for an input of the buffer's own modes, strides and width, read once per batch.
+    """
+    pairs = []
+    for buffer in buffers:
+        output, written = bound.dag.output[buffer], bound.tensors[buffer]
+        for value in bound.dag.inputs:
+            read = bound.tensors.get(value.name)
+            if read is None or not value.is_tile or read.layout.batch == "shared":
+                continue
+            assert output.dtype is not None
+            assert value.dtype is not None
+            if value.dtype.bits == output.dtype.bits and read.strides == written.strides:
+                pairs.append((buffer, value.name))
+    return pairs

@@ -1,0 +1,445 @@
+"""Tree to graph: names, statements and calls."""
+
+from __future__ import annotations
+
+import pytest
+
+from evt.diagnostics import Diagnostic
+from evt.errors import ProgramError
+from evt.functions import FUNCTIONS, TABLE
+from evt.ir import Const, Dag, Input, Output, lower, verify
+from evt.ir.dtype import BY_NAME, STORAGE
+from evt.ir.lower.words import GREEK
+from evt.language import parse
+
+F32 = BY_NAME["f32"]
+
+
+def dag(text: str, operation: str = "gemm") -> Dag:
+    lowered = lower(parse(text), operation)
+    verify(lowered)
+    return lowered
+
+
+def nodes(text: str) -> list[str]:
+    """The lines of the graph's nodes."""
+    return [line for line in str(dag(text)).splitlines() if line.startswith("%")]
+
+
+def mistakes(text: str) -> list[Diagnostic]:
+    with pytest.raises(ProgramError) as caught:
+        dag(text)
+    return list(caught.value.diagnostics)
+
+
+def marked(text: str) -> list[tuple[str, str]]:
+    """Each mistake's code and the text that it points at."""
+    return [(each.code, text[each.span.start : each.span.end]) for each in mistakes(text) if each.span]
+
+
+def inputs(text: str) -> dict[str, tuple[str, ...]]:
+    return {each.name: each.modes for each in dag(text).inputs}
+
+
+# Nodes
+
+
+def test_an_expression() -> None:
+    assert nodes("D = relu(alpha * acc + C) - 1") == [
+        "%0 = load alpha",
+        "%1 = acc",
+        "%2 = mul %0 %1",
+        "%3 = load C",
+        "%4 = add %2 %3",
+        "%5 = relu %4",
+        "%6 = const 0x1.0000000000000p+0",
+        "%7 = sub %5 %6",
+        "%8 = store D %7",
+    ]
+
+
+def test_equal_subexpressions_are_one_node() -> None:
+    assert nodes("z = acc + C; D = (acc + C) * z") == [
+        *("%0 = acc", "%1 = load C", "%2 = add %0 %1", "%3 = mul %2 %2", "%4 = store D %3"),
+    ]
+
+
+def test_statements_stand_in_any_order() -> None:
+    assert nodes("D = relu(y); y = z * 2; z = acc + C") == nodes("z = acc + C; y = z * 2; D = relu(y)")
+
+
+def test_a_program_is_pruned_of_nothing_that_is_read() -> None:
+    text = "out D; y = acc + C; D = y"
+    assert nodes(text) == ["%0 = acc", "%1 = load C", "%2 = add %0 %1", "%3 = store D %2"]
+
+
+@pytest.mark.parametrize(
+    ("literal", "value"),
+    [
+        *[
+            ("1", 1.0),
+            ("0.1", 0.10000000149011612),
+            (".5", 0.5),
+            ("5.", 5.0),
+            ("1e3", 1000.0),
+            ("0e999", 0.0),
+        ],
+        *[("16777217", 16777216.0), ("3.4028235e38", 3.4028234663852886e38), ("1.5e-45", 2**-149)],
+    ],
+)
+def test_constants_are_f32(literal: str, value: float) -> None:
+    lowered = dag(f"D = acc * {literal}")
+    (constant,) = [op for op in map(lowered.__getitem__, range(len(lowered))) if isinstance(op, Const)]
+    assert constant.value == value
+
+
+def test_a_sign_is_part_of_a_constant() -> None:
+    assert nodes("D = acc * -2")[1] == "%1 = const -0x1.0000000000000p+1"
+    assert nodes("D = acc + -0.0")[1] == "%1 = const -0x0.0p+0"
+    assert nodes("D = acc * -2 ** 2")[-2:] == ["%4 = mul %0 %3", "%5 = store D %4"]  # -(2 ** 2)
+
+
+@pytest.mark.parametrize("literal", ["1e39", "1e999", "3.5e38", "1e-46", "1e-999", "0.1e-99999"])
+def test_constants_that_f32_does_not_have(literal: str) -> None:
+    assert marked(f"D = acc * {literal}") == [("E0107", literal)]
+    assert marked(f"in a = -{literal}; D = acc * a") == [("E0107", f"-{literal}")]
+
+
+@pytest.mark.parametrize("name", ["nan", "inf", "NaN", "INF", "infinity"])
+def test_not_finite(name: str) -> None:
+    assert marked(f"D = acc + {name}") == [("E0107", name)]
+    assert marked(f"{name} = acc; D = {name} + 1")[0] == ("E0107", name)
+    assert marked(f"in a = {name}; D = acc * a") == [("E0107", name)]
+
+
+# Calls
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_every_function_can_be_called(name: str) -> None:
+    row = TABLE[name]
+    arguments = ", ".join(["acc"] * row.required)
+    line = nodes(f"D = {name}({arguments})")[-2]
+    assert line.split(" = ")[1].startswith(f"{name} %0")
+    assert line.count("%") - 1 == len(row.parameters)
+    by_keyword = ", ".join(f"{p.name}=acc" for p in row.parameters if p.default is None)
+    assert nodes(f"D = {name}({by_keyword})") == nodes(f"D = {name}({arguments})")
+    too_many = ", ".join(["acc"] * (len(row.parameters) + 1))
+    assert marked(f"D = {name}({too_many})") == [("E0203", f"{name}({too_many})")]
+    assert marked(f"D = {name}()") == [("E0203", f"{name}()")]
+
+
+@pytest.mark.parametrize("name", sorted(set(FUNCTIONS) - set(TABLE)))
+def test_aliases(name: str) -> None:
+    (row,) = [row for row in TABLE.values() if name in row.aliases]
+    arguments = ", ".join(["acc"] * row.required)
+    assert nodes(f"D = {name}({arguments})") == nodes(f"D = {row.name}({arguments})")
+
+
+def test_operators_are_functions() -> None:
+    assert nodes("D = -(acc + C) * acc / C - acc") == nodes(
+        "D = sub(div(mul(neg(add(acc, C)), acc), C), acc)"
+    )
+    assert nodes("D = acc ** 3") == nodes("D = pow(acc, 3)")
+
+
+def test_defaults_and_keywords() -> None:
+    full = nodes("D = softplus(acc, 2, 20)")
+    assert nodes("D = softplus(acc, beta=2)") == full
+    assert nodes("D = softplus(threshold=20, beta=2, x=acc)")[-1:] == full[-1:]
+
+
+@pytest.mark.parametrize(
+    ("call", "code", "at", "help_"),
+    [
+        ("clamp(acc, 1)", "E0203", "clamp(acc, 1)", "clamp(x, min, max)"),
+        ("leaky_relu(acc, slope=1)", "E0204", "slope", "negative_slope"),
+        ("leaky_relu(acc, negative_slop=1)", "E0204", "negative_slop", "did you mean `negative_slope`?"),
+        ("relu(x=acc, x=acc)", "E0204", "x", ""),
+        ("relu(acc, x=acc)", "E0204", "x", ""),
+        ("clamp(acc, min=0, 6)", "E0204", "6", "clamp(x, min, max)"),
+        ("clamp(min=0, acc, 6)", "E0204", "acc", ""),
+        ("acc ** alpha", "E0205", "alpha", "pow(x, y)"),
+        ("acc ** (2 * acc)", "E0205", "2 * acc", ""),
+        ("geluu(acc)", "E0201", "geluu", "did you mean `gelu`?"),
+        ("Relu(acc)", "E0201", "Relu", "did you mean `relu`?"),
+        ("frobnicate(acc)", "E0201", "frobnicate", "evt explain E0201"),
+        ("acc(2)", "E0201", "acc", "`acc * (...)`"),
+        ("C(2) + acc + C", "E0201", "C", "`C * (...)`"),
+        ("relu[n](acc)", "E0201", "[n]", "sum, max, min"),
+        ("f16(acc, C)", "E0203", "f16(acc, C)", "f16(x)"),
+        ("f16()", "E0203", "f16()", "f16(x)"),
+        ("f16(x=acc)", "E0203", "f16(x=acc)", "f16(x)"),
+        ("acc + relu", "E0108", "relu", "relu(x)"),
+        ("acc + f16", "E0108", "f16", "f16(x)"),
+    ],
+)
+def test_a_wrong_call(call: str, code: str, at: str, help_: str) -> None:
+    text = f"D = {call}"
+    assert (code, at) in marked(text)
+    assert any(help_ in each.help for each in mistakes(text))
+
+
+def test_constant_exponents_may_be_names() -> None:
+    assert nodes("k = 1 + 1; D = acc ** k")[-1] == "%4 = store D %3"
+
+
+@pytest.mark.parametrize("name", sorted(BY_NAME))
+def test_casts(name: str) -> None:
+    if BY_NAME[name] in STORAGE:
+        assert nodes(f"D = {name}(acc)")[1] == f"%1 = cast {BY_NAME[name]} %0"
+    else:
+        assert marked(f"D = {name}(acc)") == [("E0901", name)]
+
+
+# Inputs
+
+
+def test_what_undeclared_names_are() -> None:
+    found = inputs("D = alpha * acc + bias + C + a[] + v[n] + r[m] + T[n, m] + X[l, m, n]")
+    assert found == {
+        "alpha": (),
+        "bias": ("n",),
+        "C": ("m", "n"),
+        "a": (),
+        "v": ("n",),
+        "r": ("m",),
+        "T": ("n", "m"),
+        "X": ("l", "m", "n"),
+    }
+
+
+@pytest.mark.parametrize("name", sorted(GREEK - {"iota"}))
+def test_greek_letters_are_scalars(name: str) -> None:
+    assert inputs(f"D = acc * {name}") == {name: ()}
+
+
+def test_only_what_leaves_the_batch_open_is_batchable() -> None:
+    lowered = dag("in E; D = C + acc + E + F[m, n] + alpha + bias")
+    assert {each.name: each.batchable for each in lowered.inputs} == {
+        "C": True,
+        "E": True,
+        "F": False,
+        "alpha": False,
+        "bias": False,
+    }
+
+
+def test_declarations() -> None:
+    lowered = dag(
+        "in bias: bf16[m], s: f32 = 0.5, C: f32, t = 2; out D: f16[n, m]; D = (acc + bias) * s + C * t"
+    )
+    assert lowered.inputs == (
+        Input("bias", BY_NAME["bf16"], ("m",)),
+        Input("s", F32, (), 0.5),
+        Input("C", F32, ("m", "n"), None, True),
+        Input("t", None, (), 2.0),
+    )
+    assert lowered.outputs == (Output("D", BY_NAME["f16"], ("n", "m")),)
+
+
+def test_a_default_is_an_f32_number() -> None:
+    assert dag("in s = 0.1; D = acc * s").input["s"].default == 0.10000000149011612
+
+
+def test_a_subscript_stands_at_the_declaration_or_at_a_use() -> None:
+    for text in (
+        "in x: f32[m]; D = acc + x",
+        "in x: f32; D = acc + x[m]",
+        "D = acc + x[m] + x",
+        "D = acc + x + x[m]",
+    ):
+        assert inputs(text) == {"x": ("m",)}
+    for name in ("bias", "alpha"):  # what their names say gives way
+        assert inputs(f"in {name}: f32; D = acc + {name}[m]") == {name: ("m",)}
+        assert inputs(f"D = acc + {name}[m]") == {name: ("m",)}
+
+
+def test_inputs_are_in_order_of_first_use() -> None:
+    assert list(inputs("in b, a; D = c * acc + a + b")) == ["c", "a", "b"]
+
+
+# Outputs
+
+
+@pytest.mark.parametrize(
+    ("text", "outputs"),
+    [
+        ("D = acc", ["D"]),
+        ("z = acc; D = z; E = z * 2", ["D", "E"]),
+        ("D = acc; E = D * 2", ["D", "E"]),
+        ("E = acc; D = E * 2", ["D"]),
+        ("out E, D; E = acc; D = E * 2", ["E", "D"]),
+        ("out E; out D; D = acc; E = D * 2", ["E", "D"]),
+    ],
+)
+def test_outputs(text: str, outputs: list[str]) -> None:
+    lowered = dag(text)
+    assert [each.name for each in lowered.outputs] == outputs == list(lowered.stores)
+
+
+def test_a_subscript_at_the_assignment_is_the_outputs() -> None:
+    assert dag("D[n, m] = acc").outputs == (Output("D", None, ("n", "m")),)
+    assert dag("out D: f16[n, m]; D[n, m] = acc").outputs == (Output("D", BY_NAME["f16"], ("n", "m")),)
+    for text in ("out D: f16; D[n, m] = acc", "D[n, m] = acc; out D: f16"):
+        assert dag(text).outputs == (Output("D", BY_NAME["f16"], ("n", "m")),)
+    assert dag("D[l, n, m] = acc").outputs == (Output("D", None, ("l", "n", "m"), False),)
+
+
+def test_a_subscript_of_an_intermediate_value_is_checked() -> None:
+    assert inputs("z[m, n] = acc * 2; v[n] = bias * 2; D = z + v") == {"bias": ("n",)}
+    assert marked("z[n] = acc + bias; D = z") == [("E0304", "z")]
+
+
+# Statements
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("D = acc; D = C", [("E0401", "D")]),
+        ("D = D + acc", [("E0402", "D")]),
+        ("a = b + acc; b = a; D = a", [("E0402", "a")]),
+        ("D = a; a = b; b = c; c = a + acc", [("E0402", "a")]),
+        ("E = acc", [("E0403", "E")]),
+        ("out E; E = acc", [("E0403", "E")]),
+        ("d = acc", [("E0403", "d")]),
+        ("in bias; D = acc", [("E0404", "bias")]),
+        ("D = C", [("E0405", "D")]),
+        ("D = 1", [("E0405", "D")]),
+        ("acc = C; D = acc", [("E0406", "acc")]),
+        ("in acc; D = acc", [("E0406", "acc")]),
+        ("in A: f16; D = acc", [("E0406", "A")]),
+        ("out acc, D; D = acc", [("E0406", "acc")]),
+        ("in z; z = acc; D = z", [("E0406", "z")]),
+        ("z = acc; in z; D = z", [("E0406", "z")]),
+        ("in x, x; D = acc + x", [("E0407", "x")]),
+        ("out D, D; D = acc", [("E0407", "D")]),
+        ("in x; out x, D; D = acc + x", [("E0407", "x")]),
+        ("gemm(A: f16, B: f16); gemm(A: f16, B: f16); D = acc", [("E0407", "gemm(A: f16, B: f16)")]),
+        ("out D, E; D = acc", [("E0408", "E")]),
+        ("out D; D = acc; z = acc + 1", [("E0409", "z")]),
+        ("in x: f31; D = acc + x", [("E0303", "f31")]),
+        ("in x: f32[j]; D = acc + x", [("E0301", "j")]),
+        ("D = acc + x[m, m]", [("E0301", "[m, m]")]),
+        ("D = acc + x[M]", [("E0301", "M")]),
+        ("D = acc + x[m] + x[n]", [("E0302", "[n]")]),
+        ("in x[m]; D = acc + x[n]", [("E0302", "[n]")]),
+        ("in s = 1; D = acc + s[n]", [("E0302", "[n]")]),
+        ("z = acc; D = z[m, n]", [("E0302", "[m, n]")]),
+        ("D = acc[n]", [("E0302", "[n]")]),
+        ("out D[m, n]; D[n, m] = acc", [("E0302", "[n, m]")]),
+        ("in x: f32[n] = 1; D = acc + x", [("E0306", "1")]),
+        ("out D = 1; D = acc", [("E0306", "1")]),
+        ("in s = banana; D = acc * s", [("E0107", "banana")]),
+        ("relu = acc; D = relu + 1", [("E0108", "relu"), ("E0108", "relu")]),
+        ("in half; D = acc", [("E0108", "half")]),
+        ("gem(A: f16, B: f16); D = acc", [("E0501", "gem")]),
+        ("gemm(B: f16, A: f16); D = acc", [("E0203", "gemm(B: f16, A: f16)")]),
+        ("gemm(A: f16); D = acc", [("E0203", "gemm(A: f16)")]),
+        ("gemm(A: f16[m, n], B: f16); D = acc", [("E0301", "[m, n]")]),
+        ("gemm(A: f16[l, m, k], B: f16); D = acc", [("E0301", "[l, m, k]")]),
+        ("D = acc; gemm(A: f16, B: f16)", [("E0101", "gemm(A: f16, B: f16)")]),
+    ],
+)
+def test_a_mistake(text: str, expected: list[tuple[str, str]]) -> None:
+    assert marked(text) == expected
+    assert all(each.help or each.label for each in mistakes(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        ("D = where(acc, acc, 0)", "where"),
+        ("D = acc * (acc > 0)", "acc > 0"),
+        ("D = !acc", "!acc"),
+        ("D = acc && acc", "acc && acc"),
+        ("D = gelu'(acc)", "gelu"),
+        ("D = acc; s = sum[n](acc)", "sum"),
+        ("D = acc; s = max[m, n](acc)", "max"),
+        ("def f(x) = x * x; D = f(acc)", "f"),
+        ("A = relu(A); D = acc", "A"),
+        ("D = acc + A", "A"),
+        ("D = acc + s[m?]", "m?"),
+        ("conv2d(A: f16, B: f16); D = acc", "conv2d"),
+        ("D = dropout(acc)", "dropout"),
+    ],
+)
+def test_what_is_planned_is_refused(text: str, at: str) -> None:
+    assert ("E0901", at) in marked(text)
+
+
+def test_headers() -> None:
+    lowered = dag("gemm(A: bf16[k, m], B: bf16[n, k]); D = acc", "linear")
+    assert lowered.operation == "gemm"
+    assert [each.modes for each in lowered.operands] == [("k", "m"), ("n", "k")]
+    lowered = dag("linear(A: tf32, B: tf32); D = acc")
+    assert [each.modes for each in lowered.operands] == [("m", "k"), ("n", "k")]
+    assert dag("D = acc", "linear").operands == ()
+
+
+# Suggestions
+
+
+@pytest.mark.parametrize(
+    ("text", "guess"),
+    [
+        ("D = relu(acc + bais)", "bias"),
+        ("D = acc * aplha", "alpha"),
+        ("D = acc * lamda", "lambda"),
+        ("in residual; D = acc + residaul + residual", "residual"),
+        ("hidden = acc * 2; D = hiden + hidden", "hidden"),
+        ("D = Acc * 2", "acc"),
+        ("D = accumulator * 2", "acc"),
+    ],
+)
+def test_a_slip_is_not_an_input(text: str, guess: str) -> None:
+    (each,) = mistakes(text)
+    assert each.code == "E0202"
+    assert f"did you mean `{guess}`?" in each.help
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "scaled = scale * acc; D = scaled + bias",
+        "biased = acc + bias; D = relu(biased)",
+        "gated = gate * acc; D = gated",
+        "shifted = acc + shift; D = shifted",
+        "in row_scale: f32[m]; D = acc * row_scale * col_scale",
+        "in scale_a: f32[m]; D = acc * scale_a * scale_b[n]",
+        "D = acc + C1 + C2 + C3 + residual1 + residual2",
+        "in left; D = acc + left + lift[n]",  # a subscript says that it is an input
+        "c = acc * 2; D = c + C",
+        "base = 2; D = acc * base + bias",
+    ],
+)
+def test_what_only_looks_like_a_slip(text: str) -> None:
+    dag(text)
+
+
+def test_a_declared_name_may_look_like_a_slip() -> None:
+    assert list(inputs("in bais: f32[n]; D = acc + bias + bais")) == ["bias", "bais"]
+    assert list(inputs("in alpha_, aplha; D = acc * alpha + alpha_ + aplha")) == ["alpha", "alpha_", "aplha"]
+
+
+def test_mistakes_of_all_kinds_come_together_in_order() -> None:
+    text = "in unused: f31\nD = geluu(acc) + bais\nD = clamp(acc)\nE = acc ** acc\n"
+    expected = ["unused", "f31", "geluu", "bais", "D", "acc"]
+    assert [at for _, at in marked(text)] == expected
+    assert [each.code for each in mistakes(text)] == ["E0404", "E0303", "E0201", "E0202", "E0401", "E0205"]
+
+
+def test_mistakes_are_bounded() -> None:
+    text = "; ".join(f"z{i} = frobnicate{i}(acc)" for i in range(60)) + "; D = acc"
+    found = mistakes(text)
+    assert len(found) == 20
+    assert "first 20" in found[-1].notes[0]
+    assert sum(len(str(each)) for each in found) < 100_000
+
+
+def test_a_long_cycle_is_told_briefly() -> None:
+    text = "; ".join(f"t{i} = t{i + 1}" for i in range(2000)) + "; t2000 = t0 + acc; D = t0"
+    (each,) = mistakes(text)
+    assert each.code == "E0402"
+    assert len(each.message) < 500
