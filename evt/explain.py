@@ -38,9 +38,7 @@ class Explanation:
                     "name": route.name,
                     "summary": route.summary,
                     "chosen": route.chosen,
-                    "rules": [
-                        {"rule": rule, "holds": not reason, "reason": reason} for rule, reason in route.rules
-                    ],
+                    "rules": [{"rule": rule, "holds": not reason, "reason": reason} for rule, reason in route.rules],
                 }
                 for route in self.routes
             ],

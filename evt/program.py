@@ -81,7 +81,7 @@ class Program:
     @cached_property
     def result_type(self) -> Any:
         """The namedtuple that a call with several outputs returns."""
-        return namedtuple("Outputs", self.outputs, rename=True)  # noqa: PYI024
+        return namedtuple("Outputs", self.outputs, rename=True)
 
     def typed(self, a: str | None = None, b: str | None = None) -> TypedDag:
         """The program with types, for operands of types ``a`` and ``b`` (default: the header's, else f16)."""
@@ -95,11 +95,20 @@ class Program:
         return optimise(infer(self.dag, operands))
 
     def _operands(self, a: str | None, b: str | None) -> tuple[Operand, ...]:
-        declared = self.dag.operands
-        first = _dtype(a) if a else declared[0].dtype if declared else _dtype(b or DEFAULT_DTYPE)
-        second = _dtype(b) if b else declared[1].dtype if declared and not a else first
+        if self.dag.operands:
+            for operand, asked in zip(self.dag.operands, (a, b), strict=True):
+                if asked is not None and _dtype(asked) != operand.dtype:
+                    raise TargetError(
+                        Diagnostic(
+                            "E0305",
+                            f"the program declares {operand.name}: {operand.dtype}; {asked} was asked for",
+                            help="leave the type out, or change the program's header",
+                        )
+                    )
+            return self.dag.operands
+        first = _dtype(a or b or DEFAULT_DTYPE)
         modes_a, modes_b = self.operand_modes
-        return Operand("A", first, modes_a), Operand("B", second, modes_b)
+        return Operand("A", first, modes_a), Operand("B", _dtype(b) if b else first, modes_b)
 
     def plan(
         self,
@@ -128,7 +137,13 @@ class Program:
         return explain(Problem(dag, natural_signature(dag), find_target(arch)), self.route)
 
     def reference(
-        self, A: torch.Tensor, B: torch.Tensor, *, float64: bool = False, **inputs: Any  # noqa: N803
+        self,
+        A: torch.Tensor,
+        B: torch.Tensor,
+        /,
+        *,
+        float64: bool = False,
+        **inputs: Any,
     ) -> Any:
         """The oracle's answer in PyTorch, on the tensors' device, called as the program itself.
 
@@ -182,9 +197,7 @@ def linear(text: str, *, route: str | None = None, config: str | None = None) ->
     return Program(Source(text), "linear", route=route, config=config)
 
 
-def load(
-    path: str | Path, operation: str = "gemm", *, route: str | None = None, config: str | None = None
-) -> Program:
+def load(path: str | Path, operation: str = "gemm", *, route: str | None = None, config: str | None = None) -> Program:
     """The program in a ``.evt`` file. Raises ProgramError (E0105) when it cannot be read."""
     return Program(read_program(path), operation, route=route, config=config)
 

@@ -14,6 +14,8 @@ def verify(dag: Dag) -> None:
     """Check the invariants of ``dag``. Raises InternalError (E0902) naming the first that fails."""
     if list(dag.graph.nodes) != list(range(dag.graph.number_of_nodes())):
         raise InternalError(Diagnostic("E0902", "the graph is malformed: its ids are not 0, 1, 2, ..."))
+    if isinstance(dag, TypedDag) and len(dag.types) != len(dag):
+        raise InternalError(Diagnostic("E0902", "the graph is malformed: not every value has a type"))
     seen: set[object] = set()
     for node in range(len(dag)):
         op, operands = dag[node], dag.arguments(node)
@@ -49,7 +51,6 @@ def verify(dag: Dag) -> None:
     names = [*(value.name for value in dag.inputs), *(value.name for value in dag.outputs)]
     _require(dag, len(set(names)) == len(names), 0, "two inputs or outputs have one name")
     if isinstance(dag, TypedDag):
-        _require(dag, len(dag.types) == len(dag), 0, "not every value has a type")
         for node in range(len(dag)):
             expected = value_type(dag, dag[node], [dag.types[operand] for operand in dag.arguments(node)])
             _require(dag, dag.types[node] == expected, node, f"its type is not {expected}")

@@ -1,8 +1,9 @@
 """Planning: from a typed graph, a signature and a target to a frozen plan that templates print."""
 
+from evt.plan.choice import choose_route, configs, default_configs, find_config, natural_signature
 from evt.plan.config import Config
-from evt.plan.plan import Field, Plan
-from evt.plan.planner import ABI, choose_route, configs, default_configs, find_config, natural_signature, plan
+from evt.plan.plan import ABI, Field, Plan
+from evt.plan.planner import plan
 from evt.plan.rules import ROUTES, Problem, Route, Rule
 from evt.plan.signature import Layout, Signature, alignment_of
 from evt.plan.target import TARGETS, Target, find_target

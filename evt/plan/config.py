@@ -15,8 +15,8 @@ class Config:
     """How one kernel is cut into tiles.
 
     ``tile`` is the thread block's (M, N, K) in elements.
-    3.x: ``cluster`` in thread blocks; ``epilogue_tile`` (M, N), of which ``stages_c`` loads and ``stages_d`` stores
-    are in flight, D over C where ``reuse_c``. The main loop takes the stages that fit.
+    3.x: ``cluster`` in thread blocks; ``epilogue_tile`` (M, N), of which ``stages_c`` loads and ``stages_d``
+    stores are in flight, D over C where ``reuse_c``. The main loop takes the stages that fit.
     2.x: ``warp`` and ``instruction`` tiles, ``stages`` of the main loop.
     """
 
@@ -88,14 +88,18 @@ def best_config(configs: tuple[Config, ...], m: int, n: int, l: int, multiproces
     win by 3 %: its epilogue is less overlapped.
     """
 
-    def cost(config: Config) -> float:
-        rows, columns, _ = config.tile
-        width = config.cluster[1]
-        tiles = -(-m // rows) * (-(-(-(-n // columns)) // width) * width) * l
-        return -(-tiles // multiprocessors) * rows * columns
+    def waves_of_rows(config: Config) -> int:
+        tile_rows, tile_columns, _ = config.tile
+        width = config.cluster[1] * tile_columns
+        tiles = ceil_div(m, tile_rows) * ceil_div(n, width) * config.cluster[1] * l
+        return ceil_div(tiles, multiprocessors) * tile_rows * tile_columns
 
-    costs = [cost(config) * (1.03 if index else 1.0) for index, config in enumerate(configs)]
+    costs = [waves_of_rows(config) * (1.03 if index else 1.0) for index, config in enumerate(configs)]
     return costs.index(min(costs))
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
 
 
 def config_2x(operand: DType, alignment: int) -> Config:

@@ -12,6 +12,9 @@ from evt.plan.config import Config
 from evt.plan.functor import Functor
 from evt.plan.target import Target
 
+#: Version of ``evt_arguments`` and ``evt_run``; a library of another version is rebuilt, never called.
+ABI = 1
+
 FieldKind = Literal["size", "pointer", "number"]
 
 
@@ -81,9 +84,9 @@ class Plan:
     """A kernel, ready to print.
 
     ``headers`` are those of ours (in ``codegen/include/evt``) that it needs; ``program`` and ``description`` are
-    comment lines, ``remark`` ends one; ``rows`` and ``columns``
-    are the modes along the kernel's own rows and columns; ``elements_per_access`` is the width of the 2.x epilogue's accesses; ``shared_memory`` an
-    estimate in bytes.
+    comment lines and ``remark`` ends one; ``rows`` and ``columns`` are the modes along the kernel's own rows and
+    columns; ``elements_per_access`` is the width of the 2.x epilogue's accesses; ``shared_memory`` is
+    estimated, in bytes.
     """
 
     family: Literal["2x", "3x"]

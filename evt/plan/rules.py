@@ -93,7 +93,10 @@ ROUTES: tuple[Route, ...] = (
         "visitor tree in a TMA warp-specialised persistent kernel (CUTLASS 3.x)",
         (
             _runs_on("3x"),
-            Rule("A, B and D can be moved by TMA: 16-byte aligned addresses, strides and contiguous extents", _tma),
+            Rule(
+                "A, B and D can be moved by TMA: 16-byte aligned addresses, strides and contiguous extents",
+                _tma,
+            ),
         ),
     ),
     Route(

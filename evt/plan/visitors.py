@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from evt.functions import TABLE
 from evt.ir import Acc, Apply, Cast, Const, Load, Store, TypedDag
 
 Kind = Literal["acc", "source", "scalar", "row", "column", "tile", "compute", "store"]
@@ -23,7 +22,26 @@ _KEEP_COST = 4
 #: Rough instruction counts of functions that are not one or two instructions.
 _COSTS = {"div": 8, "rcp": 8, "sqrt": 8, "rsqrt": 4}
 _CHEAP = frozenset(
-    "add sub mul neg fma min max abs square relu relu6 clamp hardtanh floor ceil round sign leaky_relu".split()
+    [
+        "add",
+        "sub",
+        "mul",
+        "neg",
+        "fma",
+        "min",
+        "max",
+        "abs",
+        "square",
+        "relu",
+        "relu6",
+        "clamp",
+        "hardtanh",
+        "floor",
+        "ceil",
+        "round",
+        "sign",
+        "leaky_relu",
+    ]
 )
 
 

@@ -6,7 +6,7 @@ Only metadata is looked at (shapes, strides, dtypes, devices, addresses), so thi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import TYPE_CHECKING, TypeGuard
@@ -17,22 +17,14 @@ from evt.diagnostics import Diagnostic, closest
 from evt.errors import ArgumentError
 from evt.ir import Dag, Input, Operand, Output, TypedDag, infer
 from evt.ir.dtype import OPERANDS, STORAGE, TF32, DType, from_torch_name
-from evt.plan import Layout, Signature, alignment_of
+from evt.plan import Layout, Signature
+from evt.runtime.layout import TensorArgument, classify, strides_of
 
 if TYPE_CHECKING:
     from evt.program import Program
 
 #: Largest extent and leading stride: CUTLASS counts both in int32.
 _LIMIT = 2**31 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class TensorArgument:
-    """A tensor as the kernel will see it: strides in elements, by mode."""
-
-    name: str
-    strides: Mapping[str, int]
-    layout: Layout
 
 
 @dataclass(frozen=True)
@@ -47,11 +39,8 @@ class Bound:
 
     @property
     def signature(self) -> Signature:
-        named = [
-            (value.name, self.tensors[value.name].layout)
-            for value in (*self.dag.inputs, *self.dag.outputs)
-            if set(value.modes) & {"m", "n"}
-        ]
+        values: tuple[Input | Output, ...] = (*self.dag.inputs, *self.dag.outputs)
+        named = [(value.name, self.tensors[value.name].layout) for value in values if set(value.modes) & {"m", "n"}]
         a, b = (self.tensors[operand.name].layout for operand in self.dag.operands)
         return Signature(a, b, tuple(named))
 
@@ -87,9 +76,7 @@ def _fits_double(value: float) -> bool:
     return True
 
 
-def bind(
-    program: Program, a: object, b: object, inputs: Mapping[str, object], buffers: Mapping[str, object]
-) -> Bound:
+def bind(program: Program, a: object, b: object, inputs: Mapping[str, object], buffers: Mapping[str, object]) -> Bound:
     """Check a call's arguments against a program.
 
     Raises ArgumentError (E06xx) with everything that does not fit, and ProgramError when types that the program
@@ -115,9 +102,7 @@ def bind(
     sizes, leads = _sizes(program, tensors["A"], tensors["B"], report)
     report.check()
     bound = Bound(typed, sizes, leads, tensors["A"].device)
-    result = {
-        operand.name: _operand(bound, operand, tensors[operand.name], report) for operand in typed.operands
-    }
+    result = {operand.name: _operand(bound, operand, tensors[operand.name], report) for operand in typed.operands}
     for value in typed.inputs:
         if value.name in tensors:
             argument = _input(bound, value, tensors[value.name], report)
@@ -180,9 +165,7 @@ def _check_devices(tensors: Mapping[str, torch.Tensor], report: _Report) -> None
         if tensor.layout != torch.strided:
             report("E0606", f"`{name}` is a {tensor.layout} tensor; only dense tensors are supported")
         elif tensor.device != device:
-            report(
-                "E0605", f"`{name}` is on {tensor.device}, A is on {device}", f"move it: {name}.to('{device}')"
-            )
+            report("E0605", f"`{name}` is on {tensor.device}, A is on {device}", f"move it: {name}.to('{device}')")
     if device.type not in ("cpu", "cuda"):
         report("E0605", f"A is on {device}", "tensors must be on a CUDA device, or on the CPU for the reference")
 
@@ -266,7 +249,7 @@ def _sizes(
     else:
         leads = {mode: (size,) for mode, size in zip(modes_a, a.shape[-2:], strict=True)}
         try:
-            leads["l"] = tuple(torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]))
+            leads["l"] = tuple(torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]))  # type: ignore[no-untyped-call]
         except RuntimeError:
             report(
                 "E0604",
@@ -292,61 +275,7 @@ def _shape(tensor: torch.Tensor) -> str:
     return "[" + ", ".join(map(str, tensor.shape)) + "]"
 
 
-# Tensors as modes and strides
-
-
-def _strides(
-    tensor: torch.Tensor, groups: Sequence[tuple[str, tuple[int, ...]]]
-) -> dict[str, int] | str | None:
-    """The stride of each mode of a tensor whose shape is the concatenation of the groups' dimensions.
-
-    None when the shape is another; a mode's name when its dimensions cannot be walked with one stride.
-    """
-    if tuple(tensor.shape) != tuple(size for _, dims in groups for size in dims):
-        return None
-    strides: dict[str, int] = {}
-    position = 0
-    for mode, dims in groups:
-        pairs = [
-            (size, stride)
-            for size, stride in zip(dims, tensor.stride()[position : position + len(dims)], strict=True)
-            if size != 1
-        ]
-        position += len(dims)
-        for (_, outer), (size, inner) in zip(pairs, pairs[1:], strict=False):
-            if outer != inner * size:
-                return mode
-        strides[mode] = pairs[-1][1] if pairs else 0
-    return strides
-
-
-def _layout(
-    bound: Bound, name: str, dtype: DType, tensor: torch.Tensor | None, modes: Iterable[str], strides: dict[str, int]
-) -> TensorArgument:
-    """The layout class of a tensor with these strides, and strides that are legal for extents of one as well."""
-    sizes = bound.sizes
-    inner = [mode for mode in modes if mode != "l"]
-    wide = [mode for mode in inner if sizes[mode] > 1]
-    contiguous = next((mode for mode in reversed(wide) if strides[mode] == 1), None)
-    if contiguous is None:
-        contiguous = next((mode for mode in reversed(inner) if sizes[mode] <= 1), None)
-    if any(strides[mode] == 0 for mode in wide):
-        contiguous = None  # an expanded tensor
-    batched = bound.sizes["l"] > 1
-    others = {mode: strides[mode] for mode in wide if mode != contiguous}
-    if batched and strides.get("l"):
-        others["l"] = strides["l"]
-    address = tensor.data_ptr() if tensor is not None else 0
-    extent = sizes[contiguous] if contiguous is not None else 1
-    alignment = alignment_of(dtype, contiguous, address, others, extent)
-    legal = dict(strides)
-    for mode in inner:
-        if sizes[mode] <= 1 and mode != contiguous:
-            legal[mode] = -(-extent // 16) * 16  # never used to step, but TMA wants a multiple of 16 bytes
-    if not batched:
-        legal["l"] = 0
-    shared = batched and not strides.get("l")
-    return TensorArgument(name, legal, Layout(contiguous, alignment, "shared" if shared else "strided"))
+# Tensors
 
 
 def _operand(bound: Bound, operand: Operand, tensor: torch.Tensor, report: _Report) -> TensorArgument | None:
@@ -361,12 +290,12 @@ def _operand(bound: Bound, operand: Operand, tensor: torch.Tensor, report: _Repo
         else:
             tensor = tensor.reshape(tensor.shape[len(own) :])
             own = ()
-    strides = _strides(tensor, [("l", own), *groups])
+    strides = strides_of(tensor, [("l", own), *groups])
     help_text = f"pass {operand.name}.contiguous()"
     if not isinstance(strides, dict):
         report("E0606", f"the leading dimensions of `{operand.name}` have no single stride", help_text)
         return None
-    argument = _layout(bound, operand.name, operand.dtype, tensor, operand.modes, strides)
+    argument = classify(bound.sizes, operand.name, operand.dtype, tensor, operand.modes, strides)
     if argument.layout.contiguous is None:
         shown = tuple(tensor.stride())
         report("E0606", f"`{operand.name}` has strides {shown}; one of its last two must be 1", help_text)
@@ -376,15 +305,18 @@ def _operand(bound: Bound, operand: Operand, tensor: torch.Tensor, report: _Repo
     return argument
 
 
-def _shapes(bound: Bound, value: Input | Output) -> list[list[tuple[str, tuple[int, ...]]]]:
+#: A shape as (mode, the dimensions it stands for).
+_Groups = list[tuple[str, tuple[int, ...]]]
+
+
+def _shapes(bound: Bound, value: Input | Output) -> list[_Groups]:
     """The shapes that an input or output may have, as (mode, dimensions) groups."""
-    own = [(mode, bound.leads[mode]) for mode in value.modes]
-    flat = [(mode, (bound.sizes[mode],)) for mode in value.modes]
-    batch = ("l", bound.leads["l"])
-    shapes = [own, flat]
-    if value.batchable and bound.leads["l"]:
-        shapes = [[batch, *own]] if isinstance(value, Output) else [[batch, *own], own]
-    return shapes
+    own: _Groups = [(mode, bound.leads[mode]) for mode in value.modes]
+    flat: _Groups = [(mode, (bound.sizes[mode],)) for mode in value.modes]
+    if not (value.batchable and bound.leads["l"]):
+        return [own, flat]
+    batched: _Groups = [("l", bound.leads["l"]), *own]
+    return [batched] if isinstance(value, Output) else [batched, own]
 
 
 def _input(bound: Bound, value: Input, tensor: torch.Tensor, report: _Report) -> TensorArgument | None:
@@ -398,7 +330,7 @@ def _input(bound: Bound, value: Input, tensor: torch.Tensor, report: _Report) ->
             return None
         return TensorArgument(name, {"l": 0}, Layout(None, 1))
     for groups in _shapes(bound, value):
-        strides = _strides(tensor, groups)
+        strides = strides_of(tensor, groups)
         if strides is None:
             continue
         if isinstance(strides, str):
@@ -406,7 +338,7 @@ def _input(bound: Bound, value: Input, tensor: torch.Tensor, report: _Report) ->
             return None
         if value.is_scalar:
             return TensorArgument(name, strides, Layout(None, 1))
-        argument = _layout(bound, name, assert_dtype, tensor, value.modes, strides)
+        argument = classify(bound.sizes, name, assert_dtype, tensor, value.modes, strides)
         if not value.is_tile and argument.layout.contiguous is None:
             report("E0606", f"the vector `{name}` has a stride other than 1", f"pass {name}.contiguous()")
             return None
@@ -431,13 +363,13 @@ def _buffer(bound: Bound, output: Output, tensor: torch.Tensor, report: _Report)
         return None
     assert output.dtype is not None
     for groups in _shapes(bound, output):
-        strides = _strides(tensor, groups)
+        strides = strides_of(tensor, groups)
         if isinstance(strides, dict):
             for mode, stride in strides.items():
                 if stride == 0 and bound.sizes[mode] > 1:
                     report("E0608", f"the buffer `{output.name}` is expanded: its elements share memory")
                     return None
-            argument = _layout(bound, output.name, output.dtype, tensor, output.modes, strides)
+            argument = classify(bound.sizes, output.name, output.dtype, tensor, output.modes, strides)
             if output.name == "D" and argument.layout.contiguous is None:
                 report("E0608", f"the buffer `D` has strides {tuple(tensor.stride())}; one of them must be 1")
                 return None
@@ -455,4 +387,4 @@ def _fresh(bound: Bound, output: Output) -> TensorArgument:
         strides[mode] = step
         step *= bound.sizes[mode]
     assert output.dtype is not None
-    return _layout(bound, output.name, output.dtype, None, output.modes, strides)
+    return classify(bound.sizes, output.name, output.dtype, None, output.modes, strides)

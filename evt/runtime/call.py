@@ -74,9 +74,13 @@ class Caller:
             self._check_overlap(known, addresses, len(buffers), values)
         slots = [*addresses, *numbers, *known.constants]
         for position, shape, dtype in known.allocations:
-            fresh = results[position] = torch.empty(shape, dtype=dtype, device=a.device)
+            fresh = results[position] = a.new_empty(shape, dtype=dtype)
             slots.append(fresh.data_ptr())
-        known.launch(slots)
+        try:
+            known.launch(slots)
+        except OverflowError:  # an int that no double holds
+            bind(self.program, a, b, inputs, buffers)
+            raise
         return self._result(results)
 
     def _result(self, results: Sequence[torch.Tensor]) -> Any:
@@ -102,9 +106,7 @@ class Caller:
         wanted = "a tensor" if len(outputs) == 1 else f"a tuple of {len(outputs)} tensors ({', '.join(outputs)})"
         raise ArgumentError(Diagnostic("E0608", f"`out` is of type {type(out).__name__}; expected {wanted}"))
 
-    def _unusual(
-        self, a: torch.Tensor, b: torch.Tensor, inputs: Mapping[str, Any], buffers: Mapping[str, Any]
-    ) -> Any:
+    def _unusual(self, a: torch.Tensor, b: torch.Tensor, inputs: Mapping[str, Any], buffers: Mapping[str, Any]) -> Any:
         """A call with names or types that the fast path does not know: explain it, or make it plain."""
         bind(self.program, a, b, inputs, buffers)
         plain = {name: _plain(value) for name, value in {"A": a, "B": b, **inputs, **buffers}.items()}
@@ -112,9 +114,7 @@ class Caller:
         given = {name: plain[name] for name in inputs}
         return self(plain["A"], plain["B"], given, out or None)
 
-    def _check_overlap(
-        self, known: Prepared, addresses: Sequence[int], buffers: int, values: Sequence[object]
-    ) -> None:
+    def _check_overlap(self, known: Prepared, addresses: Sequence[int], buffers: int, values: Sequence[object]) -> None:
         """Refuse a buffer that shares memory with another tensor, unless element by element (E0609)."""
         spans = known.spans
         for buffer in range(len(addresses) - buffers, len(addresses)):

@@ -62,9 +62,7 @@ def plan_kernels(program: Program, bound: Bound, target: Target) -> tuple[Plan, 
     configs = default_configs(problem, route)
     if program.config is not None:
         configs = (find_config(problem, route, program.config),)
-    return tuple(
-        plan(problem.dag, problem.signature, target, route=route.name, config=config) for config in configs
-    )
+    return tuple(plan(problem.dag, problem.signature, target, route=route.name, config=config) for config in configs)
 
 
 def kernel_sources(plans: Iterable[Plan]) -> list[KernelSource]:

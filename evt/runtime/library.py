@@ -6,7 +6,7 @@ import ctypes
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 from evt.diagnostics import Diagnostic
@@ -25,7 +25,7 @@ class Library:
     form: str
 
 
-@lru_cache(maxsize=None)
+@cache
 def load_library(path: Path, plan: Plan) -> Library:
     """Load a library that evt built for a plan.
 
@@ -44,7 +44,11 @@ def load_library(path: Path, plan: Plan) -> Library:
         ) from error
     if json.loads(schema()) != json.loads(plan.schema):
         raise InternalError(
-            Diagnostic("E0902", f"the library {path} takes other arguments than its plan", help="run `evt cache clear`")
+            Diagnostic(
+                "E0902",
+                f"the library {path} takes other arguments than its plan",
+                help="run `evt cache clear`",
+            )
         )
     return Library(path, run, "".join(_FORMATS[field.kind] for field in plan.fields))
 

@@ -75,7 +75,7 @@ def prepare(
     chosen, library = kernels.best(bound.sizes, multiprocessors)
 
     fresh = [output for output in bound.dag.outputs if output.name not in buffers]
-    constants = [0.0, *(value.default or 0.0 for value in dag.inputs)]
+    constants = (0, *(value.default or 0.0 for value in dag.inputs))
     null = len(tensors) + len(numbers)
     pointers = {name: slot for slot, (name, _) in enumerate(tensors)}
     pointers |= {output.name: null + len(constants) + index for index, output in enumerate(fresh)}
@@ -89,10 +89,11 @@ def prepare(
             picked.append(pointers.get(member.tensor, null))
         elif member.kind == "number":
             picked.append(values[member.tensor])
-        elif member.tensor:
-            sizes.append(bound.tensors[member.tensor].strides.get(member.role, 0) if member.tensor in bound.tensors else 0)
+        elif member.tensor in bound.tensors:
+            sizes.append(bound.tensors[member.tensor].strides.get(member.role, 0))
         else:
-            sizes.append(bound.sizes.get(member.role, 0))  # 0: a scheduler setting that the launcher chooses
+            # An extent; or 0: the stride of a scalar given as a number, a scheduler setting that the launcher chooses.
+            sizes.append(0 if member.tensor else bound.sizes.get(member.role, 0))
     leading, rest = library.form[: len(picked)], library.form[len(picked) :]
     positions = {output.name: position for position, output in enumerate(bound.dag.outputs)}
     return Prepared(
@@ -102,7 +103,7 @@ def prepare(
         itemgetter(*picked),
         struct.Struct(f"={leading}").pack,
         struct.pack(f"={rest}", *sizes),
-        tuple([0, *constants[1:]]),
+        constants,
         tuple((positions[output.name], bound.output_shape(output), _torch_dtype(output)) for output in fresh),
         tuple(_span(tensor) for _, tensor in tensors),
         frozenset((pointers[buffer], pointers[name]) for buffer, name in _in_place(bound, buffers)),

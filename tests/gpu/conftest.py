@@ -22,4 +22,6 @@ def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
     if rows:
         terminalreporter.section("relative error against the float64 oracle")
         for row in rows:
-            terminalreporter.write_line("  ".join(f"{str(cell):<{width}}" for cell, width in zip(row, (34, 7, 5, 30, 40))))
+            terminalreporter.write_line(
+                "  ".join(f"{cell!s:<{width}}" for cell, width in zip(row, (34, 7, 5, 30, 40), strict=True))
+            )

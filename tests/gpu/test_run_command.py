@@ -16,9 +16,7 @@ pytestmark = pytest.mark.gpu
 def test_run(dtype: str) -> None:
     formula = "D = relu(alpha*acc + beta*C) + residual"
     sizes = ["--m", "264", "--n", "136", "--k", "200", "--l", "2"]
-    result = CliRunner().invoke(
-        main, ["run", formula, *sizes, "--dtype", dtype, "--device", "cuda", "--json"]
-    )
+    result = CliRunner().invoke(main, ["run", formula, *sizes, "--dtype", dtype, "--device", "cuda", "--json"])
     found = json.loads(result.stdout)
     assert (result.exit_code, found["ok"], found["device"]) == (0, True, "cuda"), result.output
     (output,) = found["outputs"]

@@ -60,9 +60,9 @@ class Statements:
                 case syntax.Assign():
                     first_assign = first_assign or statement.span
                     self.collect_assign(statement)
-        for name, statement in self.assigns.items():
-            if statement.subscript is not None:
-                self.read_subscript(name, statement, statement.subscript)
+        for assign in self.assigns.values():
+            if assign.subscript is not None:
+                self.read_subscript(assign, assign.subscript)
 
     def collect_assign(self, statement: syntax.Assign) -> None:
         name, span = statement.target.text, statement.target.span
@@ -90,14 +90,14 @@ class Statements:
         elif self.usable(statement.target):
             self.assigns[name] = statement
 
-    def read_subscript(self, name: str, statement: syntax.Assign, subscript: syntax.Subscript) -> None:
+    def read_subscript(self, assign: syntax.Assign, subscript: syntax.Subscript) -> None:
         """The subscript of an assignment; an `out` statement may have the same, or leave it to this one."""
-        modes = read_modes(self.report, subscript)
-        declared = self.outs.get(name)
+        name, span = assign.target.text, assign.target.span
+        modes, declared = read_modes(self.report, subscript), self.outs.get(name)
         if modes is None:
             return
         if declared is None:
-            self.outs[name] = Output(name, None, modes, "l" not in modes, statement.target.span)
+            self.outs[name] = Output(name, None, modes, "l" not in modes, span)
         elif name not in self.subscripted:
             self.outs[name] = replace(declared, modes=modes, batchable="l" not in modes)
         elif modes != declared.modes:

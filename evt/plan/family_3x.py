@@ -1,0 +1,125 @@
+"""Planning for CUTLASS 3.x on sm90: TMA, WGMMA, a persistent warp-specialised kernel."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from evt.ir import Input
+from evt.plan.family import Planner
+from evt.plan.plan import Node, Plan, Tensor
+from evt.plan.signature import Layout
+from evt.plan.visitors import Graph, Visitor, build_visitors
+
+#: Fewest main-loop stages that a kernel with auxiliary tensors in shared memory keeps.
+_MIN_STAGES = 3
+#: Shared memory that pipelines' barriers and the tile scheduler take, generously.
+_BARRIERS = 2048
+
+
+class Planner3x(Planner):
+    family: ClassVar[Literal["2x", "3x"]] = "3x"
+
+    def plan(self) -> Plan:
+        # WGMMA takes 32-bit operands K-major only. CUTLASS transposes one of them on the way, and for a K-major A
+        # with an N-major B it does so by swapping A and B under an epilogue that is not told: computed as
+        # D' = B' A' the pair needs no swap.
+        signature = self.signature
+        wide = self.problem.operand_bytes == 4
+        self.transposed = wide and (signature.a.contiguous, signature.b.contiguous) == ("k", "n")
+        a, b = self.operands()
+        source_name = self.choose_source()
+        graph = build_visitors(self.dag, source=source_name, implicit_store="D", rows=self.rows, fused=self.fused)
+        source = Tensor("void", "cutlass::layout::RowMajor", 8)
+        if source_name is not None:
+            source = self.collective_tensor(source_name, "C", "const*")
+        destination = self.collective_tensor("D", "D", "*")
+        self.budget = self.auxiliary_budget(source_name, graph)
+        nodes = self.nodes(graph)
+        self.add_field("swizzle", "size", "", "swizzle")
+        self.add_field("raster", "size", "", "raster")
+        used = self.problem.target.shared_memory - self.budget
+        return self.finish((a, b), source, destination, graph, nodes, used, 0)
+
+    def choose_source(self) -> str | None:
+        """The tile input that the collective loads as C: the cheapest path, as it shares shared memory with D.
+
+        Best is one with D's width and major order; then D's width; then the first. It must be fit for TMA and
+        have its own data in every batch.
+        """
+        destination = self.dag.output["D"]
+        layout = self.signature["D"]
+        candidates = [
+            value
+            for value in self.dag.inputs
+            if value.is_tile
+            and self.signature[value.name].batch == "strided"
+            and self.is_tma(value.name, self.signature[value.name])
+        ]
+        assert destination.dtype is not None
+        bits = destination.dtype.bits
+
+        def cost(value: Input) -> tuple[bool, bool, int]:
+            assert value.dtype is not None
+            same_order = self.signature[value.name].contiguous == layout.contiguous
+            return value.dtype.bits != bits, not same_order, self.dag.inputs.index(value)
+
+        return min(candidates, key=cost).name if candidates else None
+
+    def is_tma(self, name: str, layout: Layout) -> bool:
+        return layout.contiguous is not None and layout.alignment * self.problem.tensor_bytes(name) >= 16
+
+    def collective_tensor(self, name: str, role: str, pointer_type: str) -> Tensor:
+        """The tensor that the collective itself loads as C or stores as D."""
+        layout, element = self.signature[name], self.element(name)
+        pointer = self.add_field(self.names[name], "pointer", name, "pointer")
+        _, stride = self.tensor_stride(name, layout)
+        row_major = layout.contiguous == self.columns
+        tag = "cutlass::layout::RowMajor" if row_major else "cutlass::layout::ColumnMajor"
+        arguments = (
+            (f"ptr_{role}", f"static_cast<{element} {pointer_type}>(const_cast<void*>({pointer}))"),
+            (f"d{role}", stride),
+        )
+        return Tensor(element, tag, layout.alignment, arguments)
+
+    # Shared memory: auxiliary tiles go through TMA while the main loop keeps its stages, then directly.
+
+    def subtile_bytes(self, name: str) -> int:
+        m, n = self.config.epilogue_tile
+        return m * n * self.problem.tensor_bytes(name)
+
+    def mainloop_stage(self) -> int:
+        m, n, k = self.config.tile
+        return (m + n) * k * self.problem.operand_bytes
+
+    def auxiliary_budget(self, source: str | None, graph: Graph) -> int:
+        """Bytes that are left for auxiliary tiles."""
+        config = self.config
+        used = _BARRIERS + self.mainloop_stage() * _MIN_STAGES
+        stored = config.stages_d * self.subtile_bytes("D")
+        loaded = config.stages_c * self.subtile_bytes(source) if source else 0
+        shares = config.reuse_c and source and self.problem.tensor_bytes(source) == self.problem.tensor_bytes("D")
+        used += max(stored, loaded) if shares else stored + loaded
+        for visitor in graph.visitors:
+            if visitor.kind == "row":
+                used += config.tile[1] * self.problem.tensor_bytes(visitor.name) + 128
+        return self.problem.target.shared_memory - used
+
+    def tile_kind(self, kind: str, name: str, layout: Layout) -> str:
+        stages = self.config.stages_c if kind == "tile" else self.config.stages_d
+        needed = stages * self.subtile_bytes(name)
+        if not self.is_tma(name, layout) or needed > self.budget:
+            return f"{kind}_direct"
+        self.budget -= needed
+        return kind
+
+    def scalar_stride_type(self, stride_type: str) -> str:
+        return stride_type
+
+    def scalar_stride(self, stride: str) -> tuple[str, str]:
+        return "dScalar[0]", stride
+
+    def compute_output(self, visitor: Visitor, graph: Graph) -> str:
+        return "ElementD" if visitor is graph.visitors[-1] else "float"
+
+    def headers(self, nodes: tuple[Node, ...]) -> list[str]:
+        return ["restage.hpp"]

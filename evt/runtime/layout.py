@@ -1,0 +1,77 @@
+"""A tensor as a kernel sees it: its strides by mode, and its layout class."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+
+from evt.ir.dtype import DType
+from evt.plan import Layout, alignment_of
+
+
+@dataclass(frozen=True, slots=True)
+class TensorArgument:
+    """A tensor as the kernel will see it: strides in elements, by mode."""
+
+    name: str
+    strides: Mapping[str, int]
+    layout: Layout
+
+
+def strides_of(tensor: torch.Tensor, groups: Sequence[tuple[str, tuple[int, ...]]]) -> dict[str, int] | str | None:
+    """The stride of each mode of a tensor whose shape is the concatenation of the groups' dimensions.
+
+    None when the shape is another; a mode's name when its dimensions cannot be walked with one stride.
+    """
+    if tuple(tensor.shape) != tuple(size for _, dims in groups for size in dims):
+        return None
+    strides: dict[str, int] = {}
+    position = 0
+    for mode, dims in groups:
+        pairs = [
+            (size, stride)
+            for size, stride in zip(dims, tensor.stride()[position : position + len(dims)], strict=True)
+            if size != 1
+        ]
+        position += len(dims)
+        for (_, outer), (size, inner) in pairwise(pairs):
+            if outer != inner * size:
+                return mode
+        strides[mode] = pairs[-1][1] if pairs else 0
+    return strides
+
+
+def classify(
+    sizes: Mapping[str, int],
+    name: str,
+    dtype: DType,
+    tensor: torch.Tensor | None,
+    modes: Iterable[str],
+    strides: dict[str, int],
+) -> TensorArgument:
+    """The layout class of a tensor with these strides, and strides that are legal for extents of one as well."""
+    inner = [mode for mode in modes if mode != "l"]
+    wide = [mode for mode in inner if sizes[mode] > 1]
+    contiguous = next((mode for mode in reversed(wide) if strides[mode] == 1), None)
+    if contiguous is None:
+        contiguous = next((mode for mode in reversed(inner) if sizes[mode] <= 1), None)
+    if any(strides[mode] == 0 for mode in wide):
+        contiguous = None  # an expanded tensor
+    batched = sizes["l"] > 1
+    others = {mode: strides[mode] for mode in wide if mode != contiguous}
+    if batched and strides.get("l"):
+        others["l"] = strides["l"]
+    address = tensor.data_ptr() if tensor is not None else 0
+    extent = sizes[contiguous] if contiguous is not None else 1
+    alignment = alignment_of(dtype, contiguous, address, others, extent)
+    legal = dict(strides)
+    for mode in inner:
+        if sizes[mode] <= 1 and mode != contiguous:
+            legal[mode] = -(-extent // 16) * 16  # never used to step, but TMA wants a multiple of 16 bytes
+    if not batched:
+        legal["l"] = 0
+    shared = batched and not strides.get("l")
+    return TensorArgument(name, legal, Layout(contiguous, alignment, "shared" if shared else "strided"))

@@ -1,0 +1,474 @@
+"""The graph: how it is built, what verification catches, types, and its textual form."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import networkx as nx
+import pytest
+from hypothesis import given, settings
+from programs import Sample, programs, typed
+
+from evt.diagnostics import Diagnostic
+from evt.errors import InternalError, ProgramError
+from evt.ir import (
+    Acc,
+    Apply,
+    Builder,
+    Cast,
+    Const,
+    Dag,
+    Input,
+    Load,
+    Operand,
+    Output,
+    Store,
+    TypedDag,
+    ValueType,
+    format_dag,
+    infer,
+    lower,
+    parse_dag,
+    verify,
+)
+from evt.ir.dag import prune
+from evt.ir.dtype import BY_NAME, OPERANDS, STORAGE, from_torch_name
+from evt.language import parse
+
+F16, BF16, F32, TF32 = (BY_NAME[name] for name in ("f16", "bf16", "f32", "tf32"))
+D = Output("D", F16, ("m", "n"))
+AB = (Operand("A", F16, ("m", "k")), Operand("B", F16, ("k", "n")))
+
+
+def untyped(text: str) -> Dag:
+    return lower(parse(text))
+
+
+# The graph
+
+
+def test_a_product_with_itself_keeps_two_edges() -> None:
+    dag = untyped("z = acc + C; D = z * z")
+    (product,) = [node for node in range(len(dag)) if dag[node] == Apply("mul")]
+    (z,) = set(dag.arguments(product))
+    assert dag.arguments(product) == (z, z)
+    assert dag.graph.number_of_edges(z, product) == 2
+    assert sorted(dag.graph[z][product]) == [0, 1]
+    assert dag.users[z] == (product,)
+
+
+def test_the_graph_is_a_frozen_multigraph() -> None:
+    for dag in (untyped("D = acc + C"), typed("D = acc + C")):
+        assert type(dag.graph) is nx.MultiDiGraph
+        assert nx.is_frozen(dag.graph)
+        with pytest.raises(nx.NetworkXError):
+            dag.graph.add_node(99)
+        assert nx.is_directed_acyclic_graph(dag.graph)
+
+
+@settings(deadline=None, derandomize=True, max_examples=50)
+@given(programs())
+def test_ids_are_in_topological_order(sample: Sample) -> None:
+    dag = sample.dag
+    assert list(dag.graph.nodes) == list(range(len(dag)))
+    for node in range(len(dag)):
+        assert all(operand < node for operand in dag.arguments(node))
+        assert all(node in dag.arguments(user) for user in dag.users[node])
+        assert dag.arguments(node) == tuple(
+            source for source, _, _ in sorted(dag.graph.in_edges(node, keys=True), key=lambda edge: edge[2])
+        )
+
+
+def test_equal_nodes_merge_and_others_do_not() -> None:
+    builder = Builder()
+    acc, load = builder.add(Acc()), builder.add(Load("C"))
+    assert builder.add(Acc()) == acc
+    assert builder.add(Apply("sub"), acc, load) == builder.add(Apply("sub"), acc, load)
+    assert builder.add(Apply("sub"), acc, load) != builder.add(Apply("sub"), load, acc)
+    assert builder.add(Cast(F16), acc) != builder.add(Cast(BF16), acc)
+    assert builder.add(Const.of(0.0)) != builder.add(Const.of(-0.0))
+    assert builder.add(Const.of(0.1)) == builder.add(Const.of(0.10000000149011612))
+    assert builder.add(Load("D")) != builder.add(Load("C"))
+    assert len(builder) == 10
+
+
+def test_a_constant_beyond_f32_is_no_constant() -> None:
+    with pytest.raises(OverflowError):
+        Const.of(1e39)
+
+
+def test_graphs_are_values() -> None:
+    first, second = untyped("D = acc + C"), untyped("D = acc+C  # again")
+    assert first == second
+    assert hash(first) == hash(second)
+    assert first != untyped("D = C + acc")
+    assert first != untyped("in C: f16; D = acc + C")
+    assert first != untyped("D = acc + C[m, n]")
+    assert first != infer(first, AB)
+    assert infer(first, AB) == infer(second, AB)
+    assert infer(first, AB) != infer(first, [replace(each, dtype=BF16) for each in AB])
+    assert first != "D = acc + C"
+
+
+def test_pruning_drops_what_no_output_needs() -> None:
+    builder = Builder()
+    acc = builder.add(Acc())
+    builder.add(Apply("add"), acc, builder.add(Load("C")))
+    builder.add(Store("D"), builder.add(Apply("relu"), acc))
+    inputs = [Input("C", F16, ("m", "n"))]
+    pruned = prune(builder.finish("gemm", AB, inputs, [D]))
+    verify(pruned)
+    assert pruned.inputs == ()
+    assert [pruned[node] for node in range(len(pruned))] == [Acc(), Apply("relu"), Store("D")]
+
+
+# Verification
+
+
+def malformed(make: Any) -> str:
+    """What verification says of a graph; ``make`` adds nodes to a networkx graph and may return a Dag."""
+    graph = nx.MultiDiGraph()
+    dag = make(graph) or Dag("gemm", AB, (), (D,), nx.freeze(graph))
+    with pytest.raises(InternalError) as caught:
+        verify(dag)
+    (each,) = caught.value.diagnostics
+    assert each.code == "E0902"
+    return each.message
+
+
+def chain(graph: Any, *ops: object) -> None:
+    for node, op in enumerate(ops):
+        graph.add_node(node, op=op)
+        if node:
+            graph.add_edge(node - 1, node, key=0)
+
+
+def test_verification_accepts_what_lowering_makes() -> None:
+    verify(untyped("D = acc"))
+    verify(typed("D = relu(acc + f16(C) * 2); E = acc"))
+
+
+def test_an_operand_after_its_user() -> None:
+    def make(graph: Any) -> None:
+        chain(graph, Apply("relu"), Store("D"))
+        graph.add_node(2, op=Acc())
+        graph.add_edge(2, 0, key=0)
+
+    assert "an operand comes after its user" in malformed(make)
+
+
+def test_a_cycle() -> None:
+    def make(graph: Any) -> None:
+        chain(graph, Apply("relu"), Store("D"))
+        graph.add_edge(0, 0, key=0)
+
+    assert "an operand comes after its user" in malformed(make)
+
+
+def test_two_equal_nodes() -> None:
+    def make(graph: Any) -> None:
+        graph.add_node(0, op=Acc())
+        graph.add_node(1, op=Acc())
+
+    assert "two nodes are equal" in malformed(make)
+
+
+def test_ids_with_a_gap() -> None:
+    def make(graph: Any) -> None:
+        graph.add_node(0, op=Acc())
+        graph.add_node(2, op=Store("D"))
+        graph.add_edge(0, 2, key=0)
+
+    assert "ids are not 0, 1, 2" in malformed(make)
+
+
+def test_ids_out_of_order() -> None:
+    def make(graph: Any) -> None:
+        graph.add_node(1, op=Store("D"))
+        graph.add_node(0, op=Acc())
+        graph.add_edge(0, 1, key=0)
+
+    assert "ids are not 0, 1, 2" in malformed(make)
+
+
+@pytest.mark.parametrize("slot", [1, -1, 7])
+def test_a_wrong_slot(slot: int) -> None:
+    def make(graph: Any) -> None:
+        graph.add_node(0, op=Acc())
+        graph.add_node(1, op=Store("D"))
+        graph.add_edge(0, 1, key=slot)
+
+    assert f"slots are [{slot}]" in malformed(make)
+
+
+@pytest.mark.parametrize("op", [Apply("add"), Apply("fma"), Apply("clamp")])
+def test_too_few_operands(op: Apply) -> None:
+    assert "has 1 operands" in malformed(lambda graph: chain(graph, Acc(), op, Store("D")))
+
+
+@pytest.mark.parametrize("op", [Load("C"), Const.of(1.0)])
+def test_too_many_operands(op: Load | Const) -> None:
+    def make(graph: Any) -> Dag:
+        chain(graph, Acc(), op, Store("D"))
+        return Dag("gemm", AB, (Input("C", F16, ("m", "n")),), (D,), nx.freeze(graph))
+
+    assert "has 1 operands and needs 0" in malformed(make)
+
+
+def test_an_unknown_function() -> None:
+    message = malformed(lambda graph: chain(graph, Acc(), Apply("frobnicate"), Store("D")))
+    assert "`frobnicate` is not in the function table" in message
+
+
+def test_a_load_of_what_is_no_input() -> None:
+    assert "`C` is not an input" in malformed(lambda graph: chain(graph, Load("C"), Store("D")))
+
+
+def test_a_store_to_what_is_no_output() -> None:
+    assert "`E` is not an output" in malformed(lambda graph: chain(graph, Acc(), Store("E")))
+
+
+def test_a_store_that_is_read() -> None:
+    message = malformed(lambda graph: chain(graph, Acc(), Store("D"), Apply("relu")))
+    assert "a store has users" in message or "reads a store" in message
+
+
+def test_an_output_that_is_not_stored() -> None:
+    assert "outputs and stores differ" in malformed(lambda graph: chain(graph, Acc()))
+
+
+def test_an_output_that_is_stored_twice() -> None:
+    def make(graph: Any) -> None:
+        chain(graph, Acc(), Store("D"))
+        graph.add_node(2, op=Const.of(1.0))
+        graph.add_node(3, op=Store("D"))
+        graph.add_edge(2, 3, key=0)
+
+    assert "outputs and stores differ" in malformed(make)
+
+
+def test_no_output() -> None:
+    def make(graph: Any) -> Dag:
+        graph.add_node(0, op=Acc())
+        return Dag("gemm", AB, (), (), nx.freeze(graph))
+
+    assert "no output" in malformed(make)
+
+
+def test_two_inputs_of_one_name() -> None:
+    def make(graph: Any) -> Dag:
+        chain(graph, Load("C"), Store("D"))
+        value = Input("C", F16, ("m", "n"))
+        return Dag("gemm", AB, (value, value), (D,), nx.freeze(graph))
+
+    assert "have one name" in malformed(make)
+
+
+def test_wrong_types() -> None:
+    dag = typed("D = acc + C")
+    with pytest.raises(InternalError, match="not every value has a type"):
+        verify(replace(dag, types=dag.types[:-1]))
+    wrong = (ValueType(F16, ("m", "n")), *dag.types[1:])
+    with pytest.raises(InternalError, match="%0: its type is not"):
+        verify(replace(dag, types=wrong))
+
+
+# Types
+
+
+def mistakes(text: str, operands: tuple[Operand, ...] = AB) -> list[Diagnostic]:
+    with pytest.raises(ProgramError) as caught:
+        infer(untyped(text), operands)
+    return list(caught.value.diagnostics)
+
+
+def types(dag: TypedDag) -> dict[str, str]:
+    return {value.name: str(value.dtype) for value in (*dag.inputs, *dag.outputs)}
+
+
+@pytest.mark.parametrize(("operand", "expected"), [("f16", "f16"), ("bf16", "bf16"), ("f32", "f32"), ("tf32", "f32")])
+def test_what_is_not_declared(operand: str, expected: str) -> None:
+    """D takes the type of A, tensors that of D, scalars f32."""
+    dag = typed("E = acc * 2; D = alpha * acc + bias + C + s[m] + t[] + X[l, m, n]", operand)
+    tensors = dict.fromkeys(("E", "D", "bias", "C", "s", "X"), expected)
+    assert types(dag) == {**tensors, "alpha": "f32", "t": "f32"}
+
+
+def test_tensors_follow_a_declared_primary_output() -> None:
+    dag = typed("out D: f32, E; E = acc * 2; D = acc + bias", "bf16")
+    assert types(dag) == {"D": "f32", "E": "f32", "bias": "f32"}
+    dag = typed("out E: f32, D; E = acc * 2; D = acc + bias", "bf16")
+    assert types(dag) == {"D": "bf16", "E": "f32", "bias": "bf16"}
+
+
+def test_what_is_declared() -> None:
+    dag = typed("in bias: f32[n], C: bf16; out D: f32; D = acc + bias + C", "f16")
+    assert types(dag) == {"D": "f32", "bias": "f32", "C": "bf16"}
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("acc", "f32[m, n]"),
+        ("bias", "f16[n]"),
+        ("r[m]", "f16[m]"),
+        ("bias + r[m]", "f32[m, n]"),
+        ("bias + alpha", "f32[n]"),
+        ("2 * 3", "f32[]"),
+        ("alpha", "f32[]"),
+        ("T[n, m]", "f16[m, n]"),
+        ("T[n, m] + C", "f32[m, n]"),
+        ("X[l, m, n] + bias", "f32[l, m, n]"),
+        ("b[l, n] + r[m]", "f32[l, m, n]"),
+        ("s[l] * 2", "f32[l]"),
+        ("bf16(bias)", "bf16[n]"),
+        ("f16(acc) + bf16(acc)", "f32[m, n]"),
+    ],
+)
+def test_a_value_varies_over_its_operands_modes(expression: str, expected: str) -> None:
+    dag = typed(f"z = {expression}; D = z + acc")
+    total = dag.arguments(dag.stores["D"])[0]
+    operands = [dag.types[operand] for operand in dag.arguments(total)]
+    assert expected in map(str, operands)
+
+
+def test_a_transposed_output() -> None:
+    dag = typed("D[n, m] = acc + C")
+    assert dag.output["D"].modes == ("n", "m")
+    assert str(dag.types[dag.stores["D"]]) == "f16[m, n]"
+
+
+def test_the_batch_needs_no_subscript_of_an_output() -> None:
+    assert typed("D = acc + C[l, m, n]").output["D"].batchable
+    assert typed("D[l, m, n] = acc + C").output["D"].batchable is False
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "message"),
+    [
+        ("D[n] = acc", "E0304", "varies over [m, n]"),
+        ("out D: f16[m]; D = acc", "E0304", "varies over [m, n]"),
+        ("out D, s: f32[]; D = acc; s = bias", "E0304", "varies over [n]"),
+        ("D = acc; s[n] = bias * 2", "E0901", "output `s` of [n]"),
+        ("D = acc; out D, s: f32[]; s = alpha * 2", "E0901", "output `s` of []"),
+        ("out D: e4m3; D = acc", "E0901", "output `D` is e4m3"),
+        ("in C: i8; D = acc + C", "E0901", "input `C` is i8"),
+        ("in s: f16[]; D = acc * s", "E0901", "scalar `s` is f16"),
+    ],
+)
+def test_a_mistake(text: str, code: str, message: str) -> None:
+    (each,) = mistakes(text)
+    assert each.code == code
+    assert message in each.message
+    assert each.span is not None
+    assert each.source is not None
+
+
+def test_operands() -> None:
+    for dtype in BY_NAME.values():
+        operands = tuple(replace(each, dtype=dtype) for each in AB)
+        if dtype in OPERANDS:
+            infer(untyped("D = acc"), operands)
+        else:
+            assert {each.code for each in mistakes("D = acc", operands)} == {"E0901"}
+    mixed = (AB[0], replace(AB[1], dtype=BF16))
+    assert [each.code for each in mistakes("D = acc", mixed)] == ["E0901"]
+    infer(untyped("D = acc"), (replace(AB[0], dtype=TF32), replace(AB[1], dtype=F32)))
+
+
+def test_a_header_gives_the_operands() -> None:
+    dag = infer(untyped("gemm(A: bf16[k, m], B: bf16[n, k]); D = acc"))
+    assert dag.operands == (Operand("A", BF16, ("k", "m")), Operand("B", BF16, ("n", "k")))
+    assert infer(dag, AB).operands == AB
+    with pytest.raises(ValueError, match="no header"):
+        infer(untyped("D = acc"))
+
+
+def test_names_of_types() -> None:
+    assert set(STORAGE) < set(BY_NAME.values())
+    assert from_torch_name("float16") is F16
+    assert from_torch_name("float32") is F32
+    assert from_torch_name("complex64") is None
+    for alias, name in [
+        ("half", "f16"),
+        ("float", "f32"),
+        ("double", "f64"),
+        ("fp8_e4m3", "e4m3"),
+        ("int", "i32"),
+    ]:
+        assert BY_NAME[alias].name == name
+
+
+# The textual form
+
+
+@settings(deadline=None, derandomize=True)
+@given(programs())
+def test_the_text_reads_back(sample: Sample) -> None:
+    for dag in (sample.dag, untyped(sample.text)):
+        text = format_dag(dag)
+        again = parse_dag(text)
+        assert again == dag
+        assert type(again) is type(dag)
+        assert format_dag(again) == text == str(dag)
+        verify(again)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "in s: f32 = 0.1, t = -0.0; out D: f16[n, m], E; D = acc * s * t; E = f16(acc) + C[m, n]",
+        "D = acc + -0.0 + 1.5e-45 + 3.4e38 + 1e-5",
+        "D[l, m, n] = acc + b[l, n] + s[l]",
+        "linear(A: tf32, B: tf32[k, n]); D = clamp(acc, -1, 2)",
+    ],
+)
+def test_the_text_reads_back_also_here(text: str) -> None:
+    dag = untyped(text)
+    assert parse_dag(str(dag)) == dag
+    with_types = infer(dag, AB)
+    assert parse_dag(str(with_types)) == with_types
+
+
+def test_the_text() -> None:
+    assert str(typed("in s: f32 = 0.5; D = relu(s * acc + bias) + C")) == (
+        "gemm(A: f16[m, k], B: f16[k, n])\n"
+        "in s: f32[] = 0x1.0000000000000p-1\n"
+        "in bias: f16[n]\n"
+        "in C: f16[..., m, n]\n"
+        "out D: f16[..., m, n]\n"
+        "%0 = load s : f32[]\n"
+        "%1 = acc : f32[m, n]\n"
+        "%2 = mul %0 %1 : f32[m, n]\n"
+        "%3 = load bias : f16[n]\n"
+        "%4 = add %2 %3 : f32[m, n]\n"
+        "%5 = relu %4 : f32[m, n]\n"
+        "%6 = load C : f16[m, n]\n"
+        "%7 = add %5 %6 : f32[m, n]\n"
+        "%8 = store D %7 : f16[m, n]\n"
+    )
+    assert str(untyped("D = acc")) == "gemm()\nout D: auto[..., m, n]\n%0 = acc\n%1 = store D %0\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "\n\n",
+        "banana",
+        "gemm()\nbanana",
+        "gemm()\nout D: f31[m, n]\n%0 = acc\n%1 = store D %0",
+        "gemm(A: f31[m, k])\n%0 = acc",
+        "gemm()\n%1 = acc",
+        "gemm()\n%0 = acc\n%1 = acc",
+        "gemm()\n%0 = relu %0",
+        "gemm()\n%0 = relu %5",
+        "gemm()\n%0 = acc\n%1 = cast f31 %0",
+        "gemm()\n%0 = const banana",
+        "gemm()\n%0 = acc banana",
+    ],
+)
+def test_other_text_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        parse_dag(text)

@@ -1,0 +1,300 @@
+"""The oracle against PyTorch written by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from programs import same, typed
+from torch import Tensor
+from torch.nn import functional
+
+from evt.functions import TABLE
+from evt.ir import Dag, TypedDag, infer, lower, parse_dag
+from evt.language import parse
+from evt.reference import evaluate, reference
+
+M, N, K, L = 5, 7, 11, 3
+
+
+def make(*shape: int, dtype: torch.dtype = torch.float16) -> Tensor:
+    generator = torch.Generator().manual_seed(sum(shape) * 31 + len(shape))
+    return torch.randn(shape, generator=generator).to(dtype)
+
+
+A, B = make(M, K), make(K, N)
+INPUTS: dict[str, Any] = {
+    "alpha": 1.5,
+    "beta": 0.5,
+    "C": make(M, N),
+    "residual": make(M, N + 0) * 2,
+    "bias": make(N),
+    "row": make(M),
+    "T": make(N, M),
+    "gate": make(M, N),
+}
+FORMULAS: dict[str, Callable[..., Tensor]] = {
+    "D = acc": lambda acc, **_: acc,
+    "D = relu(alpha*acc + beta*C) + residual": lambda acc, alpha, beta, C, residual, **_: (
+        torch.relu(alpha * acc + beta * C) + residual
+    ),
+    "D = gelu(acc + bias)": lambda acc, bias, **_: functional.gelu(acc + bias),
+    "D = gelu_tanh(acc + bias)": lambda acc, bias, **_: functional.gelu(acc + bias, approximate="tanh"),
+    "D = silu(acc) * gate": lambda acc, gate, **_: functional.silu(acc) * gate,
+    "D = row[m] * acc + bias": lambda acc, row, bias, **_: row[:, None] * acc + bias,
+    "D = acc + T[n, m]": lambda acc, T, **_: acc + T.T,
+    "D = clamp(acc, min=-1, max=2) / (1 + abs(C))": lambda acc, C, **_: acc.clamp(-1, 2) / (1 + C.abs()),
+    "D = bf16(acc) + C": lambda acc, C, **_: acc.to(torch.bfloat16).to(acc.dtype) + C,
+    "D = acc ** 3 - acc ** 2": lambda acc, **_: acc.pow(3) - acc.pow(2),
+    "D = leaky_relu(acc, 0.2) + hardtanh(C)": lambda acc, C, **_: (
+        functional.leaky_relu(acc, 0.2) + functional.hardtanh(C)
+    ),
+    "D = elu(acc) * mish(C) + softplus(bias)": lambda acc, C, bias, **_: (
+        functional.elu(acc) * functional.mish(C) + functional.softplus(bias)
+    ),
+    "z = acc + bias; D = z * sigmoid(z) - max(z, C)": lambda acc, bias, C, **_: (
+        functional.silu(acc + bias) - torch.maximum(acc + bias, C)
+    ),
+    "D = exp(-square(acc)) + rsqrt(1 + square(C))": lambda acc, C, **_: torch.exp(-(acc**2)) + torch.rsqrt(1 + C**2),
+}
+
+
+def used(dag: Dag, values: dict[str, Any] = INPUTS) -> dict[str, Any]:
+    return {value.name: values[value.name] for value in dag.inputs}
+
+
+def wide(values: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
+    return {name: value.to(dtype) if isinstance(value, Tensor) else value for name, value in values.items()}
+
+
+@pytest.mark.parametrize("formula", FORMULAS)
+@pytest.mark.parametrize("float64", [False, True], ids=["f32", "f64"])
+def test_formula(formula: str, float64: bool) -> None:
+    dag = typed(formula)
+    dtype = torch.float64 if float64 else torch.float32
+    found = reference(dag, A, B, used(dag), float64=float64)["D"]
+    expected = FORMULAS[formula](A.to(dtype) @ B.to(dtype), **wide(INPUTS, dtype))
+    assert found.dtype == (dtype if float64 else torch.float16)
+    assert found.shape == (M, N)
+    torch.testing.assert_close(found, expected.to(found.dtype), rtol=1e-6 if float64 else 2e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_every_function(name: str) -> None:
+    row = TABLE[name]
+    names = ["acc", "C", "gate"][: row.required]
+    values = [make(M, N, dtype=torch.float64), INPUTS["C"], INPUTS["gate"]][: row.required]
+    defaults = [torch.tensor(p.default, dtype=torch.float32) for p in row.parameters[row.required :]]
+    dag = typed(f"D = {name}({', '.join(names)}) + acc")
+    found = evaluate(dag, values[0], used(dag), dtype=torch.float64)["D"]
+    wide_values = [value.to(torch.float64) for value in (*values, *defaults)]
+    assert same(found, row.torch(torch, *wide_values) + values[0])
+
+
+@pytest.mark.parametrize("modes_a", ["[m, k]", "[k, m]"])
+@pytest.mark.parametrize("modes_b", ["[k, n]", "[n, k]"])
+@pytest.mark.parametrize("operation", ["gemm", "linear"])
+def test_operands(operation: str, modes_a: str, modes_b: str) -> None:
+    dag = typed_by_header(f"{operation}(A: f16{modes_a}, B: f16{modes_b}); D = acc")
+    a = A.T.contiguous() if modes_a == "[k, m]" else A
+    b = B.T.contiguous() if modes_b == "[n, k]" else B
+    assert same(reference(dag, a, b, {})["D"], (A.float() @ B.float()).half())
+
+
+def typed_by_header(text: str) -> TypedDag:
+    return infer(lower(parse(text)))
+
+
+@pytest.mark.parametrize(
+    ("shape_a", "shape_b", "batch"),
+    [
+        ((L, M, K), (K, N), (L,)),
+        ((L, M, K), (L, K, N), (L,)),
+        ((M, K), (L, K, N), (L,)),
+        ((2, L, M, K), (L, K, N), (2, L)),
+        ((2, 1, M, K), (1, L, K, N), (2, L)),
+        ((0, M, K), (K, N), (0,)),
+    ],
+)
+def test_batches(shape_a: tuple[int, ...], shape_b: tuple[int, ...], batch: tuple[int, ...]) -> None:
+    a, b, c = make(*shape_a), make(*shape_b), make(*batch, M, N)
+    dag = typed("D = acc + C + bias; E[n, m] = acc")
+    acc = a.float() @ b.float()
+    for given in (c, INPUTS["C"]):  # one for each batch, or one for all
+        found = reference(dag, a, b, {"C": given, "bias": INPUTS["bias"]})
+        assert same(found["D"], (acc + given + INPUTS["bias"]).half())
+        assert same(found["E"], acc.mT.half())
+        assert found["E"].is_contiguous()
+
+
+def test_the_rows_of_a_linear_map() -> None:
+    dag = typed_by_header("linear(A: f16, B: f16); D = acc + C + row[m]; E[n, m] = acc")
+    weight = B.T.contiguous()
+    a, c, row = make(2, L, K), make(2, L, N), make(2, L)
+    found = reference(dag, a, weight, {"C": c, "row": row})
+    acc = functional.linear(a.float(), weight.float())
+    torch.testing.assert_close(found["D"], (acc + c + row[..., None]).half(), rtol=2e-3, atol=1e-3)
+    assert found["E"].shape == (N, 2, L)
+    flat = reference(dag, a, weight, {"C": c.reshape(2 * L, N), "row": row.flatten()})
+    assert same(flat["D"], found["D"])
+    one = reference(typed_by_header("linear(A: f16, B: f16); D = acc + bias"), A[0], weight, {"bias": make(N)})
+    assert one["D"].shape == (N,)
+
+
+def test_modes_of_the_batch() -> None:
+    dag = typed("D[l, m, n] = acc + X[l, m, n] + b[l, n] + s[l]")
+    a, x, b, s = make(L, M, K), make(L, M, N), make(L, N), make(L)
+    dag = typed("in s: f32[l]; D[l, m, n] = acc + X[l, m, n] + b[l, n] + s")
+    found = reference(dag, a, B, {"X": x, "b": b, "s": s.float()})["D"]
+    assert same(found, (a.float() @ B.float() + x + b[:, None] + s.float()[:, None, None]).half())
+    found = evaluate(typed("D[n, l, m] = acc"), make(L, M, N), {})["D"]
+    assert same(found, make(L, M, N).permute(2, 0, 1))
+    found = evaluate(typed("D[n, l, m] = acc"), make(M, N), {})["D"]
+    assert found.shape == (N, M)
+
+
+@pytest.mark.parametrize("value", [1.5, 3, True, torch.tensor(1.5), torch.full((1, 1), 1.5), torch.ones(1).half()])
+def test_scalars(value: Any) -> None:
+    found = evaluate(typed("D = alpha * acc", "f32"), make(M, N), {"alpha": value})["D"]
+    assert same(found, float(value) * make(M, N).float())
+
+
+def test_a_scalar_is_an_f32_number_as_in_a_kernel() -> None:
+    acc = torch.ones(1, 1, dtype=torch.float64)
+    found = evaluate(typed("D = alpha * acc"), acc, {"alpha": 0.1}, dtype=torch.float64)["D"]
+    assert found.item() == torch.tensor(0.1).double().item() != 0.1
+
+
+def test_defaults() -> None:
+    dag = typed("in s = 0.5, t: f32 = 2; D = acc * s + t", "f32")
+    assert same(evaluate(dag, make(M, N), {})["D"], make(M, N).float() * 0.5 + 2)
+    assert same(evaluate(dag, make(M, N), {"s": 3.0})["D"], make(M, N).float() * 3 + 2)
+
+
+def test_constants_are_f32_and_casts_round_in_f64_too() -> None:
+    acc = torch.full((1, 1), 1.0 / 3.0, dtype=torch.float64)
+
+    def value(text: str) -> float:
+        return float(evaluate(typed(text), acc, {}, dtype=torch.float64)["D"])
+
+    third = 1.0 / 3.0
+    assert value("D = acc") == third
+    assert value("D = acc * 0 + 0.1") == 0.10000000149011612
+    for name in ("f16", "bf16", "f32"):
+        dtype = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}[name]
+        assert value(f"D = {name}(acc)") == torch.tensor(third, dtype=torch.float64).to(dtype).item() != third
+
+
+def test_outputs_have_their_types_and_order() -> None:
+    dag = typed("out E: bf16, D: f16[n, m], F: f32; D = acc; E = acc * 2; F = acc + 1", "f32")
+    acc = make(M, N).float()
+    found = evaluate(dag, acc, {})
+    assert list(found) == ["E", "D", "F"]
+    assert [value.dtype for value in found.values()] == [torch.bfloat16, torch.float16, torch.float32]
+    assert same(found["D"], acc.T.half())
+    oracle = evaluate(dag, acc, {}, dtype=torch.float64)
+    assert {value.dtype for value in oracle.values()} == {torch.float64}
+
+
+def test_an_output_is_broadcast() -> None:
+    found = evaluate(typed("D = acc; E = bias * 2; F = alpha * 2", "f32"), make(M, N), {"bias": make(N), "alpha": 2})
+    assert same(found["E"], (make(N).float() * 2).expand(M, N))
+    assert same(found["F"], torch.full((M, N), 4.0))
+
+
+def test_outputs_share_no_memory() -> None:
+    acc, c = make(M, N).float(), make(M, N).float()
+    found = evaluate(typed("D = acc; E = acc; F = C", "f32"), acc, {"C": c})
+    pointers = {value.data_ptr() for value in (acc, c, *found.values())}
+    assert len(pointers) == 5
+    assert all(value.is_contiguous() for value in found.values())
+
+
+def test_inputs_are_left_alone() -> None:
+    dag = typed("D = relu(acc) + relu(C)", "f32")
+    acc, c = make(M, N).float(), make(M, N).float()
+    before = acc.clone(), c.clone()
+    evaluate(dag, acc, {"C": c})
+    assert same(acc, before[0])
+    assert same(c, before[1])
+
+
+def test_nan_and_infinity_go_through() -> None:
+    acc = torch.tensor([[float("nan"), float("inf"), float("-inf"), -0.0]])
+    found = evaluate(typed("D = relu(acc)", "f32"), acc, {})["D"]
+    assert found[0, 0].isnan()
+    assert found[0, 1:].tolist() == [float("inf"), 0.0, 0.0]
+    found = evaluate(typed("D = f16(acc * 100000)", "f32"), torch.ones(1, 1), {})["D"]
+    assert found.item() == float("inf")
+
+
+@pytest.mark.parametrize("shape", [(0, N), (M, 0), (0, 0), (1, 1)])
+def test_small_problems(shape: tuple[int, int]) -> None:
+    m, n = shape
+    found = reference(typed("D = acc + bias; E[n, m] = acc"), make(m, K), make(K, n), {"bias": make(n)})
+    assert found["D"].shape == (m, n)
+    assert found["E"].shape == (n, m)
+    empty = reference(typed("D = acc + bias"), make(m, 0), make(0, n), {"bias": make(n)})["D"]
+    assert same(empty, make(n).expand(m, n))
+
+
+def test_strides_do_not_matter() -> None:
+    wide_a, c = make(M, 2 * K)[:, ::2], make(N, M).T
+    found = reference(typed("D = acc + C"), wide_a, B, {"C": c})["D"]
+    assert same(found, (wide_a.contiguous().float() @ B.float() + c).half())
+
+
+@pytest.mark.parametrize(
+    ("formula", "name", "shape"),
+    [
+        *[("D = acc + C", "C", (N, M)), ("D = acc + C", "C", (N,)), ("D = acc + C", "C", (1, N))],
+        *[("D = acc + C[m, n]", "C", (1, M, N)), ("D = acc + bias", "bias", (M,)), ("D = acc + bias", "bias", (1, N))],
+    ],
+)
+def test_a_shape_that_does_not_fit(formula: str, name: str, shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=f"the input {name} has shape"):
+        reference(typed(formula), A, B, {name: make(*shape)})
+
+
+def test_a_missing_input() -> None:
+    with pytest.raises(ValueError, match="bias is missing"):
+        reference(typed("D = acc + bias"), A, B, {})
+
+
+def test_a_long_chain_holds_few_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A formula of 5,000 nodes is evaluated without recursion, and values are freed after their last use."""
+    import weakref
+
+    alive: list[Any] = []
+    most = 0
+    row = TABLE["add"]
+
+    def counting(t: Any, x: Tensor, y: Tensor) -> Tensor:
+        nonlocal most
+        result = x + y
+        alive.append(weakref.ref(result))
+        alive[:] = [each for each in alive if each() is not None]
+        most = max(most, len(alive))
+        return result
+
+    dag = typed("D = acc" + " + 1" * 5000, "f32")
+    from dataclasses import replace
+
+    import evt.reference as module
+
+    monkeypatch.setattr(module, "TABLE", {"add": replace(row, torch=counting)})
+    found = evaluate(dag, torch.zeros(2, 2), {})["D"]
+    assert found.tolist() == [[5000.0] * 2] * 2
+    assert most <= 3
+
+
+def test_graphs_that_are_read_back_mean_the_same() -> None:
+    dag = typed("in s = 0.1; D = gelu(acc * s + bias) + f16(C)")
+    again = parse_dag(str(dag))
+    assert isinstance(again, TypedDag)
+    assert same(
+        reference(again, A, B, used(dag, {**INPUTS, "s": 2}))["D"],
+        reference(dag, A, B, used(dag, {**INPUTS, "s": 2}))["D"],
+    )
