@@ -46,7 +46,7 @@ demo: $(INSTALLED)
 	$(call step,Run it on random numbers: on the GPU or else with the reference on the CPU.,evt run '$(FORMULA)' --m 1000 --n 768 --k 512 --dtype f16)
 
 test: lint
-	pytest -n auto --maxprocesses 8 --dist loadgroup $(PYTEST_FLAGS)
+	pytest -n auto --maxprocesses 8 --dist loadfile $(PYTEST_FLAGS)
 
 lint: $(INSTALLED)
 	ruff check

@@ -31,12 +31,8 @@ def _missing(need: str) -> str:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         for need in ("cxx", "nvcc", "gpu"):
-            if not item.get_closest_marker(need):
-                continue
-            if reason := _missing(need):
+            if item.get_closest_marker(need) and (reason := _missing(need)):
                 item.add_marker(pytest.mark.skip(reason=f"needs {need}: {reason}"))
-            if need != "cxx":  # a compilation takes 3 to 4.5 GB: those tests stay on one worker of xdist
-                item.add_marker(pytest.mark.xdist_group("nvcc"))
 
 
 @pytest.fixture(scope="session", autouse=True)

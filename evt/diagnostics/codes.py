@@ -34,6 +34,7 @@ _TABLE = (
     Code("E0302", "two different subscripts for one name"),
     Code("E0303", "an unknown type"),
     Code("E0304", "a value with modes that its output does not have"),
+    Code("E0305", "a type that contradicts the header"),
     Code("E0306", "a default on something that is not a scalar input"),
     # the program as a graph
     Code("E0401", "a name assigned twice"),

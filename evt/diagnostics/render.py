@@ -59,8 +59,7 @@ def _printable(line: str) -> str:
 def _columns(text: str) -> int:
     """How many columns a terminal gives the text: two for wide characters, none for combining ones."""
     return sum(
-        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1
-        for char in text
+        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text
     )
 
 

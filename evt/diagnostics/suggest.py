@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 #: Longer words, and words among more candidates, get no suggestion: difflib compares with each in turn.
@@ -27,11 +28,11 @@ def closest(word: str, candidates: Iterable[str]) -> str | None:
 class Misspellings:
     """Finds the known word that a word misspells by one letter: missing, extra, another, or two exchanged.
 
-    Only slips inside a word count. Words that differ at an end (``scale`` and ``scaled``, ``scale_a`` and
-    ``scale_b``, ``gate`` and ``rate``) or that are short are taken to be different words.
+    Only slips inside a run of at least four letters count. Words that differ otherwise (``scale`` and ``scaled``,
+    ``scale_a`` and ``scale_b``, ``x1_scale`` and ``x2_scale``, ``gate`` and ``rate``) are different words.
     """
 
-    _SHORTEST = 4
+    _RUN = re.compile("[A-Za-z]{4,}")
 
     def __init__(self, known: Iterable[str]) -> None:
         self._known: dict[str, str] = {}
@@ -44,7 +45,9 @@ class Misspellings:
         return next((known for known in found if known is not None and known != word), None)
 
     def _keys(self, word: str) -> list[str]:
-        """The word, and the word without each of its inner letters: words one slip apart share a key."""
-        if not self._SHORTEST <= len(word) <= _MAX_LENGTH:
+        """The word, and the word without each inner letter of its runs: words one slip apart share a key."""
+        if len(word) > _MAX_LENGTH:
             return []
-        return [word, *(word[:i] + word[i + 1 :] for i in range(1, len(word) - 1))]
+        runs = self._RUN.finditer(word)
+        inner = [index for run in runs for index in range(run.start() + 1, run.end() - 1)]
+        return [word, *(word[:index] + word[index + 1 :] for index in inner)]

@@ -39,10 +39,11 @@ _ATOMS = _ANCHORS | {"softplus", "log", "log1p"}
 _ROOTS = frozenset({"add", "mul", "div", "rcp"})
 _CLIMB, _DESCEND, _TERMS = 5, 5, 12
 
-#: Sorted (atom, power) pairs; a polynomial maps monomials to coefficients.
-Monomial: TypeAlias = tuple[tuple[object, int], ...]
+#: (atom, power) pairs; a polynomial maps monomials to coefficients.
+Monomial: TypeAlias = frozenset[tuple[object, int]]
 Polynomial: TypeAlias = dict[Monomial, float]
-Form: TypeAlias = tuple[tuple[Monomial, str], ...]
+Form: TypeAlias = frozenset[tuple[Monomial, str]]
+_ONE: Monomial = frozenset()
 
 
 class _TooLargeError(Exception):
@@ -121,7 +122,7 @@ def normal_form(dag: Dag, root: int, x: int) -> Form | None:
 
 
 def _freeze(polynomial: Polynomial) -> Form:
-    return tuple(sorted(((m, f"{c:.5e}") for m, c in polynomial.items() if c), key=repr))
+    return frozenset((monomial, f"{c:.5e}") for monomial, c in polynomial.items() if c)
 
 
 def _expand(dag: Dag, node: int, x: int, known: dict[int, Polynomial], depth: int) -> Polynomial:
@@ -138,7 +139,7 @@ def _expand(dag: Dag, node: int, x: int, known: dict[int, Polynomial], depth: in
     if node == x:
         result = _atom("x")
     elif isinstance(op, Const):
-        result = {(): op.value}
+        result = {_ONE: op.value}
     elif isinstance(op, Apply) and op.function in _ARITHMETIC:
         result = _ARITHMETIC[op.function](operand)
     elif isinstance(op, Apply) and op.function in _ATOMS:
@@ -150,7 +151,7 @@ def _expand(dag: Dag, node: int, x: int, known: dict[int, Polynomial], depth: in
 
 
 def _atom(atom: object) -> Polynomial:
-    return {((atom, 1),): 1.0}
+    return {frozenset({(atom, 1)}): 1.0}
 
 
 def _plus(a: Polynomial, b: Polynomial, sign: float = 1.0) -> Polynomial:
@@ -165,27 +166,26 @@ def _plus(a: Polynomial, b: Polynomial, sign: float = 1.0) -> Polynomial:
 def _times(a: Polynomial, b: Polynomial) -> Polynomial:
     result: Polynomial = {}
     for (left, c), (right, d) in product(a.items(), b.items()):
-        powers: dict[object, int] = {}
-        for atom, power in (*left, *right):
+        powers = dict(left)
+        for atom, power in right:
             powers[atom] = powers.get(atom, 0) + power
-        monomial = tuple(sorted(powers.items(), key=repr))
-        result = _plus(result, {monomial: c * d})
+        result = _plus(result, {frozenset(powers.items()): c * d})
     return result
 
 
 def _inverse(p: Polynomial) -> Polynomial:
-    if len(p) == 1 and () in p and p[()]:
-        return {(): 1 / p[()]}
+    if set(p) == {_ONE} and p[_ONE]:
+        return {_ONE: 1 / p[_ONE]}
     return _atom(("inverse", _freeze(p)))
 
 
 def _sigmoid(p: Polynomial) -> Polynomial:
     exponential = _atom(("exp", _freeze(_plus({}, p, -1.0))))
-    return _inverse(_plus({(): 1.0}, exponential))
+    return _inverse(_plus({_ONE: 1.0}, exponential))
 
 
 def _hardsigmoid(p: Polynomial) -> Polynomial:
-    return _times({(): 1 / 6}, _atom(("relu6", _freeze(_plus(p, {(): 3.0})))))
+    return _times({_ONE: 1 / 6}, _atom(("relu6", _freeze(_plus(p, {_ONE: 3.0})))))
 
 
 _Operand = Callable[[int], Polynomial]
@@ -205,9 +205,9 @@ _ARITHMETIC: dict[str, Callable[[_Operand], Polynomial]] = {
 
 
 def _power(base: Polynomial, exponent: Polynomial) -> Polynomial:
-    if set(exponent) == {()} and exponent[()] in (1.0, 2.0, 3.0, 4.0):
+    if set(exponent) == {_ONE} and exponent[_ONE] in (1.0, 2.0, 3.0, 4.0):
         result = base
-        for _ in range(int(exponent[()]) - 1):
+        for _ in range(int(exponent[_ONE]) - 1):
             result = _times(result, base)
         return result
     raise _TooLargeError

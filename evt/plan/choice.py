@@ -6,6 +6,7 @@ from evt.diagnostics import Diagnostic
 from evt.errors import TargetError
 from evt.ir import Input, Output, TypedDag
 from evt.plan.config import DEFAULTS_3X, Config, config_2x, configs_3x
+from evt.plan.cost import is_light
 from evt.plan.rules import ROUTES, Problem, Route
 from evt.plan.signature import Signature, natural_layout
 
@@ -53,7 +54,7 @@ def configs(problem: Problem, route: Route) -> tuple[Config, ...]:
 
 def default_configs(problem: Problem, route: Route) -> tuple[Config, ...]:
     """Those of :func:`configs` that are built for every kernel, to choose from by the problem's size."""
-    return configs(problem, route)[:DEFAULTS_3X]
+    return configs(problem, route)[: DEFAULTS_3X if is_light(problem.dag) else 1]
 
 
 def find_config(problem: Problem, route: Route, name: str) -> Config:

@@ -77,7 +77,7 @@ def configs_3x(operand: DType) -> tuple[Config, ...]:
     )
 
 
-#: How many of configs_3x are built for a kernel, to choose from by the problem's size.
+#: How many of configs_3x are built for a light epilogue, to choose from by the problem's size.
 DEFAULTS_3X = 2
 
 

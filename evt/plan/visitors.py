@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from evt.ir import Acc, Apply, Cast, Const, Load, Store, TypedDag
+from evt.plan.cost import cost
 
 Kind = Literal["acc", "source", "scalar", "row", "column", "tile", "compute", "store"]
 
@@ -19,30 +20,6 @@ Kind = Literal["acc", "source", "scalar", "row", "column", "tile", "compute", "s
 _FREE = frozenset({"acc", "source", "scalar"})
 #: Instructions, roughly, above which a value shared by regions is kept instead of computed twice.
 _KEEP_COST = 4
-#: Rough instruction counts of functions that are not one or two instructions.
-_COSTS = {"div": 8, "rcp": 8, "sqrt": 8, "rsqrt": 4}
-_CHEAP = frozenset(
-    [
-        "add",
-        "sub",
-        "mul",
-        "neg",
-        "fma",
-        "min",
-        "max",
-        "abs",
-        "square",
-        "relu",
-        "relu6",
-        "clamp",
-        "hardtanh",
-        "floor",
-        "ceil",
-        "round",
-        "sign",
-        "leaky_relu",
-    ]
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,25 +111,18 @@ def _results(dag: TypedDag, fused: bool) -> set[int]:
     results = {value for value in stored if computed(value) or isinstance(dag[value], Const)}
     if not fused:
         return results | {value for value in range(len(dag)) if computed(value)}
-    cost = [0] * len(dag)
+    total = [0] * len(dag)
     for value in range(len(dag)):
         if computed(value):
-            inherited = sum(cost[operand] for operand in dag.arguments(value))
-            cost[value] = min(1_000_000, inherited + _cost(dag, value))
+            inherited = sum(total[operand] for operand in dag.arguments(value))
+            total[value] = min(1_000_000, inherited + cost(dag[value]))
     regions: list[frozenset[int]] = [frozenset()] * len(dag)
     for value in reversed(range(len(dag))):
         users = [user for user in dag.users[value] if not isinstance(dag[user], Store)]
         regions[value] = frozenset[int]().union(*(({u} if u in results else regions[u]) for u in users))
-        if computed(value) and value not in results and len(regions[value]) > 1 and cost[value] >= _KEEP_COST:
+        if computed(value) and value not in results and len(regions[value]) > 1 and total[value] >= _KEEP_COST:
             results.add(value)
     return results
-
-
-def _cost(dag: TypedDag, value: int) -> int:
-    op = dag[value]
-    if not isinstance(op, Apply) or op.function in _CHEAP:
-        return 1
-    return _COSTS.get(op.function, 16)
 
 
 def _leaf(dag: TypedDag, value: int, source: str | None, rows: str) -> Visitor:

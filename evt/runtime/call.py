@@ -8,7 +8,8 @@ numbers: that path is written for speed, and ``evt bench --host`` measures it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,6 +31,28 @@ _MAX_PREPARED = 4096
 _TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
 _NUMBERS = frozenset({float, int})
 _is_grad_enabled = torch.is_grad_enabled
+_empty_like = torch.empty_like
+_NOTHING: Mapping[str, Any] = {}
+
+
+class _Form:
+    """Which of a call's values are tensors and which are numbers, by their types."""
+
+    __slots__ = ("given", "numbers", "tensors")
+
+    def __init__(self, kinds: Sequence[type]) -> None:
+        tensors = [position for position, kind in enumerate(kinds) if kind in _TENSORS]
+        numbers = [position for position, kind in enumerate(kinds) if kind in _NUMBERS]
+        self.tensors = _picker(tensors)
+        self.numbers = _picker(numbers)
+        #: How many values were recognised; a value of another type than None was not.
+        self.given = len(tensors) + len(numbers)
+
+
+def _picker(positions: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    if len(positions) > 1:
+        return itemgetter(*positions)
+    return lambda values: tuple([values[position] for position in positions])
 
 
 class Caller:
@@ -39,28 +62,27 @@ class Caller:
         self.program = program
         self._inputs = program.inputs
         self._outputs = program.outputs
+        self._forms: dict[tuple[type, ...], _Form] = {}
         self._prepared: dict[object, Prepared] = {}
         self._kernels: dict[object, Kernels] = {}
         self._lock = threading.Lock()
 
-    def __call__(self, a: torch.Tensor, b: torch.Tensor, inputs: Mapping[str, Any], out: object) -> Any:
-        buffers: Mapping[str, Any] = {}
-        if out is not None or not inputs.keys().isdisjoint(self._outputs):
-            buffers = self._buffers(inputs, out)
-            inputs = {name: value for name, value in inputs.items() if name not in buffers}
+    def __call__(self, a: torch.Tensor, b: torch.Tensor, inputs: Mapping[str, Any], out: object = None) -> Any:
+        buffers = _NOTHING if out is None else self._buffers(out)
         results: list[Any] = [*map(buffers.get, self._outputs)]
         values = (a, b, *map(inputs.get, self._inputs), *results)
-        tensors = [value for value in values if type(value) in _TENSORS]
-        numbers = [value for value in values if type(value) in _NUMBERS]
-        if len(tensors) + len(numbers) != 2 + len(inputs) + len(buffers):
+        kinds = tuple(map(type, values))
+        form = self._forms.get(kinds) or self._forms.setdefault(kinds, _Form(kinds))
+        if form.given != 2 + len(inputs) + len(buffers):
             return self._unusual(a, b, inputs, buffers)
+        tensors = form.tensors(values)
         addresses = [tensor.data_ptr() for tensor in tensors]
         low_bits = 0
         for address in addresses:
             low_bits |= address
         key = (
+            form,
             _is_grad_enabled(),
-            tuple(map(type, values)),
             low_bits & 15 and tuple([address & 15 for address in addresses]),
             *[(t.shape, t.stride(), t.dtype, t.get_device(), t.requires_grad) for t in tensors],
         )
@@ -72,9 +94,9 @@ class Caller:
             known = self._prepare(key, bound, values)
         if buffers:
             self._check_overlap(known, addresses, len(buffers), values)
-        slots = [*addresses, *numbers, *known.constants]
-        for position, shape, dtype in known.allocations:
-            fresh = results[position] = a.new_empty(shape, dtype=dtype)
+        slots = [*addresses, *form.numbers(values), *known.constants]
+        for position, prototype in known.allocations:
+            fresh = results[position] = _empty_like(prototype)
             slots.append(fresh.data_ptr())
         try:
             known.launch(slots)
@@ -87,32 +109,30 @@ class Caller:
         """One output: a tensor; several: a namedtuple."""
         return results[0] if len(results) == 1 else self.program.result_type(*results)
 
-    def _buffers(self, inputs: Mapping[str, Any], out: object) -> dict[str, Any]:
-        """Output buffers, given as ``out=`` or by output name."""
+    def _buffers(self, out: object) -> Mapping[str, Any]:
+        """The output buffers of ``out=``, by name."""
         outputs = self._outputs
-        buffers = {name: inputs[name] for name in outputs if name in inputs}
-        if out is None:
-            return buffers
-        if buffers:
-            raise ArgumentError(
-                Diagnostic("E0602", f"`out` and `{next(iter(buffers))}` both name output buffers", help="give one")
-            )
-        if isinstance(out, Mapping):
-            return dict(out)
         if len(outputs) == 1 and isinstance(out, torch.Tensor):
             return {outputs[0]: out}
+        if isinstance(out, Mapping):
+            return out
         if isinstance(out, tuple | list) and len(out) == len(outputs):
             return dict(zip(outputs, out, strict=True))
         wanted = "a tensor" if len(outputs) == 1 else f"a tuple of {len(outputs)} tensors ({', '.join(outputs)})"
         raise ArgumentError(Diagnostic("E0608", f"`out` is of type {type(out).__name__}; expected {wanted}"))
 
     def _unusual(self, a: torch.Tensor, b: torch.Tensor, inputs: Mapping[str, Any], buffers: Mapping[str, Any]) -> Any:
-        """A call with names or types that the fast path does not know: explain it, or make it plain."""
+        """A call that the fast path does not know: buffers by output name, wrong names, unusual types."""
+        named = {name: inputs[name] for name in self._outputs if name in inputs}
+        if named and buffers:
+            raise ArgumentError(
+                Diagnostic("E0602", f"`out` and `{next(iter(named))}` both name output buffers", help="give one")
+            )
+        buffers = named or buffers
+        inputs = {name: value for name, value in inputs.items() if name not in named}
         bind(self.program, a, b, inputs, buffers)
-        plain = {name: _plain(value) for name, value in {"A": a, "B": b, **inputs, **buffers}.items()}
-        out = {name: plain[name] for name in buffers}
-        given = {name: plain[name] for name in inputs}
-        return self(plain["A"], plain["B"], given, out or None)
+        plain = {name: _plain(value) for name, value in inputs.items()}
+        return self(_plain(a), _plain(b), plain, {name: _plain(each) for name, each in buffers.items()} or None)
 
     def _check_overlap(self, known: Prepared, addresses: Sequence[int], buffers: int, values: Sequence[object]) -> None:
         """Refuse a buffer that shares memory with another tensor, unless element by element (E0609)."""

@@ -62,9 +62,7 @@ def planned(program: Program, arch: str, dtype: str, *, fused: bool = True) -> P
 
 PLANS: dict[str, Callable[[], Plan]] = {
     "sm90-f16": lambda: planned(gemm(RELU_RESIDUAL), "sm90", "f16"),
-    "sm90-bf16-shared": lambda: planned(
-        gemm(SHARED, config="cooperative_128x128x64"), "sm90", "bf16", fused=False
-    ),
+    "sm90-bf16-shared": lambda: planned(gemm(SHARED, config="cooperative_128x128x64"), "sm90", "bf16", fused=False),
     "sm90-f32": lambda: planned(gemm("D = silu(acc * scale[m] + bias)"), "sm90", "f32"),
     "sm80-f16": lambda: planned(gemm(RELU_RESIDUAL), "sm80", "f16"),
     "sm89-f16-strided": strided,
@@ -135,9 +133,7 @@ def test_says_what_it_takes(libraries: dict[str, Path], plans: dict[str, Plan], 
     assert schema["fields"] == [[field.name, field.kind] for field in plans[name].fields]
 
 
-def test_refuses_arguments_of_another_size(
-    libraries: dict[str, Path], plans: dict[str, Plan], name: str
-) -> None:
+def test_refuses_arguments_of_another_size(libraries: dict[str, Path], plans: dict[str, Plan], name: str) -> None:
     library = ctypes.CDLL(str(libraries[name]))
     library.evt_run.argtypes = (ctypes.c_char_p, ctypes.c_size_t, ctypes.c_void_p)
     size = 8 * len(plans[name].fields)

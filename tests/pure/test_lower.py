@@ -137,9 +137,7 @@ def test_aliases(name: str) -> None:
 
 
 def test_operators_are_functions() -> None:
-    assert nodes("D = -(acc + C) * acc / C - acc") == nodes(
-        "D = sub(div(mul(neg(add(acc, C)), acc), C), acc)"
-    )
+    assert nodes("D = -(acc + C) * acc / C - acc") == nodes("D = sub(div(mul(neg(add(acc, C)), acc), C), acc)")
     assert nodes("D = acc ** 3") == nodes("D = pow(acc, 3)")
 
 
@@ -226,9 +224,7 @@ def test_only_what_leaves_the_batch_open_is_batchable() -> None:
 
 
 def test_declarations() -> None:
-    lowered = dag(
-        "in bias: bf16[m], s: f32 = 0.5, C: f32, t = 2; out D: f16[n, m]; D = (acc + bias) * s + C * t"
-    )
+    lowered = dag("in bias: bf16[m], s: f32 = 0.5, C: f32, t = 2; out D: f16[n, m]; D = (acc + bias) * s + C * t")
     assert lowered.inputs == (
         Input("bias", BY_NAME["bf16"], ("m",)),
         Input("s", F32, (), 0.5),
@@ -412,6 +408,7 @@ def test_a_slip_is_not_an_input(text: str, guess: str) -> None:
         "in left; D = acc + left + lift[n]",  # a subscript says that it is an input
         "c = acc * 2; D = c + C",
         "base = 2; D = acc * base + bias",
+        "in x1_scale, in_a_bias; D = acc * x1_scale * x2_scale + in_a_bias + in_b_bias",
     ],
 )
 def test_what_only_looks_like_a_slip(text: str) -> None:

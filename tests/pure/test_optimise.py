@@ -63,9 +63,7 @@ def test_fixture(name: str, before: str, after: str) -> None:
 
 
 def test_fixtures_cover_every_pass_and_rule() -> None:
-    assert (
-        set(PASSES) == {each.__name__ for each in PIPELINE} == {path.stem for path in FIXTURES.glob("*.txt")}
-    )
+    assert set(PASSES) == {each.__name__ for each in PIPELINE} == {path.stem for path in FIXTURES.glob("*.txt")}
     text = (FIXTURES / "recognise.txt").read_text()
     for _, function in RULES:
         assert f"D = {function}(" in text
@@ -134,9 +132,7 @@ def test_the_pipeline_accepts_every_program(sample: Sample) -> None:
 def test_a_recognised_function_is_the_formula(formula: str) -> None:
     dag = typed(f"x = alpha * acc + bias; D = {formula}; E = {formula} - x", "f32")
     optimised = optimise(dag)
-    applied = {
-        op.function for op in map(optimised.__getitem__, range(len(optimised))) if isinstance(op, Apply)
-    }
+    applied = {op.function for op in map(optimised.__getitem__, range(len(optimised))) if isinstance(op, Apply)}
     assert not applied & {"exp", "erf", "tanh", "relu6", "softplus", "log", "log1p"}, str(optimised)
     torch.manual_seed(0)
     a, b, bias = torch.randn(9, 16), torch.randn(16, 11), torch.linspace(-9, 9, 11)

@@ -35,9 +35,7 @@ def commands() -> list[str]:
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONWARNINGS": "error"}
-    return subprocess.run(
-        [sys.executable, *words], capture_output=True, encoding="utf-8", cwd=ROOT, env=environment
-    )
+    return subprocess.run([sys.executable, *words], capture_output=True, encoding="utf-8", cwd=ROOT, env=environment)
 
 
 def test_the_python_example_runs() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -35,29 +38,25 @@ INPUTS: dict[str, Any] = {
     "T": make(N, M),
     "gate": make(M, N),
 }
-FORMULAS: dict[str, Callable[..., Tensor]] = {
-    "D = acc": lambda acc, **_: acc,
-    "D = relu(alpha*acc + beta*C) + residual": lambda acc, alpha, beta, C, residual, **_: (
-        torch.relu(alpha * acc + beta * C) + residual
+FORMULAS: dict[str, Callable[[Any], Tensor]] = {
+    "D = acc": lambda v: v.acc,
+    "D = relu(alpha*acc + beta*C) + residual": lambda v: torch.relu(v.alpha * v.acc + v.beta * v.C) + v.residual,
+    "D = gelu(acc + bias)": lambda v: functional.gelu(v.acc + v.bias),
+    "D = gelu_tanh(acc + bias)": lambda v: functional.gelu(v.acc + v.bias, approximate="tanh"),
+    "D = silu(acc) * gate": lambda v: functional.silu(v.acc) * v.gate,
+    "D = row[m] * acc + bias": lambda v: v.row[:, None] * v.acc + v.bias,
+    "D = acc + T[n, m]": lambda v: v.acc + v.T.T,
+    "D = clamp(acc, min=-1, max=2) / (1 + abs(C))": lambda v: v.acc.clamp(-1, 2) / (1 + v.C.abs()),
+    "D = bf16(acc) + C": lambda v: v.acc.to(torch.bfloat16).to(v.acc.dtype) + v.C,
+    "D = acc ** 3 - acc ** 2": lambda v: v.acc.pow(3) - v.acc.pow(2),
+    "D = leaky_relu(acc, 0.25) + hardtanh(C)": lambda v: functional.leaky_relu(v.acc, 0.25) + functional.hardtanh(v.C),
+    "D = elu(acc) * mish(C) + softplus(bias)": lambda v: (
+        functional.elu(v.acc) * functional.mish(v.C) + functional.softplus(v.bias)
     ),
-    "D = gelu(acc + bias)": lambda acc, bias, **_: functional.gelu(acc + bias),
-    "D = gelu_tanh(acc + bias)": lambda acc, bias, **_: functional.gelu(acc + bias, approximate="tanh"),
-    "D = silu(acc) * gate": lambda acc, gate, **_: functional.silu(acc) * gate,
-    "D = row[m] * acc + bias": lambda acc, row, bias, **_: row[:, None] * acc + bias,
-    "D = acc + T[n, m]": lambda acc, T, **_: acc + T.T,
-    "D = clamp(acc, min=-1, max=2) / (1 + abs(C))": lambda acc, C, **_: acc.clamp(-1, 2) / (1 + C.abs()),
-    "D = bf16(acc) + C": lambda acc, C, **_: acc.to(torch.bfloat16).to(acc.dtype) + C,
-    "D = acc ** 3 - acc ** 2": lambda acc, **_: acc.pow(3) - acc.pow(2),
-    "D = leaky_relu(acc, 0.2) + hardtanh(C)": lambda acc, C, **_: (
-        functional.leaky_relu(acc, 0.2) + functional.hardtanh(C)
+    "z = acc + bias; D = z * sigmoid(z) - max(z, C)": lambda v: (
+        functional.silu(v.acc + v.bias) - torch.maximum(v.acc + v.bias, v.C)
     ),
-    "D = elu(acc) * mish(C) + softplus(bias)": lambda acc, C, bias, **_: (
-        functional.elu(acc) * functional.mish(C) + functional.softplus(bias)
-    ),
-    "z = acc + bias; D = z * sigmoid(z) - max(z, C)": lambda acc, bias, C, **_: (
-        functional.silu(acc + bias) - torch.maximum(acc + bias, C)
-    ),
-    "D = exp(-square(acc)) + rsqrt(1 + square(C))": lambda acc, C, **_: torch.exp(-(acc**2)) + torch.rsqrt(1 + C**2),
+    "D = exp(-square(acc)) + rsqrt(1 + square(C))": lambda v: torch.exp(-(v.acc**2)) + torch.rsqrt(1 + v.C**2),
 }
 
 
@@ -75,7 +74,7 @@ def test_formula(formula: str, float64: bool) -> None:
     dag = typed(formula)
     dtype = torch.float64 if float64 else torch.float32
     found = reference(dag, A, B, used(dag), float64=float64)["D"]
-    expected = FORMULAS[formula](A.to(dtype) @ B.to(dtype), **wide(INPUTS, dtype))
+    expected = FORMULAS[formula](SimpleNamespace(acc=A.to(dtype) @ B.to(dtype), **wide(INPUTS, dtype)))
     assert found.dtype == (dtype if float64 else torch.float16)
     assert found.shape == (M, N)
     torch.testing.assert_close(found, expected.to(found.dtype), rtol=1e-6 if float64 else 2e-3, atol=1e-6)
@@ -144,7 +143,6 @@ def test_the_rows_of_a_linear_map() -> None:
 
 
 def test_modes_of_the_batch() -> None:
-    dag = typed("D[l, m, n] = acc + X[l, m, n] + b[l, n] + s[l]")
     a, x, b, s = make(L, M, K), make(L, M, N), make(L, N), make(L)
     dag = typed("in s: f32[l]; D[l, m, n] = acc + X[l, m, n] + b[l, n] + s")
     found = reference(dag, a, B, {"X": x, "b": b, "s": s.float()})["D"]
@@ -265,8 +263,6 @@ def test_a_missing_input() -> None:
 
 def test_a_long_chain_holds_few_values(monkeypatch: pytest.MonkeyPatch) -> None:
     """A formula of 5,000 nodes is evaluated without recursion, and values are freed after their last use."""
-    import weakref
-
     alive: list[Any] = []
     most = 0
     row = TABLE["add"]
@@ -280,11 +276,8 @@ def test_a_long_chain_holds_few_values(monkeypatch: pytest.MonkeyPatch) -> None:
         return result
 
     dag = typed("D = acc" + " + 1" * 5000, "f32")
-    from dataclasses import replace
 
-    import evt.reference as module
-
-    monkeypatch.setattr(module, "TABLE", {"add": replace(row, torch=counting)})
+    monkeypatch.setattr("evt.reference.TABLE", {"add": replace(row, torch=counting)})
     found = evaluate(dag, torch.zeros(2, 2), {})["D"]
     assert found.tolist() == [[5000.0] * 2] * 2
     assert most <= 3
@@ -292,9 +285,6 @@ def test_a_long_chain_holds_few_values(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_graphs_that_are_read_back_mean_the_same() -> None:
     dag = typed("in s = 0.1; D = gelu(acc * s + bias) + f16(C)")
-    again = parse_dag(str(dag))
+    again, values = parse_dag(str(dag)), used(dag, {**INPUTS, "s": 2})
     assert isinstance(again, TypedDag)
-    assert same(
-        reference(again, A, B, used(dag, {**INPUTS, "s": 2}))["D"],
-        reference(dag, A, B, used(dag, {**INPUTS, "s": 2}))["D"],
-    )
+    assert same(reference(again, A, B, values)["D"], reference(dag, A, B, values)["D"])

@@ -107,10 +107,7 @@ def test_reference_is_the_formula(name: str, program: evt.Program) -> None:
         return torch.randn(shape, dtype=torch.float64).to(types[str(dtype)])
 
     shapes = {"k": K, **SHAPES}
-    a, b = (
-        random((*batch, *(shapes[mode] for mode in operand.modes)), operand.dtype)
-        for operand in typed.operands
-    )
+    a, b = (random((*batch, *(shapes[mode] for mode in operand.modes)), operand.dtype) for operand in typed.operands)
     inputs: dict[str, Any] = {
         value.name: random(tuple(SHAPES[mode] for mode in value.modes), value.dtype)
         if value.modes

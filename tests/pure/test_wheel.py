@@ -15,8 +15,6 @@ import pytest
 import evt
 from evt.diagnostics import CODES
 
-pytestmark = pytest.mark.xdist_group("wheel")  # built once
-
 ROOT = Path(__file__).parents[2]
 PROGRAM = "D = relu(alpha*acc + beta*C) + residual"
 #: What pip says when it cannot reach a package index.
