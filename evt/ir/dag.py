@@ -43,13 +43,14 @@ class Dag:
 
     @cached_property
     def _table(self) -> tuple[tuple[Node, tuple[int, ...]], ...]:
-        table: list[tuple[Node, tuple[int, ...]]] = []
-        for _, node in self.graph.nodes(data="op"):
-            operands = sorted(
-                (slot, source) for source, _, slot in self.graph.in_edges(len(table), keys=True)
-            )
-            table.append((node, tuple(source for _, source in operands)))
-        return tuple(table)
+        operands: list[list[tuple[int, int]]] = [[] for _ in self.graph]
+        for source, users in self.graph.adjacency():
+            for user, slots in users.items():
+                operands[user].extend((slot, source) for slot in slots)
+        return tuple(
+            (node, tuple(source for _, source in sorted(pairs)))
+            for (_, node), pairs in zip(self.graph.nodes(data="op"), operands, strict=True)
+        )
 
     def __len__(self) -> int:
         return len(self._table)

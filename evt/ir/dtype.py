@@ -33,9 +33,7 @@ _TYPES = (
     DType("tf32", 32, Kind.FLOAT, "cutlass::tfloat32_t", "float32", ("tfloat32",)),
     DType("f16", 16, Kind.FLOAT, "cutlass::half_t", "float16", ("float16", "half", "fp16")),
     DType("bf16", 16, Kind.FLOAT, "cutlass::bfloat16_t", "bfloat16", ("bfloat16",)),
-    DType(
-        "e4m3", 8, Kind.FLOAT, "cutlass::float_e4m3_t", "float8_e4m3fn", ("fp8_e4m3", "float8_e4m3fn", "fp8")
-    ),
+    DType("e4m3", 8, Kind.FLOAT, "cutlass::float_e4m3_t", "float8_e4m3fn", ("fp8_e4m3", "float8_e4m3fn", "fp8")),
     DType("e5m2", 8, Kind.FLOAT, "cutlass::float_e5m2_t", "float8_e5m2", ("fp8_e5m2", "float8_e5m2")),
     DType("i32", 32, Kind.INTEGER, "int32_t", "int32", ("int32", "int", "s32")),
     DType("i8", 8, Kind.INTEGER, "int8_t", "int8", ("int8", "s8")),

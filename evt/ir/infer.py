@@ -53,9 +53,7 @@ def infer(dag: Dag, operands: Sequence[Operand] = ()) -> TypedDag:
     declared = next((value.dtype for value in dag.outputs if value.name == "D"), None)
     primary = declared or default_output
     outputs = [replace(value, dtype=value.dtype or primary) for value in dag.outputs]
-    inputs = [
-        replace(value, dtype=value.dtype or (F32 if value.is_scalar else primary)) for value in dag.inputs
-    ]
+    inputs = [replace(value, dtype=value.dtype or (F32 if value.is_scalar else primary)) for value in dag.inputs]
     interface: list[Input | Output] = [*inputs, *outputs]
     for value in interface:
         assert value.dtype is not None

@@ -59,7 +59,5 @@ def verify(dag: Dag) -> None:
 def _require(dag: Dag, condition: bool, node: int, message: str) -> None:
     if not condition:
         raise InternalError(
-            Diagnostic(
-                "E0902", f"the graph is malformed at %{node}: {message}", notes=tuple(str(dag).splitlines())
-            )
+            Diagnostic("E0902", f"the graph is malformed at %{node}: {message}", notes=tuple(str(dag).splitlines()))
         )

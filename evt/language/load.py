@@ -34,9 +34,7 @@ def decode(data: bytes, name: str) -> Source:
         return Source(data.decode("utf-8-sig"), name)
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise ProgramError(
-            _unreadable(name, f"byte 0x{data[error.start]:02x} on line {line} is not UTF-8")
-        ) from error
+        raise ProgramError(_unreadable(name, f"byte 0x{data[error.start]:02x} on line {line} is not UTF-8")) from error
 
 
 def _unreadable(path: Path | str, why: str) -> Diagnostic:

@@ -86,9 +86,7 @@ def explain(source: Source, tokens: list[lark.Token], error: lark.exceptions.Une
     if before is not None and before.type in {"IN", "OUT", "DEF"}:
         return report(f"`{before}` is a word of the language", f"rename it, for example `{before}_`", "E0108")
     if before is not None and before.type == "LSQB":
-        return report(
-            f"`{token}` is not an index mode", "a subscript holds modes: `C[m, n]`, `bias[n]`, `alpha[]`"
-        )
+        return report(f"`{token}` is not an index mode", "a subscript holds modes: `C[m, n]`, `bias[n]`, `alpha[]`")
     after = tokens[index + 1] if index + 1 < len(tokens) else None
     if after is not None and after.type == "EQUAL" and index == 1:
         return report(f"`{token}=` is not expected here", "write `=`; a name is assigned once")

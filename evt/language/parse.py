@@ -61,9 +61,7 @@ class _Builder:
         return syntax.Constant("".join(items).removeprefix("+"), _span(meta))
 
     def operand(self, meta: Any, items: list[Any]) -> syntax.Operand:
-        return syntax.Operand(
-            _identifier(items[0]), items[1], items[2] if len(items) > 2 else None, _span(meta)
-        )
+        return syntax.Operand(_identifier(items[0]), items[1], items[2] if len(items) > 2 else None, _span(meta))
 
     def declaration(self, meta: Any, items: list[Any]) -> syntax.Declaration:
         parts = {type(item): item for item in items[1:]}

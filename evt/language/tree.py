@@ -195,9 +195,7 @@ def format_tree(tree: Tree) -> str:
 def _format_statement(statement: Statement) -> str:
     match statement:
         case Header(operation, operands):
-            inner = ", ".join(
-                f"{o.name.text}: {o.dtype.text}{_format_subscript(o.subscript)}" for o in operands
-            )
+            inner = ", ".join(f"{o.name.text}: {o.dtype.text}{_format_subscript(o.subscript)}" for o in operands)
             return f"{operation.text}({inner})"
         case Inputs(declarations):
             return "in " + ", ".join(map(_format_declaration, declarations))

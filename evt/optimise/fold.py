@@ -19,9 +19,7 @@ def fold_constants(builder: Builder, op: Node, operands: tuple[int, ...]) -> int
     """``mul(2, 3) -> 6``. Results that are not finite stay as they are written."""
     if not isinstance(op, Apply):
         return None
-    values = [
-        constant.value for constant in map(builder.__getitem__, operands) if isinstance(constant, Const)
-    ]
+    values = [constant.value for constant in map(builder.__getitem__, operands) if isinstance(constant, Const)]
     if len(values) != len(operands):
         return None
     try:

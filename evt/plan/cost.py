@@ -6,8 +6,28 @@ from evt.ir import Apply, Cast, Dag, Node
 
 _INSTRUCTIONS = {"div": 8, "rcp": 8, "sqrt": 8, "rsqrt": 4}
 _SINGLE = frozenset(
-    "add sub mul neg fma min max abs square relu relu6 clamp hardtanh hardsigmoid hardswish leaky_relu "
-    "floor ceil round sign".split()
+    (
+        "add",
+        "sub",
+        "mul",
+        "neg",
+        "fma",
+        "min",
+        "max",
+        "abs",
+        "square",
+        "relu",
+        "relu6",
+        "clamp",
+        "hardtanh",
+        "hardsigmoid",
+        "hardswish",
+        "leaky_relu",
+        "floor",
+        "ceil",
+        "round",
+        "sign",
+    )
 )
 #: Functions made of exponentials, logarithms and error functions.
 _TRANSCENDENTAL = 16

@@ -15,6 +15,18 @@
 #endif
 #endif
 
+namespace evt::detail {
+
+EVT_HOST_DEVICE float quotient(float x, float y) {  // x / y for y in [1, 2^126) or infinite, to 2 ulp: no slow path
+#ifdef __CUDA_ARCH__
+  return __fdividef(x, y);
+#else
+  return x / y;
+#endif
+}
+
+}  // namespace evt::detail
+
 namespace evt::fn {
 
 EVT_HOST_DEVICE float add(float x, float y) { return x + y; }
@@ -51,13 +63,6 @@ EVT_HOST_DEVICE float rsqrt(float x) {
 #endif
 }
 EVT_HOST_DEVICE float rcp(float x) { return 1.0f / x; }
-EVT_HOST_DEVICE float quotient(float x, float y) {  // x / y for y in [1, 2^126) or infinite, to 2 ulp: no slow path
-#ifdef __CUDA_ARCH__
-  return __fdividef(x, y);
-#else
-  return x / y;
-#endif
-}
 EVT_HOST_DEVICE float square(float x) { return x * x; }
 EVT_HOST_DEVICE float clamp(float x, float lower, float upper) { return min(max(x, lower), upper); }
 
@@ -85,7 +90,7 @@ EVT_HOST_DEVICE float celu(float x, float alpha) {
 EVT_HOST_DEVICE float selu(float x) {
   return x < 0.0f ? 1.7580993408473766f * ::expm1f(x) : 1.0507009873554805f * x;
 }
-EVT_HOST_DEVICE float sigmoid(float x) { return quotient(1.0f, 1.0f + ::expf(-x)); }
+EVT_HOST_DEVICE float sigmoid(float x) { return detail::quotient(1.0f, 1.0f + ::expf(-x)); }
 EVT_HOST_DEVICE float logsigmoid(float x) { return ::fminf(x, 0.0f) - ::log1pf(::expf(-::fabsf(x))); }
 EVT_HOST_DEVICE float silu(float x) { return x * sigmoid(x); }
 EVT_HOST_DEVICE float gelu(float x) { return 0.5f * x * (1.0f + ::erff(x * 0.70710678118654752f)); }
@@ -94,7 +99,7 @@ EVT_HOST_DEVICE float gelu_tanh(float x) {  // (1 + tanh(u)) / 2 = sigmoid(2u), 
 }
 EVT_HOST_DEVICE float mish(float x) {  // tanh(log1p(e)) = n / (n + 2) with n = e * (e + 2), which is 1 beyond 20
   float e = ::expf(::fminf(x, 20.0f)), n = e * (e + 2.0f);
-  return x * quotient(n, n + 2.0f);
+  return x * detail::quotient(n, n + 2.0f);
 }
 EVT_HOST_DEVICE float softplus(float x, float beta, float threshold) {
   return x * beta > threshold ? x : ::log1pf(::expf(x * beta)) / beta;

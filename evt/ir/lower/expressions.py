@@ -175,17 +175,13 @@ class Expressions:
             wanted = str(required) if required == len(names) else f"{required} to {len(names)}"
             self.report(
                 "E0203",
-                f"`{call.function.text}` takes {wanted} argument{'s' if wanted != '1' else ''}, "
-                f"{len(operands)} given",
+                f"`{call.function.text}` takes {wanted} argument{'s' if wanted != '1' else ''}, {len(operands)} given",
                 call.span,
                 f"`{missing[0]}` is missing" if missing else "too many",
                 f"{function}: {function.text}",
             )
             return None
-        return [
-            bound[p.name] if p.name in bound else self.constant_node(p.default or 0.0)
-            for p in function.parameters
-        ]
+        return [bound[p.name] if p.name in bound else self.constant_node(p.default or 0.0) for p in function.parameters]
 
 
 assert all(name in TABLE for name in (*_OPERATORS.values(), "neg", "pow"))

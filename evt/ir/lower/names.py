@@ -84,9 +84,7 @@ class Names:
                     f"the input `{name}` is declared and never read",
                     value.span,
                     "unused",
-                    f"`{guess}` is read and not declared: is that the same?"
-                    if guess
-                    else "remove the declaration",
+                    f"`{guess}` is read and not declared: is that the same?" if guess else "remove the declaration",
                 )
 
     def is_input_name(self, name: str, uses: Sequence[_Use], known: Misspellings) -> bool:
@@ -113,9 +111,7 @@ class Names:
                 "the product of A and B is `acc`",
             )
         elif name in BY_NAME:
-            self.report(
-                "E0108", f"`{name}` is a type", use.span, "not a value", f"a cast is written `{name}(x)`"
-            )
+            self.report("E0108", f"`{name}` is a type", use.span, "not a value", f"a cast is written `{name}(x)`")
         elif find_function(name) is not None or name in PLANNED_FUNCTIONS:
             self.report("E0108", f"`{name}` is a function", use.span, "not a value", f"call it: `{name}(x)`")
         elif name in _NOT_ACC and "acc" not in self.uses:
@@ -166,12 +162,7 @@ class Names:
     def resolve_outputs(self) -> list[Output]:
         declared = [s for s in self.tree.statements if isinstance(s, syntax.Outputs)]
         if declared:
-            names = [
-                d.name.text
-                for statement in declared
-                for d in statement.declarations
-                if d.name.text in self.outs
-            ]
+            names = [d.name.text for statement in declared for d in statement.declarations if d.name.text in self.outs]
         else:
             names = [name for name in self.assigns if name == "D" or name not in self.uses]
         for name in names:

@@ -131,9 +131,7 @@ class Statements:
     def declare_input(self, declaration: syntax.Declaration) -> None:
         name, span = declaration.name.text, declaration.name.span
         if name in self.declared or name in self.outs:
-            self.report(
-                "E0407", f"`{name}` is declared twice", span, "second declaration", "remove one of the two"
-            )
+            self.report("E0407", f"`{name}` is declared twice", span, "second declaration", "remove one of the two")
             return
         if name in ("acc", "A", "B"):
             header = "; the types of A and B stand in a header: `gemm(A: f16[m, k], B: f16[k, n])`"
@@ -174,9 +172,7 @@ class Statements:
     def declare_output(self, declaration: syntax.Declaration) -> None:
         name, span = declaration.name.text, declaration.name.span
         if name in self.outs or name in self.declared:
-            self.report(
-                "E0407", f"`{name}` is declared twice", span, "second declaration", "remove one of the two"
-            )
+            self.report("E0407", f"`{name}` is declared twice", span, "second declaration", "remove one of the two")
             return
         if name in ("acc", "A", "B"):
             self.report(
