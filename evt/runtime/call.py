@@ -68,8 +68,11 @@ class Caller:
         self._lock = threading.Lock()
 
     def __call__(self, a: torch.Tensor, b: torch.Tensor, inputs: Mapping[str, Any], out: object = None) -> Any:
-        buffers = _NOTHING if out is None else self._buffers(out)
-        results: list[Any] = [*map(buffers.get, self._outputs)]
+        buffers = _NOTHING
+        results: list[Any] = [None] * len(self._outputs)
+        if out is not None:
+            buffers = self._buffers(out)
+            results = [*map(buffers.get, self._outputs)]
         values = (a, b, *map(inputs.get, self._inputs), *results)
         kinds = tuple(map(type, values))
         form = self._forms.get(kinds) or self._forms.setdefault(kinds, _Form(kinds))

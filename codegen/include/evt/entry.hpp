@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 
 #include <cuda.h>
 #include <cuda_runtime.h>
@@ -88,6 +89,24 @@ inline cudaError_t prepare(void const* kernel, int shared_bytes, Device const& d
   if (error == cudaSuccess) done[device.index].store(true, std::memory_order_release);
   return error;
 }
+
+/// A thread's last call and the kernel's Params for it: a loop over the same tensors encodes its TMA descriptors once.
+template <class Arguments, class Params>
+struct LastCall {
+  int device = -1;
+  Arguments arguments{};
+  Params params{};
+
+  bool is(Arguments const& other, Device const& current) const {
+    return device == current.index && std::memcmp(&arguments, &other, sizeof(Arguments)) == 0;
+  }
+
+  void set(Arguments const& other, Device const& current, Params const& made) {
+    device = current.index;
+    arguments = other;
+    params = made;
+  }
+};
 
 /// Launch on a stream; a cluster of (1, 1, 1) is no cluster.
 inline cudaError_t launch(void const* kernel, dim3 grid, dim3 block, dim3 cluster, int shared_bytes,
