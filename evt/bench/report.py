@@ -27,9 +27,7 @@ _PIPE_WIDTH = 240
 class Report:
     """Prints results as they come, and writes all so far to a file: a run cut short leaves its numbers."""
 
-    def __init__(
-        self, machine: Mapping[str, Any], settings: Mapping[str, Any], file: str | Path | None = None
-    ) -> None:
+    def __init__(self, machine: Mapping[str, Any], settings: Mapping[str, Any], file: str | Path | None = None) -> None:
         self.machine = machine
         self.settings = settings
         self.file = file

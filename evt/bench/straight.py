@@ -148,8 +148,7 @@ def _call(name: str, operands: list[Any]) -> Any:
     if not _takes_numbers(name, numbers):
         tensor = operands[numbers.index(False)]
         operands = [
-            tensor.new_full((), value) if number else value
-            for value, number in zip(operands, numbers, strict=True)
+            tensor.new_full((), value) if number else value for value, number in zip(operands, numbers, strict=True)
         ]
     return TABLE[name].torch(torch, *operands)
 

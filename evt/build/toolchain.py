@@ -147,9 +147,7 @@ def _nvcc_places() -> Iterator[Path]:
     if named := os.environ.get("CUDACXX"):
         if not (program := _program(named)):
             message = f"CUDACXX is {named!r}, which is not a program"
-            raise BuildError(
-                Diagnostic("E0701", message, help="set CUDACXX to the path of nvcc, or unset it")
-            )
+            raise BuildError(Diagnostic("E0701", message, help="set CUDACXX to the path of nvcc, or unset it"))
         yield program
     if program := _program("nvcc"):
         yield program

@@ -25,9 +25,7 @@ def _new_file(ctx: click.Context, parameter: click.Parameter, path: str | None) 
     if not path or os.path.isdir(path):
         raise click.BadParameter(f"cannot write {path!r}: it is a directory.", ctx, parameter)
     if not os.path.isdir(parent) or not os.access(parent, os.W_OK):
-        raise click.BadParameter(
-            f"cannot write {path!r}: {parent} is not a writable directory.", ctx, parameter
-        )
+        raise click.BadParameter(f"cannot write {path!r}: {parent} is not a writable directory.", ctx, parameter)
     return path
 
 
@@ -40,9 +38,7 @@ def _names(ctx: click.Context, parameter: click.Parameter, given: str) -> tuple[
     return tuple(dict.fromkeys(names))
 
 
-@click.command(
-    "bench", epilog="Example: evt bench 'D = gelu(acc + bias)' --m 4096 --n 4096 --k 1024 --json bench.json"
-)
+@click.command("bench", epilog="Example: evt bench 'D = gelu(acc + bias)' --m 4096 --n 4096 --k 1024 --json bench.json")
 @click.argument("program", required=False)
 @operation_option
 @click.option("--dtype", metavar="TYPE", help="Type of A and B. [default: the header's, else bf16]")
@@ -121,9 +117,7 @@ def command(
     if suite is not None:
         cases = suite_of(suite, dtype)
     settings = {"rounds": rounds, "baselines": baselines, "seed": seed, "suite": suite}
-    report = Report(
-        describe_machine(require_gpu()), {**settings, "route": route, "config": config}, json_file
-    )
+    report = Report(describe_machine(require_gpu()), {**settings, "route": route, "config": config}, json_file)
     try:
         if host:
             progress("measuring host time")

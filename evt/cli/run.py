@@ -22,9 +22,7 @@ _EXTENT = click.IntRange(1, 2**31 - 1)
 @click.option("--n", type=_EXTENT, default=256, show_default=True, help="Columns of D.")
 @click.option("--k", type=_EXTENT, default=384, show_default=True, help="Length of the sums.")
 @click.option("--l", type=_EXTENT, help="Batches. [default: not batched]")
-@click.option(
-    "--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Of the values."
-)
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Of the values.")
 @click.option(
     "--device",
     type=click.Choice(["auto", "cpu", "cuda"]),

@@ -114,9 +114,7 @@ def run_trial(
         tensors = buffers[name], exact[name], rounded[name]
         error, unexpected = relative_error(*tensors)
         bound = 2 * relative_error(tensors[2], *tensors[1:])[0] + slack
-        outputs.append(
-            OutputResult(name, str(output.dtype), tuple(buffers[name].shape), error, bound, unexpected)
-        )
+        outputs.append(OutputResult(name, str(output.dtype), tuple(buffers[name].shape), error, bound, unexpected))
     times = _times(call, kernel)
     return Trial(
         program.operation,

@@ -139,9 +139,7 @@ def _draw_edges(group: Element, dag: Dag, drawn: Sequence[Box], plan: Layout) ->
         )
 
 
-def _spread(
-    side: Sequence[tuple[int, int, int]], place: Place, pitch: float
-) -> dict[tuple[int, int, int], float]:
+def _spread(side: Sequence[tuple[int, int, int]], place: Place, pitch: float) -> dict[tuple[int, int, int], float]:
     """Where edges meet one side of a box: around its middle, at most ``pitch`` apart."""
     pitch = min(pitch, (place.width - 16) / max(1, len(side) - 1))
     return {edge: place.x + (i - (len(side) - 1) / 2) * pitch for i, edge in enumerate(side)}

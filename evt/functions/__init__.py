@@ -13,9 +13,7 @@ from evt.functions.activation import ACTIVATIONS
 from evt.functions.arithmetic import ARITHMETIC, ELEMENTARY
 from evt.functions.function import Fact, Function, Parameter
 
-TABLE: Mapping[str, Function] = MappingProxyType(
-    {row.name: row for row in (*ARITHMETIC, *ELEMENTARY, *ACTIVATIONS)}
-)
+TABLE: Mapping[str, Function] = MappingProxyType({row.name: row for row in (*ARITHMETIC, *ELEMENTARY, *ACTIVATIONS)})
 """The rows by name, in the order of the docs."""
 
 _ALIASES = {alias: row for row in TABLE.values() for alias in row.aliases}

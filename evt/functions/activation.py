@@ -98,9 +98,7 @@ ACTIVATIONS = (
     define(
         "softplus(x, beta=1, threshold=20)",
         "`log(1 + exp(beta * x)) / beta`, and `x` itself where `beta * x > threshold`.",
-        lambda t, x, beta, threshold: t.where(
-            x * beta > threshold, x, t.true_divide(t.log1p(t.exp(x * beta)), beta)
-        ),
+        lambda t, x, beta, threshold: t.where(x * beta > threshold, x, t.true_divide(t.log1p(t.exp(x * beta)), beta)),
     ),
     define(
         "softsign(x)",

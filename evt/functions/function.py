@@ -82,6 +82,4 @@ def define(
     fields = (field.partition("=") for field in rest.split(", "))
     parameters = tuple(Parameter(key, float(default) if default else None) for key, _, default in fields)
     slots = ", ".join(f"{{{slot}}}" for slot in range(len(parameters)))
-    return Function(
-        name, parameters, text, torch, cxx or f"evt::fn::{name}({slots})", stock, frozenset(facts), aliases
-    )
+    return Function(name, parameters, text, torch, cxx or f"evt::fn::{name}({slots})", stock, frozenset(facts), aliases)

@@ -46,9 +46,7 @@ class Bound:
 BOUNDS = {
     "fma": Bound(0.501),  # and the double rounding of the float64 reference
     **dict.fromkeys(("add", "sub", "mul", "div", "neg", "square", "sqrt", "rcp"), Bound(0.5)),
-    **dict.fromkeys(
-        ("min", "max", "clamp", "abs", "sign", "floor", "ceil", "round", "relu"), Bound(0, least=0)
-    ),
+    **dict.fromkeys(("min", "max", "clamp", "abs", "sign", "floor", "ceil", "round", "relu"), Bound(0, least=0)),
     "tanh": Bound(3),  # glibc's tanhf
     "tanhshrink": Bound(2, of_x=3),  # x - tanh(x) cancels near 0, as in PyTorch
     "hardswish": Bound(3),  # x + 3, two products and the sixth are rounded

@@ -131,7 +131,7 @@ def error(got, want) -> float:
     return float((got.double() - want).norm() / want.norm())
 
 
-@pytest.mark.parametrize(("name", "family", "dtype", "size"), cases())
+@pytest.mark.parametrize(("name", "family", "dtype", "size"), list(cases()))
 def test_formula(name, family, dtype, size, record):
     op = program(name, family)
     a, b, inputs = tensors(op, dtype, size)
@@ -153,7 +153,7 @@ def test_formula(name, family, dtype, size, record):
     record((name, family, dtype, f"{size} {SIZES[size]}", " ".join(f"{each:.1e}" for each in errors)))
 
 
-@pytest.mark.parametrize(("family", "dtype", "a_major", "b_major", "c_major", "d_major"), layout_cases())
+@pytest.mark.parametrize(("family", "dtype", "a_major", "b_major", "c_major", "d_major"), list(layout_cases()))
 def test_layouts(family, dtype, a_major, b_major, c_major, d_major, record):
     op = program("lincomb", family)
     if family == "3x":

@@ -445,9 +445,7 @@ def test_report_prints_and_saves_as_it_goes(tmp_path: Path, capsys: pytest.Captu
     assert len(json.loads(path.read_text())["cases"]) == 1
     report.add(result(evt=0.5))
     report.add_host(
-        HostResult(
-            make("D = acc"), {"mm": summarise([2.0]), "mm out=": summarise([2.0]), "evt": summarise([3.0])}
-        )
+        HostResult(make("D = acc"), {"mm": summarise([2.0]), "mm out=": summarise([2.0]), "evt": summarise([3.0])})
     )
     document = json.loads(path.read_text())
     assert len(document["cases"]) == 2
@@ -499,9 +497,7 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
     monkeypatch.setattr(torch.cuda, "_sleep", spins.append)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
-    monkeypatch.setattr(
-        torch.cuda, "get_device_properties", lambda device: SimpleNamespace(L2_cache_size=1 << 10)
-    )
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(L2_cache_size=1 << 10))
     monkeypatch.setattr(evt.bench.clock, "_FLUSH_BYTES", 1 << 10)
     monkeypatch.setattr(evt.bench.host, "_GROUP", 2)
     monkeypatch.setattr(evt.bench.host, "_GROUPS", 1)

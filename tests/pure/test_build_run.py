@@ -143,9 +143,7 @@ def test_built_then_found(room: Room) -> None:
     assert library.read_text() == "one\n"
     assert room.starts() == {"device": 1, "host": 1, "link": 1}
     kinds = Counter((event.kind, event.stage) for event in events)
-    assert kinds == {(kind, stage): 1 for kind in ("start", "end") for stage in room.starts()} | {
-        ("built", ""): 1
-    }
+    assert kinds == {(kind, stage): 1 for kind in ("start", "end") for stage in room.starts()} | {("built", ""): 1}
     assert all(event.seconds > 0 for event in events if event.kind in ("end", "built"))
     assert room.left_over() == []
     events.clear()
@@ -228,9 +226,7 @@ def test_a_damaged_entry_is_built_again(room: Room) -> None:
     events: list[BuildEvent] = []
     assert room.build("one\n", on_event=events.append) == [library]
     assert library.read_text() == "one\n"
-    assert [event.text for event in events if event.kind == "damaged"] == [
-        "kernel.so has 2 bytes instead of 4"
-    ]
+    assert [event.text for event in events if event.kind == "damaged"] == ["kernel.so has 2 bytes instead of 4"]
     (library.parent / "build.json").write_text("}{")
     os.utime(library)  # as a new process would see it
     assert room.build("one\n") == [library]

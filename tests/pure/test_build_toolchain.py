@@ -19,9 +19,7 @@ from evt.errors import BuildError
 def nvcc(path: Path, version: str = "13.0.88") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     release = ".".join(version.split(".")[:2])
-    path.write_text(
-        f"#!/bin/sh\necho x >> '{path}.asked'\necho 'Cuda tools, release {release}, V{version}'\n"
-    )
+    path.write_text(f"#!/bin/sh\necho x >> '{path}.asked'\necho 'Cuda tools, release {release}, V{version}'\n")
     path.chmod(0o755)
     return path
 
@@ -31,9 +29,7 @@ def headers(root: Path, version: str = "4.2.0") -> Path:
     include.mkdir(parents=True)
     (include / "cutlass.h").write_text("")
     numbers = zip(("MAJOR", "MINOR", "PATCH"), version.split("."), strict=True)
-    (include / "version.h").write_text(
-        "".join(f"#define CUTLASS_{part} {number} \n" for part, number in numbers)
-    )
+    (include / "version.h").write_text("".join(f"#define CUTLASS_{part} {number} \n" for part, number in numbers))
     return root
 
 
@@ -100,18 +96,14 @@ def test_the_order_of_places(site: Site, tmp_path: Path, monkeypatch: pytest.Mon
     assert found() == tmp_path / "mine/nvcc-12"
 
 
-def test_a_relative_nvcc_becomes_absolute(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_relative_nvcc_becomes_absolute(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nvcc(tmp_path / "here/nvcc")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CUDACXX", "here/nvcc")
     assert toolchain.find_nvcc().path == tmp_path / "here/nvcc"
 
 
-def test_a_wrong_cudacxx_is_not_passed_over(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_cudacxx_is_not_passed_over(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(nvcc(tmp_path / "path/nvcc").parent))
     monkeypatch.setenv("CUDACXX", "/nowhere/nvcc")
     with pytest.raises(BuildError, match=r"E0701.*CUDACXX is '/nowhere/nvcc', which is not a program"):
@@ -163,9 +155,7 @@ def test_the_wheels_of_cuda_12(site: Site) -> None:
     assert found.lib == (wheels / "cuda_runtime/lib",)
 
 
-def test_headers_of_a_checkout_come_first(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_headers_of_a_checkout_come_first(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wheel = headers(site.add("cutlass_library") / "source")
     found = toolchain.find_cutlass()
     assert found == toolchain.Cutlass(wheel / "include", "4.2.0", "wheel")
@@ -210,9 +200,7 @@ def test_an_nvcc_too_old_for_the_target(gencode: str, version: str, needed: str 
     if needed is None:
         toolchain.require_target(gencode, version)
         return
-    with pytest.raises(
-        BuildError, match=f"E0706.*nvcc {version} is too old: {gencode} needs {needed} or newer"
-    ):
+    with pytest.raises(BuildError, match=f"E0706.*nvcc {version} is too old: {gencode} needs {needed} or newer"):
         toolchain.require_target(gencode, version)
 
 
@@ -254,9 +242,7 @@ def test_doctor_on_a_good_machine(site: Site, tmp_path: Path, monkeypatch: pytes
     assert "13.0.88" in found["nvcc"].found
 
 
-def test_a_driver_older_than_the_compiler(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_driver_older_than_the_compiler(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDACXX", str(nvcc(tmp_path / "nvcc")))
     assert doctor._driver_version((13, 0)).ok
     old = doctor._driver_version((12, 4))

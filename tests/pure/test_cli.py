@@ -39,9 +39,7 @@ def run(*arguments: str, stdin: str | bytes | None = None) -> Result:
     return CliRunner().invoke(main, arguments, input=stdin, prog_name="evt")
 
 
-def process(
-    *arguments: str, stdin: bytes | None = None, **environment: str
-) -> subprocess.CompletedProcess[bytes]:
+def process(*arguments: str, stdin: bytes | None = None, **environment: str) -> subprocess.CompletedProcess[bytes]:
     command = [sys.executable, "-m", "evt", *arguments]
     return subprocess.run(command, input=stdin, capture_output=True, env={**os.environ, **environment})
 
@@ -115,11 +113,7 @@ def test_the_help_names_the_operations() -> None:
         (["emit", WITH_HEADER, "--op", "gemm"], "header says linear, not gemm"),
         (["emit", WITH_HEADER, "--dtype", "f16"], "header says A is bf16, not f16"),
         (["run", FORMULA, "--op", "linear", "--l", "2"], "--l is for gemm"),
-        *(
-            (["run", FORMULA, f"--{mode}", size], "not in the range")
-            for mode in "mnkl"
-            for size in ("0", "-5")
-        ),
+        *((["run", FORMULA, f"--{mode}", size], "not in the range") for mode in "mnkl" for size in ("0", "-5")),
         (["run", FORMULA, "--m", "1.5"], "not a valid integer"),
         (["run", FORMULA, "--m", "99999999999999999999"], "not in the range"),
         (["run", FORMULA, "--m", "2000000000", "--n", "2000000000"], "GB are free"),
@@ -289,9 +283,7 @@ def test_a_bug(broken: Callable[[BaseException], None], error: Exception) -> Non
     assert "EVT_TRACEBACK=1" in result.stderr
 
 
-def test_a_bug_with_its_traceback(
-    broken: Callable[[BaseException], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bug_with_its_traceback(broken: Callable[[BaseException], None], monkeypatch: pytest.MonkeyPatch) -> None:
     broken(KeyError("x"))
     shown = run("--traceback", "emit", FORMULA)
     assert shown.exit_code == 3
@@ -325,9 +317,7 @@ def test_interrupted(broken: Callable[[BaseException], None]) -> None:
 
 def test_interrupted_while_it_reads() -> None:
     command = [sys.executable, "-m", "evt", "emit", "-"]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as child:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline and "pipe" not in _waits_in(child.pid):
             time.sleep(0.05)
@@ -367,9 +357,7 @@ def test_a_file_is_replaced_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     path.write_text("old")
     path.chmod(0o640)
     link.symlink_to(path)
-    monkeypatch.setattr(
-        os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device"))
-    )
+    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     result = run("emit", FORMULA, "-o", str(path))
     assert result.exit_code == 2
     assert "No space left on device" in result.stderr
@@ -478,9 +466,7 @@ def test_emit_imports_nothing_heavy() -> None:
 
 
 def test_emit_is_what_the_api_emits() -> None:
-    assert ok("emit", FORMULA, "--arch", "sm80", "--dtype", "bf16") == evt.emit(
-        FORMULA, "gemm", "sm80", "bf16"
-    )
+    assert ok("emit", FORMULA, "--arch", "sm80", "--dtype", "bf16") == evt.emit(FORMULA, "gemm", "sm80", "bf16")
     assert ok("emit", FORMULA, "--op", "linear", "--a", "bf16", "--b", "bf16") == evt.emit(
         FORMULA, "linear", dtype="bf16"
     )
@@ -823,9 +809,7 @@ def test_doctor_is_content_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("evt.build.diagnose", lambda: [CHECKS[0], CHECKS[2]])
     assert "can be built here, but not run" in ok("doctor")
     assert json.loads(ok("doctor", "--json"))["ok"] is True
-    monkeypatch.setattr(
-        "evt.build.diagnose", lambda: [CHECKS[0], Check("GPU 0", True, "H200", required=False)]
-    )
+    monkeypatch.setattr("evt.build.diagnose", lambda: [CHECKS[0], Check("GPU 0", True, "H200", required=False)])
     assert "can be built and run here" in ok("doctor")
 
 

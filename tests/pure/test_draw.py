@@ -73,9 +73,7 @@ def named(name: str) -> TypedDag:
     builder = Builder()
     total = builder.add(Apply("add"), builder.add(Acc()), builder.add(Load(name)))
     builder.add(Store(name), total)
-    dag = builder.finish(
-        "gemm", OPERANDS, (Input(name, None, ("m", "n")),), (Output(name, None, ("m", "n")),)
-    )
+    dag = builder.finish("gemm", OPERANDS, (Input(name, None, ("m", "n")),), (Output(name, None, ("m", "n")),))
     return infer(dag)
 
 
@@ -143,9 +141,7 @@ def read_dot(text: str) -> tuple[dict[int, str], Counter[tuple[int, int]]]:
             assert label is not None
             labels[int(node[1])] = html.unescape(re.sub(r"\\(.)", r"\1", label[1]))
         else:
-            assert re.fullmatch(
-                rf"  (?:(?:graph|node|edge) {attributes};|{{ rank=\w+; (?:n\d+; ?)+}})", line
-            ), line
+            assert re.fullmatch(rf"  (?:(?:graph|node|edge) {attributes};|{{ rank=\w+; (?:n\d+; ?)+}})", line), line
     return labels, found
 
 
@@ -175,11 +171,7 @@ def test_a_square_has_two_edges(format: str) -> None:
 
 def test_the_two_edges_of_a_square_are_drawn_apart() -> None:
     text = draw(typed("D = acc * acc"), "svg")
-    ways = [
-        path.attrib["d"]
-        for path in ElementTree.fromstring(text).iter(f"{SVG}path")
-        if "data-edge" in path.attrib
-    ]
+    ways = [path.attrib["d"] for path in ElementTree.fromstring(text).iter(f"{SVG}path") if "data-edge" in path.attrib]
     assert len(set(ways)) == len(ways) == 3
 
 

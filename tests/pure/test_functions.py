@@ -120,11 +120,7 @@ def test_import_is_light() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @each_function
 def test_meaning_is_that_of_pytorch(function: Function, dtype: torch.dtype) -> None:
-    namesake = (
-        NAMESAKES.get(function.name)
-        or getattr(functional, function.name, None)
-        or getattr(torch, function.name)
-    )
+    namesake = NAMESAKES.get(function.name) or getattr(functional, function.name, None) or getattr(torch, function.name)
     # PyTorch's own float32 gelu on CPU (oneDNN) turns +inf into NaN and overflows; nowhere else.
     most = 1e30 if function.name == "gelu" else INF
     tensor = torch.tensor([x for x in (*SPECIAL, *randoms(2000)) if not abs(x) > most], dtype=dtype)
