@@ -285,4 +285,5 @@ def describe(dag: TypedDag, signature: Signature) -> str:
     ]
     values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
     parts += [f"{value.name}: {value.dtype}[{', '.join(value.modes)}]" for value in values]
-    return ", ".join(parts)
+    text = ", ".join(parts)
+    return text if len(text) <= 400 else f"{text[:160]}..."

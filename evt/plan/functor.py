@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -50,7 +51,7 @@ def make_functor(dag: TypedDag, name: str, result: int, parameters: Mapping[int,
             names[value] = literal(op.value)
             continue
         names[value] = f"t{len(statements)}"
-        statements.append(Statement(names[value], _expression(dag, value, names)))
+        statements.append(Statement(names[value], _bare(_expression(dag, value, names))))
     return Functor(name, tuple(parameters.values()), tuple(statements))
 
 
@@ -67,12 +68,22 @@ def _expression(dag: TypedDag, value: int, names: Mapping[int, str]) -> str:
             raise AssertionError(op)
 
 
+def _bare(expression: str) -> str:
+    """``(a + b)`` without its parentheses, which only operands need."""
+    inner = expression[1:-1]
+    if not expression.startswith("(") or "(" in inner or ")" in inner:
+        return expression
+    return inner
+
+
 def literal(value: float) -> str:
     """The shortest C++ float literal that reads back as the same f32."""
+    exact = struct.pack("<f", value)
     for digits in range(1, 10):
         text = f"{value:.{digits}g}"
-        if struct.pack("<f", float(text)) == struct.pack("<f", value):
-            break
+        with contextlib.suppress(OverflowError):  # rounded up beyond the largest f32
+            if struct.pack("<f", float(text)) == exact:
+                break
     if "e" not in text and "." not in text:
         text += ".0"
     return f"({text}f)" if text.startswith("-") else f"{text}f"

@@ -9,6 +9,9 @@ from evt.ir import TypedDag
 from evt.plan.signature import Layout, Signature
 from evt.plan.target import Target
 
+#: Inputs and outputs of one kernel: each is a visitor, whose templates nest, and takes kernel parameters.
+MAX_TENSORS = 48
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -86,6 +89,13 @@ def _contiguous(problem: Problem) -> str | None:
     return None
 
 
+def _few_tensors(problem: Problem) -> str | None:
+    count = len(problem.dag.inputs) + len(problem.dag.outputs)
+    return f"there are {count} inputs and outputs; at most {MAX_TENSORS}" if count > MAX_TENSORS else None
+
+
+_FEW_TENSORS = Rule(f"there are at most {MAX_TENSORS} inputs and outputs", _few_tensors)
+
 ROUTES: tuple[Route, ...] = (
     Route(
         "evt-3x",
@@ -93,6 +103,7 @@ ROUTES: tuple[Route, ...] = (
         "visitor tree in a TMA warp-specialised persistent kernel (CUTLASS 3.x)",
         (
             _runs_on("3x"),
+            _FEW_TENSORS,
             Rule(
                 "A, B and D can be moved by TMA: 16-byte aligned addresses, strides and contiguous extents",
                 _tma,
@@ -105,6 +116,7 @@ ROUTES: tuple[Route, ...] = (
         "visitor tree in a multistage tensor-op kernel (CUTLASS 2.x)",
         (
             _runs_on("2x"),
+            _FEW_TENSORS,
             Rule("A, B and D have a mode with stride 1", _contiguous),
         ),
     ),

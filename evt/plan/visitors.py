@@ -86,7 +86,13 @@ def build_visitors(
 
 
 def region_operands(dag: TypedDag, result: int, results: set[int]) -> list[int]:
-    """The leaves and other regions' results that a region reads, in id order."""
+    """The leaves and other regions' results that a region reads: a single operation's in its own order, else by id."""
+
+    def is_operand(value: int) -> bool:
+        return value in results or isinstance(dag[value], Acc | Load)
+
+    if all(map(is_operand, dag.arguments(result))):
+        return list(dict.fromkeys(dag.arguments(result)))
     found: set[int] = set()
     stack, seen = list(dag.arguments(result)), {result}
     while stack:
@@ -94,7 +100,7 @@ def region_operands(dag: TypedDag, result: int, results: set[int]) -> list[int]:
         if value in seen:
             continue
         seen.add(value)
-        if value in results or isinstance(dag[value], Acc | Load):
+        if is_operand(value):
             found.add(value)
         else:
             stack.extend(dag.arguments(value))

@@ -79,7 +79,11 @@ class Caller:
         if form.given != 2 + len(inputs) + len(buffers):
             return self._unusual(a, b, inputs, buffers)
         tensors = form.tensors(values)
-        addresses = [tensor.data_ptr() for tensor in tensors]
+        try:
+            addresses = [tensor.data_ptr() for tensor in tensors]
+        except RuntimeError:  # no memory behind it
+            bind(self.program, a, b, inputs, buffers)
+            raise
         low_bits = 0
         for address in addresses:
             low_bits |= address

@@ -1,0 +1,162 @@
+"""What a call gives, checked: names, kinds, dtypes, shapes, strides, and the layouts that follow."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import evt
+from evt.runtime.arguments import bind
+
+A, B = torch.zeros(40, 24, dtype=torch.float16), torch.zeros(24, 16, dtype=torch.float16)
+C = torch.zeros(40, 16, dtype=torch.float16)
+BIAS = torch.zeros(16, dtype=torch.float16)
+
+
+def codes(op: evt.Program, a=A, b=B, out=None, **inputs) -> list[str]:
+    with pytest.raises(evt.EvtError) as caught:
+        op(a, b, out=out, **inputs)
+    return [diagnostic.code for diagnostic in caught.value.diagnostics]
+
+
+ADD = evt.gemm("D = acc + C")
+SCALED = evt.gemm("D = alpha*acc + bias")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "expected"),
+    [
+        ({}, ["E0601"]),
+        ({"C": C, "E": C}, ["E0602"]),
+        ({"c": C}, ["E0602", "E0601"]),
+        ({"C": None}, ["E0607"]),
+        ({"C": 1.0}, ["E0607"]),
+        ({"C": "text"}, ["E0607"]),
+        ({"C": C.numpy()}, ["E0607"]),
+        ({"C": C.float()}, ["E0603"]),
+        ({"C": C.to(torch.int8)}, ["E0603"]),
+        ({"C": C.T}, ["E0604"]),
+        ({"C": C[None]}, ["E0604"]),
+        ({"C": C[:, :1]}, ["E0604"]),
+        ({"C": C.to_sparse()}, ["E0606"]),
+        ({"C": C.to("meta")}, ["E0605"]),
+        ({"C": torch.zeros(40, 16, dtype=torch.float16, requires_grad=True)}, ["E0610"]),
+        ({"C": C, "out": C[:8]}, ["E0608"]),
+        ({"C": C, "out": C.float()}, ["E0603"]),
+        ({"C": C, "out": 7}, ["E0608"]),
+        ({"C": C, "out": {"Q": C}}, ["E0602"]),
+        ({"C": C, "out": C[:1].expand(40, 16)}, ["E0608"]),
+        ({"C": C, "D": None}, ["E0607"]),
+        ({"C": C, "D": C, "out": C}, ["E0602"]),
+    ],
+)
+def test_each_mistake_has_its_code(inputs, expected):
+    assert codes(ADD, **inputs) == expected
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [
+        (A, B.T, "E0604"),
+        (A.float(), B, "E0603"),
+        (A.to(torch.complex64), B, "E0603"),
+        (A[0], B, "E0604"),
+        (A, B[None].expand(3, 24, 16)[:, :20], "E0604"),
+        (torch.zeros(2, 40, 24).half(), torch.zeros(3, 24, 16).half(), "E0604"),
+        (None, B, "E0607"),
+        (A[:, ::2], B[::2], "E0606"),
+        (A[:1].expand(40, 24), B, "E0606"),
+        (A.to("meta"), B.to("meta"), "E0605"),
+    ],
+)
+def test_operands(a, b, expected):
+    assert codes(evt.gemm("D = acc"), a, b)[0] == expected
+
+
+@pytest.mark.parametrize("alpha", [True, "1", None, [1.0], torch.ones(2), torch.ones(1).half(), 10**400, 1j])
+def test_scalars_that_are_none(alpha):
+    assert codes(SCALED, alpha=alpha, bias=BIAS)[0] in {"E0607", "E0604", "E0603"}
+
+
+@pytest.mark.parametrize("alpha", [1, 2.5, float("inf"), torch.ones(()), torch.ones(1), torch.ones(1, 1)])
+def test_scalars(alpha):
+    assert SCALED(A, B, alpha=alpha, bias=BIAS).shape == (40, 16)
+
+
+def test_subclasses_and_numpy_scalars_are_taken_for_what_they_are():
+    numpy = pytest.importorskip("numpy")
+    bias = torch.nn.Parameter(BIAS, requires_grad=False)
+    assert SCALED(A, B, alpha=numpy.float32(2), bias=bias).shape == (40, 16)
+
+
+def test_a_requirement_of_gradients_is_lifted_by_no_grad():
+    a = torch.zeros(40, 24, dtype=torch.float16, requires_grad=True)
+    with torch.no_grad():
+        assert ADD(a, B, C=C).shape == (40, 16)
+
+
+def test_outputs_go_where_they_are_asked_to():
+    op = evt.gemm("out E: f32[m, n], D; D = acc + C; E = acc")
+    e, d = torch.full((40, 16), torch.nan), torch.full((40, 16), torch.nan, dtype=torch.float16)
+    result = op(A, B, C=C + 1, out=(e, d))
+    assert result.E is e
+    assert result.D is d
+    assert e.isfinite().all()
+    assert (d == 1).all()
+    assert op(A, B, C=C, D=d).D is d
+
+
+def layout(op: evt.Program, name: str, a=A, b=B, **inputs):
+    return bind(op, a, b, inputs, {}).tensors[name]
+
+
+def test_layouts_follow_strides():
+    assert layout(ADD, "A", C=C).layout.contiguous == "k"
+    assert layout(ADD, "A", A.T.contiguous().T, C=C).layout.contiguous == "m"
+    assert layout(ADD, "C", C=C).layout.alignment == 8
+    wide = torch.zeros(40, 20, dtype=torch.float16)
+    assert layout(ADD, "C", C=wide[:, :16]).layout.alignment == 4
+    assert layout(ADD, "C", C=torch.zeros(16, 40).half().T).layout.contiguous == "m"
+    assert layout(ADD, "C", C=torch.zeros(16).half().expand(40, 16)).layout.contiguous is None
+    assert layout(ADD, "C", C=torch.zeros(80, 32).half()[::2, ::2]).layout.contiguous is None
+
+
+def test_batches_are_strided_or_shared():
+    a = torch.zeros(3, 40, 24).half()
+    batched = torch.zeros(3, 40, 16).half()
+    assert layout(ADD, "B", a, C=C).layout.batch == "shared"
+    assert layout(ADD, "C", a, C=C).layout.batch == "shared"
+    assert layout(ADD, "C", a, C=batched).layout.batch == "strided"
+    assert layout(ADD, "C", a, C=batched).strides == {"l": 640, "m": 16, "n": 1}
+    assert ADD(a, B, C=batched).shape == (3, 40, 16)
+    assert ADD(torch.zeros(2, 3, 40, 24).half(), B, C=C).shape == (2, 3, 40, 16)
+
+
+def test_declared_shapes_are_strict_and_transposes_are_read():
+    strict = evt.gemm("in C[m, n]; D = acc + C")
+    a = torch.zeros(3, 40, 24).half()
+    assert codes(strict, a, C=torch.zeros(3, 40, 16).half()) == ["E0604"]
+    transposed = evt.gemm("in C[n, m]; out D[n, m]; D = acc + C")
+    assert transposed(A, B, C=C.T).shape == (16, 40)
+
+
+def test_linear_folds_leading_dimensions():
+    op = evt.linear("in s: f32[m]; D = acc*s + bias + C")
+    x, weight = torch.ones(2, 5, 24), torch.ones(16, 24)
+    inputs = {"bias": torch.ones(16), "C": torch.ones(2, 5, 16), "s": torch.full((2, 5), 2.0)}
+    assert torch.equal(op(x, weight, **inputs), torch.full((2, 5, 16), 50.0))
+    assert torch.equal(op(x, weight, **{**inputs, "s": torch.full((10,), 2.0)}), torch.full((2, 5, 16), 50.0))
+    assert op(x[0, 0], weight, bias=torch.ones(16), C=torch.ones(16), s=torch.ones(())).shape == (16,)
+
+
+def test_extents_of_one_get_legal_strides():
+    argument = layout(ADD, "A", torch.zeros(24).half()[None], C=torch.zeros(1, 16).half())
+    assert argument.strides["m"] * 2 % 16 == 0
+    assert argument.layout.contiguous == "k"
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(0, 16, 24), (40, 0, 24), (40, 16, 0)])
+def test_empty_problems(m, n, k):
+    bias = torch.ones(n).half()
+    got = evt.gemm("D = acc + bias")(torch.zeros(m, k).half(), torch.zeros(k, n).half(), bias=bias)
+    assert torch.equal(got, torch.ones(m, n).half())

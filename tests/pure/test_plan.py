@@ -1,0 +1,310 @@
+"""Planning: routes and their rules, the visitor graph, the source, configurations, and names in C++."""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from dataclasses import replace
+
+import pytest
+
+import evt
+from evt.ir import TypedDag
+from evt.plan import (
+    Layout,
+    Plan,
+    Problem,
+    Signature,
+    choose_route,
+    default_configs,
+    find_target,
+    natural_signature,
+    plan,
+)
+from evt.plan.config import best_config, config_2x, configs_3x
+from evt.plan.functor import literal
+from evt.plan.signature import alignment_of
+
+RELU = "D = relu(alpha*acc + beta*C) + residual"
+
+
+def make(formula: str, arch: str = "sm90", dtype: str = "f16", **options) -> Plan:
+    return evt.gemm(formula, **options).plan(arch, dtype, dtype)
+
+
+def dag_of(formula: str, dtype: str = "f16") -> TypedDag:
+    return evt.gemm(formula).optimised(dtype, dtype)
+
+
+def kinds(made: Plan) -> list[str]:
+    return [node.kind for node in made.nodes]
+
+
+def with_layout(signature: Signature, name: str, layout: Layout) -> Signature:
+    if name == "A":
+        return replace(signature, a=layout)
+    if name == "B":
+        return replace(signature, b=layout)
+    return replace(signature, tensors=tuple((n, layout if n == name else old) for n, old in signature.tensors))
+
+
+# Routes
+
+
+@pytest.mark.parametrize(("arch", "route"), [("sm80", "2x"), ("sm86", "2x"), ("sm89", "2x"), ("sm90", "3x")])
+def test_each_target_has_its_family(arch, route):
+    made = make(RELU, arch)
+    assert made.family == route
+    assert made.target.name == arch
+
+
+@pytest.mark.parametrize("spelling", ["sm90", "sm_90", "sm90a", "sm_90a", "90", "SM90"])
+def test_target_spellings(spelling):
+    assert find_target(spelling).gencode == "sm_90a"
+
+
+@pytest.mark.parametrize("name", ["A", "B", "D"])
+def test_what_tma_cannot_move_takes_the_other_route(name):
+    dag = dag_of(RELU)
+    signature = natural_signature(dag)
+    contiguous = {"A": "k", "B": "n", "D": "n"}[name]
+    problem = Problem(dag, with_layout(signature, name, Layout(contiguous, 4)), find_target("sm90"))
+    route = choose_route(problem)
+    assert route.name == "evt-2x"
+    with pytest.raises(evt.TargetError, match="E0502") as caught:
+        choose_route(problem, "evt-3x")
+    assert f"`{name}` is aligned to 8 bytes" in str(caught.value)
+
+
+def test_too_many_tensors_are_refused_before_nvcc():
+    formula = "D = acc" + "".join(f" + x{i}" for i in range(60))
+    for arch in ("sm80", "sm90"):
+        with pytest.raises(evt.TargetError, match="at most 48"):
+            evt.emit(formula, arch=arch)
+
+
+def test_unknown_routes_configs_and_targets_are_named():
+    for call in (
+        lambda: make(RELU, route="evt-4x"),
+        lambda: make(RELU, config="pingpong_1x1x1"),
+        lambda: make(RELU, "sm70"),
+        lambda: make(RELU, "sm91"),
+    ):
+        with pytest.raises(evt.TargetError, match="E0501"):
+            call()
+    with pytest.raises(evt.TargetError, match="E0901"):
+        make(RELU, "sm100")
+
+
+def test_a_header_and_another_type_contradict():
+    with pytest.raises(evt.TargetError, match="E0305"):
+        evt.gemm("gemm(A: f16, B: f16); D = acc").emit("sm90", "bf16")
+
+
+# Visitors
+
+
+def test_one_region_is_one_functor_in_a_tree():
+    made = make(RELU)
+    assert made.tree
+    assert kinds(made) == ["scalar", "acc", "scalar", "source", "tile", "compute"]
+    (functor,) = made.functors
+    assert [s.expression for s in functor.statements][-1] == "t2 + in_residual"
+    assert kinds(make(RELU, "sm80")) == ["scalar", "acc", "scalar", "tile", "tile", "compute", "store"]
+
+
+@pytest.mark.parametrize(
+    ("formula", "functor"),
+    [
+        ("D = acc", "cutlass::epilogue::thread::Identity"),
+        ("D = acc + bias", "cutlass::plus"),
+        ("D = relu(acc)", "cutlass::epilogue::thread::ReLu"),
+        ("D = acc*C + residual", "cutlass::homogeneous_multiply_add"),
+    ],
+)
+def test_a_single_stock_operation_keeps_the_stock_functor(formula, functor):
+    made = make(formula)
+    assert [node.functor for node in made.nodes if node.kind == "compute"] == [functor]
+    assert not made.functors
+
+
+def test_stock_functors_keep_the_order_of_their_operands():
+    made = make("out D, Z; Z = acc + bias; D = Z - bias")
+    assert made.nodes[-1].functor == "cutlass::minus"
+    first, second = (made.nodes[operand] for operand in made.nodes[-1].operands)
+    assert (first.kind, second.kind) == ("compute", "row")
+
+
+def test_a_region_of_several_operations_reads_its_operands_by_name():
+    (functor,) = make("D = (C - acc)*(C + acc)").functors
+    assert [statement.expression for statement in functor.statements] == ["in_C - acc", "in_C + acc", "t0 * t1"]
+
+
+def test_a_stored_intermediate_flows_through_its_store():
+    made = make("out D, Z; Z = acc + bias; D = silu(Z)")
+    assert made.tree
+    assert kinds(made) == ["acc", "row", "compute", "store", "compute"]
+
+
+def test_a_shared_value_makes_a_topological_visitor():
+    made = make("out D, E; T = tanh(alpha*acc); D = T + C; E = T*R")
+    assert not made.tree
+    compute = [node for node in made.nodes if node.kind == "compute"]
+    assert len(compute) == 3  # T is kept: it costs more than an instruction
+    assert made.nodes[-1].output == "ElementD"
+
+
+def test_cheap_shared_values_are_computed_again():
+    made = make("out D, E; t = acc + 1; D = t*C; E = t*C")
+    assert len(made.functors) == 1  # D and E are one value
+    made = make("out D, E; t = acc + 1; D = t*C; E = t - C")
+    assert sum(node.kind == "compute" for node in made.nodes) == 2
+
+
+def test_a_value_that_others_read_is_not_the_root():
+    made = make("out D, E: f32[m, n]; D = acc*C; E = gelu(D)")
+    assert made.nodes[-1].functor == "cutlass::epilogue::thread::Identity"
+    assert made.nodes[-1].output == "ElementD"
+
+
+def test_every_operation_by_itself_when_not_fused():
+    made = evt.gemm(RELU).plan("sm90", "f16", "f16", fused=False)
+    assert [node.functor for node in made.nodes if node.kind == "compute"] == [
+        "cutlass::multiplies",
+        "cutlass::homogeneous_multiply_add",
+        "cutlass::epilogue::thread::ReLu",
+        "cutlass::plus",
+    ]
+
+
+# The source C, and auxiliary tiles
+
+
+def test_the_source_is_the_tile_that_shares_shared_memory_with_d():
+    made = make("in r: f32[m, n], t: f16[n, m]; D = acc + r + t + C")
+    assert made.source.arguments[0][1].endswith("(arguments.in_C))")
+    assert kinds(made).count("source") == 1
+    assert kinds(made).count("tile") == 2
+
+
+def test_a_tile_shared_by_all_batches_is_not_the_source():
+    made = make("in C[m, n]; D = acc + C")
+    assert made.source.element == "void"
+    (tile,) = [node for node in made.nodes if node.kind == "tile"]
+    assert "cute::_0" in tile.stride
+
+
+def test_unaligned_and_surplus_tiles_are_loaded_directly():
+    dag = dag_of("D = acc + C")
+    signature = with_layout(natural_signature(dag), "C", Layout("n", 1))
+    assert "tile_direct" in kinds(plan(dag, signature, find_target("sm90")))
+    made = make("in a1: f32[m, n], a2: f32[m, n], a3: f32[m, n], a4: f32[m, n]; D = acc + C + a1 + a2 + a3 + a4")
+    assert {"tile", "tile_direct"} <= set(kinds(made))
+    assert made.shared_memory <= made.target.shared_memory
+
+
+def test_2x_reads_other_layouts_element_by_element():
+    assert "tile_strided" in kinds(make("in C[n, m]; D = acc + C", "sm80"))
+    assert "store_strided" in kinds(make("out D, Z[n, m]; Z = acc; D = relu(acc)", "sm80"))
+
+
+# Transposed problems
+
+
+def test_2x_computes_a_column_major_d_as_the_transposed_problem():
+    made = make("in s: f32[m]; out D[n, m]; D = acc*s + bias", "sm80")
+    assert (made.rows, made.columns) == ("n", "m")
+    assert made.a.pointer == "arguments.B"
+    found = {node.name: node.kind for node in made.nodes}
+    assert found["in_s"] == "row"
+    assert found["in_bias"] == "column"
+
+
+@pytest.mark.parametrize(("a", "b", "rows"), [("k", "n", "n"), ("k", "k", "m"), ("m", "n", "m"), ("m", "k", "m")])
+def test_wide_operands_that_cutlass_would_swap_are_transposed(a, b, rows):
+    for dtype, expected in (("f32", rows), ("f16", "m")):
+        dag = dag_of("D = acc + bias", dtype)
+        signature = natural_signature(dag)
+        signature = Signature(Layout(a, 4), Layout(b, 4), signature.tensors) if dtype == "f32" else signature
+        assert plan(dag, signature, find_target("sm90")).rows == expected
+
+
+# Configurations
+
+
+def test_configurations_fit_and_have_names_of_their_own():
+    for dtype in ("f16", "f32"):
+        made = configs_3x(dag_of("D = acc", dtype).operands[0].dtype)
+        assert len({config.name for config in made}) == len(made)
+
+
+def test_heavy_epilogues_get_the_general_configuration_only():
+    def count(formula: str) -> int:
+        dag = dag_of(formula)
+        problem = Problem(dag, natural_signature(dag), find_target("sm90"))
+        return len(default_configs(problem, choose_route(problem)))
+
+    assert count(RELU) == 2
+    assert count("D = gelu(acc + bias)") == 1
+
+
+def test_the_wave_rule_chooses_as_measured():
+    configs = configs_3x(dag_of("D = acc", "bf16").operands[0].dtype)[:2]
+    sizes = {(6304, 3072): 1, (16384, 1024): 0, (4096, 14336): 0, (1, 1): 0}
+    assert {size: best_config(configs, *size, 1, 132) for size in sizes} == sizes
+
+
+def test_2x_never_multiplies_f32_in_two_stages():
+    f32, f16 = (dag_of("D = acc", dtype).operands[0].dtype for dtype in ("f32", "f16"))
+    assert all(config_2x(f32, alignment).stages > 2 for alignment in (1, 2, 4))
+    assert [config_2x(f16, alignment).stages for alignment in (1, 2, 4, 8)] == [2, 4, 4, 4]
+
+
+def test_alignment_is_what_divides_everything():
+    f16 = dag_of("D = acc").operands[0].dtype
+    assert alignment_of(f16, "n", 256, {"m": 64}, 64) == 8
+    assert alignment_of(f16, "n", 256, {"m": 64}, 60) == 4
+    assert alignment_of(f16, "n", 258, {"m": 64}, 64) == 1
+    assert alignment_of(f16, "n", 256, {"m": 66, "l": 64}, 64) == 2
+    assert alignment_of(f16, None, 256, {"m": 64, "n": 8}, 64) == 1
+
+
+# Text
+
+
+def test_names_are_mangled_and_bounded():
+    long = "x" * 5000
+    text = evt.emit(f"in {long}, NULL, template; D = acc + {long}*NULL - template")
+    assert "in_NULL" in text
+    assert "in_template" in text
+    assert not re.search(r"\w{200}", text)
+
+
+def test_inputs_cannot_collide_with_our_own_names():
+    made = make("in C, C_stride_m, stride_m_of_in_C: f16[m, n]; D = acc + C*C_stride_m + stride_m_of_in_C")
+    names = [field.name for field in made.fields]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("text", ["*/ #error", "\\", "x ??/", '" "', "// evil \\"])
+def test_comments_of_the_user_stay_comments(text):
+    for line in evt.emit(f"D = acc # {text}\n# {text}\n").splitlines():
+        if "evil" in line or "#error" in line:
+            assert line.startswith("//")
+            assert not line.endswith("\\")
+
+
+@pytest.mark.parametrize("value", [0.1, 1.0, -2.5, 1e-45, 3.4028234e38, 1 / 3, math.pi, -0.0, 6.0, 1e20])
+def test_literals_read_back(value):
+    rounded = struct.unpack("<f", struct.pack("<f", value))[0]
+    text = literal(rounded).strip("()")
+    assert text.endswith("f")
+    assert "." in text or "e" in text
+    assert struct.pack("<f", float(text[:-1])) == struct.pack("<f", rounded)
+
+
+def test_only_the_headers_that_are_needed_are_pasted():
+    assert "EVT_FUNCTIONS_HPP" not in evt.emit("D = acc + bias")
+    assert "EVT_FUNCTIONS_HPP" in evt.emit("D = mish(acc)")
+    assert "EVT_VISITOR_STRIDED_HPP" in evt.emit("in C[n, m]; D = acc + C", arch="sm80")
