@@ -13,7 +13,7 @@ from evt.errors import TargetError
 from evt.explain import Explanation, explain
 from evt.ir import Dag, Operand, TypedDag, infer, lower
 from evt.ir.dtype import BY_NAME, DType
-from evt.ir.lower import OPERATIONS
+from evt.ir.lower import OPERATIONS, PLANNED_OPERATIONS
 from evt.language import parse, read_program
 from evt.optimise import optimise
 from evt.plan import Plan, Problem, find_target, natural_signature, plan
@@ -42,6 +42,14 @@ class Program:
     def __init__(
         self, source: Source, operation: str = "gemm", *, route: str | None = None, config: str | None = None
     ) -> None:
+        if operation in PLANNED_OPERATIONS:
+            raise TargetError(
+                Diagnostic(
+                    "E0901",
+                    f"the operation `{operation}` is not supported yet",
+                    help=f"operations: {', '.join(OPERATIONS)}",
+                )
+            )
         if operation not in OPERATIONS:
             guess = closest(operation, OPERATIONS)
             raise TargetError(

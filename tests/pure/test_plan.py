@@ -93,8 +93,9 @@ def test_unknown_routes_configs_and_targets_are_named():
     ):
         with pytest.raises(evt.TargetError, match="E0501"):
             call()
-    with pytest.raises(evt.TargetError, match="E0901"):
-        make(RELU, "sm100")
+    for planned in (lambda: make(RELU, "sm100"), lambda: evt.emit(RELU, op="conv2d")):
+        with pytest.raises(evt.TargetError, match="E0901"):
+            planned()
 
 
 def test_a_header_and_another_type_contradict():

@@ -8,12 +8,12 @@ from evt.ir.dag import Dag, prune, reads_accumulator
 from evt.ir.lower.expressions import Expressions
 from evt.ir.lower.names import Names
 from evt.ir.lower.report import Report
-from evt.ir.lower.statements import OPERATIONS, Statements
+from evt.ir.lower.statements import OPERATIONS, PLANNED_OPERATIONS, Statements
 from evt.ir.lower.subscripts import check_subscripts
 from evt.ir.node import Store
 from evt.language import tree as syntax
 
-__all__ = ["OPERATIONS", "lower"]
+__all__ = ["OPERATIONS", "PLANNED_OPERATIONS", "lower"]
 
 
 def lower(tree: syntax.Tree, operation: str = "gemm") -> Dag:

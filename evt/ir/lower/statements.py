@@ -14,7 +14,7 @@ from evt.language import tree as syntax
 
 #: Operations: the modes of A's and B's shapes when no header says otherwise.
 OPERATIONS = {"gemm": (("m", "k"), ("k", "n")), "linear": (("m", "k"), ("n", "k"))}
-_PLANNED_OPERATIONS = (
+PLANNED_OPERATIONS = (
     *("conv1d", "conv2d", "conv3d", "conv2d_fprop", "conv2d_dgrad", "conv2d_wgrad"),
     "grouped_gemm",
 )
@@ -204,7 +204,7 @@ class Statements:
             return ()
         operation, declared = self.header.operation, self.header.operands
         if operation.text not in OPERATIONS:
-            if operation.text in _PLANNED_OPERATIONS:
+            if operation.text in PLANNED_OPERATIONS:
                 self.report.unsupported(f"the operation `{operation.text}` is", operation.span)
             else:
                 guess = self.report.guess(operation.text, OPERATIONS)
