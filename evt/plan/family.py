@@ -6,10 +6,10 @@ import json
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from evt.ir import Input, Operand, Output, TypedDag
+from evt.ir import Const, Input, Operand, Output, TypedDag
 from evt.ir.dtype import F32, DType
 from evt.plan.config import Config
-from evt.plan.functor import Functor, make_functor, stock_functor
+from evt.plan.functor import Functor, literal, make_functor, stock_functor
 from evt.plan.plan import ABI, Field, FieldKind, Node, OperandPlan, Plan, Tensor
 from evt.plan.rules import Problem
 from evt.plan.signature import Layout, Signature
@@ -28,7 +28,7 @@ class Planner:
     def __post_init__(self) -> None:
         self.dag = self.problem.dag
         self.signature = self.problem.signature
-        self.fields: list[Field] = [self.field(mode, "size", "", mode) for mode in ("m", "n", "k", "l")]
+        self.fields: list[Field] = [Field(mode, "size", "", mode) for mode in ("m", "n", "k", "l")]
         self.functors: list[Functor] = []
         self.names = mangle(self.dag)
         self.transposed = False
@@ -40,9 +40,6 @@ class Planner:
     @property
     def columns(self) -> str:
         return "m" if self.transposed else "n"
-
-    def field(self, name: str, kind: FieldKind, tensor: str, role: str) -> Field:
-        return Field(name, kind, tensor, role)
 
     def add_field(self, name: str, kind: FieldKind, tensor: str, role: str) -> str:
         """Add a member of ``evt_arguments``; returns the C++ expression that reads it."""
@@ -122,6 +119,8 @@ class Planner:
                 return Node("acc", "accumulator")
             case "scalar":
                 return self.scalar(self.dag.input[visitor.name])
+            case "constant":
+                return self.constant(visitor, index)
             case "row" | "column":
                 return self.vector(visitor.kind, self.dag.input[visitor.name])
             case "source":
@@ -150,6 +149,13 @@ class Planner:
             self.scalar_stride(stride),
         )
         return Node("scalar", name, "float", self.scalar_stride_type(stride_type), arguments=arguments)
+
+    def constant(self, visitor: Visitor, index: int) -> Node:
+        """An output's constant value, as a scalar broadcast whose value is in the text."""
+        op = self.dag[visitor.value]
+        assert isinstance(op, Const)
+        stride = "cute::Stride<cute::_0, cute::_0, cute::_0>"
+        return Node("scalar", f"constant_{index}", "float", stride, arguments=(("scalars[0]", literal(op.value)),))
 
     def vector(self, kind: str, value: Input) -> Node:
         name, element = self.names[value.name], self.element(value.name)

@@ -47,7 +47,7 @@ def make_functor(dag: TypedDag, name: str, result: int, parameters: Mapping[int,
     statements: list[Statement] = []
     for value in sorted(needed):
         op = dag[value]
-        if isinstance(op, Const) and value != result:
+        if isinstance(op, Const):
             names[value] = literal(op.value)
             continue
         names[value] = f"t{len(statements)}"
@@ -62,8 +62,6 @@ def _expression(dag: TypedDag, value: int, names: Mapping[int, str]) -> str:
             return TABLE[function].cxx.format(*operands)
         case Cast(dtype):
             return f"static_cast<float>(static_cast<{dtype.cutlass}>({operands[0]}))"
-        case Const(bits):
-            return literal(Const(bits).value)
         case op:
             raise AssertionError(op)
 

@@ -14,7 +14,7 @@ from typing import Literal
 from evt.ir import Acc, Apply, Cast, Const, Load, Store, TypedDag
 from evt.plan.cost import cost
 
-Kind = Literal["acc", "source", "scalar", "row", "column", "tile", "compute", "store"]
+Kind = Literal["acc", "constant", "source", "scalar", "row", "column", "tile", "compute", "store"]
 
 #: Node kinds that only hand on registers or a kernel parameter: a tree may hold them several times.
 _FREE = frozenset({"acc", "source", "scalar"})
@@ -114,7 +114,7 @@ def _results(dag: TypedDag, fused: bool) -> set[int]:
         return isinstance(dag[value], Apply | Cast)
 
     stored = {dag.arguments(store)[0] for store in dag.stores.values()}
-    results = {value for value in stored if computed(value) or isinstance(dag[value], Const)}
+    results = {value for value in stored if computed(value)}
     if not fused:
         return results | {value for value in range(len(dag)) if computed(value)}
     total = [0] * len(dag)
@@ -135,6 +135,8 @@ def _leaf(dag: TypedDag, value: int, source: str | None, rows: str) -> Visitor:
     op = dag[value]
     if isinstance(op, Acc):
         return Visitor("acc", "", value)
+    if isinstance(op, Const):
+        return Visitor("constant", "", value)
     assert isinstance(op, Load)
     modes = set(dag.input[op.name].modes) - {"l"}
     kind: Kind

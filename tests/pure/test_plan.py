@@ -169,6 +169,14 @@ def test_a_value_that_others_read_is_not_the_root():
     assert made.nodes[-1].output == "ElementD"
 
 
+def test_a_constant_output_is_a_scalar_broadcast():
+    for arch in ("sm80", "sm90"):
+        made = make("out D, E; D = relu(acc); E = 2*3", arch)
+        (constant,) = [node for node in made.nodes if node.kind == "scalar"]
+        assert constant.arguments == (("scalars[0]", "6.0f"),)
+        assert not made.functors
+
+
 def test_every_operation_by_itself_when_not_fused():
     made = evt.gemm(RELU).plan("sm90", "f16", "f16", fused=False)
     assert [node.functor for node in made.nodes if node.kind == "compute"] == [
