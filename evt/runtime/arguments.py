@@ -284,12 +284,10 @@ def _operand(bound: Bound, operand: Operand, tensor: torch.Tensor, report: _Repo
     inner = sum(len(dims) for _, dims in groups)
     own = tuple(tensor.shape[:-inner]) if inner else ()
     if own and own != batch:
-        if math.prod(own) != 1:
-            tensor = tensor.expand(*batch, *tensor.shape[len(own) :])
-            own = batch
+        if math.prod(own) == 1:  # the same for every batch
+            tensor, own = tensor.reshape(tensor.shape[len(own) :]), ()
         else:
-            tensor = tensor.reshape(tensor.shape[len(own) :])
-            own = ()
+            tensor, own = tensor.expand(*batch, *tensor.shape[len(own) :]), batch
     strides = strides_of(tensor, [("l", own), *groups])
     help_text = f"pass {operand.name}.contiguous()"
     if not isinstance(strides, dict):
@@ -300,7 +298,7 @@ def _operand(bound: Bound, operand: Operand, tensor: torch.Tensor, report: _Repo
         shown = tuple(tensor.stride())
         report("E0606", f"`{operand.name}` has strides {shown}; one of its last two must be 1", help_text)
         return None
-    if max(argument.strides.values()) > _LIMIT and argument.strides["l"] <= _LIMIT:
+    if max(stride for mode, stride in argument.strides.items() if mode != "l") > _LIMIT:
         report("E0606", f"`{operand.name}` has a stride beyond {_LIMIT}")
     return argument
 
@@ -322,8 +320,8 @@ def _shapes(bound: Bound, value: Input | Output) -> list[_Groups]:
 def _input(bound: Bound, value: Input, tensor: torch.Tensor, report: _Report) -> TensorArgument | None:
     if not _check_dtype(value, tensor, report):
         return None
-    name, assert_dtype = value.name, value.dtype
-    assert assert_dtype is not None
+    name, dtype = value.name, value.dtype
+    assert dtype is not None
     if value.is_scalar and "l" not in value.modes:
         if tensor.numel() != 1:
             report("E0604", f"`{name}` has shape {_shape(tensor)}; expected a number or one element")
@@ -338,7 +336,7 @@ def _input(bound: Bound, value: Input, tensor: torch.Tensor, report: _Report) ->
             return None
         if value.is_scalar:
             return TensorArgument(name, strides, Layout(None, 1))
-        argument = classify(bound.sizes, name, assert_dtype, tensor, value.modes, strides)
+        argument = classify(bound.sizes, name, dtype, tensor, value.modes, strides)
         if not value.is_tile and argument.layout.contiguous is None:
             report("E0606", f"the vector `{name}` has a stride other than 1", f"pass {name}.contiguous()")
             return None
