@@ -7,12 +7,12 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evt.diagnostics import Diagnostic, Source, closest
+from evt.diagnostics import Diagnostic, Source, hint
 from evt.emission import emit as emit_plan
 from evt.errors import TargetError
 from evt.explain import Explanation, explain
 from evt.ir import Dag, Operand, TypedDag, infer, lower
-from evt.ir.dtype import BY_NAME, DType
+from evt.ir.dtype import BY_NAME, OPERANDS, DType
 from evt.ir.lower import OPERATIONS, PLANNED_OPERATIONS
 from evt.language import parse, read_program
 from evt.optimise import optimise
@@ -36,6 +36,8 @@ class Program:
     of types, layouts and alignments; CPU tensors run the reference. Buffers to write into come as ``out=`` or by
     output name. Scalars are Python numbers or one-element device tensors, which are read on the device.
 
+    An output whose name cannot be a field of a namedtuple (``class``, ``_x``) is found by its position.
+
     ``route`` and ``config`` force a route of ``explain`` and one of its configurations.
     """
 
@@ -51,12 +53,11 @@ class Program:
                 )
             )
         if operation not in OPERATIONS:
-            guess = closest(operation, OPERATIONS)
             raise TargetError(
                 Diagnostic(
                     "E0501",
                     f"there is no operation `{operation}`",
-                    help=f"did you mean `{guess}`?" if guess else f"operations: {', '.join(OPERATIONS)}",
+                    help=hint(operation, OPERATIONS, "operations"),
                 )
             )
         self.source = source
@@ -178,17 +179,12 @@ class Program:
         return self._caller(A, B, inputs, out)
 
 
-def _dtype(name: str) -> DType:
-    dtype = BY_NAME.get(name)
+def _dtype(name: object) -> DType:
+    """The type of a name, or of a torch dtype, which prints as ``torch.float16``."""
+    dtype = BY_NAME.get(str(name).removeprefix("torch."))
     if dtype is None:
-        guess = closest(name, BY_NAME)
-        raise TargetError(
-            Diagnostic(
-                "E0303",
-                f"there is no type `{name}`",
-                help=f"did you mean `{guess}`?" if guess else "types: f32 tf32 f16 bf16",
-            )
-        )
+        types = [each.name for each in OPERANDS]
+        raise TargetError(Diagnostic("E0303", f"there is no type `{name}`", help=hint(name, types, "types")))
     return dtype
 
 

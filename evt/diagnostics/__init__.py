@@ -9,7 +9,7 @@ from evt.diagnostics.collect import MAX_DIAGNOSTICS, first
 from evt.diagnostics.diagnostic import Diagnostic
 from evt.diagnostics.render import render, render_all
 from evt.diagnostics.source import Source, Span
-from evt.diagnostics.suggest import Misspellings, closest
+from evt.diagnostics.suggest import Misspellings, closest, hint
 
 __all__ = [
     "CODES",
@@ -21,6 +21,7 @@ __all__ = [
     "Span",
     "closest",
     "first",
+    "hint",
     "page",
     "render",
     "render_all",

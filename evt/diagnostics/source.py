@@ -26,6 +26,10 @@ class Source:
     text: str
     name: str = "<formula>"
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str):
+            raise TypeError(f"a program is a str, not {type(self.text).__name__}")
+
     @cached_property
     def _line_starts(self) -> list[int]:
         starts = [0]

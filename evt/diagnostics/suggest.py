@@ -10,6 +10,13 @@ from collections.abc import Iterable
 _MAX_LENGTH, _MAX_CANDIDATES = 64, 500
 
 
+def hint(word: object, candidates: Iterable[str], label: str) -> str:
+    """What to type instead of ``word``: the candidate it misspells, or after ``label`` all of them."""
+    names = tuple(candidates)
+    guess = closest(str(word), names)
+    return f"did you mean `{guess}`?" if guess else f"{label}: {', '.join(names)}"
+
+
 def closest(word: str, candidates: Iterable[str]) -> str | None:
     """The candidate that ``word`` most likely misspells, or None.
 

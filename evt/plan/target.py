@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from evt.diagnostics import Diagnostic, closest
+from evt.diagnostics import Diagnostic, hint
 from evt.errors import TargetError
 
 
@@ -51,14 +51,7 @@ def find_target(name: str) -> Target:
     key = "sm" + str(name).lower().removeprefix("sm").removeprefix("_").removesuffix("a")
     target = TARGETS.get(key)
     if target is None:
-        guess = closest(key, TARGETS)
-        raise TargetError(
-            Diagnostic(
-                "E0501",
-                f"there is no target `{name}`",
-                help=f"did you mean `{guess}`?" if guess else f"targets: {', '.join(TARGETS)}",
-            )
-        )
+        raise TargetError(Diagnostic("E0501", f"there is no target `{name}`", help=hint(key, TARGETS, "targets")))
     if not target.supported:
         supported = ", ".join(t.name for t in TARGETS.values() if t.supported)
         raise TargetError(

@@ -98,6 +98,7 @@ def bind(program: Program, a: object, b: object, inputs: Mapping[str, object], b
     report.check()
     _check_devices(tensors, report)
     _check_grad(tensors, report)
+    report.check()
     typed = infer(program.dag, _operand_types(program, tensors, report))
     sizes, leads = _sizes(program, tensors["A"], tensors["B"], report)
     report.check()
@@ -162,8 +163,9 @@ def _describe(value: object) -> str:
 def _check_devices(tensors: Mapping[str, torch.Tensor], report: _Report) -> None:
     device = tensors["A"].device
     for name, tensor in tensors.items():
-        if tensor.layout != torch.strided:
-            report("E0606", f"`{name}` is a {tensor.layout} tensor; only dense tensors are supported")
+        if tensor.layout != torch.strided or tensor.is_nested:
+            kind = "nested" if tensor.is_nested else str(tensor.layout)
+            report("E0606", f"`{name}` is a {kind} tensor; only dense tensors are supported")
         elif tensor.device != device:
             report("E0605", f"`{name}` is on {tensor.device}, A is on {device}", f"move it: {name}.to('{device}')")
     if device.type not in ("cpu", "cuda"):

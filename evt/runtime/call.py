@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from evt.diagnostics import Diagnostic
-from evt.errors import ArgumentError
+from evt.errors import ArgumentError, LaunchError
 from evt.reference import reference
 from evt.runtime.arguments import Bound, bind, is_number
 from evt.runtime.kernels import Kernels, device_target, make_kernels
+from evt.runtime.overlap import find_overlap
 from evt.runtime.prepare import Prepared, prepare
 
 if TYPE_CHECKING:
@@ -81,7 +82,8 @@ class Caller:
         tensors = form.tensors(values)
         try:
             addresses = [tensor.data_ptr() for tensor in tensors]
-        except RuntimeError:  # no memory behind it
+            shapes = [(t.shape, t.stride(), t.dtype, t.get_device(), t.requires_grad) for t in tensors]
+        except RuntimeError:  # no memory or no shape behind it
             bind(self.program, a, b, inputs, buffers)
             raise
         low_bits = 0
@@ -91,16 +93,18 @@ class Caller:
             form,
             _is_grad_enabled(),
             low_bits & 15 and tuple([address & 15 for address in addresses]),
-            *[(t.shape, t.stride(), t.dtype, t.get_device(), t.requires_grad) for t in tensors],
+            *shapes,
         )
         known = self._prepared.get(key)
         if known is None:
             bound = bind(self.program, a, b, inputs, buffers)
             if bound.device.type == "cpu" or 0 in bound.sizes.values():  # an empty product is all zeros
+                given = self._tensors(values)
+                find_overlap(bound, given, buffers).check(addresses, len(buffers), lambda: [name for name, _ in given])
                 return self._result(self._evaluate(bound, a, b, inputs, buffers))
             known = self._prepare(key, bound, values)
         if buffers:
-            self._check_overlap(known, addresses, len(buffers), values)
+            known.overlap.check(addresses, len(buffers), lambda: [name for name, _ in self._tensors(values)])
         slots = [*addresses, *form.numbers(values), *known.constants]
         for position, prototype in known.allocations:
             fresh = results[position] = _empty_like(prototype)
@@ -141,41 +145,22 @@ class Caller:
         plain = {name: _plain(value) for name, value in inputs.items()}
         return self(_plain(a), _plain(b), plain, {name: _plain(each) for name, each in buffers.items()} or None)
 
-    def _check_overlap(self, known: Prepared, addresses: Sequence[int], buffers: int, values: Sequence[object]) -> None:
-        """Refuse a buffer that shares memory with another tensor, unless element by element (E0609)."""
-        spans = known.spans
-        for buffer in range(len(addresses) - buffers, len(addresses)):
-            start = addresses[buffer]
-            end = start + spans[buffer]
-            for other, address in enumerate(addresses):
-                if other == buffer or address >= end or start >= address + spans[other]:
-                    continue
-                if address == start and (buffer, other) in known.in_place:
-                    continue
-                names = self._tensor_names(values)
-                raise ArgumentError(
-                    Diagnostic(
-                        "E0609",
-                        f"the buffer `{names[buffer]}` shares memory with `{names[other]}`",
-                        help="pass a buffer of its own; only a tile input of the same strides may be overwritten",
-                    )
-                )
-
-    def _tensor_names(self, values: Sequence[object]) -> list[str]:
+    def _tensors(self, values: Sequence[Any]) -> list[tuple[str, torch.Tensor]]:
+        """The tensors among a call's values, by name."""
         names = ("A", "B", *self._inputs, *self._outputs)
-        return [name for name, value in zip(names, values, strict=True) if type(value) in _TENSORS]
+        return [(name, value) for name, value in zip(names, values, strict=True) if type(value) in _TENSORS]
 
     def _prepare(self, key: object, bound: Bound, values: Sequence[Any]) -> Prepared:
         """Plan, build and load what a new combination needs, and remember it."""
-        names = self._tensor_names(values)
-        tensors = list(zip(names, (v for v in values if type(v) in _TENSORS), strict=True))
+        tensors = self._tensors(values)
         numbers = [n for n, v in zip(self._inputs, values[2:], strict=False) if type(v) in _NUMBERS]
-        buffers = [name for name in self._outputs if name in names]
+        buffers = [name for name, _ in tensors if name in self._outputs]
         device = bound.device.index if bound.device.index is not None else torch.cuda.current_device()
         with self._lock:
             signature = (bound.dag.operands, bound.signature, torch.cuda.get_device_capability(device))
             kernels = self._kernels.get(signature)
             if kernels is None:
+                _refuse_capture()
                 kernels = self._kernels[signature] = make_kernels(self.program, bound, device_target(device))
             prepared = prepare(self.program.dag, bound, kernels, tensors, numbers, buffers)
             if len(self._prepared) >= _MAX_PREPARED:
@@ -196,6 +181,18 @@ class Caller:
         for name, buffer in buffers.items():
             results[name] = buffer.copy_(results[name].reshape(buffer.shape))
         return [results[name] for name in self._outputs]
+
+
+def _refuse_capture() -> None:
+    """A kernel is built and loaded outside CUDA graph capture: loading may synchronise, which ends the capture."""
+    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        raise LaunchError(
+            Diagnostic(
+                "E0803",
+                "a program's first call with these types and layouts is inside CUDA graph capture",
+                help="call it once before the capture, which builds and loads its kernel",
+            )
+        )
 
 
 def _plain(value: Any) -> Any:

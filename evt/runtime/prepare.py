@@ -14,6 +14,7 @@ from evt.ir import Dag, Output
 from evt.runtime.arguments import Bound
 from evt.runtime.kernels import Kernels
 from evt.runtime.library import launch_failure
+from evt.runtime.overlap import Overlap, find_overlap
 
 # The public functions check for initialisation on every call, which a CUDA tensor has already proven.
 _raw_stream: Callable[[int], int] = getattr(
@@ -30,8 +31,7 @@ class Prepared:
     ``constants`` for what it was not given, and the addresses of fresh outputs. ``pick`` takes the leading members
     of evt_arguments from the slots, ``pack`` makes these bytes, and ``sizes`` are the bytes of the rest.
     ``allocations`` are (position among the outputs, prototype) of fresh outputs: torch.empty_like of a prototype,
-    which has no memory of its own, is twice as fast as torch.empty of its shape. ``spans`` are the bytes of each
-    given tensor, and ``in_place`` the (buffer, input) slots that may be the same memory.
+    which has no memory of its own, is twice as fast as torch.empty of its shape.
     """
 
     run: Callable[[bytes, int, int], int]
@@ -42,8 +42,7 @@ class Prepared:
     sizes: bytes
     constants: tuple[float, ...]
     allocations: tuple[tuple[int, torch.Tensor], ...]
-    spans: tuple[int, ...]
-    in_place: frozenset[tuple[int, int]]
+    overlap: Overlap
 
     def launch(self, slots: Sequence[Any]) -> None:
         """Launch on the current stream. Raises LaunchError."""
@@ -106,8 +105,7 @@ def prepare(
         struct.pack(f"={rest}", *sizes),
         constants,
         tuple((positions[output.name], _prototype(bound, output)) for output in fresh),
-        tuple(_span(tensor) for _, tensor in tensors),
-        frozenset((pointers[buffer], pointers[name]) for buffer, name in _in_place(bound, buffers)),
+        find_overlap(bound, tensors, buffers),
     )
 
 
@@ -118,28 +116,3 @@ def _prototype(bound: Bound, output: Output) -> torch.Tensor:
     prototype = torch.empty(bound.output_shape(output), dtype=dtype, device=bound.device)
     prototype.untyped_storage().resize_(0)
     return prototype
-
-
-def _span(tensor: torch.Tensor) -> int:
-    """Bytes from a tensor's first element to the end of its last."""
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return (last + 1) * tensor.element_size()
-
-
-def _in_place(bound: Bound, buffers: Iterable[str]) -> list[tuple[str, str]]:
-    """(buffer, input) pairs that may be the same memory: every element is read before it is written.
-
-    That holds for an input of the buffer's own modes, strides and width, read once per batch.
-    """
-    pairs = []
-    for buffer in buffers:
-        output, written = bound.dag.output[buffer], bound.tensors[buffer]
-        for value in bound.dag.inputs:
-            read = bound.tensors.get(value.name)
-            if read is None or not value.is_tile or read.layout.batch == "shared":
-                continue
-            assert output.dtype is not None
-            assert value.dtype is not None
-            if value.dtype.bits == output.dtype.bits and read.strides == written.strides:
-                pairs.append((buffer, value.name))
-    return pairs

@@ -160,3 +160,41 @@ def test_empty_problems(m, n, k):
     bias = torch.ones(n).half()
     got = evt.gemm("D = acc + bias")(torch.zeros(m, k).half(), torch.zeros(k, n).half(), bias=bias)
     assert torch.equal(got, torch.ones(m, n).half())
+
+
+def test_an_overlapping_buffer_is_refused_on_every_device():
+    storage = torch.zeros(41, 16, dtype=torch.float16)
+    assert codes(ADD, C=storage[:40], out=storage[1:]) == ["E0609"]
+    assert codes(SCALED, alpha=1.0, bias=storage[0], out=storage[:40]) == ["E0609"]
+    c = torch.ones(40, 16, dtype=torch.float16)
+    assert ADD(A, B, C=c, out=c) is c  # element by element
+
+
+def test_a_first_call_inside_graph_capture_is_refused(monkeypatch):
+    from evt.runtime.call import _refuse_capture
+
+    _refuse_capture()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with pytest.raises(evt.LaunchError, match="inside CUDA graph capture"):
+        _refuse_capture()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_nested_tensors_are_refused():
+    nested = torch.nested.nested_tensor([torch.zeros(2, 24).half()])
+    assert codes(ADD, nested, C=C)[0] == "E0606"
+
+
+@pytest.mark.parametrize("text", [None, b"D = acc", 3])
+def test_a_program_is_a_string(text):
+    with pytest.raises(TypeError, match="a program is a str"):
+        evt.gemm(text)
+
+
+def test_torch_dtypes_name_types():
+    assert evt.emit("D = acc", dtype=torch.bfloat16) == evt.emit("D = acc", dtype="bf16")
+    with pytest.raises(evt.TargetError, match="E0303"):
+        evt.emit("D = acc", dtype=torch.complex64)
+    with pytest.raises(evt.TargetError, match="E0501"):
+        evt.emit("D = acc", op=None)
