@@ -23,7 +23,7 @@ _raw_stream: Callable[[int], int] = getattr(
 _current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False, eq=False)  # either would read the prototypes, which have no memory
 class Prepared:
     """A launch that only lacks addresses and numbers.
 
