@@ -24,7 +24,9 @@ if TYPE_CHECKING:
         ProgramError,
         TargetError,
     )
+    from evt.functions import function
     from evt.program import Program, emit, gemm, linear, load
+    from evt.reference.rounding import pack_bits, unpack_bits
 
 __all__ = [
     "ArgumentError",
@@ -37,13 +39,17 @@ __all__ = [
     "TargetError",
     "__version__",
     "emit",
+    "function",
     "gemm",
     "linear",
     "load",
+    "pack_bits",
+    "unpack_bits",
 ]
 
 _HOME = {name: "evt.errors" for name in __all__ if name.endswith("Error")}
 _HOME |= dict.fromkeys(("Program", "emit", "gemm", "linear", "load"), "evt.program")
+_HOME |= dict.fromkeys(("pack_bits", "unpack_bits"), "evt.reference.rounding") | {"function": "evt.functions"}
 
 
 def __getattr__(name: str) -> Any:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from evt.ir import Input, Output
+from evt.ir.node import divisor
 from evt.plan import ROUTES, Plan, Problem, choose_route, default_configs, plan
+from evt.plan.plan import Node
+from evt.plan.reductions import OPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,15 +23,15 @@ class RouteExplanation:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What ``evt explain`` prints."""
+    """What ``evt explain`` prints. Bytes are those of the epilogue's tiles, for each element of the product."""
 
     target: str
     routes: tuple[RouteExplanation, ...]
     plan: Plan
     configurations: tuple[str, ...]
     visitors: tuple[str, ...]
-    read_bytes: int
-    written_bytes: int
+    read_bytes: float
+    written_bytes: float
 
     def to_json(self) -> dict[str, object]:
         return {
@@ -46,6 +49,19 @@ class Explanation:
             "visitors": list(self.visitors),
             "tree": self.plan.tree,
             "shared_memory_bytes": self.plan.shared_memory,
+            "kernels": [
+                {
+                    "name": jobs.kernel,
+                    "when": "before" if jobs in self.plan.before else "after",
+                    "summary": jobs.summary,
+                    "jobs": [{"name": job.name, "type": job.type} for job in jobs.jobs],
+                }
+                for jobs in self.plan.jobs
+            ],
+            "workspace": [
+                {"node": part.node, "element": part.element, "parts": part.count, "extent": part.kept}
+                for part in self.plan.parts
+            ],
             "epilogue_bytes_per_element": {"read": self.read_bytes, "written": self.written_bytes},
         }
 
@@ -60,10 +76,22 @@ class Explanation:
         kind = "a tree" if self.plan.tree else "a topological visitor (a value is shared)"
         lines.append(f"visitors, as {kind}:")
         lines += [f"   {visitor}" for visitor in self.visitors]
+        for when, kernels in (("before", self.plan.before), ("after", self.plan.after)):
+            for jobs in kernels:
+                summary = jobs.summary[:1].lower() + jobs.summary[1:].rstrip(".")
+                lines.append(f"{when} the kernel, {jobs.kernel}: {summary}")
+                lines += [f"   {job.name}: {job.type}" for job in jobs.jobs]
+        if self.plan.parts:
+            lines.append("workspace, for each batch:")
+            kept = [part.kept.removeprefix("arguments.") for part in self.plan.parts]
+            lines += [
+                f"   {part.node}: {part.element}[parts][{mode}]"
+                for part, mode in zip(self.plan.parts, kept, strict=True)
+            ]
         lines.append(f"configurations: {', '.join(self.configurations)}")
         lines.append(f"shared memory: at least {self.plan.shared_memory / 1024:.0f} KiB a thread block")
         lines.append(
-            f"epilogue traffic: {self.read_bytes} bytes read and {self.written_bytes} written per element of D"
+            f"epilogue traffic: {self.read_bytes:g} bytes read and {self.written_bytes:g} written per element of acc"
         )
         return "\n".join(lines)
 
@@ -81,13 +109,34 @@ _KINDS = {
     "store": "auxiliary store",
     "store_direct": "auxiliary store, directly to global memory",
     "store_strided": "auxiliary store, element by element",
+    "apply": "compute",
 }
+#: Our own visitors, by their class templates.
+_OWN = {
+    "VectorOrScalarRow": "row or scalar broadcast",
+    "VectorOrScalarCol": "column or scalar broadcast",
+    "Index": "coordinates",
+    "Random": "random numbers",
+    "Even": "first columns of pairs",
+    "Odd": "second columns of pairs",
+    "BlockReduce": "reduction of blocks of columns",
+    "MaskLoad": "load of packed bits",
+    "MaskStore": "store of packed bits",
+    "HalfLoad": "load of half as many columns",
+    "HalfStore": "store of half as many columns",
+    "BlockStore": "store of one value a block",
+    "RowReduction": "row reduction",
+    "ColReduction": "column reduction",
+    "ScalarReduction": "scalar reduction",
+}
+#: Of reductions.
+_DETAILS = {**{op: name for name, op in OPS.items()}, "evt::Partial": "in parts", "evt::Atomic": "by atomics"}
 
 
 def explain(problem: Problem, forced: str | None = None) -> Explanation:
     """Explain the choice of route. Raises TargetError (E0502, E0503) when there is none."""
     chosen = choose_route(problem, forced)
-    made = plan(problem.dag, problem.signature, problem.target, route=chosen.name)
+    made = plan(problem.dag, problem.signature, problem.target, route=chosen.name, options=problem.options)
     routes = tuple(
         RouteExplanation(
             route.name,
@@ -97,10 +146,7 @@ def explain(problem: Problem, forced: str | None = None) -> Explanation:
         )
         for route in ROUTES
     )
-    visitors = tuple(
-        f"{node.name}: {_KINDS[node.kind]}{f' of {node.functor}' if node.functor else ''}"
-        for node in {node.name: node for node in made.nodes}.values()
-    )
+    visitors = tuple(f"{name}: {_describe(node)}" for name, node in {node.name: node for node in made.nodes}.items())
     return Explanation(
         problem.target.name,
         routes,
@@ -112,6 +158,16 @@ def explain(problem: Problem, forced: str | None = None) -> Explanation:
     )
 
 
-def _tile_bytes(value: Input | Output) -> int:
+def _describe(node: Node) -> str:
+    """What a visitor does."""
+    if node.kind != "own":
+        return f"{_KINDS[node.kind]}{f' of {node.functor}' if node.functor else ''}"
+    template = node.functor.rpartition("::")[2]
+    details = (_DETAILS[word] for word in node.parameters if word in _DETAILS)
+    return ", ".join((_OWN.get(template, template), *details))
+
+
+def _tile_bytes(value: Input | Output) -> float:
     assert value.dtype is not None
-    return value.dtype.bits // 8 if {"m", "n"} <= set(value.modes) else 0
+    width = max(map(divisor, value.modes), default=1)
+    return value.dtype.bits / 8 / width if value.is_tile else 0

@@ -15,11 +15,13 @@ from evt.ir import Dag, Operand, TypedDag, infer, lower
 from evt.ir.dtype import BY_NAME, OPERANDS, DType
 from evt.ir.lower import OPERATIONS, PLANNED_OPERATIONS
 from evt.language import parse, read_program
-from evt.optimise import optimise
-from evt.plan import Plan, Problem, find_target, natural_signature, plan
+from evt.optimise import ROUNDING_KEPT, optimise, round_as_eager
+from evt.plan import Options, Plan, Problem, find_target, natural_signature, plan
+from evt.settings import Keywords, Settings
 
 if TYPE_CHECKING:
     import torch
+    from typing_extensions import Unpack
 
 DEFAULT_ARCH = "sm90"
 DEFAULT_DTYPE = "f16"
@@ -38,12 +40,11 @@ class Program:
 
     An output whose name cannot be a field of a namedtuple (``class``, ``_x``) is found by its position.
 
-    ``route`` and ``config`` force a route of ``explain`` and one of its configurations.
+    Keywords beyond the text and the operation are those of :class:`evt.settings.Settings`.
     """
 
-    def __init__(
-        self, source: Source, operation: str = "gemm", *, route: str | None = None, config: str | None = None
-    ) -> None:
+    def __init__(self, source: Source, operation: str = "gemm", **keywords: Unpack[Keywords]) -> None:
+        self.settings = Settings.of(**keywords)
         if operation in PLANNED_OPERATIONS:
             raise TargetError(
                 Diagnostic(
@@ -61,8 +62,6 @@ class Program:
                 )
             )
         self.source = source
-        self.route = route
-        self.config = config
         self.dag: Dag = lower(parse(source), operation)
         self.operation = self.dag.operation
         self._optimised = lru_cache(maxsize=64)(self._optimise)
@@ -94,14 +93,29 @@ class Program:
 
     def typed(self, a: str | None = None, b: str | None = None) -> TypedDag:
         """The program with types, for operands of types ``a`` and ``b`` (default: the header's, else f16)."""
-        return infer(self.dag, self._operands(a, b))
+        return self.infer(self.dag, self._operands(a, b))
 
     def optimised(self, a: str | None = None, b: str | None = None) -> TypedDag:
         """The typed program after the optimiser."""
         return self._optimised(self._operands(a, b))
 
     def _optimise(self, operands: tuple[Operand, ...]) -> TypedDag:
-        return optimise(infer(self.dag, operands))
+        return self.optimise(self.infer(self.dag, operands))
+
+    def infer(self, dag: Dag, operands: tuple[Operand, ...]) -> TypedDag:
+        """``dag``, this program or a part of it, with types, and with the rounding points that the settings ask for."""
+        typed = infer(dag, operands)
+        return round_as_eager(typed) if self.settings.numerics == "match_eager" else typed
+
+    def optimise(self, dag: TypedDag) -> TypedDag:
+        """``dag`` after the passes that the settings allow."""
+        if self.settings.numerics == "match_eager":
+            return optimise(dag, ROUNDING_KEPT)
+        return optimise(dag, relaxed=self.settings.relaxed)
+
+    def options(self, atomic: bool = False) -> Options:
+        """What a kernel of this program may give up or must keep."""
+        return Options(atomic, self.settings.fast_math, self.settings.numerics == "match_eager")
 
     def _operands(self, a: str | None, b: str | None) -> tuple[Operand, ...]:
         if self.dag.operands:
@@ -130,7 +144,9 @@ class Program:
         """The plan for packed, aligned tensors. Raises TargetError (E05xx) when the target cannot do it."""
         dag = self.optimised(a, b)
         target = find_target(arch)
-        return plan(dag, natural_signature(dag), target, route=self.route, config=self.config, fused=fused)
+        settings, options = self.settings, self.options(self.settings.deterministic is False)
+        signature = natural_signature(dag)
+        return plan(dag, signature, target, route=settings.route, config=settings.config, fused=fused, options=options)
 
     def emit(self, arch: str = DEFAULT_ARCH, a: str | None = None, b: str | None = None) -> str:
         """The C++ of the kernel for ``arch`` (``"sm80"``, ``"sm90"``...) and operand types ``a`` and ``b``.
@@ -143,7 +159,8 @@ class Program:
     def explain(self, arch: str = DEFAULT_ARCH, a: str | None = None, b: str | None = None) -> Explanation:
         """Which route is taken, which are not and why, and what the kernel costs; prints as text."""
         dag = self.optimised(a, b)
-        return explain(Problem(dag, natural_signature(dag), find_target(arch)), self.route)
+        problem = Problem(dag, natural_signature(dag), find_target(arch), self.options())
+        return explain(problem, self.settings.route)
 
     def reference(
         self,
@@ -188,32 +205,26 @@ def _dtype(name: object) -> DType:
     return dtype
 
 
-def gemm(text: str, *, route: str | None = None, config: str | None = None) -> Program:
+def gemm(text: str, **keywords: Unpack[Keywords]) -> Program:
     """A program over the product ``acc = A @ B`` with A [..., m, k] and B [k, n] (or [..., k, n]).
 
-    Raises ProgramError when the text is not a program.
+    Keywords are those of :class:`evt.settings.Settings`. Raises ProgramError when the text is not a program.
     """
-    return Program(Source(text), "gemm", route=route, config=config)
+    return Program(Source(text), "gemm", **keywords)
 
 
-def linear(text: str, *, route: str | None = None, config: str | None = None) -> Program:
+def linear(text: str, **keywords: Unpack[Keywords]) -> Program:
     """As :func:`gemm`, with B the weight [n, k] of torch.nn.functional.linear; leading dimensions of A are rows."""
-    return Program(Source(text), "linear", route=route, config=config)
+    return Program(Source(text), "linear", **keywords)
 
 
-def load(path: str | Path, operation: str = "gemm", *, route: str | None = None, config: str | None = None) -> Program:
+def load(path: str | Path, operation: str = "gemm", **keywords: Unpack[Keywords]) -> Program:
     """The program in a ``.evt`` file. Raises ProgramError (E0105) when it cannot be read."""
-    return Program(read_program(path), operation, route=route, config=config)
+    return Program(read_program(path), operation, **keywords)
 
 
 def emit(
-    text: str,
-    op: str = "gemm",
-    arch: str = DEFAULT_ARCH,
-    dtype: str | None = None,
-    *,
-    route: str | None = None,
-    config: str | None = None,
+    text: str, op: str = "gemm", arch: str = DEFAULT_ARCH, dtype: str | None = None, **keywords: Unpack[Keywords]
 ) -> str:
     """The C++ of a formula in one step: ``emit("D = relu(acc + bias)", arch="sm80", dtype="bf16")``."""
-    return Program(Source(text), op, route=route, config=config).emit(arch, dtype, dtype)
+    return Program(Source(text), op, **keywords).emit(arch, dtype, dtype)

@@ -1,17 +1,19 @@
 """Measuring: evt against PyTorch, side by side in one run on one GPU.
 
-In the order of the data: :mod:`case` (what is measured, and its random tensors), :mod:`straight` (the
-formula as a PyTorch user writes it), :mod:`versions` (what is timed), :mod:`answer` (what is right),
-:mod:`clock` and :mod:`host` (how time is taken), :mod:`run` (all of it), :mod:`result` (what comes out, in
-numbers), :mod:`report` (as tables and as JSON), :mod:`machine` (where).
+In the order of the data: :mod:`case` (what is measured) and :mod:`tensors` (random ones of every type),
+:mod:`straight` (the formula as a PyTorch user writes it) and :mod:`idiom` (each operation of it), :mod:`versions`
+(what is timed), :mod:`answer` (what is right), :mod:`clock` and :mod:`host` (how time is taken), :mod:`run` (all of
+it), :mod:`epilogue` (epilogues side by side), :mod:`result` (what comes out, in numbers), :mod:`report` (as tables
+and as JSON), :mod:`machine` (where).
 Needs torch. Every timing needs a CUDA GPU; nothing is ever timed on the CPU in its place.
 """
 
 from evt.bench.case import SUITES, Case, suite
+from evt.bench.epilogue import bench_epilogues
 from evt.bench.host import bench_host
 from evt.bench.machine import describe_machine, require_gpu
 from evt.bench.report import to_json, write_json
-from evt.bench.result import CaseResult, HostResult, Row, Summary, summarise
+from evt.bench.result import CaseResult, EpilogueResult, HostResult, Row, Summary, summarise
 from evt.bench.run import bench
 from evt.bench.straight import straight_line
 from evt.bench.versions import BASELINES
@@ -21,10 +23,12 @@ __all__ = [
     "SUITES",
     "Case",
     "CaseResult",
+    "EpilogueResult",
     "HostResult",
     "Row",
     "Summary",
     "bench",
+    "bench_epilogues",
     "bench_host",
     "describe_machine",
     "require_gpu",

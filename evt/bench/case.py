@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -10,16 +9,21 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from evt.bench.tensors import poison, random_operand, random_tensor
 from evt.diagnostics import Diagnostic, Source
 from evt.errors import ArgumentError
 from evt.ir import TypedDag
+from evt.ir.dtype import B1, DType
+from evt.ir.node import base, divisor
 from evt.program import Program
+from evt.reference.rounding import packed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 #: Values of scalars without a default, in the order of the program's inputs: nothing that folds away.
 _SCALARS = (0.7, 0.3, 1.3, -0.6, 0.9)
+_INTEGERS = (7, 3, 5, 2, 11)
 
 
 @dataclass(frozen=True)
@@ -56,18 +60,21 @@ class Case:
 
     @cached_property
     def scalars(self) -> dict[str, float]:
-        """The number given for each scalar: its default, or one of a fixed few."""
-        names = [value for value in self.dag.inputs if not value.modes]
-        return {
-            value.name: _SCALARS[position % len(_SCALARS)] if value.default is None else value.default
-            for position, value in enumerate(names)
-        }
+        """The number given for each scalar: its default, or one of a fixed few; whole for an i32."""
+        found: dict[str, float] = {}
+        for value in self.dag.inputs:
+            assert value.dtype is not None
+            if not value.modes:
+                choices = _SCALARS if value.dtype.is_float else _INTEGERS
+                number = choices[len(found) % len(choices)] if value.default is None else value.default
+                found[value.name] = number if value.dtype.is_float else int(number)
+        return found
 
     def shape(self, modes: Sequence[str], batchable: bool = False) -> tuple[int, ...]:
         """The shape of a tensor of these modes; ``l`` is no dimension where there is one batch."""
         if batchable and self.batched and "l" not in modes:
             modes = ("l", *modes)
-        return tuple(self.sizes[mode] for mode in modes if mode != "l" or self.batched)
+        return tuple(self.sizes[base(mode)] // divisor(mode) for mode in modes if mode != "l" or self.batched)
 
     @property
     def flops(self) -> int:
@@ -101,42 +108,42 @@ class Data:
         return {name: tensor.numel() * tensor.element_size() for name, tensor in named.items()}
 
     def poison(self) -> None:
-        """Fill the output buffers with NaN, so that what a kernel leaves unwritten shows."""
+        """Fill the output buffers, so that what a kernel leaves unwritten shows."""
         for tensor in self.outputs.values():
-            tensor.fill_(math.nan)
+            poison(tensor)
 
 
 def draw(case: Case, device: torch.device | str, seed: int = 0, *, positive: bool = False) -> Data:
     """Random tensors for a case: normal, or of (0.1, 1.1) for formulas that want ``positive`` values.
 
-    B is scaled so that the accumulator is of the size of the other inputs.
+    B is scaled so that the accumulator is of the size of the other inputs; integers are small.
     """
     generator = torch.Generator(device).manual_seed(seed)
 
-    def random(shape: tuple[int, ...], dtype: str, scale: float = 1.0) -> torch.Tensor:
-        if positive:
-            values = torch.rand(shape, device=device, generator=generator) + 0.1
-        else:
-            values = torch.randn(shape, device=device, generator=generator)
-        return values.mul_(scale).to(getattr(torch, dtype))
+    def operand(position: int, scale: float = 1.0) -> torch.Tensor:
+        value = case.dag.operands[position]
+        shape = case.shape(value.modes, batchable=True)
+        return random_operand(shape, value.modes, value.dtype, generator, scale=scale, positive=positive)
 
-    first, second = case.dag.operands
     inputs: dict[str, torch.Tensor | float] = {}
-    a = random(case.shape(first.modes, batchable=True), first.dtype.torch)
-    b = random(case.shape(second.modes, batchable=True), second.dtype.torch, case.k**-0.5)
+    a, b = operand(0), operand(1, case.k**-0.5)
     for value in case.dag.inputs:
         assert value.dtype is not None
         if value.modes:
             shape = case.shape(value.modes, value.batchable and value.is_tile)
-            inputs[value.name] = random(shape, value.dtype.torch)
+            inputs[value.name] = random_tensor(shape, value.dtype, generator, positive=positive)
         else:
             inputs[value.name] = case.scalars[value.name]
     outputs = {}
     for output in case.dag.outputs:
         assert output.dtype is not None
-        shape = case.shape(output.modes, output.batchable)
-        outputs[output.name] = torch.empty(shape, dtype=getattr(torch, output.dtype.torch), device=device)
+        outputs[output.name] = _empty(case.shape(output.modes, output.batchable), output.dtype, device)
     return Data(a, b, inputs, outputs)
+
+
+def _empty(shape: tuple[int, ...], dtype: DType, device: torch.device | str) -> torch.Tensor:
+    memory = packed(shape) if dtype == B1 else shape
+    return torch.empty(memory, dtype=getattr(torch, dtype.torch), device=device)
 
 
 #: The formula and the shapes of the bars that evt has to keep.
@@ -150,13 +157,39 @@ _EPILOGUES = {
     "aux store": "out D, Z\nZ = acc + bias\nD = gelu(Z)",
 }
 
-SUITES = ("gemm",)
+#: What epilogues cost, the bare store first.
+_COSTS = {
+    "bare store": "D = acc",
+    "bias": "D = acc + bias",
+    "bias+gelu": "D = gelu(acc + bias)",
+    "two residuals": "D = acc + residual_1 + residual_2",
+    "row+column scale": "in scale_a: f32[m], scale_b: f32[n]\nD = scale_a * (scale_b * acc)",
+    "aux store": "out D, Z\nZ = acc\nD = relu(acc)",
+    "amax": "out D, amax: f32\nD = acc\namax = max[m, n](abs(acc))",
+    "row sum": "out D, total: f32[m]\nD = acc\ntotal = sum[n](acc)",
+    "column sum": "out D, total: f32[n]\nD = acc\ntotal = sum[m](acc)",
+    "bit mask": "out D, mask: b1[m, n]\nD = relu(acc)\nmask = acc > 0",
+    "dropout": "D = dropout(acc, 0.1, seed, offset)",
+}
+_COST_SHAPES = ((4096, 4096, 4096), (16384, 1024, 1024))
+
+SUITES = ("gemm", "epilogue")
 
 
 def suite(name: str, dtype: str | None = "bf16") -> tuple[Case, ...]:
-    """The cases of a suite. Raises KeyError for one that is not in :data:`SUITES`."""
+    """The cases of a suite; those of ``epilogue`` by size, the bare store first.
+
+    Raises KeyError for one that is not in :data:`SUITES`.
+    """
     if name not in SUITES:
         raise KeyError(name)
+    if name == "epilogue":
+        programs = {title: Program(Source(text)) for title, text in _COSTS.items()}
+        return tuple(
+            Case(title, program, m, n, k, dtype=dtype)
+            for m, n, k in _COST_SHAPES
+            for title, program in programs.items()
+        )
     main = Program(Source(FORMULA))
     cases = [Case("relu+residual", main, m, n, k, dtype=dtype, bar=bar) for m, n, k, bar in _SHAPES]
     for title, text in _EPILOGUES.items():

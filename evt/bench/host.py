@@ -12,7 +12,7 @@ import torch
 from evt.bench.case import Case, draw
 from evt.bench.machine import require_gpu
 from evt.bench.result import HostResult, summarise
-from evt.bench.versions import evt_version, operand_views
+from evt.bench.versions import evt_version, operand_views, product_alone
 
 #: Launches between two synchronisations: few enough that the queue of launches never fills up.
 _GROUP = 200
@@ -29,7 +29,7 @@ def bench_host(case: Case, *, repeats: int = 11, seed: int = 0) -> HostResult:
     with torch.no_grad():
         data = draw(case, device, seed)
         a, b = operand_views(case, data)
-        product = torch.bmm if case.batched else torch.mm
+        product = product_alone(case, data)
         buffer = product(a, b)
         into = evt_version(case, data)
         program, inputs = case.program, data.inputs

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from evt.bench.case import Case
-from evt.bench.result import COMPILE, EVT, MM, CaseResult, HostResult, Summary
+from evt.bench.result import AGAIN, COMPILE, EVT, MM, CaseResult, EpilogueResult, HostResult, Summary
 
 #: Of the JSON's layout.
 FORMAT = 1
@@ -32,6 +32,7 @@ class Report:
         self.settings = settings
         self.file = file
         self.results: list[CaseResult] = []
+        self.epilogues: list[EpilogueResult] = []
         self.host: HostResult | None = None
         # A pipe has no width of its own: nothing is folded there.
         self.console = Console() if sys.stdout.isatty() else Console(width=_PIPE_WIDTH)
@@ -42,14 +43,33 @@ class Report:
         self.results.append(result)
         self._save()
 
+    def add_epilogues(self, result: EpilogueResult) -> None:
+        print_epilogues(self.console, result)
+        self.epilogues.append(result)
+        self._save()
+
     def add_host(self, result: HostResult) -> None:
         print_host(self.console, result)
         self.host = result
         self._save()
 
+    @property
+    def wrong(self) -> list[str]:
+        """What evt's kernels gave wrong answers for."""
+        cases = [result.case.name for result in self.results if result.wrong]
+        return cases + [name for result in self.epilogues for name in result.wrong]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every kernel of evt's was timed."""
+        epilogues = all(row.time is not None for result in self.epilogues for row in result.rows)
+        return epilogues and all(result.ms(EVT) is not None for result in self.results)
+
     def _save(self) -> None:
         if self.file is not None:
-            document = to_json(self.results, self.machine, host=self.host, settings=self.settings)
+            document = to_json(
+                self.results, self.machine, epilogues=self.epilogues, host=self.host, settings=self.settings
+            )
             write_json(self.file, document)
 
 
@@ -95,6 +115,41 @@ def notes(result: CaseResult) -> list[str]:
     return lines
 
 
+def print_epilogues(console: Console, result: EpilogueResult) -> None:
+    """The epilogues of one product as a table."""
+    table = _table(f"epilogues of {_problem(result.cases[0])}")
+    table.add_column("epilogue")
+    for heading in ("ms", "spread", "/ bare", "extra", "bound ms", "/ bound", "error"):
+        table.add_column(heading, justify="right")
+    table.add_column("")
+    for row in result.rows:
+        name = row.version
+        extra, bound = result.extra_bytes(name), result.bound(name)
+        table.add_row(
+            f"{result.bare} again" if name == AGAIN else name,
+            f"{row.time.median:.4f}" if row.time else "-",
+            f"{row.time.spread:.1%}" if row.time else "-",
+            _ratio(result.ratio(name)),
+            _size(extra) if extra is not None else "-",
+            f"{bound:.4f}" if bound is not None else "-",
+            _ratio(result.over_bound(name)),
+            f"{row.error:.1e}" if row.error is not None else "-",
+            Text(f"failed: {row.failure}" if row.failure else ""),
+            style="red" if row.failure else "",
+        )
+    console.print(table)
+    lines = []
+    if result.gbytes_per_s is not None:
+        lines.append(f"bound: the bare store, and the extra bytes at the {result.gbytes_per_s:.0f} GB/s of a copy")
+    if result.noise is not None:
+        lines.append(f"noise: the same kernel twice differs by {result.noise:.1%}")
+    if result.exposed:
+        lines.append(f"{result.exposed} samples thrown away: the GPU was waiting for the host")
+    for line in lines:
+        console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
+    console.print()
+
+
 def print_host(console: Console, result: HostResult) -> None:
     table = _table(f"host time of one call: {_title(result.case)}")
     table.add_column("call")
@@ -120,6 +175,7 @@ def to_json(
     results: Iterable[CaseResult],
     machine: Mapping[str, Any],
     *,
+    epilogues: Iterable[EpilogueResult] = (),
     host: HostResult | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
@@ -130,6 +186,7 @@ def to_json(
         "machine": dict(machine),
         "settings": dict(settings or {}),
         "cases": [_case_json(result) for result in results],
+        "epilogues": [_epilogues_json(result) for result in epilogues],
         "host": None
         if host is None
         else {
@@ -187,6 +244,31 @@ def _case_json(result: CaseResult) -> dict[str, Any]:
     }
 
 
+def _epilogues_json(result: EpilogueResult) -> dict[str, Any]:
+    programs = {case.name: case.program.source.text for case in result.cases}
+    shared = _problem_json(result.cases[0])
+    return {
+        **{key: value for key, value in shared.items() if key not in ("name", "program")},
+        "bare": result.bare,
+        "copy_gbytes_per_s": result.gbytes_per_s,
+        "noise": result.noise,
+        "exposed_samples": result.exposed,
+        "epilogues": {
+            row.version: {
+                "program": programs.get(row.version, programs[result.bare]),
+                "time": _time_json(row.time, "ms") if row.time else None,
+                "relative_error": row.error,
+                "failure": row.failure or None,
+                "ratio_to_bare": result.ratio(row.version),
+                "extra_bytes": result.extra_bytes(row.version),
+                "bound_ms": result.bound(row.version),
+                "ratio_to_bound": result.over_bound(row.version),
+            }
+            for row in result.rows
+        },
+    }
+
+
 def _problem_json(case: Case) -> dict[str, Any]:
     return {
         "name": case.name,
@@ -216,9 +298,13 @@ def _finite(value: Any) -> Any:
 
 
 def _title(case: Case) -> str:
+    return f"{case.name} ({_problem(case)})"
+
+
+def _problem(case: Case) -> str:
     batch = f", l={case.l}" if case.batched else ""
-    dtype = case.dag.operands[0].dtype
-    return f"{case.name} ({case.program.operation} {dtype}, m={case.m}, n={case.n}, k={case.k}{batch})"
+    dtype = " x ".join(dict.fromkeys(str(operand.dtype) for operand in case.dag.operands))
+    return f"{case.program.operation} {dtype}, m={case.m}, n={case.n}, k={case.k}{batch}"
 
 
 def _ratio(ratio: float | None) -> str:

@@ -92,6 +92,64 @@ class CaseResult:
 
 
 @dataclass(frozen=True)
+class EpilogueResult:
+    """Epilogues of one product, by name, timed in the same rounds; the first case is the bare store of D.
+
+    ``bytes`` are those of each case's tensors; ``copy`` is the time of moving ``copied_bytes``, read and written.
+    ``exposed`` counts samples thrown away because the GPU waited for the host; ``wrong`` are epilogues whose answer
+    was.
+    """
+
+    cases: tuple[Case, ...]
+    rows: tuple[Row, ...]
+    bytes: Mapping[str, Mapping[str, int]]
+    copy: Summary | None
+    copied_bytes: int
+    exposed: int = 0
+    wrong: tuple[str, ...] = ()
+
+    @property
+    def bare(self) -> str:
+        return self.cases[0].name
+
+    def ms(self, name: str) -> float | None:
+        row = next((row for row in self.rows if row.version == name), None)
+        return row.time.median if row and row.time else None
+
+    def ratio(self, name: str) -> float | None:
+        """The time of an epilogue over the bare store's; None when either was not timed."""
+        time, bare = self.ms(name), self.ms(self.bare)
+        return time / bare if time is not None and bare else None
+
+    @property
+    def noise(self) -> float | None:
+        """How far two measurements of the bare store are apart."""
+        ratio = self.ratio(AGAIN)
+        return abs(ratio - 1) if ratio is not None else None
+
+    @property
+    def gbytes_per_s(self) -> float | None:
+        """The bandwidth of the copy."""
+        return self.copied_bytes / self.copy.median / 1e6 if self.copy else None
+
+    def extra_bytes(self, name: str) -> int | None:
+        """What an epilogue reads and writes that the bare store does not."""
+        if name == AGAIN or name not in self.bytes or self.bare not in self.bytes:
+            return None
+        return sum(self.bytes[name].values()) - sum(self.bytes[self.bare].values())
+
+    def bound(self, name: str) -> float | None:
+        """The time of the bare store, and that of moving the extra bytes as fast as the copy does, in ms."""
+        bare, extra, bandwidth = self.ms(self.bare), self.extra_bytes(name), self.gbytes_per_s
+        return bare + extra / bandwidth / 1e6 if bare is not None and extra is not None and bandwidth else None
+
+    def over_bound(self, name: str) -> float | None:
+        """The time of an epilogue over its bound."""
+        time, bound = self.ms(name), self.bound(name)
+        return time / bound if time is not None and bound else None
+
+
+@dataclass(frozen=True)
 class HostResult:
     """Host time of one call, in microseconds, by what was called."""
 

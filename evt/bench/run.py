@@ -11,6 +11,7 @@ import torch
 from evt.bench.answer import Answer, oracle
 from evt.bench.case import Case, draw
 from evt.bench.clock import GpuClock, RoundTimer, interleave
+from evt.bench.idiom import UnwrittenError
 from evt.bench.machine import require_gpu
 from evt.bench.result import AGAIN, EVT, MM, CaseResult, Row, summarise
 from evt.bench.versions import (
@@ -93,7 +94,7 @@ def measure(
     calls: dict[str, Call] = {}
     for name in (EVT, *names):
         progress(f"{case.name}: {name}")
-        rows[name], call = _checked(name, case, answer)
+        rows[name], call = checked(name, case, answer)
         if call is not None:
             calls[name] = call
     wrong = EVT not in calls and rows[EVT].error is not None
@@ -113,7 +114,7 @@ def measure(
     return CaseResult(case, tuple(timed), answer.data.bytes, exposed, wrong)
 
 
-def _checked(name: str, case: Case, answer: Answer) -> tuple[Row, Call | None]:
+def checked(name: str, case: Case, answer: Answer) -> tuple[Row, Call | None]:
     """A version, if its answer is right; its row says why not."""
     try:
         if name == EVT:
@@ -143,6 +144,8 @@ def reason(problem: Exception) -> str:
     """What went wrong, on one line."""
     if isinstance(problem, EvtError):
         return "; ".join(f"{each.code}: {each.message}" for each in problem.diagnostics)
+    if isinstance(problem, UnwrittenError):
+        return str(problem)
     lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
     text = f"{type(problem).__name__}: {lines[0]}" if lines else type(problem).__name__
     return text if len(text) <= 160 else f"{text[:157]}..."

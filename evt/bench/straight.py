@@ -3,71 +3,101 @@
 The graph is taken as typed, before our optimiser; every node becomes the torch operation for it, in the
 tensors' own dtypes, with numbers as Python floats. The result is straight-line code (``print(module.code)``):
 that is what eager PyTorch runs and what torch.compile is given to work on.
+
+8-bit operands are multiplied by torch._int_mm and torch._scaled_mm; the former exists for i8 only, neither in
+batches. Integers meet floats as f32. Bits are bool until they are stored. Random numbers are refused: PyTorch draws
+others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import cache, reduce
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as functional
 from torch.fx import Graph, GraphModule, Node, Proxy
 from torch.fx.proxy import GraphAppendingTracer
 
-from evt.functions import TABLE
-from evt.ir import Acc, Apply, Cast, Const, Input, Load, Output, Store, TypedDag
-from evt.ir.dtype import DType
-from evt.ir.node import MODES
+from evt.bench.idiom import (
+    Tensor,
+    UnwrittenError,
+    Value,
+    apply,
+    cast,
+    constant,
+    multiply,
+    pack_bits,
+    torch_type,
+    unpack_bits,
+)
+from evt.ir import Acc, Apply, Cast, Const, Fold, Index, Input, Load, Output, Pick, Random, Reduce, Store, TypedDag
+from evt.ir.dtype import B1
+from evt.ir.infer import domain
+from evt.ir.node import MODES, base, divisor
 
-#: A proxy of a tensor with its dtype, or a number.
-_Tensor: TypeAlias = tuple[Any, torch.dtype]
-_Value: TypeAlias = _Tensor | float
 
-
-def straight_line(dag: TypedDag, scalars: Mapping[str, float], *, batched: bool = False) -> GraphModule:
+def straight_line(
+    dag: TypedDag, scalars: Mapping[str, float], *, batched: bool = False, device: str = "cpu"
+) -> GraphModule:
     """A module of ``(A, B, *tensor inputs)`` in the order of ``dag.inputs``; one output, or a tuple of them.
 
     ``scalars`` are written into the code as numbers. With ``batched``, A and B have three dimensions and the
-    mode l is one; without, it is none. Outputs are packed in their own layout, as the kernel's are.
+    mode l is one; without, it is none. Outputs are packed in their own layout, as the kernel's are. ``device`` is
+    ``cuda`` or ``cpu``: their products of 8-bit operands are different functions. Raises UnwrittenError.
     """
-    return _Writer(dag, scalars, batched).module()
+    return _Writer(dag, scalars, batched, device).module()
 
 
 class _Writer:
-    def __init__(self, dag: TypedDag, scalars: Mapping[str, float], batched: bool) -> None:
+    def __init__(self, dag: TypedDag, scalars: Mapping[str, float], batched: bool, device: str) -> None:
         self.dag = dag
         self.scalars = scalars
         self.batched = batched
+        self.device = device
         self.graph = Graph()
         self.tracer = GraphAppendingTracer(self.graph)
+        self.values: list[Value] = []
+        self.whole: list[bool] = []  # has all of its elements, in every batch: nothing is left to broadcast
 
     def module(self) -> GraphModule:
         acc = self.product()
+        self.acc, _ = acc
         loads = {value.name: self.load(value) for value in self.dag.inputs}
-        values: list[_Value] = []
-        whole: list[bool] = []  # has the accumulator's shape
         results: dict[str, Any] = {}
         for node in range(len(self.dag)):
             arguments = self.dag.arguments(node)
-            operands = [values[operand] for operand in arguments]
+            operands = [self.values[operand] for operand in arguments]
             op = self.dag[node]
-            whole.append(isinstance(op, Acc) or any(whole[operand] for operand in arguments))
+            whole = isinstance(op, Acc) or any(self.whole[operand] for operand in arguments)
             match op:
                 case Acc():
-                    values.append(acc)
+                    value: Value = acc
                 case Load(name):
-                    values.append(loads[name])
+                    value = loads[name]
                 case Const():
-                    values.append(_shortest(op))
+                    value = constant(op)
                 case Apply(function):
-                    values.append(_apply(function, operands))
+                    types = [self.dag.types[operand] for operand in arguments]
+                    aligned = self.align(arguments, operands)
+                    value = apply(function, aligned, domain(self.dag, function, types))
                 case Cast(dtype):
-                    values.append(_cast(operands[0], _torch(dtype)))
+                    value = cast(operands[0], dtype)
+                case Reduce(kind, modes):
+                    value = self.reduce(kind, modes, operands[0], arguments[0])
+                case Fold(kind, width):
+                    value = self.fold(kind, width, operands[0], arguments[0])
+                case Pick(member, distance):
+                    value = self.pick(member, distance, operands[0], arguments[0])
+                case Index(mode):
+                    value = self.index(mode)
+                case Random():
+                    raise UnwrittenError("PyTorch draws other random numbers than the program")
                 case Store(name):
-                    values.append(operands[0])
-                    results[name] = self.store(self.dag.output[name], operands[0], whole[node], acc[0])
+                    value = operands[0]
+                    results[name] = self.store(self.dag.output[name], value, whole, arguments[0])
+            self.values.append(value)
+            self.whole.append(whole)
         outputs = tuple(results[output.name].node for output in self.dag.outputs)
         self.graph.output(outputs if len(outputs) > 1 else outputs[0])
         return GraphModule(torch.nn.Module(), self.graph, "Formula")
@@ -75,23 +105,32 @@ class _Writer:
     def proxy(self, node: Node) -> Any:
         return Proxy(node, self.tracer)
 
-    def product(self) -> _Tensor:
+    def call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """A call that is written as it is, of a function that does not look for proxies."""
+        return self.tracer.create_proxy("call_function", function, arguments, options)
+
+    def product(self) -> Tensor:
         a, b = self.proxy(self.graph.placeholder("A")), self.proxy(self.graph.placeholder("B"))
         first, second = self.dag.operands
-        if self.dag.operation == "linear" and first.modes == ("m", "k") and second.modes == ("n", "k"):
-            return functional.linear(a, b), _torch(first.dtype)
+        modes = first.modes, second.modes
+        if self.dag.operation == "linear" and modes == (("m", "k"), ("n", "k")) and first.dtype.bits > 8:
+            return functional.linear(a, b), torch_type(first.dtype)
         left = a if first.modes == ("m", "k") else a.mT
         right = b if second.modes == ("k", "n") else b.mT
-        return left @ right, _torch(first.dtype)
+        result = self.dag.output["D"].dtype
+        assert result is not None
+        return multiply(left, right, self.dag.operands, result, self.device, self.batched)
 
-    def load(self, value: Input) -> _Value:
+    def load(self, value: Input) -> Value:
         """An input so that it broadcasts against the accumulator."""
         if not value.modes:
-            return float(self.scalars[value.name])
+            return self.scalars[value.name]
         assert value.dtype is not None
         # The prefix keeps names of the user's apart from Python's keywords and from A and B.
         tensor = self.proxy(self.graph.placeholder(f"input_{value.name}"))
-        modes = [mode for mode in value.modes if mode != "l" or self.batched]
+        if value.dtype == B1:
+            tensor = self.call(unpack_bits, tensor, self.acc)
+        modes = [base(mode) for mode in value.modes if mode != "l" or self.batched]
         ordered = [mode for mode in MODES if mode in modes]
         if modes == ["n", "m"]:
             tensor = tensor.mT  # of each batch, where an undeclared batch comes before
@@ -101,86 +140,117 @@ class _Writer:
             for position, mode in enumerate(MODES[MODES.index(ordered[0]) :]):
                 if mode not in ordered:
                     tensor = tensor.unsqueeze(position)
-        return tensor, _torch(value.dtype)
+        return tensor, torch_type(value.dtype)
 
-    def store(self, output: Output, value: _Value, whole: bool, acc: Any) -> Any:
+    def has_columns(self, node: int) -> bool:
+        """Whether a value varies along the columns; else it is the same in all of them, and none is cut off."""
+        return any(base(mode) == "n" for mode in self.dag.types[node].modes)
+
+    def align(self, nodes: Sequence[int], values: Sequence[Value]) -> list[Value]:
+        """Operands that broadcast: where one has all columns, the value of each block is repeated for its columns."""
+        widths = [next((divisor(m) for m in self.dag.types[node].modes if base(m) == "n"), 0) for node in nodes]
+        aligned = []
+        for value, width in zip(values, widths, strict=True):
+            if width > 1 and 1 in widths and not isinstance(value, float | int):
+                value = value[0].repeat_interleave(width, -1), value[1]
+            aligned.append(value)
+        return aligned
+
+    def spread(self, value: Value, node: int, modes: Sequence[str]) -> Tensor:
+        """A value with all its elements along ``modes``, in every batch, and along what it varies over."""
+        if isinstance(value, float | int):
+            dtype = torch.float32 if isinstance(value, float) else torch.int32
+            tensor = self.acc.new_full((), value, dtype=dtype)
+        elif self.whole[node]:
+            return value
+        else:
+            tensor, dtype = value
+        spread = {"l", *modes, *map(base, self.dag.types[node].modes)}
+        own = MODES if self.batched else MODES[1:]
+        sizes = [self.acc.shape[MODES.index(mode) - 3] if mode in spread else 1 for mode in own]
+        return tensor.expand(*sizes), dtype
+
+    def reduce(self, kind: str, modes: Sequence[str], value: Value, node: int) -> Value:
+        dims = [MODES.index(mode) - 3 for mode in modes if mode != "l" or self.batched]
+        return self.reduced(kind, self.spread(value, node, modes), dims, keepdim=True)
+
+    def fold(self, kind: str, width: int, value: Value, node: int) -> Value:
+        tensor, dtype = self.spread(value, node, "n")
+        return self.reduced(kind, (tensor.unflatten(-1, (-1, width)), dtype), [-1])
+
+    def reduced(self, kind: str, value: Tensor, dims: list[int], keepdim: bool = False) -> Tensor:
+        """Sums are in f32, f64 or i32. For the largest of them, truth values and 8-bit types become i32 and f32."""
+        tensor, dtype = value
+        wide = dtype if dtype.itemsize == 8 else torch.float32 if dtype.is_floating_point else torch.int32
+        if kind == "sum":
+            return tensor.sum(dims, keepdim=keepdim, dtype=wide), wide
+        if dtype.itemsize == 1:
+            tensor, dtype = tensor.to(wide), wide
+        return (tensor.amax if kind == "max" else tensor.amin)(dims, keepdim=keepdim), dtype
+
+    def pick(self, member: int, distance: int, value: Value, node: int) -> Value:
+        if isinstance(value, float | int) or not self.has_columns(node):
+            return value
+        tensor, dtype = value
+        if distance == 1:
+            return tensor[..., member::2], dtype
+        return tensor.unflatten(-1, (-1, 2, distance))[..., member, :].flatten(-2), dtype
+
+    def index(self, mode: str) -> Value:
+        if mode == "l" and not self.batched:
+            return 0
+        dim = MODES.index(mode) - 3
+        count = self.call(torch.arange, self.acc.shape[dim], dtype=torch.int32, device=self.acc.device)
+        return count if dim == -1 else count.reshape(-1, *[1] * (-1 - dim)), torch.int32
+
+    def store(self, output: Output, value: Value, whole: bool, node: int) -> Any:
         """A value as the output's tensor: all its elements, in its dtype and packed in its layout."""
         assert output.dtype is not None
-        dtype = _torch(output.dtype)
-        if isinstance(value, float):
-            tensor = torch.full_like(acc, value, dtype=dtype)
+        if isinstance(self.dag[node], Reduce):
+            return self.store_reduced(output, cast(value, output.dtype))
+        if isinstance(value, float | int):
+            number: Any = cast(value, output.dtype)
+            tensor = torch.full_like(self.acc, number, dtype=torch_type(output.dtype))
         else:
-            tensor = value[0] if value[1] == dtype else value[0].to(dtype)
+            tensor, _ = cast(value, output.dtype)  # type: ignore[misc]  # of a tensor it is one
             if not whole:
-                tensor = tensor.expand_as(acc).clone(memory_format=torch.contiguous_format)
-        modes = [mode for mode in output.modes if mode != "l"]
+                tensor = self.expand(tensor, output.modes)
+        return self.lay_out(tensor, output)
+
+    def expand(self, tensor: Any, modes: Sequence[str]) -> Any:
+        """All the elements of an output that does not depend on the accumulator."""
+        width = max(map(divisor, modes))
+        if width == 1:
+            full = tensor.expand_as(self.acc)
+        else:
+            sizes = [self.acc.shape[dim] for dim in ((-3, -2) if self.batched else (-2,))]
+            full = tensor.expand(*sizes, self.acc.shape[-1] // width)
+        return full.clone(memory_format=torch.contiguous_format)
+
+    def lay_out(self, tensor: Any, output: Output) -> Any:
+        """A tensor ``[.., m, n]`` in the order of the output's modes; bits are packed."""
+        names = [base(mode) for mode in output.modes]
+        modes = [mode for mode in names if mode != "l"]
         order = ["l", *modes] if self.batched else modes
         if modes == ["n", "m"]:
             tensor = tensor.mT
-        if self.batched and "l" in output.modes and list(output.modes) != order:
-            tensor = tensor.permute(*(order.index(mode) for mode in output.modes))
+        if self.batched and "l" in names and names != order:
+            tensor = tensor.permute(*(order.index(mode) for mode in names))
         elif modes == ["m", "n"]:
-            return tensor
+            return self.call(pack_bits, tensor) if output.dtype == B1 else tensor
         return tensor.contiguous()
 
-
-def _apply(name: str, operands: Sequence[_Value]) -> _Value:
-    tensors = [value for value in operands if not isinstance(value, float)]
-    if not tensors:
-        return TABLE[name].fold(*(value for value in operands if isinstance(value, float)))
-    plain = [value if isinstance(value, float) else value[0] for value in operands]
-    return _call(name, plain), reduce(torch.promote_types, (dtype for _, dtype in tensors))
-
-
-def _call(name: str, operands: list[Any]) -> Any:
-    """A function of the table on proxies and numbers: what torch has ready-made, else the table's meaning."""
-    numbers = tuple(isinstance(value, float) for value in operands)
-    if name in ("min", "max") and any(numbers):
-        tensor, bound = sorted(operands, key=lambda value: isinstance(value, float))
-        return torch.clamp(tensor, **{"max" if name == "min" else "min": bound})
-    if name == "div":
-        return operands[0] / operands[1]
-    if name == "gelu_tanh":
-        return functional.gelu(operands[0], approximate="tanh")
-    if hasattr(functional, name) and not numbers[0] and all(numbers[1:]):
-        names = [parameter.name for parameter in TABLE[name].parameters]
-        return getattr(functional, name)(operands[0], **dict(zip(names[1:], operands[1:], strict=True)))
-    if not _takes_numbers(name, numbers):
-        tensor = operands[numbers.index(False)]
-        operands = [
-            tensor.new_full((), value) if number else value for value, number in zip(operands, numbers, strict=True)
-        ]
-    return TABLE[name].torch(torch, *operands)
-
-
-@cache
-def _takes_numbers(name: str, numbers: tuple[bool, ...]) -> bool:
-    """Whether the torch functions that a meaning is made of take Python floats in these places."""
-    try:
-        TABLE[name].torch(torch, *(0.5 if number else torch.ones(1) for number in numbers))
-    except (TypeError, RuntimeError):
-        return False
-    return True
-
-
-def _cast(value: _Value, dtype: torch.dtype) -> _Value:
-    if isinstance(value, float):
-        return float(torch.tensor(value, dtype=dtype).item())
-    return value if value[1] == dtype else (value[0].to(dtype), dtype)
-
-
-def _shortest(constant: Const) -> float:
-    """The f32 constant as it was written: the shortest decimal that stands for it."""
-    for digits in range(1, 9):
-        written = float(f"{constant.value:.{digits}g}")
-        try:
-            if Const.of(written) == constant:
-                return written
-        except OverflowError:
-            pass  # rounded up beyond f32
-    return constant.value
-
-
-def _torch(dtype: DType) -> torch.dtype:
-    found: torch.dtype = getattr(torch, dtype.torch)
-    return found
+    def store_reduced(self, output: Output, value: Value) -> Any:
+        """What a reduction leaves, in the order of the output's modes; every batch has its own, or the same."""
+        tensor, _ = value  # type: ignore[misc]  # a reduction's value is a tensor
+        names = [base(mode) for mode in output.modes if base(mode) != "l" or self.batched]
+        if self.batched:
+            tensor = tensor.expand(self.acc.shape[0], -1, -1)
+            names = names if "l" in names else ["l", *names]
+        for mode in ("m", "n"):
+            if mode not in names:
+                tensor = tensor.squeeze(MODES.index(mode) - 3)
+        order = [mode for mode in MODES if mode in names]
+        if names != order:
+            tensor = tensor.permute(*(order.index(mode) for mode in names))
+        return tensor.contiguous()

@@ -9,11 +9,13 @@ import contextlib
 import io
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
 
 from evt.bench.case import Case, Data
+from evt.bench.idiom import check_product
 from evt.bench.straight import straight_line
 from evt.diagnostics import Diagnostic, closest
 from evt.errors import ArgumentError
@@ -46,13 +48,13 @@ def evt_version(case: Case, data: Data) -> Call:
 
 
 def baseline(name: str, case: Case, data: Data) -> Call:
-    """A baseline, compiled and warm. Raises whatever PyTorch raises."""
+    """A baseline, compiled and warm. Raises UnwrittenError, and whatever PyTorch raises."""
     if name == "mm":
         a, b = operand_views(case, data)
-        product = torch.bmm if case.batched else torch.mm
+        product = product_alone(case, data)
         buffer = product(a, b)
         return lambda: product(a, b, out=buffer)
-    function: Any = straight_line(case.dag, case.scalars, batched=case.batched)
+    function: Any = straight_line(case.dag, case.scalars, batched=case.batched, device=data.A.device.type)
     if name in COMPILED:
         function = torch.compile(function, dynamic=False, mode=COMPILED[name])
     arguments = (data.A, data.B, *data.tensors.values())
@@ -60,6 +62,22 @@ def baseline(name: str, case: Case, data: Data) -> Call:
         for _ in range(_WARM_UP):
             function(*arguments)
     return lambda: function(*arguments)
+
+
+def product_alone(case: Case, data: Data) -> Callable[..., Any]:
+    """The matrix product, of ``(a, b, out=...)``: torch.mm, torch.bmm, or what PyTorch has for 8-bit operands.
+
+    Raises UnwrittenError where it has none.
+    """
+    first = case.dag.operands[0].dtype
+    if first.bits > 8:
+        product: Callable[..., Any] = torch.bmm if case.batched else torch.mm
+        return product
+    check_product(case.dag.operands, case.batched)
+    if not first.is_float:
+        return torch._int_mm
+    one = torch.ones((), device=data.A.device)
+    return partial(torch._scaled_mm, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
 
 
 def operand_views(case: Case, data: Data) -> tuple[torch.Tensor, torch.Tensor]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from typing import Any
 
 import click
 
 from evt.cli.output import progress
-from evt.cli.request import Request, operation_option
+from evt.cli.request import Request, operation_option, takes_settings
 
 _FORMULA = "D = relu(alpha*acc + beta*C) + residual"
 _EXTENT = click.IntRange(1, 2**31 - 1)
@@ -46,7 +48,7 @@ def _names(ctx: click.Context, parameter: click.Parameter, given: str) -> tuple[
 @click.option("--n", type=_EXTENT, help="Columns of D. [default: as --m]")
 @click.option("--k", type=_EXTENT, help="Length of the sums. [default: as --m]")
 @click.option("--l", type=_EXTENT, help="Batches. [default: not batched]")
-@click.option("--suite", type=click.Choice(["gemm"]), help="Fixed programs and sizes in place of PROGRAM.")
+@click.option("--suite", type=click.Choice(["gemm", "epilogue"]), help="Fixed programs and sizes in place of PROGRAM.")
 @click.option("--rounds", type=click.IntRange(1, 100_000), default=51, show_default=True, help="Samples.")
 @click.option(
     "--baselines",
@@ -59,8 +61,7 @@ def _names(ctx: click.Context, parameter: click.Parameter, given: str) -> tuple[
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Of the data.")
 @click.option("--json", "json_file", metavar="FILE", callback=_new_file, help="Write all numbers to a file.")
 @click.option("--host", is_flag=True, help="Measure the host time of one call, not the GPU's.")
-@click.option("--route", metavar="NAME", help="A route that `evt explain` lists, not the best one.")
-@click.option("--config", metavar="NAME", help="One of the route's configurations.")
+@takes_settings
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -77,8 +78,7 @@ def command(
     seed: int,
     json_file: str | None,
     host: bool,
-    route: str | None,
-    config: str | None,
+    settings: Mapping[str, Any],
 ) -> None:
     """Time a program's kernel against PyTorch, side by side on this machine's GPU.
 
@@ -89,12 +89,16 @@ def command(
     answer is checked first. The times are medians of rounds that run all versions in shuffled order, with the
     L2 cache flushed before each launch and the host's time hidden; evt is timed twice, which shows the noise.
 
+    The suite gemm holds evt's own bars against torch.compile. The suite epilogue times evt's epilogues of one
+    product side by side, without baselines: against the bare store of D, and against the time of that and of moving
+    the epilogue's other tensors as fast as a copy does.
+
     The exit code is 1 when evt's kernel could not be measured, and 3 when its answer was wrong.
     """
-    given = (program, op, m, n, k, l, route, config)
-    if suite is not None and (host or any(value is not None for value in given)):
+    given = (program, op, m, n, k, l)
+    if suite is not None and (host or settings or any(value is not None for value in given)):
         raise click.UsageError("--suite brings its own programs, sizes and kernels.")
-    request = Request(program or _FORMULA, op, dtype, dtype, route=route, config=config)
+    request = Request(program or _FORMULA, op, dtype, dtype, settings=settings)
     known = request.program  # its diagnostics, before torch is imported
     if l is not None and known.operation == "linear":
         raise click.UsageError("--l is for gemm; the rows of a linear map's batches count in --m.")
@@ -105,7 +109,7 @@ def command(
         import torch
     except ModuleNotFoundError as error:
         raise click.ClickException("evt bench needs PyTorch: pip install 'evt-compiler[torch]'") from error
-    from evt.bench import Case, bench_host, describe_machine, require_gpu
+    from evt.bench import Case, bench_epilogues, bench_host, describe_machine, require_gpu
     from evt.bench import bench as measure
     from evt.bench import suite as suite_of
     from evt.bench.report import Report
@@ -116,24 +120,28 @@ def command(
     cases: tuple[Case, ...] = (Case(_title(request), known, m, n or m, k or m, l or 1, dtype),)
     if suite is not None:
         cases = suite_of(suite, dtype)
-    settings = {"rounds": rounds, "baselines": baselines, "seed": seed, "suite": suite}
-    report = Report(describe_machine(require_gpu()), {**settings, "route": route, "config": config}, json_file)
+    measured = {"rounds": rounds, "baselines": () if suite == "epilogue" else baselines, "seed": seed, "suite": suite}
+    report = Report(describe_machine(require_gpu()), {**measured, **settings}, json_file)
     try:
         if host:
             progress("measuring host time")
             report.add_host(bench_host(cases[0], seed=seed))
             return
-        for result in measure(cases, rounds=rounds, baselines=baselines, seed=seed, progress=progress):
-            report.add(result)
+        if suite == "epilogue":
+            for group in bench_epilogues(cases, rounds=rounds, seed=seed, progress=progress):
+                report.add_epilogues(group)
+        else:
+            for result in measure(cases, rounds=rounds, baselines=baselines, seed=seed, progress=progress):
+                report.add(result)
     except torch.OutOfMemoryError as error:
         raise click.ClickException("not enough memory on the GPU for these sizes") from error
     except OSError as error:
         if json_file is None or error.filename is None:
             raise
         raise click.ClickException(f"cannot write {json_file}: {error.strerror or error}") from error
-    if wrong := [result.case.name for result in report.results if result.wrong]:
-        raise InternalError(Diagnostic("E0902", f"the kernel's answer is wrong: {', '.join(wrong)}"))
-    ctx.exit(0 if all(result.ms("evt") is not None for result in report.results) else 1)
+    if report.wrong:
+        raise InternalError(Diagnostic("E0902", f"the kernel's answer is wrong: {', '.join(report.wrong)}"))
+    ctx.exit(0 if report.complete else 1)
 
 
 def _title(request: Request) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from evt.cli.output import json_option, print_json, print_text, report
-from evt.cli.request import DEFAULT_ARCH, Request, dtype_option, is_file, operation_option
+from evt.cli.request import DEFAULT_ARCH, Request, is_file, operation_option, takes_operands, takes_settings
 
 if TYPE_CHECKING:
     from evt.diagnostics import Diagnostic
@@ -16,8 +17,9 @@ if TYPE_CHECKING:
 @click.command("check", epilog="Example: evt check samples/*.evt --arch sm80")
 @click.argument("programs", nargs=-1, required=True, metavar="PROGRAM...")
 @operation_option
-@dtype_option
+@takes_operands
 @click.option("--arch", help="Check too whether this target can do it: sm80, sm86, sm89, sm90.")
+@takes_settings
 @click.option("-q", "--quiet", is_flag=True, help="Do not print the names of programs that are right.")
 @json_option
 @click.pass_context
@@ -25,15 +27,17 @@ def command(
     ctx: click.Context,
     programs: tuple[str, ...],
     op: str | None,
-    dtype: str | None,
+    a: str | None,
+    b: str | None,
     arch: str | None,
+    settings: Mapping[str, Any],
     quiet: bool,
     json: bool,
 ) -> None:
     """Look for mistakes in programs, report all of them, and make nothing."""
     found = []
     for text in programs:
-        request = Request(text, op, dtype, dtype, arch or DEFAULT_ARCH)
+        request = Request(text, op, a, b, arch or DEFAULT_ARCH, settings)
         name = "<stdin>" if text == "-" else text if is_file(text) else "<formula>"
         diagnostics = _check(request, plan=arch is not None)
         found.append((name, diagnostics))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -23,15 +23,17 @@ DEFAULT_ARCH = "sm90"
 
 @dataclass(frozen=True)
 class Request:
-    """A program and what it is compiled for, as given; nothing is read or checked before it is asked for."""
+    """A program and what it is compiled for, as given; nothing is read or checked before it is asked for.
+
+    ``settings`` are those keywords of a Program that were given.
+    """
 
     text: str
     operation: str | None
     a: str | None
     b: str | None
     arch: str = DEFAULT_ARCH
-    route: str | None = None
-    config: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def source(self) -> Source:
@@ -44,7 +46,7 @@ class Request:
         from evt.ir.dtype import BY_NAME
         from evt.program import Program
 
-        program = Program(self.source, self.operation or "gemm", route=self.route, config=self.config)
+        program = Program(self.source, self.operation or "gemm", **self.settings)
         if self.operation not in (None, program.operation):
             raise click.UsageError(f"The program's header says {program.operation}, not {self.operation}.")
         for operand, given in zip(program.dag.operands, (self.a, self.b), strict=False):
@@ -57,10 +59,9 @@ class Request:
 operation_option = click.option(
     "--op", metavar="gemm|linear", help="The operation. [default: the program's header, else gemm]"
 )
-dtype_option = click.option(
-    "--dtype", metavar="TYPE", help="Type of A and B: f16, bf16, tf32, f32. [default: the header's, else f16]"
-)
+_TYPES = "f16, bf16, f32, tf32, f64, e4m3, e5m2, i8, u8"
 _OPERANDS = (
+    click.option("--dtype", metavar="TYPE", help=f"Type of A and B: {_TYPES}. [default: the header's, else f16]"),
     click.option("--a", metavar="TYPE", help="Type of A alone."),
     click.option("--b", metavar="TYPE", help="Type of B alone."),
 )
@@ -71,23 +72,66 @@ _ROUTE = (
     click.option("--route", metavar="NAME", help="A route of `evt explain`, instead of the best one."),
     click.option("--config", metavar="NAME", help="One of the route's configurations."),
 )
+_NUMERICS = (
+    click.option(
+        "--numerics",
+        type=click.Choice(["precise", "match_eager"]),
+        help="match_eager: round where eager PyTorch does. [default: precise]",
+    ),
+    click.option("--relaxed", is_flag=True, help="Allow algebra that does not hold for every float."),
+    click.option("--fast-math", is_flag=True, help="Allow the hardware's approximations of functions."),
+    click.option(
+        "--deterministic/--no-deterministic",
+        default=None,
+        help="Reductions with the same bits every time, or by atomics. [default: the same bits]",
+    ),
+)
+
+
+def takes_operands(command: _Command) -> _Command:
+    """``--dtype``, ``--a`` and ``--b``: the command gets ``a`` and ``b``."""
+
+    @functools.wraps(command)
+    def decorated(*arguments: Any, dtype: str | None, a: str | None, b: str | None, **rest: Any) -> None:
+        command(*arguments, a=a or dtype, b=b or dtype, **rest)
+
+    return _add(decorated, _OPERANDS)
+
+
+def takes_settings(command: _Command, *, route: bool = True) -> _Command:
+    """The options for the keywords of a Program: the command gets those that were given, as ``settings``."""
+    names = ["numerics", "relaxed", "fast_math", "deterministic", *["route", "config"] * route]
+
+    @functools.wraps(command)
+    def decorated(*arguments: Any, **rest: Any) -> None:
+        options = {name: rest.pop(name) for name in names}
+        given = {name: value for name, value in options.items() if value is not None}
+        given = {name: value for name, value in given.items() if value or name == "deterministic" or value == ""}
+        command(*arguments, settings=given, **rest)
+
+    return _add(decorated, (*(_ROUTE if route else ()), *_NUMERICS))
+
+
+def _add(command: _Command, options: Sequence[Callable[[_Command], _Command]]) -> _Command:
+    for option in reversed(options):
+        command = option(command)
+    return command
 
 
 def takes_program(*, arch: bool = True, route: bool = True) -> Callable[[_Command], _Command]:
     """PROGRAM and the options of a :class:`Request`, which the command gets as ``request``."""
-    parameters = [click.argument("program"), operation_option, dtype_option, *_OPERANDS]
-    parameters += [_ARCH] * arch + [*_ROUTE] * route
 
     def decorate(command: _Command) -> _Command:
         @functools.wraps(command)
-        def decorated(program: str, op: str | None, dtype: str | None, **rest: Any) -> None:
-            a, b = (rest.pop(name) or dtype for name in ("a", "b"))
-            target = {name: rest.pop(name) for name in ("arch", "route", "config") if name in rest}
-            command(Request(program, op, a, b, **target), **rest)
+        def decorated(
+            program: str, op: str | None, a: str | None, b: str | None, settings: Mapping[str, Any], **rest: Any
+        ) -> None:
+            target = {"arch": rest.pop("arch")} if arch else {}
+            command(Request(program, op, a, b, settings=settings, **target), **rest)
 
-        for parameter in reversed(parameters):
-            decorated = parameter(decorated)
-        return decorated
+        with_settings = takes_settings(decorated, route=route)
+        with_operands = takes_operands(_add(with_settings, (_ARCH,) * arch))
+        return _add(with_operands, (click.argument("program"), operation_option))
 
     return decorate
 

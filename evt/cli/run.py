@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING
 
@@ -45,13 +46,14 @@ def command(
 ) -> None:
     """Run a program on random inputs, compare with the reference in f64, and time it.
 
-    Tensors are normal, B scaled so that the accumulator has variance 1. A scalar has its default, else a
-    value in [0.5, 1.5). Outputs hold NaN before they are written. Without a GPU the CPU reference runs, and
-    the output says so.
+    Tensors are normal, B scaled so that the accumulator has variance 1; integers are small, bits random. What has a
+    default keeps it; other scalars are in [0.5, 1.5), integer ones in [1, 1000). Outputs hold NaN, or a pattern where
+    there is none, before they are written. Without a GPU the CPU reference runs, and the output says so.
 
     The exit code is 1 when an output is further from the reference in f64 than rounding explains: twice the
     distance of the same computation in f32, which rounds outputs (and f32 operands, to tf32) as a kernel
-    does, and 4 sqrt(k) 2^-24 for the order of the sums.
+    does, and 4 sqrt(k) 2^-24 for the order of the sums. An accumulator that is that much off may come out on the other
+    side of a cast or a comparison. Bits, integers and 8-bit floats are counted; made of integers alone, they are equal.
     """
     program = request.program
     if l is not None and program.operation == "linear":
@@ -89,8 +91,13 @@ def _print(trial: Trial) -> None:
     for result in trial.outputs:
         shape = ", ".join(map(str, result.shape))
         verdict = "ok" if result.ok else "WRONG"
-        verdict += f": {result.unexpected} elements are not finite" if result.unexpected else ""
         error = f"relative error {result.relative_error:.2e}, bound {result.bound:.2e}"
+        what = "are not finite"
+        if result.unequal is not None:
+            count = math.prod(result.shape) * (8 if result.dtype == "b1" else 1)
+            error = f"{result.unequal} of {count} elements differ, {result.allowed} allowed"
+            what = "are more than a step off"
+        verdict += f": {result.unexpected} elements {what}" if result.unexpected else ""
         print_text(f"{result.name}: {result.dtype}[{shape}]  {error}  {verdict}")
     times = f"median of {trial.repetitions}; the first call took {_time(trial.first_seconds)}"
     print_text(f"time {_time(trial.seconds)} ({times})")

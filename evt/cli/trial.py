@@ -12,35 +12,21 @@ from typing import Any
 import click
 import torch
 
+from evt.bench.tensors import poison, random_operand, random_tensor
 from evt.build.process import available_bytes
+from evt.cli.compare import Answers, OutputResult, compare, is_exact, magnitudes
 from evt.diagnostics import Diagnostic
 from evt.errors import LaunchError
-from evt.ir import Input, TypedDag
-from evt.ir.dtype import DType
+from evt.ir import Input, Operand, TypedDag
+from evt.ir.node import base, divisor
 from evt.program import Program
+from evt.reference import evaluate, reference
 
-_EPSILON = 2.0**-24  #: what rounding to f32 changes at most, relatively
+_EPSILON, _EPSILON_F64 = 2.0**-24, 2.0**-53  #: what rounding to f32 and f64 changes at most, relatively
+_NARROW = 2.0**-11  #: what tensor cores lose of sums of products of 8-bit floats, which they keep in fewer bits
+_LARGEST = 1000  #: of integer scalars
 _TIMED_S = {"cuda": 1.0, "cpu": 0.3}  #: roughly how long a trial is timed for
 _MOST = 20
-
-
-@dataclass(frozen=True)
-class OutputResult:
-    """One output: its distance from the oracle, ||out - ref|| / ||ref||, and the most that rounding explains.
-
-    ``unexpected`` counts elements that are NaN or infinite and should not be; the distance is inf then.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    relative_error: float
-    bound: float
-    unexpected: int
-
-    @property
-    def ok(self) -> bool:
-        return self.relative_error <= self.bound
 
 
 @dataclass(frozen=True)
@@ -94,10 +80,10 @@ def run_trial(
     place = torch.device("cuda" if kernel else "cpu")
     _check_memory(dag, sizes, place)
     operands, inputs = _random(dag, sizes, torch.Generator(place).manual_seed(seed))
-    exact = _evaluate(program, operands, inputs, float64=True)
-    cut = [_cut_to_tf32(tensor) for tensor in operands] if kernel else operands
-    rounded = _evaluate(program, cut, inputs, float64=False)
-    buffers = {name: torch.full_like(tensor, torch.nan) for name, tensor in rounded.items()}
+    answers = _answers(program, dag, operands, inputs, kernel)
+    buffers = {name: torch.empty_like(answer.rounded) for name, answer in answers.items()}
+    for buffer in buffers.values():
+        poison(buffer)
 
     def call() -> None:
         program(*operands, out=buffers, **inputs)
@@ -107,14 +93,10 @@ def run_trial(
     if kernel:
         torch.cuda.synchronize()
     first_seconds = time.perf_counter() - started
-    slack = 4 * math.sqrt(sizes["k"]) * _EPSILON
     outputs = []
     for output in dag.outputs:
-        name = output.name
-        tensors = buffers[name], exact[name], rounded[name]
-        error, unexpected = relative_error(*tensors)
-        bound = 2 * relative_error(tensors[2], *tensors[1:])[0] + slack
-        outputs.append(OutputResult(name, str(output.dtype), tuple(buffers[name].shape), error, bound, unexpected))
+        slack = 0.0 if is_exact(dag, output.name) else _slack(dag, sizes["k"], kernel)
+        outputs.append(compare(output, buffers[output.name], answers[output.name], sizes["n"], slack))
     times = _times(call, kernel)
     return Trial(
         program.operation,
@@ -124,7 +106,7 @@ def run_trial(
         str(dag.operands[0].dtype),
         str(dag.operands[1].dtype),
         seed,
-        {name: value for name, value in inputs.items() if isinstance(value, float)},
+        {name: value for name, value in inputs.items() if isinstance(value, float | int)},
         tuple(outputs),
         statistics.median(times),
         len(times),
@@ -132,60 +114,71 @@ def run_trial(
     )
 
 
-def relative_error(out: torch.Tensor, exact: torch.Tensor, rounded: torch.Tensor) -> tuple[float, int]:
-    """||out - exact|| / ||exact||, and how many elements are not finite where ``rounded`` is.
+def _answers(
+    program: Program, dag: TypedDag, operands: list[torch.Tensor], inputs: Mapping[str, Any], kernel: bool
+) -> dict[str, Answers]:
+    """The oracle's answers by output."""
 
-    Elements of ``exact`` that no finite number in the output's type stands for (NaN; too large) are compared
-    with ``rounded``, which is what f32 arithmetic makes of them, and do not count in the norms.
-    """
-    same = (out == rounded) | (out.isnan() & rounded.isnan())
-    alike = ~rounded.isfinite() & same
-    difference = torch.where(alike, 0.0, out.double() - exact)
-    unexpected = int((~difference.isfinite()).sum())
-    if unexpected:
-        return math.inf, unexpected
-    norm = float(torch.where(exact.isfinite() & ~alike, exact, 0.0).norm())
-    distance = float(difference.norm())
-    return (distance / norm if norm else math.inf if distance else 0.0), 0
+    def ask(tensors: list[torch.Tensor], *, float64: bool) -> dict[str, torch.Tensor]:
+        found = program.reference(*tensors, float64=float64, **inputs)
+        return dict(zip(program.outputs, (found,) if len(program.outputs) == 1 else found, strict=True))
+
+    precise = ask(operands, float64=True)
+    rounded = ask([_cut_to_tf32(tensor) for tensor in operands] if kernel else operands, float64=False)
+    shaken = []
+    if dag.operands[0].dtype.is_float:
+        a, b = (tensor.double() for tensor in operands)
+        acc = (a if dag.operands[0].modes == ("m", "k") else a.mT) @ (b if dag.operands[1].modes[0] == "k" else b.mT)
+        off = _slack(dag, a.shape[dag.operands[0].modes.index("k") - 2], kernel) * acc.square().mean().sqrt()
+        shaken = [evaluate(dag, acc + sign * off, inputs, dtype=torch.float64) for sign in (-1, 1)]
+    sums = magnitudes(dag)
+    of_sums = reference(sums, operands[0], operands[1], inputs, float64=True) if sums else {}
+    return {
+        name: Answers(precise[name], rounded[name], tuple(each[name] for each in shaken), of_sums.get(name))
+        for name in program.outputs
+    }
 
 
-def _evaluate(
-    program: Program, operands: list[torch.Tensor], inputs: Mapping[str, Any], *, float64: bool
-) -> dict[str, torch.Tensor]:
-    found = program.reference(*operands, float64=float64, **inputs)
-    return dict(zip(program.outputs, (found,) if len(program.outputs) == 1 else found, strict=True))
+def _slack(dag: TypedDag, k: int, kernel: bool) -> float:
+    """How far, relatively, sums in another order may be off; what is made of exact ones, by f32's own rounding."""
+    operand = dag.operands[0].dtype
+    if not operand.is_float:
+        return 4 * _EPSILON
+    if operand.bits == 64:
+        return 4 * math.sqrt(k) * _EPSILON_F64
+    narrow = kernel and operand.is_float and operand.bits == 8
+    return 4 * math.sqrt(k) * _EPSILON + (_NARROW if narrow else 0.0)
 
 
 def _random(
     dag: TypedDag, sizes: Mapping[str, int], generator: torch.Generator
 ) -> tuple[list[torch.Tensor], dict[str, Any]]:
     """A and B, and the other inputs by name. What has a default keeps it."""
-
-    def normal(shape: list[int], dtype: DType, scale: float = 1.0) -> torch.Tensor:
-        drawn = torch.randn(shape, generator=generator, device=generator.device) * scale
-        return drawn.to(getattr(torch, dtype.torch))
-
     batch = [sizes["l"]] if sizes["l"] else []
+
+    def operand(value: Operand, scale: float = 1.0) -> torch.Tensor:
+        shape = [*batch, *(sizes[mode] for mode in value.modes)]
+        return random_operand(shape, value.modes, value.dtype, generator, scale=scale)
+
     a, b = dag.operands
-    operands = [
-        normal([*batch, *(sizes[mode] for mode in a.modes)], a.dtype),
-        normal([*batch, *(sizes[mode] for mode in b.modes)], b.dtype, sizes["k"] ** -0.5),
-    ]
+    operands = [operand(a), operand(b, sizes["k"] ** -0.5)]
     inputs: dict[str, Any] = {}
     for value in dag.inputs:
         assert value.dtype is not None
         if value.default is not None:
             continue
-        if value.is_scalar and not value.modes:
+        if value.modes:
+            inputs[value.name] = random_tensor(_shape(value, sizes), value.dtype, generator)
+        elif value.dtype.is_float:
             inputs[value.name] = float(torch.rand((), generator=generator, device=generator.device) + 0.5)
         else:
-            inputs[value.name] = normal(_shape(value, sizes), value.dtype)
+            inputs[value.name] = int(torch.randint(1, _LARGEST, (), generator=generator, device=generator.device))
     return operands, inputs
 
 
 def _shape(value: Input, sizes: Mapping[str, int]) -> list[int]:
     own_batch = value.is_tile and value.batchable and sizes["l"]
-    return [*([sizes["l"]] if own_batch else []), *(sizes[mode] or 1 for mode in value.modes)]
+    return [*([sizes["l"]] if own_batch else []), *((sizes[base(mode)] or 1) // divisor(mode) for mode in value.modes)]
 
 
 def _cut_to_tf32(tensor: torch.Tensor) -> torch.Tensor:

@@ -29,13 +29,16 @@ _TABLE = (
     Code("E0203", "wrong number of arguments"),
     Code("E0204", "unknown or repeated keyword argument"),
     Code("E0205", "an exponent that is not a constant"),
+    Code("E0206", "a function without a derivative"),
     # types and shapes
     Code("E0301", "an unknown index mode or a subscript that repeats one"),
     Code("E0302", "two different subscripts for one name"),
     Code("E0303", "an unknown type"),
     Code("E0304", "a value with modes that its output does not have"),
     Code("E0305", "a type that contradicts the header"),
-    Code("E0306", "a default on something that is not a scalar input"),
+    Code("E0306", "a default that cannot be one"),
+    Code("E0307", "columns of different widths in one value"),
+    Code("E0308", "a type that cannot stand where it does"),
     # the program as a graph
     Code("E0401", "a name assigned twice"),
     Code("E0402", "a definition that depends on itself"),
@@ -46,6 +49,7 @@ _TABLE = (
     Code("E0407", "a name declared twice"),
     Code("E0408", "a declared output that is never assigned"),
     Code("E0409", "an assigned name that nothing reads"),
+    Code("E0410", "a reduction that the kernel reads"),
     # targets
     Code("E0501", "an unknown target or operation"),
     Code("E0502", "the target cannot do this"),
@@ -61,6 +65,13 @@ _TABLE = (
     Code("E0608", "an output buffer that does not fit"),
     Code("E0609", "an output buffer that overlaps an input"),
     Code("E0610", "an argument that requires grad"),
+    # functions of the user's own
+    Code("E0651", "a function's name that is taken"),
+    Code("E0652", "a function's signature that cannot be read"),
+    Code("E0653", "a function's C++ that cannot be used"),
+    Code("E0654", "a function's meaning that cannot be called"),
+    Code("E0655", "a function's derivative that cannot be used"),
+    Code("E0656", "a function registered again with another meaning"),
     # building
     Code("E0701", "no CUDA compiler"),
     Code("E0702", "no CUTLASS headers"),

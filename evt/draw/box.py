@@ -7,16 +7,32 @@ All text that leaves this module is printable: control characters, line ends and
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
 from evt.functions import TABLE, Fact
-from evt.ir import Acc, Apply, Cast, Const, Dag, Load, Store, TypedDag
+from evt.ir import (
+    Acc,
+    Apply,
+    Cast,
+    Const,
+    Dag,
+    Fold,
+    Index,
+    Load,
+    Pick,
+    Random,
+    Reduce,
+    Store,
+    TypedDag,
+)
 from evt.ir.dtype import DType
+from evt.ir.node import written
 
-Kind = Literal["acc", "load", "const", "apply", "cast", "store"]
+Kind = Literal["acc", "load", "const", "apply", "cast", "reduce", "fold", "pick", "index", "random", "store"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +54,11 @@ PALETTE: Mapping[Kind, Colour] = MappingProxyType(
         "const": Colour("#f1f5f9", "#94a3b8"),
         "apply": Colour("#fefce8", "#ca8a04"),
         "cast": Colour("#f3e8ff", "#9333ea"),
+        "reduce": Colour("#ffe4e6", "#e11d48"),
+        "fold": Colour("#fce7f3", "#db2777"),
+        "pick": Colour("#cffafe", "#0891b2"),
+        "index": Colour("#e0e7ff", "#4f46e5"),
+        "random": Colour("#ecfccb", "#65a30d"),
         "store": Colour("#dcfce7", "#16a34a"),
     }
 )
@@ -45,7 +66,7 @@ PALETTE: Mapping[Kind, Colour] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """One node. ``type`` is empty while it is not known; ``ports`` name operands whose order matters."""
+    """One node. ``type`` is empty where there is none yet; ``ports`` name operands whose order matters."""
 
     kind: Kind
     name: str
@@ -61,7 +82,7 @@ class Box:
     @property
     def label(self) -> str:
         """``relu``, ``alpha: f32 = 1``, ``C: f16[m, n]``, ``0.5``: a tensor or a scalar with its type."""
-        if not self.type or self.kind in ("const", "apply", "cast"):
+        if not self.type or self.kind not in ("acc", "load", "store"):
             return self.title
         separator = "" if self.type.startswith("[") else ": "
         declared = f"{self.name}{separator}{self.type}"
@@ -93,14 +114,15 @@ def printable(text: str) -> str:
 
 def _box(dag: Dag, node: int) -> Box:
     inferred = dag.types[node] if isinstance(dag, TypedDag) else None
-    of_value = _type(inferred.dtype, inferred.modes) if inferred else ""
+    # Constants take the type of what they meet.
+    of_value = _type(inferred.dtype, inferred.modes) if inferred and not inferred.constant else ""
     match dag[node]:
         case Acc():
             return Box("acc", "acc", of_value)
         case Load(name):
             source = dag.input[name]
             default = "" if source.default is None else _decimal(source.default)
-            return Box("load", printable(name), _type(source.dtype, source.modes), default)
+            return Box("load", printable(name), _type(source.dtype, source.modes, source.flexible), default)
         case Const() as constant:
             return Box("const", shortest(constant), of_value)
         case Apply(function):
@@ -110,28 +132,43 @@ def _box(dag: Dag, node: int) -> Box:
             return Box("apply", printable(function), of_value, ports=ports)
         case Cast(dtype):
             return Box("cast", f"cast {dtype}", of_value)
+        case Reduce(kind, modes):
+            return Box("reduce", f"{kind}[{', '.join(modes)}]", of_value)
+        case Fold(kind, width):
+            return Box("fold", f"{kind}[n%{width}]", of_value)
+        case Pick(member, distance):
+            name = "odd" if member else "even"
+            return Box("pick", name if distance == 1 else f"{name}, {distance} apart", of_value)
+        case Index(mode):
+            return Box("index", f"iota({mode})", of_value)
+        case Random():
+            return Box("random", "rand", of_value, ports=("seed", "offset"))
         case Store(name):
             output = dag.output[name]
             return Box("store", printable(name), _type(output.dtype, output.modes))
 
 
-def _type(dtype: DType | None, modes: Sequence[str]) -> str:
-    shape = f"[{', '.join(map(printable, modes))}]" if modes else ""
+def _type(dtype: DType | None, modes: Sequence[str], flexible: bool = False) -> str:
+    names = (printable(written(mode)) + "?" * (flexible and mode != "l") for mode in modes)
+    shape = f"[{', '.join(names)}]" if modes else ""
     return f"{dtype or ''}{shape}"
 
 
 def shortest(constant: Const) -> str:
-    """The shortest decimal that reads back as this f32."""
-    if not math.isfinite(constant.value):
-        return str(constant.value)
-    for digits in range(1, 10):
-        candidate = float(f"{constant.value:.{digits}g}")
-        try:
-            if Const.of(candidate) == constant:
-                return _decimal(candidate)
-        except OverflowError:  # rounded up, beyond the largest f32
-            continue
-    raise AssertionError("nine digits tell all f32 apart")
+    """The shortest decimal that reads back as this number: as an f32, where it is one."""
+    value = constant.value
+    if not math.isfinite(value) or _as_f32(value) != value:
+        return _decimal(value)
+    digits = next(digits for digits in range(1, 10) if _as_f32(float(f"{value:.{digits}g}")) == value)
+    return _decimal(float(f"{value:.{digits}g}"))
+
+
+def _as_f32(value: float) -> float:
+    try:
+        rounded: float = struct.unpack("<f", struct.pack("<f", value))[0]
+    except OverflowError:  # beyond the largest f32
+        return math.inf
+    return rounded
 
 
 def _decimal(value: float) -> str:

@@ -13,6 +13,11 @@ _SHAPES: dict[Kind, str] = {
     "const": "ellipse",
     "apply": "box",
     "cast": "hexagon",
+    "reduce": "invtrapezium",
+    "fold": "invtrapezium",
+    "pick": "parallelogram",
+    "index": "box",
+    "random": "octagon",
     "store": "cylinder",
 }
 
@@ -27,7 +32,7 @@ def draw_dot(dag: Dag) -> str:
     ]
     for node, box in enumerate(drawn):
         colour = PALETTE[box.kind]
-        style = "" if box.kind in ("load", "apply") else ", style=filled"
+        style = "" if box.kind in ("load", "index", "apply") else ", style=filled"
         lines.append(
             f"  n{node} [label={_quote(box.label)}, shape={_SHAPES[box.kind]}{style}, "
             f'fillcolor="{colour.fill}", color="{colour.line}"];'
@@ -35,7 +40,7 @@ def draw_dot(dag: Dag) -> str:
     for operand, user, slot in edges(dag):
         port = f" [label={_quote(drawn[user].ports[slot])}]" if drawn[user].ports else ""
         lines.append(f"  n{operand} -> n{user}{port};")
-    lines.append(_rank("source", (node for node, box in enumerate(drawn) if box.kind in ("acc", "load"))))
+    lines.append(_rank("source", (node for node, box in enumerate(drawn) if box.kind in ("acc", "load", "index"))))
     lines.append(_rank("sink", dag.stores.values()))
     return "\n".join([*filter(None, lines), "}"]) + "\n"
 

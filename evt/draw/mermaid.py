@@ -17,6 +17,11 @@ _SHAPES: dict[Kind, tuple[str, str]] = {
     "const": ("((", "))"),
     "apply": ("(", ")"),
     "cast": ("{{", "}}"),
+    "reduce": ("[\\", "/]"),
+    "fold": ("[\\", "/]"),
+    "pick": ("[/", "/]"),
+    "index": ("([", "])"),
+    "random": (">", "]"),
     "store": ("[(", ")]"),
 }
 #: An underscore within a word is safe: Markdown sees emphasis at a word's edges only.

@@ -18,7 +18,8 @@ _CAPTION = 30.0
 _ARROW = 7.0
 _LONGEST = 48  # characters of a label; a tooltip has the rest
 
-_ROUNDING: dict[Kind, float] = {"acc": 3, "load": 15, "const": 15, "apply": 7, "cast": 7, "store": 3}
+_ROUNDED: dict[Kind, float] = {"acc": 3, "store": 3, "load": 15, "const": 15, "index": 15, "random": 15}
+_ROUNDING: dict[Kind, float] = {kind: _ROUNDED.get(kind, 7) for kind in PALETTE}
 
 
 def draw_svg(dag: Dag) -> str:

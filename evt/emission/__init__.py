@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -18,7 +20,7 @@ __all__ = ["emit"]
 def emit(plan: Plan) -> str:
     """Print a plan. The text needs the CUTLASS and CUDA headers only; what it uses of ours is pasted in."""
     template = _environment().get_template(f"gemm_{plan.family}.cu.jinja")
-    headers = [_header(name) for name in plan.headers]
+    headers = [_header(name)[1] for name in _needed(plan.headers)]
     return template.render(plan=plan, nest=_nest(plan), headers=headers, version=__version__)
 
 
@@ -39,6 +41,13 @@ class _Nest:
     kind: str
     unique: tuple[Node, ...]
     visitors: tuple[_Visitor, ...]
+    wrapper: str = ""
+
+    @property
+    def root(self) -> str:
+        """The visitor as the kernel takes it: wrapped where it, not the collective, stores every output."""
+        root = self.visitors[-1].type
+        return f"{self.wrapper}<{root}, ElementAux>" if self.wrapper else root
 
 
 def _nest(plan: Plan) -> _Nest:
@@ -48,7 +57,7 @@ def _nest(plan: Plan) -> _Nest:
         names = tuple(node.name for node in plan.nodes)
         edges = tuple(f"cute::seq<{', '.join(map(str, node.operands))}>" for node in plan.nodes)
         visitor = _Visitor("Graph", names, tuple(own[name] for name in names), edges)
-        return _Nest("topological", unique, (visitor,))
+        return _Nest("topological", unique, (visitor,), plan.wrapper)
     visitors: list[_Visitor] = []
     types: list[str] = []
     arguments: list[str] = []
@@ -65,7 +74,7 @@ def _nest(plan: Plan) -> _Nest:
         else:
             types.append(node.name)
             arguments.append(own[node.name])
-    return _Nest("tree", unique, tuple(visitors))
+    return _Nest("tree", unique, tuple(visitors), plan.wrapper)
 
 
 @cache
@@ -80,11 +89,33 @@ def _environment() -> jinja2.Environment:
     )
     environment.filters["cute_int"] = lambda number: f"cute::Int<{number}>"
     environment.filters["c_string"] = json.dumps
-    environment.filters["declare"] = lambda name, element: f"{element} {name}"
-    environment.filters["element"] = lambda name: f"{name}[i]"
+    environment.filters["declare"] = lambda parameter: f"[[maybe_unused]] {parameter[0]} {parameter[1]}"
+    environment.filters["inside"] = lambda name, template: f"{template}<{name}>" if template else name
+    environment.filters["member_of"] = lambda name, owner: f"{owner}.{name}"
+    environment.filters["template_arguments"] = lambda names: f"<{', '.join(names)}>" if names else ""
     return environment
 
 
+_INCLUDE = re.compile(r'^#include "evt/([\w.]+)"\n', re.MULTILINE)
+
+
+def _needed(names: Sequence[str]) -> list[str]:
+    """Our headers and those that they include, each after what it includes."""
+    order: list[str] = []
+
+    def visit(name: str) -> None:
+        if name not in order:
+            for included in _header(name)[0]:
+                visit(included)
+            order.append(name)
+
+    for name in names:
+        visit(name)
+    return order
+
+
 @cache
-def _header(name: str) -> str:
-    return resources.text("codegen", f"include/evt/{name}").strip()
+def _header(name: str) -> tuple[tuple[str, ...], str]:
+    """The headers of ours that a header includes, and its text without these lines."""
+    text = resources.text("codegen", f"include/evt/{name}")
+    return tuple(_INCLUDE.findall(text)), _INCLUDE.sub("", text).strip()

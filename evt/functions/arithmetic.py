@@ -1,8 +1,11 @@
-"""Arithmetic and the elementary functions. `t` is `torch`, or its mirror `evt.functions.scalar`."""
+"""Arithmetic, roundings, truth values. `t` is `torch`, or its mirror `evt.functions.scalar`.
+
+Derivatives at kinks are those of PyTorch's autograd.
+"""
 
 from __future__ import annotations
 
-from evt.functions.function import Fact, define
+from evt.functions.row import Fact, aten, define
 
 ARITHMETIC = (
     define(
@@ -10,6 +13,9 @@ ARITHMETIC = (
         "The sum `x + y`.",
         lambda t, x, y: x + y,
         Fact.COMMUTATIVE,
+        Fact.INTEGER,
+        derivatives=("1", "1"),
+        targets=("operator.add", *aten("add", "Tensor"), "torch.ops.aten.add.Scalar"),
         cxx="({0} + {1})",
         stock="cutlass::plus",
     ),
@@ -17,6 +23,12 @@ ARITHMETIC = (
         "sub(x, y)",
         "The difference `x - y`.",
         lambda t, x, y: x - y,
+        Fact.INTEGER,
+        derivatives=("1", "-1"),
+        targets=(
+            *("operator.sub", *aten("sub", "Tensor"), "torch.ops.aten.sub.Scalar"),
+            *("torch.subtract", "Tensor.subtract", "torch.rsub(y, x)", "torch.ops.aten.rsub.Scalar(y, x)"),
+        ),
         cxx="({0} - {1})",
         stock="cutlass::minus",
         aliases=("subtract",),
@@ -26,6 +38,12 @@ ARITHMETIC = (
         "The product `x * y`.",
         lambda t, x, y: x * y,
         Fact.COMMUTATIVE,
+        Fact.INTEGER,
+        derivatives=("y", "x"),
+        targets=(
+            *("operator.mul", *aten("mul", "Tensor"), "torch.ops.aten.mul.Scalar"),
+            *("torch.multiply", "Tensor.multiply"),
+        ),
         cxx="({0} * {1})",
         stock="cutlass::multiplies",
         aliases=("multiply",),
@@ -34,7 +52,13 @@ ARITHMETIC = (
         "div(x, y)",
         "The quotient `x / y`, correctly rounded.",
         lambda t, x, y: t.true_divide(x, y),
+        derivatives=("1 / y", "-x / y / y"),
+        targets=(
+            *("operator.truediv", *aten("div", "Tensor"), "torch.ops.aten.div.Scalar"),
+            *("torch.true_divide", "Tensor.true_divide", "torch.divide", "Tensor.divide"),
+        ),
         cxx="({0} / {1})",
+        fast=True,
         stock="cutlass::divides",
         aliases=("divide", "true_divide"),
     ),
@@ -45,6 +69,9 @@ ARITHMETIC = (
         Fact.INVOLUTION,
         Fact.ODD,
         Fact.ZERO_TO_ZERO,
+        Fact.INTEGER,
+        derivatives=("-1",),
+        targets=("operator.neg", *aten("neg"), "torch.negative", "Tensor.negative"),
         cxx="(-({0}))",  # parentheses: a negative literal must not make `--`
         stock="cutlass::negate",
         aliases=("negative",),
@@ -53,12 +80,21 @@ ARITHMETIC = (
         "fma(a, b, c)",
         "The multiply-add `a * b + c`, rounded once.",
         lambda t, a, b, c: a * b + c,
+        Fact.INTEGER,
+        derivatives=("b", "a", "1"),
+        targets=[f"{target}(c, a, b)" for target in aten("addcmul")],
         stock="cutlass::homogeneous_multiply_add",  # `a * b + c`, which nvcc contracts (-fmad=true)
     ),
     define(
         "pow(x, y)",
         "The power `x ** y`.",
         lambda t, x, y: t.pow(x, y),
+        derivatives=("where(y == 0, 0, y * pow(x, y - 1))", "where(x == 0 && y >= 0, 0, pow(x, y) * log(x))"),
+        targets=(
+            *("operator.pow", *aten("pow", "Tensor_Tensor")),
+            *("torch.ops.aten.pow.Tensor_Scalar", "torch.ops.aten.pow.Scalar"),
+        ),
+        fast=True,
         aliases=("power",),
     ),
     define(
@@ -68,6 +104,15 @@ ARITHMETIC = (
         Fact.COMMUTATIVE,
         Fact.ASSOCIATIVE,
         Fact.IDEMPOTENT_BINARY,
+        Fact.INTEGER,
+        derivatives=(
+            "where(x == y, 0.5, where(x > y, 0, 1))",
+            "where(x == y, 0.5, where(x < y, 0, 1))",
+        ),
+        targets=(
+            *(*aten("minimum"), "torch.min", "Tensor.min", "torch.ops.aten.min.other"),
+            *(*aten("clamp_max"), "torch.ops.aten.clamp_max.Tensor"),
+        ),
         stock="cutlass::minimum_with_nan_propagation",
         aliases=("minimum",),
     ),
@@ -78,6 +123,15 @@ ARITHMETIC = (
         Fact.COMMUTATIVE,
         Fact.ASSOCIATIVE,
         Fact.IDEMPOTENT_BINARY,
+        Fact.INTEGER,
+        derivatives=(
+            "where(x == y, 0.5, where(x < y, 0, 1))",
+            "where(x == y, 0.5, where(x > y, 0, 1))",
+        ),
+        targets=(
+            *(*aten("maximum"), "torch.max", "Tensor.max", "torch.ops.aten.max.other"),
+            *(*aten("clamp_min"), "torch.ops.aten.clamp_min.Tensor"),
+        ),
         stock="cutlass::maximum_with_nan_propagation",
         aliases=("maximum",),
     ),
@@ -86,6 +140,13 @@ ARITHMETIC = (
         "`x` limited to a range: `min(max(x, min), max)`.",
         lambda t, x, lower, upper: t.clamp(x, lower, upper),
         Fact.IDEMPOTENT,
+        Fact.INTEGER,
+        derivatives=(
+            "where(x >= min && x <= max, 1, 0)",
+            "where(min < max && x < min, 1, 0)",
+            "where(x > max || max < min, 1, 0)",
+        ),
+        targets=(*aten("clamp"), "torch.ops.aten.clamp.Tensor", "torch.clip", "Tensor.clip"),
         aliases=("clip",),
     ),
     define(
@@ -96,6 +157,9 @@ ARITHMETIC = (
         Fact.EVEN,
         Fact.ZERO_TO_ZERO,
         Fact.NON_NEGATIVE,
+        Fact.INTEGER,
+        derivatives=("sign(x)",),
+        targets=("operator.abs", *aten("abs"), "torch.absolute", "Tensor.absolute"),
         stock="cutlass::absolute_value_op",
         aliases=("absolute",),
     ),
@@ -105,6 +169,9 @@ ARITHMETIC = (
         lambda t, x: t.sign(x),
         Fact.IDEMPOTENT,
         Fact.ZERO_TO_ZERO,
+        Fact.INTEGER,
+        derivatives=("0",),
+        targets=aten("sign"),
     ),
     define(
         "square(x)",
@@ -112,7 +179,9 @@ ARITHMETIC = (
         lambda t, x: x * x,
         Fact.EVEN,
         Fact.ZERO_TO_ZERO,
-        Fact.NON_NEGATIVE,
+        Fact.INTEGER,  # and so not NON_NEGATIVE: it wraps
+        derivatives=("2 * x",),
+        targets=aten("square"),
         stock="cutlass::square",
     ),
     define(
@@ -120,11 +189,17 @@ ARITHMETIC = (
         "The square root of `x`, correctly rounded.",
         lambda t, x: t.sqrt(x),
         Fact.ZERO_TO_ZERO,
+        derivatives=("0.5 / sqrt(x)",),
+        targets=aten("sqrt"),
+        fast=True,
     ),
     define(
         "rsqrt(x)",
         "The reciprocal square root `1 / sqrt(x)`.",
         lambda t, x: t.rsqrt(x),
+        derivatives=("-0.5 * rsqrt(x) ** 3",),
+        targets=aten("rsqrt"),
+        fast=True,
         stock="cutlass::inverse_square_root",
     ),
     define(
@@ -132,39 +207,59 @@ ARITHMETIC = (
         "The reciprocal `1 / x`, correctly rounded.",
         lambda t, x: t.reciprocal(x),
         Fact.ODD,
+        derivatives=("-square(rcp(x))",),
+        targets=aten("reciprocal"),
+        fast=True,
         stock=None,  # cutlass::reciprocal_approximate is rcp.approx
         aliases=("reciprocal",),
     ),
+    define(
+        "lerp(a, b, weight)",
+        "The value between `a` and `b`: `a + weight * (b - a)`.",
+        lambda t, a, b, weight: t.lerp(a, b, weight),
+        derivatives=("1 - weight", "weight", "b - a"),
+        targets=(*aten("lerp", "Tensor"), "torch.ops.aten.lerp.Scalar"),
+    ),
+    define(
+        "copysign(x, y)",
+        "The size of `x` with the sign of `y`: `|x|` or `-|x|`.",
+        lambda t, x, y: t.copysign(x, y),
+        derivatives=("copysign(1, y) * sign(x)", "0"),
+        targets=(*aten("copysign", "Tensor"), "torch.ops.aten.copysign.Scalar"),
+    ),
+    define(
+        "heaviside(x, values)",
+        "The step: 0 where `x < 0` or `x` is NaN, 1 where `x > 0`, and `values` where `x == 0`.",
+        lambda t, x, values: t.where(x == 0.0, values, t.sign(t.relu(x))),
+        derivatives=("0", "where(x == 0, 1, 0)"),
+        targets=aten("heaviside"),
+    ),
+    define(
+        "fmod(x, y)",
+        "The remainder of `x / y` with the sign of `x`: `x - trunc(x / y) * y`, exact.",
+        lambda t, x, y: t.fmod(x, y),
+        derivatives=("1", "-trunc(x / y)"),
+        targets=(*aten("fmod", "Tensor"), "torch.ops.aten.fmod.Scalar"),
+    ),
+    define(
+        "remainder(x, y)",
+        "The remainder of `x / y` with the sign of `y`: `x - floor(x / y) * y`.",
+        lambda t, x, y: t.remainder(x, y),
+        derivatives=("1", "-floor(x / y)"),
+        targets=("operator.mod", *aten("remainder", "Tensor"), "torch.ops.aten.remainder.Scalar"),
+    ),
 )
 
-ELEMENTARY = (
-    define(
-        "exp(x)",
-        "The exponential `e ** x`.",
-        lambda t, x: t.exp(x),
-        Fact.NON_NEGATIVE,
-        stock="cutlass::fast_exp_op",  # in spite of its name: expf
-    ),
-    define("exp2(x)", "The power of two `2 ** x`.", lambda t, x: t.exp2(x), Fact.NON_NEGATIVE),
-    define("expm1(x)", "`exp(x) - 1`, exact near 0.", lambda t, x: t.expm1(x), Fact.ZERO_TO_ZERO),
-    define("log(x)", "The natural logarithm of `x`.", lambda t, x: t.log(x), aliases=("ln",)),
-    define("log1p(x)", "`log(1 + x)`, exact near 0.", lambda t, x: t.log1p(x), Fact.ZERO_TO_ZERO),
-    define("log2(x)", "The logarithm of `x` to the base 2.", lambda t, x: t.log2(x)),
-    define("sin(x)", "The sine of `x` radians.", lambda t, x: t.sin(x), Fact.ODD, Fact.ZERO_TO_ZERO),
-    define("cos(x)", "The cosine of `x` radians.", lambda t, x: t.cos(x), Fact.EVEN),
-    define(
-        "erf(x)",
-        "The error function, `2 / sqrt(pi)` times the integral of `exp(-s * s)` from 0 to `x`.",
-        lambda t, x: t.erf(x),
-        Fact.ODD,
-        Fact.ZERO_TO_ZERO,
-    ),
+ROUNDING = (
     define(
         "floor(x)",
         "The largest whole number not above `x`.",
         lambda t, x: t.floor(x),
         Fact.IDEMPOTENT,
         Fact.ZERO_TO_ZERO,
+        Fact.INTEGER,
+        derivatives=("0",),
+        targets=aten("floor"),
     ),
     define(
         "ceil(x)",
@@ -172,6 +267,9 @@ ELEMENTARY = (
         lambda t, x: t.ceil(x),
         Fact.IDEMPOTENT,
         Fact.ZERO_TO_ZERO,
+        Fact.INTEGER,
+        derivatives=("0",),
+        targets=aten("ceil"),
     ),
     define(
         "round(x)",
@@ -180,5 +278,29 @@ ELEMENTARY = (
         Fact.IDEMPOTENT,
         Fact.ODD,
         Fact.ZERO_TO_ZERO,
+        Fact.INTEGER,
+        derivatives=("0",),
+        targets=aten("round"),
+    ),
+    define(
+        "trunc(x)",
+        "The whole number of `x`, towards zero.",
+        lambda t, x: t.trunc(x),
+        Fact.IDEMPOTENT,
+        Fact.ODD,
+        Fact.ZERO_TO_ZERO,
+        Fact.INTEGER,
+        derivatives=("0",),
+        targets=(*aten("trunc"), "torch.fix", "Tensor.fix"),
+        aliases=("fix",),
+    ),
+    define(
+        "frac(x)",
+        "The part behind the point: `x - trunc(x)`.",
+        lambda t, x: t.frac(x),
+        Fact.IDEMPOTENT,
+        Fact.ZERO_TO_ZERO,
+        derivatives=("1",),
+        targets=aten("frac"),
     ),
 )

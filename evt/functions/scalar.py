@@ -27,6 +27,12 @@ def _total(function: Unary, pole: float = math.nan) -> Unary:
     return total
 
 
+def _odd(function: Unary, pole: float = math.nan) -> Unary:
+    """An odd `function`, infinite where it overflows and at its pole, and NaN elsewhere outside its domain."""
+    positive = _total(lambda x: math.inf if x == pole else function(x))
+    return lambda x: math.copysign(positive(math.fabs(x)), x)
+
+
 def _whole(function: Callable[[float], int]) -> Unary:
     """`function`, but in floats: infinities, NaN and the sign of zero stay."""
     return lambda x: math.copysign(function(x), x) if math.isfinite(x) else x
@@ -42,20 +48,49 @@ expm1 = _total(math.expm1)
 log = _total(math.log, pole=0.0)
 log1p = _total(math.log1p, pole=-1.0)
 log2 = _total(math.log2, pole=0.0)
+log10 = _total(math.log10, pole=0.0)
 sqrt = _total(math.sqrt)
 sin = _total(math.sin)
 cos = _total(math.cos)
+tan = _total(math.tan)
+asin = _total(math.asin)
+acos = _total(math.acos)
+atan = math.atan
+atan2 = math.atan2
+sinh = _odd(math.sinh)
+cosh = _total(math.cosh)
 tanh = math.tanh
+asinh = math.asinh
+acosh = _total(math.acosh)
+atanh = _odd(math.atanh, pole=1.0)
 erf = math.erf
 erfc = math.erfc
 abs = math.fabs
 floor = _whole(math.floor)
 ceil = _whole(math.ceil)
 round = _whole(builtins.round)
+trunc = _whole(math.trunc)
+hypot = math.hypot
+copysign = math.copysign
+isnan = math.isnan
+isinf = math.isinf
+isfinite = math.isfinite
 
 
 def where(condition: bool, x: float, y: float) -> float:
     return x if condition else y
+
+
+def logical_and(x: float, y: float) -> bool:
+    return bool(x) and bool(y)
+
+
+def logical_or(x: float, y: float) -> bool:
+    return bool(x) or bool(y)
+
+
+def logical_not(x: float) -> bool:
+    return not x
 
 
 def maximum(x: float, y: float) -> float:
@@ -81,6 +116,23 @@ def sign(x: float) -> float:
     return float((x > 0.0) - (x < 0.0))
 
 
+def frac(x: float) -> float:
+    return x - trunc(x)
+
+
+def fmod(x: float, y: float) -> float:
+    try:
+        return math.fmod(x, y)
+    except ValueError:
+        return math.nan
+
+
+def remainder(x: float, y: float) -> float:
+    """The remainder with the sign of `y`; a zero has that of `x`."""
+    rest = fmod(x, y)
+    return rest + y if rest and (rest < 0.0) != (y < 0.0) else rest
+
+
 def true_divide(x: float, y: float) -> float:
     return x / y if y else x * math.copysign(math.inf, y)
 
@@ -95,6 +147,26 @@ def rsqrt(x: float) -> float:
 
 def sigmoid(x: float) -> float:
     return 1.0 / (1.0 + exp(-x))
+
+
+def logit(x: float) -> float:
+    return log(true_divide(x, 1.0 - x))
+
+
+def logaddexp(x: float, y: float) -> float:
+    return x if x == y and math.isinf(x) else maximum(x, y) + log1p(exp(-abs(x - y)))
+
+
+def xlogy(x: float, y: float) -> float:
+    return math.nan if y != y else x * log(y) if x else 0.0
+
+
+def sinc(x: float) -> float:
+    return sin(math.pi * x) / (math.pi * x) if x else 1.0
+
+
+def lerp(a: float, b: float, weight: float) -> float:
+    return a + weight * (b - a) if abs(weight) < 0.5 else b - (b - a) * (1.0 - weight)
 
 
 def pow(x: float, y: float) -> float:

@@ -3,7 +3,24 @@
 from evt.ir.dag import Builder, Dag, TypedDag
 from evt.ir.infer import infer
 from evt.ir.lower import lower
-from evt.ir.node import Acc, Apply, Cast, Const, Input, Load, Node, Operand, Output, Store, ValueType
+from evt.ir.node import (
+    Acc,
+    Apply,
+    Cast,
+    Const,
+    Fold,
+    Index,
+    Input,
+    Load,
+    Node,
+    Operand,
+    Output,
+    Pick,
+    Random,
+    Reduce,
+    Store,
+    ValueType,
+)
 from evt.ir.text import format_dag, parse_dag
 from evt.ir.verify import verify
 
@@ -14,11 +31,16 @@ __all__ = [
     "Cast",
     "Const",
     "Dag",
+    "Fold",
+    "Index",
     "Input",
     "Load",
     "Node",
     "Operand",
     "Output",
+    "Pick",
+    "Random",
+    "Reduce",
     "Store",
     "TypedDag",
     "ValueType",

@@ -26,6 +26,17 @@ class DType:
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def compute(self) -> DType:
+        """The type that arithmetic on elements of this type is done in: f32, f64, i32 or b1."""
+        if self.kind is Kind.FLOAT:
+            return BY_NAME["f64" if self.bits == 64 else "f32"]
+        return BY_NAME["i32" if self.kind is Kind.INTEGER else "b1"]
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind is Kind.FLOAT
+
 
 _TYPES = (
     DType("f64", 64, Kind.FLOAT, "double", "float64", ("float64", "double", "fp64")),
@@ -42,14 +53,22 @@ _TYPES = (
 )
 
 BY_NAME: dict[str, DType] = {name: dtype for dtype in _TYPES for name in (dtype.name, *dtype.aliases)}
-F16, BF16, F32, TF32 = (BY_NAME[name] for name in ("f16", "bf16", "f32", "tf32"))
+F64, F32, TF32, F16, BF16, E4M3, E5M2, I32, I8, U8, B1 = _TYPES
+#: Types that tensors may be stored in; tf32 is f32 in memory.
+STORAGE = (F64, F32, F16, BF16, E4M3, E5M2, I32, I8, U8, B1)
+#: Types that scalars may have.
+SCALARS = (F64, F32, F16, BF16, I32)
+#: Types that the operands A and B may have.
+OPERANDS = (F16, BF16, F32, TF32, F64, E4M3, E5M2, I8, U8)
+#: Operands of two types that the tensor cores multiply.
+MIXED_OPERANDS = (frozenset({F32, TF32}), frozenset({E4M3, E5M2}), frozenset({I8, U8}))
 
-#: Types that tensors may be stored in today; the others of the language are parsed and refused (E0901).
-STORAGE = (F16, BF16, F32)
-#: Types that the operands A and B may have today.
-OPERANDS = (F16, BF16, F32, TF32)
+
+def accumulator(operand: DType) -> DType:
+    """The type that products of operands are summed in: f64 of f64, i32 of integers, else f32."""
+    return operand.compute
 
 
 def from_torch_name(name: str) -> DType | None:
-    """The type stored as a torch dtype (``"float16"``), or None. ``tf32`` is stored as f32."""
+    """The type stored as a torch dtype (``"float16"``), or None. ``tf32`` is stored as f32, ``b1`` in uint8."""
     return next((dtype for dtype in _TYPES if dtype.torch == name), None)

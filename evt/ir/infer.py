@@ -1,134 +1,302 @@
 """Types: ``infer(dag, operands) -> TypedDag``.
 
-Undeclared types follow the contract: D takes the type of A, tensors the type of D, scalars f32.
-A value varies over the union of its operands' modes, which is how a bias meets a matrix.
-Arithmetic is done in f32, so every computed value is f32; a cast's value has the cast's type.
+Undeclared types follow the contract: D takes the type of A (bf16 for 8-bit operands), tensors the type of D, outputs
+of reductions their compute type, scalars f32 (f64 beside an f64 accumulator).
+
+A value varies over the union of its operands' modes, which is how a bias meets a matrix. Arithmetic is done in f32,
+in i32 where every operand is an integer, in f64 where one is f64; a comparison gives b1. Constants take the type of
+what they meet. A cast's value has the cast's type.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from evt.diagnostics import Diagnostic
 from evt.errors import ProgramError
+from evt.functions import TABLE, Fact
 from evt.ir.dag import Dag, TypedDag
-from evt.ir.dtype import F32, OPERANDS, STORAGE, TF32, DType
-from evt.ir.node import MODES, Acc, Apply, Cast, Const, Input, Load, Node, Operand, Output, Store, ValueType
+from evt.ir.dtype import B1, BF16, F32, F64, I32, MIXED_OPERANDS, OPERANDS, SCALARS, STORAGE, TF32, DType, accumulator
+from evt.ir.node import (
+    MODES,
+    Acc,
+    Apply,
+    Cast,
+    Const,
+    Fold,
+    Index,
+    Input,
+    Load,
+    Node,
+    Operand,
+    Output,
+    Pick,
+    Random,
+    Reduce,
+    Store,
+    ValueType,
+    base,
+    written,
+)
 
 
 def infer(dag: Dag, operands: Sequence[Operand] = ()) -> TypedDag:
     """Give every value a type.
 
     ``operands`` are A and B as the call or the command line has them; a program with a header needs none.
-    Raises ProgramError: E0304 (a value varies over a mode that its output lacks), E0901 (a type or an output
-    of the language that no kernel takes yet).
+    Raises ProgramError: E0304 (a value varies over a mode that its output lacks), E0307 (columns of different widths
+    in one value), E0308 (a type that cannot stand where it does), E0410 (a reduction that is read in the kernel).
     """
     operands = tuple(operands) or dag.operands
     if len(operands) != 2:
         raise ValueError("the types of A and B are needed: the program has no header")
-    diagnostics: list[Diagnostic] = []
-
-    def report(code: str, message: str, value: Input | Output, label: str = "", hint: str = "") -> None:
-        diagnostics.append(
-            Diagnostic(code, message, value.span, label, help=hint, source=dag.source if value.span else None)
-        )
-
-    first, second = operands[0].dtype, operands[1].dtype
-    diagnostics.extend(
-        _unsupported(f"operand `{operand.name}`", operand.dtype, OPERANDS)
-        for operand in operands
-        if operand.dtype not in OPERANDS
-    )
-    if first != second and not {first, second} <= {F32, TF32}:
-        diagnostics.append(
-            Diagnostic(
-                "E0901",
-                f"`{operands[0].name}` is {first} and `{operands[1].name}` is {second}: "
-                "operands of different types are not supported yet",
-                help="convert one of them before the product",
-            )
-        )
-    default_output = F32 if first == TF32 else first
-    declared = next((value.dtype for value in dag.outputs if value.name == "D"), None)
-    primary = declared or default_output
-    outputs = [replace(value, dtype=value.dtype or primary) for value in dag.outputs]
-    inputs = [replace(value, dtype=value.dtype or (F32 if value.is_scalar else primary)) for value in dag.inputs]
-    interface: list[Input | Output] = [*inputs, *outputs]
-    for value in interface:
-        assert value.dtype is not None
-        if value.dtype not in STORAGE:
-            kind = "input" if isinstance(value, Input) else "output"
-            unsupported = _unsupported(f"{kind} `{value.name}`", value.dtype, STORAGE)
-            report(unsupported.code, unsupported.message, value, hint=unsupported.help)
-        elif isinstance(value, Input) and value.is_scalar and value.dtype != F32:
-            report("E0901", f"scalar `{value.name}` is {value.dtype}; scalars are f32 for now", value)
+    diagnostics = [*_check_operands(operands)]
     if diagnostics:
         raise ProgramError(diagnostics)
-
-    resolved = replace(dag, operands=operands, inputs=tuple(inputs), outputs=tuple(outputs))
+    primary = _primary(dag, operands[0].dtype)
+    scalar = F64 if accumulator(operands[0].dtype) == F64 else F32
+    inputs = tuple(
+        replace(value, dtype=value.dtype or (scalar if value.is_scalar else primary)) for value in dag.inputs
+    )
+    values = replace(dag, operands=operands, inputs=inputs)
     types: list[ValueType] = []
     for node in range(len(dag)):
-        op = dag[node]
-        types.append(value_type(resolved, op, [types[operand] for operand in dag.arguments(node)]))
-        if isinstance(op, Store):
-            output = resolved.output[op.name]
-            varies = types[dag.arguments(node)[0]].modes
-            subscript = ", ".join(output.modes)
-            missing = [mode for mode in varies if mode not in output.modes]
-            if output.batchable and "l" in missing:
-                missing.remove("l")
-            if missing:
-                report(
-                    "E0304",
-                    f"`{op.name}` is [{subscript}] but its value varies over [{', '.join(varies)}]",
-                    output,
-                    f"has no mode `{missing[0]}`",
-                    f"write `{op.name}[{', '.join(varies)}]`",
-                )
-            elif not {"m", "n"} <= set(output.modes):
-                message = f"the output `{op.name}` of [{subscript}] is not supported yet"
-                report("E0901", message, output, "planned, not built", "outputs have the modes m and n")
+        arguments = dag.arguments(node)
+        diagnostics.extend(_check_value(dag, node, types))
+        types.append(value_type(values, dag[node], [types[operand] for operand in arguments]))
+    outputs = tuple(
+        replace(output, dtype=output.dtype or _output_type(dag, types, dag.stores[output.name], primary))
+        for output in dag.outputs
+    )
+    diagnostics.extend(_check_interface(dag, inputs, outputs))
+    for output in outputs:
+        diagnostics.extend(_check_output(dag, output, types[dag.arguments(dag.stores[output.name])[0]]))
     if diagnostics:
         raise ProgramError(diagnostics)
-    return TypedDag(
-        resolved.operation,
-        resolved.operands,
-        resolved.inputs,
-        resolved.outputs,
-        dag.graph,
-        dag.source,
-        tuple(types),
-    )
+    return TypedDag(dag.operation, operands, inputs, outputs, dag.graph, dag.source, tuple(types))
 
 
 def value_type(dag: Dag, op: Node, operands: Sequence[ValueType]) -> ValueType:
-    """The type of one node; ``dag`` gives the inputs' and outputs' types, which must be resolved."""
+    """The type of one node; ``dag`` gives the operands' and inputs' types, which must be resolved."""
+    modes = value_modes(dag.input, op, [value.modes for value in operands])
     match op:
         case Acc():
-            return ValueType(F32, ("m", "n"))
+            return ValueType(accumulator(dag.operands[0].dtype), modes)
         case Const():
-            return ValueType(F32, ())
+            return ValueType(I32 if op.is_integer else F32, modes, True)
         case Load(name):
             dtype = dag.input[name].dtype
             assert dtype is not None
-            return ValueType(dtype, canonical(dag.input[name].modes))
-        case Apply():
-            return ValueType(F32, canonical(mode for value in operands for mode in value.modes))
+            return ValueType(dtype, modes)
+        case Apply(function):
+            constant = all(value.constant for value in operands)
+            predicate = TABLE[function].result == "predicate"
+            return ValueType(B1 if predicate else domain(dag, function, operands), modes, constant)
         case Cast(dtype):
-            return ValueType(dtype, operands[0].modes)
-        case Store(name):
-            dtype = dag.output[name].dtype
-            assert dtype is not None
-            return ValueType(dtype, operands[0].modes)
+            return ValueType(dtype, modes)
+        case Reduce() | Fold():
+            return ValueType(reduced_type(operands[0]), modes)
+        case Pick() | Store():
+            return replace(operands[0], modes=modes)
+        case Index():
+            return ValueType(I32, modes)
+        case Random():
+            return ValueType(F32, modes)
+
+
+def value_modes(inputs: Mapping[str, Input], op: Node, operands: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """The modes over which one node varies, of its operands'."""
+
+    def columns(name: str) -> tuple[str, ...]:
+        return tuple(name if mode == "n" else mode for mode in operands[0])
+
+    match op:
+        case Acc():
+            return ("m", "n")
+        case Load(name):
+            return canonical(inputs[name].modes)
+        case Reduce(_, modes):
+            return tuple(mode for mode in operands[0] if mode not in modes)
+        case Fold(_, width):
+            return columns(f"n/{width}")
+        case Pick(_, block):
+            return columns(f"n/2@{block}")
+        case Index(mode):
+            return (mode,)
+        case Random():
+            return MODES
+        case _:
+            return canonical(mode for modes in operands for mode in modes)
+
+
+def domain(dag: Dag, function: str, operands: Sequence[ValueType]) -> DType:
+    """The type that an application computes in: what its operands are converted to, conditions apart."""
+    row = TABLE[function]
+    if row.source:
+        return F32  # a user's C++
+    values = [value for slot, value in enumerate(operands) if slot not in row.conditions]
+    varying = [value.dtype.compute for value in values if not value.constant]
+    if F64 in varying or (not varying and accumulator(dag.operands[0].dtype) == F64):
+        return F64
+    integers = all(value.dtype.compute in (I32, B1) for value in values)
+    if varying and integers and Fact.INTEGER in row.facts:
+        return I32
+    return B1 if not values else F32
+
+
+def reduced_type(value: ValueType) -> DType:
+    """The type that a value is reduced in: f32, f64 or i32."""
+    compute = value.dtype.compute
+    if value.constant:
+        return F32
+    return I32 if compute == B1 else compute
 
 
 def canonical(modes: Iterable[str]) -> tuple[str, ...]:
-    """Modes without repeats, in the order of MODES."""
-    present = set(modes)
-    return tuple(mode for mode in MODES if mode in present)
+    """Modes without repeats, in the order of MODES: a whole one rather than divided, a half with its distance."""
+    present = list(dict.fromkeys(modes))
+    found: list[str] = []
+    for mode in MODES:
+        same = [each for each in present if base(each) == mode]
+        if same:
+            found.append(mode if mode in same else max(same, key=lambda each: "@" in each))
+    return tuple(found)
 
 
-def _unsupported(what: str, dtype: DType, allowed: Sequence[DType]) -> Diagnostic:
-    names = ", ".join(str(each) for each in allowed)
-    return Diagnostic("E0901", f"{what} is {dtype}, which is not supported yet", help=f"use one of: {names}")
+def shown(modes: Iterable[str]) -> str:
+    """Modes as a program writes them."""
+    return ", ".join(map(written, modes))
+
+
+def _primary(dag: Dag, operand: DType) -> DType:
+    """The type of D, which undeclared tensors take too."""
+    declared = next((value.dtype for value in dag.outputs if value.name == "D"), None)
+    if declared is not None:
+        return declared
+    if operand.bits == 8:
+        return BF16
+    return F32 if operand == TF32 else operand
+
+
+def _output_type(dag: Dag, types: Sequence[ValueType], store: int, primary: DType) -> DType:
+    """The type of an undeclared output."""
+    value = dag.arguments(store)[0]
+    return types[value].dtype.compute if isinstance(dag[value], Reduce) else primary
+
+
+def _check_operands(operands: Sequence[Operand]) -> Iterable[Diagnostic]:
+    for operand in operands:
+        if operand.dtype not in OPERANDS:
+            allowed = ", ".join(map(str, OPERANDS))
+            message = f"operand `{operand.name}` is {operand.dtype}, which tensor cores do not multiply"
+            yield Diagnostic("E0308", message, help=f"use one of: {allowed}")
+    first, second = operands[0].dtype, operands[1].dtype
+    if first != second and frozenset({first, second}) not in MIXED_OPERANDS:
+        message = (
+            f"`{operands[0].name}` is {first} and `{operands[1].name}` is {second}: "
+            "these two are not multiplied with each other"
+        )
+        yield Diagnostic("E0308", message, help="convert one of them; e4m3 with e5m2 and i8 with u8 may meet")
+
+
+def _check_interface(dag: Dag, inputs: Sequence[Input], outputs: Sequence[Output]) -> Iterable[Diagnostic]:
+    values: tuple[Input | Output, ...] = (*inputs, *outputs)
+    for value in values:
+        assert value.dtype is not None
+        scalar = isinstance(value, Input) and value.is_scalar
+        allowed = SCALARS if scalar else STORAGE
+        kind = "scalar" if scalar else "input" if isinstance(value, Input) else "output"
+        source = dag.source if value.span else None
+        if value.dtype not in allowed:
+            help_text = f"use one of: {', '.join(map(str, allowed))}"
+            if value.dtype == TF32:
+                help_text = "a tf32 tensor is f32 in memory: declare it f32"
+            message = f"{kind} `{value.name}` is {value.dtype}, which is not a type of {kind}s"
+            yield Diagnostic("E0308", message, value.span, "", help=help_text, source=source)
+        elif value.dtype == B1 and not _is_mask(value):
+            message = f"`{value.name}` is b1 of [{shown(value.modes)}]: bits are packed along the columns of a matrix"
+            yield Diagnostic("E0308", message, value.span, "", help="b1 tensors are [m, n] or [l, m, n]", source=source)
+
+
+def _is_mask(value: Input | Output) -> bool:
+    return value.modes in (("m", "n"), ("l", "m", "n"))
+
+
+def _check_value(dag: Dag, node: int, types: Sequence[ValueType]) -> Iterable[Diagnostic]:
+    """What must not meet: widths of columns, and a reduction with anything but a store."""
+    op, arguments = dag[node], dag.arguments(node)
+    if not isinstance(op, Store) and any(isinstance(dag[operand], Reduce) for operand in arguments):
+        yield Diagnostic(
+            "E0410",
+            "a reduction is complete only when the kernel ends, and this program reads one",
+            help="store it (`D = ...; s = sum[n](D)`) and use it in the next kernel; move factors into the reduction",
+            source=dag.source,
+        )
+    widths = {mode for operand in arguments for mode in types[operand].modes if base(mode) == "n"}
+    if any("@" in mode for mode in widths):
+        widths.discard("n/2")  # a tensor of half as many columns fits pairs of any distance
+    halves = {mode for mode in widths if written(mode) == "n/2"}
+    if len(widths) > 1 and (halves or len(widths - {"n"}) > 1):
+        yield Diagnostic(
+            "E0307",
+            f"values of different widths meet: {', '.join(f'[{written(mode)}]' for mode in sorted(widths))}",
+            help="take even(x) and odd(x) of every full-width value, with the same distance",
+            source=dag.source,
+        )
+    if isinstance(op, Reduce | Fold | Pick) and widths - {"n"}:
+        what = "reduced" if isinstance(op, Reduce | Fold) else "paired"
+        yield Diagnostic(
+            "E0307",
+            f"a value of [{shown(types[arguments[0]].modes)}] is not {what} again",
+            help="reduce or pair the full-width value",
+            source=dag.source,
+        )
+
+
+def _check_output(dag: Dag, output: Output, value: ValueType) -> Iterable[Diagnostic]:
+    source = dag.source if output.span else None
+    store = dag.stores[output.name]
+    reduced = isinstance(dag[dag.arguments(store)[0]], Reduce)
+    modes = set(map(written, output.modes))
+    missing = [mode for mode in map(written, value.modes) if mode not in modes]
+    if output.batchable and "l" in missing:
+        missing.remove("l")
+    have = f"`{output.name}` is [{shown(output.modes)}]"
+    if missing:
+        yield Diagnostic(
+            "E0304",
+            f"{have} but its value varies over [{shown(value.modes)}]",
+            output.span,
+            f"has no mode `{missing[0]}`",
+            help=f"write `{output.name}[{shown(value.modes)}]`"
+            + ("" if reduced else ", or reduce it: `sum[n](x)`, `max[m, n](x)`"),
+            source=source,
+        )
+    elif reduced and modes - {"l"} != set(value.modes) - {"l"}:
+        yield Diagnostic(
+            "E0304",
+            f"{have} but the reduction gives [{shown(value.modes)}]",
+            output.span,
+            "not the modes that are left",
+            help=f"write `{output.name}[{shown(value.modes)}]`",
+            source=source,
+        )
+    elif not reduced and {base(mode) for mode in modes} < {"m", "n"}:
+        yield Diagnostic(
+            "E0304",
+            f"{have}, but its value is not a reduction",
+            output.span,
+            "has no rows or no columns",
+            help="outputs have the modes m and n; `sum[n](x)` reduces over n",
+            source=source,
+        )
+    elif any("/" in mode for mode in modes) and modes - set(map(written, value.modes)) - {"l", "m"}:
+        yield Diagnostic(
+            "E0304",
+            f"{have} but its value varies over [{shown(value.modes)}]",
+            output.span,
+            "other columns",
+            help=f"write `{output.name}[{shown(value.modes)}]`",
+            source=source,
+        )

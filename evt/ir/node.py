@@ -2,16 +2,26 @@
 
 ::
 
-    Node = Acc                the accumulator, [m, n] of each batch
-         | Load(name)         an input, as stored; its facts are in Dag.inputs
-         | Const(bits)        an f32 constant
-         | Apply(function)    a function of evt.functions.TABLE, operands in slots 0, 1, ...
-         | Cast(dtype)        a rounding point: the operand rounded to dtype (to nearest even)
-         | Store(name)        an output; its facts are in Dag.outputs
+    Node = Acc                  the accumulator, [m, n] of each batch
+         | Load(name)           an input, as stored; its facts are in Dag.inputs
+         | Const(bits)          a constant, rounded to the type of the operation that reads it
+         | Apply(function)      a function of evt.functions.TABLE, operands in slots 0, 1, ...
+         | Cast(dtype)          a rounding point: the operand rounded to dtype (to nearest even, saturating)
+         | Reduce(kind, modes)  sum, max or min over modes: complete when the kernel ends, so only stored
+         | Fold(kind, width)    sum, max or min over each aligned block of columns: known within the kernel
+         | Pick(member, block)  of each pair of columns the first (0) or the second (1): half as many columns
+         | Index(mode)          the element's coordinate, i32
+         | Random()             Philox numbers in [0, 1) for a seed and an offset (two scalars)
+         | Store(name)          an output; its facts are in Dag.outputs
+
+Modes are ``l`` (batch), ``m`` (rows) and ``n`` (columns). A value of half as many columns has the mode ``n/2@1``,
+``n/2@32`` where the pairs lie 32 columns apart; a tensor of so many columns ``n/2``, which fits either. A value for
+each block of 32 columns has ``n/32``.
 """
 
 from __future__ import annotations
 
+import math
 import struct
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -35,19 +45,24 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Const:
-    """An f32 constant, kept as its bits so that -0.0 and 0.0 stay apart."""
+    """A constant, kept as the bits of its double so that -0.0 and 0.0 stay apart."""
 
     bits: int
 
     @staticmethod
     def of(value: float) -> Const:
-        """The constant nearest to ``value``. Raises OverflowError when that is beyond f32."""
-        return Const(struct.unpack("<I", struct.pack("<f", value))[0])
+        return Const(struct.unpack("<Q", struct.pack("<d", value))[0])
 
     @property
     def value(self) -> float:
-        number: float = struct.unpack("<f", struct.pack("<I", self.bits))[0]
+        number: float = struct.unpack("<d", struct.pack("<Q", self.bits))[0]
         return number
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether it is an i32 among integers; -0.0 is not."""
+        value = self.value
+        return value.is_integer() and abs(value) < 2**31 and not (value == 0 and math.copysign(1, value) < 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,20 +75,74 @@ class Cast:
     dtype: DType
 
 
+#: Kinds of reductions.
+REDUCTIONS = ("sum", "max", "min")
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    kind: str
+    modes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    kind: str
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """Columns 2j and 2j + 1 are a pair where ``block`` is 1, else c and c + block for c of an even block."""
+
+    member: int
+    block: int
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    mode: str
+
+
+@dataclass(frozen=True, slots=True)
+class Random:
+    pass
+
+
 @dataclass(frozen=True, slots=True)
 class Store:
     name: str
 
 
-Node: TypeAlias = Acc | Load | Const | Apply | Cast | Store
+Node: TypeAlias = Acc | Load | Const | Apply | Cast | Reduce | Fold | Pick | Index | Random | Store
+
+
+def base(mode: str) -> str:
+    """The mode that a divided mode divides: ``n`` of ``n/2``."""
+    return mode.partition("/")[0]
+
+
+def divisor(mode: str) -> int:
+    """How many elements of its base mode one of this mode stands for."""
+    number = mode.partition("/")[2].partition("@")[0]
+    return int(number) if number else 1
+
+
+def written(mode: str) -> str:
+    """The mode as a program writes it, without the distance of the pairs."""
+    return mode.partition("@")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class ValueType:
-    """The type a value has and the modes it varies over, in the order of :data:`MODES`."""
+    """The type a value has and the modes it varies over, in the order of :data:`MODES`.
+
+    ``constant``: it depends on constants only, which take the type of what they meet.
+    """
 
     dtype: DType
     modes: tuple[str, ...]
+    constant: bool = False
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(self.modes)}]"
@@ -94,7 +163,8 @@ class Input:
 
     ``modes`` are in the order of the tensor's shape. ``dtype`` None means undeclared: it follows D's.
     ``batchable``: no subscript was written, so that a batched call may give it with a leading batch mode.
-    ``default`` makes a scalar optional.
+    ``default`` makes it optional: the value of a scalar, or of every element of a tensor, that a call leaves out.
+    ``flexible``: ``[m?]``, a vector or a single value, decided at call time.
     """
 
     name: str
@@ -102,16 +172,17 @@ class Input:
     modes: tuple[str, ...]
     default: float | None = None
     batchable: bool = False
+    flexible: bool = False
     span: Span | None = field(default=None, compare=False)
 
     @property
     def is_scalar(self) -> bool:
-        return not set(self.modes) & {"m", "n"}
+        return not set(map(base, self.modes)) & {"m", "n"}
 
     @property
     def is_tile(self) -> bool:
-        """Whether it has an element for each element of D's rows and columns."""
-        return {"m", "n"} <= set(self.modes)
+        """Whether it has rows and columns."""
+        return {"m", "n"} <= set(map(base, self.modes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,3 +194,8 @@ class Output:
     modes: tuple[str, ...]
     batchable: bool = True
     span: Span | None = field(default=None, compare=False)
+
+    @property
+    def is_tile(self) -> bool:
+        """Whether it has rows and columns."""
+        return {"m", "n"} <= set(map(base, self.modes))

@@ -23,7 +23,23 @@ from collections.abc import Sequence
 from evt.ir.dag import Builder, Dag, TypedDag
 from evt.ir.dtype import BY_NAME, DType
 from evt.ir.infer import infer
-from evt.ir.node import Acc, Apply, Cast, Const, Input, Load, Node, Operand, Output, Store
+from evt.ir.node import (
+    Acc,
+    Apply,
+    Cast,
+    Const,
+    Fold,
+    Index,
+    Input,
+    Load,
+    Node,
+    Operand,
+    Output,
+    Pick,
+    Random,
+    Reduce,
+    Store,
+)
 
 
 def format_dag(dag: Dag) -> str:
@@ -31,7 +47,7 @@ def format_dag(dag: Dag) -> str:
     operands = ", ".join(f"{o.name}: {o.dtype}{_modes(o.modes)}" for o in dag.operands)
     lines = [f"{dag.operation}({operands})"]
     lines += [
-        f"in {i.name}: {i.dtype or 'auto'}{_modes(i.modes, i.batchable)}"
+        f"in {i.name}: {i.dtype or 'auto'}{_modes(i.modes, i.batchable, i.flexible)}"
         + (f" = {i.default.hex()}" if i.default is not None else "")
         for i in dag.inputs
     ]
@@ -56,13 +72,23 @@ def format_node(op: Node) -> str:
             return function
         case Cast(dtype):
             return f"cast {dtype}"
+        case Reduce(kind, modes):
+            return f"reduce {kind}[{','.join(modes)}]"
+        case Fold(kind, width):
+            return f"fold {kind}[{width}]"
+        case Pick(member, block):
+            return f"pick {member}[{block}]"
+        case Index(mode):
+            return f"index {mode}"
+        case Random():
+            return "random"
         case Store(name):
             return f"store {name}"
 
 
 _HEADER = re.compile(r"(\w+)\((.*)\)")
 _TENSOR = re.compile(r"(\w+): (\w+)\[([^\]]*)\](?: = (\S+))?")
-_NODE = re.compile(r"%(\d+) = (\w+)(?: ([^%:\s]+))?((?: %\d+)*)(?: : .*)?")
+_NODE = re.compile(r"%(\d+) = (\w+)(?: ((?!%)[^:\s]+))?((?: %\d+)*)(?: : .*)?")
 
 
 def parse_dag(text: str) -> Dag:
@@ -83,7 +109,9 @@ def parse_dag(text: str) -> Dag:
         if line.startswith("in "):
             name, dtype, modes, batchable, default = _tensor(line[3:])
             value = None if default is None else float.fromhex(default)
-            inputs.append(Input(name, _dtype(dtype), modes, value, batchable))
+            flexible = any(mode.endswith("?") for mode in modes)
+            modes = tuple(mode.removesuffix("?") for mode in modes)
+            inputs.append(Input(name, _dtype(dtype), modes, value, batchable, flexible))
         elif line.startswith("out "):
             name, dtype, modes, batchable, _ = _tensor(line[4:])
             outputs.append(Output(name, _dtype(dtype), modes, batchable))
@@ -110,13 +138,22 @@ def _node(word: str, attribute: str | None) -> Node:
             return Cast(_known(name))
         case "store", str(name):
             return Store(name)
+        case "index", str(mode):
+            return Index(mode)
+        case "random", None:
+            return Random()
+        case "reduce" | "fold" | "pick", str(attribute) if match := re.fullmatch(r"(\w+)\[([\w,]*)\]", attribute):
+            if word == "reduce":
+                return Reduce(match[1], tuple(match[2].split(",")))
+            return Fold(match[1], int(match[2])) if word == "fold" else Pick(int(match[1]), int(match[2]))
         case function, None:
             return Apply(function)
     raise ValueError(f"not a node: {word} {attribute}")
 
 
-def _modes(modes: Sequence[str], batchable: bool = False) -> str:
-    return f"[{', '.join([*['...'] * batchable, *modes])}]"
+def _modes(modes: Sequence[str], batchable: bool = False, flexible: bool = False) -> str:
+    names = [mode + "?" * (flexible and mode != "l") for mode in modes]
+    return f"[{', '.join([*['...'] * batchable, *names])}]"
 
 
 def _tensor(text: str) -> tuple[str, str, tuple[str, ...], bool, str | None]:

@@ -7,7 +7,7 @@ from evt.errors import InternalError
 from evt.functions import TABLE
 from evt.ir.dag import Dag, TypedDag
 from evt.ir.infer import value_type
-from evt.ir.node import Acc, Apply, Cast, Const, Load, Store
+from evt.ir.node import REDUCTIONS, Acc, Apply, Cast, Const, Fold, Index, Load, Pick, Random, Reduce, Store
 
 
 def verify(dag: Dag) -> None:
@@ -23,15 +23,20 @@ def verify(dag: Dag) -> None:
         _require(dag, (op, operands) not in seen, node, "two nodes are equal")
         seen.add((op, operands))
         match op:
-            case Acc() | Const():
+            case Acc() | Const() | Index():
                 arity = 0
+            case Random():
+                arity = 2
             case Load(name):
                 arity = 0
                 _require(dag, name in dag.input, node, f"`{name}` is not an input")
             case Apply(function):
                 _require(dag, function in TABLE, node, f"`{function}` is not in the function table")
                 arity = len(TABLE[function].parameters)
-            case Cast() | Store():
+            case Reduce(kind) | Fold(kind):
+                _require(dag, kind in REDUCTIONS, node, f"`{kind}` is not a reduction")
+                arity = 1
+            case Cast() | Store() | Pick():
                 arity = 1
         _require(dag, len(operands) == arity, node, f"it has {len(operands)} operands and needs {arity}")
         slots = sorted(slot for _, _, slot in dag.graph.in_edges(node, keys=True))
@@ -42,6 +47,10 @@ def verify(dag: Dag) -> None:
             node,
             "it reads a store",
         )
+        if not isinstance(op, Store):
+            _require(
+                dag, not any(isinstance(dag[operand], Reduce) for operand in operands), node, "it reads a reduction"
+            )
         if isinstance(op, Store):
             _require(dag, op.name in dag.output, node, f"`{op.name}` is not an output")
             _require(dag, not dag.users[node], node, "a store has users")

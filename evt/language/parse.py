@@ -49,7 +49,7 @@ class _Builder:
         return statement
 
     def mode(self, meta: Any, items: list[Any]) -> syntax.Mode:
-        return syntax.Mode(str(items[0]), _span(meta).end > items[0].end_pos, _span(meta))
+        return syntax.Mode("".join(items), _span(meta).end > items[-1].end_pos, _span(meta))
 
     def subscript(self, meta: Any, items: list[Any]) -> syntax.Subscript:
         return syntax.Subscript(tuple(items), _span(meta))

@@ -24,7 +24,7 @@ class Identifier:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mode:
-    """One index of a subscript; ``optional`` is the ``?`` of ``[m?]``."""
+    """One index of a subscript, ``n``, ``n/2`` or ``n%32``; ``optional`` is the ``?`` of ``[m?]``."""
 
     name: str
     optional: bool
@@ -163,9 +163,15 @@ class Tree:
     source: Source
 
 
+#: Functions whose argument is a mode, not a value: ``iota(m)``.
+OF_A_MODE = frozenset({"iota"})
+
+
 def children(node: Expression) -> tuple[Expression, ...]:
-    """The direct subexpressions, in the order they are written."""
+    """The direct subexpressions that are values, in the order they are written."""
     match node:
+        case Call(function=function) if function.text in OF_A_MODE:
+            return ()
         case Unary(operand=operand):
             return (operand,)
         case Binary(left=left, right=right):

@@ -1,6 +1,7 @@
-"""Optimiser: typed graph to typed graph, exact rules only.
+"""Optimiser: typed graph to typed graph.
 
-Equal subexpressions are already one node (:class:`evt.ir.Builder` merges them). The order of the passes:
+Equal subexpressions are already one node (:class:`evt.ir.Builder` merges them). Rules are exact, to the bit in every
+type, apart from multiply-adds and recognised activations, which round less; ``relaxed`` adds the algebra of reals.
 """
 
 from __future__ import annotations
@@ -8,32 +9,79 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from evt.ir import TypedDag, verify
+from evt.optimise.casts import casts
 from evt.optimise.contract import contract
 from evt.optimise.fold import fold
+from evt.optimise.integers import integers
+from evt.optimise.logic import logic
+from evt.optimise.place_casts import place_casts
 from evt.optimise.recognise import recognise
+from evt.optimise.relax import relax
+from evt.optimise.round_as_eager import round_as_eager
 from evt.optimise.simplify import simplify
 
 Pass = Callable[[TypedDag], TypedDag]
 
-PIPELINE: tuple[Pass, ...] = (
+#: What gives the same bits. The order of the passes:
+EXACT: tuple[Pass, ...] = (
     fold,  # constants first: the rules below look for literal 0, 1, 2
-    simplify,  # exact algebra, one canonical form
+    casts,  # then roundings that are none: they hide operations from each other
+    integers,  # the ring of i32, where more holds than in floats
+    logic,  # conditions, and choices that they decide
+    simplify,  # exact algebra of floats, one canonical form
+)
+PIPELINE: tuple[Pass, ...] = (
+    *EXACT,
     recognise,  # activations written out by hand, found in that form
     simplify,  # what recognition exposed, e.g. relu(relu(x))
-    contract,  # last: multiply-add hides the products that the rules above look for
+    contract,  # late: multiply-add hides the products that the rules above look for
+    place_casts,  # what stores imply; nothing above would look through it
+)
+#: For numerics="match_eager": what neither adds nor takes away a rounding.
+ROUNDING_KEPT: tuple[Pass, ...] = (*EXACT, place_casts)
+#: With ``relaxed``.
+RELAXED: tuple[Pass, ...] = (
+    *EXACT,
+    recognise,  # before the arrangement that it looks for changes
+    relax,  # the algebra of reals
+    simplify,  # what it exposed: constants to fold, one canonical form
+    relax,  # and what that exposed, e.g. scales that are now one factor
+    simplify,
+    contract,
+    place_casts,
 )
 
 
-def optimise(dag: TypedDag, passes: Iterable[Pass] = PIPELINE, *, check: bool = False) -> TypedDag:
+def optimise(
+    dag: TypedDag, passes: Iterable[Pass] | None = None, *, relaxed: bool = False, check: bool = False
+) -> TypedDag:
     """Run the passes in order. ``check`` verifies the graph after each; every pass also removes dead nodes.
 
-    Results are the same as the input's up to the rounding that multiply-add contraction saves.
+    Without ``relaxed`` results are the same as the input's up to the roundings that multiply-adds and recognised
+    activations save.
     """
-    for each in passes:
+    for each in passes or (RELAXED if relaxed else PIPELINE):
         dag = each(dag)
         if check:
             verify(dag)
     return dag
 
 
-__all__ = ["PIPELINE", "Pass", "contract", "fold", "optimise", "recognise", "simplify"]
+__all__ = [
+    "EXACT",
+    "PIPELINE",
+    "RELAXED",
+    "ROUNDING_KEPT",
+    "Pass",
+    "casts",
+    "contract",
+    "fold",
+    "integers",
+    "logic",
+    "optimise",
+    "place_casts",
+    "recognise",
+    "relax",
+    "round_as_eager",
+    "simplify",
+]

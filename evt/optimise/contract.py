@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from evt.ir.dag import Builder, TypedDag
+from evt.ir.dtype import F32, F64
+from evt.ir.infer import domain
 from evt.ir.node import Acc, Apply
 from evt.optimise.rewrite import retype
 
@@ -18,17 +20,21 @@ def contract(dag: TypedDag) -> TypedDag:
         has_acc[node] = dag[node] == Acc() or any(has_acc[operand] for operand in dag.arguments(node))
 
     def is_product(node: int) -> bool:
-        return dag[node] == Apply("mul") and len(dag.users[node]) == 1
+        floats = dag.types[node].dtype in (F32, F64)
+        return dag[node] == Apply("mul") and len(dag.users[node]) == 1 and floats
 
     builder, renamed = Builder(), list[int]()
     for node in range(len(dag)):
         operands = dag.arguments(node)
         products = [operand for operand in operands if is_product(operand)]
+        products = [operand for operand in products if dag.types[operand].dtype == dag.types[node].dtype]
         if dag[node] == Apply("add") and operands[0] != operands[1] and products:
             product = min(products, key=lambda operand: (has_acc[operand], -operand))
             addend = operands[1] if operands[0] == product else operands[0]
-            a, b = dag.arguments(product)
-            renamed.append(builder.add(Apply("fma"), renamed[a], renamed[b], renamed[addend]))
-        else:
-            renamed.append(builder.add(dag[node], *(renamed[operand] for operand in operands)))
+            factors = dag.arguments(product)
+            types = [dag.types[operand] for operand in (*factors, addend)]
+            if domain(dag, "fma", types) == dag.types[node].dtype:  # not where it would be computed in i32
+                renamed.append(builder.add(Apply("fma"), *(renamed[operand] for operand in (*factors, addend))))
+                continue
+        renamed.append(builder.add(dag[node], *(renamed[operand] for operand in operands)))
     return retype(dag, builder)

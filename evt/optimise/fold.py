@@ -1,29 +1,81 @@
-"""Constant folding, in the compute type."""
+"""Constant folding, in the type that the kernel computes in."""
 
 from __future__ import annotations
 
 import math
 
 from evt.functions import TABLE
-from evt.ir.dag import Builder, TypedDag
-from evt.ir.node import Apply, Const, Node
-from evt.optimise.rewrite import rewrite
+from evt.ir.dag import TypedDag
+from evt.ir.dtype import B1, F32, F64, I32, DType
+from evt.ir.node import Apply, Cast, Const, Node
+from evt.optimise.rewrite import TypedBuilder, rewrite
+from evt.optimise.rounding import is_exact, round_constant
 
 
 def fold(dag: TypedDag) -> TypedDag:
-    """``f(constants) -> constant``, each step rounded to f32 as the kernel would."""
-    return rewrite(dag, fold_constants)
+    """``f(constants) -> constant``, each step rounded as the kernel would; constants are rounded first."""
+    return rewrite(dag, round_constants, fold_constants, fold_casts, unmark)
 
 
-def fold_constants(builder: Builder, op: Node, operands: tuple[int, ...]) -> int | None:
-    """``mul(2, 3) -> 6``. Results that are not finite stay as they are written."""
+def round_constants(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
+    """``0.1 -> f32(0.1)``, in a program that computes in f32, so that equal constants are one node."""
+    dag = builder.dag
+    wide = F64 in {value.dtype for value in dag.types} or F64 in {output.dtype for output in dag.outputs}
+    if wide or not isinstance(op, Const) or op.is_integer:
+        return None
+    rounded = round_constant(F32, op.value)
+    return builder.number(rounded) if rounded != op.value and math.isfinite(rounded) else None
+
+
+def fold_constants(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
+    """``mul(2, 3) -> 6``. Results that are not finite, or that wrap, stay as they are written."""
     if not isinstance(op, Apply):
         return None
-    values = [constant.value for constant in map(builder.__getitem__, operands) if isinstance(constant, Const)]
+    values = [value for operand in operands if (value := builder.constant(operand)) is not None]
     if len(values) != len(operands):
         return None
+    row, dtype = TABLE[op.function], builder.domain(op.function, operands)
     try:
-        result = Const.of(TABLE[op.function].fold(*values))
+        if dtype != B1:
+            conditions = row.conditions
+            values = [v if slot in conditions else round_constant(dtype, v) for slot, v in enumerate(values)]
+        result = row.fold(*values)
     except (ArithmeticError, ValueError):  # 1/0, log(-1), overflow
         return None
-    return builder.add(result) if math.isfinite(result.value) else None
+    if row.result == "predicate":
+        return builder.number(result)
+    if dtype == I32:
+        return builder.literal(result, dtype) if is_exact(I32, result + 0.0) else None
+    result = round_constant(dtype, result)
+    return builder.literal(result, dtype) if math.isfinite(result) else None
+
+
+def fold_casts(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
+    """``f16(0.1) -> 0.0999755859375``; ``i8(2.5) -> i32(2)``, a constant that stays an integer."""
+    if not isinstance(op, Cast) or (value := builder.constant(operands[0])) is None:
+        return None
+    have = builder.types[operands[0]].dtype
+    if have == F32 and op.dtype != F64:
+        value = round_constant(F32, value)
+    result = round_constant(op.dtype, value) if math.isfinite(value) else value
+    if not math.isfinite(result):
+        return None
+    return builder.number(result) if op.dtype == B1 else builder.literal(result, op.dtype.compute)
+
+
+def unmark(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
+    """``x + f32(3) -> x + 3``: a constant takes the type of what it meets."""
+    if not isinstance(op, Apply):
+        return None
+    for slot, operand in enumerate(operands):
+        value = builder.constant(operand)
+        if value is None or isinstance(builder[operand], Const):
+            continue
+        plain = (*operands[:slot], builder.number(value), *operands[slot + 1 :])
+        if _dtype(builder, op, plain) == _dtype(builder, op, operands):
+            return builder.add(op, *plain)
+    return None
+
+
+def _dtype(builder: TypedBuilder, op: Apply, operands: tuple[int, ...]) -> DType:
+    return builder.domain(op.function, operands)

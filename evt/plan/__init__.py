@@ -2,6 +2,7 @@
 
 from evt.plan.choice import choose_route, configs, default_configs, find_config, natural_signature
 from evt.plan.config import Config
+from evt.plan.options import Options
 from evt.plan.plan import ABI, Field, Plan
 from evt.plan.planner import plan
 from evt.plan.rules import ROUTES, Problem, Route, Rule
@@ -15,6 +16,7 @@ __all__ = [
     "Config",
     "Field",
     "Layout",
+    "Options",
     "Plan",
     "Problem",
     "Route",

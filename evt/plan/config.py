@@ -7,7 +7,7 @@ from typing import Literal
 
 from evt.ir.dtype import DType
 
-Schedule = Literal["pingpong", "cooperative", "multistage"]
+Schedule = Literal["pingpong", "cooperative", "one_sm", "two_sm", "multistage"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,31 @@ class Config:
         return f"cutlass::epilogue::TmaWarpSpecialized{suffix}"
 
 
+@dataclass(frozen=True, slots=True)
+class ConfigSm100(Config):
+    """A configuration of sm100: with ``two_sm``, a pair of thread blocks multiplies a tile of twice the rows."""
+
+    @property
+    def _multiprocessors(self) -> int:
+        return 2 if self.schedule == "two_sm" else 1
+
+    @property
+    def mma_tile(self) -> tuple[int, int, int]:
+        """The tile of the multiplication, in elements."""
+        m, n, k = self.tile
+        return self._multiprocessors * m, n, k
+
+    @property
+    def kernel_schedule(self) -> str:
+        """The main loop's schedule tag."""
+        return f"cutlass::gemm::KernelTmaWarpSpecialized{self._multiprocessors}SmSm100"
+
+    @property
+    def epilogue_schedule(self) -> str:
+        """The epilogue's schedule tag."""
+        return f"cutlass::epilogue::TmaWarpSpecialized{self._multiprocessors}Sm"
+
+
 def _pingpong(m: int, n: int, k: int, cluster: tuple[int, int, int], stages_d: int, reuse: bool = False) -> Config:
     return Config((m, n, k), "pingpong", cluster, (64, 64), stages_c=2, stages_d=stages_d, reuse_c=reuse)
 
@@ -60,12 +85,22 @@ def _cooperative(m: int, n: int, k: int, cluster: tuple[int, int, int]) -> Confi
 
 
 def configs_3x(operand: DType) -> tuple[Config, ...]:
-    """The sm90 configurations for 16- or 32-bit operands; a kernel is built in the first :data:`DEFAULTS_3X`.
+    """The sm90 configurations for an operand type; a kernel is built in the first :data:`DEFAULTS`.
 
     Measured on an H200 (bf16, linear combination with residual): two pingpong kernels, whose epilogue runs behind
     the other consumer's main loop, beat every cooperative one, also where the product itself is largest.
+    Products of 8-bit floats are summed in two sets of accumulators, which leaves registers for 96 elements of the
+    tile per thread: nothing spills, and the general configuration is the one with the larger tile.
     """
     k = 1024 // operand.bits
+    if operand.is_float and operand.bits == 8:
+        return (
+            _cooperative(128, 128, k, (1, 1, 1)),
+            _pingpong(64, 128, k, (1, 1, 1), stages_d=1, reuse=True),
+            _pingpong(64, 192, k, (1, 1, 1), stages_d=1, reuse=True),
+            _cooperative(128, 128, k, (1, 2, 1)),
+            _cooperative(128, 192, k, (1, 1, 1)),
+        )
     return (
         _pingpong(128, 128, k, (1, 2, 1), stages_d=1, reuse=True),
         _pingpong(192, 128, k, (1, 2, 1), stages_d=2),
@@ -77,8 +112,29 @@ def configs_3x(operand: DType) -> tuple[Config, ...]:
     )
 
 
-#: How many of configs_3x are built for a light epilogue, to choose from by the problem's size.
-DEFAULTS_3X = 2
+def configs_sm100(operand: DType, columns: int) -> tuple[Config, ...]:
+    """The configurations of sm100 and sm103; the epilogue visits at least ``columns`` columns at a time.
+
+    Nothing is measured yet: the general one comes first.
+    """
+    k = 1024 // operand.bits
+    narrow = columns <= 32
+
+    def config(schedule: Schedule, n: int, cluster: tuple[int, int, int]) -> Config:
+        epilogue_tile = (128, 32 if narrow else 64)
+        stages_c, stages_d = (4, 2) if narrow else (2, 1)
+        return ConfigSm100((128, n, k), schedule, cluster, epilogue_tile, stages_c, stages_d, reuse_c=True)
+
+    return config("one_sm", 128, (1, 1, 1)), config("two_sm", 128, (2, 1, 1)), config("two_sm", 256, (2, 1, 1))
+
+
+def configs_sm120(operand: DType) -> tuple[Config, ...]:
+    """The configurations of sm120: of those that fit its shared memory with stages enough, the one without spills."""
+    return (Config((128, 128, 512 // operand.bits), "cooperative", (1, 1, 1), (64, 32), 2, 1, reuse_c=True),)
+
+
+#: How many configurations of a family are built for a light epilogue, to choose from by the problem's size.
+DEFAULTS = {"3x": 2}
 
 
 def best_config(configs: tuple[Config, ...], m: int, n: int, l: int, multiprocessors: int) -> int:  # noqa: E741
@@ -107,10 +163,15 @@ def config_2x(operand: DType, alignment: int) -> Config:
 
     Accesses of at least 4 bytes go through cp.async in four stages. Narrower ones go through registers in two,
     with a smaller tile so that nothing spills. (f32 always has four: CUTLASS's two-stage f32 main loop
-    multiplies in f16.)
+    multiplies in f16.) 8-bit floats are summed twice over and need half the accumulators per warp.
     """
     if alignment * operand.bits < 32:
         return Config((64, 64, 32), "multistage", warp=(32, 32, 32), instruction=(16, 8, 16), stages=2)
     k = 512 // operand.bits
-    instruction = (16, 8, 16) if operand.bits == 16 else (16, 8, 8)
+    if operand.bits == 64:
+        return Config((64, 64, 16), "multistage", warp=(32, 32, 16), instruction=(8, 8, 4), stages=4)
+    instruction = (16, 8, 256 // operand.bits)
+    if operand.bits == 8:
+        warp = (64, 32, k) if operand.is_float else (64, 64, k)
+        return Config((128, 128, k), "multistage", warp=warp, instruction=instruction, stages=3)
     return Config((128, 128, k), "multistage", warp=(64, 64, k), instruction=instruction, stages=4)

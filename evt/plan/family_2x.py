@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from evt.plan.family import Planner
+from evt.ir import Input
+from evt.ir.dtype import I32, accumulator
+from evt.plan.family import Planner, own_headers
+from evt.plan.functor import scalar_type
 from evt.plan.plan import Node, Plan, Tensor
 from evt.plan.signature import Layout
-from evt.plan.visitors import Graph, Visitor, build_visitors
+from evt.plan.visitors import Graph, Visitor, build_visitors, has_fixed_columns, is_collective, is_reduced
 
 
 class Planner2x(Planner):
@@ -15,27 +18,62 @@ class Planner2x(Planner):
 
     def plan(self) -> Plan:
         # Visitors store along rows only, so a column-major D is computed as the transposed problem D' = B' A'.
-        self.transposed = self.signature["D"].contiguous == "m"
+        tiled = is_collective(self.dag.output["D"]) and not is_reduced(self.dag, "D")
+        self.transposed = tiled and self.signature["D"].contiguous == "m" and not has_fixed_columns(self.dag)
         operands = self.operands()
         graph = build_visitors(self.dag, source=None, implicit_store=None, rows=self.rows, fused=self.fused)
         nodes = self.nodes(graph)
         nothing = Tensor("void", "cutlass::layout::RowMajor", 1)
-        destination = Tensor(self.element("D"), "cutlass::layout::RowMajor", self.access())
+        # Cuts the tiles only: visitors store in any type. CUTLASS has no thread map that stages i32 for narrower ones.
+        epilogue_element = self.element("D") if tiled else "cutlass::half_t"
+        if accumulator(self.dag.operands[0].dtype) == I32:
+            epilogue_element = "int32_t"
+        elif tiled and self.problem.tensor_bytes("D") == 1:
+            epilogue_element = "float"
+        destination = Tensor(epilogue_element, "cutlass::layout::RowMajor", self.access())
         m, n, k = self.config.tile
         shared = self.config.stages * (m + n) * k * self.problem.operand_bytes
-        return self.finish(operands, nothing, destination, graph, nodes, shared, self.access())
+        return self.finish(operands, nothing, destination, graph, nodes, epilogue_element, shared, self.access())
 
     def access(self) -> int:
         """Elements per access of the epilogue: what every row-contiguous tensor's alignment allows."""
-        width = 16 // self.problem.tensor_bytes("D")
+        width = min(8, 16 // self.problem.tensor_bytes("D")) if is_collective(self.dag.output["D"]) else 8
         for name, layout in self.signature.tensors:
-            if layout.contiguous == self.columns:
+            value = self.dag.input.get(name) or self.dag.output[name]
+            if layout.contiguous == self.columns and is_collective(value):
                 size = self.problem.tensor_bytes(name)
                 while width > 1 and min(16, width * size) > layout.alignment * size:
                     width //= 2
                 if name == "D":
                     width = min(width, layout.alignment)
         return width
+
+    def own(self, name: str, template: str, *parameters: str, arguments: tuple[tuple[str, str], ...] = ()) -> Node:
+        functor = f"evt::threadblock::{template}"
+        return Node("own", name, functor=functor, parameters=("ThreadMap", *parameters), arguments=arguments)
+
+    def flexible(self, kind: str, value: Input) -> Node:
+        name, element = self.names[value.name], self.element(value.name)
+        number, pointer = self.scalar_arguments(value, element)
+        mode = self.columns if kind == "row" else self.rows
+        stride = self.add_field(f"stride_{mode}_of_{name}", "size", value.name, mode)
+        arguments = (("ptr", pointer), ("value", number), ("stride", stride), ("stride_l", self.batch_stride(value)))
+        return self.own(name, f"VectorOrScalar{'Row' if kind == 'row' else 'Col'}", element, arguments=arguments)
+
+    def vector(self, kind: str, value: Input) -> Node:
+        if kind == "column":
+            return super().vector(kind, value)
+        # The stock node reads whole accesses: beyond the end of a vector, and none that is not aligned.
+        name, element = self.names[value.name], self.element(value.name)
+        pointer = self.add_field(name, "pointer", value.name, "pointer")
+        typed = f"static_cast<{element} const*>({pointer})"
+        arguments = (("ptr", typed), ("stride", "1"), ("stride_l", self.batch_stride(value)))
+        return self.own(name, "VectorOrScalarRow", element, arguments=arguments)
+
+    def batch_stride(self, value: Input) -> str:
+        if "l" not in value.modes:
+            return "0"
+        return self.add_field(f"stride_l_of_{self.names[value.name]}", "size", value.name, "l")
 
     def tile_kind(self, kind: str, name: str, layout: Layout) -> str:
         return kind if layout.contiguous == self.columns else f"{kind}_strided"
@@ -47,7 +85,18 @@ class Planner2x(Planner):
         return "dScalar", stride.replace("arguments.", "(int)arguments.")
 
     def compute_output(self, visitor: Visitor, graph: Graph) -> str:
-        return "float"
+        return scalar_type(self.dag, visitor.value)
+
+    def part_count(self, node: str) -> str:
+        return f"{node}::parts(arguments.{self.rows}, arguments.{self.columns})"
+
+    def arch_tag(self) -> str:
+        eight_bit_floats = self.dag.operands[0].dtype.is_float and self.problem.operand_bytes == 1
+        return f"cutlass::arch::Sm{89 if eight_bit_floats else 80}"
+
+    def math_operator(self) -> str:
+        integers = not self.dag.operands[0].dtype.is_float
+        return f"cutlass::arch::OpMultiplyAdd{'Saturate' if integers else ''}"  # the one that CUTLASS has for i8
 
     def headers(self, nodes: tuple[Node, ...]) -> list[str]:
-        return ["visitor_strided.hpp"] if any(node.kind.endswith("_strided") for node in nodes) else []
+        return own_headers("2x", nodes)

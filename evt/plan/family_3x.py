@@ -1,14 +1,16 @@
-"""Planning for CUTLASS 3.x on sm90: TMA, WGMMA, a persistent warp-specialised kernel."""
+"""Planning for CUTLASS 3.x: TMA, a warp-specialised kernel; on sm90 WGMMA, and persistent."""
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from evt.ir import Input
-from evt.plan.family import Planner
+from evt.plan.family import Planner, own_headers
+from evt.plan.functor import scalar_type
 from evt.plan.plan import Node, Plan, Tensor
 from evt.plan.signature import Layout
-from evt.plan.visitors import Graph, Visitor, build_visitors
+from evt.plan.target import Family
+from evt.plan.visitors import Graph, Visitor, build_visitors, is_collective, is_reduced
 
 #: Fewest main-loop stages that a kernel with auxiliary tensors in shared memory keeps.
 _MIN_STAGES = 3
@@ -16,29 +18,43 @@ _MIN_STAGES = 3
 _BARRIERS = 2048
 
 
+#: Our nodes that know the tiles in which the kernel visits its output.
+_OF_TILES = frozenset({"RowReduction", "ColReduction", "ScalarReduction"})
+
+
 class Planner3x(Planner):
-    family: ClassVar[Literal["2x", "3x"]] = "3x"
+    family: ClassVar[Family] = "3x"
 
     def plan(self) -> Plan:
-        # WGMMA takes 32-bit operands K-major only. CUTLASS transposes one of them on the way, and for a K-major A
-        # with an N-major B it does so by swapping A and B under an epilogue that is not told: computed as
-        # D' = B' A' the pair needs no swap.
-        signature = self.signature
-        wide = self.problem.operand_bytes == 4
-        self.transposed = wide and (signature.a.contiguous, signature.b.contiguous) == ("k", "n")
+        self.transposed = self.is_transposed()
         a, b = self.operands()
-        source_name = self.choose_source()
-        graph = build_visitors(self.dag, source=source_name, implicit_store="D", rows=self.rows, fused=self.fused)
-        source = Tensor("void", "cutlass::layout::RowMajor", 8)
+        self.stored = is_collective(self.dag.output["D"]) and not is_reduced(self.dag, "D")
+        implicit = "D" if self.stored else None
+        source_name = self.choose_source() if self.stored else None
+        graph = build_visitors(self.dag, source=source_name, implicit_store=implicit, rows=self.rows, fused=self.fused)
+        source = destination = Tensor("void", "cutlass::layout::RowMajor", 8)
         if source_name is not None:
             source = self.collective_tensor(source_name, "C", "const*")
-        destination = self.collective_tensor("D", "D", "*")
+        epilogue_element = "cutlass::half_t"  # cuts the tiles of an epilogue whose D is stored by a visitor
+        if self.stored:
+            destination = self.collective_tensor("D", "D", "*")
+            epilogue_element = destination.element
         self.budget = self.auxiliary_budget(source_name, graph)
         nodes = self.nodes(graph)
         self.add_field("swizzle", "size", "", "swizzle")
         self.add_field("raster", "size", "", "raster")
         used = self.problem.target.shared_memory - self.budget
-        return self.finish((a, b), source, destination, graph, nodes, used, 0)
+        return self.finish((a, b), source, destination, graph, nodes, epilogue_element, used, 0)
+
+    def is_transposed(self) -> bool:
+        """Whether D' = B' A' is computed.
+
+        WGMMA takes 32-bit operands K-major only. CUTLASS transposes one of them on the way, and for a K-major A
+        with an N-major B it does so by swapping A and B under an epilogue that is not told: the transposed problem
+        needs no swap.
+        """
+        layouts = self.signature.a.contiguous, self.signature.b.contiguous
+        return self.problem.operand_bytes == 4 and layouts == ("k", "n")
 
     def choose_source(self) -> str | None:
         """The tile input that the collective loads as C: the cheapest path, as it shares shared memory with D.
@@ -51,7 +67,7 @@ class Planner3x(Planner):
         candidates = [
             value
             for value in self.dag.inputs
-            if value.is_tile
+            if is_collective(value)
             and self.signature[value.name].batch == "strided"
             and self.is_tma(value.name, self.signature[value.name])
         ]
@@ -95,7 +111,8 @@ class Planner3x(Planner):
         """Bytes that are left for auxiliary tiles."""
         config = self.config
         used = _BARRIERS + self.mainloop_stage() * _MIN_STAGES
-        stored = config.stages_d * self.subtile_bytes("D")
+        m, n = config.epilogue_tile
+        stored = config.stages_d * (self.subtile_bytes("D") if self.stored else 2 * m * n)
         loaded = config.stages_c * self.subtile_bytes(source) if source else 0
         shares = config.reuse_c and source and self.problem.tensor_bytes(source) == self.problem.tensor_bytes("D")
         used += max(stored, loaded) if shares else stored + loaded
@@ -112,6 +129,24 @@ class Planner3x(Planner):
         self.budget -= needed
         return kind
 
+    def own(self, name: str, template: str, *parameters: str, arguments: tuple[tuple[str, str], ...] = ()) -> Node:
+        if template in _OF_TILES:
+            parameters = (*parameters, "TileShape", "EpilogueTile")
+        return Node("own", name, functor=f"evt::fusion::{template}", parameters=parameters, arguments=arguments)
+
+    def flexible(self, kind: str, value: Input) -> Node:
+        name, element = self.names[value.name], self.element(value.name)
+        number, pointer = self.scalar_arguments(value, element)
+        mode = self.columns if kind == "row" else self.rows
+        varies = self.add_field(f"stride_{mode}_of_{name}", "size", value.name, mode)
+        types, values = ["cute::_0", "bool"], ["cute::_0{}", f"{varies} != 0"]
+        if kind == "column":
+            types, values = types[::-1], values[::-1]
+        stride_type, stride = self.with_batch(value.name, "l" in value.modes, types, values)
+        member = "row" if kind == "row" else "col"
+        arguments = ((f"ptr_{member}", pointer), ("null_default", number), (f"d{member.capitalize()}", stride))
+        return Node(kind, name, element, stride_type, output=self.computed(value), arguments=arguments)
+
     def scalar_stride_type(self, stride_type: str) -> str:
         return stride_type
 
@@ -119,7 +154,19 @@ class Planner3x(Planner):
         return "dScalar[0]", stride
 
     def compute_output(self, visitor: Visitor, graph: Graph) -> str:
-        return "ElementD" if visitor is graph.visitors[-1] else "float"
+        root = self.stored and visitor is graph.visitors[-1]
+        return "ElementD" if root else scalar_type(self.dag, visitor.value)
+
+    def saturates(self, visitor: Visitor, graph: Graph) -> bool:
+        dtype = self.dag.output["D"].dtype
+        assert dtype is not None
+        return self.stored and visitor is graph.visitors[-1] and not dtype.is_float
+
+    def part_count(self, node: str) -> str:
+        return f"{node}::parts(problem_shape(arguments))"
+
+    def arch_tag(self) -> str:
+        return "cutlass::arch::Sm90"
 
     def headers(self, nodes: tuple[Node, ...]) -> list[str]:
-        return ["restage.hpp"]
+        return ["restage.hpp", *own_headers("3x", nodes)]

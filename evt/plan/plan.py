@@ -10,10 +10,10 @@ from typing import Literal
 
 from evt.plan.config import Config
 from evt.plan.functor import Functor
-from evt.plan.target import Target
+from evt.plan.target import Family, Target
 
 #: Version of ``evt_arguments`` and ``evt_run``; a library of another version is rebuilt, never called.
-ABI = 1
+ABI = 2
 
 FieldKind = Literal["size", "pointer", "number"]
 
@@ -23,7 +23,8 @@ class Field:
     """One 8-byte member of ``evt_arguments``: a size or stride (int64), a pointer, or a number (double).
 
     ``tensor`` and ``role`` say what the runtime puts there: ("C", "pointer"), ("C", "m") for the stride of
-    mode m in elements, ("alpha", "value"), ("", "k") for an extent, ("", "swizzle") for a scheduler setting.
+    mode m in elements, ("alpha", "value"), ("", "k") for an extent, ("", "workspace") for memory to work in,
+    ("", "swizzle") for a scheduler setting.
     """
 
     name: str
@@ -54,8 +55,9 @@ class OperandPlan:
 class Node:
     """One visitor node as text: ``kind`` names the macro that prints its type from the other fields.
 
-    ``arguments`` are (member of the node's CUTLASS Arguments, expression that fills it); a node without any has
-    none to fill. ``operands`` index earlier nodes.
+    ``functor`` and ``parameters`` are the class template and its arguments of a node of ours. ``arguments`` are
+    (member of the node's CUTLASS Arguments, expression that fills it); a node without any has none to fill.
+    ``operands`` index earlier nodes.
     """
 
     kind: str
@@ -65,6 +67,7 @@ class Node:
     alignment: int = 1
     functor: str = ""
     output: str = ""
+    parameters: tuple[str, ...] = ()
     arguments: tuple[tuple[str, str], ...] = ()
     operands: tuple[int, ...] = ()
 
@@ -79,17 +82,51 @@ class Tensor:
     arguments: tuple[tuple[str, str], ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The partial results of the reduction ``node`` in the workspace: ``element`` of [l][``count``][``kept``]."""
+
+    node: str
+    element: str
+    count: str
+    kept: str
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One job of a small kernel, in finish.hpp: its C++ type and (member, expression) that fill it."""
+
+    name: str
+    type: str
+    members: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Jobs:
+    """A small kernel and its jobs: what atomic reductions need before the kernel, or partial ones after it."""
+
+    kernel: str
+    type: str
+    summary: str
+    jobs: tuple[Job, ...]
+
+
 @dataclass(frozen=True)
 class Plan:
     """A kernel, ready to print.
 
-    ``headers`` are those of ours (in ``codegen/include/evt``) that it needs; ``program`` and ``description`` are
-    comment lines and ``remark`` ends one; ``rows`` and ``columns`` are the modes along the kernel's own rows and
-    columns; ``elements_per_access`` is the width of the 2.x epilogue's accesses; ``shared_memory`` is
-    estimated, in bytes.
+    ``headers`` are those of ours (in ``codegen/include/evt``) that it needs, ``functions`` C++ definitions of the
+    user's functions; ``program`` and ``description`` are comment lines and ``remark`` ends one; ``rows`` and
+    ``columns`` are the modes along the kernel's own rows and columns. ``accumulator`` is the C++ type of sums,
+    ``epilogue_element`` the one for which the epilogue's tiles are cut; ``wrapper`` and ``epilogue_wrapper`` are the
+    class templates around the root visitor and around the collective epilogue, if any. ``parts`` lie in the
+    workspace. ``elements_per_access`` is the width of the 2.x epilogue's accesses; ``shared_memory`` is estimated, in
+    bytes.
     """
 
-    family: Literal["2x", "3x"]
+    family: Family
+    arch_tag: str
+    math_operator: str
     target: Target
     config: Config
     program: tuple[str, ...]
@@ -98,14 +135,32 @@ class Plan:
     rows: str
     columns: str
     headers: tuple[str, ...]
+    functions: tuple[str, ...]
+    accumulator: str
+    epilogue_element: str
+    wrapper: str
+    epilogue_wrapper: str
     a: OperandPlan
     b: OperandPlan
     source: Tensor
     destination: Tensor
     functors: tuple[Functor, ...]
     nodes: tuple[Node, ...]
+    parts: tuple[Parts, ...]
+    before: tuple[Jobs, ...]
+    after: tuple[Jobs, ...]
     tree: bool
     fields: tuple[Field, ...]
     shared_memory: int
     elements_per_access: int
     schema: str
+
+    @property
+    def generation(self) -> str:
+        """CUTLASS's generation, ``2.x`` or ``3.x``."""
+        return "2.x" if self.family == "2x" else "3.x"
+
+    @property
+    def jobs(self) -> tuple[Jobs, ...]:
+        """The small kernels, in the order in which they run."""
+        return (*self.before, *self.after)

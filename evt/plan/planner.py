@@ -7,10 +7,21 @@ from evt.plan.choice import choose_route, configs, find_config
 from evt.plan.config import Config
 from evt.plan.family_2x import Planner2x
 from evt.plan.family_3x import Planner3x
+from evt.plan.family_sm100 import PlannerSm100
+from evt.plan.family_sm120 import PlannerSm120
+from evt.plan.options import PLAIN, Options
 from evt.plan.plan import Plan
 from evt.plan.rules import Problem
 from evt.plan.signature import Signature
-from evt.plan.target import Target
+from evt.plan.target import Family, Target
+
+#: What plans the kernels of a family.
+PLANNERS: dict[Family, type[Planner2x | Planner3x]] = {
+    "2x": Planner2x,
+    "3x": Planner3x,
+    "sm100": PlannerSm100,
+    "sm120": PlannerSm120,
+}
 
 
 def plan(
@@ -21,16 +32,18 @@ def plan(
     route: str | None = None,
     config: Config | str | None = None,
     fused: bool = True,
+    options: Options = PLAIN,
 ) -> Plan:
     """Decide everything about one kernel. Raises TargetError (E0501-E0503) when no route or configuration fits.
 
     ``fused`` False lowers each operation to its own visitor node instead of one functor per region.
     """
-    problem = Problem(dag, signature, target)
+    problem = Problem(dag, signature, target, options)
     chosen = choose_route(problem, route)
     if isinstance(config, str):
         config = find_config(problem, chosen, config)
     elif config is None:
         config = configs(problem, chosen)[0]
-    planner = Planner3x if chosen.family == "3x" else Planner2x
-    return planner(problem, config, fused).plan()
+    family = target.family(chosen.family)
+    assert family is not None
+    return PLANNERS[family](problem, config, fused).plan()

@@ -45,7 +45,7 @@ def alignment_of(dtype: DType, contiguous: str | None, address: int, strides: di
     """Elements of ``dtype`` that one access may cover; ``strides`` in elements, without the contiguous mode's."""
     if contiguous is None:
         return 1
-    size = dtype.bits // 8
+    size = bytes_of(dtype)
     common = (address // size if address % size == 0 else 1) | extent
     for stride in strides.values():
         common |= stride
@@ -53,7 +53,17 @@ def alignment_of(dtype: DType, contiguous: str | None, address: int, strides: di
     return min(widest, common & -common) if common else widest
 
 
+def bytes_of(dtype: DType) -> int:
+    """Bytes of an element in memory; packed bits are counted in whole bytes."""
+    return max(1, dtype.bits // 8)
+
+
+def natural_operand_layout(dtype: DType, modes: tuple[str, ...]) -> Layout:
+    """The layout of a packed operand: the last mode is contiguous, but k where tensor cores need that."""
+    return Layout("k" if dtype.bits == 8 else modes[-1], 16 // bytes_of(dtype))
+
+
 def natural_layout(dtype: DType, modes: tuple[str, ...], batch: Batch = "strided") -> Layout:
     """The layout of a packed, 16-byte-aligned tensor: the last mode of its shape is contiguous."""
     inner = [mode for mode in modes if mode != "l"]
-    return Layout(inner[-1], 16 // (dtype.bits // 8), batch)
+    return Layout(inner[-1], 16 // bytes_of(dtype), batch)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from evt.diagnostics import Diagnostic, hint
 from evt.errors import TargetError
+
+#: The families of kernels: CUTLASS 2.x, and 3.x for sm90 (``3x``), for sm100 and sm103, for sm120.
+Family = Literal["2x", "3x", "sm100", "sm120"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,15 +17,23 @@ class Target:
     """A GPU architecture.
 
     ``gencode`` is nvcc's name of the code (``sm_90a``: TMA and WGMMA exist only in the ``a`` variant);
-    ``families`` the CUTLASS generations whose kernels run there, best first; ``shared_memory`` the bytes
-    that one thread block may have.
+    ``families`` the kernels that run there, best first: those of CUTLASS 2.x and, where there are any, of 3.x, which
+    every architecture has its own of; ``shared_memory`` the bytes that one thread block may have.
     """
 
     name: str
     gencode: str
-    families: tuple[str, ...]
+    families: tuple[Family, ...]
     shared_memory: int
-    supported: bool = True
+
+    @property
+    def number(self) -> int:
+        """89 of ``sm89``."""
+        return int(self.name.removeprefix("sm"))
+
+    def family(self, generation: str) -> Family | None:
+        """The family of CUTLASS ``2x`` or ``3x`` that runs here, if one does."""
+        return next((each for each in self.families if (each == "2x") == (generation == "2x")), None)
 
     @property
     def virtual(self) -> str:
@@ -36,9 +48,9 @@ TARGETS: dict[str, Target] = {
         Target("sm86", "sm_86", ("2x",), 99 * 1024),
         Target("sm89", "sm_89", ("2x",), 99 * 1024),
         Target("sm90", "sm_90a", ("3x", "2x"), 227 * 1024),
-        Target("sm100", "sm_100a", ("3x",), 227 * 1024, supported=False),
-        Target("sm103", "sm_103a", ("3x",), 227 * 1024, supported=False),
-        Target("sm120", "sm_120a", ("2x",), 99 * 1024, supported=False),
+        Target("sm100", "sm_100a", ("sm100", "2x"), 227 * 1024),
+        Target("sm103", "sm_103a", ("sm100", "2x"), 227 * 1024),
+        Target("sm120", "sm_120a", ("sm120", "2x"), 99 * 1024),
     )
 }
 
@@ -46,15 +58,10 @@ TARGETS: dict[str, Target] = {
 def find_target(name: str) -> Target:
     """The target ``sm90``; ``sm_90``, ``sm_90a`` and ``90`` mean the same.
 
-    Raises TargetError: E0501 for an unknown target, E0901 for one that is planned.
+    Raises TargetError (E0501) for an unknown target.
     """
     key = "sm" + str(name).lower().removeprefix("sm").removeprefix("_").removesuffix("a")
     target = TARGETS.get(key)
     if target is None:
         raise TargetError(Diagnostic("E0501", f"there is no target `{name}`", help=hint(key, TARGETS, "targets")))
-    if not target.supported:
-        supported = ", ".join(t.name for t in TARGETS.values() if t.supported)
-        raise TargetError(
-            Diagnostic("E0901", f"the target {target.name} is not supported yet", help=f"use one of: {supported}")
-        )
     return target

@@ -1,8 +1,9 @@
 """From values to visitors: which nodes the epilogue visitor graph has, the same for both families.
 
 Inputs become load nodes. Everything element-wise between loads and stores becomes *regions*: one compute node with
-one generated functor each. A value is a region's result when it is stored, or when several regions need it and it
-costs more to compute again than to keep. This is cheapest to compile and keeps shared values in registers.
+one generated functor each. A value is a region's result when it is stored or reduced, when lanes exchange it (pairs
+and blocks of columns), or when several regions need it and it costs more to compute again than to keep. This is
+cheapest to compile and keeps shared values in registers.
 """
 
 from __future__ import annotations
@@ -11,13 +12,35 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from evt.ir import Acc, Apply, Cast, Const, Load, Store, TypedDag
+from evt.ir import (
+    Acc,
+    Apply,
+    Cast,
+    Const,
+    Fold,
+    Index,
+    Input,
+    Load,
+    Node,
+    Output,
+    Pick,
+    Random,
+    Reduce,
+    Store,
+    TypedDag,
+)
+from evt.ir.dtype import B1
 from evt.plan.cost import cost
 
-Kind = Literal["acc", "constant", "source", "scalar", "row", "column", "tile", "compute", "store"]
+_Leaf = Literal["acc", "constant", "source", "scalar", "row", "column", "tile", "mask", "half", "index", "random"]
+_Inner = Literal["compute", "pick", "fold"]
+_Write = Literal["store", "store_mask", "store_half", "store_block", "reduce"]
+Kind = _Leaf | _Inner | _Write
 
 #: Node kinds that only hand on registers or a kernel parameter: a tree may hold them several times.
 _FREE = frozenset({"acc", "source", "scalar"})
+#: Node kinds that write their operand and hand it on.
+WRITES = frozenset({"store", "store_mask", "store_half", "store_block", "reduce"})
 #: Instructions, roughly, above which a value shared by regions is kept instead of computed twice.
 _KEEP_COST = 4
 
@@ -68,15 +91,24 @@ def build_visitors(
         return known[value]
 
     for value in sorted(results):
+        op = dag[value]
+        if isinstance(op, Pick | Fold):
+            kind: Kind = "pick" if isinstance(op, Pick) else "fold"
+            known[value] = add(Visitor(kind, "", value, (visit(dag.arguments(value)[0]),)))
+            continue
         operands = region_operands(dag, value, results)
+        if not operands:  # constants only: a compute node needs an operand all the same
+            operands = [next(node for node in range(len(dag)) if isinstance(dag[node], Acc))]
         known[value] = add(Visitor("compute", "", value, tuple(visit(operand) for operand in operands)))
 
     ordered = sorted(dag.stores.items(), key=lambda item: item[0] == "D")  # D last: it is the root
     for name, store in ordered:
         value = dag.arguments(store)[0]
+        if isinstance(dag[value], Reduce):
+            value = dag.arguments(value)[0]
         operand = visit(value)
         if name != implicit_store:
-            add(Visitor("store", name, value, (operand,)))
+            add(Visitor(_store_kind(dag, store), name, value, (operand,)))
         elif visitors[operand].kind != "compute" or _is_used(visitors, operand):
             add(Visitor("compute", name, value, (operand,)))  # the identity: the root is converted to D's type
         else:
@@ -85,11 +117,43 @@ def build_visitors(
     return Graph(tuple(tree or visitors), tree is not None)
 
 
+def _store_kind(dag: TypedDag, store: int) -> Kind:
+    op, value = dag[store], dag[dag.arguments(store)[0]]
+    assert isinstance(op, Store)
+    output = dag.output[op.name]
+    if isinstance(value, Reduce):
+        return "reduce"
+    if output.dtype == B1:
+        return "store_mask"
+    divided = next((mode for mode in output.modes if "/" in mode), "")
+    if not divided:
+        return "store"
+    return "store_half" if divided == "n/2" else "store_block"
+
+
+def is_reduced(dag: TypedDag, output: str) -> bool:
+    """Whether an output is a reduction."""
+    return isinstance(dag[dag.arguments(dag.stores[output])[0]], Reduce)
+
+
+def has_fixed_columns(dag: TypedDag) -> bool:
+    """Whether columns are packed, paired or taken in blocks, so that they have to run along the kernel's own."""
+    values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
+    return any(value.dtype == B1 for value in values) or any(
+        isinstance(dag[node], Pick | Fold) for node in range(len(dag))
+    )
+
+
+def is_collective(value: Input | Output) -> bool:
+    """Whether the collective itself can load it as C or store it as D: a whole tile of whole elements."""
+    return value.is_tile and value.dtype != B1 and not any("/" in mode for mode in value.modes)
+
+
 def region_operands(dag: TypedDag, result: int, results: set[int]) -> list[int]:
     """The leaves and other regions' results that a region reads: a single operation's in its own order, else by id."""
 
     def is_operand(value: int) -> bool:
-        return value in results or isinstance(dag[value], Acc | Load)
+        return value in results or is_leaf(dag[value])
 
     if all(map(is_operand, dag.arguments(result))):
         return list(dict.fromkeys(dag.arguments(result)))
@@ -107,14 +171,20 @@ def region_operands(dag: TypedDag, result: int, results: set[int]) -> list[int]:
     return sorted(found)
 
 
+def is_leaf(op: Node) -> bool:
+    """Whether a value comes from a visitor without operands."""
+    return isinstance(op, Acc | Load | Index | Random)
+
+
 def _results(dag: TypedDag, fused: bool) -> set[int]:
-    """The values that get a compute node."""
+    """The values that get a visitor with operands: compute nodes, pairs and blocks."""
 
     def computed(value: int) -> bool:
         return isinstance(dag[value], Apply | Cast)
 
-    stored = {dag.arguments(store)[0] for store in dag.stores.values()}
-    results = {value for value in stored if computed(value)}
+    crossing = {value for value in range(len(dag)) if isinstance(dag[value], Pick | Fold)}
+    kept = crossing | {value for value in range(len(dag)) if isinstance(dag[value], Store | Reduce)}
+    results = crossing | {operand for value in kept for operand in dag.arguments(value) if computed(operand)}
     if not fused:
         return results | {value for value in range(len(dag)) if computed(value)}
     total = [0] * len(dag)
@@ -124,7 +194,7 @@ def _results(dag: TypedDag, fused: bool) -> set[int]:
             total[value] = min(1_000_000, inherited + cost(dag[value]))
     regions: list[frozenset[int]] = [frozenset()] * len(dag)
     for value in reversed(range(len(dag))):
-        users = [user for user in dag.users[value] if not isinstance(dag[user], Store)]
+        users = [user for user in dag.users[value] if not isinstance(dag[user], Store | Reduce)]
         regions[value] = frozenset[int]().union(*(({u} if u in results else regions[u]) for u in users))
         if computed(value) and value not in results and len(regions[value]) > 1 and total[value] >= _KEEP_COST:
             results.add(value)
@@ -133,19 +203,27 @@ def _results(dag: TypedDag, fused: bool) -> set[int]:
 
 def _leaf(dag: TypedDag, value: int, source: str | None, rows: str) -> Visitor:
     op = dag[value]
-    if isinstance(op, Acc):
-        return Visitor("acc", "", value)
-    if isinstance(op, Const):
-        return Visitor("constant", "", value)
+    match op:
+        case Acc():
+            return Visitor("acc", "", value)
+        case Const():
+            return Visitor("constant", "", value)
+        case Index():
+            return Visitor("index", "", value)
+        case Random():
+            return Visitor("random", "", value)
     assert isinstance(op, Load)
-    modes = set(dag.input[op.name].modes) - {"l"}
+    load = dag.input[op.name]
+    modes = set(load.modes) - {"l"}
     kind: Kind
     if op.name == source:
         kind = "source"
     elif not modes:
         kind = "scalar"
+    elif load.dtype == B1:
+        kind = "mask"
     elif len(modes) == 2:
-        kind = "tile"
+        kind = "tile" if modes == {"m", "n"} else "half"
     else:
         kind = "column" if modes == {rows} else "row"
     return Visitor(kind, op.name, value)
@@ -170,8 +248,8 @@ def _as_tree(visitors: list[Visitor]) -> list[Visitor] | None:
 
     A store hands its operand on, so a value that is stored and read once more flows through its store.
     """
-    through = {v.operands[0]: i for i, v in enumerate(visitors[:-1]) if v.kind == "store"}
-    if len(through) != sum(v.kind == "store" for v in visitors[:-1]):
+    through = {v.operands[0]: i for i, v in enumerate(visitors[:-1]) if v.kind in WRITES}
+    if len(through) != sum(v.kind in WRITES for v in visitors[:-1]):
         return None  # one value stored twice
     tree: list[Visitor] = []
     position: dict[int, int] = {}

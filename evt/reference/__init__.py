@@ -1,8 +1,8 @@
 """The oracle: what a program means, in PyTorch, on any device.
 
-``evaluate`` walks a typed graph over an accumulator; ``reference`` forms the accumulator first. Everything is
-computed in one dtype: f32 as the kernels do, or f64 as a yardstick for them. Casts are real rounding points
-in both. This module imports torch; nothing imports it until a program is evaluated.
+``evaluate`` walks a typed graph over an accumulator; ``reference`` forms the accumulator first. What kernels compute
+in f32 is computed in f32, or in f64 as a yardstick for them; integers and f64 as they are. Casts are real rounding
+points in both. This module imports torch; nothing imports it until a program is evaluated.
 """
 
 from __future__ import annotations
@@ -15,8 +15,29 @@ import torch
 
 from evt.functions import TABLE
 from evt.ir.dag import TypedDag
-from evt.ir.dtype import DType
-from evt.ir.node import MODES, Acc, Apply, Cast, Const, Input, Load, Output, Store
+from evt.ir.dtype import B1, F32, accumulator
+from evt.ir.infer import domain, reduced_type
+from evt.ir.node import (
+    MODES,
+    Acc,
+    Apply,
+    Cast,
+    Const,
+    Fold,
+    Index,
+    Input,
+    Load,
+    Output,
+    Pick,
+    Random,
+    Reduce,
+    Store,
+    ValueType,
+    base,
+    divisor,
+)
+from evt.reference.philox import uniform
+from evt.reference.rounding import pack_bits, packed, round_to, unpack_bits, working
 
 __all__ = ["evaluate", "reference"]
 
@@ -39,8 +60,10 @@ def reference(
     """
     dtype = torch.float64 if float64 else torch.float32
     modes_a, modes_b = (operand.modes for operand in dag.operands)
-    a = A.to(dtype) if modes_a == ("m", "k") else A.to(dtype).mT
-    b = B.to(dtype) if modes_b == ("k", "n") else B.to(dtype).mT
+    summed = accumulator(dag.operands[0].dtype)
+    multiplied = dtype if summed == F32 else torch.float64  # in which sums of integers up to 2**53 are exact
+    a = A.to(multiplied) if modes_a == ("m", "k") else A.to(multiplied).mT
+    b = B.to(multiplied) if modes_b == ("k", "n") else B.to(multiplied).mT
     leads: Leads
     if dag.operation == "linear" and modes_a == ("m", "k"):
         leads = {"l": (), "m": tuple(a.shape[:-1]), "n": (b.shape[-1],)}
@@ -48,7 +71,7 @@ def reference(
     else:
         acc = a @ b
         leads = _leads(acc)
-    return _evaluate(dag, acc, leads, inputs, dtype)
+    return _evaluate(dag, acc.to(working(summed, dtype)), leads, inputs, dtype)
 
 
 def evaluate(
@@ -61,7 +84,7 @@ def evaluate(
     output is rounded to its type; with f64 the outputs stay f64. Raises ValueError for a shape that does not
     fit.
     """
-    return _evaluate(dag, acc, _leads(acc), inputs, dtype)
+    return _evaluate(dag, acc.to(working(accumulator(dag.operands[0].dtype), dtype)), _leads(acc), inputs, dtype)
 
 
 def _leads(acc: torch.Tensor) -> Leads:
@@ -72,67 +95,142 @@ def _evaluate(
     dag: TypedDag, acc: torch.Tensor, leads: Leads, inputs: Mapping[str, Any], dtype: torch.dtype
 ) -> dict[str, torch.Tensor]:
     """Walk the graph in id order. Values are ``[l, m, n]``, with 1 where they do not vary, or 0-d."""
-    sizes = [math.prod(leads[mode]) for mode in MODES]
-    acc = acc.to(dtype).reshape(sizes)
+    sizes = {mode: math.prod(leads[mode]) for mode in MODES}
+    acc = acc.reshape([sizes[mode] for mode in MODES])
     last_use = [max(users, default=node) for node, users in enumerate(dag.users)]
     values: dict[int, torch.Tensor] = {}
     results: dict[str, torch.Tensor] = {}
     for node in range(len(dag)):
-        operands = [values[operand] for operand in dag.arguments(node)]
+        arguments = dag.arguments(node)
+        operands = [values[operand] for operand in arguments]
+        types = [dag.types[operand] for operand in arguments]
         match dag[node]:
             case Acc():
                 values[node] = acc
             case Load(name):
-                values[node] = _load(dag.input[name], inputs, leads, acc)
+                values[node] = _load(dag.input[name], inputs, leads, acc.device, dtype)
             case Const() as constant:
-                values[node] = torch.tensor(constant.value, dtype=dtype, device=acc.device)
+                values[node] = torch.tensor(constant.value, dtype=torch.float64, device=acc.device)
             case Apply(function):
-                values[node] = TABLE[function].torch(torch, *operands)
+                values[node] = _apply(dag, function, operands, types, dtype)
             case Cast(to):
-                values[node] = operands[0].to(_torch(to)).to(dtype)
+                values[node] = round_to(to, operands[0]).to(working(to, dtype))
+            case Reduce(kind, modes):
+                value = operands[0].to(working(reduced_type(types[0]), dtype))
+                full = value.expand([sizes[mode] if mode in modes else extent for mode, extent in _extents(value)])
+                values[node] = _reduced(kind, full, [MODES.index(mode) for mode in modes], keepdim=True)
+            case Fold(kind, width):
+                value = operands[0].to(working(reduced_type(types[0]), dtype))
+                value = value.expand(*value.shape[:2], sizes["n"])
+                blocks = value.reshape(*value.shape[:2], _divide(sizes["n"], width), width)
+                values[node] = _reduced(kind, blocks, [3])
+            case Pick(member, block):
+                value = operands[0].expand(*operands[0].shape[:2], sizes["n"])
+                pairs = value.reshape(*value.shape[:2], _divide(sizes["n"], 2 * block), 2, block)
+                values[node] = pairs[:, :, :, member].flatten(2)
+            case Index(mode):
+                shape = [-1 if each == mode else 1 for each in MODES]
+                values[node] = torch.arange(sizes[mode], dtype=torch.int32, device=acc.device).reshape(shape)
+            case Random():
+                seed, offset = (int(operand) for operand in operands)
+                values[node] = uniform(seed, offset, [sizes[mode] for mode in MODES], acc.device).to(dtype)
             case Store(name):
-                results[name] = _store(dag.output[name], operands[0], leads)
-        for operand in set(dag.arguments(node)):
+                results[name] = _store(dag.output[name], operands[0], leads, dag.types[node].modes)
+        for operand in set(arguments):
             if last_use[operand] == node:
                 del values[operand]
     return {output.name: results[output.name] for output in dag.outputs}
 
 
-def _load(value: Input, inputs: Mapping[str, Any], leads: Leads, acc: torch.Tensor) -> torch.Tensor:
-    """An input as ``[l, m, n]``, or 0-d for a scalar."""
+def _apply(
+    dag: TypedDag, function: str, operands: Sequence[torch.Tensor], types: Sequence[ValueType], dtype: torch.dtype
+) -> torch.Tensor:
+    """One function, on operands converted to the type that it computes in; block values meet whole columns."""
+    row = TABLE[function]
+    to = working(domain(dag, function, types), dtype)
+    converted = [
+        operand.to(torch.bool if slot in row.conditions else to) for slot, operand in enumerate(_aligned(operands))
+    ]
+    result: torch.Tensor = row.torch(torch, *converted)
+    return result
+
+
+def _aligned(operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Operands that broadcast: a value of each block of columns is repeated for the block's columns."""
+    columns = max((operand.shape[2] for operand in operands if operand.dim() == 3), default=1)
+    return [
+        operand.repeat_interleave(columns // operand.shape[2], 2)
+        if operand.dim() == 3 and operand.shape[2] not in (1, columns)
+        else operand
+        for operand in operands
+    ]
+
+
+def _reduced(kind: str, value: torch.Tensor, dims: list[int], keepdim: bool = False) -> torch.Tensor:
+    """A reduction that keeps the type of its operand; NaN wins in max and min."""
+    if kind == "sum":
+        return value.sum(dims, keepdim=keepdim, dtype=value.dtype)
+    return (value.amax if kind == "max" else value.amin)(dims, keepdim=keepdim)
+
+
+def _extents(value: torch.Tensor) -> list[tuple[str, int]]:
+    return list(zip(MODES, value.shape if value.dim() == 3 else (1, 1, 1), strict=True))
+
+
+def _divide(columns: int, width: int) -> int:
+    if columns % width:
+        raise ValueError(f"{columns} columns do not divide into blocks of {width}")
+    return columns // width
+
+
+def _load(
+    value: Input, inputs: Mapping[str, Any], leads: Leads, device: torch.device, dtype: torch.dtype
+) -> torch.Tensor:
+    """An input as ``[l, m, n]``, or 0-d for a single value."""
     if value.name not in inputs and value.default is None:
         raise ValueError(f"the input {value.name} is missing")
     assert value.dtype is not None
-    # A number is rounded to the scalar's type, as a kernel receives it.
-    given = torch.as_tensor(inputs.get(value.name, value.default))
-    tensor = given.to(acc.device, _torch(value.dtype)).to(acc.dtype)
-    if not value.modes:
+    # A number is rounded to the input's type, as a kernel receives it.
+    given = inputs.get(value.name, value.default)
+    number = not isinstance(given, torch.Tensor)
+    tensor = round_to(value.dtype, torch.tensor(given, dtype=torch.float64)) if number else given
+    tensor = tensor.to(device).to(torch.uint8 if value.dtype == B1 else working(value.dtype, dtype))
+    if not value.modes or number or (value.flexible and tensor.numel() == 1):
         return tensor.reshape(())
     batch = [] if "l" in value.modes or not value.batchable else ["l"]
     for modes in ([*batch, *value.modes], value.modes):
-        flat = [math.prod(leads[mode]) for mode in modes]
+        flat = [math.prod(_dims(mode, leads)) for mode in modes]
+        if value.dtype == B1 and tuple(tensor.shape) in (packed(_shape(modes, leads)), packed(flat)):
+            tensor = unpack_bits(tensor, leads["n"][0])
         if tuple(tensor.shape) in (_shape(modes, leads), tuple(flat)):
-            order = sorted(range(len(modes)), key=lambda position: MODES.index(modes[position]))
-            sizes = [flat[modes.index(mode)] if mode in modes else 1 for mode in MODES]
-            return tensor.reshape(flat).permute(order).reshape(sizes)
+            order = sorted(range(len(modes)), key=lambda position: MODES.index(base(modes[position])))
+            have = {base(mode): size for mode, size in zip(modes, flat, strict=True)}
+            return tensor.reshape(flat).permute(order).reshape([have.get(mode, 1) for mode in MODES])
     shape, expected = tuple(tensor.shape), _shape(value.modes, leads)
     raise ValueError(f"the input {value.name} has shape {shape}; expected {expected}")
 
 
-def _store(output: Output, value: torch.Tensor, leads: Leads) -> torch.Tensor:
-    """A value broadcast to the output's modes, in their order, packed."""
+def _store(output: Output, value: torch.Tensor, leads: Leads, varies: Sequence[str]) -> torch.Tensor:
+    """A value broadcast to the output's modes, in their order, packed; floats computed in f64 are not rounded."""
     modes = output.modes if "l" in output.modes else ("l", *output.modes)
-    value = value.expand([math.prod(leads[mode]) if mode in modes else 1 for mode in MODES])
-    order = [MODES.index(mode) for mode in (*modes, *(mode for mode in MODES if mode not in modes))]
+    names = {base(mode): mode for mode in modes}
+    value = value if value.dim() == 3 else value.reshape(1, 1, 1)
+    value = value.expand([math.prod(_dims(names[mode], leads)) if mode in names else 1 for mode in MODES])
+    order = [MODES.index(base(mode)) for mode in (*modes, *(mode for mode in MODES if mode not in names))]
     result = value.permute(order).clone(memory_format=torch.contiguous_format).reshape(_shape(modes, leads))
     assert output.dtype is not None
-    return result if value.dtype == torch.float64 else result.to(_torch(output.dtype))
+    if value.dtype == torch.float64 and output.dtype.is_float:
+        return result
+    result = round_to(output.dtype, result)
+    return pack_bits(result) if output.dtype == B1 else result
+
+
+def _dims(mode: str, leads: Leads) -> tuple[int, ...]:
+    """The dimensions of a mode, of which one may be divided."""
+    if divisor(mode) == 1:
+        return leads[mode]
+    return (_divide(leads[base(mode)][0], divisor(mode)),)
 
 
 def _shape(modes: Sequence[str], leads: Leads) -> tuple[int, ...]:
-    return tuple(size for mode in modes for size in leads[mode])
-
-
-def _torch(dtype: DType) -> torch.dtype:
-    found: torch.dtype = getattr(torch, dtype.torch)
-    return found
+    return tuple(size for mode in modes for size in _dims(mode, leads))

@@ -7,61 +7,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 from numbers import Real
 from typing import TYPE_CHECKING, TypeGuard
 
 import torch
 
-from evt.diagnostics import Diagnostic, closest
-from evt.errors import ArgumentError
-from evt.ir import Dag, Input, Operand, Output, TypedDag, infer
-from evt.ir.dtype import OPERANDS, STORAGE, TF32, DType, from_torch_name
-from evt.plan import Layout, Signature
-from evt.runtime.layout import TensorArgument, classify, strides_of
+from evt.diagnostics import closest
+from evt.ir import Dag, Input, Operand
+from evt.ir.dtype import I32, MIXED_OPERANDS, OPERANDS, TF32
+from evt.ir.node import base, divisor, written
+from evt.ir.specialise import without_inputs
+from evt.runtime.tensors import (
+    LIMIT,
+    Bound,
+    Report,
+    buffer_argument,
+    dtype_of,
+    fresh_argument,
+    input_argument,
+    operand_argument,
+)
 
 if TYPE_CHECKING:
     from evt.program import Program
-
-#: Largest extent and leading stride: CUTLASS counts both in int32.
-_LIMIT = 2**31 - 1
-
-
-@dataclass(frozen=True)
-class Bound:
-    """A checked call. ``sizes`` has m, n, k, l; ``leads`` the dimensions that m and l stand for in shapes."""
-
-    dag: TypedDag
-    sizes: Mapping[str, int]
-    leads: Mapping[str, tuple[int, ...]]
-    device: torch.device
-    tensors: Mapping[str, TensorArgument] = field(default_factory=dict)
-
-    @property
-    def signature(self) -> Signature:
-        values: tuple[Input | Output, ...] = (*self.dag.inputs, *self.dag.outputs)
-        named = [(value.name, self.tensors[value.name].layout) for value in values if set(value.modes) & {"m", "n"}]
-        a, b = (self.tensors[operand.name].layout for operand in self.dag.operands)
-        return Signature(a, b, tuple(named))
-
-    def output_shape(self, output: Output) -> tuple[int, ...]:
-        """The shape of an output: its modes' dimensions, after the batch's where no ``l`` is written."""
-        modes = output.modes if "l" in output.modes else ("l", *output.modes)
-        return tuple(size for mode in modes for size in self.leads[mode])
-
-
-class _Report:
-    """Collects what is wrong, to report together."""
-
-    def __init__(self) -> None:
-        self.diagnostics: list[Diagnostic] = []
-
-    def __call__(self, code: str, message: str, hint: str = "") -> None:
-        self.diagnostics.append(Diagnostic(code, message, help=hint))
-
-    def check(self) -> None:
-        if self.diagnostics:
-            raise ArgumentError(self.diagnostics)
 
 
 def is_number(value: object) -> TypeGuard[float]:
@@ -82,49 +51,54 @@ def bind(program: Program, a: object, b: object, inputs: Mapping[str, object], b
     Raises ArgumentError (E06xx) with everything that does not fit, and ProgramError when types that the program
     leaves open come out unsupported.
     """
-    report = _Report()
+    report = Report()
     _check_names(program.dag, inputs, buffers, report)
     operands = {"A": a, "B": b}
     tensors: dict[str, torch.Tensor] = {}
     for name, value in (*operands.items(), *inputs.items(), *buffers.items()):
+        declared = program.dag.input.get(name)
         if isinstance(value, torch.Tensor):
             tensors[name] = value
-        elif name in program.dag.input and program.dag.input[name].is_scalar and is_number(value):
-            if not _fits_double(value):
-                report("E0607", f"`{name}` is a number beyond the range of a double")
+        elif declared is not None and (declared.is_scalar or declared.flexible) and is_number(value):
+            _check_number(declared, value, report)
         else:
-            wanted = "a number or a one-element tensor" if _is_scalar(program.dag, name) else "a tensor"
-            report("E0607", f"`{name}` is {_describe(value)}; expected {wanted}")
+            report("E0607", f"`{name}` is {_describe(value)}; expected {_wanted(declared)}")
     report.check()
     _check_devices(tensors, report)
     _check_grad(tensors, report)
     report.check()
-    typed = infer(program.dag, _operand_types(program, tensors, report))
+    absent = {i.name: i.default for i in program.dag.inputs if is_absent(i, inputs) and i.default is not None}
+    typed = program.infer(without_inputs(program.dag, absent), _operand_types(program, tensors, report))
     sizes, leads = _sizes(program, tensors["A"], tensors["B"], report)
     report.check()
     bound = Bound(typed, sizes, leads, tensors["A"].device)
-    result = {operand.name: _operand(bound, operand, tensors[operand.name], report) for operand in typed.operands}
+    _check_columns(bound, report)
+    report.check()
+    result = {
+        operand.name: operand_argument(bound, operand, tensors[operand.name], report) for operand in typed.operands
+    }
     for value in typed.inputs:
         if value.name in tensors:
-            argument = _input(bound, value, tensors[value.name], report)
-            if argument is not None:
-                result[value.name] = argument
+            result[value.name] = input_argument(bound, value, tensors[value.name], report)
     for output in typed.outputs:
         if output.name in tensors:
-            argument = _buffer(bound, output, tensors[output.name], report)
+            result[output.name] = buffer_argument(bound, output, tensors[output.name], report)
         else:
-            argument = _fresh(bound, output)
-        if argument is not None:
-            result[output.name] = argument
+            result[output.name] = fresh_argument(bound, output)
     report.check()
     found = {name: argument for name, argument in result.items() if argument is not None}
-    return Bound(typed, sizes, leads, tensors["A"].device, found)
+    return replace(bound, tensors=found)
+
+
+def is_absent(value: Input, inputs: Mapping[str, object]) -> bool:
+    """Whether a call leaves out a tensor that has a default: its kernel is compiled without it."""
+    return value.name not in inputs and value.default is not None and not (value.is_scalar or value.flexible)
 
 
 # Names, kinds, devices, dtypes
 
 
-def _check_names(dag: Dag, inputs: Mapping[str, object], buffers: Mapping[str, object], report: _Report) -> None:
+def _check_names(dag: Dag, inputs: Mapping[str, object], buffers: Mapping[str, object], report: Report) -> None:
     for name in inputs:
         if name not in dag.input:
             guess = closest(name, [i.name for i in dag.inputs if i.name not in inputs])
@@ -136,11 +110,10 @@ def _check_names(dag: Dag, inputs: Mapping[str, object], buffers: Mapping[str, o
             )
     for value in dag.inputs:
         if value.name not in inputs and value.default is None:
-            kind = "a number or a one-element tensor" if value.is_scalar else "a tensor"
             report(
                 "E0601",
                 f"the input `{value.name}` is missing",
-                f"pass {value.name}=..., {kind} of [{', '.join(value.modes)}]",
+                f"pass {value.name}=..., {_wanted(value)} of [{', '.join(map(written, value.modes))}]",
             )
     for name in buffers:
         if name not in dag.output:
@@ -148,8 +121,20 @@ def _check_names(dag: Dag, inputs: Mapping[str, object], buffers: Mapping[str, o
             report("E0602", f"the program has no output `{name}`", f"outputs: {outputs}")
 
 
-def _is_scalar(dag: Dag, name: str) -> bool:
-    return name in dag.input and dag.input[name].is_scalar
+def _wanted(value: Input | None) -> str:
+    if value is not None and value.flexible:
+        return "a vector or a single value"
+    return "a number or a one-element tensor" if value is not None and value.is_scalar else "a tensor"
+
+
+def _check_number(declared: Input, value: float, report: Report) -> None:
+    try:
+        number = float(value)
+    except OverflowError:
+        report("E0607", f"`{declared.name}` is a number beyond the range of a double")
+        return
+    if declared.dtype == I32 and not (number.is_integer() and -(2**31) <= number < 2**32):
+        report("E0607", f"`{declared.name}` is {value!r}; an i32 is a whole number of 32 bits")
 
 
 def _describe(value: object) -> str:
@@ -160,7 +145,7 @@ def _describe(value: object) -> str:
     return f"of type {type(value).__name__}"
 
 
-def _check_devices(tensors: Mapping[str, torch.Tensor], report: _Report) -> None:
+def _check_devices(tensors: Mapping[str, torch.Tensor], report: Report) -> None:
     device = tensors["A"].device
     for name, tensor in tensors.items():
         if tensor.layout != torch.strided or tensor.is_nested:
@@ -172,7 +157,7 @@ def _check_devices(tensors: Mapping[str, torch.Tensor], report: _Report) -> None
         report("E0605", f"A is on {device}", "tensors must be on a CUDA device, or on the CPU for the reference")
 
 
-def _check_grad(tensors: Mapping[str, torch.Tensor], report: _Report) -> None:
+def _check_grad(tensors: Mapping[str, torch.Tensor], report: Report) -> None:
     if torch.is_grad_enabled():
         for name, tensor in tensors.items():
             if tensor.requires_grad:
@@ -183,12 +168,7 @@ def _check_grad(tensors: Mapping[str, torch.Tensor], report: _Report) -> None:
                 )
 
 
-def dtype_of(tensor: torch.Tensor) -> DType | None:
-    """The language's type of a tensor's elements, or None."""
-    return from_torch_name(str(tensor.dtype).removeprefix("torch."))
-
-
-def _operand_types(program: Program, tensors: Mapping[str, torch.Tensor], report: _Report) -> tuple[Operand, ...]:
+def _operand_types(program: Program, tensors: Mapping[str, torch.Tensor], report: Report) -> tuple[Operand, ...]:
     declared = {operand.name: operand for operand in program.dag.operands}
     operands = []
     for name, modes in zip(("A", "B"), program.operand_modes, strict=True):
@@ -207,31 +187,18 @@ def _operand_types(program: Program, tensors: Mapping[str, torch.Tensor], report
             report("E0603", f"`{name}` is {tensors[name].dtype}; operands may be {names}")
         else:
             operands.append(Operand(name, found, modes))
-    if len(operands) == 2 and operands[0].dtype.torch != operands[1].dtype.torch:
+    types = {operand.dtype for operand in operands}
+    if len(operands) == 2 and len({each.torch for each in types}) > 1 and types not in MIXED_OPERANDS:
         report("E0603", f"A is {tensors['A'].dtype} and B is {tensors['B'].dtype}; both must have one dtype")
     report.check()
     return tuple(operands)
-
-
-def _check_dtype(value: Input | Output, tensor: torch.Tensor, report: _Report) -> bool:
-    assert value.dtype is not None
-    found = dtype_of(tensor)
-    if found is not None and found in STORAGE and found.torch == value.dtype.torch:
-        return True
-    keyword = "in" if isinstance(value, Input) else "out"
-    subscript = f"[{', '.join(value.modes)}]"
-    help_text = f"convert it: {value.name}.to(torch.{value.dtype.torch})"
-    if found is not None and found in STORAGE:
-        help_text += f", or declare it in the program: `{keyword} {value.name}: {found}{subscript}`"
-    report("E0603", f"`{value.name}` is {tensor.dtype}; expected torch.{value.dtype.torch}", help_text)
-    return False
 
 
 # Sizes
 
 
 def _sizes(
-    program: Program, a: torch.Tensor, b: torch.Tensor, report: _Report
+    program: Program, a: torch.Tensor, b: torch.Tensor, report: Report
 ) -> tuple[dict[str, int], dict[str, tuple[int, ...]]]:
     """Extents by mode, and the dimensions that each mode stands for.
 
@@ -268,8 +235,8 @@ def _sizes(
         )
     sizes = {mode: math.prod(dims) for mode, dims in leads.items()}
     for mode, size in sizes.items():
-        if size > _LIMIT:
-            report("E0604", f"the extent of mode {mode} is {size}; at most {_LIMIT} is supported")
+        if size > LIMIT:
+            report("E0604", f"the extent of mode {mode} is {size}; at most {LIMIT} is supported")
     return sizes, leads
 
 
@@ -277,114 +244,13 @@ def _shape(tensor: torch.Tensor) -> str:
     return "[" + ", ".join(map(str, tensor.shape)) + "]"
 
 
-# Tensors
-
-
-def _operand(bound: Bound, operand: Operand, tensor: torch.Tensor, report: _Report) -> TensorArgument | None:
-    batch = bound.leads["l"]
-    groups = [(mode, bound.leads[mode]) for mode in operand.modes]
-    inner = sum(len(dims) for _, dims in groups)
-    own = tuple(tensor.shape[:-inner]) if inner else ()
-    if own and own != batch:
-        if math.prod(own) == 1:  # the same for every batch
-            tensor, own = tensor.reshape(tensor.shape[len(own) :]), ()
-        else:
-            tensor, own = tensor.expand(*batch, *tensor.shape[len(own) :]), batch
-    strides = strides_of(tensor, [("l", own), *groups])
-    help_text = f"pass {operand.name}.contiguous()"
-    if not isinstance(strides, dict):
-        report("E0606", f"the leading dimensions of `{operand.name}` have no single stride", help_text)
-        return None
-    argument = classify(bound.sizes, operand.name, operand.dtype, tensor, operand.modes, strides)
-    if argument.layout.contiguous is None:
-        shown = tuple(tensor.stride())
-        report("E0606", f"`{operand.name}` has strides {shown}; one of its last two must be 1", help_text)
-        return None
-    if max(stride for mode, stride in argument.strides.items() if mode != "l") > _LIMIT:
-        report("E0606", f"`{operand.name}` has a stride beyond {_LIMIT}")
-    return argument
-
-
-#: A shape as (mode, the dimensions it stands for).
-_Groups = list[tuple[str, tuple[int, ...]]]
-
-
-def _shapes(bound: Bound, value: Input | Output) -> list[_Groups]:
-    """The shapes that an input or output may have, as (mode, dimensions) groups."""
-    own: _Groups = [(mode, bound.leads[mode]) for mode in value.modes]
-    flat: _Groups = [(mode, (bound.sizes[mode],)) for mode in value.modes]
-    if not (value.batchable and bound.leads["l"]):
-        return [own, flat]
-    batched: _Groups = [("l", bound.leads["l"]), *own]
-    return [batched] if isinstance(value, Output) else [batched, own]
-
-
-def _input(bound: Bound, value: Input, tensor: torch.Tensor, report: _Report) -> TensorArgument | None:
-    if not _check_dtype(value, tensor, report):
-        return None
-    name, dtype = value.name, value.dtype
-    assert dtype is not None
-    if value.is_scalar and "l" not in value.modes:
-        if tensor.numel() != 1:
-            report("E0604", f"`{name}` has shape {_shape(tensor)}; expected a number or one element")
-            return None
-        return TensorArgument(name, {"l": 0}, Layout(None, 1))
-    for groups in _shapes(bound, value):
-        strides = strides_of(tensor, groups)
-        if strides is None:
-            continue
-        if isinstance(strides, str):
-            report("E0606", f"the leading dimensions of `{name}` have no single stride", f"pass {name}.contiguous()")
-            return None
-        if value.is_scalar:
-            return TensorArgument(name, strides, Layout(None, 1))
-        argument = classify(bound.sizes, name, dtype, tensor, value.modes, strides)
-        if not value.is_tile and argument.layout.contiguous is None:
-            report("E0606", f"the vector `{name}` has a stride other than 1", f"pass {name}.contiguous()")
-            return None
-        return argument
-    _wrong_shape(bound, value, tensor, "E0604", report)
-    return None
-
-
-def _wrong_shape(bound: Bound, value: Input | Output, tensor: torch.Tensor, code: str, report: _Report) -> None:
-    wanted = _shapes(bound, value)[0]
-    shape = ", ".join(str(size) for _, dims in wanted for size in dims)
-    report(
-        code,
-        f"`{value.name}` has shape {_shape(tensor)}; expected [{shape}]",
-        f"`{value.name}` has the modes [{', '.join(mode for mode, _ in wanted)}]",
-    )
-
-
-def _buffer(bound: Bound, output: Output, tensor: torch.Tensor, report: _Report) -> TensorArgument | None:
-    """An output buffer of the caller's."""
-    if not _check_dtype(output, tensor, report):
-        return None
-    assert output.dtype is not None
-    for groups in _shapes(bound, output):
-        strides = strides_of(tensor, groups)
-        if isinstance(strides, dict):
-            for mode, stride in strides.items():
-                if stride == 0 and bound.sizes[mode] > 1:
-                    report("E0608", f"the buffer `{output.name}` is expanded: its elements share memory")
-                    return None
-            argument = classify(bound.sizes, output.name, output.dtype, tensor, output.modes, strides)
-            if output.name == "D" and argument.layout.contiguous is None:
-                report("E0608", f"the buffer `D` has strides {tuple(tensor.stride())}; one of them must be 1")
-                return None
-            return argument
-    _wrong_shape(bound, output, tensor, "E0608", report)
-    return None
-
-
-def _fresh(bound: Bound, output: Output) -> TensorArgument:
-    """An output that the call allocates, packed."""
-    strides: dict[str, int] = {"l": 0}
-    step = 1
-    modes = output.modes if "l" in output.modes else ("l", *output.modes)
-    for mode in reversed(modes):
-        strides[mode] = step
-        step *= bound.sizes[mode]
-    assert output.dtype is not None
-    return classify(bound.sizes, output.name, output.dtype, None, output.modes, strides)
+def _check_columns(bound: Bound, report: Report) -> None:
+    """Columns divide evenly into the pairs and blocks that the program takes."""
+    columns = bound.sizes["n"]
+    modes = sorted({mode for value in bound.dag.types for mode in value.modes if "/" in mode})
+    for mode in modes:
+        distance = int(mode.partition("@")[2] or 1)
+        width = divisor(mode) * distance if base(mode) == "n" else 1
+        if columns % width:
+            what = f"pairs {distance} columns apart" if written(mode) == "n/2" else f"blocks of {width} columns"
+            report("E0604", f"n is {columns}, which does not divide into {what}", f"n must be a multiple of {width}")

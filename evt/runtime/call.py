@@ -17,11 +17,13 @@ import torch
 
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError, LaunchError
+from evt.ir import Reduce
 from evt.reference import reference
-from evt.runtime.arguments import Bound, bind, is_number
+from evt.runtime.arguments import bind, is_number
 from evt.runtime.kernels import Kernels, device_target, make_kernels
 from evt.runtime.overlap import find_overlap
 from evt.runtime.prepare import Prepared, prepare
+from evt.runtime.tensors import Bound
 
 if TYPE_CHECKING:
     from evt.program import Program
@@ -33,6 +35,7 @@ _MAX_PREPARED = 4096
 _TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
 _NUMBERS = frozenset({float, int})
 _is_grad_enabled = torch.is_grad_enabled
+_is_deterministic = torch.are_deterministic_algorithms_enabled
 _empty_like = torch.empty_like
 _NOTHING: Mapping[str, Any] = {}
 
@@ -64,6 +67,7 @@ class Caller:
         self.program = program
         self._inputs = program.inputs
         self._outputs = program.outputs
+        self._reduces = any(isinstance(program.dag[node], Reduce) for node in range(len(program.dag)))
         self._forms: dict[tuple[type, ...], _Form] = {}
         self._prepared: dict[object, Prepared] = {}
         self._kernels: dict[object, Kernels] = {}
@@ -93,6 +97,7 @@ class Caller:
         key = (
             form,
             _is_grad_enabled(),
+            self._reduces and _is_deterministic(),
             low_bits & 15 and tuple([address & 15 for address in addresses]),
             *shapes,
         )
@@ -110,6 +115,9 @@ class Caller:
         for position, prototype in known.allocations:
             fresh = results[position] = _empty_like(prototype)
             slots.append(fresh.data_ptr())
+        if known.workspace is not None:
+            workspace = _empty_like(known.workspace)  # the allocator keeps it for this stream until the kernel is done
+            slots.append(workspace.data_ptr())
         try:
             known.launch(slots)
         except (OverflowError, struct.error):  # an int that no double holds
@@ -158,16 +166,22 @@ class Caller:
         buffers = [name for name, _ in tensors if name in self._outputs]
         device = bound.device.index if bound.device.index is not None else torch.cuda.current_device()
         with self._lock:
-            signature = (bound.dag.operands, bound.signature, torch.cuda.get_device_capability(device))
+            signature = (bound.dag, bound.signature, self._atomic(), torch.cuda.get_device_capability(device))
             kernels = self._kernels.get(signature)
             if kernels is None:
                 _refuse_capture()
-                kernels = self._kernels[signature] = make_kernels(self.program, bound, device_target(device))
+                kernels = self._kernels[signature] = make_kernels(
+                    self.program, bound, device_target(device), self._atomic()
+                )
             prepared = prepare(self.program.dag, bound, kernels, tensors, numbers, buffers)
             if len(self._prepared) >= _MAX_PREPARED:
                 self._prepared.clear()
             self._prepared[key] = prepared
         return prepared
+
+    def _atomic(self) -> bool:
+        """Whether reductions may be combined in any order: where the program asks for that and PyTorch allows it."""
+        return self.program.settings.deterministic is False and not _is_deterministic()
 
     def _evaluate(
         self,

@@ -12,11 +12,10 @@ from evt.build import KernelSource, build
 from evt.diagnostics import Diagnostic
 from evt.emission import emit
 from evt.errors import LaunchError
-from evt.optimise import optimise
 from evt.plan import Plan, Problem, Target, choose_route, default_configs, find_config, find_target, plan
 from evt.plan.config import best_config
-from evt.runtime.arguments import Bound
 from evt.runtime.library import Library, load_library
+from evt.runtime.tensors import Bound
 
 if TYPE_CHECKING:
     from evt.program import Program
@@ -40,17 +39,18 @@ class Kernels:
         return self.plans[choice], self.libraries[choice]
 
 
-def make_kernels(program: Program, bound: Bound, target: Target) -> Kernels:
+def make_kernels(program: Program, bound: Bound, target: Target, atomic: bool = False) -> Kernels:
     """Plan, build and load. Raises TargetError, BuildError, LaunchError."""
-    plans = plan_kernels(program, bound, target)
+    plans = plan_kernels(program, bound, target, atomic)
     paths = build(kernel_sources(plans))
     return Kernels(plans, tuple(map(load_library, paths, plans)))
 
 
-def plan_kernels(program: Program, bound: Bound, target: Target) -> tuple[Plan, ...]:
+def plan_kernels(program: Program, bound: Bound, target: Target, atomic: bool = False) -> tuple[Plan, ...]:
     """The plans of all configurations that serve a bound call. Raises TargetError, LaunchError (E0804)."""
-    problem = Problem(optimise(bound.dag), bound.signature, target)
-    route = choose_route(problem, program.route)
+    options = program.options(atomic)
+    problem = Problem(program.optimise(bound.dag), bound.signature, target, options)
+    route = choose_route(problem, program.settings.route)
     if route.family == "2x" and bound.sizes["l"] > _MAX_GRID_Z:
         raise LaunchError(
             Diagnostic(
@@ -60,9 +60,12 @@ def plan_kernels(program: Program, bound: Bound, target: Target) -> tuple[Plan, 
             )
         )
     configs = default_configs(problem, route)
-    if program.config is not None:
-        configs = (find_config(problem, route, program.config),)
-    return tuple(plan(problem.dag, problem.signature, target, route=route.name, config=config) for config in configs)
+    if program.settings.config is not None:
+        configs = (find_config(problem, route, program.settings.config),)
+    return tuple(
+        plan(problem.dag, problem.signature, target, route=route.name, config=config, options=options)
+        for config in configs
+    )
 
 
 def kernel_sources(plans: Iterable[Plan]) -> list[KernelSource]:

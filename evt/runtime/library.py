@@ -18,11 +18,16 @@ _FORMATS = {"size": "q", "pointer": "Q", "number": "d"}
 
 @dataclass(frozen=True)
 class Library:
-    """A loaded kernel: ``run`` is its evt_run, ``form`` the struct format of its evt_arguments."""
+    """A loaded kernel.
+
+    ``run`` is its evt_run, ``form`` the struct format of its evt_arguments, ``workspace`` the bytes of device memory
+    that a call with these arguments works in; only their sizes count.
+    """
 
     path: Path
     run: Callable[[bytes, int, int], int]
     form: str
+    workspace: Callable[[bytes], int]
 
 
 @cache
@@ -38,6 +43,9 @@ def load_library(path: Path, plan: Plan) -> Library:
         run = handle.evt_run
         run.restype = ctypes.c_int
         run.argtypes = (ctypes.c_char_p, ctypes.c_size_t, ctypes.c_void_p)
+        workspace = handle.evt_workspace
+        workspace.restype = ctypes.c_int64
+        workspace.argtypes = (ctypes.c_char_p,)
     except (OSError, AttributeError) as error:
         raise LaunchError(
             Diagnostic("E0803", f"the library {path} cannot be loaded: {error}", help="run `evt cache clear`")
@@ -50,7 +58,7 @@ def load_library(path: Path, plan: Plan) -> Library:
                 help="run `evt cache clear`",
             )
         )
-    return Library(path, run, "".join(_FORMATS[field.kind] for field in plan.fields))
+    return Library(path, run, "".join(_FORMATS[field.kind] for field in plan.fields), workspace)
 
 
 def launch_failure(code: int) -> LaunchError:

@@ -9,7 +9,7 @@ import torch
 
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError
-from evt.runtime.arguments import Bound
+from evt.runtime.tensors import Bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,12 @@ def _in_place(bound: Bound, buffers: Iterable[str]) -> list[tuple[str, str]]:
         output, written = bound.dag.output[buffer], bound.tensors[buffer]
         for value in bound.dag.inputs:
             read = bound.tensors.get(value.name)
-            if read is None or not value.is_tile or read.layout.batch == "shared":
+            if (
+                read is None
+                or not value.is_tile
+                or set(value.modes) != set(output.modes)
+                or read.layout.batch == "shared"
+            ):
                 continue
             assert output.dtype is not None
             assert value.dtype is not None

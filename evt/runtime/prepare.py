@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from evt.ir import Dag, Output
-from evt.runtime.arguments import Bound
 from evt.runtime.kernels import Kernels
 from evt.runtime.library import launch_failure
 from evt.runtime.overlap import Overlap, find_overlap
+from evt.runtime.tensors import Bound
 
 # The public functions check for initialisation on every call, which a CUDA tensor has already proven.
 _raw_stream: Callable[[int], int] = getattr(
@@ -28,10 +28,12 @@ class Prepared:
     """A launch that only lacks addresses and numbers.
 
     A call's *slots* are the addresses of the tensors that it was given (A, B, inputs, buffers), its numbers,
-    ``constants`` for what it was not given, and the addresses of fresh outputs. ``pick`` takes the leading members
-    of evt_arguments from the slots, ``pack`` makes these bytes, and ``sizes`` are the bytes of the rest.
+    ``constants`` for what it was not given, the addresses of fresh outputs, and that of the workspace. ``pick`` takes
+    the leading members of evt_arguments from the slots, ``pack`` makes these bytes, and ``sizes`` are the bytes of
+    the rest.
     ``allocations`` are (position among the outputs, prototype) of fresh outputs: torch.empty_like of a prototype,
-    which has no memory of its own, is twice as fast as torch.empty of its shape.
+    which has no memory of its own, is twice as fast as torch.empty of its shape. ``workspace`` is such a prototype
+    too, or None where the kernel needs none.
     """
 
     run: Callable[[bytes, int, int], int]
@@ -42,6 +44,7 @@ class Prepared:
     sizes: bytes
     constants: tuple[float, ...]
     allocations: tuple[tuple[int, torch.Tensor], ...]
+    workspace: torch.Tensor | None
     overlap: Overlap
 
     def launch(self, slots: Sequence[Any]) -> None:
@@ -81,11 +84,14 @@ def prepare(
     pointers |= {output.name: null + len(constants) + index for index, output in enumerate(fresh)}
     values = {value.name: null + 1 + index for index, value in enumerate(dag.inputs)}
     values |= {name: len(tensors) + index for index, name in enumerate(numbers)}
+    workspace_slot = null + len(constants) + len(fresh)
 
     picked: list[int] = []
     sizes: list[int] = []
     for member in chosen.fields:
-        if member.kind == "pointer":
+        if member.role == "workspace":
+            picked.append(workspace_slot)
+        elif member.kind == "pointer":
             picked.append(pointers.get(member.tensor, null))
         elif member.kind == "number":
             picked.append(values[member.tensor])
@@ -95,6 +101,8 @@ def prepare(
             # An extent; or 0: the stride of a scalar given as a number, a scheduler setting that the launcher chooses.
             sizes.append(0 if member.tensor else bound.sizes.get(member.role, 0))
     leading, rest = library.form[: len(picked)], library.form[len(picked) :]
+    packed_sizes = struct.pack(f"={rest}", *sizes)
+    needed = library.workspace(bytes(8 * len(picked)) + packed_sizes)
     positions = {output.name: position for position, output in enumerate(bound.dag.outputs)}
     return Prepared(
         library.run,
@@ -102,17 +110,21 @@ def prepare(
         device,
         itemgetter(*picked),
         struct.Struct(f"={leading}").pack,
-        struct.pack(f"={rest}", *sizes),
+        packed_sizes,
         constants,
-        tuple((positions[output.name], _prototype(bound, output)) for output in fresh),
+        tuple((positions[output.name], _output_prototype(bound, output)) for output in fresh),
+        _prototype(bound, (needed,), torch.uint8) if needed else None,
         find_overlap(bound, tensors, buffers),
     )
 
 
-def _prototype(bound: Bound, output: Output) -> torch.Tensor:
-    """A packed tensor of an output's shape and dtype, without memory."""
+def _output_prototype(bound: Bound, output: Output) -> torch.Tensor:
     assert output.dtype is not None
-    dtype = getattr(torch, output.dtype.torch)
-    prototype = torch.empty(bound.output_shape(output), dtype=dtype, device=bound.device)
+    return _prototype(bound, bound.output_shape(output), getattr(torch, output.dtype.torch))
+
+
+def _prototype(bound: Bound, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """A packed tensor without memory."""
+    prototype = torch.empty(shape, dtype=dtype, device=bound.device)
     prototype.untyped_storage().resize_(0)
     return prototype

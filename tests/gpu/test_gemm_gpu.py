@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -124,7 +125,8 @@ def kernels(request):
 
 def general_config(op: evt.Program, dtype: str) -> None:
     """Use the first configuration only: the choice between configurations has its own test."""
-    op.config = op.explain(device_target(0).name, dtype, dtype).configurations[0]
+    config = op.explain(device_target(0).name, dtype, dtype).configurations[0]
+    op.settings = replace(op.settings, config=config)
 
 
 def error(got, want) -> float:

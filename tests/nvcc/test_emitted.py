@@ -1,4 +1,4 @@
-"""Emitted kernels through the real nvcc: a representative few, of both families.
+"""Emitted kernels through the real nvcc: a representative few, of every family, as whole libraries.
 
 They are compiled with the warnings of the host compiler on. CUTLASS comes by ``-isystem``, so what is said is
 said about our text.
@@ -25,6 +25,13 @@ from evt.program import Program, gemm
 pytestmark = pytest.mark.nvcc
 
 RELU_RESIDUAL = "D = relu(alpha*acc + beta*C) + residual"
+#: Every way of a tile: the source C, auxiliary loads and stores; a vector or scalar.
+TILES = """\
+in scale: f32[m?], bias
+out D, E
+E = alpha*acc + beta*C
+D = relu(E*scale) + residual + bias
+"""
 #: ``z`` is shared: two outputs and a column-major D, with every broadcast.
 SHARED = """\
 in alpha, rows: f32[m], bias: bf16[n], mask: bf16[m, n]
@@ -64,6 +71,8 @@ PLANS: dict[str, Callable[[], Plan]] = {
     "sm90-f16": lambda: planned(gemm(RELU_RESIDUAL), "sm90", "f16"),
     "sm90-bf16-shared": lambda: planned(gemm(SHARED, config="cooperative_128x128x64"), "sm90", "bf16", fused=False),
     "sm90-f32": lambda: planned(gemm("D = silu(acc * scale[m] + bias)"), "sm90", "f32"),
+    "sm100-f16": lambda: planned(gemm(TILES), "sm100", "f16"),
+    "sm120-e4m3": lambda: planned(gemm(TILES), "sm120", "e4m3"),
     "sm80-f16": lambda: planned(gemm(RELU_RESIDUAL), "sm80", "f16"),
     "sm89-f16-strided": strided,
     "sm80-bf16-transposed": lambda: planned(gemm(SHARED.replace("bf16[n]", "bf16[l, n]")), "sm80", "bf16"),
@@ -104,10 +113,10 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 def test_the_few_are_representative(plans: dict[str, Plan]) -> None:
-    assert {each.family for each in plans.values()} == {"2x", "3x"}
+    assert {each.family for each in plans.values()} == {"2x", "3x", "sm100", "sm120"}
     assert {each.tree for each in plans.values()} == {True, False}
-    assert {each.config.schedule for each in plans.values()} == {"pingpong", "cooperative", "multistage"}
-    assert {each.target.name for each in plans.values()} == {"sm80", "sm89", "sm90"}
+    assert {each.config.schedule for each in plans.values()} == {"pingpong", "cooperative", "one_sm", "multistage"}
+    assert {each.target.name for each in plans.values()} == {"sm80", "sm89", "sm90", "sm100", "sm120"}
     kinds = {node.kind for each in plans.values() for node in each.nodes}
     assert {"acc", "source", "scalar", "row", "column", "tile", "tile_strided", "compute", "store"} <= kinds
 

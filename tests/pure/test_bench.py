@@ -17,7 +17,9 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+import evt.bench.case
 import evt.bench.clock
+import evt.bench.epilogue
 import evt.bench.host
 import evt.bench.run
 from evt.bench import (
@@ -25,6 +27,7 @@ from evt.bench import (
     SUITES,
     Case,
     CaseResult,
+    EpilogueResult,
     HostResult,
     Row,
     bench,
@@ -39,15 +42,19 @@ from evt.bench import (
 from evt.bench.answer import oracle, relative_error
 from evt.bench.case import draw
 from evt.bench.clock import GpuClock, interleave
+from evt.bench.epilogue import measure_epilogues
 from evt.bench.host import host_samples
+from evt.bench.idiom import UnwrittenError
 from evt.bench.report import Report, notes
 from evt.bench.run import measure
+from evt.bench.tensors import as_numbers, as_steps, poison, random_tensor
 from evt.bench.versions import baseline, check_baselines
 from evt.cli import main
 from evt.cli.bench import _BASELINES
 from evt.diagnostics import Diagnostic, Source
 from evt.errors import ArgumentError, LaunchError, TargetError
 from evt.functions import TABLE
+from evt.ir.dtype import B1, BY_NAME, STORAGE, U8, DType
 from evt.program import Program
 
 CPU = torch.device("cpu")
@@ -83,9 +90,63 @@ BATCHED = {
 }
 
 
+#: Integers, bits, 8-bit floats, reductions, coordinates and pairs: (operands, formula).
+LANGUAGE = {
+    "where": ("f32", "D = where(acc > 0 && !(C >= 1) || acc == C, acc * 2, where(C < 0, -0.5, bias))"),
+    "where of numbers": ("f32", "D = acc * where(acc != 0, 1, 0) + where(1 < 2, C, acc)"),
+    "isnan": ("f32", "D = where(isnan(acc), 0, acc)"),
+    "def": ("f32", "def hard(x, y) = x / 2 * min(2, max(0, x + y))\nD = hard(acc, 2)"),
+    "derivative": ("f32", "D = acc * gelu'(C)"),
+    "sums": ("f32", "out D, s: f32[m], t: f32[n], u: f32\nD = acc\ns = sum[n](D)\nt = sum[m](C)\nu = sum[m, n](D)"),
+    "extremes": (
+        "f32",
+        "out D, s: f32[m], t: f32[n], u: f32\nD=acc\ns=max[n](acc)\nt=min[m](C)\nu=max[m, n](abs(acc))",
+    ),
+    "sums of what does not vary": (
+        "f32",
+        "out D, s: f32, t: f32, u: f32[n]\nD = acc\ns = sum[n](2)\nt = sum[m, n](bias)\nu = sum[m](bias)",
+    ),
+    "sum of truth values": ("f32", "out D, s: i32[m]\nD = acc\ns = sum[n](acc > 0)"),
+    "blocks": ("f32", "out D, s: f32[m, n/16]\ns = max[n%16](abs(acc))\nD = acc / s"),
+    "sums of blocks": ("f32", "out D, s: f32[m, n/16]\ns = sum[n%16](C)\nD = acc"),
+    "coordinates": ("f32", "D = where(iota(n) <= iota(m), acc, 0) + iota(l)"),
+    "pairs": ("f32", "D = silu(even(acc + bias)) * odd(acc + bias) + even(s[m])"),
+    "pairs far apart": ("f32", "D = even(acc, 8) * odd(acc, 8)"),
+    "output of pairs apart from acc": ("f32", "out D, E: f32[m, n/2]\nD = acc\nE = even(bias) + odd(bias)"),
+    "bits": ("f32", "out D, mask: b1[m, n]\nD = relu(acc)\nmask = acc > 0"),
+    "bits apart from acc": ("f32", "out D, mask: b1[m, n]\nD = acc\nmask = bias > 0"),
+    "bits of a constant": ("f32", "out D, mask: b1[m, n]\nD = acc\nmask = 1 > 0"),
+    "bits of numbers": ("f32", "out D, mask: b1[m, n]\nD = acc\nmask = round(acc)"),
+    "masks": ("f32", "in mask: b1[m, n]\nD = where(mask, acc, 0) + mask"),
+    "flexible": ("f32", "in s: f32[m?]\nD = s * acc"),
+    "defaults": ("f32", "in bias: f32[n] = 0\nD = acc + bias"),
+    "doubles": ("f64", "D = gelu(alpha * acc + bias) + 0.1 * where(acc > 0, 0.1, 0.2)"),
+    "integers": ("i8", "in azp: i32[m], adj: i32[n]\nout D: i32[m, n]\nD = acc - azp * adj + abs(acc) + (acc > 0) - 3"),
+    "integers in 8 bits": ("i8", "in c: i8[m, n], d: u8[m, n]\nout D: i32[m, n]\nD = acc + c * c * d * d"),
+    "quantised product": (
+        "i8",
+        "in s: f32[m], azp: i32[m], adj: i32[n], bias: bf16[n]\nout D: f32[m, n]\nD = s * (acc - azp * adj) + bias",
+    ),
+    "bf16 of integers": ("i8", "in s: f32[n]\nD = gelu(acc * s * 0.01)"),
+    "sums of integers": (
+        "i8",
+        "out D: i32[m, n], s: i32[m], t: i32\nD = acc\ns = sum[n](acc)\nt = max[m, n](abs(acc))",
+    ),
+    "to integers": ("f32", "out D: i8[m, n], E: u8[m, n], F: i32[m, n]\nD = 100 * acc\nE = 100 * acc\nF = 1e10 * acc"),
+    "casts to integers": ("f32", "out D: f32[m, n]\nD = i8(100 * acc) + u8(3 * C) / 2 + i32(acc * 10)"),
+    "casts of integers": ("i8", "out D: f32[m, n]\nD = i8(acc) + e4m3(acc) + f32(u8(acc))"),
+    "8-bit floats": ("f32", "out D: e4m3[m, n], E: e5m2[m, n]\nD = 1000 * acc\nE = 1e5 * acc"),
+    "casts to 8-bit floats": ("f32", "in c: e4m3[m, n]\nout D: f32[m, n]\nD = e4m3(acc) * 2 + c * e5m2(acc)"),
+    "product of 8-bit floats": ("e4m3", "in s: f32[m]\nout D: f32[m, n]\nD = s * acc"),
+    "u8": ("u8", "out D: i32[m, n]\nD = acc"),
+}
+RANDOM = "D = dropout(acc, 0.1, seed, offset)"
+
+
 def make(text: str, *, dtype: str | None = "f32", l: int = 1, op: str = "gemm") -> Case:  # noqa: E741
     program = Program(Source(text), op)
-    return Case("case", program, 12, 20, 28, l, None if program.dag.operands else dtype)
+    n = 32 if re.search(r"%16|, 8\)", text) else 20
+    return Case("case", program, 12, n, 28, l, None if program.dag.operands else dtype)
 
 
 def both(case: Case) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -122,6 +183,48 @@ def test_straight_line_in_the_tensors_own_types(text: str, dtype: str) -> None:
     check(make(text, dtype=dtype), 2e-2)
 
 
+@pytest.mark.parametrize("batches", [1, 3])
+@pytest.mark.parametrize(("dtype", "text"), LANGUAGE.values(), ids=LANGUAGE)
+def test_straight_line_of_the_language(dtype: str, text: str, batches: int) -> None:
+    check(make(text, dtype=dtype, l=batches), 5e-3 if "bf16 of" in text or dtype == "i8" else 2e-6)
+
+
+def test_straight_line_refuses_random_numbers() -> None:
+    with pytest.raises(UnwrittenError, match="PyTorch draws other random numbers"):
+        straight_line(make(RANDOM).dag, {"seed": 1, "offset": 2})
+    measured = measure(make(RANDOM), ("eager", "mm"), clock, CPU, rounds=2)
+    row = measured.row("eager")
+    assert row is not None
+    assert row.failure == "PyTorch draws other random numbers than the program"
+    assert not measured.wrong
+    assert measured.ms("evt") is not None
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "batches", "said"),
+    [
+        ("i8", "i8", 1, "_int_mm"),
+        ("e4m3", "e5m2", 1, "_scaled_mm"),
+        ("i8", "i8", 2, "no batched product"),
+        ("i8", "u8", 1, "no product of i8 and u8"),
+        ("e5m2", "e5m2", 1, "no product of e5m2 and e5m2"),
+    ],
+)
+def test_products_of_8_bits_on_cuda(a: str, b: str, batches: int, said: str) -> None:
+    case = make(f"gemm(A: {a}[m, k], B: {b}[k, n])\nD = 0.5 * acc", l=batches)
+    if said.startswith("_"):
+        assert said in straight_line(case.dag, {}, device="cuda").code
+        return
+    with pytest.raises(UnwrittenError, match=said):
+        straight_line(case.dag, {}, batched=case.batched, device="cuda")
+
+
+def test_integers_are_written_as_a_user_does() -> None:
+    code = straight_line(make("in s: f32[m]\nD = s * (acc - 3)", dtype="i8").dag, {}).code
+    assert "- 3" in code
+    assert ".to(torch.float32)" not in code.replace("_like", "")  # int32 times f32 is f32
+
+
 def test_straight_line_of_linear() -> None:
     case = make("D = relu(acc + bias)", op="linear")
     assert "linear(a, b)" in straight_line(case.dag, {}).code
@@ -130,9 +233,10 @@ def test_straight_line_of_linear() -> None:
 
 @pytest.mark.parametrize("name", TABLE)
 def test_straight_line_of_every_function(name: str) -> None:
-    required = TABLE[name].required
-    case = make(f"D = {name}({', '.join(('abs(acc) + 1', 'abs(C) + 2', 'abs(R) + 4')[:required])})")
-    check(case, 1e-5)
+    arguments = ["abs(acc) + 1", "abs(C) + 2", "abs(R) + 4"][: TABLE[name].required]
+    if name in ("logit", "asin", "acos", "atanh"):
+        arguments = ["sigmoid(acc) * 0.9 + 0.05"]
+    check(make(f"D = {name}({', '.join(arguments)})"), 1e-5)
 
 
 def test_the_code_is_what_a_user_writes() -> None:
@@ -178,7 +282,7 @@ def test_random_data_is_repeatable_and_random() -> None:
 
 
 def test_suite() -> None:
-    assert SUITES == ("gemm",)
+    assert SUITES == ("gemm", "epilogue")
     cases = suite("gemm")
     issue = [(case.m, case.n, case.k, case.bar) for case in cases[:3]]
     assert issue == [(6304, 3072, 768, 0.70), (16384, 1024, 1024, 0.70), (4096, 14336, 4096, 1.0)]
@@ -192,6 +296,21 @@ def test_suite_formulas_are_right() -> None:
     for case in {case.name: case for case in suite("gemm")}.values():
         small = Case(case.name, case.program, 24, 16, 32, dtype="f32")
         check(small, 2e-6)
+
+
+def test_suite_of_epilogues() -> None:
+    cases = suite("epilogue")
+    by_size: dict[tuple[int, ...], list[Case]] = {}
+    for case in cases:
+        by_size.setdefault((case.m, case.n, case.k), []).append(case)
+    assert list(by_size) == [(4096, 4096, 4096), (16384, 1024, 1024)]
+    for group in by_size.values():
+        assert group[0].program.source.text == "D = acc"
+        assert len({case.name for case in group}) == len(group) == 11
+    assert all(str(case.dag.operands[0].dtype) == "bf16" for case in cases)
+    for case in cases[:11]:
+        if case.name != "dropout":
+            check(Case(case.name, case.program, 24, 16, 32, dtype="f32"), 2e-6)
 
 
 # The arithmetic
@@ -396,6 +515,158 @@ def test_baseline_names() -> None:
     assert _BASELINES == BASELINES
 
 
+# Epilogues side by side
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evt.bench.epilogue, "_COPIED_BYTES", 1000)
+    monkeypatch.setattr(evt.bench.case, "_COST_SHAPES", ((24, 32, 40), (48, 16, 8)))
+
+
+@pytest.mark.usefixtures("small")
+def test_epilogues_are_measured_side_by_side() -> None:
+    cases = suite("epilogue")[:11]
+    measured = measure_epilogues(cases, clock, CPU, rounds=5)
+    names = [row.version for row in measured.rows]
+    assert names == ["bare store", "evt again", *(case.name for case in cases[1:])]
+    assert all(row.time is not None and row.time.samples == 5 and not row.failure for row in measured.rows)
+    assert measured.bare == "bare store"
+    assert not measured.wrong
+    tile, rows, columns = 24 * 32 * 2, 24 * 4, 32 * 4
+    extra = {name: measured.extra_bytes(name) for name in names}
+    assert extra == {
+        "bare store": 0,
+        "evt again": None,
+        "bias": 32 * 2,
+        "bias+gelu": 32 * 2,
+        "two residuals": 2 * tile,
+        "row+column scale": rows + columns,
+        "aux store": tile,
+        "amax": 4,
+        "row sum": rows,
+        "column sum": columns,
+        "bit mask": 24 * 4,
+        "dropout": 0,
+    }
+
+
+def epilogues() -> EpilogueResult:
+    cases = suite("epilogue")[:3]
+    rows = [
+        Row(name, summarise([time]), 0.0) for name, time in (("bare store", 1.0), ("evt again", 1.01), ("bias", 1.2))
+    ]
+    sizes = {"bare store": {"A": 10, "D": 10_000_000}, "bias": {"A": 10, "D": 10_000_000, "bias": 100_000_000}}
+    failed = Row("bias+gelu", failure="E0503: no route")
+    return EpilogueResult(cases, (*rows, failed), sizes, summarise([0.5]), 500_000_000)
+
+
+def test_the_bound_of_an_epilogue() -> None:
+    found = epilogues()
+    assert found.gbytes_per_s == pytest.approx(1000)  # 0.5 GB in 0.5 ms
+    assert found.extra_bytes("bias") == 100_000_000
+    assert found.bound("bias") == pytest.approx(1.1)  # 0.1 GB at 1000 GB/s are 0.1 ms
+    assert found.over_bound("bias") == pytest.approx(1.2 / 1.1)
+    assert found.over_bound("bare store") == pytest.approx(1.0)
+    assert found.ratio("bias") == pytest.approx(1.2)
+    assert found.noise == pytest.approx(0.01)
+    for name in ("bias+gelu", "nothing"):
+        assert found.ratio(name) is found.bound(name) is found.over_bound(name) is None
+
+
+def test_epilogues_that_fail_are_rows(monkeypatch: pytest.MonkeyPatch, small: None) -> None:
+    right = Program.__call__
+
+    def call(self: Program, *operands: torch.Tensor, out: object, **inputs: object) -> None:
+        if "gelu" in self.source.text:
+            raise TargetError(Diagnostic("E0503", "no route is left"))
+        right(self, *operands, out=out, **inputs)
+        if "bias" in self.source.text:
+            assert isinstance(out, torch.Tensor)
+            out.zero_()
+
+    monkeypatch.setattr(Program, "__call__", call)
+    measured = measure_epilogues(suite("epilogue")[:4], clock, CPU, rounds=2)
+    failures = {row.version: row.failure for row in measured.rows}
+    assert failures["bias+gelu"] == "E0503: no route is left"
+    assert failures["bias"].startswith("wrong: relative error 1.0e+00")
+    assert failures["two residuals"] == failures["bare store"] == ""
+    assert measured.wrong == ("bias",)
+
+
+def test_epilogues_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "bench.json"
+    report = Report(describe_machine(), {}, path)
+    report.add_epilogues(epilogues())
+    text = capsys.readouterr().out
+    assert "epilogues of gemm bf16, m=4096, n=4096, k=4096" in text
+    assert re.search(r"\nbias +1\.2000 +0\.0% +1\.200 +100\.0 MB +1\.1000 +1\.091 +0\.0e\+00", text)
+    assert re.search(r"\nbare store again +1\.0100 ", text)
+    assert "failed: E0503: no route" in text
+    assert "at the 1000 GB/s of a copy" in text
+    assert not report.complete
+    assert report.wrong == []
+    (only,) = json.loads(path.read_text())["epilogues"]
+    assert (only["m"], only["dtype"], only["bare"]) == (4096, "bf16", "bare store")
+    bias = only["epilogues"]["bias"]
+    assert bias["program"] == "D = acc + bias"
+    assert bias["ratio_to_bound"] == pytest.approx(1.2 / 1.1)
+    assert only["epilogues"]["bias+gelu"]["time"] is None
+
+
+@pytest.mark.usefixtures("fake_gpu", "small")
+def test_command_measures_epilogues(tmp_path: Path) -> None:
+    path = tmp_path / "bench.json"
+    outcome = CliRunner().invoke(main, ["bench", "--suite", "epilogue", "--rounds", "2", "--json", str(path)])
+    assert outcome.exit_code == 0, outcome.output
+    assert "epilogues of gemm bf16, m=24, n=32, k=40" in outcome.stdout
+    assert "epilogues of gemm bf16, m=48, n=16, k=8" in outcome.stdout
+    document = json.loads(path.read_text())
+    assert [len(each["epilogues"]) for each in document["epilogues"]] == [12, 12]
+    assert document["settings"]["suite"] == "epilogue"
+    assert document["cases"] == []
+
+
+# Data of every type
+
+
+@pytest.mark.parametrize("dtype", STORAGE, ids=str)
+def test_random_tensors_and_poison(dtype: DType) -> None:
+    generator = torch.Generator().manual_seed(0)
+    drawn = random_tensor((6, 20), dtype, generator)
+    assert drawn.dtype == getattr(torch, dtype.torch)
+    assert tuple(drawn.shape) == ((6, 3) if dtype == B1 else (6, 20))
+    numbers = as_numbers(drawn, dtype, 20)
+    assert tuple(numbers.shape) == (6, 20)
+    assert len(numbers.unique()) == 2 if dtype == B1 else len(numbers.unique()) > 5
+    assert dtype in (B1, U8) or bool((numbers < 0).any())
+    poison(drawn)
+    if dtype.is_float:
+        assert drawn.isnan().all()
+    else:
+        assert set(drawn.contiguous().view(torch.uint8).unique().tolist()) <= {0xA5, 0x7F}
+    if dtype != B1:
+        assert (random_tensor((6, 20), dtype, generator, positive=True).double() > 0).all()
+
+
+def test_operands_of_8_bits_are_contiguous_along_k() -> None:
+    data = draw(make("D = acc", dtype="i8"), CPU)
+    assert data.A.stride() == (28, 1)
+    assert data.B.stride() == (1, 28)
+    assert draw(make("D = acc", dtype="bf16"), CPU).B.stride() == (20, 1)
+
+
+def test_steps_are_neighbours() -> None:
+    for name in ("e4m3", "e5m2"):
+        dtype = BY_NAME[name]
+        codes = torch.arange(256, dtype=torch.int32).to(torch.uint8).view(getattr(torch, dtype.torch))
+        finite = codes[codes.float().isfinite()]
+        order = finite.float().argsort()
+        steps = as_steps(finite, dtype, 0)[order]
+        assert ((steps[1:] - steps[:-1]) <= 1).all()
+        assert (as_steps(codes, dtype, 0)[codes.float().isnan()] == 1000).all()
+
+
 # The report
 
 
@@ -501,7 +772,7 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(evt.bench.clock, "_FLUSH_BYTES", 1 << 10)
     monkeypatch.setattr(evt.bench.host, "_GROUP", 2)
     monkeypatch.setattr(evt.bench.host, "_GROUPS", 1)
-    for module in (evt.bench, evt.bench.run, evt.bench.host):
+    for module in (evt.bench, evt.bench.run, evt.bench.host, evt.bench.epilogue):
         monkeypatch.setattr(module, "require_gpu", lambda: CPU)
     monkeypatch.setattr(evt.bench, "describe_machine", lambda device: describe_machine())
     return spins
@@ -572,7 +843,7 @@ def test_without_a_gpu_nothing_is_timed() -> None:
 
 
 @no_gpu
-@pytest.mark.parametrize("arguments", [[], ["D = acc"], ["--suite", "gemm"], ["--host"]])
+@pytest.mark.parametrize("arguments", [[], ["D = acc"], ["--suite", "gemm"], ["--suite", "epilogue"], ["--host"]])
 def test_command_without_a_gpu(arguments: list[str]) -> None:
     outcome = CliRunner().invoke(main, ["bench", *arguments])
     assert outcome.exit_code == 1
@@ -588,7 +859,7 @@ def test_command_help_is_light() -> None:
         "print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "--suite [gemm]" in done.stdout
+    assert "--suite [gemm|epilogue]" in done.stdout
     assert "eager,compile,max-autotune,mm" in done.stdout
     assert done.stdout.endswith("False\n")
 
@@ -599,6 +870,7 @@ def test_command_help_is_light() -> None:
         (["--baselines", "jax"], 2, "there is no baseline `jax`"),
         (["--suite", "gemm", "--m", "8"], 2, "--suite brings its own"),
         (["--suite", "gemm", "--host"], 2, "--suite brings its own"),
+        (["--suite", "epilogue", "--fast-math"], 2, "--suite brings its own"),
         (["D = acc", "--op", "linear", "--l", "2"], 2, "--l is for gemm"),
         (["D = acc", "--json", "/nonexistent/bench.json"], 2, "not a writable directory"),
         (["D = acc", "--json", "/"], 2, "it is a directory"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import stat
@@ -21,17 +22,23 @@ from click.testing import CliRunner, Result
 
 import evt
 from evt.build import BuildEvent, Check, Toolchain
-from evt.cli import main, trial
+from evt.cli import main
+from evt.cli.compare import Answers, compare, is_exact, magnitudes, relative_error
 from evt.cli.entry import COMMANDS
 from evt.cli.request import is_file
-from evt.diagnostics import CODES, Diagnostic
+from evt.cli.trial import _cut_to_tf32
+from evt.diagnostics import CODES, Diagnostic, Source
 from evt.errors import InternalError
+from evt.ir import Output
+from evt.ir.dtype import BY_NAME
 from evt.ir.lower import OPERATIONS
 from evt.program import Program
+from evt.reference import evaluate
 
 FORMULA = "D = relu(alpha*acc + beta*C) + residual"
 THREE_OUTPUTS = "out D, E: f32[m, n], F; z = alpha*acc + bias; E = tanh(z); F = z*E + C; D = F*residual + E*z"
 WITH_HEADER = "linear(A: bf16[m, k], B: bf16[n, k]); D = acc"
+REDUCED = "out D, s: f32[m], amax: f32; D = gelu(acc); s = sum[n](D); amax = max[m, n](abs(acc))"
 WRONG = "D = foo(acc)"
 
 
@@ -199,7 +206,11 @@ def test_stdin_that_cannot_be_read() -> None:
         (["emit", FORMULA, "--route", "evt-9x"], "E0501"),
         (["emit", FORMULA, "--config", "huge"], "E0501"),
         (["emit", FORMULA, "--arch", "sm80", "--route", "evt-3x"], "E0502"),
-        (["emit", FORMULA, "--a", "f16", "--b", "bf16"], "E0901"),
+        (["emit", FORMULA, "--a", "f16", "--b", "bf16"], "E0308"),
+        (["emit", FORMULA, "--op", "conv2d"], "E0901"),
+        (["emit", FORMULA, "--numerics", "match_eager", "--fast-math"], "E0607"),
+        (["emit", FORMULA, "--arch", "sm80", "--dtype", "e4m3"], "E0503"),
+        (["run", "D = max[n%32](acc)", "--n", "40", "--device", "cpu"], "E0604"),
         (["show", WRONG], "E0201"),
         (["explain", WRONG], "E0201"),
         (["graph", WRONG], "E0201"),
@@ -509,6 +520,50 @@ def test_check_as_json(formula_file: Path) -> None:
     }
 
 
+def test_check_takes_types_and_settings() -> None:
+    assert ok("check", FORMULA, "--a", "e4m3", "--b", "e5m2", "--arch", "sm90", "--relaxed") == "<formula>: ok\n"
+    assert "E0308" in run("check", FORMULA, "--a", "e4m3", "--b", "i8").stderr
+    assert "E0503" in run("check", FORMULA, "--dtype", "e4m3", "--arch", "sm80").stderr
+    assert "E0501" in run("check", FORMULA, "--arch", "sm80", "--route", "evt-9x").stderr
+
+
+def test_settings_are_those_of_a_program() -> None:
+    program = Program(Source(REDUCED), deterministic=False, fast_math=True, relaxed=True)
+    options = ("--no-deterministic", "--fast-math", "--relaxed")
+    assert ok("emit", REDUCED, *options) == program.emit()
+    assert ok("show", REDUCED, "--stage", "optimised", *options) == str(program.optimised())
+    assert ok("emit", REDUCED, "--deterministic") == ok("emit", REDUCED) != program.emit()
+    eager = Program(Source(FORMULA), numerics="match_eager")
+    assert ok("emit", FORMULA, "--numerics", "match_eager") == eager.emit() != evt.emit(FORMULA)
+
+
+@pytest.mark.parametrize("arch", ["sm80", "sm90"])
+def test_the_whole_language_prints(arch: str) -> None:
+    for stage in ("tree", "dag", "typed", "optimised", "plan"):
+        assert ok("show", EVERYTHING, "--stage", stage, "--arch", arch)
+    for format in ("text", "mermaid", "dot", "svg"):
+        assert ok("graph", EVERYTHING, "--format", format, "--stage", "optimised")
+    assert "evt_finish" in ok("emit", EVERYTHING, "--arch", arch)
+    assert "finish" in ok("show", EVERYTHING, "--stage", "plan", "--arch", arch)
+
+
+@pytest.mark.parametrize("arch", ["sm80", "sm90"])
+def test_explain_reductions(arch: str) -> None:
+    text = ok("explain", REDUCED, "--arch", arch)
+    assert "after the kernel, evt_finish: combines the parts of reductions, in a fixed order\n   reduction_" in text
+    assert re.search(r"workspace, for each batch:\n   reduction_\d+: float\[parts\]\[m\]\n", text)
+    assert re.search(r"reduction_\d+: column reduction, sum, in parts\n", text)
+    found = json.loads(ok("explain", REDUCED, "--arch", arch, "--json"))
+    assert [(each["name"], each["when"]) for each in found["kernels"]] == [("evt_finish", "after")]
+    assert [each["element"] for each in found["workspace"]] == ["float", "float"]
+    assert json.loads(ok("explain", FORMULA, "--arch", arch, "--json"))["workspace"] == []
+
+
+def test_explain_counts_bits_and_halves() -> None:
+    text = "in gate: b1[m, n]; out D: f16[m, n/2], seen: b1[m, n]; z = where(gate, acc, 0); D = even(z); seen = z > 0"
+    assert "epilogue traffic: 0.125 bytes read and 1.125 written per element of acc\n" in ok("explain", text)
+
+
 def test_check_finds_what_types_and_targets_refuse() -> None:
     assert "E0304" in run("check", "out D: f16[n]; D = acc").stderr
     assert run("check", FORMULA, "--arch", "sm80").exit_code == 0
@@ -703,22 +758,171 @@ def test_run_finds_a_wrong_answer(monkeypatch: pytest.MonkeyPatch, wrong: str) -
 def test_relative_error() -> None:
     exact = torch.tensor([3.0, 4.0, torch.nan, 1e6, torch.inf], dtype=torch.float64)
     rounded = exact.to(torch.float16)
-    assert trial.relative_error(rounded, exact, rounded) == (0.0, 0)
+    assert relative_error(rounded, exact, rounded) == (0.0, 0)
     out = rounded.clone()
     out[0] = 3.5
-    assert trial.relative_error(out, exact, rounded) == (0.1, 0)
+    assert relative_error(out, exact, rounded) == (0.1, 0)
     out[2] = 0
-    assert trial.relative_error(out, exact, rounded) == (float("inf"), 1)
+    assert relative_error(out, exact, rounded) == (float("inf"), 1)
     zero = torch.zeros(3, dtype=torch.float64)
-    assert trial.relative_error(zero, zero, zero) == (0.0, 0)
-    assert trial.relative_error(zero + 1, zero, zero) == (float("inf"), 0)
+    assert relative_error(zero, zero, zero) == (0.0, 0)
+    assert relative_error(zero + 1, zero, zero) == (float("inf"), 0)
+
+
+EVERYTHING = """
+in s: f32[m?], bias: f16[n] = 0, gate: b1[m, n]
+out D: f16[m, n/2], full: f32[m, n], scale: f32[m, n/32], seen: b1[m, n], total: f32[m], amax: f32
+out q: i8[m, n], h: e4m3[m, n], i: i32[m, n], u: u8[m, n], d: f64[m, n]
+z = where(gate && iota(n) <= iota(m) + 30, s * acc + bias, -0.5)
+D = silu(even(z)) * bf16(odd(z))
+scale = max[n%32](abs(z))
+full = dropout(z, 0.1, seed, offset) / scale
+seen = z > 0
+total = sum[n](z)
+amax = max[m, n](abs(z))
+q = 20 * z
+u = 20 * z
+h = z
+i = iota(m) * 3 + iota(n)
+d = z
+"""
+QUANTISED = """
+gemm(A: i8[m, k], B: i8[k, n])
+in  x_scale: f32[m?], azp: i32[m], azp_adj: i32[n], bias: bf16[n] = 0
+out D: bf16[m, n], mask: b1[m, n], rowsum: f32[m], amax: f32
+z = x_scale * (acc - azp * azp_adj) + bias
+D = relu(z)
+mask = z > 0
+rowsum = sum[n](z)
+amax = max[m, n](abs(z))
+"""
+
+
+@pytest.mark.usefixtures("_no_gpu")
+@pytest.mark.parametrize("batch", [(), ("--l", "2")])
+def test_run_the_whole_language(batch: tuple[str, ...]) -> None:
+    found = document(run("run", EVERYTHING, "--m", "24", "--n", "64", "--k", "16", *batch, "--json"))
+    assert found["ok"] is True, found
+    outputs = {each["name"]: each for each in found["outputs"]}
+    lead = [2] if batch else []
+    assert outputs["D"]["shape"] == [*lead, 24, 32]
+    assert outputs["seen"]["shape"] == [*lead, 24, 8]
+    assert outputs["scale"]["shape"] == [*lead, 24, 2]
+    assert outputs["amax"]["shape"] == lead
+    counted = {name for name, each in outputs.items() if each["unequal"] is not None}
+    assert counted == {"seen", "q", "h", "i", "u"}
+    assert all(outputs[name]["unequal"] == 0 for name in counted)
+    assert all(outputs[name]["bound"] is None for name in counted)
+    assert outputs["i"]["allowed"] == 0
+    assert set(found["scalars"]) == {"seed", "offset"}
+
+
+@pytest.mark.usefixtures("_no_gpu")
+def test_run_quantised() -> None:
+    result = run("run", QUANTISED, "--m", "24", "--n", "64", "--k", "16")
+    assert result.exit_code == 0, result.output
+    assert "A i8, B i8" in result.stdout
+    assert "mask: b1[24, 8]  0 of 1536 elements differ, 0 allowed  ok" in result.stdout
+
+
+@pytest.mark.usefixtures("_no_gpu")
+@pytest.mark.parametrize(
+    "options",
+    [
+        *(("--dtype", dtype) for dtype in ("f64", "e4m3", "e5m2", "i8", "u8", "double", "fp8")),
+        *(("--a", a, "--b", b) for a, b in (("e4m3", "e5m2"), ("u8", "i8"), ("f32", "tf32"))),
+        ("--numerics", "match_eager", "--dtype", "bf16"),
+        ("--relaxed", "--fast-math", "--no-deterministic"),
+    ],
+)
+@pytest.mark.parametrize("operation", ["gemm", "linear"])
+def test_run_operands_and_numerics(options: tuple[str, ...], operation: str) -> None:
+    found = document(run("run", "D = relu(acc * s[m]) + 1", *SMALL, *options, "--op", operation, "--json"))
+    assert found["ok"] is True, found
+
+
+def disturbed(off: float, wrong: bool) -> Callable[..., None]:
+    """A kernel whose sums are off by that much, relatively, and perhaps wrong in one element of each output."""
+
+    def call(self: Program, a: torch.Tensor, b: torch.Tensor, *, out: dict[str, torch.Tensor], **inputs: Any) -> None:
+        acc = a.double() @ b.double()
+        noise = torch.randn(acc.shape, generator=torch.Generator().manual_seed(1))
+        results = evaluate(self.typed(), (acc + off * noise * acc.square().mean().sqrt()).float(), inputs)
+        for name, buffer in out.items():
+            buffer.copy_(results[name])
+            if wrong:
+                one = buffer.view(-1)[100:101]
+                one.copy_(one ^ 16 if buffer.dtype == torch.uint8 else (one.float() + 16).to(buffer.dtype))
+
+    return call
+
+
+@pytest.mark.usefixtures("_no_gpu")
+@pytest.mark.parametrize(
+    "program",
+    [
+        "out D: f32[m, n]; D = gelu(acc)",
+        "out D: f32[m, n]; D = where(acc > 0, acc, -0.5)",
+        "out D: f32[m, n]; D = round(acc * 3)",
+        "out D: f32[m, n]; D = bf16(acc) * C",
+        "out D: f32[m, n]; D = i8(30 * acc) + C",
+        "out D: i8[m, n]; D = 30 * acc",
+        "out D: u8[m, n]; D = abs(acc) * 30",
+        "out D: i32[m, n]; D = 1e5 * acc",
+        "out D: e4m3[m, n]; D = acc",
+        "out D: b1[m, n]; D = acc > 0.1",
+        "out D: f32[m]; D = sum[n](abs(acc))",
+        "out D: f32[n]; D = max[m](acc)",
+    ],
+)
+def test_run_tells_rounding_from_mistakes(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
+    """On sums that are off as another order makes them, thresholds are crossed and elements round elsewhere."""
+    sizes = ("--m", "200", "--n", "256", "--k", "384")
+    monkeypatch.setattr(Program, "__call__", disturbed(2e-6, False))
+    assert document(run("run", program, *sizes, "--json"))["ok"] is True
+    monkeypatch.setattr(Program, "__call__", disturbed(1e-6, True))
+    result = run("run", program, *sizes)
+    assert result.exit_code == 1
+    assert "WRONG" in result.stdout
+
+
+@pytest.mark.usefixtures("_no_gpu")
+@pytest.mark.parametrize("program", [EVERYTHING, "out D: i8[m, n]; D = 30 * acc", "out D: b1[m, n]; D = acc > 0"])
+def test_run_finds_what_is_left_unwritten(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
+    monkeypatch.setattr(Program, "__call__", lambda self, *operands, out, **inputs: None)
+    found = document(run("run", program, "--m", "24", "--n", "64", "--k", "16", "--json"))
+    assert [each["name"] for each in found["outputs"] if each["ok"]] == []
+
+
+def test_compare_counts_integers() -> None:
+    output = Output("D", BY_NAME["i32"], ("m", "n"))
+    right = torch.arange(12, dtype=torch.int32).reshape(3, 4)
+    answers = Answers(right, right)
+    assert compare(output, right, answers, 4, 0.0).ok
+    off = right.clone()
+    off[1, 1] += 1
+    result = compare(output, off, answers, 4, 0.0)
+    assert (result.ok, result.unequal, result.allowed, result.unexpected) == (False, 1, 0, 1)
+
+
+def test_what_is_exact() -> None:
+    outputs = "out D: f32[m, n], i: i32[m, n], b: b1[m, n], s: i32[m]"
+    text = f"{outputs}\nD = acc * 0.5; i = 3 * acc; b = acc > 2; s = sum[n](acc)"
+    typed = evt.gemm(text).typed("i8")
+    assert [name for name in ("D", "i", "b", "s") if is_exact(typed, name)] == ["i", "b", "s"]
+    assert magnitudes(typed) is None
+    typed = evt.gemm("out D, s: f32[m], t: f32; D = acc; s = sum[n](acc * C); t = max[m, n](acc)").typed()
+    sums = magnitudes(typed)
+    assert sums is not None
+    assert [(each.name, str(each.dtype)) for each in sums.outputs] == [("s", "f64")]
+    assert "abs" in str(sums)
 
 
 def test_operands_are_cut_to_tf32() -> None:
-    cut = trial._cut_to_tf32(torch.tensor([1 + 2.0**-10, 1 + 2.0**-11, -1 - 2.0**-11]))
+    cut = _cut_to_tf32(torch.tensor([1 + 2.0**-10, 1 + 2.0**-11, -1 - 2.0**-11]))
     assert cut.tolist() == [1 + 2.0**-10, 1.0, -1.0]
     half = torch.ones(2, dtype=torch.float16)
-    assert trial._cut_to_tf32(half) is half
+    assert _cut_to_tf32(half) is half
 
 
 def test_run_without_torch() -> None:

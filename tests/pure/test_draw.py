@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 import pytest
 
 from evt.draw import FORMATS, draw
-from evt.draw.box import boxes, edges, shortest
+from evt.draw.box import PALETTE, boxes, edges, shortest
 from evt.draw.layout import layout
 from evt.functions import TABLE
 from evt.ir import (
@@ -48,6 +48,18 @@ t = tanh(z)
 aux = z
 mask = clamp(t - z, 0.1, 6)
 D = f16(z*z) * t / (C + gamma) + residual
+"""
+#: Every kind of node.
+EVERY_KIND = """
+in s: f32[m?], bias: f16[n] = 0, gate: b1[m, n]
+out D: f16[m, n/2], full: f32[m, n], scale: f32[m, n/32], seen: b1[m, n], total: f32[m], amax: f32
+z = where(gate && iota(n) <= iota(m), s * acc + bias, -0.5)
+D = silu(even(z)) * bf16(odd(z))
+scale = max[n%32](abs(z))
+full = dropout(z, 0.1, seed, offset) / scale
+seen = z > 0
+total = sum[n](z)
+amax = max[m, n](abs(z))
 """
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = (
@@ -109,7 +121,7 @@ def read_mermaid(text: str) -> tuple[dict[int, str], Counter[tuple[int, int]]]:
     found: Counter[tuple[int, int]] = Counter()
     classes: set[str] = set()
     for line in lines:
-        if node := re.fullmatch(r'    n(\d+)[\[({]{1,2}"([^"]*)"[\])}]{1,2}:::(\w+)', line):
+        if node := re.fullmatch(r'    n(\d+)[\[({>\\/]{1,2}"([^"]*)"[\])}/]{1,2}:::(\w+)', line):
             assert int(node[1]) not in labels
             labels[int(node[1])] = re.sub(r"#(\d+);", lambda code: chr(int(code[1])), node[2])
             classes.add(node[3])
@@ -155,7 +167,7 @@ def test_formats() -> None:
 
 
 @pytest.mark.parametrize("format", READERS)
-@pytest.mark.parametrize("program", [HEADLINE, THREE_OUTPUTS, "D = acc * acc", "D = acc"])
+@pytest.mark.parametrize("program", [HEADLINE, THREE_OUTPUTS, EVERY_KIND, "D = acc * acc", "D = acc"])
 def test_every_node_and_edge_is_drawn_once(format: str, program: str) -> None:
     for dag in (lower(parse(program)), typed(program)):
         labels, found = READERS[format](draw(dag, format))
@@ -191,6 +203,36 @@ def test_labels() -> None:
     assert untyped == ["s: f32[m]", "acc", "mul", "bias[n]", "add", "gamma", "add", "D[m, n]"]
 
 
+def test_labels_of_every_kind() -> None:
+    dag = typed(EVERY_KIND)
+    drawn = boxes(dag)
+    labels = {box.label: box for box in drawn}
+    assert {box.kind for box in drawn} == set(PALETTE)
+    for label, type in {
+        "iota(n)": "i32[n]",
+        "even": "f32[m, n/2]",
+        "odd": "f32[m, n/2]",
+        "max[n%32]": "f32[m, n/32]",
+        "rand": "f32[l, m, n]",
+        "sum[n]": "f32[m]",
+        "max[m, n]": "f32",
+        "logical_and": "b1[m, n]",
+    }.items():
+        assert labels[label].type == type
+    assert labels["rand"].ports == ("seed", "offset")
+    assert labels["where"].ports == ("condition", "x", "y")
+    declared = {"s: f32[m?]", "bias: f16[n] = 0", "gate: b1[m, n]", "seed: i32", "D: f16[m, n/2]"}
+    assert declared | {"scale: f32[m, n/32]", "seen: b1[m, n]", "total: f32[m]", "amax: f32"} <= set(labels)
+
+
+def test_pairs_far_apart_say_so() -> None:
+    labels = [box.label for box in boxes(typed("D = even(acc, 32) * odd(acc, 32)"))]
+    assert labels == ["acc: f32[m, n]", "even, 32 apart", "odd, 32 apart", "mul", "D: f16[m, n/2]"]
+    text = draw(typed("D = even(acc, 32) * odd(acc, 32)"), "text")
+    assert "@" not in text
+    assert re.search("├─ even, 32 apart +f32\\[m, n/2\\]", text)
+
+
 def test_a_transposed_output_keeps_its_own_order() -> None:
     assert boxes(typed("out D: f16[n, m]; D = acc"))[-1].label == "D: f16[n, m]"
 
@@ -208,9 +250,12 @@ def test_operands_are_named_where_their_order_matters() -> None:
         (0.1, "0.1"),
         (2.0, "2"),
         (-0.0, "-0"),
-        (1 / 3, "0.33333334"),
-        (0.7978845608, "0.7978846"),
+        (1 / 3, "0.3333333333333333"),
+        (0.3333333432674408, "0.33333334"),
+        (0.10000000149011612, "0.1"),
+        (0.7978845608, "0.7978845608"),
         (3.4028234663852886e38, "3.4028235e+38"),
+        (1e300, "1e+300"),
         (1e-45, "1e-45"),
         (16777216.0, "16777216"),
         (float("inf"), "inf"),
@@ -299,7 +344,7 @@ def test_mermaid_writes_what_it_or_markdown_would_read_as_codes() -> None:
 
 
 def test_svg_stands_alone_on_paper_of_its_own() -> None:
-    text = draw(typed(THREE_OUTPUTS), "svg")
+    text = draw(typed(EVERY_KIND), "svg")
     root = ElementTree.fromstring(text)
     width, height = float(root.attrib["width"]), float(root.attrib["height"])
     assert root.attrib["viewBox"].split() == ["0", "0", root.attrib["width"], root.attrib["height"]]
@@ -315,12 +360,13 @@ def test_svg_stands_alone_on_paper_of_its_own() -> None:
         for group in root.iter(f"{SVG}g")
         if "data-kind" in group.attrib
     }
-    assert set(fills) == {"acc", "load", "const", "apply", "cast", "store"}
+    assert set(fills) == set(PALETTE)
     assert len(set(fills.values())) == len(fills)
 
 
-def test_layout_keeps_boxes_apart_and_operands_above() -> None:
-    dag = typed(THREE_OUTPUTS)
+@pytest.mark.parametrize("program", [THREE_OUTPUTS, EVERY_KIND])
+def test_layout_keeps_boxes_apart_and_operands_above(program: str) -> None:
+    dag = typed(program)
     plan = layout(dag, [(60.0 + 10 * (node % 3), 30.0 + 14 * (node % 2)) for node in range(len(dag))])
     for a, b in combinations([*plan.nodes, *(lane for lanes in plan.lanes.values() for lane in lanes)], 2):
         apart = abs(a.x - b.x) >= (a.width + b.width) / 2 + 10
@@ -346,14 +392,14 @@ from evt.draw import FORMATS, draw
 from evt.ir import Operand, infer, lower
 from evt.ir.dtype import F16
 from evt.language import parse
-dag = infer(lower(parse({THREE_OUTPUTS!r})), (Operand("A", F16, ("m", "k")), Operand("B", F16, ("k", "n"))))
+dag = infer(lower(parse({EVERY_KIND!r})), (Operand("A", F16, ("m", "k")), Operand("B", F16, ("k", "n"))))
 sys.stdout.buffer.write("".join(draw(dag, format) for format in FORMATS).encode())
 assert "torch" not in sys.modules
 """
 
 
 def test_the_same_bytes_in_every_run_and_no_torch() -> None:
-    expected = "".join(draw(typed(THREE_OUTPUTS), format) for format in FORMATS).encode()
+    expected = "".join(draw(typed(EVERY_KIND), format) for format in FORMATS).encode()
     for seed in ("0", "1", "2024"):
         run = subprocess.run(
             [sys.executable, "-c", SCRIPT],

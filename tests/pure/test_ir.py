@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import replace
 from typing import Any
 
@@ -19,10 +20,14 @@ from evt.ir import (
     Cast,
     Const,
     Dag,
+    Fold,
     Input,
     Load,
     Operand,
     Output,
+    Pick,
+    Random,
+    Reduce,
     Store,
     TypedDag,
     ValueType,
@@ -88,14 +93,24 @@ def test_equal_nodes_merge_and_others_do_not() -> None:
     assert builder.add(Apply("sub"), acc, load) != builder.add(Apply("sub"), load, acc)
     assert builder.add(Cast(F16), acc) != builder.add(Cast(BF16), acc)
     assert builder.add(Const.of(0.0)) != builder.add(Const.of(-0.0))
-    assert builder.add(Const.of(0.1)) == builder.add(Const.of(0.10000000149011612))
+    assert builder.add(Const.of(0.1)) == builder.add(Const.of(0.1)) != builder.add(Const.of(0.10000000149011612))
     assert builder.add(Load("D")) != builder.add(Load("C"))
-    assert len(builder) == 10
+    assert builder.add(Reduce("sum", ("n",)), acc) != builder.add(Reduce("sum", ("m",)), acc)
+    assert builder.add(Pick(0, 1), acc) != builder.add(Pick(1, 1), acc)
+    assert len(builder) == 15
 
 
-def test_a_constant_beyond_f32_is_no_constant() -> None:
-    with pytest.raises(OverflowError):
-        Const.of(1e39)
+@pytest.mark.parametrize("value", [1e39, 0.1, -0.0, 5e-324, 3.0])
+def test_a_constant_is_a_double(value: float) -> None:
+    assert struct.pack("<d", Const.of(value).value) == struct.pack("<d", value)
+
+
+@pytest.mark.parametrize(
+    ("value", "integer"),
+    [(3.0, True), (0.0, True), (-0.0, False), (0.5, False), (2.0**31, False), (-(2.0**31) + 1, True), (1e39, False)],
+)
+def test_integers_among_constants(value: float, integer: bool) -> None:
+    assert Const.of(value).is_integer is integer
 
 
 def test_graphs_are_values() -> None:
@@ -234,6 +249,20 @@ def test_a_store_that_is_read() -> None:
     assert "a store has users" in message or "reads a store" in message
 
 
+def test_a_reduction_that_is_read() -> None:
+    message = malformed(lambda graph: chain(graph, Acc(), Reduce("sum", ("n",)), Apply("relu"), Store("D")))
+    assert "it reads a reduction" in message
+
+
+@pytest.mark.parametrize("op", [Reduce("prod", ("n",)), Fold("prod", 32)])
+def test_an_unknown_reduction(op: Reduce | Fold) -> None:
+    assert "`prod` is not a reduction" in malformed(lambda graph: chain(graph, Acc(), op, Store("D")))
+
+
+def test_random_numbers_without_an_offset() -> None:
+    assert "has 1 operands and needs 2" in malformed(lambda graph: chain(graph, Acc(), Random(), Store("D")))
+
+
 def test_an_output_that_is_not_stored() -> None:
     assert "outputs and stores differ" in malformed(lambda graph: chain(graph, Acc()))
 
@@ -336,7 +365,7 @@ def test_a_value_varies_over_its_operands_modes(expression: str, expected: str) 
 def test_a_transposed_output() -> None:
     dag = typed("D[n, m] = acc + C")
     assert dag.output["D"].modes == ("n", "m")
-    assert str(dag.types[dag.stores["D"]]) == "f16[m, n]"
+    assert str(dag.types[dag.stores["D"]]) == "f32[m, n]"
 
 
 def test_the_batch_needs_no_subscript_of_an_output() -> None:
@@ -350,11 +379,18 @@ def test_the_batch_needs_no_subscript_of_an_output() -> None:
         ("D[n] = acc", "E0304", "varies over [m, n]"),
         ("out D: f16[m]; D = acc", "E0304", "varies over [m, n]"),
         ("out D, s: f32[]; D = acc; s = bias", "E0304", "varies over [n]"),
-        ("D = acc; s[n] = bias * 2", "E0901", "output `s` of [n]"),
-        ("D = acc; out D, s: f32[]; s = alpha * 2", "E0901", "output `s` of []"),
-        ("out D: e4m3; D = acc", "E0901", "output `D` is e4m3"),
-        ("in C: i8; D = acc + C", "E0901", "input `C` is i8"),
-        ("in s: f16[]; D = acc * s", "E0901", "scalar `s` is f16"),
+        ("D = acc; s[n] = bias * 2", "E0304", "its value is not a reduction"),
+        ("D = acc; out D, s: f32[]; s = alpha * 2", "E0304", "its value is not a reduction"),
+        ("out D, s: f32[n]; D = acc; s = sum[n](acc)", "E0304", "varies over [m]"),
+        ("out D, s: f32[m, n]; D = acc; s = sum[n](acc)", "E0304", "the reduction gives [m]"),
+        ("out D, h: f32[m, n]; D = acc; h = even(acc)", "E0304", "varies over [m, n/2]"),
+        ("out D, h: f32[m, n/2]; D = acc; h = acc", "E0304", "varies over [m, n]"),
+        ("out D, h: f32[m, n/2]; D = acc; h = alpha * 2", "E0304", "varies over []"),
+        ("out D: tf32; D = acc", "E0308", "output `D` is tf32"),
+        ("in C: tf32; D = acc + C", "E0308", "input `C` is tf32"),
+        ("in s: i8[]; D = acc * s", "E0308", "scalar `s` is i8"),
+        ("in v: b1[n]; D = where(v, acc, 0)", "E0308", "`v` is b1 of [n]"),
+        ("out D: b1[n, m]; D = acc", "E0308", "`D` is b1 of [n, m]"),
     ],
 )
 def test_a_mistake(text: str, code: str, message: str) -> None:
@@ -371,10 +407,41 @@ def test_operands() -> None:
         if dtype in OPERANDS:
             infer(untyped("D = acc"), operands)
         else:
-            assert {each.code for each in mistakes("D = acc", operands)} == {"E0901"}
-    mixed = (AB[0], replace(AB[1], dtype=BF16))
-    assert [each.code for each in mistakes("D = acc", mixed)] == ["E0901"]
-    infer(untyped("D = acc"), (replace(AB[0], dtype=TF32), replace(AB[1], dtype=F32)))
+            assert {each.code for each in mistakes("D = acc", operands)} == {"E0308"}
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "meet"),
+    [("tf32", "f32", True), ("e4m3", "e5m2", True), ("i8", "u8", True), ("f16", "bf16", False), ("i8", "e4m3", False)],
+)
+def test_operands_of_two_types(a: str, b: str, meet: bool) -> None:
+    operands = (replace(AB[0], dtype=BY_NAME[a]), replace(AB[1], dtype=BY_NAME[b]))
+    if meet:
+        infer(untyped("D = acc"), operands)
+    else:
+        (each,) = mistakes("D = acc", operands)
+        assert each.code == "E0308"
+        assert f"`A` is {a} and `B` is {b}" in each.message
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "message"),
+    [
+        ("out D, s; D = acc * s; s = sum[n](acc)", "E0410", "reads one"),
+        ("D = acc; s = f16(sum[n](acc))", "E0410", "reads one"),
+        ("D = acc; s = sum[m](sum[n](acc))", "E0410", "reads one"),
+        ("D = even(acc) + acc", "E0307", "[n], [n/2]"),
+        ("D = even(acc) * odd(acc, 32)", "E0307", "widths"),
+        ("D = even(even(acc))", "E0307", "[m, n/2] is not paired again"),
+        ("D = acc; s = sum[n](even(acc))", "E0307", "[m, n/2] is not reduced again"),
+        ("D = max[n%32](max[n%16](acc))", "E0307", "is not reduced again"),
+        ("D = max[n%32](acc) + max[n%16](acc) + acc", "E0307", "widths"),
+    ],
+)
+def test_what_must_not_meet(text: str, code: str, message: str) -> None:
+    found = mistakes(text)
+    assert code in {each.code for each in found}
+    assert any(message in each.message for each in found)
 
 
 def test_a_header_gives_the_operands() -> None:
@@ -383,6 +450,68 @@ def test_a_header_gives_the_operands() -> None:
     assert infer(dag, AB).operands == AB
     with pytest.raises(ValueError, match="no header"):
         infer(untyped("D = acc"))
+
+
+@pytest.mark.parametrize(
+    ("operand", "expression", "expected"),
+    [
+        ("f16", "acc", "f32"),
+        ("f64", "acc", "f64"),
+        ("i8", "acc", "i32"),
+        ("i8", "acc + 1", "i32"),
+        ("i8", "acc + 0.5", "f32"),
+        ("i8", "acc + -0.0", "f32"),
+        ("i8", "acc + iota(m)", "i32"),
+        ("i8", "acc / 2", "f32"),  # no integer division
+        ("i8", "acc + alpha", "f32"),
+        ("i8", "exp(acc)", "f32"),
+        ("i8", "acc > 1", "b1"),
+        ("i8", "where(acc > 1, acc, 0)", "i32"),
+        ("i8", "where(acc > 1, acc, alpha)", "f32"),
+        ("i8", "(acc > 1) + (acc < 5)", "i32"),
+        ("i8", "f16(acc)", "f16"),
+        ("f16", "iota(m) * iota(n)", "i32"),
+        ("f16", "i8(acc) + iota(n)", "i32"),
+        ("f16", "acc + iota(n)", "f32"),
+        ("f16", "acc > 0 && !(acc < 1)", "b1"),
+        ("f16", "b1(acc)", "b1"),
+        ("f16", "6 + iota(n)", "i32"),
+        ("f16", "rand(1, 2)", "f32"),
+        ("f64", "acc * 2 + f32(acc)", "f64"),
+        ("f64", "acc + iota(m)", "f64"),
+        ("f64", "f32(acc) * 3", "f32"),
+        ("f64", "2 * 3", "f64"),
+    ],
+)
+def test_what_a_value_is_computed_in(operand: str, expression: str, expected: str) -> None:
+    dag = infer(
+        untyped(f"x = {expression}; D = where(acc > 1, x, x)"), [replace(e, dtype=BY_NAME[operand]) for e in AB]
+    )
+    chosen = dag.arguments(dag.stores["D"])[0]
+    assert str(dag.types[dag.arguments(chosen)[1]].dtype) == expected
+
+
+@pytest.mark.parametrize(
+    ("operand", "expression", "expected"),
+    [
+        ("f16", "sum[n](acc)", "f32[m]"),
+        ("f16", "sum[m](acc)", "f32[n]"),
+        ("f16", "max[m, n](abs(acc))", "f32[]"),
+        ("f16", "sum[l, m, n](acc)", "f32[]"),
+        ("i8", "sum[n](acc)", "i32[m]"),
+        ("f64", "sum[n](acc)", "f64[m]"),
+        ("f16", "sum[n](acc > 0)", "i32[m]"),
+        ("f16", "sum[n](f16(acc))", "f32[m]"),
+        ("f16", "even(acc) * odd(acc)", "f16[m, n/2]"),
+        ("f16", "even(acc, 32)", "f16[m, n/2]"),
+        ("f16", "max[n%32](abs(acc))", "f16[m, n/32]"),
+        ("f16", "acc / max[n%32](abs(acc))", "f16[m, n]"),
+    ],
+)
+def test_outputs_of_reductions_pairs_and_blocks(operand: str, expression: str, expected: str) -> None:
+    dag = infer(untyped(f"D = acc; y = {expression}"), [replace(each, dtype=BY_NAME[operand]) for each in AB])
+    output = dag.output["y"]
+    assert f"{output.dtype}[{', '.join(output.modes)}]" == expected
 
 
 def test_names_of_types() -> None:
@@ -422,6 +551,12 @@ def test_the_text_reads_back(sample: Sample) -> None:
         "D = acc + -0.0 + 1.5e-45 + 3.4e38 + 1e-5",
         "D[l, m, n] = acc + b[l, n] + s[l]",
         "linear(A: tf32, B: tf32[k, n]); D = clamp(acc, -1, 2)",
+        "in x: f32[m?], y[l, n?], t: i8[m, n] = 3; D = acc * x + y + t",
+        "D = acc; a = sum[n](acc); b = max[m, n](abs(acc)); c = min[l, m](acc)",
+        "D = even(acc) * odd(acc); E = even(acc, 32); q = acc / max[n%32](abs(acc)); b = max[n%16](acc)",
+        "D = where(acc > iota(m) + iota(n) && rand(seed, 3) < 0.5, acc, 1e30); mask = D != 0",
+        "out D: i8, mask: b1; D = acc; mask = acc > 0",
+        "D = dropout(acc, 0.25, seed, offset)",
     ],
 )
 def test_the_text_reads_back_also_here(text: str) -> None:
@@ -446,7 +581,27 @@ def test_the_text() -> None:
         "%5 = relu %4 : f32[m, n]\n"
         "%6 = load C : f16[m, n]\n"
         "%7 = add %5 %6 : f32[m, n]\n"
-        "%8 = store D %7 : f16[m, n]\n"
+        "%8 = store D %7 : f32[m, n]\n"
+    )
+    assert str(untyped("in x: f32[m?]; D = even(acc * x); s = sum[n](iota(m)); b = max[n%32](rand(1, 2))")) == (
+        "gemm()\n"
+        "in x: f32[m?]\n"
+        "out D: auto[..., m, n/2]\n"
+        "out s: auto[..., m]\n"
+        "out b: auto[..., m, n/32]\n"
+        "%0 = acc\n"
+        "%1 = load x\n"
+        "%2 = mul %0 %1\n"
+        "%3 = pick 0[1] %2\n"
+        "%4 = index m\n"
+        "%5 = reduce sum[n] %4\n"
+        "%6 = const 0x1.0000000000000p+0\n"
+        "%7 = const 0x1.0000000000000p+1\n"
+        "%8 = random %6 %7\n"
+        "%9 = fold max[32] %8\n"
+        "%10 = store D %3\n"
+        "%11 = store s %5\n"
+        "%12 = store b %9\n"
     )
     assert str(untyped("D = acc")) == "gemm()\nout D: auto[..., m, n]\n%0 = acc\n%1 = store D %0\n"
 
@@ -467,6 +622,9 @@ def test_the_text() -> None:
         "gemm()\n%0 = acc\n%1 = cast f31 %0",
         "gemm()\n%0 = const banana",
         "gemm()\n%0 = acc banana",
+        "gemm()\n%0 = acc\n%1 = reduce sum %0",
+        "gemm()\n%0 = acc\n%1 = fold max[x] %0",
+        "gemm()\n%0 = random[2]",
     ],
 )
 def test_other_text_is_refused(text: str) -> None:

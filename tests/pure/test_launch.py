@@ -24,7 +24,7 @@ def launches(monkeypatch):
     """Programs launch on a machine that only looks like one GPU; each launch's members are recorded by name."""
     recorded: list[dict[str, float]] = []
 
-    def make_kernels(program, bound, target):
+    def make_kernels(program, bound, target, atomic):
         plans = plan_kernels(program, bound, find_target("sm90"))
         return Kernels(plans, tuple(map(library, plans)))
 
@@ -38,7 +38,7 @@ def launches(monkeypatch):
             recorded.append(dict(zip((field.name for field in plan.fields), values, strict=True)))
             return 0
 
-        return Library(None, run, form)
+        return Library(None, run, form, lambda arguments: 0)
 
     monkeypatch.setattr(call_module, "make_kernels", make_kernels)
     monkeypatch.setattr(call_module, "_needs_no_kernel", lambda bound: False)

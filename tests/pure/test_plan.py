@@ -10,13 +10,18 @@ from dataclasses import replace
 import pytest
 
 import evt
+from evt.emission import emit
 from evt.ir import TypedDag
+from evt.ir.dtype import OPERANDS
 from evt.plan import (
+    TARGETS,
+    Config,
     Layout,
     Plan,
     Problem,
     Signature,
     choose_route,
+    configs,
     default_configs,
     find_target,
     natural_signature,
@@ -52,11 +57,129 @@ def with_layout(signature: Signature, name: str, layout: Layout) -> Signature:
 # Routes
 
 
-@pytest.mark.parametrize(("arch", "route"), [("sm80", "2x"), ("sm86", "2x"), ("sm89", "2x"), ("sm90", "3x")])
-def test_each_target_has_its_family(arch, route):
-    made = make(RELU, arch)
-    assert made.family == route
+#: The family by operand type, else by ``None``; an empty one is refused.
+FAMILIES: dict[str, dict[str | None, str]] = {
+    "sm80": {"e4m3": "", "e5m2": "", None: "2x"},
+    "sm86": {"e4m3": "", "e5m2": "", None: "2x"},
+    "sm89": {None: "2x"},
+    "sm90": {"f64": "2x", None: "3x"},
+    "sm100": {"f64": "2x", None: "sm100"},
+    "sm103": {"f64": "2x", "i8": "2x", "u8": "2x", None: "sm100"},
+    "sm120": {"e4m3": "sm120", "e5m2": "sm120", None: "2x"},
+}
+
+
+@pytest.mark.parametrize("dtype", [dtype.name for dtype in OPERANDS])
+@pytest.mark.parametrize("arch", TARGETS)
+def test_each_target_has_its_family(arch, dtype):
+    family = FAMILIES[arch].get(dtype, FAMILIES[arch][None])
+    if not family:
+        with pytest.raises(evt.TargetError, match=f"E0503.*{arch}(.|\n)*{arch} does not multiply {dtype}"):
+            make(RELU, arch, dtype)
+        return
+    made = make(RELU, arch, dtype)
+    assert made.family == family
     assert made.target.name == arch
+    assert made.generation == ("2.x" if family == "2x" else "3.x")
+    assert f"for {arch}, CUTLASS {made.generation}." in emit(made).splitlines()[0]
+
+
+def refusal(formula: str, arch: str, a: str, b: str | None = None) -> str:
+    """Why the route evt-3x does not compile a program."""
+    with pytest.raises(evt.TargetError, match="E0502") as caught:
+        evt.gemm(formula, route="evt-3x").plan(arch, a, b or a)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arch", "a", "b", "reason"),
+    [
+        ("sm89", "f16", "f16", "sm89 runs CUTLASS 2x"),
+        ("sm90", "f64", "f64", "f64 is multiplied by the mma instructions of 2.x kernels"),
+        ("sm100", "f64", "f64", "f64 is multiplied by the mma instructions of 2.x kernels"),
+        ("sm100", "i8", "u8", "tcgen05 multiplies integers of one type, and A is i8, B is u8"),
+        ("sm103", "i8", "i8", "the tcgen05 instructions of sm103 multiply floats only"),
+        ("sm120", "bf16", "bf16", "CUTLASS 3.x multiplies 8-bit floats only on sm120, and A is bf16"),
+    ],
+)
+def test_what_the_tensor_cores_do_not_multiply(arch, a, b, reason):
+    assert reason in refusal("D = acc", arch, a, b)
+    assert evt.gemm("D = acc").plan(arch, a, b).family == "2x"
+
+
+def test_operands_that_must_run_along_k():
+    dag = dag_of("D = acc", "e4m3")
+    signature = with_layout(natural_signature(dag), "B", Layout("n", 16))
+    for arch in ("sm90", "sm120"):
+        with pytest.raises(evt.TargetError, match="`B` is contiguous along n"):
+            choose_route(Problem(dag, signature, find_target(arch)))
+    assert plan(dag, signature, find_target("sm100")).family == "sm100"
+
+
+#: A program for each thing that depends on an element's place.
+PLACED = {
+    "packed bits": "out D, k: b1[m, n]; D = acc; k = acc > 0",
+    "reductions": "out D, r: f32[m]; D = acc; r = sum[n](acc)",
+    "pairs of columns": "out D, h[m, n/2]; D = acc; h = even(acc) * odd(acc)",
+    "blocks of columns": "out D, q: f32[m, n/32]; D = acc; q = max[n%32](acc)",
+    "coordinates": "D = acc + iota(n)",
+    "random numbers": "in seed: i32; D = acc * rand(seed, 0)",
+}
+
+
+@pytest.mark.parametrize("what", PLACED)
+def test_places_on_each_target(what):
+    formula = PLACED[what]
+    assert f"there are no 3.x visitors for {what} on sm120" in refusal(formula, "sm120", "e4m3")
+    assert make(formula, "sm120", "e4m3").family == "2x"
+    own = [node.functor for node in make(formula, "sm100").nodes if node.kind == "own"]
+    assert own
+    assert all(functor.startswith("evt::sm100::") for functor in own)
+    assert [each.replace("sm100", "fusion") for each in own] == [
+        node.functor for node in make(formula).nodes if node.kind == "own"
+    ]
+
+
+#: What the text for a target must not have: names of other architectures' collectives, descriptors and nodes.
+FOREIGN = {
+    "sm90": r"Sm100|Sm120|sm100|sm120",
+    "sm100": r"arch::Sm90|\bAux(Load|Store)Descriptor|Sm120|sm120|= evt::fusion::(?!Apply|Graph|WithElement)",
+    "sm103": r"arch::Sm90|\bAux(Load|Store)Descriptor|Sm120|sm120|= evt::fusion::(?!Apply|Graph|WithElement)",
+    "sm120": r"arch::Sm90|Sm100|sm100|\bEpilogueDescriptor|= evt::fusion::(?!Apply|Graph|WithElement)",
+}
+
+
+@pytest.mark.parametrize("arch", FOREIGN)
+def test_a_text_has_nothing_of_another_architecture(arch):
+    formulas = [RELU, "out D: f32[m, n], E; E = acc*C; D = tanh(E) + residual", "out D: f32[m]; D = sum[n](acc)"]
+    for formula in (*formulas, *PLACED.values()):
+        made = make(formula, arch, "e4m3")
+        if made.generation == "3.x":
+            generated = emit(made).partition("namespace evt_generated {")[2]
+            assert re.findall(FOREIGN[arch], generated) == []
+
+
+def test_sm100_is_given_rows():
+    formula = "out D[n, m], r: f32[m]; D = relu(acc); r = sum[n](D)"
+    made = make(formula, "sm100")
+    assert (made.rows, made.columns) == ("n", "m")
+    assert made.destination.layout == "cutlass::layout::RowMajor"
+    assert [node.functor for node in made.nodes if node.kind == "own"] == ["evt::sm100::RowReduction"]
+    for other in (formula.replace("D[n, m]", "D: f32[n, m]"), formula.replace("[n, m]", ""), "out D[n, m]; D = acc"):
+        assert make(other, "sm100").rows == "m"
+    reason = "a column-major D of 16 bits is computed as the transposed problem"
+    assert reason in refusal("out D[n, m], k: b1[m, n]; D = acc; k = acc > 0", "sm100", "f16")
+    assert make("D = acc", "sm100", "f32").rows == "m"  # tcgen05 takes what WGMMA does not
+
+
+def test_a_d_that_is_not_stored_is_wrapped():
+    formula = "out D: f32[m]; D = sum[n](acc)"
+    assert {arch: make(formula, arch, "e4m3").epilogue_wrapper for arch in ("sm90", "sm100")} == {
+        "sm90": "",
+        "sm100": "evt::unstored",
+    }
+    assert make(RELU, "sm100").epilogue_wrapper == ""
+    assert "EVT_UNSTORED_SM100_HPP" not in emit(make(RELU, "sm100"))
 
 
 @pytest.mark.parametrize("spelling", ["sm90", "sm_90", "sm90a", "sm_90a", "90", "SM90"])
@@ -93,9 +216,8 @@ def test_unknown_routes_configs_and_targets_are_named():
     ):
         with pytest.raises(evt.TargetError, match="E0501"):
             call()
-    for planned in (lambda: make(RELU, "sm100"), lambda: evt.emit(RELU, op="conv2d")):
-        with pytest.raises(evt.TargetError, match="E0901"):
-            planned()
+    with pytest.raises(evt.TargetError, match="E0901"):
+        evt.emit(RELU, op="conv2d")
 
 
 def test_a_header_and_another_type_contradict():
@@ -109,10 +231,10 @@ def test_a_header_and_another_type_contradict():
 def test_one_region_is_one_functor_in_a_tree():
     made = make(RELU)
     assert made.tree
-    assert kinds(made) == ["scalar", "acc", "scalar", "source", "tile", "compute"]
+    assert kinds(made) == ["scalar", "acc", "scalar", "source", "tile", "apply"]
     (functor,) = made.functors
     assert [s.expression for s in functor.statements][-1] == "t2 + in_residual"
-    assert kinds(make(RELU, "sm80")) == ["scalar", "acc", "scalar", "tile", "tile", "compute", "store"]
+    assert kinds(make(RELU, "sm80")) == ["scalar", "acc", "scalar", "tile", "tile", "apply", "store"]
 
 
 @pytest.mark.parametrize(
@@ -145,13 +267,13 @@ def test_a_region_of_several_operations_reads_its_operands_by_name():
 def test_a_stored_intermediate_flows_through_its_store():
     made = make("out D, Z; Z = acc + bias; D = silu(Z)")
     assert made.tree
-    assert kinds(made) == ["acc", "row", "compute", "store", "compute"]
+    assert kinds(made) == ["acc", "row", "compute", "store", "apply"]
 
 
 def test_a_shared_value_makes_a_topological_visitor():
     made = make("out D, E; T = tanh(alpha*acc); D = T + C; E = T*R")
     assert not made.tree
-    compute = [node for node in made.nodes if node.kind == "compute"]
+    compute = [node for node in made.nodes if node.kind in ("compute", "apply")]
     assert len(compute) == 3  # T is kept: it costs more than an instruction
     assert made.nodes[-1].output == "ElementD"
 
@@ -160,7 +282,7 @@ def test_cheap_shared_values_are_computed_again():
     made = make("out D, E; t = acc + 1; D = t*C; E = t*C")
     assert len(made.functors) == 1  # D and E are one value
     made = make("out D, E; t = acc + 1; D = t*C; E = t - C")
-    assert sum(node.kind == "compute" for node in made.nodes) == 2
+    assert sum(node.kind == "apply" for node in made.nodes) == 2
 
 
 def test_a_value_that_others_read_is_not_the_root():
@@ -225,9 +347,9 @@ def test_2x_computes_a_column_major_d_as_the_transposed_problem():
     made = make("in s: f32[m]; out D[n, m]; D = acc*s + bias", "sm80")
     assert (made.rows, made.columns) == ("n", "m")
     assert made.a.pointer == "arguments.B"
-    found = {node.name: node.kind for node in made.nodes}
-    assert found["in_s"] == "row"
-    assert found["in_bias"] == "column"
+    found = {node.name: node for node in made.nodes}
+    assert found["in_s"].functor == "evt::threadblock::VectorOrScalarRow"
+    assert found["in_bias"].kind == "column"
 
 
 @pytest.mark.parametrize(("a", "b", "rows"), [("k", "n", "n"), ("k", "k", "m"), ("m", "n", "m"), ("m", "k", "m")])
@@ -242,20 +364,53 @@ def test_wide_operands_that_cutlass_would_swap_are_transposed(a, b, rows):
 # Configurations
 
 
-def test_configurations_fit_and_have_names_of_their_own():
-    for dtype in ("f16", "f32"):
-        made = configs_3x(dag_of("D = acc", dtype).operands[0].dtype)
-        assert len({config.name for config in made}) == len(made)
+def configs_of(formula: str, arch: str, dtype: str) -> tuple[Config, ...]:
+    dag = dag_of(formula, dtype)
+    problem = Problem(dag, natural_signature(dag), find_target(arch))
+    return configs(problem, choose_route(problem))
+
+
+@pytest.mark.parametrize("dtype", [dtype.name for dtype in OPERANDS])
+@pytest.mark.parametrize("arch", ["sm89", "sm90", "sm100", "sm103", "sm120"])
+def test_configurations_fit_and_have_names_of_their_own(arch, dtype):
+    made = configs_of("D = acc", arch, dtype)
+    assert len({config.name for config in made}) == len(made)
+    for config in made:
+        assert make("D = acc", arch, dtype, config=config.name).shared_memory <= find_target(arch).shared_memory
+
+
+def test_8_bit_floats_leave_registers_for_their_sums():
+    for config in configs_of("D = acc", "sm90", "e4m3"):
+        m, n, _ = config.tile
+        threads = {"pingpong": 128, "cooperative": 256}[config.schedule]
+        assert m * n / threads <= 96
+    assert {config.schedule for config in default_configs_of(RELU, "e4m3")} == {"cooperative", "pingpong"}
+
+
+@pytest.mark.parametrize(("arch", "dtype"), [("sm90", "f16"), ("sm90", "e4m3"), ("sm100", "f16")])
+def test_the_epilogue_visits_both_columns_of_a_pair(arch, dtype):
+    for block, columns in ((1, 2), (16, 32), (32, 64)):
+        for config in configs_of(f"out D[m, n/2]; D = even(acc, {block}) * odd(acc, {block})", arch, dtype):
+            assert config.epilogue_tile[1] % columns == 0
+
+
+def test_sm100_multiplies_the_tile_of_a_pair_of_blocks():
+    one, two = (make("D = acc", "sm100", config=name).config for name in ("one_sm_128x128x64", "two_sm_128x128x64_2x1"))
+    assert (one.mma_tile, two.mma_tile) == ((128, 128, 64), (256, 128, 64))
+    assert two.kernel_schedule == "cutlass::gemm::KernelTmaWarpSpecialized2SmSm100"
+    assert two.epilogue_schedule == "cutlass::epilogue::TmaWarpSpecialized2Sm"
+
+
+def default_configs_of(formula: str, dtype: str) -> tuple[Config, ...]:
+    dag = dag_of(formula, dtype)
+    problem = Problem(dag, natural_signature(dag), find_target("sm90"))
+    return default_configs(problem, choose_route(problem))
 
 
 def test_heavy_epilogues_get_the_general_configuration_only():
-    def count(formula: str) -> int:
-        dag = dag_of(formula)
-        problem = Problem(dag, natural_signature(dag), find_target("sm90"))
-        return len(default_configs(problem, choose_route(problem)))
-
-    assert count(RELU) == 2
-    assert count("D = gelu(acc + bias)") == 1
+    for dtype in ("f16", "e4m3"):
+        assert len(default_configs_of(RELU, dtype)) == 2
+        assert len(default_configs_of("D = gelu(acc + bias)", dtype)) == 1
 
 
 def test_the_wave_rule_chooses_as_measured():

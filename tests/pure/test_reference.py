@@ -85,7 +85,7 @@ def test_every_function(name: str) -> None:
     row = TABLE[name]
     names = ["acc", "C", "gate"][: row.required]
     values = [make(M, N, dtype=torch.float64), INPUTS["C"], INPUTS["gate"]][: row.required]
-    defaults = [torch.tensor(p.default, dtype=torch.float32) for p in row.parameters[row.required :]]
+    defaults = [torch.tensor(p.default, dtype=torch.float64) for p in row.parameters[row.required :]]
     dag = typed(f"D = {name}({', '.join(names)}) + acc")
     found = evaluate(dag, values[0], used(dag), dtype=torch.float64)["D"]
     wide_values = [value.to(torch.float64) for value in (*values, *defaults)]
@@ -171,7 +171,7 @@ def test_defaults() -> None:
     assert same(evaluate(dag, make(M, N), {"s": 3.0})["D"], make(M, N).float() * 3 + 2)
 
 
-def test_constants_are_f32_and_casts_round_in_f64_too() -> None:
+def test_casts_round_in_f64_too() -> None:
     acc = torch.full((1, 1), 1.0 / 3.0, dtype=torch.float64)
 
     def value(text: str) -> float:
@@ -179,7 +179,7 @@ def test_constants_are_f32_and_casts_round_in_f64_too() -> None:
 
     third = 1.0 / 3.0
     assert value("D = acc") == third
-    assert value("D = acc * 0 + 0.1") == 0.10000000149011612
+    assert value("D = acc * 0 + 0.1") == 0.1  # rounded to f32 by what computes in f32
     for name in ("f16", "bf16", "f32"):
         dtype = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}[name]
         assert value(f"D = {name}(acc)") == torch.tensor(third, dtype=torch.float64).to(dtype).item() != third
@@ -288,3 +288,168 @@ def test_graphs_that_are_read_back_mean_the_same() -> None:
     again, values = parse_dag(str(dag)), used(dag, {**INPUTS, "s": 2})
     assert isinstance(again, TypedDag)
     assert same(reference(again, A, B, values)["D"], reference(dag, A, B, values)["D"])
+
+
+# Types
+
+
+def test_integers_are_computed_as_integers() -> None:
+    a, b = torch.full((2, 300), 127, dtype=torch.int8), torch.full((300, 3), 127, dtype=torch.int8)
+    dag = typed("in big: i32[m, n]; out D: i32, E: f32; D = acc + big * 3 - 1; E = acc / 2", "i8")
+    big = torch.full((2, 3), 2**30, dtype=torch.int32)
+    found = reference(dag, a, b, {"big": big})
+    total = 300 * 127 * 127 + 3 * 2**30 - 1
+    assert found["D"].tolist() == [[(total + 2**31) % 2**32 - 2**31] * 3] * 2  # wraps
+    assert found["E"].tolist() == [[300 * 127 * 127 / 2] * 3] * 2
+
+
+def test_f64_is_computed_in_f64() -> None:
+    a, b = make(M, K).double() + 1e-12, make(K, N).double()
+    found = reference(typed("D = acc * 0.1 + alpha", "f64"), a, b, {"alpha": 0.1})["D"]
+    torch.testing.assert_close(found, a @ b * 0.1 + 0.1, rtol=1e-15, atol=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("f32", [0.3, -2.5, 300.5, 1e9, float("inf"), float("nan")]),
+        ("tf32", [0.2998046875 + 2**-12, -2.5, 300.5, 999817216.0, float("inf"), float("nan")]),
+        ("f16", [0.300048828125, -2.5, 300.5, float("inf"), float("inf"), float("nan")]),
+        ("bf16", [0.30078125, -2.5, 300.0, 998244352.0, float("inf"), float("nan")]),
+        ("e4m3", [0.3125, -2.5, 288.0, 448.0, 448.0, float("nan")]),
+        ("e5m2", [0.3125, -2.5, 320.0, 57344.0, 57344.0, float("nan")]),
+        ("i32", [0, -2, 300, 1000000000, 2**31 - 1, 0]),
+        ("i8", [0, -2, 127, 127, 127, 0]),
+        ("u8", [0, 0, 255, 255, 255, 0]),
+        ("b1", [1, 1, 1, 1, 1, 1]),
+    ],
+)
+def test_casts(name: str, expected: list[float]) -> None:
+    acc = torch.tensor([[0.3, -2.5, 300.5, 1e9, float("inf"), float("nan")]])
+    found = evaluate(typed(f"D = {name}(acc)", "f32"), acc, {})["D"]
+    assert found.dtype == torch.float32
+    assert same(found, torch.tensor([expected], dtype=torch.float32))
+
+
+def test_comparisons_and_choices() -> None:
+    acc = torch.tensor([[float("nan"), -1.0, 0.0, 2.0]])
+    found = evaluate(typed("D = where(acc > 0 || !(acc < 1), acc, -acc); E = (acc != acc) + 2", "f32"), acc, {})
+    assert found["D"].isnan().tolist() == [[True, False, False, False]]
+    assert found["D"][0, 1:].tolist() == [1.0, 0.0, 2.0]
+    assert found["E"].tolist() == [[3.0, 2.0, 2.0, 2.0]]
+
+
+@pytest.mark.parametrize("n", [1, 7, 8, 9, 17])
+def test_masks_are_packed_bits(n: int) -> None:
+    acc = make(M, n).float()
+    mask = evaluate(typed("out D, mask: b1; D = acc; mask = acc > 0", "f32"), acc, {})["mask"]
+    assert mask.dtype == torch.uint8
+    assert mask.shape == (M, (n + 7) // 8)
+    bits = [[bool(mask[i, j // 8] >> (j % 8) & 1) for j in range(n)] for i in range(M)]
+    assert bits == (acc > 0).tolist()
+    back = evaluate(typed("in mask: b1[m, n]; D = where(mask, acc, 0)", "f32"), acc, {"mask": mask})["D"]
+    assert same(back, torch.relu(acc))
+
+
+# Reductions, blocks, pairs, coordinates, random numbers
+
+
+@pytest.mark.parametrize("batch", [(), (L,)])
+def test_reductions(batch: tuple[int, ...]) -> None:
+    acc = make(*batch, M, N).float()
+    text = (
+        "D = acc; r = sum[n](acc); c = max[m](acc); a = min[m, n](acc); b = max[m, n](abs(acc)); t = sum[l, m, n](acc)"
+    )
+    found = evaluate(typed(text, "f32"), acc, {})
+    torch.testing.assert_close(found["r"], acc.sum(-1))
+    assert same(found["c"], acc.amax(-2))
+    assert same(found["a"], acc.amin((-1, -2)))
+    assert same(found["b"], acc.abs().amax((-1, -2)))
+    torch.testing.assert_close(found["t"].flatten()[0], acc.sum())
+
+
+def test_a_reduction_runs_over_what_is_broadcast() -> None:
+    found = evaluate(
+        typed("D = acc; r = sum[n](row[m] * 2); s = sum[m, n](1 + 1)", "f32"), make(M, N), {"row": make(M)}
+    )
+    assert same(found["r"], make(M).float() * 2 * N)
+    assert found["s"].item() == 2 * M * N
+
+
+def test_nan_wins_in_reductions() -> None:
+    acc = torch.tensor([[1.0, float("nan"), 3.0]])
+    found = evaluate(typed("D = acc; a = max[n](acc); b = min[n](acc); c = sum[n](acc)", "f32"), acc, {})
+    assert all(found[name].isnan().all() for name in "abc")
+
+
+def test_counting() -> None:
+    dag = typed("D = acc; count = sum[m, n](acc > 0); wide = sum[n](i8(acc) * 1000000)", "f32")
+    acc = make(M, N).float() * 30
+    found = evaluate(dag, acc, {})
+    assert found["count"].dtype == torch.int32
+    assert found["count"].item() == (acc > 0).sum().item()
+    assert same(found["wide"], (acc.round() * 1e6).sum(-1).to(torch.int32))
+
+
+def test_blocks_of_columns() -> None:
+    acc = make(M, 64).float()
+    found = evaluate(
+        typed("s = max[n%32](abs(acc)); D = acc / s; out D, s: f32, h: f32; h = sum[n%16](acc)", "f32"), acc, {}
+    )
+    scale = acc.abs().reshape(M, 2, 32).amax(-1)
+    assert same(found["s"], scale)
+    assert same(found["D"], acc / scale.repeat_interleave(32, -1))
+    torch.testing.assert_close(found["h"], acc.reshape(M, 4, 16).sum(-1))
+    with pytest.raises(ValueError, match="do not divide into blocks of 32"):
+        evaluate(typed("D = max[n%32](acc)", "f32"), make(M, 33), {})
+
+
+@pytest.mark.parametrize("distance", [1, 8, 16, 32])
+def test_pairs_of_columns(distance: int) -> None:
+    acc = make(M, 128).float()
+    found = evaluate(typed(f"D = relu(even(acc, {distance})) * odd(acc, {distance})", "f32"), acc, {})["D"]
+    pairs = acc.reshape(M, -1, 2, distance)
+    expected = torch.relu(pairs[:, :, 0]) * pairs[:, :, 1]
+    assert same(found, expected.reshape(M, 64))
+
+
+def test_coordinates() -> None:
+    acc = make(L, M, N).float()
+    found = evaluate(typed("D = where(iota(n) <= iota(m), acc, 0) + iota(l)", "f32"), acc, {})["D"]
+    assert same(found, acc.tril() + torch.arange(L)[:, None, None])
+
+
+def test_random_numbers() -> None:
+    acc = torch.ones(3, 64, 100)
+    dag = typed("D = rand(seed, offset); E = dropout(acc, 0.25, seed, offset)", "f32")
+    first, again, other = (
+        evaluate(dag, acc, {"seed": seed, "offset": offset}) for seed, offset in ((7, 0), (7, 0), (7, 1))
+    )
+    assert same(first["D"], again["D"])
+    assert not same(first["D"], other["D"])
+    assert first["D"].min() >= 0
+    assert first["D"].max() < 1
+    assert abs(first["D"].mean() - 0.5) < 0.01
+    assert abs(first["D"].std() - 12**-0.5) < 0.01
+    assert same(first["E"], torch.where(first["D"] >= 0.25, acc / (1 - torch.tensor(0.25)), 0))
+
+
+# Inputs of the new kinds
+
+
+@pytest.mark.parametrize("value", [2.5, torch.tensor(2.5), torch.tensor([2.5]), "vector"])
+def test_a_vector_or_a_single_value(value: Any) -> None:
+    vector = make(M).float()
+    found = evaluate(
+        typed("in x: f32[m?]; D = acc * x", "f32"), make(M, N), {"x": vector if value == "vector" else value}
+    )
+    expected = make(M, N).float() * (vector[:, None] if isinstance(value, str) else 2.5)
+    assert same(found["D"], expected)
+
+
+def test_tensors_with_defaults() -> None:
+    dag = typed("in bias: f32[n] = 0.5, C: i8[m, n] = 2; D = acc * C + bias", "f32")
+    acc = make(M, N).float()
+    assert same(evaluate(dag, acc, {})["D"], acc * 2 + 0.5)
+    c = torch.arange(M * N, dtype=torch.int8).reshape(M, N)
+    assert same(evaluate(dag, acc, {"C": c})["D"], acc * c + 0.5)

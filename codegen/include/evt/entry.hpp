@@ -54,28 +54,43 @@ inline bool driver_has(char const* name) {
 }
 
 #if defined(EVT_HOST_PASS)
-/// The kernel in the embedded cubin, loaded once per process for all devices.
-inline cudaError_t find_kernel(void const*& kernel) {
-  struct Module {
-    cudaError_t error;
-    cudaKernel_t kernel = nullptr;
-    Module() {
-      cudaLibrary_t library = nullptr;
-      error = cudaLibraryLoadData(&library, evt_cubin, nullptr, nullptr, 0, nullptr, nullptr, 0);
-      if (error == cudaSuccess) error = cudaLibraryGetKernel(&kernel, library, "evt_kernel");
-    }
-  };
-  static Module const module;
-  kernel = reinterpret_cast<void const*>(module.kernel);
-  return module.error;
+/// The embedded cubin, loaded once per process for all devices.
+struct Module {
+  cudaLibrary_t library = nullptr;
+  cudaError_t error;
+  Module() { error = cudaLibraryLoadData(&library, evt_cubin, nullptr, nullptr, 0, nullptr, nullptr, 0); }
+};
+
+inline Module const& module() {
+  static Module const loaded;
+  return loaded;
 }
+
+/// Why there is no kernel.
+inline cudaError_t module_error() {
+  return module().error == cudaSuccess ? cudaErrorSymbolNotFound : module().error;
+}
+
+/// A kernel of the cubin by name, or null.
+inline void const* find_entry(char const* name) {
+  cudaKernel_t kernel = nullptr;
+  if (module().error != cudaSuccess || cudaLibraryGetKernel(&kernel, module().library, name) != cudaSuccess) {
+    return nullptr;
+  }
+  return reinterpret_cast<void const*>(kernel);
+}
+#define EVT_ENTRY(kernel) evt::find_entry(#kernel)
 
 inline cudaError_t allow_shared_memory(void const* kernel, int bytes, int device) {
   return cudaKernelSetAttributeForDevice(reinterpret_cast<cudaKernel_t>(const_cast<void*>(kernel)),
                                          cudaFuncAttributeMaxDynamicSharedMemorySize, bytes, device);
 }
 #else
-/// For a kernel compiled in the same pass; its address is known.
+// Kernels compiled in the same pass: their addresses are known.
+#define EVT_ENTRY(kernel) reinterpret_cast<void const*>(&kernel)
+
+inline cudaError_t module_error() { return cudaErrorSymbolNotFound; }
+
 inline cudaError_t allow_shared_memory(void const* kernel, int bytes, int) {
   return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
 }
@@ -107,6 +122,9 @@ struct LastCall {
     params = made;
   }
 };
+
+/// A size in bytes, rounded up so that what follows is aligned for every type.
+constexpr std::int64_t aligned(std::int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
 /// Launch on a stream; a cluster of (1, 1, 1) is no cluster.
 inline cudaError_t launch(void const* kernel, dim3 grid, dim3 block, dim3 cluster, int shared_bytes,

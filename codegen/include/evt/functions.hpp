@@ -1,4 +1,5 @@
-// The functions of evt on one float: what PyTorch computes in f32, NaN, infinities and denormals included.
+// The functions of evt on one element: what PyTorch computes, NaN, infinities and denormals included, in f32 and f64;
+// on i32, wrapping, where that has a meaning. Predicates give bool.
 // Self-contained, so that it can be pasted into emitted text. No fast-math; selects instead of branches.
 // A zero from max, min and what is made of them has the sign which IEEE 754-2019 and the hardware give it:
 // max(-0, +0) = +0, whichever comes first. (PyTorch's depends on the order, the length and the device.)
@@ -6,6 +7,7 @@
 #define EVT_FUNCTIONS_HPP
 
 #include <cmath>
+#include <cstdint>
 
 #ifndef EVT_HOST_DEVICE
 #ifdef __CUDACC__
@@ -24,37 +26,90 @@ EVT_HOST_DEVICE float quotient(float x, float y) {  // x / y for y in [1, 2^126)
   return x / y;
 #endif
 }
+EVT_HOST_DEVICE double quotient(double x, double y) { return x / y; }
+
+// The smaller and the larger of x and a constant: the constant where x is NaN.
+EVT_HOST_DEVICE float at_most(float x, float bound) { return ::fminf(x, bound); }
+EVT_HOST_DEVICE double at_most(double x, double bound) { return ::fmin(x, bound); }
+EVT_HOST_DEVICE float at_least(float x, float bound) { return ::fmaxf(x, bound); }
+EVT_HOST_DEVICE double at_least(double x, double bound) { return ::fmax(x, bound); }
+
+EVT_HOST_DEVICE float sin_of_pi(float x) {  // sin(pi * x) for x >= 0
+#ifdef __CUDA_ARCH__
+  return ::sinpif(x);
+#else
+  float r = ::remainderf(x, 2.0f);  // exact, in [-1, 1]
+  return float(::sin(3.14159265358979324 * (::fabsf(r) > 0.5f ? ::copysignf(1.0f, r) - r : r)));
+#endif
+}
+EVT_HOST_DEVICE double sin_of_pi(double x) {
+#ifdef __CUDA_ARCH__
+  return ::sinpi(x);
+#else
+  double r = ::remainder(x, 2.0);
+  return ::sin(3.14159265358979324 * (::fabs(r) > 0.5 ? ::copysign(1.0, r) - r : r));
+#endif
+}
 
 }  // namespace evt::detail
 
 namespace evt::fn {
 
-EVT_HOST_DEVICE float add(float x, float y) { return x + y; }
-EVT_HOST_DEVICE float sub(float x, float y) { return x - y; }
-EVT_HOST_DEVICE float mul(float x, float y) { return x * y; }
-EVT_HOST_DEVICE float div(float x, float y) { return x / y; }
-EVT_HOST_DEVICE float neg(float x) { return -x; }
+// On i32 through unsigned numbers, whose overflow is defined.
+template <class T>
+EVT_HOST_DEVICE T add(T x, T y) { return x + y; }
+EVT_HOST_DEVICE int32_t add(int32_t x, int32_t y) { return int32_t(uint32_t(x) + uint32_t(y)); }
+template <class T>
+EVT_HOST_DEVICE T sub(T x, T y) { return x - y; }
+EVT_HOST_DEVICE int32_t sub(int32_t x, int32_t y) { return int32_t(uint32_t(x) - uint32_t(y)); }
+template <class T>
+EVT_HOST_DEVICE T mul(T x, T y) { return x * y; }
+EVT_HOST_DEVICE int32_t mul(int32_t x, int32_t y) { return int32_t(uint32_t(x) * uint32_t(y)); }
+template <class T>
+EVT_HOST_DEVICE T div(T x, T y) { return x / y; }
+template <class T>
+EVT_HOST_DEVICE T neg(T x) { return -x; }
+EVT_HOST_DEVICE int32_t neg(int32_t x) { return int32_t(0u - uint32_t(x)); }
 EVT_HOST_DEVICE float fma(float a, float b, float c) { return ::fmaf(a, b, c); }
+EVT_HOST_DEVICE double fma(double a, double b, double c) { return ::fma(a, b, c); }
+EVT_HOST_DEVICE int32_t fma(int32_t a, int32_t b, int32_t c) { return add(mul(a, b), c); }
 EVT_HOST_DEVICE float pow(float x, float y) { return ::powf(x, y); }
+EVT_HOST_DEVICE double pow(double x, double y) { return ::pow(x, y); }
+
+template <class T>
+EVT_HOST_DEVICE T min(T x, T y) { return x != x || x < y || (x == y && std::signbit(x)) ? x : y; }
 EVT_HOST_DEVICE float min(float x, float y) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   asm("min.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(y));
   return x;
 #else
-  return x != x || x < y || (x == y && std::signbit(x)) ? x : y;
+  return min<float>(x, y);
 #endif
 }
+EVT_HOST_DEVICE int32_t min(int32_t x, int32_t y) { return x < y ? x : y; }
+template <class T>
+EVT_HOST_DEVICE T max(T x, T y) { return x != x || x > y || (x == y && std::signbit(y)) ? x : y; }
 EVT_HOST_DEVICE float max(float x, float y) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   asm("max.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(y));
   return x;
 #else
-  return x != x || x > y || (x == y && std::signbit(y)) ? x : y;
+  return max<float>(x, y);
 #endif
 }
+EVT_HOST_DEVICE int32_t max(int32_t x, int32_t y) { return x > y ? x : y; }
+template <class T>
+EVT_HOST_DEVICE T clamp(T x, T lower, T upper) { return min(max(x, lower), upper); }
+
 EVT_HOST_DEVICE float abs(float x) { return ::fabsf(x); }
-EVT_HOST_DEVICE float sign(float x) { return float(x > 0.0f) - float(x < 0.0f); }
+EVT_HOST_DEVICE double abs(double x) { return ::fabs(x); }
+EVT_HOST_DEVICE int32_t abs(int32_t x) { return x < 0 ? neg(x) : x; }
+template <class T>
+EVT_HOST_DEVICE T sign(T x) { return T(x > T(0)) - T(x < T(0)); }
+template <class T>
+EVT_HOST_DEVICE T square(T x) { return mul(x, x); }
 EVT_HOST_DEVICE float sqrt(float x) { return ::sqrtf(x); }
+EVT_HOST_DEVICE double sqrt(double x) { return ::sqrt(x); }
 EVT_HOST_DEVICE float rsqrt(float x) {
 #ifdef __CUDA_ARCH__
   return ::rsqrtf(x);
@@ -62,55 +117,172 @@ EVT_HOST_DEVICE float rsqrt(float x) {
   return 1.0f / ::sqrtf(x);
 #endif
 }
-EVT_HOST_DEVICE float rcp(float x) { return 1.0f / x; }
-EVT_HOST_DEVICE float square(float x) { return x * x; }
-EVT_HOST_DEVICE float clamp(float x, float lower, float upper) { return min(max(x, lower), upper); }
+EVT_HOST_DEVICE double rsqrt(double x) {
+#ifdef __CUDA_ARCH__
+  return ::rsqrt(x);
+#else
+  return 1.0 / ::sqrt(x);
+#endif
+}
+template <class T>
+EVT_HOST_DEVICE T rcp(T x) { return T(1) / x; }
+template <class T>
+EVT_HOST_DEVICE T lerp(T a, T b, T weight) {  // from the nearer end, as in PyTorch: exact at both
+  bool near = abs(weight) < T(0.5);
+  return fma(near ? weight : weight - T(1), b - a, near ? a : b);
+}
+template <class T>
+EVT_HOST_DEVICE T heaviside(T x, T values) { return x == T(0) ? values : T(x > T(0)); }
 
-EVT_HOST_DEVICE float exp(float x) { return ::expf(x); }
-EVT_HOST_DEVICE float exp2(float x) { return ::exp2f(x); }
-EVT_HOST_DEVICE float expm1(float x) { return ::expm1f(x); }
-EVT_HOST_DEVICE float log(float x) { return ::logf(x); }
-EVT_HOST_DEVICE float log1p(float x) { return ::log1pf(x); }
-EVT_HOST_DEVICE float log2(float x) { return ::log2f(x); }
-EVT_HOST_DEVICE float sin(float x) { return ::sinf(x); }
-EVT_HOST_DEVICE float cos(float x) { return ::cosf(x); }
-EVT_HOST_DEVICE float tanh(float x) { return ::tanhf(x); }
-EVT_HOST_DEVICE float erf(float x) { return ::erff(x); }
-EVT_HOST_DEVICE float floor(float x) { return ::floorf(x); }
-EVT_HOST_DEVICE float ceil(float x) { return ::ceilf(x); }
-EVT_HOST_DEVICE float round(float x) { return ::rintf(x); }
+// A pair of overloads of a function of the C library.
+#define EVT_ELEMENTARY(NAME, SINGLE, DOUBLE)                 \
+  EVT_HOST_DEVICE float NAME(float x) { return ::SINGLE(x); } \
+  EVT_HOST_DEVICE double NAME(double x) { return ::DOUBLE(x); }
+#define EVT_ELEMENTARY_2(NAME, SINGLE, DOUBLE)                           \
+  EVT_HOST_DEVICE float NAME(float x, float y) { return ::SINGLE(x, y); } \
+  EVT_HOST_DEVICE double NAME(double x, double y) { return ::DOUBLE(x, y); }
+EVT_ELEMENTARY(exp, expf, exp)
+EVT_ELEMENTARY(exp2, exp2f, exp2)
+EVT_ELEMENTARY(expm1, expm1f, expm1)
+EVT_ELEMENTARY(log, logf, log)
+EVT_ELEMENTARY(log1p, log1pf, log1p)
+EVT_ELEMENTARY(log2, log2f, log2)
+EVT_ELEMENTARY(log10, log10f, log10)
+EVT_ELEMENTARY(sin, sinf, sin)
+EVT_ELEMENTARY(cos, cosf, cos)
+EVT_ELEMENTARY(tan, tanf, tan)
+EVT_ELEMENTARY(asin, asinf, asin)
+EVT_ELEMENTARY(acos, acosf, acos)
+EVT_ELEMENTARY(atan, atanf, atan)
+EVT_ELEMENTARY_2(atan2, atan2f, atan2)
+EVT_ELEMENTARY(sinh, sinhf, sinh)
+EVT_ELEMENTARY(cosh, coshf, cosh)
+EVT_ELEMENTARY(tanh, tanhf, tanh)
+EVT_ELEMENTARY(asinh, asinhf, asinh)
+EVT_ELEMENTARY(acosh, acoshf, acosh)
+EVT_ELEMENTARY(atanh, atanhf, atanh)
+EVT_ELEMENTARY(erf, erff, erf)
+EVT_ELEMENTARY(erfc, erfcf, erfc)
+EVT_ELEMENTARY(floor, floorf, floor)
+EVT_ELEMENTARY(ceil, ceilf, ceil)
+EVT_ELEMENTARY(round, rintf, rint)
+EVT_ELEMENTARY(trunc, truncf, trunc)
+EVT_ELEMENTARY_2(copysign, copysignf, copysign)
+EVT_ELEMENTARY_2(fmod, fmodf, fmod)
+EVT_ELEMENTARY_2(hypot, hypotf, hypot)
+#undef EVT_ELEMENTARY
+#undef EVT_ELEMENTARY_2
 
-EVT_HOST_DEVICE float relu(float x) { return max(x, 0.0f); }
-EVT_HOST_DEVICE float leaky_relu(float x, float negative_slope) { return x > 0.0f ? x : x * negative_slope; }
-EVT_HOST_DEVICE float relu6(float x) { return clamp(x, 0.0f, 6.0f); }
-EVT_HOST_DEVICE float elu(float x, float alpha) { return x < 0.0f ? alpha * ::expm1f(x) : x; }
-EVT_HOST_DEVICE float celu(float x, float alpha) {
-  return x < 0.0f ? alpha * ::expm1f(x * (1.0f / alpha)) : x;  // alpha is a literal: no division is left
+EVT_HOST_DEVICE int32_t floor(int32_t x) { return x; }
+EVT_HOST_DEVICE int32_t ceil(int32_t x) { return x; }
+EVT_HOST_DEVICE int32_t round(int32_t x) { return x; }
+EVT_HOST_DEVICE int32_t trunc(int32_t x) { return x; }
+template <class T>
+EVT_HOST_DEVICE T frac(T x) { return x - trunc(x); }
+template <class T>
+EVT_HOST_DEVICE T remainder(T x, T y) {
+  T rest = fmod(x, y);
+  return rest != T(0) && (y < T(0)) != (rest < T(0)) ? rest + y : rest;
 }
-EVT_HOST_DEVICE float selu(float x) {
-  return x < 0.0f ? 1.7580993408473766f * ::expm1f(x) : 1.0507009873554805f * x;
+template <class T>
+EVT_HOST_DEVICE T logaddexp(T x, T y) {  // the difference of two equal infinities is NaN
+  return max(x, y) + log1p(exp(x == y ? T(-0.0) : -abs(x - y)));
 }
-EVT_HOST_DEVICE float sigmoid(float x) { return detail::quotient(1.0f, 1.0f + ::expf(-x)); }
-EVT_HOST_DEVICE float logsigmoid(float x) { return ::fminf(x, 0.0f) - ::log1pf(::expf(-::fabsf(x))); }
-EVT_HOST_DEVICE float silu(float x) { return x * sigmoid(x); }
-EVT_HOST_DEVICE float gelu(float x) { return 0.5f * x * (1.0f + ::erff(x * 0.70710678118654752f)); }
-EVT_HOST_DEVICE float gelu_tanh(float x) {  // (1 + tanh(u)) / 2 = sigmoid(2u), which loses nothing where x < 0
-  return x * sigmoid(x * ::fmaf(0.071354816272600249f, x * x, 1.5957691216057308f));
+template <class T>
+EVT_HOST_DEVICE T xlogy(T x, T y) { return x == T(0) && y == y ? T(0) : x * log(y); }
+template <class T>
+EVT_HOST_DEVICE T logit(T x) { return log(x / (T(1) - x)); }
+template <class T>
+EVT_HOST_DEVICE T sinc(T x) {
+  x = abs(x);
+  return x == T(0) ? T(1) : detail::sin_of_pi(x) / (T(3.14159265358979324) * x);
 }
-EVT_HOST_DEVICE float mish(float x) {  // tanh(log1p(e)) = n / (n + 2) with n = e * (e + 2), which is 1 beyond 20
-  float e = ::expf(::fminf(x, 20.0f)), n = e * (e + 2.0f);
-  return x * detail::quotient(n, n + 2.0f);
+
+template <class T>
+EVT_HOST_DEVICE T relu(T x) { return max(x, T(0)); }
+template <class T>
+EVT_HOST_DEVICE T leaky_relu(T x, T negative_slope) { return x > T(0) ? x : x * negative_slope; }
+template <class T>
+EVT_HOST_DEVICE T prelu(T x, T weight) { return x > T(0) ? x : x * weight; }
+template <class T>
+EVT_HOST_DEVICE T rrelu(T x, T lower, T upper) { return x > T(0) ? x : x * ((lower + upper) * T(0.5)); }
+template <class T>
+EVT_HOST_DEVICE T relu6(T x) { return clamp(x, T(0), T(6)); }
+template <class T>
+EVT_HOST_DEVICE T threshold(T x, T threshold, T value) { return x <= threshold ? value : x; }
+template <class T>
+EVT_HOST_DEVICE T elu(T x, T alpha) { return x < T(0) ? alpha * expm1(x) : x; }
+template <class T>
+EVT_HOST_DEVICE T celu(T x, T alpha) {
+  return x < T(0) ? alpha * expm1(x * (T(1) / alpha)) : x;  // alpha is a literal: no division is left
 }
-EVT_HOST_DEVICE float softplus(float x, float beta, float threshold) {
-  return x * beta > threshold ? x : ::log1pf(::expf(x * beta)) / beta;
+template <class T>
+EVT_HOST_DEVICE T selu(T x) {
+  return x < T(0) ? T(1.7580993408473769) * expm1(x) : T(1.0507009873554805) * x;
 }
-EVT_HOST_DEVICE float softsign(float x) { return x / (1.0f + ::fabsf(x)); }
-EVT_HOST_DEVICE float hardtanh(float x, float min_val, float max_val) { return clamp(x, min_val, max_val); }
-EVT_HOST_DEVICE float hardsigmoid(float x) { return clamp(x + 3.0f, 0.0f, 6.0f) * 0.16666667f; }
-EVT_HOST_DEVICE float hardswish(float x) {  // x carries a NaN past fmaxf
-  return x * ::fminf(::fmaxf(x + 3.0f, 0.0f), 6.0f) * 0.16666667f;
+template <class T>
+EVT_HOST_DEVICE T sigmoid(T x) { return detail::quotient(T(1), T(1) + exp(-x)); }
+template <class T>
+EVT_HOST_DEVICE T logsigmoid(T x) { return detail::at_most(x, T(0)) - log1p(exp(-abs(x))); }
+template <class T>
+EVT_HOST_DEVICE T silu(T x) { return x * sigmoid(x); }
+template <class T>
+EVT_HOST_DEVICE T gelu(T x) { return T(0.5) * x * (T(1) + erf(x * T(0.70710678118654752))); }
+template <class T>
+EVT_HOST_DEVICE T gelu_tanh(T x) {  // (1 + tanh(u)) / 2 = sigmoid(2u), which loses nothing where x < 0
+  return x * sigmoid(x * fma(T(0.071354816272600249), x * x, T(1.5957691216057307)));
 }
-EVT_HOST_DEVICE float tanhshrink(float x) { return x - ::tanhf(x); }
+template <class T>
+EVT_HOST_DEVICE T mish(T x) {  // tanh(log1p(e)) = n / (n + 2) with n = e * (e + 2), which is 1 beyond 20
+  T e = exp(detail::at_most(x, T(20))), n = e * (e + T(2));
+  return x * detail::quotient(n, n + T(2));
+}
+template <class T>
+EVT_HOST_DEVICE T softplus(T x, T beta, T threshold) {
+  return x * beta > threshold ? x : log1p(exp(x * beta)) / beta;
+}
+template <class T>
+EVT_HOST_DEVICE T softsign(T x) { return x / (T(1) + abs(x)); }
+template <class T>
+EVT_HOST_DEVICE T hardtanh(T x, T min_val, T max_val) { return clamp(x, min_val, max_val); }
+template <class T>
+EVT_HOST_DEVICE T hardsigmoid(T x) { return clamp(x + T(3), T(0), T(6)) * T(1.0 / 6.0); }
+template <class T>
+EVT_HOST_DEVICE T hardswish(T x) {  // x carries a NaN past at_least
+  return x * detail::at_most(detail::at_least(x + T(3), T(0)), T(6)) * T(1.0 / 6.0);
+}
+template <class T>
+EVT_HOST_DEVICE T tanhshrink(T x) { return x - tanh(x); }
+template <class T>
+EVT_HOST_DEVICE T hardshrink(T x, T lambd) { return x >= -lambd && x <= lambd ? T(0) : x; }
+template <class T>
+EVT_HOST_DEVICE T softshrink(T x, T lambd) {
+  return x > lambd ? x - lambd : x < -lambd ? x + lambd : x * T(0);
+}
+
+template <class T>
+EVT_HOST_DEVICE bool lt(T x, T y) { return x < y; }
+template <class T>
+EVT_HOST_DEVICE bool le(T x, T y) { return x <= y; }
+template <class T>
+EVT_HOST_DEVICE bool gt(T x, T y) { return x > y; }
+template <class T>
+EVT_HOST_DEVICE bool ge(T x, T y) { return x >= y; }
+template <class T>
+EVT_HOST_DEVICE bool eq(T x, T y) { return x == y; }
+template <class T>
+EVT_HOST_DEVICE bool ne(T x, T y) { return x != y; }
+EVT_HOST_DEVICE bool logical_and(bool x, bool y) { return x && y; }
+EVT_HOST_DEVICE bool logical_or(bool x, bool y) { return x || y; }
+EVT_HOST_DEVICE bool logical_not(bool x) { return !x; }
+template <class T>
+EVT_HOST_DEVICE T where(bool condition, T x, T y) { return condition ? x : y; }
+template <class T>
+EVT_HOST_DEVICE bool isnan(T x) { return x != x; }
+template <class T>
+EVT_HOST_DEVICE bool isinf(T x) { return abs(x) == T(INFINITY); }
+template <class T>
+EVT_HOST_DEVICE bool isfinite(T x) { return abs(x) < T(INFINITY); }
 
 }  // namespace evt::fn
 

@@ -9,7 +9,7 @@ from evt.ir.lower.expressions import Expressions
 from evt.ir.lower.names import Names
 from evt.ir.lower.report import Report
 from evt.ir.lower.statements import OPERATIONS, PLANNED_OPERATIONS, Statements
-from evt.ir.lower.subscripts import check_subscripts
+from evt.ir.lower.subscripts import resolve_subscripts
 from evt.ir.node import Store
 from evt.language import tree as syntax
 
@@ -37,10 +37,11 @@ def _lower(tree: syntax.Tree, operation: str, report: Report) -> Dag | None:
     expressions = Expressions(statements, names, report)
     for name in names.order():
         expressions.values[name] = expressions.add(statements.assigns[name].value)
-    check_subscripts(statements, names, expressions, report)
+    expressions.check_defined()
+    outputs = resolve_subscripts(statements, names, expressions, report)
     if report.diagnostics:
         return None
-    for output in names.outputs:
+    for output in outputs:
         expressions.builder.add(Store(output.name), expressions.values[output.name])
     header = statements.header
     dag = prune(
@@ -48,7 +49,7 @@ def _lower(tree: syntax.Tree, operation: str, report: Report) -> Dag | None:
             header.operation.text if header else operation,
             operands,
             names.inputs.values(),
-            names.outputs,
+            outputs,
             tree.source,
         )
     )

@@ -1,19 +1,41 @@
-"""Expressions: from syntax to nodes."""
+"""Expressions: from syntax to nodes. Functions of the user's own are inlined, derivatives worked out."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from evt.functions import FUNCTIONS, TABLE, Function
 from evt.functions import lookup as find_function
 from evt.ir.dag import Builder
-from evt.ir.dtype import BY_NAME, STORAGE
+from evt.ir.dtype import BY_NAME, STORAGE, TF32
+from evt.ir.lower.derivative import Derivatives, NoDerivativeError
 from evt.ir.lower.names import Names
 from evt.ir.lower.report import Report
+from evt.ir.lower.special import SPECIAL_FORMS, lower_reduction
 from evt.ir.lower.statements import Statements
-from evt.ir.lower.words import PLANNED_FUNCTIONS, read_number
-from evt.ir.node import Acc, Apply, Cast, Const, Load
+from evt.ir.lower.words import SPECIAL, read_number
+from evt.ir.node import REDUCTIONS, Acc, Apply, Cast, Const, Load
 from evt.language import tree as syntax
 
-_OPERATORS = {"+": "add", "-": "sub", "*": "mul", "/": "div"}
+_OPERATORS = {
+    "+": "add",
+    "-": "sub",
+    "*": "mul",
+    "/": "div",
+    "<": "lt",
+    "<=": "le",
+    ">": "gt",
+    ">=": "ge",
+    "==": "eq",
+    "!=": "ne",
+    "&&": "logical_and",
+    "||": "logical_or",
+}
+#: How deep functions of the user's own may call each other.
+_MAX_DEPTH = 64
+
+#: Values by name, for the body of a function.
+Scope = Mapping[str, int]
 
 
 class Expressions:
@@ -26,34 +48,45 @@ class Expressions:
         self.inputs = names.inputs
         self.builder = Builder()
         self.values: dict[str, int] = {}
-        self.constant: set[int] = set()
+        self.derivatives = Derivatives(self.builder, self.formula)
+        self._constant: dict[int, bool] = {}
+        self._inlined: dict[tuple[str, tuple[int, ...]], int] = {}
+        self._open: list[str] = []
+        self._used: set[str] = set()
 
-    def add(self, root: syntax.Expression) -> int:
-        """The node of an expression. Iterative, because formulas nest thousands deep."""
+    def add(self, root: syntax.Expression, scope: Scope | None = None) -> int:
+        """The node of an expression. Iterative, because formulas nest thousands deep.
+
+        ``scope``: the expression is the body of a function, and knows these names only.
+        """
         results: dict[int, int] = {}
         for node in syntax.postorder(root):
             operands = [results[id(child)] for child in syntax.children(node)]
-            new = results[id(node)] = self.node(node, operands)
-            if isinstance(self.builder[new], Const) or (
-                isinstance(self.builder[new], Apply) and all(operand in self.constant for operand in operands)
-            ):
-                self.constant.add(new)
+            results[id(node)] = self.node(node, operands, scope)
         return results[id(root)]
 
-    def node(self, node: syntax.Expression, operands: list[int]) -> int:
+    def formula(self, text: str, scope: Scope) -> int:
+        """The node of a formula of the function table over named values."""
+        from evt.language import parse
+
+        statement = parse(f"D = {text}").statements[0]
+        assert isinstance(statement, syntax.Assign)
+        return self.add(statement.value, scope)
+
+    def node(self, node: syntax.Expression, operands: list[int], scope: Scope | None) -> int:
         match node:
             case syntax.Number():
                 return self.constant_node(read_number(self.report, node) or 0.0)
             case syntax.Name(name) | syntax.Element(name, _):
-                if name in self.values:
-                    return self.values[name]
-                return self.builder.add(Acc()) if name == "acc" else self.builder.add(Load(name))
+                return self.name(node, name, scope)
             case syntax.Unary("-"):
                 if isinstance(constant := self.builder[operands[0]], Const):
                     return self.constant_node(-constant.value)
                 return self.builder.add(Apply("neg"), *operands)
+            case syntax.Unary():
+                return self.builder.add(Apply("logical_not"), *operands)
             case syntax.Binary("**", _, exponent):
-                if operands[1] not in self.constant:
+                if not self.is_constant(operands[1]):
                     self.report(
                         "E0205",
                         "the exponent of `**` is a constant",
@@ -62,43 +95,142 @@ class Expressions:
                         "write `pow(x, y)` for a variable exponent",
                     )
                 return self.builder.add(Apply("pow"), *operands)
-            case syntax.Binary(operator) if operator in _OPERATORS:
+            case syntax.Binary(operator):
                 return self.builder.add(Apply(_OPERATORS[operator]), *operands)
-            case syntax.Unary(operator) | syntax.Binary(operator):
-                kind = "boolean operators are" if operator in ("&&", "||", "!") else "comparisons are"
-                self.report.unsupported(f"`{operator}`: {kind}", node.span)
-                return self.constant_node(0.0)
             case syntax.Call():
                 return self.call(node, operands)
+
+    def name(self, node: syntax.Name | syntax.Element, name: str, scope: Scope | None) -> int:
+        if scope is not None:
+            if name in scope and isinstance(node, syntax.Name):
+                return scope[name]
+            known = ", ".join(scope) or "none"
+            self.report(
+                "E0202",
+                f"the body of a function knows its parameters only, not `{name}`",
+                node.span,
+                "not a parameter",
+                f"make it a parameter and pass it; parameters: {known}",
+            )
+            return self.constant_node(0.0)
+        if name in self.values:
+            return self.values[name]
+        return self.builder.add(Acc()) if name == "acc" else self.builder.add(Load(name))
+
+    def is_constant(self, node: int) -> bool:
+        """Whether a node depends on constants only."""
+        if node not in self._constant:
+            op = self.builder[node]
+            applied = isinstance(op, Apply) and all(map(self.is_constant, self.builder.arguments(node)))
+            self._constant[node] = isinstance(op, Const) or applied
+        return self._constant[node]
 
     def constant_node(self, value: float) -> int:
         return self.builder.add(Const.of(value))
 
     def call(self, call: syntax.Call, operands: list[int]) -> int:
-        name, span = call.function.text, call.function.span
-        function = find_function(name)
-        if call.subscript is not None:
-            if name in ("sum", "max", "min"):
-                self.report.unsupported(f"reductions (`{name}[...]`) are", span)
-            else:
-                self.report(
-                    "E0201",
-                    f"`{name}` is not a reduction",
-                    call.subscript.span,
-                    "",
-                    "reductions: sum, max, min",
-                )
+        name = call.function.text
+        if call.subscript is not None and name not in REDUCTIONS:
+            hint = f"reductions: {', '.join(REDUCTIONS)}"
+            self.report("E0201", f"`{name}` is not a reduction", call.subscript.span, "", hint)
+        elif call.subscript is not None:
+            return lower_reduction(self, call, operands)
         elif call.primes:
-            self.report.unsupported(f"derivatives (`{name}'`) are", span)
+            return self.derivative(call, operands)
+        elif name in SPECIAL_FORMS:
+            return SPECIAL_FORMS[name](self, call, operands)
         elif name in BY_NAME:
             return self.cast(call, operands)
-        elif function is None:
+        elif name in self.defined:
+            return self.inline(call, operands)
+        elif (function := find_function(name)) is None:
             self.unknown_function(call)
-        else:
-            arguments = self.bind(call, function, operands)
-            if arguments is not None:
-                return self.builder.add(Apply(function.name), *arguments)
+        elif (arguments := self.bind(call, function, operands)) is not None:
+            return self.builder.add(Apply(function.name), *arguments)
         return self.constant_node(0.0)
+
+    def inline(self, call: syntax.Call, operands: list[int]) -> int:
+        """A call of a function of the user's own: its body over the arguments."""
+        name = call.function.text
+        definition = self.defined[name]
+        parameters = [parameter.text for parameter in definition.parameters]
+        keyword = next((argument.keyword for argument in call.arguments if argument.keyword is not None), None)
+        self._used.add(name)
+        if keyword is not None:
+            self.report(
+                "E0204", f"`{name}` is called by position", keyword.span, "", f"`{name}({', '.join(parameters)})`"
+            )
+        elif len(operands) != len(parameters):
+            self.report(
+                "E0203",
+                f"`{name}` takes {len(parameters)} argument{'s' * (len(parameters) != 1)}, {len(operands)} given",
+                call.span,
+                "",
+                f"`def {name}({', '.join(parameters)})`",
+            )
+        elif name in self._open or len(self._open) >= _MAX_DEPTH:
+            chain = " -> ".join([*self._open, name])
+            self.report(
+                "E0402",
+                f"`{name}` is defined by itself: {chain}" if name in self._open else "functions nest too deep",
+                call.function.span,
+                "called in its own definition" if name in self._open else f"more than {_MAX_DEPTH} levels",
+                "a function is inlined where it is called, so it cannot call itself",
+            )
+        else:
+            key = (name, tuple(operands))
+            if key not in self._inlined:
+                self._open.append(name)
+                self._inlined[key] = self.add(definition.body, dict(zip(parameters, operands, strict=True)))
+                self._open.pop()
+            return self._inlined[key]
+        return self.constant_node(0.0)
+
+    def check_defined(self) -> None:
+        """Report functions that nothing calls."""
+        for name, definition in self.defined.items():
+            if name not in self._used:
+                self.report(
+                    "E0409",
+                    f"the function `{name}` is defined and nothing calls it",
+                    definition.name.span,
+                    "unused",
+                    "call it, or remove it",
+                )
+
+    def derivative(self, call: syntax.Call, operands: list[int]) -> int:
+        """``f'(x)``, ``f''(x, constants)``: along the first argument, at ``x``."""
+        name, span = call.function.text, call.function.span
+        function = find_function(name)
+        if name not in self.defined and function is None:
+            self.unknown_function(call)
+            return self.constant_node(0.0)
+        x = self.derivatives.variable()
+        arguments = [x, *operands[1:]]
+        if name in self.defined:
+            value = self.inline(call, arguments[: len(operands)])
+        else:
+            assert function is not None
+            bound = self.bind(call, function, arguments[: len(operands)])
+            if bound is None:
+                return self.constant_node(0.0)
+            value = self.builder.add(Apply(function.name), *bound)
+        varying = [operand for operand in operands[1:] if not self.is_constant(operand)]
+        if varying:
+            self.report(
+                "E0206",
+                f"`{name}'` is the derivative of a function of one argument",
+                call.arguments[operands.index(varying[0])].span,
+                "not a constant",
+                "the arguments after the first are constants",
+            )
+        try:
+            for _ in range(call.primes):
+                value = self.derivatives.derive(value, x)
+        except NoDerivativeError as error:
+            self.report("E0206", f"`{name}` has no derivative: {error}", span, "not differentiable")
+            return self.constant_node(0.0)
+        return self.derivatives.substitute(value, x, operands[0]) if operands else self.constant_node(0.0)
 
     def cast(self, call: syntax.Call, operands: list[int]) -> int:
         dtype, span = BY_NAME[call.function.text], call.function.span
@@ -110,18 +242,17 @@ class Expressions:
                 "",
                 f"write `{call.function.text}(x)`",
             )
-        elif dtype not in STORAGE:
-            self.report.unsupported(f"the cast to {dtype} is", span)
+        elif dtype not in (*STORAGE, TF32):
+            self.report("E0303", f"there is no cast to {dtype}", span)
         else:
             return self.builder.add(Cast(dtype), operands[0])
         return self.constant_node(0.0)
 
     def unknown_function(self, call: syntax.Call) -> None:
         name, span = call.function.text, call.function.span
-        if name in self.defined:
-            return  # reported where it is defined
-        if name in PLANNED_FUNCTIONS:
-            self.report.unsupported(f"the function `{name}` is", span)
+        if name in SPECIAL:
+            hint = f"write `{SPECIAL[name]}`"
+            self.report("E0203", f"`{name}` is written `{SPECIAL[name]}`", span, "", hint)
         elif name in self.inputs or name in self.assigns or name == "acc":
             self.report(
                 "E0201",
@@ -131,7 +262,7 @@ class Expressions:
                 f"write `{name} * (...)` for a product",
             )
         else:
-            guess = self.report.guess(name, (*FUNCTIONS, *BY_NAME))
+            guess = self.report.guess(name, (*FUNCTIONS, *BY_NAME, *SPECIAL, *self.defined))
             hint = f"did you mean `{guess}`?" if guess else "`evt explain E0201` lists the functions"
             self.report("E0201", f"there is no function `{name}`", span, "unknown function", hint)
 
@@ -184,4 +315,4 @@ class Expressions:
         return [bound[p.name] if p.name in bound else self.constant_node(p.default or 0.0) for p in function.parameters]
 
 
-assert all(name in TABLE for name in (*_OPERATORS.values(), "neg", "pow"))
+assert all(name in TABLE for name in (*_OPERATORS.values(), "neg", "pow", "logical_not"))

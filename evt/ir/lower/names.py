@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from evt.diagnostics import Misspellings, Span
 from evt.functions import lookup as find_function
-from evt.ir.dtype import BY_NAME
+from evt.ir.dtype import BY_NAME, I32
 from evt.ir.lower.report import Report
 from evt.ir.lower.statements import Statements, make_input
-from evt.ir.lower.words import GREEK, NOT_FINITE, PLANNED_FUNCTIONS, read_modes
+from evt.ir.lower.words import GREEK, NOT_FINITE, SPECIAL, is_flexible, read_modes
 from evt.ir.node import Input, Output
 from evt.language import tree as syntax
 
@@ -37,7 +37,10 @@ class Names:
         self.declared = statements.declared
         self.subscripted = statements.subscripted
         self.outs = statements.outs
+        self.defined = statements.defined
         self.uses: dict[str, list[_Use]] = {}
+        #: Names that are given as the seed or the offset of random numbers.
+        self.counters: set[str] = set()
         self.inputs: dict[str, Input] = {}
         self.collect_uses()
         self.resolve_inputs()
@@ -51,6 +54,8 @@ class Names:
                         self.uses.setdefault(name, []).append(_Use(span, None))
                     case syntax.Element(name, subscript, span):
                         self.uses.setdefault(name, []).append(_Use(span, subscript))
+                    case syntax.Call(function=syntax.Identifier(text="rand" | "dropout"), arguments=arguments):
+                        self.counters |= {a.value.name for a in arguments[-2:] if isinstance(a.value, syntax.Name)}
 
     def resolve_inputs(self) -> None:
         """Every name that is read and not assigned is an input; declared ones must be read."""
@@ -105,18 +110,20 @@ class Names:
                 "constants are finite",
             )
         elif name in ("A", "B"):
-            self.report.unsupported(
-                f"reading the operand `{name}` in the epilogue is",
+            self.report(
+                "E0406",
+                f"the epilogue cannot read the operand `{name}`",
                 use.span,
+                "not in the epilogue's registers",
                 "the product of A and B is `acc`",
             )
         elif name in BY_NAME:
             self.report("E0108", f"`{name}` is a type", use.span, "not a value", f"a cast is written `{name}(x)`")
-        elif find_function(name) is not None or name in PLANNED_FUNCTIONS:
+        elif find_function(name) is not None or name in SPECIAL or name in self.defined:
             self.report("E0108", f"`{name}` is a function", use.span, "not a value", f"call it: `{name}(x)`")
         elif name in _NOT_ACC and "acc" not in self.uses:
             self.unknown_name(name, use, "acc")
-        elif name in _CUSTOMARY or any(each.subscript is not None for each in uses):
+        elif name in _CUSTOMARY or name in self.counters or any(each.subscript is not None for each in uses):
             return True
         elif guess := known.find(name):
             self.unknown_name(name, use, guess)
@@ -136,6 +143,7 @@ class Names:
     def resolve_input(self, name: str, uses: Sequence[_Use]) -> Input:
         declared = self.declared.get(name)
         modes: tuple[str, ...] | None = None
+        flexible = declared is not None and declared.flexible
         subscripted: _Use | None = None
         if declared is not None and name in self.subscripted:
             modes = declared.modes
@@ -154,10 +162,13 @@ class Names:
                     f"{where} as [{', '.join(modes)}]",
                     f"write `{name}` without a subscript here, or give the two inputs two names",
                 )
+            flexible = is_flexible(self.report, use.subscript, written) or flexible
             modes, subscripted = written, use
         if declared is None:
-            return make_input(name, None, modes, None, uses[0].span)
-        return make_input(name, declared.dtype, modes, declared.default, declared.span)
+            if modes is None and name in self.counters:
+                return make_input(name, I32, (), None, uses[0].span)
+            return make_input(name, None, modes, None, uses[0].span, flexible)
+        return make_input(name, declared.dtype, modes, declared.default, declared.span, flexible)
 
     def resolve_outputs(self) -> list[Output]:
         declared = [s for s in self.tree.statements if isinstance(s, syntax.Outputs)]

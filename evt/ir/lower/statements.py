@@ -8,7 +8,7 @@ from evt.diagnostics import Span
 from evt.functions import lookup as find_function
 from evt.ir.dtype import BY_NAME, DType
 from evt.ir.lower.report import Report
-from evt.ir.lower.words import GREEK, NOT_FINITE, PLANNED_FUNCTIONS, read_dtype, read_modes, read_number
+from evt.ir.lower.words import GREEK, NOT_FINITE, SPECIAL, is_flexible, read_dtype, read_modes, read_number
 from evt.ir.node import Input, Operand, Output
 from evt.language import tree as syntax
 
@@ -32,7 +32,7 @@ class Statements:
         self.report = report
         self.header: syntax.Header | None = None
         self.assigns: dict[str, syntax.Assign] = {}
-        self.defined: set[str] = set()
+        self.defined: dict[str, syntax.Define] = {}
         self.declared: dict[str, Input] = {}
         self.subscripted: set[str] = set()
         self.outs: dict[str, Output] = {}
@@ -54,15 +54,27 @@ class Statements:
                 case syntax.Outputs(declarations):
                     for declaration in declarations:
                         self.declare_output(declaration)
-                case syntax.Define(name):
-                    self.defined.add(name.text)
-                    self.report.unsupported("user-defined functions (`def`) are", name.span)
+                case syntax.Define():
+                    self.collect_define(statement)
                 case syntax.Assign():
                     first_assign = first_assign or statement.span
                     self.collect_assign(statement)
         for assign in self.assigns.values():
             if assign.subscript is not None:
                 self.read_subscript(assign, assign.subscript)
+
+    def collect_define(self, statement: syntax.Define) -> None:
+        name = statement.name
+        parameters = [parameter.text for parameter in statement.parameters]
+        if name.text in self.defined:
+            line, _ = self.tree.source.position(self.defined[name.text].name.span.start)
+            self.report("E0401", f"`{name.text}` is defined twice", name.span, "again", f"first defined on line {line}")
+        elif not self.usable(name):
+            return
+        elif repeated := next((p for i, p in enumerate(statement.parameters) if p.text in parameters[:i]), None):
+            self.report("E0401", f"the parameter `{repeated.text}` is given twice", repeated.span, "again")
+        else:
+            self.defined[name.text] = statement
 
     def collect_assign(self, statement: syntax.Assign) -> None:
         name, span = statement.target.text, statement.target.span
@@ -96,6 +108,7 @@ class Statements:
         modes, declared = read_modes(self.report, subscript), self.outs.get(name)
         if modes is None:
             return
+        self.no_flexible(subscript)
         if declared is None:
             self.outs[name] = Output(name, None, modes, "l" not in modes, span)
         elif name not in self.subscripted:
@@ -109,13 +122,20 @@ class Statements:
                 f"declared as [{written}]",
                 "write the subscript once, in the `out` statement",
             )
+        self.subscripted.add(name)
+
+    def no_flexible(self, subscript: syntax.Subscript) -> None:
+        for mode in subscript.modes:
+            if mode.optional:
+                self.report("E0301", "only an input may be a vector or a single value", mode.span, "", "remove the `?`")
+                return
 
     def usable(self, identifier: syntax.Identifier) -> bool:
         """Whether the user may give this name to something."""
         name = identifier.text
         if name in NOT_FINITE:
             self.report("E0107", f"`{name}` is not a name", identifier.span)
-        elif name in BY_NAME or find_function(name) is not None or name in PLANNED_FUNCTIONS:
+        elif name in BY_NAME or find_function(name) is not None or name in SPECIAL:
             kind = "a type" if name in BY_NAME else "a function"
             self.report(
                 "E0108",
@@ -154,19 +174,20 @@ class Statements:
         if modes is None and declaration.subscript is not None:
             return
         default = read_number(self.report, declaration.default) if declaration.default else None
-        if modes is None and declaration.default is not None:
+        if modes is None and declaration.default is not None and name != "bias":
             modes = ()
         if modes is not None:
             self.subscripted.add(name)
-        self.declared[name] = make_input(name, dtype, modes, default, span)
-        if default is not None and not self.declared[name].is_scalar:
+        flexible = bool(declaration.subscript and modes and is_flexible(self.report, declaration.subscript, modes))
+        self.declared[name] = make_input(name, dtype, modes, default, span, flexible)
+        if default is not None and dtype is not None and not dtype.is_float and not default.is_integer():
             assert declaration.default is not None
             self.report(
                 "E0306",
-                f"`{name}` is a tensor and has no default",
+                f"`{name}` is {dtype} and its default is not a whole number",
                 declaration.default.span,
-                "only a scalar can have a default",
-                f"remove the default, or make it a scalar: `in {name} = {declaration.default.text}`",
+                "not a whole number",
+                f"declare it f32, or write `{round(default)}`",
             )
 
     def declare_output(self, declaration: syntax.Declaration) -> None:
@@ -193,6 +214,8 @@ class Statements:
             )
         dtype = read_dtype(self.report, declaration.dtype)
         modes = read_modes(self.report, declaration.subscript) if declaration.subscript else ("m", "n")
+        if declaration.subscript is not None:
+            self.no_flexible(declaration.subscript)
         if modes is not None and self.usable(declaration.name):
             self.outs[name] = Output(name, dtype, modes, "l" not in modes, span)
             if declaration.subscript is not None:
@@ -256,12 +279,13 @@ def make_input(
     modes: tuple[str, ...] | None,
     default: float | None,
     span: Span | None,
+    flexible: bool = False,
 ) -> Input:
     """An input; without a subscript a Greek letter is a scalar, ``bias`` is [n], anything else [m, n]."""
     if modes is not None:
-        return Input(name, dtype, modes, default, False, span)
-    if name in GREEK or default is not None:
-        return Input(name, dtype, (), default, False, span)
+        return Input(name, dtype, modes, default, False, flexible, span)
+    if name in GREEK or (default is not None and name != "bias"):
+        return Input(name, dtype, (), default, span=span)
     if name == "bias":
-        return Input(name, dtype, ("n",), default, False, span)
-    return Input(name, dtype, ("m", "n"), default, True, span)
+        return Input(name, dtype, ("n",), default, span=span)
+    return Input(name, dtype, ("m", "n"), default, True, span=span)

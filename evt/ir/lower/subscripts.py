@@ -1,44 +1,55 @@
-"""Subscripts of intermediate values, which are written for the reader and checked."""
+"""Subscripts: the modes of outputs that are written without one; those of intermediate values, which are checked."""
 
 from __future__ import annotations
 
-from evt.ir.infer import canonical
+from dataclasses import replace
+
+from evt.ir.infer import shown, value_modes
 from evt.ir.lower.expressions import Expressions
 from evt.ir.lower.names import Names
 from evt.ir.lower.report import Report
 from evt.ir.lower.statements import Statements
-from evt.ir.node import Acc, Load
+from evt.ir.node import Load, Output, Reduce, base, written
 
 
-def check_subscripts(statements: Statements, names: Names, expressions: Expressions, report: Report) -> None:
-    """A subscript that is written at the assignment of an intermediate value has to cover its modes.
+def resolve_subscripts(statements: Statements, names: Names, expressions: Expressions, report: Report) -> list[Output]:
+    """The outputs with their modes.
 
-    Outputs are checked by ``infer``.
+    An output without a subscript has rows and columns, the modes that a reduction leaves, or the columns that its
+    value has fewer of. A subscript that is written at the assignment of an intermediate value has to cover its modes;
+    those of outputs are checked by ``infer``.
     """
-    stored = {output.name for output in names.outputs}
-    checked = [name for name in statements.outs if name not in stored and name in expressions.values]
-    if not checked:
-        return
-    varies: list[frozenset[str]] = []
-    for node in range(len(expressions.builder)):
-        match expressions.builder[node]:
-            case Acc():
-                modes = frozenset({"m", "n"})
-            case Load(name) if name in names.inputs:
-                modes = frozenset(names.inputs[name].modes)
-            case _:
-                modes = frozenset[str]().union(*(varies[i] for i in expressions.builder.arguments(node)))
-        varies.append(modes)
-    for name in checked:
-        written = statements.outs[name]
-        assert written.span is not None
-        found = canonical(varies[expressions.values[name]])
-        missing = [mode for mode in found if mode not in (*written.modes, "l")]
+    builder = expressions.builder
+    varies: list[tuple[str, ...]] = []
+    for node in range(len(builder)):
+        op, operands = builder[node], [varies[operand] for operand in builder.arguments(node)]
+        known = not isinstance(op, Load) or op.name in names.inputs
+        varies.append(value_modes(names.inputs, op, operands) if known else ())
+    outputs = []
+    for output in names.outputs:
+        value = expressions.values.get(output.name)
+        if value is not None and output.name not in statements.subscripted:
+            output = replace(output, modes=_modes(builder[value], varies[value]))
+        outputs.append(output)
+    stored = {output.name for output in outputs}
+    for name, declared in statements.outs.items():
+        if name in stored or name not in expressions.values or declared.span is None:
+            continue
+        found = varies[expressions.values[name]]
+        missing = [mode for mode in map(written, found) if mode not in (*declared.modes, "l")]
         if missing:
             report(
                 "E0304",
-                f"`{name}` is [{', '.join(written.modes)}] but its value varies over [{', '.join(found)}]",
-                written.span,
+                f"`{name}` is [{shown(declared.modes)}] but its value varies over [{shown(found)}]",
+                declared.span,
                 f"has no mode `{missing[0]}`",
                 f"write `{name}`; the modes of a value follow from its definition",
             )
+    return outputs
+
+
+def _modes(op: object, varies: tuple[str, ...]) -> tuple[str, ...]:
+    """The modes of an output whose subscript is not written; a batch mode comes first, implicitly."""
+    if isinstance(op, Reduce):
+        return tuple(written(mode) for mode in varies if mode != "l")
+    return ("m", next((written(mode) for mode in varies if base(mode) == "n"), "n"))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import struct
 
 from evt.ir.dtype import BY_NAME, DType
 from evt.ir.lower.report import Report
-from evt.ir.node import MODES, Const
+from evt.ir.node import MODES, base
 from evt.language import tree as syntax
 
 #: Scalars, where nothing else is written.
@@ -17,26 +18,63 @@ GREEK = frozenset(
         *("phi", "chi", "psi", "omega"),
     }
 )
-#: Functions of the language that are refused as not supported yet, so that nothing else takes their names.
-PLANNED_FUNCTIONS = ("where", "isnan", "sum", "iota", "dropout")
+#: Functions that are not element-wise and so not in the table, with what to write.
+SPECIAL = {
+    "iota": "iota(m)",
+    "rand": "rand(seed, offset)",
+    "dropout": "dropout(x, p, seed, offset)",
+    "even": "even(x)",
+    "odd": "odd(x)",
+    "sum": "sum[n](x)",
+}
 NOT_FINITE = frozenset({"nan", "inf", "infinity", "NaN", "INF", "Inf", "NAN", "Infinity"})
 
 
+#: Widths of the blocks of columns that are reduced within a kernel, and distances of paired columns.
+FOLD_WIDTHS = (16, 32)
+PAIR_BLOCKS = (1, 8, 16, 32)
+
+
 def read_modes(report: Report, subscript: syntax.Subscript) -> tuple[str, ...] | None:
-    """The modes of a subscript, or None after reporting."""
+    """The modes of a tensor's subscript, or None after reporting."""
+    allowed = (*MODES, "n/2", *(f"n/{width}" for width in FOLD_WIDTHS))
     names = tuple(mode.name for mode in subscript.modes)
     for mode in subscript.modes:
-        if mode.name not in MODES:
-            hint = "the modes are m (rows), n (columns) and l (batch)"
+        if mode.name not in allowed:
+            hint = "the modes are m (rows), n (columns) and l (batch); n/2, n/16 and n/32 are fewer columns"
             report("E0301", f"there is no mode `{mode.name}` here", mode.span, "unknown mode", hint)
             return None
-        if mode.optional:
-            report.unsupported(f"`{mode.name}?` (vector or scalar at call time) is", mode.span)
-            return None
-    if len(set(names)) != len(names):
+    if len(set(map(base, names))) != len(names):
         report("E0301", "a subscript names a mode once", subscript.span, "repeated")
         return None
     return names
+
+
+def is_flexible(report: Report, subscript: syntax.Subscript, names: tuple[str, ...]) -> bool:
+    """Whether the subscript is that of a vector which may be given as a single value, ``[m?]``."""
+    marked = [mode for mode in subscript.modes if mode.optional]
+    if marked and [mode for mode in names if mode != "l"] not in (["m"], ["n"]):
+        report("E0301", f"`{marked[0].name}?` stands alone", marked[0].span, "vector or single value", "write `[m?]`")
+    elif marked and marked[0].name == "l":
+        report("E0301", "the batch mode is not optional", marked[0].span, "", "write `l`")
+    return bool(marked)
+
+
+def read_reduced_modes(report: Report, subscript: syntax.Subscript) -> tuple[str, ...] | None:
+    """The modes that a reduction names, in the order of MODES, or None after reporting."""
+    names = [mode.name for mode in subscript.modes]
+    blocks = [f"n%{width}" for width in FOLD_WIDTHS]
+    if len(set(names)) != len(names) or any(mode.optional for mode in subscript.modes) or not names:
+        report("E0301", "a reduction names each mode once", subscript.span, "", "`sum[n](x)`, `max[m, n](abs(x))`")
+        return None
+    if names == ["l"]:
+        report("E0301", "a reduction over batches alone is not made here", subscript.span, "", "reduce over m or n too")
+        return None
+    if not set(names) <= set(MODES) and names not in [[block] for block in blocks]:
+        hint = f"reduce over m, n and l, or within blocks of columns: {', '.join(f'`{block}`' for block in blocks)}"
+        report("E0301", f"`[{', '.join(names)}]` is not reduced over", subscript.span, "", hint)
+        return None
+    return tuple(sorted(names, key=lambda name: MODES.index(name) if name in MODES else 0))
 
 
 def read_dtype(report: Report, identifier: syntax.Identifier | None) -> DType | None:
@@ -52,10 +90,10 @@ def read_dtype(report: Report, identifier: syntax.Identifier | None) -> DType | 
 
 
 def read_number(report: Report, constant: syntax.Constant | syntax.Number) -> float | None:
-    """The f32 value of a literal, or None after reporting."""
+    """The value of a literal, or None after reporting."""
     try:
         value = float(constant.text)
-        rounded = Const.of(value).value
+        rounded: float = struct.unpack("<f", struct.pack("<f", value))[0]
     except (ValueError, OverflowError):
         rounded = value = math.inf
     mantissa = constant.text.lower().partition("e")[0]
@@ -68,4 +106,4 @@ def read_number(report: Report, constant: syntax.Constant | syntax.Number) -> fl
             "f32 holds magnitudes from 1.4e-45 to 3.4e38",
         )
         return None
-    return rounded
+    return value

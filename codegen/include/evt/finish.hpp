@@ -1,0 +1,135 @@
+#ifndef EVT_FINISH_HPP
+#define EVT_FINISH_HPP
+
+// The end of the reductions that wrote partial results, and the start of those that use atomics: device functions
+// for one kernel each, whose blocks (*, job) work on one job. Blocks of kFinishThreads.
+
+#include <cstdint>
+
+#include "cutlass/cutlass.h"
+
+#include "evt/convert.hpp"
+#include "evt/reduce.hpp"
+
+namespace evt {
+
+constexpr int kFinishThreads = 256;
+
+/// Parts [l][part][kept], each a compact array, become out[l * out_stride_l + kept]; over_batch: one out for all l.
+template <class Op_, class Element_, class Output_>
+struct FinishJob {
+  using Op = Op_;
+  using Element = Element_;
+  using Output = Output_;
+
+  Element const* parts_ptr;
+  Output* out;
+  int64_t parts, kept, batches;
+  int64_t out_stride_l;
+  bool over_batch;
+};
+
+/// Fill [l][kept] with the identity: an atomic reduction's memory before the launch.
+template <class Op_, class Element_>
+struct InitialiseJob {
+  using Op = Op_;
+  using Element = Element_;
+
+  Element* ptr;
+  int64_t kept, batches;  // one batch where the reduction is over the batch too
+  int64_t stride_l;
+};
+
+/// The blocks in x that a job can keep busy: the grid is (the largest of these, the number of jobs).
+template <class Op, class Element, class Output>
+inline int64_t finish_blocks(FinishJob<Op, Element, Output> const& job) {
+  int64_t const batches = job.over_batch ? 1 : job.batches;
+  return job.kept == 1 ? batches : (job.kept * batches + kFinishThreads - 1) / kFinishThreads;
+}
+
+template <class Op, class Element>
+inline int64_t finish_blocks(InitialiseJob<Op, Element> const& job) {
+  return (job.kept * job.batches + kFinishThreads - 1) / kFinishThreads;
+}
+
+namespace detail {
+
+// One thread per kept element, in the order of the parts.
+template <class Job>
+CUTLASS_DEVICE void finish_vector(Job const& job, int64_t batches, int64_t parts) {
+  using Op = typename Job::Op;
+  using Element = typename Job::Element;
+  int64_t const step = int64_t(gridDim.x) * kFinishThreads;
+  for (int64_t i = int64_t(blockIdx.x) * kFinishThreads + threadIdx.x; i < job.kept * batches; i += step) {
+    int64_t const l = i / job.kept, kept = i - l * job.kept;
+    Element const* const from = job.parts_ptr + l * parts * job.kept + kept;
+    Element total = Op::template identity<Element>();
+#pragma unroll 8
+    for (int64_t part = 0; part < parts; ++part) {
+      total = Op::apply(total, from[part * job.kept]);
+    }
+    job.out[l * job.out_stride_l + kept] = convert<typename Job::Output>(total);
+  }
+}
+
+// One block per scalar: thread i takes the parts i, i + 256..., and a tree joins the threads.
+template <class Job>
+CUTLASS_DEVICE void finish_scalar(Job const& job, int64_t batches, int64_t parts) {
+  using Op = typename Job::Op;
+  using Element = typename Job::Element;
+  __shared__ Element of_warp[kFinishThreads / 32];
+  for (int64_t l = blockIdx.x; l < batches; l += gridDim.x) {
+    Element const* const from = job.parts_ptr + l * parts;
+    Element total = Op::template identity<Element>();
+    for (int64_t part = threadIdx.x; part < parts; part += kFinishThreads) {
+      total = Op::apply(total, from[part]);
+    }
+    total = reduce_over_lanes<Op, 32>(total);
+    if (threadIdx.x % 32 == 0) {
+      of_warp[threadIdx.x / 32] = total;
+    }
+    __syncthreads();
+    if (threadIdx.x < 32) {
+      constexpr int kWarps = kFinishThreads / 32;
+      total = reduce_over_lanes<Op, kWarps>(of_warp[threadIdx.x % kWarps]);
+      if (threadIdx.x == 0) {
+        job.out[l * job.out_stride_l] = convert<typename Job::Output>(total);
+      }
+    }
+    __syncthreads();
+  }
+}
+
+}  // namespace detail
+
+/// By all threads of the blocks with this blockIdx.y. The order of the operations is fixed: the same bits every time.
+template <class Op, class Element, class Output>
+CUTLASS_DEVICE void finish(FinishJob<Op, Element, Output> const& job) {
+  int64_t const batches = job.over_batch ? 1 : job.batches;
+  int64_t const parts = job.over_batch ? job.parts * job.batches : job.parts;
+  if (job.kept == 1) {
+    detail::finish_scalar(job, batches, parts);
+  } else {
+    detail::finish_vector(job, batches, parts);
+  }
+}
+
+template <class Op, class Element>
+CUTLASS_DEVICE void finish(InitialiseJob<Op, Element> const& job) {
+  int64_t const step = int64_t(gridDim.x) * kFinishThreads;
+  for (int64_t i = int64_t(blockIdx.x) * kFinishThreads + threadIdx.x; i < job.kept * job.batches; i += step) {
+    int64_t const l = i / job.kept;
+    job.ptr[l * job.stride_l + (i - l * job.kept)] = Op::template identity<Element>();
+  }
+}
+
+/// The body of a kernel for several jobs: block (x, y) works on the y-th.
+template <class... Jobs>
+CUTLASS_DEVICE void finish_all(Jobs const&... jobs) {
+  unsigned index = 0;
+  ((blockIdx.y == index++ ? finish(jobs) : void()), ...);
+}
+
+}  // namespace evt
+
+#endif  // EVT_FINISH_HPP

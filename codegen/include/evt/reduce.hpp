@@ -1,0 +1,153 @@
+#ifndef EVT_REDUCE_HPP
+#define EVT_REDUCE_HPP
+
+// What a reduction combines with (Sum, Max, Min), and how the CTAs' results meet in memory (Partial, Atomic).
+// T is float, double or int32_t. Max and Min propagate NaN; int32_t sums wrap.
+
+#include <cstdint>
+#include <cstring>
+
+#include "cutlass/cutlass.h"
+
+namespace evt {
+namespace detail {
+
+template <class To, class From>
+CUTLASS_HOST_DEVICE To bits_of(From x) {
+  static_assert(sizeof(To) == sizeof(From), "a copy of the bits");
+  To to;
+  std::memcpy(&to, &x, sizeof(to));
+  return to;
+}
+
+CUTLASS_HOST_DEVICE int32_t lowest(int32_t) { return INT32_MIN; }
+CUTLASS_HOST_DEVICE float lowest(float) { return bits_of<float>(0xff800000u); }
+CUTLASS_HOST_DEVICE double lowest(double) { return bits_of<double>(uint64_t(0xfff) << 52); }
+
+CUTLASS_HOST_DEVICE int32_t highest(int32_t) { return INT32_MAX; }
+CUTLASS_HOST_DEVICE float highest(float) { return bits_of<float>(0x7f800000u); }
+CUTLASS_HOST_DEVICE double highest(double) { return bits_of<double>(uint64_t(0x7ff) << 52); }
+
+}  // namespace detail
+
+struct Sum {
+  template <class T>
+  CUTLASS_HOST_DEVICE static T identity() { return T(0); }
+
+  CUTLASS_HOST_DEVICE static float apply(float a, float b) { return a + b; }
+  CUTLASS_HOST_DEVICE static double apply(double a, double b) { return a + b; }
+  CUTLASS_HOST_DEVICE static int32_t apply(int32_t a, int32_t b) { return int32_t(uint32_t(a) + uint32_t(b)); }
+};
+
+struct Max {
+  template <class T>
+  CUTLASS_HOST_DEVICE static T identity() { return detail::lowest(T()); }
+
+  CUTLASS_HOST_DEVICE static float apply(float a, float b) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    asm("max.NaN.f32 %0, %0, %1;" : "+f"(a) : "f"(b));
+    return a;
+#else
+    return a != a || a > b ? a : b;
+#endif
+  }
+  CUTLASS_HOST_DEVICE static double apply(double a, double b) { return a != a || a > b ? a : b; }
+  CUTLASS_HOST_DEVICE static int32_t apply(int32_t a, int32_t b) { return a > b ? a : b; }
+};
+
+struct Min {
+  template <class T>
+  CUTLASS_HOST_DEVICE static T identity() { return detail::highest(T()); }
+
+  CUTLASS_HOST_DEVICE static float apply(float a, float b) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    asm("min.NaN.f32 %0, %0, %1;" : "+f"(a) : "f"(b));
+    return a;
+#else
+    return a != a || a < b ? a : b;
+#endif
+  }
+  CUTLASS_HOST_DEVICE static double apply(double a, double b) { return a != a || a < b ? a : b; }
+  CUTLASS_HOST_DEVICE static int32_t apply(int32_t a, int32_t b) { return a < b ? a : b; }
+};
+
+/// Every CTA (or warp) stores its result at a place of its own, [l][part][kept]; finish.hpp combines the parts.
+struct Partial {
+  static constexpr bool kAtomic = false;
+};
+
+/// The results are combined by atomics in [l][kept], which holds the identity before the launch.
+struct Atomic {
+  static constexpr bool kAtomic = true;
+};
+
+namespace detail {
+
+// The order of floats is that of their bits as signed integers where they are positive, and the reverse of that as
+// unsigned integers where they are negative. A NaN is made the largest (Max) or the most negative (Min) of them all.
+template <class Float, class Signed, class Unsigned>
+CUTLASS_DEVICE void atomic_max_float(Float* at, Float x, Unsigned nan) {
+  Unsigned const bits = x != x ? nan : bits_of<Unsigned>(x);
+  if (Signed(bits) >= 0) {
+    ::atomicMax(reinterpret_cast<Signed*>(at), Signed(bits));
+  } else {
+    ::atomicMin(reinterpret_cast<Unsigned*>(at), bits);
+  }
+}
+
+template <class Float, class Signed, class Unsigned>
+CUTLASS_DEVICE void atomic_min_float(Float* at, Float x, Unsigned nan) {
+  Unsigned const bits = x != x ? nan : bits_of<Unsigned>(x);
+  if (Signed(bits) >= 0) {
+    ::atomicMin(reinterpret_cast<Signed*>(at), Signed(bits));
+  } else {
+    ::atomicMax(reinterpret_cast<Unsigned*>(at), bits);
+  }
+}
+
+template <class T>
+CUTLASS_DEVICE void atomic(Sum, T* at, T x) { ::atomicAdd(at, x); }
+
+CUTLASS_DEVICE void atomic(Max, int32_t* at, int32_t x) { ::atomicMax(at, x); }
+CUTLASS_DEVICE void atomic(Max, float* at, float x) { atomic_max_float<float, int, unsigned>(at, x, 0x7fc00000u); }
+CUTLASS_DEVICE void atomic(Max, double* at, double x) {
+  atomic_max_float<double, long long, unsigned long long>(at, x, 0x7ff8ull << 48);
+}
+
+CUTLASS_DEVICE void atomic(Min, int32_t* at, int32_t x) { ::atomicMin(at, x); }
+CUTLASS_DEVICE void atomic(Min, float* at, float x) { atomic_min_float<float, int, unsigned>(at, x, 0xffc00000u); }
+CUTLASS_DEVICE void atomic(Min, double* at, double x) {
+  atomic_min_float<double, long long, unsigned long long>(at, x, 0xfff8ull << 48);
+}
+
+}  // namespace detail
+
+/// *at = Op(*at, x), atomically.
+template <class Op, class T>
+CUTLASS_DEVICE void atomic_apply(T* at, T x) {
+  detail::atomic(Op{}, at, x);
+}
+
+/// A reduction's result as its Write says: stored, or combined with what is there.
+template <class Op, class Write, class T>
+CUTLASS_DEVICE void write_result(T* at, T x) {
+  if constexpr (Write::kAtomic) {
+    atomic_apply<Op>(at, x);
+  } else {
+    *at = x;
+  }
+}
+
+/// x combined over `Lanes` lanes of the warp whose numbers differ by multiples of Stride; all of them get the result.
+template <class Op, int Lanes, int Stride = 1, class T>
+CUTLASS_DEVICE T reduce_over_lanes(T x) {
+  CUTLASS_PRAGMA_UNROLL
+  for (int mask = Stride; mask < Lanes * Stride; mask *= 2) {
+    x = Op::apply(x, __shfl_xor_sync(0xffffffffu, x, mask));
+  }
+  return x;
+}
+
+}  // namespace evt
+
+#endif  // EVT_REDUCE_HPP

@@ -1,0 +1,100 @@
+#ifndef EVT_VISITORS_3X_GROUPED_HPP
+#define EVT_VISITORS_3X_GROUPED_HPP
+
+// Epilogue visitors for the grouped kernels of CUTLASS 3.x: the third tile coordinate is the group, and what a node
+// reads or writes is another tensor for each group. Vectors are CUTLASS's own broadcasts, which take arrays of
+// pointers.
+
+#include <cstdint>
+
+#include "cute/tensor.hpp"
+
+#include "evt/visitors_3x.hpp"
+
+namespace evt {
+namespace fusion {
+
+template <class Element>
+struct GroupScalarArguments {
+  Element const* const* pointers = nullptr;
+};
+
+// A leaf: the group's value.
+template <class Element>
+struct GroupScalar : Node<GroupScalarArguments<Element>> {
+  using Base = Node<GroupScalarArguments<Element>>;
+  using Base::Base;
+
+  struct Callbacks : EmptyConsumerStoreCallbacks {
+    Element value;
+
+    CUTLASS_DEVICE
+    Callbacks(Element value_) : value(value_) {}
+
+    template <class ElementAccumulator, int FragmentSize>
+    CUTLASS_DEVICE cutlass::Array<Element, FragmentSize> visit(
+        cutlass::Array<ElementAccumulator, FragmentSize> const&, int, int, int) {
+      cutlass::Array<Element, FragmentSize> result;
+      result.fill(value);
+      return result;
+    }
+  };
+
+  template <bool ReferenceSrc, class... Args>
+  CUTLASS_DEVICE auto get_consumer_store_callbacks(ConsumerStoreArgs<Args...> const& args) {
+    return Callbacks(*this->params_ptr->pointers[int(cute::get<3>(args.tile_coord_mnkl))]);
+  }
+};
+
+// One address for each group, and one stride in elements of each mode that has a stride at run time.
+struct GroupTensorArguments {
+  void* const* pointers = nullptr;
+  int64_t const* strides_m = nullptr;
+  int64_t const* strides_n = nullptr;
+};
+
+// A node that reads or writes one tensor, for the tensor of the tile's group. Inner is CUTLASS's auxiliary load or
+// store without shared memory, or a node of ours with `ptr` and `stride_m`; it sees a problem of one batch.
+template <class Inner>
+struct GroupTensor : Node<GroupTensorArguments> {
+  using Node<GroupTensorArguments>::Node;
+
+  typename Inner::Params current;  // of the tile's group; Inner's callbacks point to it
+
+  template <bool ReferenceSrc, class... Args>
+  CUTLASS_DEVICE auto get_consumer_store_callbacks(ConsumerStoreArgs<Args...> const& args) {
+    int const group = int(cute::get<3>(args.tile_coord_mnkl));
+    set(current, group);
+    auto alone = args;
+    cute::get<3>(alone.tile_coord_mnkl) = 0;
+    Inner inner(current, typename Inner::SharedStorage{});
+    return inner.template get_consumer_store_callbacks<ReferenceSrc>(alone);
+  }
+
+ private:
+  template <class Params>
+  CUTLASS_DEVICE auto set(Params& params, int group) -> decltype(void(params.ptr_aux)) {
+    params.ptr_aux = static_cast<decltype(params.ptr_aux)>(this->params_ptr->pointers[group]);
+    set_stride<0>(params.dAux, this->params_ptr->strides_m, group);
+    set_stride<1>(params.dAux, this->params_ptr->strides_n, group);
+  }
+
+  template <class Params>
+  CUTLASS_DEVICE auto set(Params& params, int group) -> decltype(void(params.stride_m)) {
+    params.ptr = static_cast<decltype(params.ptr)>(this->params_ptr->pointers[group]);
+    params.stride_m = this->params_ptr->strides_m[group];
+    params.stride_l = 0;
+  }
+
+  template <int Mode, class Stride>
+  CUTLASS_DEVICE static void set_stride(Stride& stride, int64_t const* strides, int group) {
+    if constexpr (!cute::is_static<cute::tuple_element_t<Mode, Stride>>::value) {
+      cute::get<Mode>(stride) = strides[group];
+    }
+  }
+};
+
+}  // namespace fusion
+}  // namespace evt
+
+#endif  // EVT_VISITORS_3X_GROUPED_HPP

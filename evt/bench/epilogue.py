@@ -1,0 +1,97 @@
+"""What epilogues cost: kernels that differ in nothing else, timed in the same rounds on one GPU.
+
+The product is the same; so is the bare store of D. What an epilogue reads and writes besides has to cross the memory
+bus, at best as fast as a copy, which is timed in the same rounds: that is the bound an epilogue is held against.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+import torch
+
+from evt.bench.answer import oracle
+from evt.bench.case import Case
+from evt.bench.clock import GpuClock, RoundTimer, interleave
+from evt.bench.machine import require_gpu
+from evt.bench.result import AGAIN, EVT, EpilogueResult, Row, summarise
+from evt.bench.run import Progress, build_all, checked, reason
+from evt.bench.versions import Call, tensor_core_floats
+from evt.errors import EvtError
+
+#: Of the copy: more than any L2 cache holds.
+_COPIED_BYTES = 512 << 20
+_COPY = "copy"
+
+
+def bench_epilogues(
+    cases: Sequence[Case],
+    *,
+    rounds: int = 51,
+    seed: int = 0,
+    progress: Progress = lambda text: None,
+) -> Iterator[EpilogueResult]:
+    """Measure cases, those of one product side by side; the first of them is the bare store.
+
+    Every answer is checked before it is timed. Raises LaunchError (E0801) without a CUDA GPU.
+    """
+    device = require_gpu()
+
+    def run() -> Iterator[EpilogueResult]:
+        build_all(cases, device, progress)
+        clock = GpuClock(device)
+        for _, group in groupby(cases, key=lambda case: (case.sizes, case.dtype)):
+            with torch.no_grad(), tensor_core_floats():
+                result = measure_epilogues(tuple(group), clock, device, rounds=rounds, seed=seed, progress=progress)
+            torch.cuda.empty_cache()
+            yield result
+
+    return run()
+
+
+def measure_epilogues(
+    cases: Sequence[Case],
+    clock: RoundTimer,
+    device: torch.device,
+    *,
+    rounds: int,
+    seed: int = 0,
+    progress: Progress = lambda text: None,
+) -> EpilogueResult:
+    """Make, check and time the kernels of one product's epilogues, and a copy."""
+    rows: dict[str, Row] = {}
+    calls: dict[str, Call] = {}
+    sizes: dict[str, dict[str, int]] = {}
+    for case in cases:
+        progress(f"{case.name}, m={case.m}, n={case.n}, k={case.k}")
+        try:
+            answer = oracle(case, device, seed)
+        except EvtError as problem:
+            rows[case.name] = Row(case.name, failure=reason(problem))
+            continue
+        row, call = checked(EVT, case, answer)
+        rows[case.name] = Row(case.name, error=row.error, failure=row.failure)
+        if call is not None:
+            calls[case.name] = call
+            sizes[case.name] = answer.data.bytes
+    wrong = tuple(name for name, row in rows.items() if row.failure and row.error is not None)
+    bare = cases[0].name
+    if bare in calls:
+        rows = {bare: rows[bare], AGAIN: Row(AGAIN), **rows}
+        calls[AGAIN] = calls[bare]
+    source = torch.ones(_COPIED_BYTES, dtype=torch.uint8, device=device)
+    destination = torch.empty_like(source)
+    calls[_COPY] = lambda: destination.copy_(source)
+    progress("timing")
+    interleave(calls, 2, clock, seed=seed)
+    samples, exposed = interleave(calls, rounds, clock, seed=seed)
+    timed = []
+    for name, row in rows.items():
+        if samples.get(name):
+            row = Row(name, summarise(samples[name]), row.error)
+        elif name in samples:
+            row = Row(name, error=row.error, failure="it waits for the GPU")
+        timed.append(row)
+    copy = summarise(samples[_COPY]) if samples[_COPY] else None
+    return EpilogueResult(tuple(cases), tuple(timed), sizes, copy, 2 * _COPIED_BYTES, exposed, wrong)

@@ -1,0 +1,144 @@
+"""The formulas of derivatives: what is wrong with one, and its value on tensors or floats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from evt.diagnostics import Diagnostic, Source, Span
+from evt.errors import ProgramError
+from evt.functions import scalar
+from evt.functions.row import Function
+from evt.functions.table import TABLE, lookup
+
+if TYPE_CHECKING:
+    from evt.language import tree as syntax
+
+_PREFIX = "D = "
+_SYMBOLS = "+ - * / ** < <= > >= == != && ||"
+_OPERATORS = dict(
+    zip(
+        _SYMBOLS.split(),
+        ("add", "sub", "mul", "div", "pow", "lt", "le", "gt", "ge", "eq", "ne", "logical_and", "logical_or"),
+        strict=True,
+    )
+)
+_MOST = (2.0 - 2.0**-23) * 2.0**127
+
+
+def parse_formula(text: str) -> syntax.Expression:
+    """The tree of a formula; its places count from before ``D = ``. Raises ProgramError."""
+    from evt.language import parse
+    from evt.language import tree as syntax
+
+    tree = parse(_PREFIX + text)
+    statement = tree.statements[0]
+    if len(tree.statements) != 1 or not isinstance(statement, syntax.Assign):
+        raise ProgramError(Diagnostic("E0101", "a derivative is one formula"))
+    return statement.value
+
+
+def problems(text: str, row: Function) -> Iterator[Diagnostic]:
+    """What is wrong with a formula over the parameters of ``row``, which it may call itself."""
+    from evt.language import tree as syntax
+
+    source = Source(text, "<derivative>")
+
+    def problem(message: str, span: Span, help_text: str) -> Diagnostic:
+        start = max(span.start - len(_PREFIX), 0)
+        end = max(span.end - len(_PREFIX), start)
+        return Diagnostic("E0655", message, Span(start, end), help=help_text, source=source)
+
+    try:
+        root = parse_formula(text)
+    except ProgramError as error:
+        for each in error.diagnostics:
+            yield problem(f"the derivative cannot be read: {each.message}", each.span or Span(0, 0), each.help)
+        return
+    names = [parameter.name for parameter in row.parameters]
+    for node in reversed(syntax.postorder(root)):
+        match node:
+            case syntax.Name(name, span) if name not in names:
+                yield problem(f"`{row.name}` has no parameter `{name}`", span, f"parameters: {', '.join(names)}")
+            case syntax.Number(number, span) if float(number) > _MOST:
+                yield problem(f"`{number}` is not a finite f32 number", span, "f32 holds magnitudes up to 3.4e38")
+            case syntax.Element(name, _, span):
+                yield problem("a derivative knows parameters without subscripts", span, f"write `{name}`")
+            case syntax.Call():
+                yield from (problem(*each) for each in _calls(node, row))
+            case syntax.Binary("**", _, exponent) if any(
+                isinstance(each, syntax.Name) for each in syntax.postorder(exponent)
+            ):
+                help_text = "write `pow(x, y)` for a variable exponent"
+                yield problem("the exponent of `**` is a constant", exponent.span, help_text)
+
+
+def _calls(call: syntax.Call, row: Function) -> Iterator[tuple[str, Span, str]]:
+    name, span = call.function.text, call.span
+    called = row if name in (row.name, *row.aliases) else lookup(name)
+    if called is None or call.subscript is not None:
+        yield f"there is no function `{name}`", call.function.span, "functions of the table and this one may be called"
+    elif call.primes:
+        yield "a derivative is written out", span, f"write the derivative of `{name}` as a formula"
+    elif _bind(call, called) is None:
+        yield f"`{name}` is called with other arguments than it has", span, f"`{called}`"
+
+
+def _bind(call: syntax.Call, row: Function) -> list[syntax.Expression | float] | None:
+    """The arguments of a call in the row's order, with defaults; None if they do not fit."""
+    names = [parameter.name for parameter in row.parameters]
+    bound: dict[str, syntax.Expression | float] = {p.name: p.default for p in row.parameters if p.default is not None}
+    given: set[str] = set()
+    for position, argument in enumerate(call.arguments):
+        if argument.keyword is None and (position >= len(names) or len(given) != position):
+            return None
+        name = names[position] if argument.keyword is None else argument.keyword.text
+        if name not in names or name in given:
+            return None
+        given.add(name)
+        bound[name] = argument.value
+    return [bound[name] for name in names] if len(bound) == len(names) else None
+
+
+def evaluate(text: str, values: Mapping[str, Any], t: Any = scalar) -> Any:
+    """The value of a formula over named values: tensors where ``t`` is torch, else floats."""
+    from evt.language import tree as syntax
+
+    def constant(value: float) -> Any:
+        if t is scalar:
+            return value
+        like = next(iter(values.values()))
+        return t.tensor(value, dtype=like.dtype, device=like.device)
+
+    def apply(name: str, arguments: Sequence[Any]) -> Any:
+        row = lookup(name)
+        assert row is not None
+        return row.torch(t, *arguments)
+
+    root = parse_formula(text)
+    results: dict[int, Any] = {}
+    for node in syntax.postorder(root):
+        operands = [results[id(child)] for child in syntax.children(node)]
+        match node:
+            case syntax.Number(number):
+                result = constant(float(number))
+            case syntax.Name(name):
+                result = values[name]
+            case syntax.Unary(operator):
+                result = apply("neg" if operator == "-" else "logical_not", operands)
+            case syntax.Binary(operator):
+                result = apply(_OPERATORS[operator], operands)
+            case syntax.Call(function=function):
+                row = lookup(function.text)
+                assert row is not None
+                bound = _bind(node, row)
+                assert bound is not None
+                arguments = (constant(each) if isinstance(each, float) else results[id(each)] for each in bound)
+                result = apply(row.name, list(arguments))
+            case syntax.Element():
+                raise ValueError(f"a formula of the table has no subscripts: {text}")
+        results[id(node)] = result
+    return results[id(root)]
+
+
+assert all(name in TABLE for name in _OPERATORS.values())

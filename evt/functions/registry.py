@@ -1,0 +1,319 @@
+"""Functions of the user's own: ``function("snake(x, a=1)", cxx=..., torch=...)`` adds a row to the table."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
+
+from evt.diagnostics import Diagnostic, Source, Span
+from evt.errors import ArgumentError
+from evt.functions import formula, scalar
+from evt.functions.row import Fact, Function, Parameter
+from evt.functions.table import TABLE, Table
+from evt.functions.words import CXX, LANGUAGE
+
+_NAME = re.compile(r"(?!.*__)[A-Za-z][A-Za-z0-9_]*")
+_SIGNATURE = re.compile(r"\s*([^\s()]*)\s*\((.*)\)\s*", re.DOTALL)
+_BRACKETS = {")": "(", "]": "["}
+
+
+def function(
+    signature: str,
+    *,
+    cxx: str,
+    torch: Callable[..., Any],
+    derivative: str | Sequence[str] | None = None,
+    text: str = "",
+    facts: Iterable[Fact] = (),
+    aliases: Sequence[str] = (),
+) -> Function:
+    """Add a function to the language::
+
+        evt.function(
+            "snake(x, a=1)",
+            cxx="x + sinf(a * x) * sinf(a * x) / a",
+            torch=lambda t, x, a: x + t.sin(a * x) ** 2 / a,
+            derivative="1 + sin(2 * a * x)",
+        )
+
+    ``cxx`` is one C++ expression of floats over the parameters, ``torch`` the same on tensors, over ``(torch, x, a)``
+    or ``(x, a)``: it is the reference, and what tensors on the CPU get. ``derivative`` is along the first parameter,
+    or a sequence with one for every parameter, in the language of formulas. ``facts`` are taken at their word.
+
+    Registering the same function again changes nothing. Raises ArgumentError: E0651 (the name is taken), E0652 (the
+    signature), E0653 (the C++), E0654 (the meaning), E0655 (a derivative), E0656 (the name has another meaning).
+    """
+    name, parameters = _read_signature(signature)
+    names = [parameter.name for parameter in parameters]
+    aliases = (aliases,) if isinstance(aliases, str) else tuple(aliases)
+    for place, each in enumerate((name, *aliases)):
+        _check_name(each)
+        if each in (name, *aliases)[:place]:
+            _refuse("E0651", f"`{each}` is given twice as a name of `{name}`", help="give every alias once")
+    cxx = _check_cxx(name, cxx, names)
+    meaning = _meaning(torch, name, names)
+    slots = ", ".join(f"{{{slot}}}" for slot in range(len(names)))
+    row = Function(
+        name,
+        parameters,
+        text or f"A function of the user's own: `{cxx}`.",
+        meaning,
+        f"evt::user::{name}({slots})",
+        None,
+        _check_facts(facts),
+        aliases,
+        source=_source(name, names, cxx),
+    )
+    row = replace(row, derivatives=_derivatives(row, derivative))
+    with TABLE.lock:
+        known = TABLE.get(name)
+        if known is not None and known.source:
+            if not _equal(known, row):
+                help_text = "give it another name; kernels may have been compiled with the first meaning"
+                _refuse("E0656", f"`{name}` is registered with another meaning", help=help_text)
+            return known
+        _check_free(TABLE, row)
+        TABLE.add(row)
+    return row
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """A user's torch function as a row's meaning: over ``torch`` on tensors, and on Python floats."""
+
+    function: Callable[..., Any]
+    takes_torch: bool
+
+    def __call__(self, t: Any, *arguments: Any) -> Any:
+        if t is scalar:
+            return self._on_floats(arguments)
+        return self.function(t, *arguments) if self.takes_torch else self.function(*arguments)
+
+    def _on_floats(self, arguments: Sequence[float]) -> float:
+        """Over the mirror of torch where that has what is used and Python's floats do not raise, else over torch."""
+        if self.takes_torch:
+            try:
+                return float(self.function(scalar, *arguments))
+            except (AttributeError, TypeError, ValueError, ArithmeticError):
+                pass
+        try:
+            import torch
+        except ImportError:
+            return math.nan  # a constant that is not finite stays as it is written
+        tensors = [torch.tensor(argument, dtype=torch.float64) for argument in arguments]
+        return float(self(torch, *tensors))
+
+
+def _refuse(
+    code: str,
+    message: str,
+    source: Source | None = None,
+    span: Span | None = None,
+    *,
+    help: str = "",
+    notes: tuple[str, ...] = (),
+) -> NoReturn:
+    if source is not None and span is None:
+        span = Span(0, len(source.text))
+    raise ArgumentError(Diagnostic(code, message, span, help=help, notes=notes, source=source))
+
+
+def _read_signature(signature: str) -> tuple[str, tuple[Parameter, ...]]:
+    """The name and the parameters of ``name(x, a=1)``."""
+    example = "write it as `snake(x, a=1)`"
+    if not isinstance(signature, str):
+        _refuse("E0652", f"a signature is a str, not {type(signature).__name__}", help=example)
+    source = Source(signature, "<signature>")
+    match = _SIGNATURE.fullmatch(signature)
+    if match is None:
+        _refuse("E0652", "this is not a signature", source, help=example)
+    parameters: list[Parameter] = []
+    for field in match[2].split(","):
+        name, equals, default = (part.strip() for part in field.partition("="))
+        if not _NAME.fullmatch(name) or name in CXX or name in {each.name for each in parameters}:
+            what = "is given twice" if name in {each.name for each in parameters} else "cannot be a parameter"
+            _refuse("E0652", f"`{name}` {what}" if name else "a parameter has no name", source, help=example)
+        try:
+            value = float(default) if equals else None
+        except ValueError:
+            value = math.nan
+        if value is not None and not math.isfinite(value):
+            _refuse("E0652", f"the default of `{name}` is not a finite number: `{default}`", source, help=example)
+        if value is None and parameters and parameters[-1].default is not None:
+            _refuse("E0652", f"`{name}` has no default and follows one that has", source, help=example)
+        parameters.append(Parameter(name, value))
+    return match[1], tuple(parameters)
+
+
+def _check_name(name: str) -> None:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        help_text = "letters, digits and single underscores, a letter first"
+        _refuse("E0652", f"`{name}` cannot be a function's name", help=help_text)
+    if name in LANGUAGE or name in CXX:
+        where = "the language" if name in LANGUAGE else "C++"
+        _refuse("E0651", f"`{name}` is a word of {where}", help=f"rename it: `{name}_`")
+
+
+def _check_free(table: Table, row: Function) -> None:
+    """That no row has one of the names, and that no C++ of the user's means another function by one of them."""
+    for name in (row.name, *row.aliases):
+        if (taken := table.lookup(name)) is not None:
+            _refuse("E0651", f"there is a function `{name}`: `{taken}`", help=f"rename it: `{name}_`, or use that one")
+    for other in table.values():
+        if other.source and _calls(_body(other), row.name):
+            help_text = f"rename one of the two: inside of `evt::user`, `{row.name}` would be this function"
+            _refuse("E0651", f"the C++ of `{other.name}` calls another `{row.name}`", help=help_text)
+        if other.source and _calls(_body(row), other.name):
+            _refuse(
+                "E0653",
+                f"the C++ calls `{other.name}`, which is a function of the language",
+                help=f"call both in a formula, or `::{other.name}` for a C++ function of the same name",
+            )
+
+
+def _calls(cxx: str, name: str) -> bool:
+    """Whether an expression calls ``name`` unqualified."""
+    return re.search(rf"(?<![\w:.]){name}\s*\(", cxx) is not None
+
+
+def _check_cxx(name: str, cxx: str, names: Sequence[str]) -> str:
+    """The expression on one line, checked for what can be seen without a C++ compiler."""
+    help_text = f"write one expression over {', '.join(names)}, such as `{names[0]} * {names[0]}`"
+    if not isinstance(cxx, str) or not cxx.strip():
+        _refuse("E0653", "the C++ expression is empty", help=help_text)
+    source = Source(cxx, "<cxx>")
+    for pattern, what in (
+        (r"[^\x20-\x7e\n\t]", "has a character that is not plain ASCII"),
+        (r"#", "has a preprocessor line"),
+        (r"//|/\*", "has a comment"),
+        (r"[{};]|<%|%>|<:|:>|%:", "is more than an expression"),
+        (r"[\"'\\@$`]", "has a character that arithmetic does not use"),
+        (r"\b(return|asm|goto|throw|new|delete)\b", "is more than an expression"),
+    ):
+        if match := re.search(pattern, cxx):
+            _refuse("E0653", f"the C++ {what}", source, Span(match.start(), match.end()), help=help_text)
+    opened: list[int] = []
+    for place, char in enumerate(cxx):
+        if char in "([":
+            opened.append(place)
+        elif char in ")]" and (not opened or cxx[opened.pop()] != _BRACKETS[char]):
+            _refuse("E0653", f"the C++ has a `{char}` that nothing opens", source, Span(place, place + 1))
+    if opened:
+        _refuse("E0653", f"the C++ never closes a `{cxx[opened[-1]]}`", source, Span(opened[-1], opened[-1] + 1))
+    if not any(_mentions(cxx, each) for each in names):
+        _refuse("E0653", "the C++ uses none of the parameters", source, help=help_text)
+    if _calls(cxx, name):
+        _refuse("E0653", f"the C++ calls `{name}` itself", source, help=f"write `::{name}` if that is a C++ function")
+    return " ".join(cxx.split())
+
+
+def _mentions(cxx: str, name: str) -> bool:
+    return re.search(rf"(?<![\w:.]){name}\b", cxx) is not None
+
+
+def _source(name: str, names: Sequence[str], cxx: str) -> str:
+    """The C++ definition. The expression has a line of its own."""
+    unused = ("" if _mentions(cxx, each) else "[[maybe_unused]] " for each in names)
+    parameters = ", ".join(f"{mark}float {each}" for mark, each in zip(unused, names, strict=True))
+    head = f"EVT_HOST_DEVICE float {name}({parameters}) {{"
+    return f"namespace evt::user {{\n\n{head}\n  return {cxx};\n}}\n\n}}  // namespace evt::user"
+
+
+def _body(row: Function) -> str:
+    """The expression in a source."""
+    return row.source.partition("\n  return ")[2].rpartition(";\n}\n")[0]
+
+
+def _meaning(torch: Callable[..., Any], name: str, names: Sequence[str]) -> Meaning:
+    """The torch function, with or without the namespace as its first parameter."""
+    wanted = f"`lambda t, {', '.join(names)}: ...` or `lambda {', '.join(names)}: ...`"
+    if not callable(torch):
+        _refuse("E0654", f"the meaning of `{name}` is {type(torch).__name__}, not a function", help=wanted)
+    try:
+        signature = inspect.signature(torch)
+    except (TypeError, ValueError):  # a builtin, such as torch.sin
+        return Meaning(torch, False)
+    positional = [
+        p.name for p in signature.parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
+
+    def takes(count: int) -> bool:
+        try:
+            signature.bind(*range(count))
+        except TypeError:
+            return False
+        return True
+
+    with_torch, without = takes(len(names) + 1), takes(len(names))
+    if with_torch and (not without or positional[:1] in (["t"], ["torch"])):
+        return Meaning(torch, True)
+    if not without:
+        _refuse("E0654", f"the meaning of `{name}` takes other arguments than its signature", help=f"write {wanted}")
+    return Meaning(torch, False)
+
+
+def _check_facts(facts: Iterable[Fact]) -> frozenset[Fact]:
+    given = frozenset(facts)
+    for fact in given:
+        if not isinstance(fact, Fact):
+            raise TypeError(f"a fact is an evt.functions.Fact, not {type(fact).__name__}")
+    if Fact.INTEGER in given:
+        _refuse("E0653", "the C++ is of floats, so `Fact.INTEGER` does not hold", help="leave out that fact")
+    return given
+
+
+def _derivatives(row: Function, derivative: str | Sequence[str] | None) -> tuple[str, ...]:
+    """The derivatives by parameter, checked. One alone is along the first, and leaves those with a default out."""
+    if derivative is None:
+        return ()
+    count = len(row.parameters)
+    if isinstance(derivative, str):
+        given = (derivative, *[""] * (count - 1)) if row.required <= 1 else (derivative,)
+    else:
+        given = tuple(derivative)
+    if len(given) != count:
+        _refuse(
+            "E0655",
+            f"`{row.name}` has {count} parameters and {len(given)} derivative{'s' * (len(given) != 1)}",
+            help=f"give one for each of {', '.join(parameter.name for parameter in row.parameters)}",
+        )
+    for each in given[:1] if isinstance(derivative, str) else given:
+        if not isinstance(each, str):
+            _refuse("E0655", f"a derivative is a formula, not {type(each).__name__}", help='such as "1 + sin(2 * x)"')
+        for problem in formula.problems(each, row):
+            _refuse("E0655", problem.message, problem.source, problem.span, help=problem.help)
+    return given
+
+
+def _equal(known: Function, row: Function) -> bool:
+    """Whether two rows are the same function; torch functions are if their code and what it closes over are."""
+    a, b = known.torch, row.torch
+    assert isinstance(a, Meaning)
+    assert isinstance(b, Meaning)
+    return replace(known, torch=b, text="") == replace(row, text="") and (
+        a.takes_torch == b.takes_torch and _code(a.function) == _code(b.function)
+    )
+
+
+def _code(function: Callable[..., Any]) -> object:
+    """What tells Python functions apart, their place in a file left out; of any other callable the object itself."""
+    if not inspect.isfunction(function):
+        return _plain(function)
+    code = function.__code__
+    around = (cell.cell_contents for cell in function.__closure__ or ())
+    given = (*(function.__defaults__ or ()), *sorted((function.__kwdefaults__ or {}).items()))
+    return (*_plain(code), tuple(map(_plain, around)), tuple(map(_plain, given)))
+
+
+def _plain(value: Any) -> tuple[object, ...]:
+    """A value that compares as a value: numbers and text do, code by its instructions, anything else by identity."""
+    if inspect.iscode(value):
+        constants = tuple(map(_plain, value.co_consts))
+        return value.co_code, constants, value.co_names, value.co_varnames, value.co_freevars, value.co_flags
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+        return type(value), repr(value)
+    return tuple(map(_plain, value)) if isinstance(value, tuple) else (id(value),)

@@ -1,0 +1,136 @@
+"""What a row of the function table is."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from evt.functions import scalar
+
+
+class Fact(enum.Enum):
+    """An algebraic fact. Its law holds in f32 to the bit, for both zeros and NaN too; all NaN count as one.
+
+    With hyper-parameters the law is about the first argument, the others being any finite values. The laws of
+    a row with INTEGER hold in i32 too.
+    """
+
+    COMMUTATIVE = "f(x, y) = f(y, x)"
+    ASSOCIATIVE = "f(f(x, y), z) = f(x, f(y, z))"
+    IDEMPOTENT_BINARY = "f(x, x) = x"
+    IDEMPOTENT = "f(f(x)) = f(x)"
+    INVOLUTION = "f(f(x)) = x"
+    ODD = "f(-x) = -f(x)"
+    EVEN = "f(-x) = f(x)"
+    ZERO_TO_ZERO = "abs(f(zero)) = 0"  # either zero; the result may be the other one
+    NON_NEGATIVE = "abs(f(x)) = f(x)"  # neither below zero nor -0
+    INTEGER = "over i32 the same law"  # no law of its own: i32 operands give an i32 (or a truth value), and wrap
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of a function; without a default it has to be given."""
+
+    name: str
+    default: float | None = None
+
+    def __str__(self) -> str:
+        return self.name if self.default is None else f"{self.name}={self.default:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """One row: everything that evt knows about a function."""
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    text: str
+    """One sentence with the formula, for the docs."""
+    torch: Callable[..., Any]
+    """The meaning, `f(torch, *tensors)`, in the tensors' own dtype. A constant is a 0-d tensor."""
+    cxx: str
+    """The C++ expression on f32, a template over `{0}`, `{1}`..., each used once.
+
+    Of a row of evt's own, `evt::fn::NAME(...)` computes in f64 too, and in i32 where INTEGER is a fact.
+    """
+    stock: str | None
+    """The CUTLASS functor which gives the same bits on `cutlass::Array<float, N>`, or None."""
+    facts: frozenset[Fact]
+    aliases: tuple[str, ...]
+    derivatives: tuple[str, ...] = ()
+    """For each parameter the partial derivative, a formula of the language over the parameters; none at all of a
+    function that was registered without, and "" for a parameter along which none was given."""
+    targets: tuple[str, ...] = ()
+    """What computes this row in a torch.fx graph, as names that begin in `torch`, `operator` or `Tensor` (methods).
+
+    A target takes the row's parameters in their order; `f(c, a, b)` tells another order, `f(key=value)` what else
+    has to be given. A module has the parameters after the first as attributes.
+    """
+    result: Literal["value", "predicate"] = "value"
+    """A predicate gives a truth value: C++ and torch `bool`."""
+    conditions: frozenset[int] = frozenset()
+    """The positions of parameters that are truth values."""
+    fast: str | None = None
+    """A faster and less accurate C++ expression on f32, of `functions_fast.hpp`, or None. Used on request only."""
+    source: str = ""
+    """C++ definitions that `cxx` needs, of a function of the user's; those of evt's own are in `functions.hpp`."""
+
+    @property
+    def required(self) -> int:
+        """How many arguments have to be given."""
+        return sum(parameter.default is None for parameter in self.parameters)
+
+    def fold(self, *arguments: float) -> float:
+        """The same meaning on Python floats; never raises. The caller rounds to the compute type."""
+        return float(self.torch(scalar, *arguments))
+
+    def __str__(self) -> str:
+        return f"{self.name}({', '.join(map(str, self.parameters))})"
+
+
+def define(
+    signature: str,
+    text: str,
+    torch: Callable[..., Any],
+    *facts: Fact,
+    derivatives: tuple[str, ...],
+    targets: Sequence[str],
+    result: Literal["value", "predicate"] = "value",
+    conditions: Sequence[int] = (),
+    cxx: str | None = None,
+    fast: bool = False,
+    stock: str | None = None,
+    aliases: tuple[str, ...] = (),
+) -> Function:
+    """A row, from its signature as a user would read it: `leaky_relu(x, negative_slope=0.01)`."""
+    name, _, rest = signature.removesuffix(")").partition("(")
+    fields = (field.partition("=") for field in rest.split(", "))
+    parameters = tuple(Parameter(key, float(default) if default else None) for key, _, default in fields)
+    slots = ", ".join(f"{{{slot}}}" for slot in range(len(parameters)))
+    return Function(
+        name,
+        parameters,
+        text,
+        torch,
+        cxx or f"evt::fn::{name}({slots})",
+        stock,
+        frozenset(facts),
+        aliases,
+        derivatives,
+        tuple(targets),
+        result,
+        frozenset(conditions),
+        f"evt::fn::fast::{name}({slots})" if fast else None,
+    )
+
+
+def aten(name: str, overload: str = "default") -> tuple[str, str, str]:
+    """The targets of a function that PyTorch has as a function, a method and an operator."""
+    return f"torch.{name}", f"Tensor.{name}", f"torch.ops.aten.{name}.{overload}"
+
+
+def layer(name: str, module: str, operator: str = "") -> tuple[str, str, str]:
+    """The targets of an activation: the function of torch.nn.functional, the operator and the module."""
+    return f"torch.nn.functional.{name}", f"torch.ops.aten.{operator or name}.default", f"torch.nn.{module}"

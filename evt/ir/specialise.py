@@ -1,0 +1,25 @@
+"""A program without some of its inputs: ``without_inputs(dag, values) -> Dag``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from evt.ir.dag import Builder, Dag, prune
+from evt.ir.node import Const, Load
+
+
+def without_inputs(dag: Dag, values: Mapping[str, float]) -> Dag:
+    """The program with constants in the place of inputs, by name: what a call does not give is not read.
+
+    The other inputs stay, also those that are then without effect.
+    """
+    if not values:
+        return dag
+    builder, renamed = Builder(), list[int]()
+    for node in range(len(dag)):
+        op = dag[node]
+        if isinstance(op, Load) and op.name in values:
+            renamed.append(builder.add(Const.of(values[op.name])))
+        else:
+            renamed.append(builder.add(op, *(renamed[operand] for operand in dag.arguments(node))))
+    return prune(builder.finish(dag.operation, dag.operands, dag.inputs, dag.outputs, dag.source))

@@ -1,0 +1,81 @@
+"""Casts that cannot change a value vanish."""
+
+from __future__ import annotations
+
+from evt.functions import TABLE
+from evt.ir.dag import TypedDag
+from evt.ir.dtype import B1, BF16, E4M3, E5M2, F16, F32, F64, I8, I32, TF32, U8, DType
+from evt.ir.node import Apply, Cast, Fold, Node, Pick
+from evt.optimise.rewrite import TypedBuilder, rewrite
+from evt.optimise.rounding import is_exact
+
+_FLOATS = frozenset({TF32, F32, F64})
+#: The types that have every value of a type, the type itself apart. Casts to e5m2 saturate: it has not its infinity.
+_WIDER: dict[DType, frozenset[DType]] = {
+    F64: frozenset(),
+    F32: frozenset({F64}),
+    TF32: frozenset({F32, F64}),
+    F16: _FLOATS,
+    BF16: _FLOATS,
+    E4M3: _FLOATS | {F16, BF16},
+    E5M2: _FLOATS | {F16, BF16},
+    I32: frozenset({F64}),
+    I8: _FLOATS | {F16, BF16, I32},
+    U8: _FLOATS | {F16, BF16, I32},
+    B1: _FLOATS | {F16, BF16, E4M3, E5M2, I32, I8, U8},
+}
+#: Functions whose value is one of their values, or a bound that every float type has.
+_SELECTING = frozenset({"relu", "max", "min", "where", "clamp", "hardtanh"})
+#: Functions that round to whole numbers, and to zero or a sign, of floats.
+_WHOLE = frozenset({"floor", "ceil", "round", "trunc", "relu6"})
+#: Functions that change the sign only, in types that are symmetric.
+_SIGNED = frozenset({"neg", "abs"})
+#: How far definitions are followed.
+_DEPTH = 4
+
+
+def casts(dag: TypedDag) -> TypedDag:
+    """Apply the rule to every cast."""
+    return rewrite(dag, unchanged)
+
+
+def unchanged(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
+    """``f16(relu(f16(x))) -> relu(f16(x))``, ``f32(C) -> C`` of f16; ``f16(C) -> f32(C)`` of i8, a mere conversion."""
+    if not isinstance(op, Cast):
+        return None
+    x, have = operands[0], builder.types[operands[0]]
+    if have.constant or builder.constant(x) is not None or not holds(builder, x, op.dtype):
+        return None
+    if have.dtype.compute == op.dtype.compute:
+        return x
+    plain = Cast(op.dtype.compute)
+    return None if plain == op else builder.add(plain, x)
+
+
+def holds(builder: TypedBuilder, node: int, dtype: DType, depth: int = _DEPTH) -> bool:
+    """Whether a type has every value that a node may yield, so that a cast to it is the identity."""
+    value = builder.constant(node)
+    if value is not None:
+        return is_exact(dtype, value)
+    op, have = builder[node], builder.types[node].dtype
+    if dtype in _WIDER[have] or (have == dtype and (dtype != E5M2 or isinstance(op, Cast))):
+        return True
+    if not depth:
+        return False
+
+    def operands_hold(*slots: int) -> bool:
+        return all(holds(builder, builder.arguments(node)[slot], dtype, depth - 1) for slot in slots)
+
+    match op:
+        case Cast(to) if to == to.compute:  # a conversion that is exact itself
+            return (to == dtype or to in _WIDER[dtype]) and operands_hold(0)
+        case Pick() | Fold("max" | "min"):
+            return operands_hold(0)
+        case Apply(function):
+            conditions = TABLE[function].conditions
+            slots = [slot for slot in range(len(builder.arguments(node))) if slot not in conditions]
+            if function in _SELECTING or (function in _WHOLE and dtype.is_float):
+                return operands_hold(*slots)
+            if function in _SIGNED and dtype.is_float:
+                return operands_hold(0)
+    return False

@@ -1,0 +1,94 @@
+"""Exact algebra of i32, which wraps: a ring, so that sums and products of constants may be gathered."""
+
+from __future__ import annotations
+
+from evt.ir.dag import TypedDag
+from evt.ir.dtype import I32
+from evt.ir.node import Apply, Cast, Node
+from evt.optimise.rewrite import Rule, TypedBuilder, constant_operand, rewrite
+from evt.optimise.rounding import is_exact
+
+_WHOLE = frozenset({"floor", "ceil", "round", "trunc"})
+_LARGER = {"lt": "max", "le": "max", "gt": "min", "ge": "min"}
+_SMALLER = {"lt": "min", "le": "min", "gt": "max", "ge": "max"}
+_NEGATED = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}
+
+
+def integers(dag: TypedDag) -> TypedDag:
+    """Apply the rules to every operation on i32."""
+    return rewrite(dag, *map(_over_i32, (zero, gather, whole, comparison, choice)))
+
+
+def _over_i32(rule: Rule) -> Rule:
+    def guarded(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
+        if not isinstance(op, Apply):
+            return None
+        if op.function != "logical_not" and builder.domain(op.function, operands) != I32:
+            return None
+        return rule(builder, op, operands)
+
+    return guarded
+
+
+def zero(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
+    """``x + 0 -> x``, ``0 - x -> -x``, ``x * 0 -> 0``, ``x - x -> 0``."""
+    for value, x in constant_operand(builder, op, operands):
+        if value == 0.0 and op == Apply("add"):
+            return x
+        if value == 0.0 and op == Apply("mul"):
+            return _number(builder, 0.0)
+    if op == Apply("sub") and builder.constant(operands[0]) == 0.0:
+        return builder.apply("neg", operands[1])
+    if op == Apply("sub") and operands[0] == operands[1]:
+        return _number(builder, 0.0)
+    return None
+
+
+def gather(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
+    """``x + 2 + 3 -> x + 5``, ``x * 2 * 3 -> x * 6``, ``x - 2 -> x + -2``."""
+    for value, x in constant_operand(builder, op, operands):
+        if op == Apply("sub"):
+            return builder.apply("add", x, builder.number(-value)) if value else x
+        for inner, y in constant_operand(builder, builder[x], builder.arguments(x)):
+            if op == builder[x] and op in (Apply("add"), Apply("mul")):
+                result = value + inner if op == Apply("add") else value * inner
+                if is_exact(I32, result):
+                    return builder.add(op, y, builder.number(result))
+    return None
+
+
+def whole(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
+    """``floor(x) -> x``."""
+    return operands[0] if isinstance(op, Apply) and op.function in _WHOLE else None
+
+
+def comparison(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
+    """``!(x < y) -> x >= y``: there is no NaN."""
+    inner = builder[operands[0]] if op == Apply("logical_not") else None
+    if isinstance(inner, Apply) and inner.function in _NEGATED:
+        arguments = builder.arguments(operands[0])
+        if builder.domain(inner.function, arguments) == I32:
+            return builder.apply(_NEGATED[inner.function], *arguments)
+    return None
+
+
+def choice(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
+    """``where(x < y, x, y) -> min(x, y)``, ``where(x > 0, x, 0) -> max(x, 0)``."""
+    if op != Apply("where"):
+        return None
+    condition = builder[operands[0]]
+    if isinstance(condition, Apply) and condition.function in _SMALLER:
+        compared = tuple(map(builder.constant, builder.arguments(operands[0])))
+        arguments = builder.arguments(operands[0])
+        if builder.domain(condition.function, arguments) != I32 or None not in compared:
+            return None
+        if arguments == operands[1:]:
+            return builder.apply(_SMALLER[condition.function], *arguments)
+        if arguments == operands[:0:-1]:
+            return builder.apply(_LARGER[condition.function], *arguments)
+    return None
+
+
+def _number(builder: TypedBuilder, value: float) -> int:
+    """An integer that stays one."""
+    return builder.add(Cast(I32), builder.number(value))

@@ -1,0 +1,118 @@
+"""Exact algebra of truth values and of the choice between two values."""
+
+from __future__ import annotations
+
+from evt.ir.dag import TypedDag
+from evt.ir.dtype import B1
+from evt.ir.node import Apply, Cast, Node
+from evt.optimise.rewrite import TypedBuilder, is_zero, rewrite
+
+#: Comparisons with the operands exchanged.
+_EXCHANGED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
+#: Those whose negation holds of NaN too.
+_NEGATED = {"eq": "ne", "ne": "eq"}
+
+
+def logic(dag: TypedDag) -> TypedDag:
+    """Apply the rules to every node."""
+    return rewrite(dag, negation, junction, truth, comparison, choice, floor_of_zero)
+
+
+def negation(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
+    """``!!x -> x``, ``!(x == y) -> x != y``. Not ``!(x < y) -> x >= y``: both are false for NaN."""
+    if op != Apply("logical_not"):
+        return None
+    inner, arguments = builder[operands[0]], builder.arguments(operands[0])
+    if inner == Apply("logical_not"):
+        return arguments[0]
+    if isinstance(inner, Apply) and inner.function in _NEGATED:
+        return builder.apply(_NEGATED[inner.function], *arguments)
+    return None
+
+
+def junction(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
+    """``x && x -> x``, ``x && true -> x``, ``x && false -> false``, ``x && !x -> false``; the same of ``||``."""
+    if op not in (Apply("logical_and"), Apply("logical_or")):
+        return None
+    neutral = op == Apply("logical_and")
+    if operands[0] == operands[1]:
+        return operands[0]
+    for x, y in (operands, operands[::-1]):
+        if (value := builder.constant(y)) is not None:
+            return x if bool(value) is neutral else _truth(builder, not neutral)
+        if builder[y] == Apply("logical_not") and builder.arguments(y)[0] == x:
+            return _truth(builder, not neutral)
+    return None
+
+
+def truth(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
+    """``b1(i32(c)) -> c``, ``c != 0 -> c``, ``c == 0 -> !c``, ``c == 1 -> c`` of a truth value."""
+    if op == Cast(B1):
+        inner = builder[operands[0]]
+        if isinstance(inner, Cast) and builder.types[builder.arguments(operands[0])[0]].dtype == B1:
+            return builder.arguments(operands[0])[0]
+        return None
+    if op not in (Apply("eq"), Apply("ne")):
+        return None
+    for x, y in (operands, operands[::-1]):
+        value = builder.constant(y)
+        if value not in (0.0, 1.0) or not isinstance(builder[x], Cast):
+            continue
+        condition = builder.arguments(x)[0]
+        if builder.types[condition].dtype == B1:
+            same = (value == 1.0) is (op == Apply("eq"))
+            return condition if same else builder.apply("logical_not", condition)
+    return None
+
+
+def comparison(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
+    """``y > x -> x < y``, operands in id order; ``x < x -> false``; ``x < y || x == y -> x <= y``."""
+    if op == Apply("logical_or"):
+        for one, two in (operands, operands[::-1]):
+            strict, pair = builder[one], builder.arguments(one)
+            same = builder[two] == Apply("eq") and builder.arguments(two) in (pair, pair[::-1])
+            if same and strict in (Apply("lt"), Apply("gt")):
+                return builder.apply("le" if strict == Apply("lt") else "ge", *pair)
+        return None
+    if not isinstance(op, Apply) or op.function not in _EXCHANGED:
+        return None
+    if operands[0] == operands[1] and op.function in ("lt", "gt"):
+        return _truth(builder, False)
+    if operands[0] > operands[1]:
+        return builder.apply(_EXCHANGED[op.function], operands[1], operands[0])
+    return None
+
+
+def choice(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
+    """``where(c, x, x) -> x``, ``where(true, x, y) -> x``, ``where(!c, x, y) -> where(c, y, x)``;
+    ``where(c, where(c, x, y), z) -> where(c, x, z)`` and so below ``else``.
+    """
+    if op != Apply("where"):
+        return None
+    condition, x, y = operands
+    if x == y:
+        return x
+    if (value := builder.constant(condition)) is not None:
+        return x if value else y
+    if builder[condition] == Apply("logical_not"):
+        return builder.apply("where", builder.arguments(condition)[0], y, x)
+    if builder[x] == op and builder.arguments(x)[0] == condition:
+        return builder.apply("where", condition, builder.arguments(x)[1], y)
+    if builder[y] == op and builder.arguments(y)[0] == condition:
+        return builder.apply("where", condition, x, builder.arguments(y)[2])
+    return None
+
+
+def floor_of_zero(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
+    """``where(x <= 0, 0, x) -> relu(x)``: NaN stays, -0 becomes 0. Not ``where(x > 0, x, 0)``, which is 0 for NaN."""
+    if op != Apply("where") or not is_zero(builder.constant(operands[1])):
+        return None
+    condition, arguments = builder[operands[0]], builder.arguments(operands[0])
+    for function, x, bound in (("le", 0, 1), ("ge", 1, 0)):
+        if condition == Apply(function) and arguments[x] == operands[2] and builder.constant(arguments[bound]) == 0.0:
+            return builder.apply("relu", operands[2])
+    return None
+
+
+def _truth(builder: TypedBuilder, value: bool) -> int:
+    return builder.number(float(value))

@@ -1,0 +1,213 @@
+"""Algebra of real numbers, opt-in: it changes roundings, and what comes of NaN, infinities and -0."""
+
+from __future__ import annotations
+
+from evt.ir.dag import TypedDag
+from evt.ir.dtype import F32, F64
+from evt.ir.node import Apply, Node
+from evt.optimise.rewrite import Rule, TypedBuilder, constant_operand, rewrite
+from evt.optimise.rounding import round_constant
+
+#: ``f(g(x)) -> x``.
+_INVERSE = {
+    ("exp", "log"),
+    ("log", "exp"),
+    ("exp2", "log2"),
+    ("log2", "exp2"),
+    ("expm1", "log1p"),
+    ("log1p", "expm1"),
+    ("rcp", "rcp"),
+    ("square", "sqrt"),
+    ("sigmoid", "logit"),
+    ("logit", "sigmoid"),
+    ("tanh", "atanh"),
+    ("atanh", "tanh"),
+    ("sinh", "asinh"),
+    ("asinh", "sinh"),
+}
+#: ``f(g(x)) -> h(x)``.
+_COMPOSED = {
+    ("rcp", "sqrt"): "rsqrt",
+    ("sqrt", "rcp"): "rsqrt",
+    ("rcp", "rsqrt"): "sqrt",
+    ("sqrt", "square"): "abs",
+    ("log", "sigmoid"): "logsigmoid",
+}
+_CHOSEN = {"lt": ("min", "max"), "le": ("min", "max"), "gt": ("max", "min"), "ge": ("max", "min")}
+
+
+def relax(dag: TypedDag) -> TypedDag:
+    """Apply the rules to every operation on f32 or f64."""
+    rules = (cancel, gather, scale_first, factor, reciprocal, power, composition, exponentials, choice)
+    return rewrite(dag, *map(_over_floats, rules))
+
+
+def _over_floats(rule: Rule) -> Rule:
+    def guarded(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
+        if not isinstance(op, Apply) or builder.domain(op.function, operands) not in (F32, F64):
+            return None
+        return None if all(builder.constant(x) is not None for x in operands) else rule(builder, op, operands)
+
+    return guarded
+
+
+def cancel(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
+    """``x + 0 -> x``, ``0 - x -> -x``, ``x * 0 -> 0``, ``0 / x -> 0``, ``x - x -> 0``, ``x / x -> 1``."""
+    for value, x in constant_operand(builder, op, operands):
+        if value == 0.0 and op in (Apply("add"), Apply("sub")):
+            return x
+        if value == 0.0 and op == Apply("mul"):
+            return builder.number(0.0)
+    if builder.constant(operands[0]) == 0.0:
+        if op == Apply("sub"):
+            return builder.apply("neg", operands[1])
+        if op == Apply("div"):
+            return builder.number(0.0)
+    if op in (Apply("sub"), Apply("div")) and operands[0] == operands[1]:
+        return builder.number(0.0 if op == Apply("sub") else 1.0)
+    return None
+
+
+def gather(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
+    """``2 * (3 * x) -> 6 * x``, ``x / 3 -> x * (1/3)``, ``(x + 1) - 3 -> x + -2``, ``-x * 2 -> x * -2``."""
+    dtype = builder.domain(op.function, operands) if isinstance(op, Apply) else F32
+    for value, x in constant_operand(builder, op, operands):
+        match op:
+            case Apply("div") if value:
+                return _with(builder, "mul", x, round_constant(dtype, 1 / value))
+            case Apply("sub"):
+                return _with(builder, "add", x, -value)
+            case Apply("mul") if builder[x] == Apply("neg"):
+                return _with(builder, "mul", builder.arguments(x)[0], -value)
+            case Apply("mul" | "add" as function) if builder[x] == op:
+                for inner, y in constant_operand(builder, op, builder.arguments(x)):
+                    result = value * inner if function == "mul" else value + inner
+                    return _with(builder, function, y, round_constant(dtype, result))
+    return None
+
+
+def _with(builder: TypedBuilder, function: str, x: int, value: float) -> int | None:
+    """``x`` and a constant; None where that overflows or vanishes."""
+    if abs(value) > 3e38 or abs(value) < 1.2e-38 or value != value:
+        return x if function == "add" and value == 0.0 else None
+    return builder.apply(function, x, builder.number(value))
+
+
+def scale_first(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
+    """``(acc * s) * t -> acc * (s * t)`` for scalars and vectors: what varies less is multiplied first."""
+    if op != Apply("mul"):
+        return None
+    for product, t in (operands, operands[::-1]):
+        if builder[product] != op:
+            continue
+        for x, s in (builder.arguments(product), builder.arguments(product)[::-1]):
+            modes = {*builder.types[s].modes, *builder.types[t].modes}
+            numbers = builder.constant(s) is not None and builder.constant(t) is not None  # see gather
+            if modes < set(builder.types[x].modes) and not numbers:
+                return builder.apply("mul", x, builder.apply("mul", s, t))
+    return None
+
+
+def factor(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
+    """``a*x + b*x -> (a + b) * x``, ``a*x - x -> (a - 1) * x`` where ``a`` and ``b`` vary less than ``x``."""
+    if op not in (Apply("add"), Apply("sub")):
+        return None
+    assert isinstance(op, Apply)
+    for x, a in _factors(builder, operands[0]):
+        for y, b in _factors(builder, operands[1]):
+            if x != y:
+                continue
+            modes = {mode for each in (a, b) if each is not None for mode in builder.types[each].modes}
+            if modes < set(builder.types[x].modes):
+                one = builder.number(1.0)
+                total = builder.apply(op.function, one if a is None else a, one if b is None else b)
+                return builder.apply("mul", x, total)
+    return None
+
+
+def _factors(builder: TypedBuilder, node: int) -> list[tuple[int, int | None]]:
+    """The ways to see a node as a product, itself times nothing among them."""
+    found: list[tuple[int, int | None]] = [(node, None)]
+    if builder[node] == Apply("mul"):
+        a, b = builder.arguments(node)
+        found += [(a, b), (b, a)]
+    return found
+
+
+def reciprocal(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
+    """``x / s -> x * rcp(s)`` where ``s`` varies less than ``x``; ``x / sqrt(y) -> x * rsqrt(y)``."""
+    if op != Apply("div") or builder.constant(operands[0]) is not None:
+        return None
+    x, y = operands
+    if builder[y] == Apply("sqrt"):
+        return builder.apply("mul", x, builder.apply("rsqrt", *builder.arguments(y)))
+    if set(builder.types[y].modes) < set(builder.types[x].modes):
+        return builder.apply("mul", x, builder.apply("rcp", y))
+    return None
+
+
+def power(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
+    """``x ** 0.5 -> sqrt(x)``, ``x ** 4 -> square(square(x))``, ``x ** -2 -> rcp(square(x))``;
+    ``pow(2, x) -> exp2(x)``.
+    """
+    if op != Apply("pow"):
+        return None
+    x = operands[0]
+    if builder.constant(x) == 2.0:
+        return builder.apply("exp2", operands[1])
+    match builder.constant(operands[1]):
+        case 0.5:
+            return builder.apply("sqrt", x)
+        case -0.5:
+            return builder.apply("rsqrt", x)
+        case 1.5:
+            return builder.apply("mul", x, builder.apply("sqrt", x))
+        case 4.0:
+            return builder.apply("square", builder.apply("square", x))
+        case 5.0:
+            return builder.apply("mul", x, builder.apply("square", builder.apply("square", x)))
+        case -2.0:
+            return builder.apply("rcp", builder.apply("square", x))
+    return None
+
+
+def composition(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
+    """``exp(log(x)) -> x``, ``rcp(sqrt(x)) -> rsqrt(x)``, ``sqrt(square(x)) -> abs(x)``."""
+    inner = builder[operands[0]]
+    if not isinstance(op, Apply) or not isinstance(inner, Apply) or len(operands) != 1:
+        return None
+    arguments = builder.arguments(operands[0])
+    if (op.function, inner.function) in _INVERSE:
+        return arguments[0]
+    composed = _COMPOSED.get((op.function, inner.function))
+    return builder.apply(composed, *arguments) if composed else None
+
+
+def exponentials(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
+    """``exp(x) * exp(y) -> exp(x + y)``, ``exp(x) / exp(y) -> exp(x - y)``, ``rcp(exp(x)) -> exp(-x)``; so for exp2."""
+    for name in ("exp", "exp2"):
+        if any(builder[operand] != Apply(name) for operand in operands):
+            continue
+        exponents = [builder.arguments(operand)[0] for operand in operands]
+        match op:
+            case Apply("mul"):
+                return builder.apply(name, builder.apply("add", *exponents))
+            case Apply("div"):
+                return builder.apply(name, builder.apply("sub", *exponents))
+            case Apply("rcp"):
+                return builder.apply(name, builder.apply("neg", *exponents))
+            case Apply("square"):
+                return builder.apply(name, builder.apply("mul", *exponents, builder.number(2.0)))
+    return None
+
+
+def choice(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
+    """``where(x > 0, x, 0) -> max(x, 0)``, ``where(x < y, x, y) -> min(x, y)``: of NaN they give NaN."""
+    condition = builder[operands[0]]
+    if op != Apply("where") or not isinstance(condition, Apply) or condition.function not in _CHOSEN:
+        return None
+    compared = builder.arguments(operands[0])
+    same, exchanged = _CHOSEN[condition.function]
+    if compared == operands[1:]:
+        return builder.apply(same, *compared)
+    return builder.apply(exchanged, *compared) if compared == operands[:0:-1] else None

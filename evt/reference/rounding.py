@@ -1,0 +1,71 @@
+"""Rounding and packing, as kernels do them: ``round_to(dtype, tensor)``, bits eight to a byte."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from evt.ir.dtype import B1, F32, DType
+
+#: Largest finite value of the types whose casts saturate.
+_LARGEST = {"e4m3": 448.0, "e5m2": 57344.0}
+_RANGE = {"i8": (-128, 127), "u8": (0, 255), "i32": (-(2**31), 2**31 - 1)}
+
+
+def torch_type(dtype: DType) -> torch.dtype:
+    """The dtype of a tensor of this type in memory."""
+    found: torch.dtype = getattr(torch, dtype.torch)
+    return found
+
+
+def working(dtype: DType, computed: torch.dtype) -> torch.dtype:
+    """The dtype in which values of a type are computed, where ``computed`` stands for f32."""
+    if dtype == B1:
+        return torch.bool
+    return computed if dtype.compute == F32 else torch_type(dtype.compute)
+
+
+def round_to(dtype: DType, value: torch.Tensor) -> torch.Tensor:
+    """A tensor rounded to a type, to nearest even; 8-bit floats and integers saturate, b1 is "not zero".
+
+    NaN becomes the integer 0.
+    """
+    if dtype == B1:
+        return value != 0
+    if dtype.name in _RANGE:
+        low, high = _RANGE[dtype.name]
+        if value.dtype.is_floating_point:
+            value = torch.nan_to_num(torch.round(value.double()), nan=0.0, posinf=high, neginf=low)
+        elif value.dtype == torch.bool:
+            value = value.to(torch.int32)
+        return value.clamp(low, high).to(torch_type(dtype))
+    if dtype.name in _LARGEST and value.dtype.is_floating_point:
+        largest = _LARGEST[dtype.name]
+        value = value.float().clamp(-largest, largest)
+    elif dtype.name in _LARGEST:
+        value = value.to(torch.float32)
+    if dtype.name == "tf32":
+        bits = value.float().view(torch.int32)  # 13 bits off, halves to even
+        return ((bits + 0xFFF + ((bits >> 13) & 1)) & ~0x1FFF).view(torch.float32)
+    return value.to(torch_type(dtype))
+
+
+def pack_bits(value: torch.Tensor) -> torch.Tensor:
+    """Truth values ``[..., n]`` as bytes ``[..., ceil(n / 8)]``; bit i of byte j is column 8j + i."""
+    padded = torch.nn.functional.pad(value.to(torch.uint8), (0, -value.shape[-1] % 8))
+    weights = 2 ** torch.arange(8, dtype=torch.int32, device=value.device)
+    octets = padded.reshape(*padded.shape[:-1], padded.shape[-1] // 8, 8)
+    return (octets.to(torch.int32) * weights).sum(-1).to(torch.uint8)
+
+
+def unpack_bits(value: torch.Tensor, columns: int) -> torch.Tensor:
+    """The truth values ``[..., columns]`` of packed bytes."""
+    shifts = torch.arange(8, dtype=torch.int32, device=value.device)
+    bits = (value.to(torch.int32).unsqueeze(-1) >> shifts) & 1
+    return bits.flatten(-2)[..., :columns].to(torch.bool)
+
+
+def packed(shape: Sequence[int]) -> tuple[int, ...]:
+    """The shape of the bytes of a b1 tensor."""
+    return (*shape[:-1], -(-shape[-1] // 8))

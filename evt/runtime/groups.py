@@ -1,0 +1,207 @@
+"""A grouped call as one call for each group: ``split(program, a, b, inputs, out, offsets) -> Groups``.
+
+What has one tensor for each group comes as a list, or stacked along a first dimension. With ``offsets`` the groups'
+rows lie one after the other in one tensor, and group i has the rows from offsets[i] to offsets[i + 1].
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from evt.diagnostics import Diagnostic, hint
+from evt.errors import ArgumentError
+from evt.ir import Input
+from evt.ir.node import base
+
+if TYPE_CHECKING:
+    from evt.program import Program
+
+
+@dataclass(slots=True)
+class Group:
+    """What one group is called with."""
+
+    a: Any
+    b: Any
+    inputs: dict[str, Any]
+    buffers: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """The groups of a call.
+
+    ``offsets`` is where each begins and the last one ends, or empty; ``wholes`` are the buffers, by output, that the
+    call gave as one tensor.
+    """
+
+    members: tuple[Group, ...]
+    offsets: tuple[int, ...]
+    wholes: Mapping[str, torch.Tensor]
+
+    def rows(self, whole: torch.Tensor, dim: int) -> list[torch.Tensor]:
+        """Each group's part of a tensor that has all groups' rows."""
+        return _rows(whole, dim, self.offsets)
+
+
+def split(program: Program, a: object, b: object, inputs: Mapping[str, object], out: object, offsets: object) -> Groups:
+    """Divide a grouped call. Raises ArgumentError for what does not divide; the groups are not checked any further."""
+    known = [*program.inputs, *program.outputs]
+    for name in inputs:
+        if name not in known:
+            message = f"the program has no input `{name}`"
+            raise ArgumentError(Diagnostic("E0602", message, help=hint(name, known, "inputs and outputs")))
+    bounds = _offsets(offsets)
+    splitter = _Splitter(program, _count(a, b, bounds), bounds)
+    operands = [splitter.operand(name, value) for name, value in (("A", a), ("B", b))]
+    buffers = _buffers(program, inputs, out)
+    given = {name: splitter.input(program.dag.input[name], inputs[name]) for name in inputs if name not in buffers}
+    written = {name: splitter.buffer(name, value) for name, value in buffers.items()}
+    members = (
+        Group(
+            operands[0][index],
+            operands[1][index],
+            {name: values[index] for name, values in given.items()},
+            {name: values[index] for name, values in written.items()},
+        )
+        for index in range(splitter.count)
+    )
+    wholes = {name: value for name, value in buffers.items() if isinstance(value, torch.Tensor)}
+    return Groups(tuple(members), bounds, wholes)
+
+
+def _offsets(offsets: object) -> tuple[int, ...]:
+    if offsets is None:
+        return ()
+    if isinstance(offsets, torch.Tensor):
+        if offsets.device.type != "cpu":
+            message = f"`offsets` is on {offsets.device}; reading it would wait for the device"
+            raise ArgumentError(Diagnostic("E0605", message, help="pass a list, or a tensor on the CPU"))
+        offsets = offsets.tolist()
+    try:
+        bounds = tuple(map(operator.index, offsets))  # type: ignore[call-overload]
+    except TypeError:
+        raise ArgumentError(Diagnostic("E0607", "`offsets` are not whole numbers")) from None
+    if not bounds or bounds[0] != 0 or any(end < start for start, end in pairwise(bounds)):
+        message = "`offsets` must ascend from 0: the first row of each group, and the end"
+        raise ArgumentError(Diagnostic("E0604", message))
+    return bounds
+
+
+def _count(a: object, b: object, offsets: tuple[int, ...]) -> int:
+    if offsets:
+        return len(offsets) - 1
+    for value in (a, b):
+        if isinstance(value, list | tuple):
+            return len(value)
+    for value in (a, b):
+        if isinstance(value, torch.Tensor) and value.dim() == 3:
+            return len(value)
+    raise ArgumentError(Diagnostic("E0607", "A and B are neither lists of tensors nor stacked tensors [g, ...]"))
+
+
+def _buffers(program: Program, inputs: Mapping[str, object], out: object) -> dict[str, object]:
+    """Output buffers by name: of ``out=`` or of keywords."""
+    outputs = program.outputs
+    named = {name: inputs[name] for name in outputs if name in inputs}
+    if out is None:
+        return named
+    if named:
+        message = f"`out` and `{next(iter(named))}` both name output buffers"
+        raise ArgumentError(Diagnostic("E0602", message, help="give one"))
+    if isinstance(out, Mapping):
+        for name in out:
+            if name not in outputs:
+                message = f"the program has no output `{name}`"
+                raise ArgumentError(Diagnostic("E0602", message, help=f"outputs: {', '.join(outputs)}"))
+        return dict(out)
+    if len(outputs) == 1:
+        return {outputs[0]: out}
+    if isinstance(out, tuple | list) and len(out) == len(outputs):
+        return dict(zip(outputs, out, strict=True))
+    wanted = f"one list of tensors for each of {', '.join(outputs)}"
+    raise ArgumentError(Diagnostic("E0608", f"`out` is of type {type(out).__name__}; expected {wanted}"))
+
+
+@dataclass(frozen=True)
+class _Splitter:
+    program: Program
+    count: int
+    offsets: tuple[int, ...]
+
+    def operand(self, name: str, value: object) -> Sequence[Any]:
+        modes = self.program.operand_modes["AB".index(name)]
+        if self.offsets and "m" in modes:
+            if isinstance(value, torch.Tensor) and value.dim() == 2:
+                return self.rows(name, value, modes.index("m"))
+            raise ArgumentError(Diagnostic("E0604", f"with `offsets`, `{name}` is one tensor [{', '.join(modes)}]"))
+        if isinstance(value, torch.Tensor) and value.dim() == 3:
+            return self.checked(name, value.unbind(0))
+        if isinstance(value, list | tuple):
+            return self.checked(name, value)
+        raise ArgumentError(
+            Diagnostic(
+                "E0607",
+                f"`{name}` is {_describe(value)}; expected a list of tensors, or a stacked tensor [g, ...]",
+            )
+        )
+
+    def input(self, declared: Input, value: object) -> Sequence[Any]:
+        """An input of each group: a list's elements, a stacked tensor's, or the same for all."""
+        name, modes = declared.name, declared.modes
+        if isinstance(value, list | tuple):
+            return self.checked(name, value)
+        if not isinstance(value, torch.Tensor):
+            return [value] * self.count
+        if not modes or (declared.flexible and value.numel() == 1):
+            single = value.dim() == 0 or (value.numel() == 1 and self.count != 1)
+            return [value] * self.count if single else self.checked(name, value.unbind(0))
+        if value.dim() > len(modes):
+            return self.checked(name, value.unbind(0))
+        if self.offsets and "m" in map(base, modes) and value.dim() == len(modes):
+            return self.rows(name, value, _mode(modes))
+        return [value] * self.count
+
+    def buffer(self, name: str, value: object) -> Sequence[Any]:
+        modes = self.program.dag.output[name].modes
+        if isinstance(value, torch.Tensor):
+            if self.offsets and "m" in map(base, modes) and value.dim() == len(modes):
+                return self.rows(name, value, _mode(modes))
+            if value.dim() == len(modes) + 1:
+                return self.checked(name, value.unbind(0))
+        if isinstance(value, list | tuple):
+            return self.checked(name, value)
+        message = f"the buffer `{name}` is {_describe(value)}; expected a tensor for each of {self.count} groups"
+        raise ArgumentError(Diagnostic("E0608", message))
+
+    def rows(self, name: str, whole: torch.Tensor, dim: int) -> list[torch.Tensor]:
+        if whole.shape[dim] != self.offsets[-1]:
+            message = f"`{name}` has {whole.shape[dim]} rows; `offsets` end at {self.offsets[-1]}"
+            raise ArgumentError(Diagnostic("E0604", message))
+        return _rows(whole, dim, self.offsets)
+
+    def checked(self, name: str, values: Sequence[Any]) -> Sequence[Any]:
+        if len(values) != self.count:
+            message = f"`{name}` is given for {len(values)} groups; there are {self.count}"
+            raise ArgumentError(Diagnostic("E0604", message))
+        return values
+
+
+def _rows(whole: torch.Tensor, dim: int, offsets: Sequence[int]) -> list[torch.Tensor]:
+    return [whole.narrow(dim, start, end - start) for start, end in pairwise(offsets)]
+
+
+def _mode(modes: Sequence[str]) -> int:
+    return [base(mode) for mode in modes].index("m")
+
+
+def _describe(value: object) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of {value.dim()} dimensions"
+    return "None" if value is None else f"of type {type(value).__name__}"

@@ -1,0 +1,70 @@
+"""How a program is compiled: the keywords of the public functions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
+
+from evt.diagnostics import Diagnostic, hint
+from evt.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+Numerics = Literal["precise", "match_eager"]
+
+
+class Keywords(TypedDict, total=False):
+    """The keywords of :class:`Settings`."""
+
+    route: str | None
+    config: str | None
+    numerics: Numerics
+    relaxed: bool
+    fast_math: bool
+    deterministic: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a program is compiled.
+
+    ``route`` and ``config`` force a route of ``explain`` and one of its configurations.
+
+    ``numerics``: ``"precise"`` computes in f32 (integers in i32, f64 in f64) and rounds where the program casts and
+    stores. ``"match_eager"`` rounds where eager PyTorch does: the product and every operation's result to the dtype
+    that PyTorch gives it, and no multiply-add is contracted.
+
+    ``relaxed`` allows algebra that holds for real numbers and not for every f32: reassociation, division by
+    multiplication with the reciprocal, ``x * 0 -> 0``. ``fast_math`` takes the hardware's approximations of
+    exponentials and the like (``tanh.approx``). Neither is on by itself, and neither goes with ``match_eager``.
+
+    ``deterministic``: reductions give the same bits every time; with False they may be combined by atomics, in any
+    order, where torch.use_deterministic_algorithms does not forbid it.
+    """
+
+    route: str | None = None
+    config: str | None = None
+    numerics: Numerics = "precise"
+    relaxed: bool = False
+    fast_math: bool = False
+    deterministic: bool | None = None
+
+    @staticmethod
+    def of(**keywords: Unpack[Keywords]) -> Settings:
+        """The settings of a call's keywords. Raises ArgumentError (E0602, E0607) for what is none."""
+        known = [field.name for field in fields(Settings)]
+        given: dict[str, Any] = dict(keywords)
+        for name in given:
+            if name not in known:
+                message = f"there is no setting `{name}`"
+                raise ArgumentError(Diagnostic("E0602", message, help=hint(name, known, "settings")))
+        settings = Settings(**given)
+        if settings.numerics not in get_args(Numerics):
+            names = " or ".join(f'"{name}"' for name in get_args(Numerics))
+            raise ArgumentError(Diagnostic("E0607", f"`numerics` is {settings.numerics!r}; expected {names}"))
+        if settings.numerics == "match_eager" and (settings.relaxed or settings.fast_math):
+            given_too = "relaxed" if settings.relaxed else "fast_math"
+            message = f'numerics="match_eager" does not go with `{given_too}`'
+            raise ArgumentError(Diagnostic("E0607", message, help=f"leave `{given_too}` out"))
+        return settings

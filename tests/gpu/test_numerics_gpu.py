@@ -1,0 +1,136 @@
+"""Numbers that have to be exactly so: eager PyTorch's bits, random numbers, reductions in any mode."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import evt  # noqa: E402
+
+pytestmark = pytest.mark.gpu
+
+
+def whole(*shape, dtype, low=-3, high=4):
+    """Whole numbers: products and sums of them are exact in every type here."""
+    return torch.randint(low, high, shape, device="cuda").to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_match_eager_gives_eagers_bits(dtype):
+    a, b = whole(264, 72, dtype=dtype), whole(72, 328, dtype=dtype)
+    c, r = torch.randn(264, 328, device="cuda").to(dtype), torch.randn(264, 328, device="cuda").to(dtype)
+    s, bias = torch.randn(264, 1, device="cuda").to(dtype), torch.randn(328, device="cuda").to(dtype)
+    formula = f"in s: {str(dtype)[6:]}[m]; D = relu(alpha*acc + beta*C)*s + bias - residual"
+    for route in ("evt-3x", "evt-2x"):
+        op = evt.gemm(formula, numerics="match_eager", route=route)
+        got = op(a, b, alpha=0.3, beta=-1.7, C=c, s=s[:, 0], bias=bias, residual=r)
+        eager = torch.relu(0.3 * (a @ b) + -1.7 * c) * s + bias - r
+        assert torch.equal(got, eager)
+    if dtype != torch.float32:
+        precise = evt.gemm(formula)(a, b, alpha=0.3, beta=-1.7, C=c, s=s[:, 0], bias=bias, residual=r)
+        assert not torch.equal(precise, eager)  # which rounds less often
+
+
+def test_reductions_follow_pytorchs_switch():
+    a, b = torch.randn(1000, 264, device="cuda").half(), torch.randn(264, 520, device="cuda").half()
+    text = "out D, s: f32[m], t: f32[n], u: f32; D = acc; s = sum[n](acc); t = sum[m](acc); u = sum[m, n](acc)"
+    fixed, free = evt.gemm(text), evt.gemm(text, deterministic=False)
+    first = fixed(a, b)
+    for got in (fixed(a, b), fixed(a, b)):
+        assert all(map(torch.equal, first, got))
+    for got, want in zip(free(a, b), first, strict=True):
+        assert torch.allclose(got, want, rtol=1e-3, atol=1e-2)
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert all(map(torch.equal, first, free(a, b)))
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_extremes_of_nan_and_infinity():
+    a, b = torch.eye(264, device="cuda").half(), torch.randn(264, 200, device="cuda").half()
+    b[3, 5], b[7, 9], b[11, 13] = float("nan"), float("inf"), -float("inf")
+    text = "out D, hi: f32[n], lo: f32[m], top: f32; D = acc; hi = max[m](acc); lo = min[n](acc); top = max[m, n](acc)"
+    for deterministic in (True, False):
+        for route in ("evt-3x", "evt-2x"):
+            got = evt.gemm(text, deterministic=deterministic, route=route)(a, b)
+            want = torch.nan_to_num(b.float(), nan=float("nan"), posinf=float("inf"), neginf=-float("inf"))
+            product = a.float() @ want
+            assert torch.equal(got.hi.isnan(), product.amax(0).isnan())
+            assert torch.equal(got.lo.isnan(), product.amin(1).isnan())
+            assert bool(got.top.isnan())
+            finite = ~product.amax(0).isnan()
+            assert torch.equal(got.hi[finite], product.amax(0)[finite])
+
+
+@pytest.mark.parametrize("route", ["evt-3x", "evt-2x"])
+def test_random_numbers(route):
+    a, b = torch.ones(1001, 8, device="cuda").half(), torch.ones(8, 520, device="cuda").half()
+    op = evt.gemm(
+        "in p[]; out D, keep: b1[m, n]; k = rand(seed, offset) >= p; keep = k; D = where(k, acc, 0)", route=route
+    )
+    got = op(a, b, p=0.3, seed=1234, offset=5)
+    want = op.reference(a, b, p=0.3, seed=1234, offset=5)
+    assert torch.equal(got.keep, want.keep)
+    assert torch.equal(got.D, want.D)
+    count = 1001 * 520
+    kept = evt.unpack_bits(got.keep, 520).double()
+    assert abs(float(kept.mean()) - 0.7) < 5 * (0.21 / count) ** 0.5
+    assert float(kept.mean(0).std()) < 2 * (0.21 / 1001) ** 0.5
+    assert abs(float(torch.corrcoef(torch.stack([kept[:, :-1].flatten(), kept[:, 1:].flatten()]))[0, 1])) < 0.01
+    seed = torch.tensor([1234], dtype=torch.int32, device="cuda")
+    again = op(a, b, p=0.3, seed=seed, offset=5)
+    assert torch.equal(again.keep, got.keep)
+    for seed, offset in ((1235, 5), (1234, 6), (2**32 - 1, 0)):
+        other = evt.unpack_bits(op(a, b, p=0.3, seed=seed, offset=offset).keep, 520).double()
+        assert abs(float(torch.corrcoef(torch.stack([kept.flatten(), other.flatten()]))[0, 1])) < 0.01
+
+
+@pytest.mark.parametrize("route", ["evt-3x", "evt-2x"])
+def test_one_kernel_takes_a_vector_or_a_single_value(route):
+    a, b = torch.randn(136, 72, device="cuda").half(), torch.randn(72, 200, device="cuda").half()
+    op = evt.gemm("in s: f32[m?], t: f32[n?] = 2; D = s*acc*t", route=route)
+    s, t = torch.randn(136, device="cuda"), torch.randn(200, device="cuda")
+    product = a.float() @ b.float()
+    one = torch.tensor([1.5], device="cuda")
+    for given, rows, columns in (
+        ({"s": s, "t": t}, s[:, None], t),
+        ({"s": one, "t": t}, one, t),
+        ({"s": s, "t": one}, s[:, None], one),
+        ({"s": 1.5, "t": 0.5}, 1.5, 0.5),
+        ({"s": 1.5}, 1.5, 2.0),
+    ):
+        want = rows * product * columns
+        assert float((op(a, b, **given) - want).norm() / want.norm()) < 1e-3
+    assert len(op._caller._kernels) == 1
+
+
+def test_in_place_with_other_outputs():
+    a, b = torch.randn(264, 72, device="cuda").half(), torch.randn(72, 200, device="cuda").half()
+    c = torch.randn(264, 200, device="cuda").half()
+    op = evt.gemm("in C: f16[m, n]; out D, s: f32[n]; D = relu(acc + C); s = sum[m](D)")
+    want = op(a, b, C=c.clone())
+    s = torch.empty(200, device="cuda")
+    op(a, b, C=c, out=(c, s))
+    assert torch.equal(c, want.D)
+    assert torch.equal(s, want.s)
+    memory = torch.empty(264 * 200 + 8, device="cuda").half()
+    shifted = memory[8:].view(264, 200)
+    with pytest.raises(evt.ArgumentError, match="E0609"):  # every element would overwrite one that is still to be read
+        op(a, b, C=memory[: 264 * 200].view(264, 200), out=(shifted, s))
+
+
+def test_a_function_of_the_users():
+    row = evt.function(
+        "snake(x, a=1)",
+        cxx="x + sinf(a * x) * sinf(a * x) / a",
+        torch=lambda t, x, a: x + t.sin(a * x) ** 2 / a,
+        derivative="1 + sin(2*a*x)",
+    )
+    assert row.name == "snake"
+    a, b = torch.randn(136, 72, device="cuda").half(), torch.randn(72, 200, device="cuda").half()
+    op = evt.gemm("out D: f32[m, n], G: f32[m, n]; D = snake(acc, 0.5); G = snake'(acc, 0.5)")
+    got, want = op(a, b), op.reference(a, b, float64=True)
+    for each, expected in zip(got, want, strict=True):
+        assert float((each - expected).norm() / expected.norm()) < 1e-5

@@ -1,0 +1,153 @@
+"""The samples on a GPU, in both families, against the float64 oracle and against their formulas written by hand.
+
+One line a sample closes the run: record, family, types and errors, where 1 is the bound. ``EVT_RECORDS_TABLE`` names a
+file that the lines are appended to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from record_calls import BATCHED, distances, make_call, variants  # noqa: E402
+from records import IN_PLACE, MEANINGS, RECORD_OF, SAMPLES  # noqa: E402
+
+import evt  # noqa: E402
+from evt.build import KernelSource, build  # noqa: E402
+from evt.build.cache import Cache  # noqa: E402
+from evt.build.source import cache_key  # noqa: E402
+from evt.build.toolchain import find_toolchain  # noqa: E402
+from evt.runtime.arguments import bind  # noqa: E402
+from evt.runtime.kernels import device_target, kernel_sources, plan_kernels  # noqa: E402
+
+pytestmark = pytest.mark.gpu
+
+DEVICE = "cuda"
+#: Multiples of what TMA moves, and not of a tile. Pairs of blocks of 32 columns need a multiple of 64.
+SIZES = {"l": 3, "m": 328, "n": 272, "k": 144}
+WIDE = {**SIZES, "n": 320}
+
+
+def load(name: str, family: str) -> evt.Program:
+    return evt.load(SAMPLES / f"{name}.evt", route=f"evt-{family}")
+
+
+def cases():
+    """Every way to call each sample; without its optional tensors, which is a kernel of its own, in 3.x only."""
+    for name in MEANINGS:
+        for family in ("3x", "2x"):
+            for variant in variants(load(name, family)):
+                if variant != "absent" or family == "3x":
+                    yield pytest.param(name, family, variant, id=f"{name}-{family}-{variant}")
+
+
+def call_of(name: str, op: evt.Program, variant: str = "given"):
+    divided = any("/" in mode for value in op.typed().types for mode in value.modes)
+    return make_call(name, op, WIDE if divided else SIZES, variant, DEVICE)
+
+
+def sources_of(name: str, family: str, variant: str) -> list[KernelSource]:
+    op = load(name, family)
+    call = call_of(name, op, variant)
+    return kernel_sources(plan_kernels(op, bind(op, call.a, call.b, call.inputs, {}), device_target(0))[:1])
+
+
+@pytest.fixture(scope="session")
+def refused(request):
+    """Build the kernels of all selected tests of this file in one go; which of them nvcc refuses."""
+    sources = []
+    for item in request.session.items:
+        if item.function is test_sample:
+            params = item.callspec.params
+            with contextlib.suppress(evt.EvtError):  # the test itself will say so
+                sources += sources_of(params["name"], params["family"], params["variant"])
+    sources = list(dict.fromkeys(sources))
+    try:
+        build(sources)
+    except evt.BuildError as error:
+        toolchain, cache = find_toolchain(), Cache()
+        missing = {each for each in sources if cache.find(cache_key(each, toolchain))[0] is None}
+        return dict.fromkeys(missing, str(error))
+    return {}
+
+
+def every(results) -> list[torch.Tensor]:
+    return [results] if isinstance(results, torch.Tensor) else list(results)
+
+
+def memory(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor's bytes: torch.equal does not compare all types."""
+    return tensor.contiguous().reshape(-1).view(torch.uint8)
+
+
+def poisoned(tensor: torch.Tensor) -> torch.Tensor:
+    """A buffer like an output, of NaN, or of a pattern that is unlikely."""
+    return torch.full_like(tensor, float("nan") if tensor.dtype.is_floating_point else 0x55)
+
+
+def report(name: str, family: str, variant: str, op: evt.Program, errors: list[float], record) -> None:
+    """Add the sample's line to the closing table, the output and the file."""
+    typed = op.typed()
+    types = f"{typed.operands[0].dtype}->{','.join(str(output.dtype) for output in typed.outputs)}"
+    shown = " ".join(f"{error:.2f}" for error in errors)
+    line = f"{RECORD_OF[name]} {family} {types} {shown}"
+    print(line)
+    record((RECORD_OF[name], family, "", f"{types} {variant}", shown))
+    if path := os.environ.get("EVT_RECORDS_TABLE"):
+        with Path(path).open("a") as table:
+            table.write(f"{line} {name} {variant}\n")
+
+
+@pytest.mark.parametrize(("name", "family", "variant"), list(cases()))
+def test_sample(name, family, variant, record, refused):
+    for source in sources_of(name, family, variant):
+        assert source not in refused, refused[source]
+    op = load(name, family)
+    call = call_of(name, op, variant)
+    oracle = every(op.reference(call.a, call.b, float64=True, **call.inputs))
+    fresh = every(op(call.a, call.b, **call.inputs))
+    buffers = [poisoned(each) for each in fresh]
+    first: list[torch.Tensor] = []
+    for _ in range(2):  # twice on the same buffers
+        op(call.a, call.b, out=tuple(buffers) if len(buffers) > 1 else buffers[0], **call.inputs)
+        errors = distances(name, op, buffers, oracle)
+        by_hand = distances(name, op, buffers, call.wanted)
+        assert max(errors) <= 1, ("oracle", errors)
+        assert max(by_hand) <= 1, ("by hand", by_hand)
+        first = first or [each.clone() for each in buffers]
+        for buffer, earlier, single in zip(buffers, first, fresh, strict=True):
+            assert torch.equal(memory(buffer), memory(earlier))
+            assert torch.equal(memory(buffer), memory(single))
+    report(name, family, variant, op, [max(pair) for pair in zip(errors, by_hand, strict=True)], record)
+
+
+@pytest.mark.parametrize("family", ["3x", "2x"])
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_in_place(name, family, refused):
+    """The buffer of an output is an input, as the record has it."""
+    op = load(name, family)
+    call = call_of(name, op)
+    output, read = IN_PLACE[name]
+    fresh = dict(zip(op.outputs, every(op(call.a, call.b, **call.inputs)), strict=True))
+    op(call.a, call.b, **call.inputs, **{output: call.inputs[read]})
+    assert torch.equal(call.inputs[read], fresh[output])
+
+
+@pytest.mark.parametrize("family", ["3x", "2x"])
+def test_packed_pairs(family, refused):
+    """quack-dgated-moe: the pair (x, y) lies in neighbouring columns of one tensor."""
+    name = "gated_backward_moe"
+    op = load(name, family)
+    call = call_of(name, op)
+    packed = torch.stack([call.inputs["x"], call.inputs["y"]], -1).flatten(1)
+    inputs = {**call.inputs, "x": packed[:, 0::2], "y": packed[:, 1::2]}
+    assert max(distances(name, op, every(op(call.a, call.b, **inputs)), call.wanted)) <= 1
+
+
+def test_only_one_sample_is_batched() -> None:
+    assert {name for name in MEANINGS if any("l" in value.modes for value in load(name, "3x").dag.inputs)} == BATCHED

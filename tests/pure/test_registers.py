@@ -1,0 +1,102 @@
+"""Costs of functions, and the estimate of registers: enough to tell a light epilogue from one that spills."""
+
+from __future__ import annotations
+
+import pytest
+from programs import typed
+
+from evt.functions import TABLE
+from evt.ir import Apply, Fold, Random, Store
+from evt.optimise import optimise
+from evt.plan.config import Config, config_2x, configs_3x
+from evt.plan.cost import _INSTRUCTIONS, cost, function_cost, is_light
+from evt.plan.registers import accumulator_registers, estimate_registers, register_limit
+from evt.plan.visitors import Graph, build_visitors
+
+CONFIG_2X = config_2x(typed("D = acc").operands[0].dtype, 8)
+CONFIGS_3X = configs_3x(typed("D = acc").operands[0].dtype)
+
+
+def graph_of(text: str, operand: str = "f16", family: str = "3x") -> tuple[object, Graph]:
+    dag = optimise(typed(text, operand))
+    return dag, build_visitors(dag, source=None, implicit_store="D" if family == "3x" else None)
+
+
+def estimate(text: str, config: Config, operand: str = "f16") -> int:
+    dag, graph = graph_of(text, operand, "2x" if config.schedule == "multistage" else "3x")
+    return estimate_registers(dag, graph, config)  # type: ignore[arg-type]
+
+
+def test_every_function_of_the_table_has_a_cost() -> None:
+    own = {name for name, row in TABLE.items() if not row.source}
+    assert own == set(_INSTRUCTIONS)
+    assert all(function_cost(name) > 0 for name in TABLE)
+    assert function_cost("registered_by_a_user") == function_cost("exp")
+
+
+def test_costs_are_in_order() -> None:
+    costs = [cost(op) for op in (Store("D"), Apply("add"), Fold("max", 16), Apply("div"), Apply("exp"), Random())]
+    assert costs == sorted(set(costs))
+    assert is_light(typed("D = relu(alpha * acc + beta * C) + residual"))
+    assert not is_light(typed("D = gelu(acc + bias)"))
+
+
+LIGHT = ("D = acc", "D = relu(alpha*acc + beta*C) + residual")
+HEAVY = ("D = gelu(scale[m] * acc + bias)", "z = acc + bias; D = silu(z) * gate; mask = z > 0; s = sum[n](z)")
+
+
+@pytest.mark.parametrize("config", [CONFIG_2X, *CONFIGS_3X], ids=lambda config: config.name)
+def test_ordinary_epilogues_fit(config: Config) -> None:
+    """Light ones in every configuration, heavy ones beside ordinary tiles of accumulators."""
+    large = accumulator_registers(typed("D = acc"), config) > 128
+    for text in LIGHT if large else (*LIGHT, *HEAVY):
+        assert estimate(text, config) <= register_limit(config), text
+
+
+@pytest.mark.parametrize("config", [CONFIG_2X, *CONFIGS_3X], ids=lambda config: config.name)
+def test_more_tensors_need_more_registers(config: Config) -> None:
+    counts = [estimate("D = acc" + "".join(f" + tanh(acc*x{i})" for i in range(count)), config) for count in range(9)]
+    assert counts == sorted(set(counts))
+    wide = "in " + ", ".join(f"x{i}: f32[m, n]" for i in range(40)) + "; D = acc" + "".join(f"+x{i}" for i in range(40))
+    assert estimate(wide, config) > register_limit(config)
+
+
+def test_values_that_are_kept_count() -> None:
+    kept = "; ".join(f"t{i} = exp(acc * {i + 2})" for i in range(24))
+    text = f"{kept}; D = {' + '.join(f't{i}' for i in range(24))}; E = {' * '.join(f't{i}' for i in range(24))}"
+    once = estimate("D = acc; E = exp(acc)", CONFIGS_3X[0])
+    assert estimate(text, CONFIGS_3X[0]) >= once + 22 * 4
+
+
+@pytest.mark.parametrize(
+    ("operand", "config", "registers"),
+    [
+        ("f16", CONFIG_2X, 128),
+        ("f64", config_2x(typed("D = acc", "f64").operands[0].dtype, 2), 64),
+        ("f16", CONFIGS_3X[0], 128),
+        ("f16", CONFIGS_3X[1], 192),
+        ("f16", CONFIGS_3X[3], 64),
+        ("f16", CONFIGS_3X[4], 128),
+    ],
+)
+def test_accumulators(operand: str, config: Config, registers: int) -> None:
+    assert accumulator_registers(typed("D = acc", operand), config) == registers
+
+
+@pytest.mark.parametrize(
+    ("text", "least"),
+    [
+        ("D = acc; s = sum[n](acc); t = sum[m](acc); a = max[m, n](acc)", 1),
+        ("D = acc; out D, M: b1; M = acc > 0", 1),
+        ("in M: b1[m, n]; D = where(M, acc, 0)", 1),
+        ("D = dropout(acc, 0.5, seed, offset)", 1),
+        ("D = acc; H = even(acc) * odd(acc)", 1),
+        ("D = acc / max[n%32](abs(acc))", 1),
+        ("in h: f16[m, n/2]; D = acc; H = even(acc) * h", 1),
+        ("D = acc + iota(m)", 0),
+        ("D = acc * x[m?]", 1),
+    ],
+)
+def test_every_kind_of_node_is_counted(text: str, least: int) -> None:
+    for config in (CONFIG_2X, CONFIGS_3X[0]):
+        assert estimate(text, config) >= estimate("D = acc", config) + least
