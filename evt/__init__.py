@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         TargetError,
     )
     from evt.functions import function
+    from evt.grouped import GroupedProgram, grouped_gemm
     from evt.program import Program, emit, gemm, linear, load
     from evt.reference.rounding import pack_bits, unpack_bits
 
@@ -32,6 +33,7 @@ __all__ = [
     "ArgumentError",
     "BuildError",
     "EvtError",
+    "GroupedProgram",
     "InternalError",
     "LaunchError",
     "Program",
@@ -41,6 +43,7 @@ __all__ = [
     "emit",
     "function",
     "gemm",
+    "grouped_gemm",
     "linear",
     "load",
     "pack_bits",
@@ -49,6 +52,7 @@ __all__ = [
 
 _HOME = {name: "evt.errors" for name in __all__ if name.endswith("Error")}
 _HOME |= dict.fromkeys(("Program", "emit", "gemm", "linear", "load"), "evt.program")
+_HOME |= dict.fromkeys(("GroupedProgram", "grouped_gemm"), "evt.grouped")
 _HOME |= dict.fromkeys(("pack_bits", "unpack_bits"), "evt.reference.rounding") | {"function": "evt.functions"}
 
 

@@ -159,7 +159,8 @@ class Program:
     def explain(self, arch: str = DEFAULT_ARCH, a: str | None = None, b: str | None = None) -> Explanation:
         """Which route is taken, which are not and why, and what the kernel costs; prints as text."""
         dag = self.optimised(a, b)
-        problem = Problem(dag, natural_signature(dag), find_target(arch), self.options())
+        options = self.options(self.settings.deterministic is False)
+        problem = Problem(dag, natural_signature(dag), find_target(arch), options)
         return explain(problem, self.settings.route)
 
     def reference(

@@ -226,32 +226,50 @@ def _is_mask(value: Input | Output) -> bool:
 def _check_value(dag: Dag, node: int, types: Sequence[ValueType]) -> Iterable[Diagnostic]:
     """What must not meet: widths of columns, and a reduction with anything but a store."""
     op, arguments = dag[node], dag.arguments(node)
+
+    def diagnostic(code: str, message: str, label: str, hint: str) -> Diagnostic:
+        """Nodes have no places: the mistake is shown at an output that depends on it."""
+        place = _output_of(dag, node).span
+        return Diagnostic(code, message, place, label, hint, source=dag.source if place else None)
+
     if not isinstance(op, Store) and any(isinstance(dag[operand], Reduce) for operand in arguments):
-        yield Diagnostic(
+        yield diagnostic(
             "E0410",
             "a reduction is complete only when the kernel ends, and this program reads one",
-            help="store it (`D = ...; s = sum[n](D)`) and use it in the next kernel; move factors into the reduction",
-            source=dag.source,
+            "made from a reduction",
+            "store it (`D = ...; s = sum[n](D)`) and use it in the next kernel; move factors into the reduction",
         )
     widths = {mode for operand in arguments for mode in types[operand].modes if base(mode) == "n"}
     if any("@" in mode for mode in widths):
         widths.discard("n/2")  # a tensor of half as many columns fits pairs of any distance
     halves = {mode for mode in widths if written(mode) == "n/2"}
     if len(widths) > 1 and (halves or len(widths - {"n"}) > 1):
-        yield Diagnostic(
+        found = ", ".join(f"[{mode.replace('@', ' at a distance of ')}]" for mode in sorted(widths))
+        yield diagnostic(
             "E0307",
-            f"values of different widths meet: {', '.join(f'[{written(mode)}]' for mode in sorted(widths))}",
-            help="take even(x) and odd(x) of every full-width value, with the same distance",
-            source=dag.source,
+            f"values of different widths meet: {found}",
+            "made from both",
+            "take even(x) and odd(x) of every full-width value, with the same distance",
         )
     if isinstance(op, Reduce | Fold | Pick) and widths - {"n"}:
         what = "reduced" if isinstance(op, Reduce | Fold) else "paired"
-        yield Diagnostic(
-            "E0307",
-            f"a value of [{shown(types[arguments[0]].modes)}] is not {what} again",
-            help="reduce or pair the full-width value",
-            source=dag.source,
-        )
+        message = f"a value of [{shown(types[arguments[0]].modes)}] is not {what} again"
+        yield diagnostic("E0307", message, f"{what} twice", "reduce or pair the full-width value")
+    if isinstance(op, Random) and not all(_is_counter(dag, operand, types[operand]) for operand in arguments):
+        hint = "declare them: `in seed: i32, offset: i32`"
+        yield diagnostic("E0308", "the seed and the offset of random numbers are i32 scalars", "made with others", hint)
+
+
+def _is_counter(dag: Dag, node: int, value: ValueType) -> bool:
+    """Whether a value can be a seed or an offset: an i32 scalar input or a whole number."""
+    return value.dtype == I32 and value.modes == () and isinstance(dag[node], Load | Const)
+
+
+def _output_of(dag: Dag, node: int) -> Output:
+    """The first output that depends on a node; one always does."""
+    while not isinstance(op := dag[node], Store):
+        node = dag.users[node][0]
+    return dag.output[op.name]
 
 
 def _check_output(dag: Dag, output: Output, value: ValueType) -> Iterable[Diagnostic]:

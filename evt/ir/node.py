@@ -187,13 +187,21 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """An output; ``modes`` are in the order of the tensor's shape, so ``("n", "m")`` stores the transpose."""
+    """An output; ``modes`` are in the order of the tensor's shape, so ``("n", "m")`` stores the transpose.
+
+    ``batchable``: no ``l`` is written, and a batched call gives it a leading batch mode.
+    """
 
     name: str
     dtype: DType | None
     modes: tuple[str, ...]
     batchable: bool = True
     span: Span | None = field(default=None, compare=False)
+
+    @property
+    def memory_modes(self) -> tuple[str, ...]:
+        """The modes of the tensor: those that are written, after the batch's where it is implied."""
+        return ("l", *self.modes) if self.batchable and "l" not in self.modes else self.modes
 
     @property
     def is_tile(self) -> bool:

@@ -19,9 +19,7 @@ def fold(dag: TypedDag) -> TypedDag:
 
 def round_constants(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
     """``0.1 -> f32(0.1)``, in a program that computes in f32, so that equal constants are one node."""
-    dag = builder.dag
-    wide = F64 in {value.dtype for value in dag.types} or F64 in {output.dtype for output in dag.outputs}
-    if wide or not isinstance(op, Const) or op.is_integer:
+    if builder.wide or not isinstance(op, Const) or op.is_integer:
         return None
     rounded = round_constant(F32, op.value)
     return builder.number(rounded) if rounded != op.value and math.isfinite(rounded) else None

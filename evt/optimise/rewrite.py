@@ -27,6 +27,8 @@ class TypedBuilder(Builder):
         self.types: list[ValueType] = []
         #: What constants among themselves are computed in.
         self.default = F64 if accumulator(dag.operands[0].dtype) == F64 else F32
+        #: Whether something is computed or stored in f64.
+        self.wide = F64 in ({value.dtype for value in dag.types} | {output.dtype for output in dag.outputs})
 
     def add(self, node: Node, *operands: int) -> int:
         new = super().add(node, *operands)

@@ -11,7 +11,7 @@ from evt.ir.dtype import F32, F64, DType, accumulator
 from evt.plan.nodes import NodePlanner
 from evt.plan.plan import ABI, Node, OperandPlan, Plan, Tensor
 from evt.plan.signature import Layout, Signature
-from evt.plan.visitors import Graph
+from evt.plan.visitors import Graph, is_collective, is_reduced
 
 
 @dataclass
@@ -103,11 +103,19 @@ class Planner(NodePlanner):
             fields=fields,
             shared_memory=shared_memory,
             elements_per_access=elements_per_access,
+            checked_columns=self.checked_columns(elements_per_access),
             schema=json.dumps({"abi": ABI, "fields": [[each.name, each.kind] for each in fields]}),
         )
 
     def headers(self, nodes: tuple[Node, ...]) -> list[str]:
         raise NotImplementedError
+
+    def checked_columns(self, access: int) -> str:
+        """The extent whose alignment CUTLASS checks."""
+        columns = f"static_cast<int>(arguments.{self.columns})"
+        if is_collective(self.dag.output["D"]) and not is_reduced(self.dag, "D"):
+            return columns
+        return f"({columns} + {access - 1}) / {access} * {access}"  # no tile has to be whole
 
     def arch_tag(self) -> str:
         """CUTLASS's name of the architecture whose instructions are used."""

@@ -165,10 +165,10 @@ class PlannerGrouped(Planner3x):
         super().__post_init__()
         values: tuple[Input | Output, ...] = (*self.dag.inputs, *self.dag.outputs)
         alone = {value.name for value in values if value.is_tile and not is_collective(value)}
-        self.signature = replace(
+        self.signature = replace(  # every group has its own tensors, and one batch
             self.signature,
             tensors=tuple(
-                (name, replace(layout, batch="shared") if name in alone else layout)
+                (name, replace(layout, batch="shared" if name in alone else "strided"))
                 for name, layout in self.signature.tensors
             ),
         )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from evt.ir import Const, Fold, Index, Input, Load, Output, Pick, Reduce, TypedDag
-from evt.ir.dtype import B1, F32
+from evt.ir.dtype import B1, F32, F64, accumulator
 from evt.ir.node import divisor
 from evt.plan.config import Config
 from evt.plan.functor import SCALAR, Functor, identity, literal, make_functor, scalar_type, stock_functor
@@ -151,7 +151,9 @@ class NodePlanner:
         op = self.dag[visitor.value]
         assert isinstance(op, Const)
         stride = "cute::Stride<cute::_0, cute::_0, cute::_0>"
-        return Node("scalar", f"constant_{index}", "float", stride, arguments=(("scalars[0]", literal(op.value)),))
+        dtype = F64 if accumulator(self.dag.operands[0].dtype) == F64 else F32
+        value = ("scalars[0]", literal(op.value, dtype))
+        return Node("scalar", f"constant_{index}", SCALAR[dtype], stride, arguments=(value,))
 
     def vector(self, kind: str, value: Input) -> Node:
         name, element = self.names[value.name], self.element(value.name)

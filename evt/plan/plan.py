@@ -153,6 +153,7 @@ class Plan:
     fields: tuple[Field, ...]
     shared_memory: int
     elements_per_access: int
+    checked_columns: str
     schema: str
 
     @property

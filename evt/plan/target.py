@@ -9,7 +9,7 @@ from evt.diagnostics import Diagnostic, hint
 from evt.errors import TargetError
 
 #: The families of kernels: CUTLASS 2.x, and 3.x for sm90 (``3x``), for sm100 and sm103, for sm120.
-Family = Literal["2x", "3x", "sm100", "sm120"]
+Family = Literal["2x", "3x", "sm100", "sm120", "3x_grouped"]
 
 
 @dataclass(frozen=True, slots=True)

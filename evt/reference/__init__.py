@@ -116,16 +116,20 @@ def _evaluate(
             case Cast(to):
                 values[node] = round_to(to, operands[0]).to(working(to, dtype))
             case Reduce(kind, modes):
-                value = operands[0].to(working(reduced_type(types[0]), dtype))
+                value = _spread(operands[0]).to(working(reduced_type(types[0]), dtype))
                 full = value.expand([sizes[mode] if mode in modes else extent for mode, extent in _extents(value)])
                 values[node] = _reduced(kind, full, [MODES.index(mode) for mode in modes], keepdim=True)
             case Fold(kind, width):
-                value = operands[0].to(working(reduced_type(types[0]), dtype))
-                value = value.expand(*value.shape[:2], sizes["n"])
-                blocks = value.reshape(*value.shape[:2], _divide(sizes["n"], width), width)
+                value = _spread(operands[0]).to(working(reduced_type(types[0]), dtype))
+                blocks = value.unsqueeze(3).expand(*value.shape, width)  # of a value that is the same in all columns
+                if "n" in types[0].modes:
+                    blocks = value.reshape(*value.shape[:2], _divide(sizes["n"], width), width)
                 values[node] = _reduced(kind, blocks, [3])
             case Pick(member, block):
-                value = operands[0].expand(*operands[0].shape[:2], sizes["n"])
+                value = _spread(operands[0])
+                if "n" not in types[0].modes:
+                    values[node] = value
+                    continue
                 pairs = value.reshape(*value.shape[:2], _divide(sizes["n"], 2 * block), 2, block)
                 values[node] = pairs[:, :, :, member].flatten(2)
             case Index(mode):
@@ -135,7 +139,8 @@ def _evaluate(
                 seed, offset = (int(operand) for operand in operands)
                 values[node] = uniform(seed, offset, [sizes[mode] for mode in MODES], acc.device).to(dtype)
             case Store(name):
-                results[name] = _store(dag.output[name], operands[0], leads, dag.types[node].modes)
+                value = operands[0].to(dtype) if types[0].constant else operands[0]
+                results[name] = _store(dag.output[name], value, leads)
         for operand in set(arguments):
             if last_use[operand] == node:
                 del values[operand]
@@ -173,8 +178,13 @@ def _reduced(kind: str, value: torch.Tensor, dims: list[int], keepdim: bool = Fa
     return (value.amax if kind == "max" else value.amin)(dims, keepdim=keepdim)
 
 
+def _spread(value: torch.Tensor) -> torch.Tensor:
+    """A value of three dimensions, also where it is a single one."""
+    return value if value.dim() == 3 else value.reshape(1, 1, 1)
+
+
 def _extents(value: torch.Tensor) -> list[tuple[str, int]]:
-    return list(zip(MODES, value.shape if value.dim() == 3 else (1, 1, 1), strict=True))
+    return list(zip(MODES, value.shape, strict=True))
 
 
 def _divide(columns: int, width: int) -> int:
@@ -210,11 +220,11 @@ def _load(
     raise ValueError(f"the input {value.name} has shape {shape}; expected {expected}")
 
 
-def _store(output: Output, value: torch.Tensor, leads: Leads, varies: Sequence[str]) -> torch.Tensor:
+def _store(output: Output, value: torch.Tensor, leads: Leads) -> torch.Tensor:
     """A value broadcast to the output's modes, in their order, packed; floats computed in f64 are not rounded."""
-    modes = output.modes if "l" in output.modes else ("l", *output.modes)
+    modes = output.memory_modes
     names = {base(mode): mode for mode in modes}
-    value = value if value.dim() == 3 else value.reshape(1, 1, 1)
+    value = _spread(value)
     value = value.expand([math.prod(_dims(names[mode], leads)) if mode in names else 1 for mode in MODES])
     order = [MODES.index(base(mode)) for mode in (*modes, *(mode for mode in MODES if mode not in names))]
     result = value.permute(order).clone(memory_format=torch.contiguous_format).reshape(_shape(modes, leads))

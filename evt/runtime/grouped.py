@@ -80,7 +80,7 @@ class GroupedCaller:
         self._exact = any(value.dtype == I32 for value in program.dag.inputs)
         self._known: dict[object, Known] = {}
         self._signatures: dict[Signature, Signature] = {}
-        self._kernels: dict[object, tuple[GroupedPlan, Library]] = {}
+        self._kernels: dict[object, tuple[GroupedPlan, Library, object]] = {}
         self._lock = threading.Lock()
 
     def __call__(self, a: object, b: object, inputs: Mapping[str, object], out: object, offsets: object) -> Any:
@@ -276,17 +276,18 @@ class GroupedCaller:
             return self._signatures.setdefault(common, common)
 
     def _kernel(self, dag: TypedDag, signature: Signature, device: int) -> tuple[GroupedPlan, Library]:
-        settings = self.program.settings
+        # Both are the same objects at every call; hashing a graph would cost more than all the rest.
+        key = id(dag), id(signature), torch.cuda.get_device_capability(device)
         with self._lock:
-            key = (dag, signature, torch.cuda.get_device_capability(device))
-            if key not in self._kernels:
+            found = self._kernels.get(key)
+            if found is None:
                 _refuse_capture()
+                settings, options = self.program.settings, self.program.options()
                 optimised, target = self.program.optimise(dag), device_target(device)
-                options = self.program.options()
                 plan = plan_grouped(optimised, signature, target, config=settings.config, options=options)
                 (path,) = build(kernel_sources([plan]))
-                self._kernels[key] = plan, load_library(path, plan)
-            return self._kernels[key]
+                found = self._kernels[key] = plan, load_library(path, plan), (dag, signature)
+        return found[:2]
 
 
 def make_table(plan: GroupedPlan, groups: Sequence[Group], known: Sequence[Known]) -> bytes:

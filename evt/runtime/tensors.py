@@ -47,8 +47,7 @@ class Bound:
 
     def output_shape(self, output: Output) -> tuple[int, ...]:
         """The shape in memory of an output: its modes' dimensions, after the batch's where no ``l`` is written."""
-        modes = output.modes if "l" in output.modes else ("l", *output.modes)
-        shape = tuple(size for mode in modes for size in self.dims(mode))
+        shape = tuple(size for mode in output.memory_modes for size in self.dims(mode))
         return packed(shape) if output.dtype == B1 else shape
 
 
@@ -210,8 +209,7 @@ def fresh_argument(bound: Bound, output: Output) -> TensorArgument:
     """An output that the call allocates, packed."""
     strides: dict[str, int] = {"l": 0}
     step = 1
-    modes = output.modes if "l" in output.modes else ("l", *output.modes)
-    for mode in reversed(modes):
+    for mode in reversed(output.memory_modes):
         strides[base(mode)] = step
         extent = bound.extent(mode)
         step *= -(-extent // 8) if output.dtype == B1 and base(mode) == "n" else extent

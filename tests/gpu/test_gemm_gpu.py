@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 
 import pytest
 
 torch = pytest.importorskip("torch")
+
+from one_config import general_config  # noqa: E402
 
 import evt  # noqa: E402
 from evt.build import build  # noqa: E402
@@ -123,12 +124,6 @@ def kernels(request):
     build(list(dict.fromkeys(sources)))
 
 
-def general_config(op: evt.Program, dtype: str) -> None:
-    """Use the first configuration only: the choice between configurations has its own test."""
-    config = op.explain(device_target(0).name, dtype, dtype).configurations[0]
-    op.settings = replace(op.settings, config=config)
-
-
 def error(got, want) -> float:
     return float((got.double() - want).norm() / want.norm())
 
@@ -138,7 +133,7 @@ def test_formula(name, family, dtype, size, record):
     op = program(name, family)
     a, b, inputs = tensors(op, dtype, size)
     if family == "3x":
-        general_config(op, dtype)
+        general_config(op, dtype, dtype)
     fresh = op(a, b, **inputs)
     shapes = [fresh] if len(op.outputs) == 1 else list(fresh)
     buffers = [torch.full_like(each, float("nan")) for each in shapes]
@@ -159,7 +154,7 @@ def test_formula(name, family, dtype, size, record):
 def test_layouts(family, dtype, a_major, b_major, c_major, d_major, record):
     op = program("lincomb", family)
     if family == "3x":
-        general_config(op, dtype)
+        general_config(op, dtype, dtype)
     a, b, c, d = layout_tensors(dtype, a_major, b_major, c_major, d_major)
     strides = d.stride()
     result = op(a, b, alpha=0.5, beta=2.0, C=c, D=d)

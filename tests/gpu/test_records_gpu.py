@@ -14,6 +14,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from one_config import general_config  # noqa: E402
 from record_calls import BATCHED, distances, make_call, variants  # noqa: E402
 from records import IN_PLACE, MEANINGS, RECORD_OF, SAMPLES  # noqa: E402
 
@@ -34,7 +35,8 @@ WIDE = {**SIZES, "n": 320}
 
 
 def load(name: str, family: str) -> evt.Program:
-    return evt.load(SAMPLES / f"{name}.evt", route=f"evt-{family}")
+    op = evt.load(SAMPLES / f"{name}.evt", route=f"evt-{family}")
+    return general_config(op) if family == "3x" else op
 
 
 def cases():

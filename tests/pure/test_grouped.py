@@ -182,6 +182,11 @@ def test_other_tiles_and_narrow_outputs_go_through_our_nodes():
     assert "struct HalfStore" in text
 
 
+@pytest.mark.parametrize("text", ["D = acc + C", "in C: bf16[m, n]; D = acc + C"])
+def test_a_tile_is_the_source_declared_or_not(text):
+    assert "Sm90SrcFetch<cutlass::bfloat16_t>" in grouped_gemm(text).emit("sm90", "bf16", "bf16")
+
+
 def test_the_schema_lists_the_rows():
     made = grouped_gemm(TEXT).plan("sm90", "bf16", "bf16")
     schema = json.loads(made.schema)

@@ -23,7 +23,7 @@ LONGEST = 450
 ORDER = (
     *("version", "resources", "diagnostics", "errors", "settings"),
     *("language", "functions", "ir", "optimise", "plan", "emission"),
-    *("explain", "draw", "reference", "build", "runtime", "program", "bench", "cli", "__main__"),
+    *("explain", "draw", "reference", "build", "runtime", "program", "grouped", "bench", "cli", "__main__"),
 )
 #: Three outputs and shared values, and the formula of the README.
 PROGRAMS = (

@@ -430,7 +430,7 @@ def test_operands_of_two_types(a: str, b: str, meet: bool) -> None:
         ("out D, s; D = acc * s; s = sum[n](acc)", "E0410", "reads one"),
         ("D = acc; s = f16(sum[n](acc))", "E0410", "reads one"),
         ("D = acc; s = sum[m](sum[n](acc))", "E0410", "reads one"),
-        ("D = even(acc) + acc", "E0307", "[n], [n/2]"),
+        ("D = even(acc) + acc", "E0307", "width"),
         ("D = even(acc) * odd(acc, 32)", "E0307", "widths"),
         ("D = even(even(acc))", "E0307", "[m, n/2] is not paired again"),
         ("D = acc; s = sum[n](even(acc))", "E0307", "[m, n/2] is not reduced again"),

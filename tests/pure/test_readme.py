@@ -76,7 +76,7 @@ def test_the_table_of_functions_is_complete() -> None:
 def test_the_table_of_targets_is_complete() -> None:
     rows = "".join(re.findall(r"^\| (`sm.*?) \|", section("Install"), re.MULTILINE))
     named = set(re.findall(r"sm\d+", rows))
-    assert named == {target.name for target in TARGETS.values() if target.supported}
+    assert named == {target.name for target in TARGETS.values()}
     assert set(re.findall(r"`(sm\d+)`", README)) == set(TARGETS)
 
 
@@ -86,23 +86,7 @@ def test_its_codes_and_files_exist() -> None:
         assert (ROOT / name).exists(), name
 
 
-@pytest.mark.parametrize(
-    "program",
-    [
-        "D = acc; s = sum[n](acc)",
-        "D = acc < 1",
-        "D = where(acc, acc, 0)",
-        "def f(x) = x; D = f(acc)",
-        "D = gelu'(acc)",
-        "D = acc * s[m?]",
-        "A = relu(A); D = acc",
-        "conv2d(A: f16[m, k], B: f16[n, k]); D = acc",
-        "gemm(A: e4m3[m, k], B: e4m3[n, k]); D = acc",
-        "out D: i32[m, n]; D = acc",
-        "out D: f64[m, n]; D = acc",
-        "gemm(A: f16[m, k], B: bf16[n, k]); D = acc",
-    ],
-)
+@pytest.mark.parametrize("program", ["A = relu(A); D = acc", "conv2d(A: f16[m, k], B: f16[n, k]); D = acc"])
 def test_what_is_not_supported_yet_is_refused(program: str) -> None:
     done = run("-m", "evt", "check", program)
     assert done.returncode == 1

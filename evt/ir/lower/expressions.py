@@ -31,6 +31,8 @@ _OPERATORS = {
     "&&": "logical_and",
     "||": "logical_or",
 }
+#: How often a function is derived: each time it grows by the chain and product rules.
+_MAX_PRIMES = 4
 #: How deep functions of the user's own may call each other.
 _MAX_DEPTH = 64
 
@@ -215,6 +217,11 @@ class Expressions:
             if bound is None:
                 return self.constant_node(0.0)
             value = self.builder.add(Apply(function.name), *bound)
+        if call.primes > _MAX_PRIMES:
+            self.report(
+                "E0206", f"`{name}` with {call.primes} primes", span, "too many", f"at most {_MAX_PRIMES} derivatives"
+            )
+            return self.constant_node(0.0)
         varying = [operand for operand in operands[1:] if not self.is_constant(operand)]
         if varying:
             self.report(
@@ -228,7 +235,8 @@ class Expressions:
             for _ in range(call.primes):
                 value = self.derivatives.derive(value, x)
         except NoDerivativeError as error:
-            self.report("E0206", f"`{name}` has no derivative: {error}", span, "not differentiable")
+            hint = "write the derivative as a function of your own, or register it with evt.function"
+            self.report("E0206", f"`{name}` has no derivative: {error}", span, "not differentiable", hint)
             return self.constant_node(0.0)
         return self.derivatives.substitute(value, x, operands[0]) if operands else self.constant_node(0.0)
 

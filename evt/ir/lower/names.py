@@ -164,11 +164,14 @@ class Names:
                 )
             flexible = is_flexible(self.report, use.subscript, written) or flexible
             modes, subscripted = written, use
+        if modes is None and name in self.counters:
+            modes = ()  # as scalars are, by what is done with them
         if declared is None:
-            if modes is None and name in self.counters:
-                return make_input(name, I32, (), None, uses[0].span)
+            if name in self.counters:
+                return make_input(name, I32, modes, None, uses[0].span)
             return make_input(name, None, modes, None, uses[0].span, flexible)
-        return make_input(name, declared.dtype, modes, declared.default, declared.span, flexible)
+        dtype = declared.dtype or (I32 if name in self.counters else None)
+        return make_input(name, dtype, modes, declared.default, declared.span, flexible)
 
     def resolve_outputs(self) -> list[Output]:
         declared = [s for s in self.tree.statements if isinstance(s, syntax.Outputs)]

@@ -30,6 +30,8 @@ def resolve_subscripts(statements: Statements, names: Names, expressions: Expres
         value = expressions.values.get(output.name)
         if value is not None and output.name not in statements.subscripted:
             output = replace(output, modes=_modes(builder[value], varies[value]))
+        if value is not None and isinstance(op := builder[value], Reduce) and "l" in op.modes:
+            output = replace(output, batchable=False)  # one for all batches
         outputs.append(output)
     stored = {output.name for output in outputs}
     for name, declared in statements.outs.items():
