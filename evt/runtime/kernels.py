@@ -20,7 +20,7 @@ from evt.runtime.tensors import Bound
 if TYPE_CHECKING:
     from evt.program import Program
 
-#: The most batches of a 2.x kernel: they are the grid's third dimension.
+#: The most batches of a kernel that is not persistent: they are the grid's third dimension.
 _MAX_GRID_Z = 65535
 
 
@@ -51,12 +51,12 @@ def plan_kernels(program: Program, bound: Bound, target: Target, atomic: bool = 
     options = program.options(atomic)
     problem = Problem(program.optimise(bound.dag), bound.signature, target, options)
     route = choose_route(problem, program.settings.route)
-    if route.family == "2x" and bound.sizes["l"] > _MAX_GRID_Z:
+    if target.family(route.family) != "3x" and bound.sizes["l"] > _MAX_GRID_Z:
         raise LaunchError(
             Diagnostic(
                 "E0804",
                 f"{bound.sizes['l']} batches: the route {route.name} takes at most {_MAX_GRID_Z}",
-                help="align A, B and D to 16 bytes for the route evt-3x, or split the batch",
+                help="split the batch" + (", or align A, B and D for evt-3x" if "3x" in target.families else ""),
             )
         )
     configs = default_configs(problem, route)
