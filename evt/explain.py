@@ -9,6 +9,7 @@ from evt.ir.node import divisor
 from evt.plan import ROUTES, Plan, Problem, choose_route, default_configs, plan
 from evt.plan.plan import Node
 from evt.plan.reductions import OPS
+from evt.plan.registers import register_limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ class Explanation:
             "visitors": list(self.visitors),
             "tree": self.plan.tree,
             "shared_memory_bytes": self.plan.shared_memory,
+            "registers": self.plan.registers,
             "kernels": [
                 {
                     "name": jobs.kernel,
@@ -90,6 +92,10 @@ class Explanation:
             ]
         lines.append(f"configurations: {', '.join(self.configurations)}")
         lines.append(f"shared memory: at least {self.plan.shared_memory / 1024:.0f} KiB a thread block")
+        if self.plan.registers:
+            limit = register_limit(self.plan.config)
+            fits = "" if self.plan.registers <= limit else ": values will be spilled to memory"
+            lines.append(f"registers: about {self.plan.registers} of {limit} a thread, estimated{fits}")
         lines.append(
             f"epilogue traffic: {self.read_bytes:g} bytes read and {self.written_bytes:g} written per element of acc"
         )

@@ -10,6 +10,7 @@ from evt.ir import Apply, Input, Operand, Output, TypedDag
 from evt.ir.dtype import F32, F64, DType, accumulator
 from evt.plan.nodes import NodePlanner
 from evt.plan.plan import ABI, Node, OperandPlan, Plan, Tensor
+from evt.plan.registers import estimate_registers
 from evt.plan.signature import Layout, Signature
 from evt.plan.visitors import Graph, is_collective, is_reduced
 
@@ -102,6 +103,7 @@ class Planner(NodePlanner):
             tree=graph.tree,
             fields=fields,
             shared_memory=shared_memory,
+            registers=estimate_registers(dag, graph, self.config) if self.family in ("2x", "3x") else 0,
             elements_per_access=elements_per_access,
             checked_columns=self.checked_columns(elements_per_access),
             schema=json.dumps({"abi": ABI, "fields": [[each.name, each.kind] for each in fields]}),

@@ -152,6 +152,7 @@ class Plan:
     tree: bool
     fields: tuple[Field, ...]
     shared_memory: int
+    registers: int
     elements_per_access: int
     checked_columns: str
     schema: str

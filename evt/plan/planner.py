@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from evt.diagnostics import Diagnostic
+from evt.errors import TargetError
 from evt.ir import TypedDag
 from evt.plan.choice import choose_route, configs, find_config
 from evt.plan.config import Config
@@ -46,4 +48,9 @@ def plan(
         config = configs(problem, chosen)[0]
     family = target.family(chosen.family)
     assert family is not None
-    return PLANNERS[family](problem, config, fused).plan()
+    made = PLANNERS[family](problem, config, fused).plan()
+    if made.shared_memory > target.shared_memory:
+        message = f"{config.name} needs {made.shared_memory // 1024} KiB of shared memory for this program"
+        note = f"a thread block of {target.name} has {target.shared_memory // 1024} KiB"
+        raise TargetError(Diagnostic("E0502", message, help="take another configuration", notes=(note,)))
+    return made

@@ -30,6 +30,8 @@ SPECIAL = {
 NOT_FINITE = frozenset({"nan", "inf", "infinity", "NaN", "INF", "Inf", "NAN", "Infinity"})
 
 
+#: Types of block-scaled formats (MX, NV), which programs that quantise ask for.
+_SCALED = frozenset({"e2m1", "e2m3", "e3m2", "e8m0", "ue8m0", "ue4m3", "nvf4", "mxf4", "mxf6", "mxf8", "fp4", "fp6"})
 #: Widths of the blocks of columns that are reduced within a kernel, and distances of paired columns.
 FOLD_WIDTHS = (16, 32)
 PAIR_BLOCKS = (1, 8, 16, 32)
@@ -84,6 +86,10 @@ def read_dtype(report: Report, identifier: syntax.Identifier | None) -> DType | 
     dtype = BY_NAME.get(identifier.text)
     if dtype is None:
         guess = report.guess(identifier.text, BY_NAME)
+        if identifier.text in _SCALED:
+            guess, hint = None, "4- and 6-bit floats and their scale types are not stored; scale e4m3 by blocks in f32"
+            report("E0303", f"there is no type `{identifier.text}`", identifier.span, "not supported", hint)
+            return None
         hint = f"did you mean `{guess}`?" if guess else "types: f64 f32 tf32 f16 bf16 e4m3 e5m2 i32 i8 u8 b1"
         report("E0303", f"there is no type `{identifier.text}`", identifier.span, "unknown type", hint)
     return dtype
