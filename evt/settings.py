@@ -60,6 +60,10 @@ class Settings:
                 message = f"there is no setting `{name}`"
                 raise ArgumentError(Diagnostic("E0602", message, help=hint(name, known, "settings")))
         settings = Settings(**given)
+        wanted = {"route": (str, type(None)), "config": (str, type(None)), "deterministic": (bool, type(None))}
+        for name, value in given.items():
+            if not isinstance(value, wanted.get(name, (bool, str) if name == "numerics" else (bool,))):
+                raise ArgumentError(Diagnostic("E0607", f"`{name}` is {value!r}, of type {type(value).__name__}"))
         if settings.numerics not in get_args(Numerics):
             names = " or ".join(f'"{name}"' for name in get_args(Numerics))
             raise ArgumentError(Diagnostic("E0607", f"`numerics` is {settings.numerics!r}; expected {names}"))

@@ -37,6 +37,7 @@ from evt.ir.node import (
     Store,
     ValueType,
     base,
+    divisor,
     written,
 )
 
@@ -109,7 +110,7 @@ def value_modes(inputs: Mapping[str, Input], op: Node, operands: Sequence[tuple[
     """The modes over which one node varies, of its operands'."""
 
     def columns(name: str) -> tuple[str, ...]:
-        return tuple(name if mode == "n" else mode for mode in operands[0])
+        return canonical((*(mode for mode in operands[0] if mode != "n"), name))
 
     match op:
         case Acc():
@@ -117,7 +118,8 @@ def value_modes(inputs: Mapping[str, Input], op: Node, operands: Sequence[tuple[
         case Load(name):
             return canonical(inputs[name].modes)
         case Reduce(_, modes):
-            return tuple(mode for mode in operands[0] if mode not in modes)
+            # The kernel writes every row or column that is left, whatever the operand varies over.
+            return canonical(mode for mode in ("m", "n", *operands[0]) if mode not in modes)
         case Fold(_, width):
             return columns(f"n/{width}")
         case Pick(_, block):
@@ -214,9 +216,24 @@ def _check_interface(dag: Dag, inputs: Sequence[Input], outputs: Sequence[Output
                 help_text = "a tf32 tensor is f32 in memory: declare it f32"
             message = f"{kind} `{value.name}` is {value.dtype}, which is not a type of {kind}s"
             yield Diagnostic("E0308", message, value.span, "", help=help_text, source=source)
+        elif isinstance(value, Input) and (hint := _wrong_columns(value)):
+            message = f"the input `{value.name}` is [{shown(value.modes)}], which no kernel reads"
+            yield Diagnostic("E0308", message, value.span, "", help=hint, source=source)
         elif value.dtype == B1 and not _is_mask(value):
             message = f"`{value.name}` is b1 of [{shown(value.modes)}]: bits are packed along the columns of a matrix"
             yield Diagnostic("E0308", message, value.span, "", help="b1 tensors are [m, n] or [l, m, n]", source=source)
+
+
+def _wrong_columns(value: Input) -> str:
+    """Why an input of fewer columns than the accumulator cannot be read, or nothing."""
+    widths = [divisor(mode) for mode in value.modes if divisor(mode) > 1]
+    if widths and not value.is_tile:
+        return "half as many columns are those of a matrix: [m, n/2]"
+    return (
+        "values of blocks of columns are stored, not read; give a value for each column"
+        if max(widths, default=2) > 2
+        else ""
+    )
 
 
 def _is_mask(value: Input | Output) -> bool:
@@ -289,6 +306,16 @@ def _check_output(dag: Dag, output: Output, value: ValueType) -> Iterable[Diagno
             f"has no mode `{missing[0]}`",
             help=f"write `{output.name}[{shown(value.modes)}]`"
             + ("" if reduced else ", or reduce it: `sum[n](x)`, `max[m, n](x)`"),
+            source=source,
+        )
+    elif reduced and "l" in modes and output.modes[0] != "l":
+        shown_modes = ", ".join(["l", *(mode for mode in output.modes if mode != "l")])
+        yield Diagnostic(
+            "E0304",
+            f"{have}: the batches of a reduction come first",
+            output.span,
+            "batches are not first",
+            help=f"write `{output.name}[{shown_modes}]`",
             source=source,
         )
     elif reduced and modes - {"l"} != set(value.modes) - {"l"}:

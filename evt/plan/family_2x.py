@@ -32,7 +32,9 @@ class Planner2x(Planner):
             epilogue_element = "float"
         destination = Tensor(epilogue_element, "cutlass::layout::RowMajor", self.access())
         m, n, k = self.config.tile
-        shared = self.config.stages * (m + n) * k * self.problem.operand_bytes
+        mainloop = self.config.stages * (m + n) * k * self.problem.operand_bytes
+        reductions = sum(visitor.kind == "reduce" for visitor in graph.visitors)
+        shared = max(mainloop, reductions * 4 * n * 8)  # which share it; sums of columns meet there
         return self.finish(operands, nothing, destination, graph, nodes, epilogue_element, shared, self.access())
 
     def access(self) -> int:

@@ -117,6 +117,8 @@ class Planner3x(Planner):
         shares = config.reuse_c and source and self.problem.tensor_bytes(source) == self.problem.tensor_bytes("D")
         used += max(stored, loaded) if shares else stored + loaded
         for visitor in graph.visitors:
+            if visitor.kind == "reduce":
+                used += self.config.tile[1] * 8 * 8  # of each warp, at most: sums of columns meet there
             if visitor.kind == "row":
                 used += config.tile[1] * self.problem.tensor_bytes(visitor.name) + 128
         return self.problem.target.shared_memory - used

@@ -139,9 +139,8 @@ def is_reduced(dag: TypedDag, output: str) -> bool:
 def has_fixed_columns(dag: TypedDag) -> bool:
     """Whether columns are packed, paired or taken in blocks, so that they have to run along the kernel's own."""
     values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
-    return any(value.dtype == B1 for value in values) or any(
-        isinstance(dag[node], Pick | Fold) for node in range(len(dag))
-    )
+    own = any(value.dtype == B1 or any("/" in mode for mode in value.modes) for value in values)
+    return own or any(isinstance(dag[node], Pick | Fold) for node in range(len(dag)))
 
 
 def is_collective(value: Input | Output) -> bool:

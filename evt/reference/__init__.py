@@ -165,14 +165,22 @@ def _aligned(operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     columns = max((operand.shape[2] for operand in operands if operand.dim() == 3), default=1)
     return [
         operand.repeat_interleave(columns // operand.shape[2], 2)
-        if operand.dim() == 3 and operand.shape[2] not in (1, columns)
+        if operand.dim() == 3 and operand.shape[2] not in (0, 1, columns)
         else operand
         for operand in operands
     ]
 
 
 def _reduced(kind: str, value: torch.Tensor, dims: list[int], keepdim: bool = False) -> torch.Tensor:
-    """A reduction that keeps the type of its operand; NaN wins in max and min."""
+    """A reduction that keeps the type of its operand; NaN wins in max and min. Of nothing it is the identity."""
+    if kind != "sum" and any(value.shape[dim] == 0 for dim in dims):
+        limits = torch.finfo(value.dtype) if value.is_floating_point() else torch.iinfo(value.dtype)
+        identity = limits.min if kind == "max" else limits.max
+        if value.is_floating_point():
+            identity = math.copysign(math.inf, identity)
+        shape = [1 if dim in dims else size for dim, size in enumerate(value.shape)]
+        empty = torch.full(shape, identity, dtype=value.dtype, device=value.device)
+        return empty if keepdim else empty.squeeze(dims[0])
     if kind == "sum":
         return value.sum(dims, keepdim=keepdim, dtype=value.dtype)
     return (value.amax if kind == "max" else value.amin)(dims, keepdim=keepdim)

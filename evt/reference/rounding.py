@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
+from evt.diagnostics import Diagnostic
+from evt.errors import ArgumentError
 from evt.ir.dtype import B1, F32, DType
 
 #: Largest finite value of the types whose casts saturate.
@@ -52,15 +54,28 @@ def round_to(dtype: DType, value: torch.Tensor) -> torch.Tensor:
 
 
 def pack_bits(value: torch.Tensor) -> torch.Tensor:
-    """Truth values ``[..., n]`` as bytes ``[..., ceil(n / 8)]``; bit i of byte j is column 8j + i."""
-    padded = torch.nn.functional.pad(value.to(torch.uint8), (0, -value.shape[-1] % 8))
+    """Truth values ``[..., n]`` as bytes ``[..., ceil(n / 8)]``; bit i of byte j is column 8j + i.
+
+    Raises ArgumentError (E0604) for a tensor without dimensions.
+    """
+    if not isinstance(value, torch.Tensor) or value.dim() == 0:
+        raise ArgumentError(Diagnostic("E0604", "bits are packed along the last dimension of a tensor"))
+    padded = torch.nn.functional.pad((value != 0).to(torch.uint8), (0, -value.shape[-1] % 8))
     weights = 2 ** torch.arange(8, dtype=torch.int32, device=value.device)
     octets = padded.reshape(*padded.shape[:-1], padded.shape[-1] // 8, 8)
     return (octets.to(torch.int32) * weights).sum(-1).to(torch.uint8)
 
 
 def unpack_bits(value: torch.Tensor, columns: int) -> torch.Tensor:
-    """The truth values ``[..., columns]`` of packed bytes."""
+    """The truth values ``[..., columns]`` of packed bytes.
+
+    Raises ArgumentError (E0603, E0604) for other tensors than uint8 of ceil(columns / 8) bytes.
+    """
+    if not isinstance(value, torch.Tensor) or value.dtype != torch.uint8:
+        raise ArgumentError(Diagnostic("E0603", "packed bits are a uint8 tensor"))
+    if value.dim() == 0 or value.shape[-1] != -(-columns // 8):
+        message = f"{columns} bits are {-(-columns // 8)} bytes; the tensor has the shape {list(value.shape)}"
+        raise ArgumentError(Diagnostic("E0604", message))
     shifts = torch.arange(8, dtype=torch.int32, device=value.device)
     bits = (value.to(torch.int32).unsqueeze(-1) >> shifts) & 1
     return bits.flatten(-2)[..., :columns].to(torch.bool)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeGuard
 import torch
 
 from evt.diagnostics import closest
-from evt.ir import Dag, Input, Operand
+from evt.ir import Dag, Input, Load, Operand, Random
 from evt.ir.dtype import I32, MIXED_OPERANDS, OPERANDS, TF32
 from evt.ir.node import base, divisor, written
 from evt.ir.specialise import without_inputs
@@ -60,7 +60,7 @@ def bind(program: Program, a: object, b: object, inputs: Mapping[str, object], b
         if isinstance(value, torch.Tensor):
             tensors[name] = value
         elif declared is not None and (declared.is_scalar or declared.flexible) and is_number(value):
-            _check_number(declared, value, report)
+            _check_number(program.dag, declared, value, report)
         else:
             report("E0607", f"`{name}` is {_describe(value)}; expected {_wanted(declared)}")
     report.check()
@@ -127,14 +127,22 @@ def _wanted(value: Input | None) -> str:
     return "a number or a one-element tensor" if value is not None and value.is_scalar else "a tensor"
 
 
-def _check_number(declared: Input, value: float, report: Report) -> None:
+def integer_range(dag: Dag, name: str) -> tuple[int, int]:
+    """The least and the greatest number that an i32 input takes: a seed or an offset also as 32 bits without a sign."""
+    users = (dag[user] for node in range(len(dag)) if dag[node] == Load(name) for user in dag.users[node])
+    return -(2**31), 2**32 - 1 if any(isinstance(user, Random) for user in users) else 2**31 - 1
+
+
+def _check_number(dag: Dag, declared: Input, value: float, report: Report) -> None:
     try:
         number = float(value)
     except OverflowError:
         report("E0607", f"`{declared.name}` is a number beyond the range of a double")
         return
-    if declared.dtype == I32 and not (number.is_integer() and -(2**31) <= number < 2**32):
-        report("E0607", f"`{declared.name}` is {value!r}; an i32 is a whole number of 32 bits")
+    if declared.dtype == I32:
+        least, most = integer_range(dag, declared.name)
+        if not number.is_integer() or not least <= number <= most:
+            report("E0607", f"`{declared.name}` is {value!r}; expected a whole number from {least} to {most}")
 
 
 def _describe(value: object) -> str:

@@ -118,6 +118,9 @@ class Caller:
         if known.workspace is not None:
             workspace = _empty_like(known.workspace)  # the allocator keeps it for this stream until the kernel is done
             slots.append(workspace.data_ptr())
+        for slot, least, most in known.integers:
+            if not least <= slots[slot] <= most or slots[slot] % 1:
+                bind(self.program, a, b, inputs, buffers)  # says what is wrong
         try:
             known.launch(slots)
         except (OverflowError, struct.error):  # an int that no double holds

@@ -38,7 +38,7 @@ def strides_of(tensor: torch.Tensor, groups: Sequence[tuple[str, tuple[int, ...]
         ]
         position += len(dims)
         for (_, outer), (size, inner) in pairwise(pairs):
-            if outer != inner * size:
+            if outer != inner * size and tensor.numel():
                 return mode
         strides[mode] = pairs[-1][1] if pairs else 0
     return strides

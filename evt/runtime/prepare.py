@@ -11,6 +11,8 @@ from typing import Any
 import torch
 
 from evt.ir import Dag, Output
+from evt.ir.dtype import I32
+from evt.runtime.arguments import integer_range
 from evt.runtime.kernels import Kernels
 from evt.runtime.library import launch_failure
 from evt.runtime.overlap import Overlap, find_overlap
@@ -33,7 +35,7 @@ class Prepared:
     the rest.
     ``allocations`` are (position among the outputs, prototype) of fresh outputs: torch.empty_like of a prototype,
     which has no memory of its own, is twice as fast as torch.empty of its shape. ``workspace`` is such a prototype
-    too, or None where the kernel needs none.
+    too, or None where the kernel needs none. ``integers`` are (slot, least, most) of numbers that are i32.
     """
 
     run: Callable[[bytes, int, int], int]
@@ -45,6 +47,7 @@ class Prepared:
     constants: tuple[float, ...]
     allocations: tuple[tuple[int, torch.Tensor], ...]
     workspace: torch.Tensor | None
+    integers: tuple[tuple[int, int, int], ...]
     overlap: Overlap
 
     def launch(self, slots: Sequence[Any]) -> None:
@@ -114,6 +117,7 @@ def prepare(
         constants,
         tuple((positions[output.name], _output_prototype(bound, output)) for output in fresh),
         _prototype(bound, (needed,), torch.uint8) if needed else None,
+        tuple((values[name], *integer_range(dag, name)) for name in numbers if dag.input[name].dtype == I32),
         find_overlap(bound, tensors, buffers),
     )
 

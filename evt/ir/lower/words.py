@@ -57,6 +57,8 @@ def is_flexible(report: Report, subscript: syntax.Subscript, names: tuple[str, .
     marked = [mode for mode in subscript.modes if mode.optional]
     if marked and [mode for mode in names if mode != "l"] not in (["m"], ["n"]):
         report("E0301", f"`{marked[0].name}?` stands alone", marked[0].span, "vector or single value", "write `[m?]`")
+    elif marked and "l" in names and names[0] != "l":
+        report("E0301", "the batches of such a vector come first", subscript.span, "", "write `[l, m?]`")
     elif marked and marked[0].name == "l":
         report("E0301", "the batch mode is not optional", marked[0].span, "", "write `l`")
     return bool(marked)
