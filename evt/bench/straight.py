@@ -244,9 +244,10 @@ class _Writer:
         """What a reduction leaves, in the order of the output's modes; every batch has its own, or the same."""
         tensor, _ = value  # type: ignore[misc]  # a reduction's value is a tensor
         names = [base(mode) for mode in output.modes if base(mode) != "l" or self.batched]
-        if self.batched:
-            tensor = tensor.expand(self.acc.shape[0], -1, -1)
+        if self.batched and output.batchable:
             names = names if "l" in names else ["l", *names]
+        sizes = dict(zip(("l", "m", "n") if self.batched else ("m", "n"), self.acc.shape, strict=True))
+        tensor = tensor.expand(*(sizes[mode] if mode in names else 1 for mode in sizes))
         for mode in ("m", "n"):
             if mode not in names:
                 tensor = tensor.squeeze(MODES.index(mode) - 3)

@@ -34,6 +34,11 @@ class DType:
         return BY_NAME["i32" if self.kind is Kind.INTEGER else "b1"]
 
     @property
+    def largest(self) -> float:
+        """The largest finite value."""
+        return _LARGEST[self.name]
+
+    @property
     def is_float(self) -> bool:
         return self.kind is Kind.FLOAT
 
@@ -52,6 +57,19 @@ _TYPES = (
     DType("b1", 1, Kind.BIT, "cutlass::uint1b_t", "uint8", ("bool", "bit")),
 )
 
+_LARGEST = {
+    "f64": 1.7976931348623157e308,
+    "f32": 3.4028234663852886e38,
+    "tf32": 3.4028234663852886e38,
+    "f16": 65504.0,
+    "bf16": 3.3895313892515355e38,
+    "e4m3": 448.0,
+    "e5m2": 57344.0,
+    "i32": 2.0**31 - 1,
+    "i8": 127.0,
+    "u8": 255.0,
+    "b1": 1.0,
+}
 BY_NAME: dict[str, DType] = {name: dtype for dtype in _TYPES for name in (dtype.name, *dtype.aliases)}
 F64, F32, TF32, F16, BF16, E4M3, E5M2, I32, I8, U8, B1 = _TYPES
 #: Types that tensors may be stored in; tf32 is f32 in memory.

@@ -289,6 +289,11 @@ def _output_of(dag: Dag, node: int) -> Output:
     return dag.output[op.name]
 
 
+def _reduced_modes(dag: Dag, store: int) -> tuple[str, ...]:
+    op = dag[dag.arguments(store)[0]]
+    return op.modes if isinstance(op, Reduce) else ()
+
+
 def _check_output(dag: Dag, output: Output, value: ValueType) -> Iterable[Diagnostic]:
     source = dag.source if output.span else None
     store = dag.stores[output.name]
@@ -316,6 +321,15 @@ def _check_output(dag: Dag, output: Output, value: ValueType) -> Iterable[Diagno
             output.span,
             "batches are not first",
             help=f"write `{output.name}[{shown_modes}]`",
+            source=source,
+        )
+    elif reduced and "l" in modes and not output.batchable and "l" in _reduced_modes(dag, store):
+        yield Diagnostic(
+            "E0304",
+            f"{have}, but its value is reduced over the batches",
+            output.span,
+            "has no batches",
+            help=f"write `{output.name}[{shown(value.modes)}]`",
             source=source,
         )
     elif reduced and modes - {"l"} != set(value.modes) - {"l"}:

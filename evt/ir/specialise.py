@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from evt.ir.dag import Builder, Dag, prune
-from evt.ir.node import Const, Load
+from evt.ir.node import Cast, Const, Load
 
 
 def without_inputs(dag: Dag, values: Mapping[str, float]) -> Dag:
     """The program with constants in the place of inputs, by name: what a call does not give is not read.
 
-    The other inputs stay, also those that are then without effect.
+    Where the inputs' types are resolved, the constants keep them: a default is rounded as the tensor would be.
     """
     if not values:
         return dag
@@ -19,7 +19,9 @@ def without_inputs(dag: Dag, values: Mapping[str, float]) -> Dag:
     for node in range(len(dag)):
         op = dag[node]
         if isinstance(op, Load) and op.name in values:
-            renamed.append(builder.add(Const.of(values[op.name])))
+            dtype = dag.input[op.name].dtype
+            constant = builder.add(Const.of(values[op.name]))
+            renamed.append(constant if dtype is None else builder.add(Cast(dtype), constant))
         else:
             renamed.append(builder.add(op, *(renamed[operand] for operand in dag.arguments(node))))
     return prune(builder.finish(dag.operation, dag.operands, dag.inputs, dag.outputs, dag.source))

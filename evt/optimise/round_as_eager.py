@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from evt.functions import TABLE
 from evt.ir.dag import TypedDag
 from evt.ir.dtype import B1, BF16, F16, F32, F64, I32, DType
-from evt.ir.node import Acc, Apply, Cast, Const, Load, Node
+from evt.ir.node import Acc, Apply, Cast, Const, Fold, Load, Node, Pick
 from evt.optimise.rewrite import TypedBuilder, retype
 
 
@@ -22,8 +22,15 @@ def round_as_eager(dag: TypedDag) -> TypedDag:
     for node in range(len(dag)):
         op, operands = dag[node], dag.arguments(node)
         dtype = _held(dag, op, node, [held[operand] for operand in operands])
-        new = builder.add(op, *(renamed[operand] for operand in operands))
-        if isinstance(op, Acc | Apply) and dtype in (F16, BF16):
+        arguments = [renamed[operand] for operand in operands]
+        if isinstance(op, Apply) and TABLE[op.function].result == "predicate":
+            # A number is compared in the tensor's type.
+            found = _promoted([each for each in (held[operand] for operand in operands) if each is not None])
+            if found in (F16, BF16):
+                pairs = zip(operands, arguments, strict=True)
+                arguments = [builder.add(Cast(found), a) if held[o] is None else a for o, a in pairs]
+        new = builder.add(op, *arguments)
+        if isinstance(op, Acc | Apply | Fold) and dtype in (F16, BF16):
             new = builder.add(Cast(dtype), new)
         renamed.append(new)
         held.append(dtype)
@@ -51,6 +58,8 @@ def _held(dag: TypedDag, op: Node, node: int, operands: Sequence[DType | None]) 
             if found is None:
                 return None
             return found if value.dtype == I32 or found.is_float else F32
+        case Pick() | Fold():
+            return operands[0]
         case _:
             return value.dtype
 

@@ -140,7 +140,7 @@ def _evaluate(
                 values[node] = uniform(seed, offset, [sizes[mode] for mode in MODES], acc.device).to(dtype)
             case Store(name):
                 value = operands[0].to(dtype) if types[0].constant else operands[0]
-                results[name] = _store(dag.output[name], value, leads)
+                results[name] = _store(dag.output[name], value, leads, exact=dtype == torch.float64)
         for operand in set(arguments):
             if last_use[operand] == node:
                 del values[operand]
@@ -228,8 +228,8 @@ def _load(
     raise ValueError(f"the input {value.name} has shape {shape}; expected {expected}")
 
 
-def _store(output: Output, value: torch.Tensor, leads: Leads) -> torch.Tensor:
-    """A value broadcast to the output's modes, in their order, packed; floats computed in f64 are not rounded."""
+def _store(output: Output, value: torch.Tensor, leads: Leads, exact: bool) -> torch.Tensor:
+    """A value broadcast to the output's modes, in their order, packed; rounded, but for floats where ``exact``."""
     modes = output.memory_modes
     names = {base(mode): mode for mode in modes}
     value = _spread(value)
@@ -237,8 +237,8 @@ def _store(output: Output, value: torch.Tensor, leads: Leads) -> torch.Tensor:
     order = [MODES.index(base(mode)) for mode in (*modes, *(mode for mode in MODES if mode not in names))]
     result = value.permute(order).clone(memory_format=torch.contiguous_format).reshape(_shape(modes, leads))
     assert output.dtype is not None
-    if value.dtype == torch.float64 and output.dtype.is_float:
-        return result
+    if exact and output.dtype.is_float:
+        return result.to(torch.float64)
     result = round_to(output.dtype, result)
     return pack_bits(result) if output.dtype == B1 else result
 

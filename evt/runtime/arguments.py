@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeGuard
 import torch
 
 from evt.diagnostics import closest
-from evt.ir import Dag, Input, Load, Operand, Random
+from evt.ir import Dag, Input, Load, Operand, Random, infer
 from evt.ir.dtype import I32, MIXED_OPERANDS, OPERANDS, TF32
 from evt.ir.node import base, divisor, written
 from evt.ir.specialise import without_inputs
@@ -68,7 +68,8 @@ def bind(program: Program, a: object, b: object, inputs: Mapping[str, object], b
     _check_grad(tensors, report)
     report.check()
     absent = {i.name: i.default for i in program.dag.inputs if is_absent(i, inputs) and i.default is not None}
-    typed = program.infer(without_inputs(program.dag, absent), _operand_types(program, tensors, report))
+    types = _operand_types(program, tensors, report)
+    typed = program.infer(without_inputs(infer(program.dag, types), absent) if absent else program.dag, types)
     sizes, leads = _sizes(program, tensors["A"], tensors["B"], report)
     report.check()
     bound = Bound(typed, sizes, leads, tensors["A"].device)

@@ -33,6 +33,8 @@ _OPERATORS = {
 }
 #: How often a function is derived: each time it grows by the chain and product rules.
 _MAX_PRIMES = 4
+#: How many operations a program may have when the user's functions are expanded.
+_MAX_NODES = 30_000
 #: How deep functions of the user's own may call each other.
 _MAX_DEPTH = 64
 
@@ -55,6 +57,7 @@ class Expressions:
         self._inlined: dict[tuple[str, tuple[int, ...]], int] = {}
         self._open: list[str] = []
         self._used: set[str] = set()
+        self._too_large = False
 
     def add(self, root: syntax.Expression, scope: Scope | None = None) -> int:
         """The node of an expression. Iterative, because formulas nest thousands deep.
@@ -132,7 +135,12 @@ class Expressions:
 
     def call(self, call: syntax.Call, operands: list[int]) -> int:
         name = call.function.text
-        if call.subscript is not None and name not in REDUCTIONS:
+        if call.subscript is not None and call.primes:
+            hint = "derive what is reduced: `sum[n](gelu'(x))`"
+            self.report(
+                "E0206", "a reduction has no derivative", call.function.span, "not a function of one value", hint
+            )
+        elif call.subscript is not None and name not in REDUCTIONS:
             hint = f"reductions: {', '.join(REDUCTIONS)}"
             self.report("E0201", f"`{name}` is not a reduction", call.subscript.span, "", hint)
         elif call.subscript is not None:
@@ -180,6 +188,13 @@ class Expressions:
                 "a function is inlined where it is called, so it cannot call itself",
             )
         else:
+            if len(self.builder) > _MAX_NODES:
+                if not self._too_large:
+                    hint = "name what is computed several times, outside of the functions"
+                    what = f"functions expand to more than {_MAX_NODES} operations"
+                    self.report("E0402", what, call.function.span, "expanded here", hint)
+                self._too_large = True
+                return operands[0] if operands else self.constant_node(0.0)
             key = (name, tuple(operands))
             if key not in self._inlined:
                 self._open.append(name)
@@ -227,7 +242,7 @@ class Expressions:
             self.report(
                 "E0206",
                 f"`{name}'` is the derivative of a function of one argument",
-                call.arguments[operands.index(varying[0])].span,
+                call.arguments[operands.index(varying[0], 1)].span,
                 "not a constant",
                 "the arguments after the first are constants",
             )
