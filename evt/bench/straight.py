@@ -246,8 +246,11 @@ class _Writer:
         names = [base(mode) for mode in output.modes if base(mode) != "l" or self.batched]
         if self.batched and output.batchable:
             names = names if "l" in names else ["l", *names]
-        sizes = dict(zip(("l", "m", "n") if self.batched else ("m", "n"), self.acc.shape, strict=True))
-        tensor = tensor.expand(*(sizes[mode] if mode in names else 1 for mode in sizes))
+        modes = MODES if self.batched else MODES[1:]
+        extents = [self.acc.shape[MODES.index(mode) - 3] if mode in names else 1 for mode in modes]
+        tensor = tensor.expand(*extents)
+        if self.batched and "l" not in names:
+            tensor = tensor.squeeze(0)
         for mode in ("m", "n"):
             if mode not in names:
                 tensor = tensor.squeeze(MODES.index(mode) - 3)
