@@ -21,20 +21,46 @@ def round_as_eager(dag: TypedDag) -> TypedDag:
     held: list[DType | None] = []  # the type in which PyTorch holds a value; None: a number, which does not promote
     for node in range(len(dag)):
         op, operands = dag[node], dag.arguments(node)
-        dtype = _held(dag, op, node, [held[operand] for operand in operands])
+        types = [held[operand] for operand in operands]
+        dtype = _held(dag, op, node, types)
         arguments = [renamed[operand] for operand in operands]
-        if isinstance(op, Apply) and TABLE[op.function].result == "predicate":
-            # A number is compared in the tensor's type.
-            found = _promoted([each for each in (held[operand] for operand in operands) if each is not None])
-            if found in (F16, BF16):
-                pairs = zip(operands, arguments, strict=True)
-                arguments = [builder.add(Cast(found), a) if held[o] is None else a for o, a in pairs]
-        new = builder.add(op, *arguments)
-        if isinstance(op, Acc | Apply | Fold) and dtype in (F16, BF16):
-            new = builder.add(Cast(dtype), new)
+        if isinstance(op, Apply):
+            new = _operation(builder, op, arguments, types, dtype)
+        else:
+            new = builder.add(op, *arguments)
+            new = _rounded(builder, new, dtype) if isinstance(op, Acc | Fold) else new
         renamed.append(new)
         held.append(dtype)
     return retype(dag, builder)
+
+
+def _operation(
+    builder: TypedBuilder, op: Apply, arguments: list[int], types: Sequence[DType | None], dtype: DType | None
+) -> int:
+    """An operation as PyTorch does it, with the roundings in between.
+
+    A number is compared in the tensor's type; ``number / x`` is ``number * (1 / x)``; ``x ** 3`` is ``x * x * x``, whose
+    products PyTorch's CUDA kernels round one by one.
+    """
+
+    def apply(function: str, *operands: int) -> int:
+        return _rounded(builder, builder.add(Apply(function), *operands), dtype)
+
+    found = _promoted([each for each in types if each is not None])
+    if TABLE[op.function].result == "predicate" and found is not None:
+        numbers = zip(arguments, types, strict=True)
+        return builder.add(op, *(_rounded(builder, a, found) if held is None else a for a, held in numbers))
+    if op.function == "div" and types[0] is None and dtype is not None and found is not None and found.is_float:
+        return apply("mul", apply("rcp", arguments[1]), arguments[0])
+    if op.function == "pow" and dtype is not None and builder[arguments[1]] in (Const.of(2.0), Const.of(3.0)):
+        x = arguments[0]
+        squared = apply("mul", x, x)
+        return squared if builder[arguments[1]] == Const.of(2.0) else apply("mul", squared, x)
+    return apply(op.function, *arguments)
+
+
+def _rounded(builder: TypedBuilder, value: int, dtype: DType | None) -> int:
+    return builder.add(Cast(dtype), value) if dtype in (F16, BF16) else value
 
 
 def _held(dag: TypedDag, op: Node, node: int, operands: Sequence[DType | None]) -> DType | None:

@@ -62,7 +62,8 @@ def bind(program: Program, a: object, b: object, inputs: Mapping[str, object], b
         elif declared is not None and (declared.is_scalar or declared.flexible) and is_number(value):
             _check_number(program.dag, declared, value, report)
         else:
-            report("E0607", f"`{name}` is {_describe(value)}; expected {_wanted(declared)}")
+            hint = f"declare it a scalar: `in {name}: f32[]`" if declared is not None and is_number(value) else ""
+            report("E0607", f"`{name}` is {_describe(value)}; expected {_wanted(declared)}", hint)
     report.check()
     _check_devices(tensors, report)
     _check_grad(tensors, report)

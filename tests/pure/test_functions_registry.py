@@ -289,6 +289,8 @@ def test_one_derivative_is_of_a_function_of_one_argument() -> None:
     assert code("both(x, y)", **both, derivative="y") == "E0655"
     assert function("both(x, y)", **both, derivative=("y", "x")).derivatives == ("y", "x")
     assert function("none(x, y)", **both).derivatives == ()
+    with pytest.raises(evt.ProgramError, match="E0206"):
+        evt.gemm("D = none'(acc, 1)")
 
 
 def test_a_derivative_may_call_the_function_itself() -> None:

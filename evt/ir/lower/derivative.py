@@ -74,7 +74,7 @@ class Derivatives:
 
     def _partial(self, function: str, slot: int, operands: tuple[int, ...]) -> int:
         row = TABLE[function]
-        if not row.derivatives[slot]:
+        if not row.derivatives or not row.derivatives[slot]:
             raise NoDerivativeError(f"`{function}` was registered without one")
         names = (parameter.name for parameter in row.parameters)
         return self.formula(row.derivatives[slot], dict(zip(names, operands, strict=True)))
