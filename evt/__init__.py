@@ -21,13 +21,15 @@ if TYPE_CHECKING:
         EvtError,
         InternalError,
         LaunchError,
+        LayoutError,
         ProgramError,
         TargetError,
     )
     from evt.functions import function
     from evt.grouped import GroupedProgram, grouped_gemm
-    from evt.program import Program, emit, gemm, linear, load
+    from evt.program import Program, conv1d, conv2d, conv3d, emit, gemm, linear, load
     from evt.reference.rounding import pack_bits, unpack_bits
+    from evt.runtime.convolution import channels_last
 
 __all__ = [
     "ArgumentError",
@@ -36,10 +38,15 @@ __all__ = [
     "GroupedProgram",
     "InternalError",
     "LaunchError",
+    "LayoutError",
     "Program",
     "ProgramError",
     "TargetError",
     "__version__",
+    "channels_last",
+    "conv1d",
+    "conv2d",
+    "conv3d",
     "emit",
     "function",
     "gemm",
@@ -51,12 +58,17 @@ __all__ = [
 ]
 
 _HOME = {name: "evt.errors" for name in __all__ if name.endswith("Error")}
-_HOME |= dict.fromkeys(("Program", "emit", "gemm", "linear", "load"), "evt.program")
+_HOME |= dict.fromkeys(("Program", "conv1d", "conv2d", "conv3d", "emit", "gemm", "linear", "load"), "evt.program")
 _HOME |= dict.fromkeys(("GroupedProgram", "grouped_gemm"), "evt.grouped")
-_HOME |= dict.fromkeys(("pack_bits", "unpack_bits"), "evt.reference.rounding") | {"function": "evt.functions"}
+_HOME |= dict.fromkeys(("pack_bits", "unpack_bits"), "evt.reference.rounding") | {
+    "function": "evt.functions",
+    "channels_last": "evt.runtime.convolution",
+}
 
 
 def __getattr__(name: str) -> Any:
+    if name == "layout":
+        return importlib.import_module("evt.layout")
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module 'evt' has no attribute {name!r}")

@@ -8,6 +8,7 @@
     ├── ArgumentError      a call's arguments do not fit the program (E06xx)
     ├── BuildError         the kernel cannot be built here (E07xx)
     ├── LaunchError        the kernel cannot run here (E08xx)
+    ├── LayoutError        a layout cannot be read, made or worked with so (E067x)
     └── InternalError      a bug in evt (E0902)
 
 Each carries its :class:`~evt.diagnostics.Diagnostic` values in ``diagnostics``; ``str()`` prints them.
@@ -50,6 +51,10 @@ class BuildError(EvtError):
 
 class LaunchError(EvtError):
     """The kernel cannot run on this machine."""
+
+
+class LayoutError(EvtError):
+    """A layout cannot be read, made or worked with so."""
 
 
 class InternalError(EvtError):

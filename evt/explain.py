@@ -2,29 +2,130 @@
 
 from __future__ import annotations
 
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from evt.ir import Input, Output
-from evt.ir.node import divisor
-from evt.plan import ROUTES, Plan, Problem, choose_route, default_configs, plan
+from evt.errors import TargetError
+from evt.ir import Input, Output, TypedDag
+from evt.ir.node import base, divisor
+from evt.plan import Plan, Problem, Route, candidates, choose_route, default_configs, plan
 from evt.plan.plan import Node
 from evt.plan.reductions import OPS
 from evt.plan.registers import register_limit
 
+if TYPE_CHECKING:
+    from evt.tuning.measurement import Measurement, Timing
+
 
 @dataclass(frozen=True, slots=True)
 class RouteExplanation:
-    """One route: its summary, its rules as (statement, reason of failure or empty), whether it is the one taken."""
+    """One route: its summary, its rules as (statement, reason of failure or empty), whether it is the one taken.
+
+    Of one that applies, the estimates for its kernel: shared memory in bytes, and ``registers`` of ``register_limit``
+    a thread (0 where they are not estimated); and the ``timings`` that were measured.
+    """
 
     name: str
+    kind: str
     summary: str
     rules: tuple[tuple[str, str], ...]
     chosen: bool
+    shared_memory: int = 0
+    registers: int = 0
+    register_limit: int = 0
+    timings: tuple[Timing, ...] = ()
+
+    @property
+    def applies(self) -> bool:
+        """Whether all its rules hold."""
+        return not any(reason for _, reason in self.rules)
+
+    @property
+    def costs(self) -> str:
+        """The estimates, and what was measured, in words."""
+        parts = []
+        if self.shared_memory:
+            parts.append(f"at least {self.shared_memory / 1024:.0f} KiB of shared memory")
+        if self.registers:
+            parts.append(f"about {self.registers} of {self.register_limit} registers")
+        parts += [f"{timing.ms:.4f} ms measured with {timing.config}" for timing in self.timings]
+        return ", ".join(parts)
+
+    @property
+    def lines(self) -> Iterator[str]:
+        """What is said of the route: every rule of the one that is taken, else those that fail."""
+        for rule, reason in self.rules:
+            if reason or self.chosen:
+                yield f"{'no ' if reason else 'yes'} {rule}{f': {reason}' if reason else ''}"
+        if self.applies and not self.chosen:
+            yield "it applies, and comes later"
+        if self.costs:
+            yield self.costs
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "summary": self.summary,
+            "applies": self.applies,
+            "chosen": self.chosen,
+            "rules": [{"rule": rule, "holds": not reason, "reason": reason} for rule, reason in self.rules],
+            "shared_memory_bytes": self.shared_memory if self.applies else None,
+            "registers": self.registers if self.applies else None,
+            "measured": [{"config": timing.config, "ms": timing.ms} for timing in self.timings],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What a problem costs whatever its kernel: two operations a multiply-add, padding included; each tensor once.
+
+    Bytes are those of the operands, of what the epilogue reads, and of what it writes.
+    """
+
+    sizes: Mapping[str, int]
+    flops: int
+    operand_bytes: int
+    read_bytes: int
+    written_bytes: int
+
+    @property
+    def bytes(self) -> int:
+        return self.operand_bytes + self.read_bytes + self.written_bytes
+
+    @property
+    def intensity(self) -> float:
+        """Operations for each byte."""
+        return self.flops / self.bytes if self.bytes else 0.0
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "sizes": dict(self.sizes),
+            "flops": self.flops,
+            "bytes": {"operands": self.operand_bytes, "read": self.read_bytes, "written": self.written_bytes},
+            "flops_per_byte": round(self.intensity, 3),
+        }
+
+    def __str__(self) -> str:
+        sizes = " ".join(f"{mode}={self.sizes[mode]}" for mode in ("m", "n", "k", "l") if self.sizes.get(mode, 1) != 1)
+        parts = (("A and B", self.operand_bytes), ("read", self.read_bytes), ("written", self.written_bytes))
+        moved = " + ".join(f"{_scaled(count)}B {what}" for what, count in parts if count)
+        return (
+            f"costs of {sizes or 'one element'}: {_scaled(self.flops)}FLOP, at least {_scaled(self.bytes)}B ({moved}), "
+            f"{self.intensity:.1f} FLOP a byte"
+        )
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """What ``evt explain`` prints. Bytes are those of the epilogue's tiles, for each element of the product."""
+    """What ``evt explain`` prints. Bytes are those of the epilogue's tiles, for each element of the product.
+
+    ``chosen_by`` is rules, force or measurement, and ``gpus`` are those that the problem was measured on; ``costs`` are
+    those of a problem of known sizes.
+    """
 
     target: str
     routes: tuple[RouteExplanation, ...]
@@ -33,19 +134,16 @@ class Explanation:
     visitors: tuple[str, ...]
     read_bytes: float
     written_bytes: float
+    chosen_by: str = "rules"
+    gpus: tuple[str, ...] = ()
+    costs: Costs | None = None
 
     def to_json(self) -> dict[str, object]:
         return {
             "target": self.target,
-            "routes": [
-                {
-                    "name": route.name,
-                    "summary": route.summary,
-                    "chosen": route.chosen,
-                    "rules": [{"rule": rule, "holds": not reason, "reason": reason} for rule, reason in route.rules],
-                }
-                for route in self.routes
-            ],
+            "chosen_by": self.chosen_by,
+            "measured_on": list(self.gpus),
+            "routes": [route.to_json() for route in self.routes],
             "configurations": list(self.configurations),
             "visitors": list(self.visitors),
             "tree": self.plan.tree,
@@ -65,18 +163,20 @@ class Explanation:
                 for part in self.plan.parts
             ],
             "epilogue_bytes_per_element": {"read": self.read_bytes, "written": self.written_bytes},
+            "costs": self.costs.to_json() if self.costs else None,
         }
 
     def __str__(self) -> str:
         lines = [f"target {self.target}"]
         for route in self.routes:
-            lines.append(f"{'->' if route.chosen else '  '} {route.name}: {route.summary}")
-            lines += [
-                f"      {'no ' if reason else 'yes'} {rule}{f': {reason}' if reason else ''}"
-                for rule, reason in route.rules
-            ]
-        kind = "a tree" if self.plan.tree else "a topological visitor (a value is shared)"
-        lines.append(f"visitors, as {kind}:")
+            how = f" (by {self.chosen_by})" if route.chosen and self.chosen_by != "rules" else ""
+            lines.append(f"{'->' if route.chosen else '  '} {route.name}: {route.summary}{how}")
+            lines += [f"      {line}" for line in route.lines]
+        if self.gpus:
+            advice = "" if len(self.gpus) == 1 else "; for which of them is not said, so the rules choose"
+            lines.append(f"measured on {', '.join(self.gpus)}{advice}")
+        kind = "as a tree" if self.plan.tree else "as a topological visitor (a value is shared)"
+        lines.append("epilogue, of CUTLASS's own:" if is_stock(self.plan) else f"visitors, {kind}:")
         lines += [f"   {visitor}" for visitor in self.visitors]
         for when, kernels in (("before", self.plan.before), ("after", self.plan.after)):
             for jobs in kernels:
@@ -99,6 +199,8 @@ class Explanation:
         lines.append(
             f"epilogue traffic: {self.read_bytes:g} bytes read and {self.written_bytes:g} written per element of acc"
         )
+        if self.costs:
+            lines.append(str(self.costs))
         return "\n".join(lines)
 
 
@@ -139,29 +241,121 @@ _OWN = {
 _DETAILS = {**{op: name for name, op in OPS.items()}, "evt::Partial": "in parts", "evt::Atomic": "by atomics"}
 
 
-def explain(problem: Problem, forced: str | None = None) -> Explanation:
-    """Explain the choice of route. Raises TargetError (E0502, E0503) when there is none."""
-    chosen = choose_route(problem, forced)
-    made = plan(problem.dag, problem.signature, problem.target, route=chosen.name, options=problem.options)
+def explain(
+    problem: Problem,
+    forced: str | None = None,
+    sizes: Mapping[str, int] | None = None,
+    shapes: tuple[Sequence[int], Sequence[int]] | None = None,
+    measured: Sequence[Measurement] = (),
+    best: Timing | None = None,
+) -> Explanation:
+    """Explain the choice of route. Raises TargetError (E0502, E0503) when there is none.
+
+    ``sizes`` and the operands' ``shapes`` are those of a problem; ``measured`` is what was measured of it, and ``best``
+    the kernel that is taken for it.
+    """
+    chosen = choose_route(problem, best.route if best else forced)
+    config = best.config if best else None
+    options = problem.options
+    made = plan(problem.dag, problem.signature, problem.target, route=chosen.name, config=config, options=options)
+    timings = measured[0].timings if len(measured) == 1 else ()
     routes = tuple(
-        RouteExplanation(
-            route.name,
-            route.summary,
-            tuple((rule.statement, rule.failure(problem) or "") for rule in route.rules),
-            route is chosen,
-        )
-        for route in ROUTES
+        _explain_route(problem, route, made if route is chosen else None, timings) for route in candidates(problem)
     )
-    visitors = tuple(f"{name}: {_describe(node)}" for name, node in {node.name: node for node in made.nodes}.items())
+    visitors = _stock(made) if is_stock(made) else _visitors(made)
     return Explanation(
         problem.target.name,
         routes,
         made,
-        tuple(config.name for config in default_configs(problem, chosen)),
+        (config,) if config else tuple(each.name for each in default_configs(problem, chosen)),
         visitors,
         sum(_tile_bytes(value) for value in problem.dag.inputs),
         sum(_tile_bytes(value) for value in problem.dag.outputs),
+        "measurement" if best else "force" if forced else "rules",
+        tuple(measurement.gpu for measurement in measured),
+        _costs(problem.dag, sizes, shapes) if sizes and shapes else None,
     )
+
+
+def _explain_route(problem: Problem, route: Route, made: Plan | None, timings: Sequence[Timing]) -> RouteExplanation:
+    """A route; ``made`` is the plan of the one that is taken."""
+    rules = [(rule.statement, rule.failure(problem) or "") for rule in route.rules]
+    chosen = made is not None
+    if made is None and not any(reason for _, reason in rules):
+        try:
+            options = problem.options
+            made = plan(problem.dag, problem.signature, problem.target, route=route.name, options=options)
+        except TargetError as error:
+            (problem_of_plan,) = error.diagnostics
+            rules.append(("its general configuration fits the target", problem_of_plan.message))
+    return RouteExplanation(
+        route.name,
+        route.kind,
+        route.summary,
+        tuple(rules),
+        chosen,
+        made.shared_memory if made else 0,
+        made.registers if made else 0,
+        register_limit(made.config) if made and made.registers else 0,
+        tuple(timing for timing in timings if timing.route == route.name),
+    )
+
+
+def _costs(dag: TypedDag, sizes: Mapping[str, int], shapes: tuple[Sequence[int], Sequence[int]]) -> Costs:
+    """Of a problem: ``sizes`` are its extents, and what a convolution has besides them."""
+    modes = {mode: max(1, sizes[mode]) if mode == "l" else sizes[mode] for mode in ("m", "n", "k", "l")}
+
+    def bytes_of(value: Input | Output) -> int:
+        assert value.dtype is not None
+        elements = math.prod(modes[base(mode)] // divisor(mode) for mode in value.modes)
+        if value.batchable and "l" not in value.modes and (isinstance(value, Output) or value.is_tile):
+            elements *= modes["l"]
+        return -(-elements * value.dtype.bits // 8)
+
+    elements = map(math.prod, shapes)
+    operands = sum(count * operand.dtype.bits // 8 for operand, count in zip(dag.operands, elements, strict=True))
+    read, written = (sum(map(bytes_of, values)) for values in (dag.inputs, dag.outputs))
+    products = math.prod(modes.values())
+    if "filters" in sizes:  # of a convolution k is the channels, and not the length of the sums
+        extents = [size for name, size in sizes.items() if name.startswith(("output_", "filter_"))]
+        products = math.prod((sizes["images"], sizes["filters"], sizes["channels"], *extents)) // sizes["groups"]
+        modes["k"] = max(1, products // max(1, modes["m"] * modes["n"]))
+    return Costs(modes, 2 * products, operands, read, written)
+
+
+def _scaled(count: int) -> str:
+    """A count with a unit's prefix: ``34.4 G``."""
+    for prefix, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if count >= scale:
+            return f"{count / scale:.3g} {prefix}"
+    return f"{count} "
+
+
+def is_stock(plan: Plan) -> bool:
+    """Whether a kernel's epilogue is CUTLASS's own, and no visitor of ours."""
+    return plan.nodes[0].kind in ("stock", "stock_aux")
+
+
+def _stock(plan: Plan) -> tuple[str, ...]:
+    """The operator or operation of a stock epilogue, its functors, and what it is given."""
+    (node,) = plan.nodes
+    words = [node.functor, *node.parameters]
+    classes = [word for word in words if word.startswith("cutlass::") and "::ScaleType::" not in word]
+    functors = [word.rpartition("::")[2].partition("<")[0] for word in classes if not word.endswith("_t")]
+    given = [*node.arguments, *(plan.output.arguments if plan.output else ())]
+    lines = [f"{functors[0]}{' of ' if functors[1:] else ''}{', '.join(functors[1:])}"]
+    for member, expression in given:
+        if expression in ("0", "nullptr") or member.startswith(("ld", "batch_stride")):
+            continue  # absent, or said by the tensor's own line
+        fields = re.findall(r"arguments\.(\w+)", expression)
+        lines.append(f"{member}: {', '.join(dict.fromkeys(fields)) if fields else expression}")
+    return tuple(lines)
+
+
+def _visitors(plan: Plan) -> tuple[str, ...]:
+    """The visitors by name, each once."""
+    nodes = {node.name: node for node in plan.nodes}
+    return tuple(f"{name}: {_describe(node)}" for name, node in nodes.items())
 
 
 def _describe(node: Node) -> str:

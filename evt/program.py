@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import copy
+import math
 from collections import namedtuple
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evt.diagnostics import Diagnostic, Source, hint
 from evt.emission import emit as emit_plan
-from evt.errors import TargetError
+from evt.errors import ArgumentError, TargetError
 from evt.explain import Explanation, explain
-from evt.ir import Dag, Operand, TypedDag, infer, lower
+from evt.ir import Dag, Operand, TypedDag, infer
+from evt.ir.convolution import CONVOLUTIONS, GEOMETRY, Convolution, ConvolutionProblem
 from evt.ir.dtype import BY_NAME, OPERANDS, DType
-from evt.ir.lower import OPERATIONS, PLANNED_OPERATIONS
+from evt.ir.lower import OPERATIONS, lower, unknown_operation
 from evt.language import parse, read_program
 from evt.optimise import ROUNDING_KEPT, optimise, round_as_eager
-from evt.plan import Options, Plan, Problem, find_target, natural_signature, plan
-from evt.settings import Keywords, Settings
+from evt.plan import Options, Plan, Problem, convolution_class, find_target, natural_signature, plan
+from evt.settings import ConvolutionKeywords, Keywords, Settings
 
 if TYPE_CHECKING:
     import torch
     from typing_extensions import Unpack
+
+    from evt.runtime.tensors import Bound
+    from evt.tuning.tune import Tuning
+
+#: The shapes of A and B, in PyTorch's order.
+Shapes = tuple[Sequence[int], Sequence[int]]
 
 DEFAULT_ARCH = "sm90"
 DEFAULT_DTYPE = "f16"
@@ -30,12 +41,12 @@ DEFAULT_DTYPE = "f16"
 class Program:
     """A compiled formula, callable on tensors.
 
-    Make one with :func:`gemm`, :func:`linear` or :func:`load`.
+    Make one with :func:`gemm`, :func:`linear`, :func:`conv2d` and its like, or :func:`load`.
 
-    Called with A ``[..., m, k]`` and B ``[k, n]`` (``linear``: B ``[n, k]``, as torch.nn.functional.linear) and the
-    program's inputs by keyword, it returns D ``[..., m, n]``; a namedtuple in ``out`` order when there are several
-    outputs. CUDA tensors run the fused kernel, on the current stream, compiled at the first call with a combination
-    of types, layouts and alignments; CPU tensors run the reference. Buffers to write into come as ``out=`` or by
+    Called with A ``[..., m, k]`` and B ``[k, n]`` (``linear``: B ``[n, k]``, as torch.nn.functional.linear; for
+    convolutions see :func:`conv2d`) and the program's inputs by keyword, it returns D ``[..., m, n]``; a namedtuple in
+    ``out`` order when there are several outputs. CUDA tensors run the fused kernel, on the current stream, compiled at
+    the first call with a combination of types, layouts and alignments; CPU tensors run the reference. Buffers to write into come as ``out=`` or by
     output name. Scalars are Python numbers or one-element device tensors, which are read on the device.
 
     An output whose name cannot be a field of a namedtuple (``class``, ``_x``) is found by its position.
@@ -43,28 +54,24 @@ class Program:
     Keywords beyond the text and the operation are those of :class:`evt.settings.Settings`.
     """
 
-    def __init__(self, source: Source, operation: str = "gemm", **keywords: Unpack[Keywords]) -> None:
-        self.settings = Settings.of(**keywords)
-        if operation in PLANNED_OPERATIONS:
-            raise TargetError(
-                Diagnostic(
-                    "E0901",
-                    f"the operation `{operation}` is not supported yet",
-                    help=f"operations: {', '.join(OPERATIONS)}",
-                )
-            )
+    def __init__(self, source: Source, operation: str = "gemm", **keywords: Unpack[ConvolutionKeywords]) -> None:
+        given: dict[str, Any] = dict(keywords)
+        of_geometry = {name: given.pop(name) for name in GEOMETRY if name in given}
+        self.settings = Settings.of(**given)
         if operation not in OPERATIONS:
-            raise TargetError(
-                Diagnostic(
-                    "E0501",
-                    f"there is no operation `{operation}`",
-                    help=hint(operation, OPERATIONS, "operations"),
-                )
-            )
+            message = f"there is no operation `{operation}`"
+            raise TargetError(Diagnostic("E0501", message, help=unknown_operation(operation)))
         self.source = source
         self.dag: Dag = lower(parse(source), operation)
         self.operation = self.dag.operation
+        self.convolution: Convolution | None = None
+        if self.operation in CONVOLUTIONS:
+            self.convolution = Convolution.of(self.operation, of_geometry)
+        elif of_geometry:
+            message = f"`{next(iter(of_geometry))}` is for convolutions, and the operation is {self.operation}"
+            raise ArgumentError(Diagnostic("E0602", message, help="call evt.conv2d, or leave it out"))
         self._optimised = lru_cache(maxsize=64)(self._optimise)
+        self._rewritten = lru_cache(maxsize=64)(self._rewrite)
 
     def __repr__(self) -> str:
         return f"<evt.Program {self.operation}: {', '.join(self.inputs)} -> {', '.join(self.outputs)}>"
@@ -109,6 +116,9 @@ class Program:
 
     def optimise(self, dag: TypedDag) -> TypedDag:
         """``dag`` after the passes that the settings allow."""
+        return self._rewritten(dag)
+
+    def _rewrite(self, dag: TypedDag) -> TypedDag:
         if self.settings.numerics == "match_eager":
             return optimise(dag, ROUNDING_KEPT)
         return optimise(dag, relaxed=self.settings.relaxed)
@@ -133,35 +143,84 @@ class Program:
         modes_a, modes_b = self.operand_modes
         return Operand("A", first, modes_a), Operand("B", _dtype(b) if b else first, modes_b)
 
+    def sizes(self, shapes: Shapes | None) -> Mapping[str, int]:
+        """The extents of a problem by mode, for the shapes of A and B; nothing without shapes.
+
+        Raises ArgumentError (E0604) when they do not fit.
+        """
+        return {} if shapes is None else self._problem(shapes)[1]
+
+    def _problem(self, shapes: Shapes) -> tuple[ConvolutionProblem | None, Mapping[str, int]]:
+        a, b = (tuple(map(int, shape)) for shape in shapes)
+        try:
+            if self.convolution is not None:
+                problem = self.convolution.problem(a, b)
+                return problem, problem.extents
+            return None, matrix_sizes(self.operand_modes, a, b)
+        except ValueError as error:
+            raise ArgumentError(Diagnostic("E0604", str(error))) from None
+
+    def problem(self, arch: str, a: str | None, b: str | None, shapes: Shapes | None = None) -> Problem:
+        """What the planner is asked: the optimised program for packed tensors, which ``shapes`` of A and B align."""
+        dag = self.optimised(a, b)
+        convolution, extents = (None, None) if shapes is None else self._problem(shapes)
+        of = None if self.convolution is None else convolution_class(self.convolution, convolution)
+        signature = natural_signature(dag, of, extents)
+        return Problem(dag, signature, find_target(arch), self.options(self.settings.deterministic is False))
+
     def plan(
         self,
         arch: str = DEFAULT_ARCH,
         a: str | None = None,
         b: str | None = None,
         *,
+        shapes: Shapes | None = None,
         fused: bool = True,
     ) -> Plan:
-        """The plan for packed, aligned tensors. Raises TargetError (E05xx) when the target cannot do it."""
-        dag = self.optimised(a, b)
-        target = find_target(arch)
-        settings, options = self.settings, self.options(self.settings.deterministic is False)
-        signature = natural_signature(dag)
-        return plan(dag, signature, target, route=settings.route, config=settings.config, fused=fused, options=options)
+        """The plan for packed tensors. Raises TargetError (E05xx) when the target cannot do it."""
+        problem, settings = self.problem(arch, a, b, shapes), self.settings
+        return plan(
+            problem.dag,
+            problem.signature,
+            problem.target,
+            route=settings.route,
+            config=settings.config,
+            fused=fused,
+            options=problem.options,
+        )
 
-    def emit(self, arch: str = DEFAULT_ARCH, a: str | None = None, b: str | None = None) -> str:
+    def emit(
+        self, arch: str = DEFAULT_ARCH, a: str | None = None, b: str | None = None, *, shapes: Shapes | None = None
+    ) -> str:
         """The C++ of the kernel for ``arch`` (``"sm80"``, ``"sm90"``...) and operand types ``a`` and ``b``.
 
-        One self-contained .cu file for packed, 16-byte-aligned tensors; it needs the CUTLASS and CUDA headers.
-        Raises ProgramError and TargetError.
+        One self-contained .cu file for packed tensors, whose alignment is 16 bytes, or what ``shapes`` of A and B
+        leave of it; it needs the CUTLASS and CUDA headers. Raises ProgramError and TargetError.
         """
-        return emit_plan(self.plan(arch, a, b))
+        return emit_plan(self.plan(arch, a, b, shapes=shapes))
 
-    def explain(self, arch: str = DEFAULT_ARCH, a: str | None = None, b: str | None = None) -> Explanation:
-        """Which route is taken, which are not and why, and what the kernel costs; prints as text."""
-        dag = self.optimised(a, b)
-        options = self.options(self.settings.deterministic is False)
-        problem = Problem(dag, natural_signature(dag), find_target(arch), options)
-        return explain(problem, self.settings.route)
+    def explain(
+        self,
+        arch: str = DEFAULT_ARCH,
+        a: str | None = None,
+        b: str | None = None,
+        *,
+        shapes: Shapes | None = None,
+        gpu: str | None = None,
+    ) -> Explanation:
+        """Which route is taken, which are not and why, and what the kernel costs; prints as text.
+
+        ``shapes`` of A and B, in PyTorch's order, make the costs those of a problem. What :meth:`tune` measured of it
+        is shown, and decides, as it does for calls; ``gpu`` names the one of several GPUs that it was measured on.
+        """
+        problem, sizes, forced = self.problem(arch, a, b, shapes), self.sizes(shapes), self.settings.route
+        if shapes is None:
+            return explain(problem, forced)
+        from evt.tuning.choice import applicable, measurements
+
+        found = measurements(problem, sizes, gpu)
+        free = len(found) == 1 and forced is None and self.settings.config is None
+        return explain(problem, forced, sizes, shapes, found, applicable(problem, found[0]) if free else None)
 
     def reference(
         self,
@@ -177,14 +236,43 @@ class Program:
         Computes in f32 and rounds each output to its type; ``float64=True`` computes in f64 and leaves the
         outputs unrounded, as a yardstick for kernels.
         """
-        from evt.reference import reference
         from evt.runtime.arguments import bind
+        from evt.runtime.convolution import call_reference
 
         bound = bind(self, A, B, inputs, {})
-        results = reference(bound.dag, A, B, inputs, float64=float64)
+        results = call_reference(self, bound.dag, A, B, inputs, float64)
         if len(self.outputs) == 1:
             return results[self.outputs[0]]
         return self.result_type(*(results[name] for name in self.outputs))
+
+    def tune(self, A: torch.Tensor, B: torch.Tensor, /, **inputs: Any) -> Tuning:
+        """Time every route that applies to a call, on its own tensors, and keep the times; prints as a table.
+
+        Calls of the same program, types, layouts and sizes on the same kind of GPU then take the fastest kernel, in
+        this process and in later ones, instead of the first that the rules admit. It takes compiling all of them.
+        Raises LaunchError (E0801) without a GPU.
+        """
+        from evt.tuning.tune import tune
+
+        found = tune(self, A, B, inputs)
+        self._caller.forget()
+        return found
+
+    def measured(self, bound: Bound, device: int, atomic: bool = False) -> tuple[str, str] | None:
+        """The route and configuration that were measured to be best for a bound call, where none is forced."""
+        if self.settings.route is not None or self.settings.config is not None:
+            return None
+        from evt.tuning.choice import measured_choice
+
+        best = measured_choice(self, bound, device, atomic)
+        return None if best is None else (best.route, best.config)
+
+    def forced(self, route: str, config: str) -> Program:
+        """The same program by one route, in one of its configurations."""
+        other = copy.copy(self)
+        other.__dict__.pop("_caller", None)
+        other.settings = replace(self.settings, route=route, config=config)
+        return other
 
     @cached_property
     def _caller(self) -> Any:
@@ -206,6 +294,16 @@ def _dtype(name: object) -> DType:
     return dtype
 
 
+def matrix_sizes(modes: tuple[tuple[str, ...], tuple[str, ...]], a: Sequence[int], b: Sequence[int]) -> dict[str, int]:
+    """The extents by mode of a product of matrices of these shapes. Raises ValueError when they do not fit."""
+    if len(a) < 2 or len(b) < 2:
+        raise ValueError(f"A is {list(a)} and B is {list(b)}; expected at least two dimensions")
+    sizes_a, sizes_b = dict(zip(modes[0], a[-2:], strict=True)), dict(zip(modes[1], b[-2:], strict=True))
+    if sizes_a["k"] != sizes_b["k"]:
+        raise ValueError(f"A is {list(a)} and B is {list(b)}: k is {sizes_a['k']} in A and {sizes_b['k']} in B")
+    return {"l": math.prod(a[:-2]), **sizes_a, **sizes_b}
+
+
 def gemm(text: str, **keywords: Unpack[Keywords]) -> Program:
     """A program over the product ``acc = A @ B`` with A [..., m, k] and B [k, n] (or [..., k, n]).
 
@@ -219,13 +317,51 @@ def linear(text: str, **keywords: Unpack[Keywords]) -> Program:
     return Program(Source(text), "linear", **keywords)
 
 
-def load(path: str | Path, operation: str = "gemm", **keywords: Unpack[Keywords]) -> Program:
-    """The program in a ``.evt`` file. Raises ProgramError (E0105) when it cannot be read."""
+def conv1d(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
+    """As :func:`conv2d`, of x [N, C, L] and the weight [K, C, S]."""
+    return Program(Source(text), "conv1d", **keywords)
+
+
+def conv2d(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
+    """A program over the convolution ``acc`` of x [N, C, H, W] with the weight [K, C, R, S], D [N, K, P, Q].
+
+    ``stride``, ``padding``, ``dilation`` and ``groups`` are those of torch.nn.functional.conv2d: a number, or one for
+    each dimension; ``padding`` also ``"same"``, ``"valid"``, or a (before, after) pair for each dimension. The
+    formula's rows ``m`` are the output's pixels (N, P, Q), its columns ``n`` the channels K: ``bias[n]``, and
+    ``residual[m, n]``, which is [N, K, P, Q] as D is.
+
+    Kernels work on channels_last memory. A tensor that is not so is converted at the call, by a copy; pass
+    ``evt.channels_last(weight)`` to convert it once. D is channels_last where x or the weight is, as in PyTorch,
+    else it is copied to contiguous memory.
+
+    The other keywords are those of :class:`evt.settings.Settings`. Raises ProgramError when the text is not a program
+    and ArgumentError (E0602, E0607) for a geometry that is none.
+    """
+    return Program(Source(text), "conv2d", **keywords)
+
+
+def conv3d(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
+    """As :func:`conv2d`, of x [N, C, D, H, W] and the weight [K, C, T, R, S]."""
+    return Program(Source(text), "conv3d", **keywords)
+
+
+def load(path: str | Path, operation: str = "gemm", **keywords: Unpack[ConvolutionKeywords]) -> Program:
+    """The program in a ``.evt`` file; its header, if any, decides over ``operation``.
+
+    Operations are gemm and linear, and conv1d, conv2d and conv3d, whose keywords are as in :func:`conv2d`; with
+    ``_dgrad`` and ``_wgrad`` the gradients of a convolution: ``conv2d_dgrad`` of (the output's gradient, weight) gives
+    the input's, as conv_transpose2d does (``output_padding``); ``conv2d_wgrad`` of (the output's gradient, x) gives
+    the weight's (``kernel_size``). Raises ProgramError (E0105) when the file cannot be read.
+    """
     return Program(read_program(path), operation, **keywords)
 
 
 def emit(
-    text: str, op: str = "gemm", arch: str = DEFAULT_ARCH, dtype: str | None = None, **keywords: Unpack[Keywords]
+    text: str,
+    op: str = "gemm",
+    arch: str = DEFAULT_ARCH,
+    dtype: str | None = None,
+    **keywords: Unpack[ConvolutionKeywords],
 ) -> str:
     """The C++ of a formula in one step: ``emit("D = relu(acc + bias)", arch="sm80", dtype="bf16")``."""
     return Program(Source(text), op, **keywords).emit(arch, dtype, dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
@@ -23,6 +24,17 @@ class Keywords(TypedDict, total=False):
     relaxed: bool
     fast_math: bool
     deterministic: bool | None
+
+
+class ConvolutionKeywords(Keywords, total=False):
+    """The keywords of :class:`Settings`, and those of a convolution's geometry: see :func:`evt.conv2d`."""
+
+    stride: int | Sequence[int]
+    padding: int | str | Sequence[int] | Sequence[Sequence[int]]
+    dilation: int | Sequence[int]
+    groups: int
+    output_padding: int | Sequence[int]
+    kernel_size: int | Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)

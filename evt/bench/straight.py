@@ -31,7 +31,24 @@ from evt.bench.idiom import (
     torch_type,
     unpack_bits,
 )
-from evt.ir import Acc, Apply, Cast, Const, Fold, Index, Input, Load, Output, Pick, Random, Reduce, Store, TypedDag
+from evt.ir import (
+    Acc,
+    Apply,
+    Cast,
+    Const,
+    Element,
+    Feed,
+    Fold,
+    Index,
+    Input,
+    Load,
+    Output,
+    Pick,
+    Random,
+    Reduce,
+    Store,
+    TypedDag,
+)
 from evt.ir.dtype import B1
 from evt.ir.infer import domain
 from evt.ir.node import MODES, base, divisor
@@ -93,6 +110,8 @@ class _Writer:
                     value = self.index(mode)
                 case Random():
                     raise UnwrittenError("PyTorch draws other random numbers than the program")
+                case Element() | Feed():
+                    raise UnwrittenError("work on an operand is a pass over memory of its own in PyTorch")
                 case Store(name):
                     value = operands[0]
                     results[name] = self.store(self.dag.output[name], value, whole, arguments[0])

@@ -58,7 +58,8 @@ class Toolchain:
     @property
     def include_flags(self) -> tuple[str, ...]:
         own = (f"-I{self.evt_include}",) if self.evt_include else ()
-        others = (self.cutlass_include, *self.cuda_include)
+        # CUTLASS's convolutions include its utilities.
+        others = (self.cutlass_include, self.cutlass_include.parent / "tools/util/include", *self.cuda_include)
         return (*own, *(word for path in others for word in ("-isystem", str(path))))
 
 

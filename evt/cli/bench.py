@@ -99,6 +99,9 @@ def command(
     if suite is not None and (host or settings or any(value is not None for value in given)):
         raise click.UsageError("--suite brings its own programs, sizes and kernels.")
     request = Request(program or _FORMULA, op, dtype, dtype, settings=settings)
+    of_convolution = op is not None and op.startswith("conv")
+    if of_convolution or request.program.convolution is not None:
+        raise click.UsageError("evt bench measures products of matrices; `evt tune` times a convolution's routes.")
     known = request.program  # its diagnostics, before torch is imported
     if l is not None and known.operation == "linear":
         raise click.UsageError("--l is for gemm; the rows of a linear map's batches count in --m.")

@@ -41,7 +41,7 @@ def command(request: Request, output: str | None, print_command: bool, verbose: 
     from evt.build import KernelSource, build
     from evt.emission import emit
 
-    plan = request.program.plan(request.arch, request.a, request.b)
+    plan = request.program.plan(request.arch, request.a, request.b, shapes=request.shapes)
     started = time.monotonic()
     with _waiting(f"building for {plan.target.name}"):
         events: list[BuildEvent] = []
@@ -70,7 +70,7 @@ def _nvcc_command(request: Request, library: str) -> str:
     from evt.build import find_toolchain
     from evt.build.source import FLAGS
 
-    target = request.program.plan(request.arch, request.a, request.b).target
+    target = request.program.plan(request.arch, request.a, request.b, shapes=request.shapes).target
     tools = replace(find_toolchain(), evt_include=None)
     gencode = f"-gencode=arch={target.virtual},code={target.gencode}"
     libraries = (f"-L{path}" for path in tools.cuda_lib)

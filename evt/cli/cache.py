@@ -90,10 +90,15 @@ def list_entries(json: bool) -> None:
 @command.command("clear", epilog="Example: evt cache clear")
 @json_option
 def clear(json: bool) -> None:
-    """Remove every library, and what failed builds left. Kernels are built again when they are needed."""
-    from evt.build import Cache
+    """Remove every library, what failed builds left, and what `evt tune` measured.
 
-    _removed(Cache().clear(), json)
+    Kernels are built again when they are needed.
+    """
+    from evt.build import Cache
+    from evt.tuning import Store
+
+    measurements = Store().clear()
+    _removed(Cache().clear(), json, measurements)
 
 
 @command.command("prune", epilog="Example: evt cache prune --max-size 1GB --older-than 30d")
@@ -109,11 +114,15 @@ def prune(max_size: int | None, older_than: int | None, json: bool) -> None:
     _removed(Cache().prune(max_bytes=max_size, older_than_s=older_than), json)
 
 
-def _removed(entries: Sequence[Entry], json: bool) -> None:
+def _removed(entries: Sequence[Entry], json: bool, measurements: int | None = None) -> None:
+    """Say what went: libraries, and measurements where a command removes these too."""
     if json:
-        print_json({"ok": True, **_totals(entries), "removed": [_entry(entry) for entry in entries]})
+        counted = {} if measurements is None else {"measurements": measurements}
+        print_json({"ok": True, **_totals(entries), **counted, "removed": [_entry(entry) for entry in entries]})
     else:
-        print_text(f"removed {_summary(entries)}")
+        noun = "measurement" if measurements == 1 else "measurements"
+        also = f", and {measurements} {noun}" if measurements else ""
+        print_text(f"removed {_summary(entries)}{also}")
 
 
 def _totals(entries: Sequence[Entry]) -> dict[str, object]:

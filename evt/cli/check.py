@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evt.cli.output import json_option, print_json, print_text, report
-from evt.cli.request import DEFAULT_ARCH, Request, is_file, operation_option, takes_operands, takes_settings
+from evt.cli.request import (
+    DEFAULT_ARCH,
+    TARGET_NAMES,
+    Request,
+    is_file,
+    operation_option,
+    takes_geometry,
+    takes_operands,
+    takes_settings,
+    takes_sizes,
+)
 
 if TYPE_CHECKING:
     from evt.diagnostics import Diagnostic
@@ -18,8 +28,10 @@ if TYPE_CHECKING:
 @click.argument("programs", nargs=-1, required=True, metavar="PROGRAM...")
 @operation_option
 @takes_operands
-@click.option("--arch", help="Check too whether this target can do it: sm80, sm86, sm89, sm90.")
+@click.option("--arch", help=f"Check too whether this target can do it: {TARGET_NAMES}.")
 @takes_settings
+@takes_geometry
+@takes_sizes
 @click.option("-q", "--quiet", is_flag=True, help="Do not print the names of programs that are right.")
 @json_option
 @click.pass_context
@@ -31,13 +43,14 @@ def command(
     b: str | None,
     arch: str | None,
     settings: Mapping[str, Any],
+    sizes: Mapping[str, Any],
     quiet: bool,
     json: bool,
 ) -> None:
     """Look for mistakes in programs, report all of them, and make nothing."""
     found = []
     for text in programs:
-        request = Request(text, op, a, b, arch or DEFAULT_ARCH, settings)
+        request = Request(text, op, a, b, arch or DEFAULT_ARCH, settings, **sizes)
         name = "<stdin>" if text == "-" else text if is_file(text) else "<formula>"
         diagnostics = _check(request, plan=arch is not None)
         found.append((name, diagnostics))
@@ -63,9 +76,10 @@ def _check(request: Request, *, plan: bool) -> tuple[Diagnostic, ...]:
 
     try:
         if plan:
-            request.program.plan(request.arch, request.a, request.b)
+            request.program.plan(request.arch, request.a, request.b, shapes=request.shapes)
         else:
             request.program.typed(request.a, request.b)
+            request.program.sizes(request.shapes)
     except InternalError:
         raise
     except EvtError as error:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 
 from evt.bench.tensors import as_numbers, as_steps, is_quantised
-from evt.ir import Apply, Builder, Operand, Output, Reduce, Store, TypedDag, infer
+from evt.ir import Acc, Apply, Builder, Const, Operand, Output, Reduce, Store, TypedDag, infer
+from evt.ir.convolution import CONVOLUTIONS
 from evt.ir.dag import prune
 from evt.ir.dtype import B1, F64, I32, DType
 from evt.reference.rounding import round_to
@@ -138,6 +139,28 @@ def magnitudes(dag: TypedDag) -> TypedDag | None:
         return None
     operands: tuple[Operand, ...] = dag.operands
     return infer(prune(builder.finish(dag.operation, operands, dag.inputs, outputs)), operands)
+
+
+def product_alone(dag: TypedDag) -> TypedDag:
+    """The program of the accumulator itself, in f64, of the same operands and the work on them."""
+    builder, renamed = Builder(), dict[int, int]()
+    for node in range(len(dag)):
+        if not isinstance(dag[node], Store):
+            renamed[node] = builder.add(dag[node], *(renamed[operand] for operand in dag.arguments(node)))
+    builder.add(Store("D"), builder.add(Acc()))
+    output = Output("D", F64, ("m", "n"), dag.operation not in CONVOLUTIONS)
+    return infer(prune(builder.finish(dag.operation, dag.operands, dag.inputs, [output])), dag.operands)
+
+
+def shifted(dag: TypedDag, off: float) -> TypedDag:
+    """The program of an accumulator that is ``off``, the same everywhere."""
+    builder, renamed = Builder(), dict[int, int]()
+    for node in range(len(dag)):
+        op = dag[node]
+        renamed[node] = builder.add(op, *(renamed[operand] for operand in dag.arguments(node)))
+        if isinstance(op, Acc):
+            renamed[node] = builder.add(Apply("add"), renamed[node], builder.add(Const.of(off)))
+    return infer(builder.finish(dag.operation, dag.operands, dag.inputs, dag.outputs), dag.operands)
 
 
 def _by_steps(dtype: DType, out: torch.Tensor, answers: Answers, n: int, slack: float) -> tuple[int, int, int]:

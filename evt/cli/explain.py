@@ -13,17 +13,19 @@ from evt.cli.request import Request, takes_program
 
 @click.command("explain", epilog="Example: evt explain 'D = relu(acc + bias)' --arch sm80")
 @takes_program()
+@click.option("--gpu", metavar="NAME", help="The GPU whose measurements count, where there are those of several.")
 @json_option
-def command(request: Request, json: bool) -> None:
+def command(request: Request, gpu: str | None, json: bool) -> None:
     """Explain a program, or the code of a diagnostic.
 
-    For a program: the route that its kernel takes, those it does not and why, and what the kernel costs.
+    For a program: the route that its kernel takes, those it does not and why, and what the kernel costs. With sizes:
+    what the problem costs, and what `evt tune` measured of it, which then decides the route.
     For a code, as in `evt explain E0203`: what it means, with an example.
     """
     if re.fullmatch(r"[Ee]\d+", request.text):
         _explain_code(request.text.upper(), json)
         return
-    explanation = request.program.explain(request.arch, request.a, request.b)
+    explanation = request.program.explain(request.arch, request.a, request.b, shapes=request.shapes, gpu=gpu)
     if json:
         print_json({"ok": True, **explanation.to_json()})
     else:

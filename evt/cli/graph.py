@@ -23,7 +23,7 @@ from evt.cli.request import Request, takes_program
     show_default=True,
     help="As written, with types, or after the optimiser.",
 )
-@takes_program(arch=False, route=False)
+@takes_program(arch=False, route=False, sizes=False)
 @output_option("Write the drawing there instead of printing it.")
 def command(request: Request, format: str, stage: str, output: str | None) -> None:
     """Draw a program's graph."""

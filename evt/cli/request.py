@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ import click
 
 if TYPE_CHECKING:
     from evt.diagnostics import Source
-    from evt.program import Program
+    from evt.program import Program, Shapes
 
 _Command = Callable[..., None]
 
@@ -25,7 +26,8 @@ DEFAULT_ARCH = "sm90"
 class Request:
     """A program and what it is compiled for, as given; nothing is read or checked before it is asked for.
 
-    ``settings`` are those keywords of a Program that were given.
+    ``settings`` are those keywords of a Program that were given. ``extents`` are those of ``--m`` and its like, and
+    ``a_shape`` and ``b_shape`` the shapes of a convolution's operands.
     """
 
     text: str
@@ -34,6 +36,9 @@ class Request:
     b: str | None
     arch: str = DEFAULT_ARCH
     settings: Mapping[str, Any] = field(default_factory=dict)
+    extents: Mapping[str, int] = field(default_factory=dict)
+    a_shape: tuple[int, ...] | None = None
+    b_shape: tuple[int, ...] | None = None
 
     @cached_property
     def source(self) -> Source:
@@ -55,9 +60,43 @@ class Request:
                 raise click.UsageError(f"The program's header says {name} is {operand.dtype}, not {given}.")
         return program
 
+    @cached_property
+    def shapes(self) -> Shapes | None:
+        """The shapes of A and B, in PyTorch's order; None where no sizes were given.
+
+        Raises click.UsageError for sizes that are not those of the operation, or not all that it needs.
+        """
+        return self.shapes_or(None)
+
+    def shapes_or(self, defaults: Mapping[str, int] | None) -> Shapes | None:
+        """:attr:`shapes`, where ``defaults`` fill in the extents of a product of matrices that were not given."""
+        program, given = self.program, dict(self.extents)
+        if program.convolution is not None:
+            if given:
+                name = next(iter(given))
+                raise click.UsageError(f"--{name} is for products of matrices; give --a-shape and --b-shape.")
+            if (self.a_shape is None) != (self.b_shape is None):
+                raise click.UsageError("Give --a-shape and --b-shape together.")
+            return None if self.a_shape is None or self.b_shape is None else (self.a_shape, self.b_shape)
+        if self.a_shape is not None or self.b_shape is not None:
+            raise click.UsageError("--a-shape and --b-shape are for convolutions; give --m, --n and --k.")
+        if "l" in given and program.operation == "linear":
+            raise click.UsageError("--l is for gemm; the rows of a linear map's batches count in --m.")
+        if not given and defaults is None:
+            return None
+        sizes = {**(defaults or {}), **given}
+        if missing := [f"--{mode}" for mode in "mnk" if mode not in sizes]:
+            raise click.UsageError(f"Give --m, --n and --k together; {' and '.join(missing)} is missing.")
+        batch = [sizes["l"]] if "l" in sizes else []
+        a, b = ([*batch, *(sizes[mode] for mode in modes)] for modes in program.operand_modes)
+        return a, b
+
 
 operation_option = click.option(
-    "--op", metavar="gemm|linear", help="The operation. [default: the program's header, else gemm]"
+    "--op",
+    metavar="gemm|linear|conv2d|...",
+    help="The operation: gemm, linear, conv1d, conv2d, conv3d; conv2d_dgrad and conv2d_wgrad, and their like, are the "
+    "gradients of a convolution. [default: the program's header, else gemm]",
 )
 _TYPES = "f16, bf16, f32, tf32, f64, e4m3, e5m2, i8, u8"
 _OPERANDS = (
@@ -65,11 +104,15 @@ _OPERANDS = (
     click.option("--a", metavar="TYPE", help="Type of A alone."),
     click.option("--b", metavar="TYPE", help="Type of B alone."),
 )
-_ARCH = click.option(
-    "--arch", metavar="NAME", default=DEFAULT_ARCH, show_default=True, help="Target: sm80, sm86, sm89, sm90."
-)
+#: Those of evt.plan.TARGETS, which takes long to import.
+TARGET_NAMES = "sm80, sm86, sm89, sm90, sm100, sm103, sm120"
+_ARCH = click.option("--arch", metavar="NAME", default=DEFAULT_ARCH, show_default=True, help=f"Target: {TARGET_NAMES}.")
 _ROUTE = (
-    click.option("--route", metavar="NAME", help="A route of `evt explain`, instead of the best one."),
+    click.option(
+        "--route",
+        metavar="NAME",
+        help="A route of `evt explain`, or a kind of them (stock, evt, ...), not the best.",
+    ),
     click.option("--config", metavar="NAME", help="One of the route's configurations."),
 )
 _NUMERICS = (
@@ -86,6 +129,110 @@ _NUMERICS = (
         help="Reductions with the same bits every time, or by atomics. [default: the same bits]",
     ),
 )
+
+
+class _Numbers(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4
+    """Whole numbers: ``1``, or ``1,2``, one for each dimension; ``words`` and ``0:1,2:1`` where there are pairs."""
+
+    name = "numbers"
+
+    def __init__(self, *, words: tuple[str, ...] = (), pairs: bool = False) -> None:
+        self._words, self._pairs = words, pairs
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        text = str(value).strip()
+        if text in self._words:
+            return text
+        parts = [part.strip() for part in text.split(",")]
+        if not all(re.fullmatch(_NUMBER_OR_PAIR if self._pairs else _NUMBER, part) for part in parts):
+            examples = ["1", "1,2", *self._words, *["0:1,2:1"] * self._pairs]
+            self.fail(f"{value!r} is none; write for example {', '.join(examples[:-1])} or {examples[-1]}.", param, ctx)
+        if ":" in text:
+            pairs = (part.partition(":") for part in parts)
+            return tuple((int(before), int(after or before)) for before, _, after in pairs)
+        numbers = tuple(map(int, parts))
+        return numbers[0] if len(numbers) == 1 else numbers
+
+
+class _Dims(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4
+    """A shape: ``2,64,28,28``."""
+
+    name = "dims"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        parts = [part.strip() for part in str(value).split(",")]
+        if not all(re.fullmatch(_NUMBER, part) and 0 < int(part) <= _LARGEST for part in parts):
+            self.fail(f"{value!r} is not a shape; write for example 2,64,28,28.", param, ctx)
+        return tuple(map(int, parts))
+
+
+_LARGEST = 2**31 - 1
+_NUMBER, _NUMBER_OR_PAIR = r"[0-9]{1,18}", r"[0-9]{1,18}(?::[0-9]{1,18})?"
+_GEOMETRY = {
+    "stride": click.option("--stride", type=_Numbers(), metavar="S|S,S", help="Of a convolution. [default: 1]"),
+    "padding": click.option(
+        "--padding",
+        type=_Numbers(words=("same", "valid"), pairs=True),
+        metavar="P|P,P|same|valid",
+        help="Of a convolution; before:after pairs, as in 0:1,2:1, pad one side more. [default: 0]",
+    ),
+    "dilation": click.option("--dilation", type=_Numbers(), metavar="D|D,D", help="Of a convolution. [default: 1]"),
+    "groups": click.option("--groups", type=_Numbers(), metavar="G", help="Of a convolution. [default: 1]"),
+    "output_padding": click.option(
+        "--output-padding", type=_Numbers(), metavar="P|P,P", help="Of a dgrad: enlarges what the stride leaves open."
+    ),
+    "kernel_size": click.option(
+        "--kernel-size", type=_Numbers(), metavar="R|R,S", help="Of a wgrad: the size of the filters."
+    ),
+}
+_EXTENT = click.IntRange(1, _LARGEST)
+_SHAPES = (
+    click.option(
+        "--a-shape",
+        type=_Dims(),
+        metavar="N,C,H,W",
+        help="Of a convolution: the shape of A, as PyTorch has it. A is the input; of gradients, that of the output.",
+    ),
+    click.option(
+        "--b-shape", type=_Dims(), metavar="K,C,R,S", help="The shape of B: the weight; of a wgrad, the input."
+    ),
+)
+
+
+def takes_geometry(command: _Command) -> _Command:
+    """``--stride`` and its like, a convolution's: the command gets those that were given among its ``settings``."""
+
+    @functools.wraps(command)
+    def decorated(*arguments: Any, settings: Mapping[str, Any], **rest: Any) -> None:
+        options = {name: rest.pop(name) for name in _GEOMETRY}
+        given = {name: value for name, value in options.items() if value is not None}
+        command(*arguments, settings={**settings, **given}, **rest)
+
+    return _add(decorated, tuple(_GEOMETRY.values()))
+
+
+def takes_sizes(command: _Command, defaults: Mapping[str, int] | None = None) -> _Command:
+    """``--m`` and its like, ``--a-shape`` and ``--b-shape``: the command gets those given as ``sizes`` of a Request.
+
+    ``defaults`` are those that the command fills in, for the help.
+    """
+    extents = {"m": "Rows of D.", "n": "Columns of D.", "k": "Length of the sums.", "l": "Batches."}
+
+    @functools.wraps(command)
+    def decorated(*arguments: Any, **rest: Any) -> None:
+        options = {mode: rest.pop(mode) for mode in extents}
+        given = {mode: value for mode, value in options.items() if value is not None}
+        sizes = {"extents": given, "a_shape": rest.pop("a_shape"), "b_shape": rest.pop("b_shape")}
+        command(*arguments, sizes=sizes, **rest)
+
+    options = []
+    for mode, text in extents.items():
+        default = defaults.get(mode, "not batched") if defaults is not None else None
+        with_default = f"{text} [default: {default}]" if default else text
+        options.append(click.option(f"--{mode}", type=_EXTENT, help=with_default))
+    return _add(decorated, (*options, *_SHAPES))
 
 
 def takes_operands(command: _Command) -> _Command:
@@ -118,8 +265,13 @@ def _add(command: _Command, options: Sequence[Callable[[_Command], _Command]]) -
     return command
 
 
-def takes_program(*, arch: bool = True, route: bool = True) -> Callable[[_Command], _Command]:
-    """PROGRAM and the options of a :class:`Request`, which the command gets as ``request``."""
+def takes_program(
+    *, arch: bool = True, route: bool = True, sizes: bool = True, defaults: Mapping[str, int] | None = None
+) -> Callable[[_Command], _Command]:
+    """PROGRAM and the options of a :class:`Request`, which the command gets as ``request``.
+
+    ``defaults`` are the extents that the command takes where none are given.
+    """
 
     def decorate(command: _Command) -> _Command:
         @functools.wraps(command)
@@ -127,9 +279,11 @@ def takes_program(*, arch: bool = True, route: bool = True) -> Callable[[_Comman
             program: str, op: str | None, a: str | None, b: str | None, settings: Mapping[str, Any], **rest: Any
         ) -> None:
             target = {"arch": rest.pop("arch")} if arch else {}
-            command(Request(program, op, a, b, settings=settings, **target), **rest)
+            given = rest.pop("sizes") if sizes else {}
+            command(Request(program, op, a, b, settings=settings, **target, **given), **rest)
 
-        with_settings = takes_settings(decorated, route=route)
+        with_sizes = takes_sizes(decorated, defaults) if sizes else decorated
+        with_settings = takes_settings(takes_geometry(with_sizes), route=route)
         with_operands = takes_operands(_add(with_settings, (_ARCH,) * arch))
         return _add(with_operands, (click.argument("program"), operation_option))
 

@@ -14,15 +14,12 @@ from evt.cli.request import Request, takes_program
 if TYPE_CHECKING:
     from evt.cli.trial import Trial
 
-_EXTENT = click.IntRange(1, 2**31 - 1)
+#: Extents of a product of matrices that are not given.
+EXTENTS = {"m": 512, "n": 256, "k": 384}
 
 
 @click.command("run", epilog="Example: evt run 'D = relu(acc + bias)' --m 1024 --n 512 --k 768 --dtype bf16")
-@takes_program(arch=False)
-@click.option("--m", type=_EXTENT, default=512, show_default=True, help="Rows of D.")
-@click.option("--n", type=_EXTENT, default=256, show_default=True, help="Columns of D.")
-@click.option("--k", type=_EXTENT, default=384, show_default=True, help="Length of the sums.")
-@click.option("--l", type=_EXTENT, help="Batches. [default: not batched]")
+@takes_program(arch=False, defaults=EXTENTS)
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Of the values.")
 @click.option(
     "--device",
@@ -36,10 +33,6 @@ _EXTENT = click.IntRange(1, 2**31 - 1)
 def command(
     ctx: click.Context,
     request: Request,
-    m: int,
-    n: int,
-    k: int,
-    l: int | None,  # noqa: E741
     seed: int,
     device: str,
     json: bool,
@@ -48,7 +41,8 @@ def command(
 
     Tensors are normal, B scaled so that the accumulator has variance 1; integers are small, bits random. What has a
     default keeps it; other scalars are in [0.5, 1.5), integer ones in [1, 1000). Outputs hold NaN, or a pattern where
-    there is none, before they are written. Without a GPU the CPU reference runs, and the output says so.
+    there is none, before they are written. Without a GPU the CPU reference runs, and the output says so. The tensors of
+    a convolution are channels_last; without --a-shape and --b-shape it has 2 images, 64 channels and 3x3 filters.
 
     The exit code is 1 when an output is further from the reference in f64 than rounding explains: twice the
     distance of the same computation in f32, which rounds outputs (and f32 operands, to tf32) as a kernel
@@ -56,18 +50,19 @@ def command(
     side of a cast or a comparison. Bits, integers and 8-bit floats are counted; made of integers alone, they are equal.
     """
     program = request.program
-    if l is not None and program.operation == "linear":
-        raise click.UsageError("--l is for gemm; the rows of a linear map's batches count in --m.")
+    shapes = request.shapes_or(EXTENTS)
+    program.sizes(shapes)
     program.typed(request.a, request.b)  # its diagnostics, before torch is imported
     try:
         import torch
     except ModuleNotFoundError as error:
         raise click.ClickException("evt run needs PyTorch: pip install 'evt-compiler[torch]'") from error
+    from evt.cli.tensors import shapes_of
     from evt.cli.trial import run_trial
 
     progress("running; the first time on a GPU the kernel is compiled")
     try:
-        trial = run_trial(program, request.a, request.b, {"m": m, "n": n, "k": k, "l": l or 0}, device, seed)
+        trial = run_trial(program, request.a, request.b, shapes_of(program, shapes), device, seed)
     except torch.OutOfMemoryError as error:
         raise click.ClickException("not enough memory on the GPU for these sizes") from error
     except RuntimeError as error:
@@ -82,10 +77,14 @@ def command(
 
 
 def _print(trial: Trial) -> None:
+    from evt.ir.convolution import CONVOLUTIONS
+
     how = f"the kernel, on {trial.gpu}" if trial.gpu else "the reference, on the CPU: no kernel was run"
     print_text(f"{trial.operation} by {how}")
     sizes = " ".join(f"{mode}={size}" for mode, size in trial.sizes.items())
-    print_text(f"{sizes}, A {trial.a}, B {trial.b}")
+    a, b = (f"[{', '.join(map(str, shape))}]" for shape in (trial.a_shape, trial.b_shape))
+    a, b = (a, b) if trial.operation in CONVOLUTIONS else ("", "")
+    print_text(f"{sizes}, A {trial.a}{a}, B {trial.b}{b}")
     for scalar, value in trial.scalars.items():
         print_text(f"{scalar} = {value:g}")
     for result in trial.outputs:

@@ -40,12 +40,16 @@ def _tree(request: Request) -> str:
     return format_tree(parse(request.source))
 
 
+def _plan(request: Request) -> Plan:
+    return request.program.plan(request.arch, request.a, request.b, shapes=request.shapes)
+
+
 _STAGES: dict[str, Callable[[Request], str]] = {
     "tree": _tree,
     "dag": lambda request: str(request.program.dag),
     "typed": lambda request: str(request.program.typed(request.a, request.b)),
     "optimised": lambda request: str(request.program.optimised(request.a, request.b)),
-    "plan": lambda request: format_plan(request.program.plan(request.arch, request.a, request.b)),
+    "plan": lambda request: format_plan(_plan(request)),
 }
 
 

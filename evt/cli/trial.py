@@ -12,19 +12,21 @@ from typing import Any
 import click
 import torch
 
-from evt.bench.tensors import poison, random_operand, random_tensor
+from evt.bench.tensors import poison
 from evt.build.process import available_bytes
-from evt.cli.compare import Answers, OutputResult, compare, is_exact, magnitudes
+from evt.cli.compare import Answers, OutputResult, compare, is_exact, magnitudes, product_alone, shifted
+from evt.cli.tensors import call_sizes, random_call
 from evt.diagnostics import Diagnostic
 from evt.errors import LaunchError
-from evt.ir import Input, Operand, TypedDag
-from evt.ir.node import base, divisor
-from evt.program import Program
-from evt.reference import evaluate, reference
+from evt.ir import TypedDag
+from evt.program import Program, Shapes
+from evt.reference import is_image, reference
+from evt.runtime.convolution import channels_last
 
 _EPSILON, _EPSILON_F64 = 2.0**-24, 2.0**-53  #: what rounding to f32 and f64 changes at most, relatively
 _NARROW = 2.0**-11  #: what tensor cores lose of sums of products of 8-bit floats, which they keep in fewer bits
-_LARGEST = 1000  #: of integer scalars
+#: What rounding a worked operand to its type changes at most, relatively; f32 is multiplied as tf32.
+_OPERAND = {"f16": 2.0**-11, "bf16": 2.0**-8, "f32": 2.0**-11, "tf32": 2.0**-11, "e4m3": 2.0**-4, "e5m2": 2.0**-3}
 _TIMED_S = {"cuda": 1.0, "cpu": 0.3}  #: roughly how long a trial is timed for
 _MOST = 20
 
@@ -39,6 +41,8 @@ class Trial:
     sizes: Mapping[str, int]
     a: str
     b: str
+    a_shape: tuple[int, ...]
+    b_shape: tuple[int, ...]
     seed: int
     scalars: Mapping[str, float]
     outputs: tuple[OutputResult, ...]
@@ -64,24 +68,26 @@ class Trial:
         return {"ok": self.ok, **asdict(self), "sizes": dict(self.sizes), "outputs": outputs}
 
 
-def run_trial(
-    program: Program, a: str | None, b: str | None, sizes: Mapping[str, int], device: str, seed: int
-) -> Trial:
-    """Run a program once on poisoned outputs, compare, then time it. ``sizes`` has l = 0 for no batch.
+def run_trial(program: Program, a: str | None, b: str | None, shapes: Shapes, device: str, seed: int) -> Trial:
+    """Run a program once on poisoned outputs, compare, then time it.
 
     Raises LaunchError (E0801) for ``device`` cuda without a GPU, click.UsageError for sizes beyond the
     memory, and what a call of the program raises.
     """
     dag = program.typed(a, b)
+    sizes = call_sizes(program, shapes)
     kernel = device == "cuda" or (device == "auto" and torch.cuda.is_available())
     if kernel and not torch.cuda.is_available():
         help_text = "run `evt doctor`; `--device cpu` evaluates the reference"
         raise LaunchError(Diagnostic("E0801", "PyTorch finds no CUDA GPU", help=help_text))
     place = torch.device("cuda" if kernel else "cpu")
-    _check_memory(dag, sizes, place)
-    operands, inputs = _random(dag, sizes, torch.Generator(place).manual_seed(seed))
-    answers = _answers(program, dag, operands, inputs, kernel)
+    check_memory(program, dag, shapes, place)
+    operands, inputs = random_call(program, dag, shapes, torch.Generator(place).manual_seed(seed))
+    answers = _answers(program, dag, operands, inputs, sizes["k"], kernel)
     buffers = {name: torch.empty_like(answer.rounded) for name, answer in answers.items()}
+    if program.convolution is not None:
+        images = [output.name for output in dag.outputs if is_image(output)]
+        buffers |= {name: channels_last(buffers[name]) for name in images}
     for buffer in buffers.values():
         poison(buffer)
 
@@ -102,9 +108,11 @@ def run_trial(
         program.operation,
         place.type,
         torch.cuda.get_device_name() if kernel else "",
-        {mode: size for mode, size in sizes.items() if size},
+        sizes,
         str(dag.operands[0].dtype),
         str(dag.operands[1].dtype),
+        tuple(shapes[0]),
+        tuple(shapes[1]),
         seed,
         {name: value for name, value in inputs.items() if isinstance(value, float | int)},
         tuple(outputs),
@@ -115,7 +123,7 @@ def run_trial(
 
 
 def _answers(
-    program: Program, dag: TypedDag, operands: list[torch.Tensor], inputs: Mapping[str, Any], kernel: bool
+    program: Program, dag: TypedDag, operands: list[torch.Tensor], inputs: Mapping[str, Any], k: int, kernel: bool
 ) -> dict[str, Answers]:
     """The oracle's answers by output."""
 
@@ -125,14 +133,17 @@ def _answers(
 
     precise = ask(operands, float64=True)
     rounded = ask([_cut_to_tf32(tensor) for tensor in operands] if kernel else operands, float64=False)
+
+    def evaluate(changed: TypedDag) -> dict[str, torch.Tensor]:
+        a, b = operands
+        return reference(changed, a, b, inputs, float64=True, convolution=program.convolution)
+
     shaken = []
     if dag.operands[0].dtype.is_float:
-        a, b = (tensor.double() for tensor in operands)
-        acc = (a if dag.operands[0].modes == ("m", "k") else a.mT) @ (b if dag.operands[1].modes[0] == "k" else b.mT)
-        off = _slack(dag, a.shape[dag.operands[0].modes.index("k") - 2], kernel) * acc.square().mean().sqrt()
-        shaken = [evaluate(dag, acc + sign * off, inputs, dtype=torch.float64) for sign in (-1, 1)]
+        off = _slack(dag, k, kernel) * float(evaluate(product_alone(dag))["D"].square().mean().sqrt())
+        shaken = [evaluate(shifted(dag, sign * off)) for sign in (-1, 1)]
     sums = magnitudes(dag)
-    of_sums = reference(sums, operands[0], operands[1], inputs, float64=True) if sums else {}
+    of_sums = evaluate(sums) if sums else {}
     return {
         name: Answers(precise[name], rounded[name], tuple(each[name] for each in shaken), of_sums.get(name))
         for name in program.outputs
@@ -147,38 +158,8 @@ def _slack(dag: TypedDag, k: int, kernel: bool) -> float:
     if operand.bits == 64:
         return 4 * math.sqrt(k) * _EPSILON_F64
     narrow = kernel and operand.is_float and operand.bits == 8
-    return 4 * math.sqrt(k) * _EPSILON + (_NARROW if narrow else 0.0)
-
-
-def _random(
-    dag: TypedDag, sizes: Mapping[str, int], generator: torch.Generator
-) -> tuple[list[torch.Tensor], dict[str, Any]]:
-    """A and B, and the other inputs by name. What has a default keeps it."""
-    batch = [sizes["l"]] if sizes["l"] else []
-
-    def operand(value: Operand, scale: float = 1.0) -> torch.Tensor:
-        shape = [*batch, *(sizes[mode] for mode in value.modes)]
-        return random_operand(shape, value.modes, value.dtype, generator, scale=scale)
-
-    a, b = dag.operands
-    operands = [operand(a), operand(b, sizes["k"] ** -0.5)]
-    inputs: dict[str, Any] = {}
-    for value in dag.inputs:
-        assert value.dtype is not None
-        if value.default is not None:
-            continue
-        if value.modes:
-            inputs[value.name] = random_tensor(_shape(value, sizes), value.dtype, generator)
-        elif value.dtype.is_float:
-            inputs[value.name] = float(torch.rand((), generator=generator, device=generator.device) + 0.5)
-        else:
-            inputs[value.name] = int(torch.randint(1, _LARGEST, (), generator=generator, device=generator.device))
-    return operands, inputs
-
-
-def _shape(value: Input, sizes: Mapping[str, int]) -> list[int]:
-    own_batch = value.is_tile and value.batchable and sizes["l"]
-    return [*([sizes["l"]] if own_batch else []), *((sizes[base(mode)] or 1) // divisor(mode) for mode in value.modes)]
+    worked = 4 * _OPERAND[operand.name] if dag.feeds else 0.0
+    return 4 * math.sqrt(k) * _EPSILON + (_NARROW if narrow else 0.0) + worked
 
 
 def _cut_to_tf32(tensor: torch.Tensor) -> torch.Tensor:
@@ -188,11 +169,14 @@ def _cut_to_tf32(tensor: torch.Tensor) -> torch.Tensor:
     return (tensor.view(torch.int32) & ~0x1FFF).view(torch.float32)
 
 
-def _check_memory(dag: TypedDag, sizes: Mapping[str, int], device: torch.device) -> None:
-    """Refuse what would not fit: all tensors in their types, and the oracle's in f64."""
-    batch = sizes["l"] or 1
-    tiles = batch * sizes["m"] * sizes["n"]
-    operands = batch * (sizes["m"] + sizes["n"]) * sizes["k"]
+def check_memory(program: Program, dag: TypedDag, shapes: Shapes, device: torch.device) -> None:
+    """Refuse what would not fit: all tensors in their types, and the oracle's in f64.
+
+    Raises click.UsageError.
+    """
+    sizes = call_sizes(program, shapes)
+    tiles = sizes.get("l", 1) * sizes["m"] * sizes["n"]
+    operands = sum(map(math.prod, shapes))
     tensors = sum(value.is_tile for value in dag.inputs) + len(dag.outputs)
     needed = operands * (8 + 4 + dag.operands[0].dtype.bits // 8) + tiles * (8 * (4 + tensors) + 8 * tensors)
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_bytes()

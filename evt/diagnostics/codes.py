@@ -41,7 +41,7 @@ _TABLE = (
     Code("E0308", "a type that cannot stand where it does"),
     # the program as a graph
     Code("E0401", "a name assigned twice"),
-    Code("E0402", "a definition that depends on itself"),
+    Code("E0402", "a definition that depends on itself, or expands too far"),
     Code("E0403", "no primary output"),
     Code("E0404", "a declared input that nothing reads"),
     Code("E0405", "a program that does not use the accumulator"),
@@ -50,6 +50,7 @@ _TABLE = (
     Code("E0408", "a declared output that is never assigned"),
     Code("E0409", "an assigned name that nothing reads"),
     Code("E0410", "a reduction that the kernel reads"),
+    Code("E0411", "a formula of an operand that is not element-wise"),
     # targets
     Code("E0501", "an unknown target or operation"),
     Code("E0502", "the target cannot do this"),
@@ -72,6 +73,12 @@ _TABLE = (
     Code("E0654", "a function's meaning that cannot be called"),
     Code("E0655", "a function's derivative that cannot be used"),
     Code("E0656", "a function registered again with another meaning"),
+    # layouts
+    Code("E0671", "a text that is no layout"),
+    Code("E0672", "a shape, a stride or a swizzle that makes no layout"),
+    Code("E0673", "a coordinate that does not fit the layout"),
+    Code("E0674", "an operation that these layouts do not admit"),
+    Code("E0675", "a question about a layout that takes too long to answer"),
     # building
     Code("E0701", "no CUDA compiler"),
     Code("E0702", "no CUTLASS headers"),

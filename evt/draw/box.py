@@ -20,6 +20,8 @@ from evt.ir import (
     Cast,
     Const,
     Dag,
+    Element,
+    Feed,
     Fold,
     Index,
     Load,
@@ -143,6 +145,11 @@ def _box(dag: Dag, node: int) -> Box:
             return Box("index", f"iota({mode})", of_value)
         case Random():
             return Box("random", "rand", of_value, ports=("seed", "offset"))
+        case Element(name):
+            return Box("acc", printable(name), of_value)
+        case Feed(name):
+            operand = next((each for each in dag.operands if each.name == name), None)
+            return Box("store", printable(name), _type(operand.dtype, operand.modes) if operand else "")
         case Store(name):
             output = dag.output[name]
             return Box("store", printable(name), _type(output.dtype, output.modes))

@@ -19,7 +19,7 @@ __all__ = ["emit"]
 
 def emit(plan: Plan) -> str:
     """Print a plan. The text needs the CUTLASS and CUDA headers only; what it uses of ours is pasted in."""
-    template = _environment().get_template(f"gemm_{plan.family}.cu.jinja")
+    template = _environment().get_template(f"{plan.template}.cu.jinja")
     headers = [_header(name)[1] for name in _needed(plan.headers)]
     return template.render(plan=plan, nest=_nest(plan), headers=headers, version=__version__)
 
@@ -46,8 +46,12 @@ class _Nest:
     @property
     def root(self) -> str:
         """The visitor as the kernel takes it: wrapped where it, not the collective, stores every output."""
-        root = self.visitors[-1].type
-        return f"{self.wrapper}<{root}, ElementAux>" if self.wrapper else root
+        return f"{self.wrapper}<{self.last}, ElementAux>" if self.wrapper else self.last
+
+    @property
+    def last(self) -> str:
+        """The visitor that all others lead to."""
+        return self.visitors[-1].type if self.visitors else self.unique[-1].name
 
 
 def _nest(plan: Plan) -> _Nest:

@@ -15,7 +15,7 @@ from typing import Any
 import networkx as nx
 
 from evt.diagnostics import Source
-from evt.ir.node import Acc, Input, Load, Node, Operand, Output, Store, ValueType
+from evt.ir.node import Acc, Feed, Input, Load, Node, Operand, Output, Store, ValueType
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,12 @@ class Dag:
         found = {op.name: node for node, (op, _) in enumerate(self._table) if isinstance(op, Store)}
         return {output.name: found[output.name] for output in self.outputs}
 
+    @cached_property
+    def feeds(self) -> Mapping[str, int]:
+        """The Feed node of each operand that is worked on, A first."""
+        found = {op.name: node for node, (op, _) in enumerate(self._table) if isinstance(op, Feed)}
+        return dict(sorted(found.items()))
+
     def __str__(self) -> str:
         from evt.ir.text import format_dag
 
@@ -144,9 +150,9 @@ class Builder:
 
 
 def prune(dag: Dag) -> Dag:
-    """The graph without nodes that no output needs, and without inputs that no node loads."""
+    """The graph without nodes that no output and no operand needs, and without inputs that no node loads."""
     live: set[int] = set()
-    stack = list(dag.stores.values())
+    stack = [*dag.stores.values(), *dag.feeds.values()]
     while stack:
         node = stack.pop()
         if node not in live:

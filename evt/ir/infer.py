@@ -19,11 +19,14 @@ from evt.functions import TABLE, Fact
 from evt.ir.dag import Dag, TypedDag
 from evt.ir.dtype import B1, BF16, F32, F64, I32, MIXED_OPERANDS, OPERANDS, SCALARS, STORAGE, TF32, DType, accumulator
 from evt.ir.node import (
+    ELEMENT_MODES,
     MODES,
     Acc,
     Apply,
     Cast,
     Const,
+    Element,
+    Feed,
     Fold,
     Index,
     Input,
@@ -84,6 +87,8 @@ def value_type(dag: Dag, op: Node, operands: Sequence[ValueType]) -> ValueType:
     match op:
         case Acc():
             return ValueType(accumulator(dag.operands[0].dtype), modes)
+        case Element(name):
+            return ValueType(next(operand.dtype for operand in dag.operands if operand.name == name), modes)
         case Const():
             return ValueType(I32 if op.is_integer else F32, modes, True)
         case Load(name):
@@ -98,7 +103,7 @@ def value_type(dag: Dag, op: Node, operands: Sequence[ValueType]) -> ValueType:
             return ValueType(dtype, modes)
         case Reduce() | Fold():
             return ValueType(reduced_type(operands[0]), modes)
-        case Pick() | Store():
+        case Pick() | Store() | Feed():
             return replace(operands[0], modes=modes)
         case Index():
             return ValueType(I32, modes)
@@ -115,6 +120,8 @@ def value_modes(inputs: Mapping[str, Input], op: Node, operands: Sequence[tuple[
     match op:
         case Acc():
             return ("m", "n")
+        case Element(name):
+            return ELEMENT_MODES[name]
         case Load(name):
             return canonical(inputs[name].modes)
         case Reduce(_, modes):
@@ -156,10 +163,10 @@ def reduced_type(value: ValueType) -> DType:
 
 
 def canonical(modes: Iterable[str]) -> tuple[str, ...]:
-    """Modes without repeats, in the order of MODES: a whole one rather than divided, a half with its distance."""
+    """Modes without repeats, in the order of MODES and k: a whole one rather than divided, a half with its distance."""
     present = list(dict.fromkeys(modes))
     found: list[str] = []
-    for mode in MODES:
+    for mode in (*MODES, "k"):
         same = [each for each in present if base(each) == mode]
         if same:
             found.append(mode if mode in same else max(same, key=lambda each: "@" in each))
@@ -246,7 +253,8 @@ def _check_value(dag: Dag, node: int, types: Sequence[ValueType]) -> Iterable[Di
 
     def diagnostic(code: str, message: str, label: str, hint: str) -> Diagnostic:
         """Nodes have no places: the mistake is shown at an output that depends on it."""
-        place = _output_of(dag, node).span
+        output = _output_of(dag, node)
+        place = output.span if output else None
         return Diagnostic(code, message, place, label, hint, source=dag.source if place else None)
 
     if not isinstance(op, Store) and any(isinstance(dag[operand], Reduce) for operand in arguments):
@@ -282,11 +290,11 @@ def _is_counter(dag: Dag, node: int, value: ValueType) -> bool:
     return value.dtype == I32 and value.modes == () and isinstance(dag[node], Load | Const)
 
 
-def _output_of(dag: Dag, node: int) -> Output:
-    """The first output that depends on a node; one always does."""
-    while not isinstance(op := dag[node], Store):
+def _output_of(dag: Dag, node: int) -> Output | None:
+    """The first output that depends on a node; None for a part of an operand's formula."""
+    while not isinstance(op := dag[node], Store | Feed):
         node = dag.users[node][0]
-    return dag.output[op.name]
+    return dag.output[op.name] if isinstance(op, Store) else None
 
 
 def _reduced_modes(dag: Dag, store: int) -> tuple[str, ...]:

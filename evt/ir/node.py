@@ -3,6 +3,7 @@
 ::
 
     Node = Acc                  the accumulator, [m, n] of each batch
+         | Element(name)        an element of the operand A or B, before it is multiplied
          | Load(name)           an input, as stored; its facts are in Dag.inputs
          | Const(bits)          a constant, rounded to the type of the operation that reads it
          | Apply(function)      a function of evt.functions.TABLE, operands in slots 0, 1, ...
@@ -13,10 +14,12 @@
          | Index(mode)          the element's coordinate, i32
          | Random()             Philox numbers in [0, 1) for a seed and an offset (two scalars)
          | Store(name)          an output; its facts are in Dag.outputs
+         | Feed(name)           what is multiplied in the place of the operand A or B, rounded to the operand's type
 
 Modes are ``l`` (batch), ``m`` (rows) and ``n`` (columns). A value of half as many columns has the mode ``n/2@1``,
 ``n/2@32`` where the pairs lie 32 columns apart; a tensor of so many columns ``n/2``, which fits either. A value for
-each block of 32 columns has ``n/32``.
+each block of 32 columns has ``n/32``. The operands' formulas, from Element to Feed, have the mode ``k`` that the
+product sums over: those of A vary over m and k, those of B over k and n, and none of their values meets the epilogue's.
 """
 
 from __future__ import annotations
@@ -31,11 +34,18 @@ from evt.ir.dtype import DType
 
 #: Index modes in canonical order: batch, rows, columns.
 MODES = ("l", "m", "n")
+#: The modes of the operands' elements, in canonical order.
+ELEMENT_MODES = {"A": ("m", "k"), "B": ("n", "k")}
 
 
 @dataclass(frozen=True, slots=True)
 class Acc:
     pass
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +124,12 @@ class Store:
     name: str
 
 
-Node: TypeAlias = Acc | Load | Const | Apply | Cast | Reduce | Fold | Pick | Index | Random | Store
+@dataclass(frozen=True, slots=True)
+class Feed:
+    name: str
+
+
+Node: TypeAlias = Acc | Element | Load | Const | Apply | Cast | Reduce | Fold | Pick | Index | Random | Store | Feed
 
 
 def base(mode: str) -> str:
@@ -159,7 +174,7 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """An epilogue input.
+    """An input, of the epilogue or of an operand's formula.
 
     ``modes`` are in the order of the tensor's shape. ``dtype`` None means undeclared: it follows D's.
     ``batchable``: no subscript was written, so that a batched call may give it with a leading batch mode.
@@ -177,7 +192,7 @@ class Input:
 
     @property
     def is_scalar(self) -> bool:
-        return not set(map(base, self.modes)) & {"m", "n"}
+        return not set(map(base, self.modes)) & {"m", "n", "k"}
 
     @property
     def is_tile(self) -> bool:

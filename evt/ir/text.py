@@ -28,6 +28,8 @@ from evt.ir.node import (
     Apply,
     Cast,
     Const,
+    Element,
+    Feed,
     Fold,
     Index,
     Input,
@@ -64,6 +66,8 @@ def format_node(op: Node) -> str:
     match op:
         case Acc():
             return "acc"
+        case Element(name):
+            return f"element {name}"
         case Load(name):
             return f"load {name}"
         case Const():
@@ -84,6 +88,8 @@ def format_node(op: Node) -> str:
             return "random"
         case Store(name):
             return f"store {name}"
+        case Feed(name):
+            return f"feed {name}"
 
 
 _HEADER = re.compile(r"(\w+)\((.*)\)")
@@ -130,6 +136,8 @@ def _node(word: str, attribute: str | None) -> Node:
     match word, attribute:
         case "acc", None:
             return Acc()
+        case "element", str(name):
+            return Element(name)
         case "load", str(name):
             return Load(name)
         case "const", str(value):
@@ -138,6 +146,8 @@ def _node(word: str, attribute: str | None) -> Node:
             return Cast(_known(name))
         case "store", str(name):
             return Store(name)
+        case "feed", str(name):
+            return Feed(name)
         case "index", str(mode):
             return Index(mode)
         case "random", None:

@@ -7,7 +7,24 @@ from evt.errors import InternalError
 from evt.functions import TABLE
 from evt.ir.dag import Dag, TypedDag
 from evt.ir.infer import value_type
-from evt.ir.node import REDUCTIONS, Acc, Apply, Cast, Const, Fold, Index, Load, Pick, Random, Reduce, Store
+from evt.ir.node import (
+    ELEMENT_MODES,
+    REDUCTIONS,
+    Acc,
+    Apply,
+    Cast,
+    Const,
+    Element,
+    Feed,
+    Fold,
+    Index,
+    Load,
+    Pick,
+    Random,
+    Reduce,
+    Store,
+)
+from evt.ir.operand import sides_of
 
 
 def verify(dag: Dag) -> None:
@@ -27,6 +44,9 @@ def verify(dag: Dag) -> None:
                 arity = 0
             case Random():
                 arity = 2
+            case Element(name):
+                arity = 0
+                _require(dag, name in ELEMENT_MODES, node, f"`{name}` is not an operand")
             case Load(name):
                 arity = 0
                 _require(dag, name in dag.input, node, f"`{name}` is not an input")
@@ -36,17 +56,20 @@ def verify(dag: Dag) -> None:
             case Reduce(kind) | Fold(kind):
                 _require(dag, kind in REDUCTIONS, node, f"`{kind}` is not a reduction")
                 arity = 1
-            case Cast() | Store() | Pick():
+            case Cast() | Store() | Feed() | Pick():
                 arity = 1
         _require(dag, len(operands) == arity, node, f"it has {len(operands)} operands and needs {arity}")
         slots = sorted(slot for _, _, slot in dag.graph.in_edges(node, keys=True))
         _require(dag, slots == list(range(arity)), node, f"its operand slots are {slots}")
         _require(
             dag,
-            not any(isinstance(dag[operand], Store) for operand in operands),
+            not any(isinstance(dag[operand], Store | Feed) for operand in operands),
             node,
             "it reads a store",
         )
+        if isinstance(op, Feed):
+            _require(dag, not dag.users[node], node, "a feed has users")
+            _require(dag, dag.feeds[op.name] == node, node, f"`{op.name}` is fed twice")
         if not isinstance(op, Store):
             _require(
                 dag, not any(isinstance(dag[operand], Reduce) for operand in operands), node, "it reads a reduction"
@@ -57,6 +80,8 @@ def verify(dag: Dag) -> None:
     stores = [dag[node].name for node in range(len(dag)) if isinstance(dag[node], Store)]  # type: ignore[union-attr]
     _require(dag, sorted(stores) == sorted(dag.output), 0, "outputs and stores differ")
     _require(dag, bool(dag.outputs), 0, "no output")
+    for node, sides in enumerate(sides_of(dag)):
+        _require(dag, len(sides) <= 1, node, f"it is made of {', '.join(sorted(sides))} at once")
     names = [*(value.name for value in dag.inputs), *(value.name for value in dag.outputs)]
     _require(dag, len(set(names)) == len(names), 0, "two inputs or outputs have one name")
     if isinstance(dag, TypedDag):

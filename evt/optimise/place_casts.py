@@ -1,10 +1,10 @@
-"""Rounding points of stores: those that outputs of integers and bits imply made explicit, those of floats left out."""
+"""Rounding points of stores and operands: those of integers and bits made explicit, those of floats left out."""
 
 from __future__ import annotations
 
 from evt.ir.dag import TypedDag
-from evt.ir.dtype import F32
-from evt.ir.node import Cast, Const, Node, Reduce, Store
+from evt.ir.dtype import F32, DType
+from evt.ir.node import Cast, Const, Element, Feed, Node, Reduce, Store
 from evt.optimise.rewrite import TypedBuilder, rewrite
 
 
@@ -12,17 +12,19 @@ def place_casts(dag: TypedDag) -> TypedDag:
     """``store(x) -> store(i8(x))`` where the output is i8, u8, i32 or b1 and the value is not: it rounds and saturates.
 
     ``store(f16(x)) -> store(x)`` where the output is f16 and nothing else reads the cast: floats are rounded to
-    nearest by the store as well.
+    nearest by the store as well. What is fed to the product is treated alike, with the operand's type, and an operand
+    that is fed as it is has no feed: ``feed A(A) ->`` nothing.
     """
     stored = {_only_stored(dag, node) for node in range(len(dag))}
 
     def rule(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
-        if not isinstance(op, Store):
+        if not isinstance(op, Store | Feed):
             return None
-        dtype, value = dag.output[op.name].dtype, builder[operands[0]]
-        assert dtype is not None
+        dtype, value = _dtype(dag, op), builder[operands[0]]
+        if isinstance(op, Feed) and value == Element(op.name):
+            return operands[0]
         if dtype.is_float:
-            return builder.add(op, builder.arguments(operands[0])[0]) if op.name in stored else None
+            return builder.add(op, builder.arguments(operands[0])[0]) if op in stored else None
         if isinstance(value, Const | Reduce) or builder.types[operands[0]].dtype == dtype:
             return None
         return builder.add(op, builder.add(Cast(dtype), operands[0]))
@@ -30,12 +32,21 @@ def place_casts(dag: TypedDag) -> TypedDag:
     return rewrite(dag, rule)
 
 
-def _only_stored(dag: TypedDag, node: int) -> str | None:
-    """The output of a store whose value is a rounding of f32 to the output's type that only this store reads."""
+def _dtype(dag: TypedDag, op: Store | Feed) -> DType:
+    """The type that a sink rounds to."""
+    if isinstance(op, Feed):
+        return next(operand.dtype for operand in dag.operands if operand.name == op.name)
+    dtype = dag.output[op.name].dtype
+    assert dtype is not None
+    return dtype
+
+
+def _only_stored(dag: TypedDag, node: int) -> Store | Feed | None:
+    """A store or feed whose value is a rounding of f32 to its own type that nothing else reads."""
     op = dag[node]
-    if not isinstance(op, Store):
+    if not isinstance(op, Store | Feed):
         return None
-    dtype, value = dag.output[op.name].dtype, dag.arguments(node)[0]
-    if dtype == F32 or dag[value] != Cast(dtype) or len(dag.users[value]) > 1:  # type: ignore[arg-type]
+    dtype, value = _dtype(dag, op), dag.arguments(node)[0]
+    if dtype == F32 or dag[value] != Cast(dtype) or len(dag.users[value]) > 1:
         return None
-    return op.name if dag.types[dag.arguments(value)[0]].dtype.compute == F32 else None
+    return op if dag.types[dag.arguments(value)[0]].dtype.compute == F32 else None

@@ -15,7 +15,7 @@ from evt.functions import TABLE, Fact
 from evt.ir.dag import Builder, TypedDag, prune, reads_accumulator
 from evt.ir.dtype import B1, F32, F64, DType, accumulator
 from evt.ir.infer import domain, infer, reduced_type, value_type
-from evt.ir.node import Apply, Cast, Const, Fold, Node, Pick, Reduce, Store, ValueType
+from evt.ir.node import Apply, Cast, Const, Feed, Fold, Node, Pick, Reduce, Store, ValueType
 
 
 class TypedBuilder(Builder):
@@ -108,7 +108,7 @@ def _cast(builder: TypedBuilder, node: int, wanted: DType) -> int:
 
 
 def _converted(builder: TypedBuilder, node: int, wanted: ValueType) -> int:
-    return node if isinstance(builder[node], Store) else _cast(builder, node, wanted.dtype.compute)
+    return node if isinstance(builder[node], Store | Feed) else _cast(builder, node, wanted.dtype.compute)
 
 
 def _rewrite_node(
@@ -120,7 +120,7 @@ def _rewrite_node(
             continue
         # A rule's result is smaller than its input in the rules' common measure, so this ends.
         replaced, arguments = builder[new], builder.arguments(new)
-        if (replaced, arguments) == (op, operands) or isinstance(replaced, Store):
+        if (replaced, arguments) == (op, operands) or isinstance(replaced, Store | Feed):
             return new
         return _rewrite_node(builder, rules, replaced, arguments, pinned)
     return builder.add(op, *operands)

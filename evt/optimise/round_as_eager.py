@@ -39,8 +39,8 @@ def _operation(
 ) -> int:
     """An operation as PyTorch does it, with the roundings in between.
 
-    A number is compared in the tensor's type; ``number / x`` is ``number * (1 / x)``; ``x ** 3`` is ``x * x * x``, whose
-    products PyTorch's CUDA kernels round one by one.
+    A number is compared in the tensor's type; ``number / x`` is ``number * (1 / x)``; ``x ** 3`` is ``x * x * x``,
+    whose products PyTorch's CUDA kernels round one by one.
     """
 
     def apply(function: str, *operands: int) -> int:

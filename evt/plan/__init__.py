@@ -5,8 +5,8 @@ from evt.plan.config import Config
 from evt.plan.options import Options
 from evt.plan.plan import ABI, Field, Plan
 from evt.plan.planner import plan
-from evt.plan.rules import ROUTES, Problem, Route, Rule
-from evt.plan.signature import Layout, Signature, alignment_of
+from evt.plan.rules import ROUTES, Problem, Route, Rule, candidates
+from evt.plan.signature import ConvolutionClass, Layout, Signature, alignment_of, convolution_class
 from evt.plan.target import TARGETS, Target, find_target
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "ROUTES",
     "TARGETS",
     "Config",
+    "ConvolutionClass",
     "Field",
     "Layout",
     "Options",
@@ -24,8 +25,10 @@ __all__ = [
     "Signature",
     "Target",
     "alignment_of",
+    "candidates",
     "choose_route",
     "configs",
+    "convolution_class",
     "default_configs",
     "find_config",
     "find_target",

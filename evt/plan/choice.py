@@ -2,46 +2,76 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from evt.diagnostics import Diagnostic
 from evt.errors import TargetError
 from evt.ir import Fold, Input, Output, Pick, TypedDag
 from evt.ir.node import base
-from evt.plan.config import DEFAULTS, Config, config_2x, configs_3x, configs_sm100, configs_sm120
+from evt.plan.config import (
+    CONVOLUTION_DEFAULTS,
+    DEFAULTS,
+    Config,
+    config_2x,
+    config_mainloop,
+    configs_3x,
+    configs_conv_2x,
+    configs_conv_3x,
+    configs_sm100,
+    configs_sm120,
+)
 from evt.plan.cost import is_light
-from evt.plan.rules import ROUTES, Problem, Route
-from evt.plan.signature import Signature, natural_layout, natural_operand_layout
+from evt.plan.rules import Problem, Route, candidates, has_few_channels
+from evt.plan.signature import ConvolutionClass, Signature, aligned_to, natural_layout, natural_operand_layout
 
 
-def natural_signature(dag: TypedDag) -> Signature:
-    """The signature of packed, aligned tensors in the order of their subscripts, as ``evt emit`` assumes."""
-    a, b = (natural_operand_layout(operand.dtype, operand.modes) for operand in dag.operands)
+def natural_signature(
+    dag: TypedDag, convolution: ConvolutionClass | None = None, extents: Mapping[str, int] | None = None
+) -> Signature:
+    """The signature of packed tensors in the order of their subscripts, as ``evt emit`` assumes.
+
+    They are aligned to 16 bytes, as far as ``extents`` let them be: those of the modes, and of A's and B's contiguous
+    dimensions by their names where these are others.
+    """
+    extents = extents or {}
+    natural = natural_operand_layout if convolution is None else natural_layout
+    layouts = [(operand, natural(operand.dtype, operand.modes)) for operand in dag.operands]
+    a, b = (
+        aligned_to(layout, extents.get(operand.name, extents.get(layout.contiguous or "", 0)))
+        for operand, layout in layouts
+    )
     tensors = []
     values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
     for value in values:
         if set(map(base, value.modes)) & {"m", "n"}:
             assert value.dtype is not None
             shared = isinstance(value, Input) and "l" not in value.modes and not value.batchable
-            tensors.append((value.name, natural_layout(value.dtype, value.modes, "shared" if shared else "strided")))
-    return Signature(a, b, tuple(tensors))
+            layout = natural_layout(value.dtype, value.modes, "shared" if shared else "strided")
+            tensors.append(
+                (value.name, aligned_to(layout, extents.get(layout.contiguous or "", 0) if value.is_tile else 0))
+            )
+    return Signature(a, b, tuple(tensors), convolution)
 
 
 def choose_route(problem: Problem, forced: str | None = None) -> Route:
-    """The first route whose rules all hold. Raises TargetError (E0502, E0503) with the rules that failed."""
-    if forced is not None:
-        route = next((route for route in ROUTES if route.name == forced), None)
-        if route is None:
-            names = ", ".join(route.name for route in ROUTES)
-            raise TargetError(Diagnostic("E0501", f"there is no route `{forced}`", help=f"routes: {names}"))
-        if failures := route.failures(problem):
-            raise TargetError(
-                Diagnostic("E0502", f"the route {route.name} cannot compile this program", notes=failures)
-            )
-        return route
-    for route in ROUTES:
+    """The first route whose rules all hold; ``forced`` is the name of a route, or a kind of routes.
+
+    Raises TargetError (E0501-E0503) with the rules that failed.
+    """
+    known = candidates(problem)
+    routes = [route for route in known if forced in (None, route.name, route.kind)]
+    if not routes:
+        names = ", ".join(dict.fromkeys([route.name for route in known] + [route.kind for route in known]))
+        raise TargetError(Diagnostic("E0501", f"there is no route `{forced}`", help=f"routes: {names}"))
+    for route in routes:
         if not route.failures(problem):
             return route
-    notes = tuple(f"{route.name}: {reason}" for route in ROUTES for reason in route.failures(problem))
-    raise TargetError(Diagnostic("E0503", f"no route compiles this program for {problem.target.name}", notes=notes))
+    if len(routes) == 1:
+        message, notes = f"the route {routes[0].name} cannot compile this program", routes[0].failures(problem)
+        raise TargetError(Diagnostic("E0502", message, notes=notes))
+    what = "no route" if forced is None else f"no {forced} route"
+    notes = tuple(f"{route.name}: {reason}" for route in routes for reason in route.failures(problem))
+    raise TargetError(Diagnostic("E0503", f"{what} compiles this program for {problem.target.name}", notes=notes))
 
 
 def configs(problem: Problem, route: Route) -> tuple[Config, ...]:
@@ -49,13 +79,18 @@ def configs(problem: Problem, route: Route) -> tuple[Config, ...]:
     dtype = problem.dag.operands[0].dtype
     match problem.target.family(route.family):
         case "3x":
-            known = configs_3x(dtype)
+            known = configs_conv_3x(dtype) if route.of_convolutions else configs_3x(dtype)
         case "sm100":
             known = configs_sm100(dtype, _columns(problem.dag))
         case "sm120":
             known = configs_sm120(dtype)
         case _:
             alignment = min(problem.signature.a.alignment, problem.signature.b.alignment)
+            if route.kind == "mainloop":
+                return (config_mainloop(dtype, alignment, of_a="A" in problem.dag.feeds),)
+            shape = problem.signature.convolution
+            if route.of_convolutions and shape is not None:
+                return configs_conv_2x(dtype, alignment, shape.group_filters, has_few_channels(problem))
             return (config_2x(dtype, alignment),)
     return tuple(config for config in known if config.epilogue_tile[1] % _columns(problem.dag) == 0)
 
@@ -69,7 +104,8 @@ def _columns(dag: TypedDag) -> int:
 
 def default_configs(problem: Problem, route: Route) -> tuple[Config, ...]:
     """Those of :func:`configs` that are built for every kernel, to choose from by the problem's size."""
-    count = DEFAULTS.get(problem.target.family(route.family) or "", 1)
+    counts = CONVOLUTION_DEFAULTS if route.of_convolutions else DEFAULTS
+    count = counts.get(problem.target.family(route.family) or "", 1)
     return configs(problem, route)[: count if is_light(problem.dag) else 1]
 
 

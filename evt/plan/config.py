@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from evt.ir.dtype import DType
 
-Schedule = Literal["pingpong", "cooperative", "one_sm", "two_sm", "multistage"]
+Schedule = Literal["pingpong", "cooperative", "implicit", "implicit_own", "one_sm", "two_sm", "multistage"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,8 @@ class Config:
     ``tile`` is the thread block's (M, N, K) in elements.
     3.x: ``cluster`` in thread blocks; ``epilogue_tile`` (M, N), of which ``stages_c`` loads and ``stages_d``
     stores are in flight, D over C where ``reuse_c``. The main loop takes the stages that fit.
-    2.x: ``warp`` and ``instruction`` tiles, ``stages`` of the main loop.
+    2.x: ``warp`` and ``instruction`` tiles, ``stages`` of the main loop; ``swizzle``, how many tiles of columns are
+    visited before the next tile of rows.
     """
 
     tile: tuple[int, int, int]
@@ -30,6 +31,12 @@ class Config:
     warp: tuple[int, int, int] = (0, 0, 0)
     instruction: tuple[int, int, int] = (0, 0, 0)
     stages: int = 0
+    swizzle: int = 8
+
+    @property
+    def threadblock_swizzle(self) -> str:
+        """The order of tiles, in CUTLASS 2.x's words."""
+        return f"cutlass::gemm::threadblock::GemmIdentityThreadblockSwizzle<{self.swizzle}>"
 
     @property
     def name(self) -> str:
@@ -38,6 +45,11 @@ class Config:
         if self.cluster != (1, 1, 1):
             parts.append("x".join(map(str, self.cluster[:2])))
         return "_".join(parts)
+
+    @property
+    def tile_shape(self) -> str:
+        """The tile as 3.x collectives take it."""
+        return f"cute::Shape<{', '.join(f'cute::Int<{extent}>' for extent in self.tile)}>"
 
     @property
     def kernel_schedule(self) -> str:
@@ -49,6 +61,45 @@ class Config:
         """The 3.x epilogue's schedule tag."""
         suffix = "Cooperative" if self.schedule == "cooperative" else ""
         return f"cutlass::epilogue::TmaWarpSpecialized{suffix}"
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigConvolution(Config):
+    """A configuration of sm90's convolution: ``consumers`` warp groups share a tile, ``min_blocks`` tiles an SM.
+
+    ``cost`` is the time for an element of a tile with all of a wave at work, relative to the general configuration's.
+    """
+
+    consumers: int = 1
+    min_blocks: int = 1
+    cost: float = 1.0
+
+    @property
+    def tile_shape(self) -> str:
+        """The tile, in which the modes of the sums are nested."""
+        m, n, k = self.tile
+        return f"cute::Shape<cute::Int<{m}>, cute::Int<{n}>, cute::Shape<cute::Int<{k}>>>"
+
+    @property
+    def kernel_schedule(self) -> str:
+        """The main loop's schedule tag."""
+        return "cutlass::conv::KernelImplicitTmaWarpSpecializedSm90"
+
+    @property
+    def epilogue_schedule(self) -> str:
+        """The epilogue's schedule tag."""
+        return f"cutlass::epilogue::TmaWarpSpecialized{'Cooperative' if self.consumers == 2 else ''}"
+
+    @property
+    def registers(self) -> int:
+        """What a consumer's thread may have: see Sm90Kernel in convolution_3x.hpp."""
+        shared = 65536 // (128 * (1 + self.consumers) * self.min_blocks) // 8 * 8
+        return min(240, (shared * (1 + self.consumers) - 40) // self.consumers // 8 * 8)
+
+    @property
+    def epilogue_memory(self) -> str:
+        """Whether the epilogue has shared memory beside the main loop's, so that it loads while that runs."""
+        return f"evt::convolution::EpilogueMemory::{'own' if self.consumers == 2 else 'shared'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +163,21 @@ def configs_3x(operand: DType) -> tuple[Config, ...]:
     )
 
 
+def configs_conv_3x(operand: DType) -> tuple[Config, ...]:
+    """The sm90 configurations of convolutions for an operand type.
+
+    Measured on an H200 (f16, batch 256, ResNet-50's 3x3 convolutions with bias, relu and residual): two blocks of one
+    consumer on each SM are best, three with narrow tiles where there are 64 filters, and one of two consumers where
+    the tiles are few.
+    """
+    k = 1024 // operand.bits
+    return (
+        ConfigConvolution((128, 128, k), "implicit", (1, 1, 1), (64, 64), 4, 1, True, min_blocks=2),
+        ConfigConvolution((128, 64, k), "implicit", (1, 1, 1), (64, 64), 2, 1, True, min_blocks=3, cost=1.35),
+        ConfigConvolution((128, 128, k), "implicit_own", (1, 1, 1), (128, 64), 2, 1, True, consumers=2, cost=1.12),
+    )
+
+
 def configs_sm100(operand: DType, columns: int) -> tuple[Config, ...]:
     """The configurations of sm100 and sm103; the epilogue visits at least ``columns`` columns at a time.
 
@@ -135,23 +201,29 @@ def configs_sm120(operand: DType) -> tuple[Config, ...]:
 
 #: How many configurations of a family are built for a light epilogue, to choose from by the problem's size.
 DEFAULTS = {"3x": 2}
+#: The same of convolutions.
+CONVOLUTION_DEFAULTS = {"3x": 3, "2x": 2}
 
 
 def best_config(configs: tuple[Config, ...], m: int, n: int, l: int, multiprocessors: int) -> int:  # noqa: E741
     """Which of several compiled configurations serves an (m, n, l) problem, as an index.
 
-    The cost of a persistent kernel is its waves of tiles times the rows of a tile. A later configuration has to
-    win by 3 %: its epilogue is less overlapped.
+    The cost of a kernel is its waves of tiles times the elements of a tile, and of the tiles that share a
+    multiprocessor. A later configuration has to win by 3 % where nothing is known of it: its epilogue is less
+    overlapped.
     """
 
-    def waves_of_rows(config: Config) -> int:
+    def cost(index: int) -> float:
+        config = configs[index]
         tile_rows, tile_columns, _ = config.tile
+        blocks = config.min_blocks if isinstance(config, ConfigConvolution) else 1
         width = config.cluster[1] * tile_columns
         tiles = ceil_div(m, tile_rows) * ceil_div(n, width) * config.cluster[1] * l
-        return ceil_div(tiles, multiprocessors) * tile_rows * tile_columns
+        work = ceil_div(tiles, multiprocessors * blocks) * blocks * tile_rows * tile_columns
+        known = config.cost if isinstance(config, ConfigConvolution) else 1.0
+        return work * known * (1.03 if index and known == 1.0 else 1.0)
 
-    costs = [waves_of_rows(config) * (1.03 if index else 1.0) for index, config in enumerate(configs)]
-    return costs.index(min(costs))
+    return min(range(len(configs)), key=cost)
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -175,3 +247,39 @@ def config_2x(operand: DType, alignment: int) -> Config:
         warp = (64, 32, k) if operand.is_float else (64, 64, k)
         return Config((128, 128, k), "multistage", warp=warp, instruction=instruction, stages=3)
     return Config((128, 128, k), "multistage", warp=(64, 64, k), instruction=instruction, stages=4)
+
+
+def config_mainloop(operand: DType, alignment: int, of_a: bool) -> Config:
+    """The configuration of a 2.x kernel with work on an operand, A or B.
+
+    The warps are twice as many, and each has a tile that is half as long along the operand's rows or columns: what the
+    formula reads and makes needs registers, and more warps hide its instructions behind each other's multiplications.
+    """
+    config = config_2x(operand, alignment)
+    m, n, k = config.warp
+    if config.stages == 2 or (m, n) != (64, 64):
+        return config
+    return replace(config, warp=(32, 64, k) if of_a else (64, 32, k))
+
+
+def configs_conv_2x(operand: DType, alignment: int, group_filters: int, few_channels: bool) -> tuple[Config, ...]:
+    """The 2.x configurations of a convolution.
+
+    Measured on an H200 as those of sm90: longer steps along k than a GEMM's are best, and a tall tile where there are
+    64 filters. Of several groups a tile's columns lie in one, or it has several whole ones. The iterators for few
+    channels need more registers: their tile is smaller where accesses are narrow, so that nothing spills.
+    """
+    known = config_2x(operand, alignment)
+    wide = alignment * operand.bits >= 32
+    if few_channels and wide:
+        narrow = alignment < 4
+        tile, warp = ((64, 64, 32), (32, 32, 32)) if narrow else ((128, 128, 32), (64, 64, 32))
+        return (replace(known, tile=tile, warp=warp, stages=3),)
+    if group_filters % 128 and known.tile[1] == 128:
+        return (replace(known, tile=(128, 64, known.tile[2]), warp=(64, 32, known.tile[2])),)
+    if operand.bits != 16 or not wide or group_filters:
+        return (known,)
+    return (
+        replace(known, tile=(128, 128, 64), warp=(64, 64, 64), stages=3),
+        replace(known, tile=(256, 64, 32), warp=(64, 64, 32), stages=4),
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from evt.functions import TABLE
 from evt.ir import Apply, Input, Operand, Output, TypedDag
@@ -18,6 +19,8 @@ from evt.plan.visitors import Graph, is_collective, is_reduced
 @dataclass
 class Planner(NodePlanner):
     """What both families share besides the nodes: operands, and the plan as a whole."""
+
+    template: ClassVar[str]  #: of codegen/templates
 
     def operands(self) -> tuple[OperandPlan, OperandPlan]:
         """A and B as the kernel sees them: exchanged in a transposed problem."""
@@ -66,7 +69,8 @@ class Planner(NodePlanner):
     ) -> Plan:
         dag = self.dag
         headers = ["entry.hpp", *self.headers(nodes)]
-        rows = (TABLE[op.function] for op in map(dag.__getitem__, range(len(dag))) if isinstance(op, Apply))
+        program = self.problem.dag  # of which ``dag`` may be the epilogue alone
+        rows = (TABLE[op.function] for op in map(program.__getitem__, range(len(program))) if isinstance(op, Apply))
         functions = tuple(dict.fromkeys(row.source for row in rows if row.source))
         statements = [s.expression for functor in self.functors for s in functor.statements]
         headers += ["functions.hpp"] * (bool(functions) or any("evt::fn::" in statement for statement in statements))
@@ -76,6 +80,7 @@ class Planner(NodePlanner):
         fields = tuple(sorted(self.fields, key=lambda each: order.index(each.kind)))
         return Plan(
             family=self.family,
+            template=self.template,
             arch_tag=self.arch_tag(),
             math_operator=self.math_operator(),
             target=self.problem.target,

@@ -15,11 +15,11 @@ from evt.plan.visitors import Graph, Visitor, build_visitors, has_fixed_columns,
 
 class Planner2x(Planner):
     family: ClassVar[Literal["2x", "3x"]] = "2x"
+    template = "gemm_2x"
 
     def plan(self) -> Plan:
-        # Visitors store along rows only, so a column-major D is computed as the transposed problem D' = B' A'.
         tiled = is_collective(self.dag.output["D"]) and not is_reduced(self.dag, "D")
-        self.transposed = tiled and self.signature["D"].contiguous == "m" and not has_fixed_columns(self.dag)
+        self.transposed = tiled and self.is_transposed()
         operands = self.operands()
         graph = build_visitors(self.dag, source=None, implicit_store=None, rows=self.rows, fused=self.fused)
         nodes = self.nodes(graph)
@@ -36,6 +36,10 @@ class Planner2x(Planner):
         reductions = sum(visitor.kind == "reduce" for visitor in graph.visitors)
         shared = max(mainloop, reductions * 4 * n * 8)  # which share it; sums of columns meet there
         return self.finish(operands, nothing, destination, graph, nodes, epilogue_element, shared, self.access())
+
+    def is_transposed(self) -> bool:
+        """Whether D' = B' A' is computed: visitors store along rows only, and D is column-major."""
+        return self.signature["D"].contiguous == "m" and not has_fixed_columns(self.dag)
 
     def access(self) -> int:
         """Elements per access of the epilogue: what every row-contiguous tensor's alignment allows."""

@@ -24,6 +24,7 @@ _OF_TILES = frozenset({"RowReduction", "ColReduction", "ScalarReduction"})
 
 class Planner3x(Planner):
     family: ClassVar[Family] = "3x"
+    template = "gemm_3x"
 
     def plan(self) -> Plan:
         self.transposed = self.is_transposed()
@@ -47,14 +48,8 @@ class Planner3x(Planner):
         return self.finish((a, b), source, destination, graph, nodes, epilogue_element, used, 0)
 
     def is_transposed(self) -> bool:
-        """Whether D' = B' A' is computed.
-
-        WGMMA takes 32-bit operands K-major only. CUTLASS transposes one of them on the way, and for a K-major A
-        with an N-major B it does so by swapping A and B under an epilogue that is not told: the transposed problem
-        needs no swap.
-        """
-        layouts = self.signature.a.contiguous, self.signature.b.contiguous
-        return self.problem.operand_bytes == 4 and layouts == ("k", "n")
+        """Whether D' = B' A' is computed."""
+        return self.problem.swaps_operands
 
     def choose_source(self) -> str | None:
         """The tile input that the collective loads as C: the cheapest path, as it shares shared memory with D.
@@ -68,7 +63,7 @@ class Planner3x(Planner):
             value
             for value in self.dag.inputs
             if is_collective(value)
-            and self.signature[value.name].batch == "strided"
+            and self.may_be_source(value)
             and self.is_tma(value.name, self.signature[value.name])
         ]
         assert destination.dtype is not None
@@ -80,6 +75,10 @@ class Planner3x(Planner):
             return value.dtype.bits != bits, not same_order, self.dag.inputs.index(value)
 
         return min(candidates, key=cost).name if candidates else None
+
+    def may_be_source(self, value: Input) -> bool:
+        """Whether it has its own data in every batch, as C has."""
+        return self.signature[value.name].batch == "strided"
 
     def is_tma(self, name: str, layout: Layout) -> bool:
         return layout.contiguous is not None and layout.alignment * self.problem.tensor_bytes(name) >= 16

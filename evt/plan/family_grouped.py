@@ -32,7 +32,7 @@ class GroupValue:
     element: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GroupedPlan(Plan):
     """A grouped kernel, ready to print.
 
@@ -114,6 +114,7 @@ def _nodes(problem: Problem) -> str | None:
 #: The 3.x route's rules hold for every group, and some more.
 ROUTE = Route(
     "evt-3x-grouped",
+    "evt",
     "3x_grouped",
     "visitor tree in a grouped TMA warp-specialised persistent kernel (CUTLASS 3.x)",
     (
@@ -160,6 +161,8 @@ def plan_grouped(
 
 class PlannerGrouped(Planner3x):
     """What of the 3.x family is another in every group: tensors and values, by rows of the table."""
+
+    template = "gemm_3x_grouped"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -17,6 +17,7 @@ class PlannerSm100(Planner3x):
     """What of the 3.x family is another on sm100: our nodes that know where their elements are, and no D."""
 
     family: ClassVar[Family] = "sm100"
+    template = "gemm_sm100"
 
     def is_transposed(self) -> bool:
         """Whether D' = B' A' is computed: tcgen05 takes any operands, but our nodes need to be given rows."""

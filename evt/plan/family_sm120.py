@@ -13,6 +13,7 @@ class PlannerSm120(Planner3x):
     """What of the 3.x family is another on sm120: its collective is sm90's, its auxiliary tiles lie as ours say."""
 
     family: ClassVar[Family] = "sm120"
+    template = "gemm_sm120"
 
     def is_transposed(self) -> bool:
         return False

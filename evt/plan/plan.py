@@ -111,13 +111,63 @@ class Jobs:
     jobs: tuple[Job, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
+class ConvolutionPlan:
+    """A convolution as CUTLASS names it: the ``operator``, the ``kernel`` template and the ``headers`` that have it, the
+    last template ``options`` of that kernel, and the ``problem`` type with the (name, expression) ``extents`` of one.
+    """
+
+    operator: str
+    kernel: str
+    headers: tuple[str, ...]
+    problem: str
+    extents: tuple[tuple[str, str], ...]
+    options: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OutputPlan:
+    """A stock epilogue of CUTLASS 2.x: the ``kernel`` template that takes its output operator, the ``headers`` of both.
+
+    ``swizzle`` is the order of its tiles; ``arguments`` fill the kernel's own, (member, expression): the tensors that
+    the epilogue reads and stores.
+    """
+
+    kernel: str
+    headers: tuple[str, ...]
+    swizzle: str
+    arguments: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Work on one of the kernel's operands: the ``functor`` of its element, its inputs as (C++ type, what makes it)."""
+
+    operand: str
+    functor: str
+    inputs: tuple[tuple[str, str], ...]
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """The template arguments of evt::mainloop::Work."""
+        return (self.functor, *(type_ for type_, _ in self.inputs))
+
+
+@dataclass(frozen=True, slots=True)
+class Mainloop:
+    """The ``work`` in a main loop, and the template ``parameters`` of evt::mainloop::Worked after the stock one."""
+
+    work: tuple[Work, ...]
+    parameters: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """A kernel, ready to print.
 
-    ``headers`` are those of ours (in ``codegen/include/evt``) that it needs, ``functions`` C++ definitions of the
-    user's functions; ``program`` and ``description`` are comment lines and ``remark`` ends one; ``rows`` and
-    ``columns`` are the modes along the kernel's own rows and columns. ``accumulator`` is the C++ type of sums,
+    ``template`` is that of ``codegen/templates`` which prints it; ``headers`` are those of ours (in
+    ``codegen/include/evt``) that it needs, ``functions`` C++ definitions of the user's functions; ``program`` and
+    ``description`` are comment lines and ``remark`` ends one; ``rows`` and ``columns`` are the modes along the kernel's own rows and columns. ``accumulator`` is the C++ type of sums,
     ``epilogue_element`` the one for which the epilogue's tiles are cut; ``wrapper`` and ``epilogue_wrapper`` are the
     class templates around the root visitor and around the collective epilogue, if any. ``parts`` lie in the
     workspace. ``elements_per_access`` is the width of the 2.x epilogue's accesses; ``shared_memory`` is estimated, in
@@ -125,6 +175,7 @@ class Plan:
     """
 
     family: Family
+    template: str
     arch_tag: str
     math_operator: str
     target: Target
@@ -156,6 +207,9 @@ class Plan:
     elements_per_access: int
     checked_columns: str
     schema: str
+    convolution: ConvolutionPlan | None = None
+    output: OutputPlan | None = None
+    mainloop: Mainloop | None = None
 
     @property
     def generation(self) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from evt.ir import TypedDag
 from evt.ir.dtype import DType, accumulator
 from evt.ir.node import divisor
-from evt.plan.config import Config, ceil_div
+from evt.plan.config import Config, ConfigConvolution, ceil_div
 from evt.plan.visitors import WRITES, Graph, Visitor
 
 #: Registers for addresses, coordinates, loop counters and predicates.
@@ -49,6 +49,8 @@ def register_limit(config: Config) -> int:
     """
     if _family(config) == "2x":
         return 255
+    if isinstance(config, ConfigConvolution):
+        return config.registers
     m, n, _ = config.tile
     return 240 if m * n // _threads(config) >= 208 else 232
 
@@ -67,6 +69,8 @@ def _threads(config: Config) -> int:
     """The threads that share one tile of accumulators: of pingpong kernels each warp group has a tile of its own."""
     if config.schedule == "multistage":
         return 32 * (config.tile[0] // config.warp[0]) * (config.tile[1] // config.warp[1])
+    if isinstance(config, ConfigConvolution):
+        return 128 * config.consumers
     return 256 if config.schedule == "cooperative" else 128
 
 

@@ -5,9 +5,10 @@ Sizes and strides are not here: they are run-time arguments of every kernel.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from evt.ir.convolution import Convolution, ConvolutionProblem, Operator
 from evt.ir.dtype import DType
 
 #: How a tensor meets the batch mode: ``strided`` (one per batch, at a run-time stride; also a problem of one batch)
@@ -29,13 +30,56 @@ class Layout:
     batch: Batch = "strided"
 
 
+#: Filters larger than this, along a dimension, are beyond CUTLASS's optimised iterators: they keep a bit for each tap.
+LARGEST_FILTER = 32
+
+
+@dataclass(frozen=True, slots=True)
+class ConvolutionClass:
+    """What a convolution's kernel is specialised for, besides types and alignments.
+
+    ``rank`` is 2 or 3. ``unit_filter``, ``unit_stride``, ``padded`` and ``packed`` (the pixels of A have one pitch,
+    and those of an activation B) decide whether it is a product of matrices. ``large_filter`` is one of more than
+    :data:`LARGEST_FILTER` taps along a dimension, ``few_channels`` how many an activation of at most 8 has, else 0.
+    Of several groups, ``group_filters`` are the filters of one, or where there are more than 64 the largest power of
+    two, at most 256, that divides them; ``group_channels`` is such a power for the channels of one; 0 where there is
+    one group. ``im2col``: whether TMA's mode of that name reaches all taps.
+    """
+
+    operator: Operator
+    rank: int
+    unit_filter: bool
+    unit_stride: bool
+    padded: bool
+    packed: bool = True
+    large_filter: bool = False
+    few_channels: int = 0
+    group_filters: int = 0
+    group_channels: int = 0
+    im2col: bool = True
+    dilated: bool = False
+
+    @property
+    def not_matrices(self) -> str:
+        """Why it is no product of matrices, or nothing."""
+        reasons = {
+            "the filters have more than one tap": not self.unit_filter,
+            "the stride is not 1": not self.unit_stride,
+            "the input is padded": self.padded,
+            "it has groups": bool(self.group_filters),
+            "the pixels of an operand have no single pitch": not self.packed,
+        }
+        return next((reason for reason, holds in reasons.items() if holds), "")
+
+
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The layouts of A, B and of every input and output that has ``m`` or ``n``, by name."""
+    """The layouts of A, B and of every input and output that has ``m`` or ``n``, by name; a convolution's class."""
 
     a: Layout
     b: Layout
     tensors: tuple[tuple[str, Layout], ...]
+    convolution: ConvolutionClass | None = None
 
     def __getitem__(self, name: str) -> Layout:
         return dict(self.tensors)[name]
@@ -58,6 +102,11 @@ def bytes_of(dtype: DType) -> int:
     return max(1, dtype.bits // 8)
 
 
+def aligned_to(layout: Layout, extent: int) -> Layout:
+    """The layout where the contiguous mode has an extent; 0 for one that is not known."""
+    return replace(layout, alignment=min(layout.alignment, extent & -extent)) if extent else layout
+
+
 def natural_operand_layout(dtype: DType, modes: tuple[str, ...]) -> Layout:
     """The layout of a packed operand: the last mode is contiguous, but k where tensor cores need that."""
     return Layout("k" if dtype.bits == 8 else modes[-1], 16 // bytes_of(dtype))
@@ -67,3 +116,64 @@ def natural_layout(dtype: DType, modes: tuple[str, ...], batch: Batch = "strided
     """The layout of a packed, 16-byte-aligned tensor: the last mode of its shape is contiguous."""
     inner = [mode for mode in modes if mode != "l"]
     return Layout(inner[-1], 16 // bytes_of(dtype), batch)
+
+
+def convolution_class(
+    geometry: Convolution, problem: ConvolutionProblem | None, packed: bool = True
+) -> ConvolutionClass:
+    """The class of a convolution; without a problem, of filters of several taps and many channels."""
+    rank = max(geometry.rank, 2)
+    if problem is None:
+        several = 256 if geometry.groups > 1 else 0
+        padded = geometry.padding is None or any(map(any, geometry.padding))
+        unit = set(geometry.kernel_size) == {1}
+        return ConvolutionClass(
+            geometry.operator,
+            rank,
+            unit,
+            geometry.is_unit_stride,
+            padded,
+            group_filters=several,
+            group_channels=several,
+            dilated=_is_dilated(geometry),
+        )
+    groups = geometry.groups
+    return ConvolutionClass(
+        geometry.operator,
+        rank,
+        set(problem.filter_size) == {1},
+        geometry.is_unit_stride,
+        any(map(any, problem.pads)),
+        packed,
+        max(problem.filter_size) > LARGEST_FILTER,
+        problem.channels if problem.channels <= 8 else 0,
+        _group_filters(problem.filters // groups) if groups > 1 else 0,
+        _power_of_two(problem.channels // groups) if groups > 1 else 0,
+        _fits_im2col(problem),
+        _is_dilated(geometry),
+    )
+
+
+def _is_dilated(geometry: Convolution) -> bool:
+    return geometry.operator == "dgrad" and not geometry.is_unit_stride and set(geometry.dilation) != {1}
+
+
+def _fits_im2col(problem: ConvolutionProblem) -> bool:
+    """Whether strides are at most 8, and the corners of the box of taps and its extent fit the bits that TMA has.
+
+    In 2 dimensions these are 8 bits each, in 3 dimensions 5 (CUDA driver API, cuTensorMapEncodeIm2col).
+    """
+    geometry = problem.geometry
+    corner = 128 if geometry.rank < 3 else 16
+    reach = [dilation * (size - 1) for dilation, size in zip(geometry.dilation, problem.filter_size, strict=True)]
+    corners = [abs(number - of) for pad, of in zip(problem.pads, reach, strict=True) for number in pad]
+    corners += [number for pad in problem.pads for number in pad]
+    return max(geometry.stride) <= 8 and max(corners) < corner and max(reach) < 2 * corner - 1
+
+
+def _group_filters(number: int) -> int:
+    return number if number <= 64 else _power_of_two(number)
+
+
+def _power_of_two(number: int) -> int:
+    return min(256, number & -number)

@@ -14,15 +14,18 @@ from typing import Any
 import torch
 
 from evt.functions import TABLE
+from evt.ir.convolution import Convolution
 from evt.ir.dag import TypedDag
 from evt.ir.dtype import B1, F32, accumulator
 from evt.ir.infer import domain, reduced_type
 from evt.ir.node import (
+    ELEMENT_MODES,
     MODES,
     Acc,
     Apply,
     Cast,
     Const,
+    Element,
     Fold,
     Index,
     Input,
@@ -36,10 +39,12 @@ from evt.ir.node import (
     base,
     divisor,
 )
+from evt.ir.operand import epilogue_of, formula_of
+from evt.reference.convolution import convolve, from_view, to_view
 from evt.reference.philox import uniform
 from evt.reference.rounding import pack_bits, packed, round_to, unpack_bits, working
 
-__all__ = ["evaluate", "reference"]
+__all__ = ["evaluate", "operand_values", "reference"]
 
 #: The dimensions that each mode stands for in shapes: a batch may have several, and the rows of ``linear``.
 Leads = Mapping[str, tuple[int, ...]]
@@ -52,18 +57,23 @@ def reference(
     inputs: Mapping[str, Any],
     *,
     float64: bool = False,
+    convolution: Convolution | None = None,
 ) -> dict[str, torch.Tensor]:
     """The outputs of a program by name, in ``out`` order.
 
     A and B have their operand's modes in their last two dimensions; the dimensions before them are batches,
-    which broadcast as in torch.matmul. A of ``linear`` has any number of row dimensions instead.
+    which broadcast as in torch.matmul. A of ``linear`` has any number of row dimensions instead. Those of a
+    ``convolution`` are [N, C, ...] and [K, C, ...], and so are the tensors with the accumulator's modes [m, n].
     """
+    if convolution is not None:
+        return _convolution(dag, A, B, inputs, convolution, torch.float64 if float64 else torch.float32)
     dtype = torch.float64 if float64 else torch.float32
     modes_a, modes_b = (operand.modes for operand in dag.operands)
     summed = accumulator(dag.operands[0].dtype)
     multiplied = dtype if summed == F32 else torch.float64  # in which sums of integers up to 2**53 are exact
-    a = A.to(multiplied) if modes_a == ("m", "k") else A.to(multiplied).mT
-    b = B.to(multiplied) if modes_b == ("k", "n") else B.to(multiplied).mT
+    a, b = A if modes_a == ("m", "k") else A.mT, B.mT if modes_b == ("k", "n") else B
+    a = operand_values(dag, "A", a, inputs, dtype=dtype).to(multiplied)
+    b = operand_values(dag, "B", b, inputs, dtype=dtype).to(multiplied).mT
     leads: Leads
     if dag.operation == "linear" and modes_a == ("m", "k"):
         leads = {"l": (), "m": tuple(a.shape[:-1]), "n": (b.shape[-1],)}
@@ -72,6 +82,83 @@ def reference(
         acc = a @ b
         leads = _leads(acc)
     return _evaluate(dag, acc.to(working(summed, dtype)), leads, inputs, dtype)
+
+
+def _convolution(
+    dag: TypedDag,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    inputs: Mapping[str, Any],
+    geometry: Convolution,
+    dtype: torch.dtype,
+) -> dict[str, torch.Tensor]:
+    problem = geometry.problem(a.shape, b.shape)
+    summed = accumulator(dag.operands[0].dtype)
+    multiplied = dtype if summed == F32 else torch.float64
+    if "A" in dag.feeds:  # before padding, whose zeros are not worked on
+        a = from_view(operand_values(dag, "A", to_view(a), inputs, dtype=dtype))
+    acc = convolve(geometry, problem, a.to(multiplied), b.to(multiplied)).to(working(summed, dtype))
+    views = {name: as_view(dag.input.get(name), value, geometry) for name, value in inputs.items()}
+    results = _evaluate(dag, acc, problem.leads, views, dtype)
+    return {name: as_image(dag.output[name], result) for name, result in results.items()}
+
+
+def is_image(value: Input | Output) -> bool:
+    """Whether a convolution's input or output is [N, C, ...], as PyTorch shapes it: one of the accumulator's modes.
+
+    Bits stay packed, channels last.
+    """
+    return value.modes == ("m", "n") and value.dtype != B1
+
+
+def as_view(value: Input | Output | None, given: Any, geometry: Convolution) -> Any:
+    """What a call gives for an input or output: seen as the implicit GEMM's, channels last, where it is an image."""
+    image = value is not None and is_image(value) and isinstance(given, torch.Tensor)
+    return to_view(given) if image and given.dim() == geometry.rank + 2 else given
+
+
+def as_image(output: Output, result: torch.Tensor) -> torch.Tensor:
+    """An output of the implicit GEMM as PyTorch shapes it."""
+    return from_view(result) if is_image(output) else result
+
+
+def operand_values(
+    dag: TypedDag, name: str, tensor: torch.Tensor, inputs: Mapping[str, Any], *, dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
+    """What is multiplied in the place of an operand: its formula of each element, rounded to the operand's type.
+
+    ``tensor`` has k as its last dimension; the dimensions before are batches and then m (of A) or n (of B), which for
+    a vector along it may be several. With ``dtype`` f64 floats are not rounded. Without a formula the tensor comes
+    back.
+    """
+    if name not in dag.feeds:
+        return tensor
+    outer, k = ELEMENT_MODES[name]
+    dims = tuple(tensor.shape[:-1])
+    leads = {outer: dims if dag.operation == "linear" and name == "A" else dims[-1:], k: tuple(tensor.shape[-1:])}
+    operand = next(each.dtype for each in dag.operands if each.name == name)
+    elements = tensor.reshape(-1, math.prod(leads[outer]), tensor.shape[-1])
+    values: dict[int, torch.Tensor] = {}
+    for node in formula_of(dag, name):
+        operands = [values[each] for each in dag.arguments(node)]
+        match dag[node]:
+            case Element():
+                values[node] = elements.to(working(operand, dtype))
+            case Load(loaded):
+                values[node] = _load(dag.input[loaded], inputs, leads, tensor.device, dtype, (outer, k))
+            case Const() as constant:
+                values[node] = torch.tensor(constant.value, dtype=torch.float64, device=tensor.device)
+            case Apply(function):
+                types = [dag.types[each] for each in dag.arguments(node)]
+                values[node] = _apply(dag, function, operands, types, dtype)
+            case Cast(to):
+                values[node] = round_to(to, operands[0]).to(working(to, dtype))
+            case op:
+                raise AssertionError(op)
+    value = values[dag.arguments(dag.feeds[name])[0]]
+    exact = dtype == torch.float64 and operand.is_float
+    value = value.to(working(operand, dtype)) if exact else round_to(operand, value)
+    return value.expand(elements.shape).reshape(tensor.shape)
 
 
 def evaluate(
@@ -94,7 +181,8 @@ def _leads(acc: torch.Tensor) -> Leads:
 def _evaluate(
     dag: TypedDag, acc: torch.Tensor, leads: Leads, inputs: Mapping[str, Any], dtype: torch.dtype
 ) -> dict[str, torch.Tensor]:
-    """Walk the graph in id order. Values are ``[l, m, n]``, with 1 where they do not vary, or 0-d."""
+    """Walk the epilogue's graph in id order. Values are ``[l, m, n]``, with 1 where they do not vary, or 0-d."""
+    dag = epilogue_of(dag)
     sizes = {mode: math.prod(leads[mode]) for mode in MODES}
     acc = acc.reshape([sizes[mode] for mode in MODES])
     last_use = [max(users, default=node) for node, users in enumerate(dag.users)]
@@ -202,9 +290,14 @@ def _divide(columns: int, width: int) -> int:
 
 
 def _load(
-    value: Input, inputs: Mapping[str, Any], leads: Leads, device: torch.device, dtype: torch.dtype
+    value: Input,
+    inputs: Mapping[str, Any],
+    leads: Leads,
+    device: torch.device,
+    dtype: torch.dtype,
+    order: Sequence[str] = MODES,
 ) -> torch.Tensor:
-    """An input as ``[l, m, n]``, or 0-d for a single value."""
+    """An input with the dimensions ``order``, or 0-d for a single value."""
     if value.name not in inputs and value.default is None:
         raise ValueError(f"the input {value.name} is missing")
     assert value.dtype is not None
@@ -221,9 +314,9 @@ def _load(
         if value.dtype == B1 and tuple(tensor.shape) in (packed(_shape(modes, leads)), packed(flat)):
             tensor = unpack_bits(tensor, leads["n"][0])
         if tuple(tensor.shape) in (_shape(modes, leads), tuple(flat)):
-            order = sorted(range(len(modes)), key=lambda position: MODES.index(base(modes[position])))
+            places = sorted(range(len(modes)), key=lambda position: order.index(base(modes[position])))
             have = {base(mode): size for mode, size in zip(modes, flat, strict=True)}
-            return tensor.reshape(flat).permute(order).reshape([have.get(mode, 1) for mode in MODES])
+            return tensor.reshape(flat).permute(places).reshape([have.get(mode, 1) for mode in order])
     shape, expected = tuple(tensor.shape), _shape(value.modes, leads)
     raise ValueError(f"the input {value.name} has shape {shape}; expected {expected}")
 

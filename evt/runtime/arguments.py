@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, TypeGuard
 
 import torch
 
-from evt.diagnostics import closest
-from evt.ir import Dag, Input, Load, Operand, Random, infer
+from evt.diagnostics import Diagnostic, closest
+from evt.errors import ArgumentError
+from evt.ir import Dag, Input, Load, Operand, Random, TypedDag, infer
 from evt.ir.dtype import I32, MIXED_OPERANDS, OPERANDS, TF32
 from evt.ir.node import base, divisor, written
 from evt.ir.specialise import without_inputs
+from evt.runtime.convolution import convolution_views
 from evt.runtime.tensors import (
     LIMIT,
     Bound,
@@ -71,9 +73,13 @@ def bind(program: Program, a: object, b: object, inputs: Mapping[str, object], b
     absent = {i.name: i.default for i in program.dag.inputs if is_absent(i, inputs) and i.default is not None}
     types = _operand_types(program, tensors, report)
     typed = program.infer(without_inputs(infer(program.dag, types), absent) if absent else program.dag, types)
-    sizes, leads = _sizes(program, tensors["A"], tensors["B"], report)
-    report.check()
-    bound = Bound(typed, sizes, leads, tensors["A"].device)
+    device = tensors["A"].device
+    if program.convolution is None:
+        sizes, leads = _sizes(program, tensors["A"], tensors["B"], report)
+        report.check()
+        bound = Bound(typed, sizes, leads, device)
+    else:
+        bound, tensors = _convolution(program, typed, tensors, device, report)
     _check_columns(bound, report)
     report.check()
     result = {
@@ -205,6 +211,27 @@ def _operand_types(program: Program, tensors: Mapping[str, torch.Tensor], report
 
 
 # Sizes
+
+
+def _convolution(
+    program: Program,
+    typed: TypedDag,
+    tensors: Mapping[str, torch.Tensor],
+    device: torch.device,
+    report: Report,
+) -> tuple[Bound, dict[str, torch.Tensor]]:
+    """The call of a convolution, and its tensors as the implicit GEMM sees them."""
+    assert program.convolution is not None
+    try:
+        problem = program.convolution.problem(tensors["A"].shape, tensors["B"].shape)
+    except ValueError as error:
+        raise ArgumentError(Diagnostic("E0604", str(error))) from None
+    for name, size in problem.sizes.items():
+        if size > LIMIT:
+            report("E0604", f"the extent of {name} is {size}; at most {LIMIT} is supported")
+    views, copied = convolution_views(program, problem, tensors, report)
+    report.check()
+    return Bound(typed, problem.sizes, problem.leads, device, convolution=problem, copied=copied), views
 
 
 def _sizes(

@@ -18,9 +18,9 @@ import torch
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError, LaunchError
 from evt.ir import Reduce
-from evt.reference import reference
 from evt.runtime.arguments import bind, is_number
-from evt.runtime.kernels import Kernels, device_target, make_kernels
+from evt.runtime.convolution import call_reference, channels_last, contiguous_image
+from evt.runtime.kernels import Kernels, device_target, is_empty, make_kernels
 from evt.runtime.overlap import find_overlap
 from evt.runtime.prepare import Prepared, prepare
 from evt.runtime.tensors import Bound
@@ -111,6 +111,9 @@ class Caller:
             known = self._prepare(key, bound, values)
         if buffers:
             known.overlap.check(addresses, len(buffers), lambda: [name for name, _ in self._tensors(values)])
+        copies = [channels_last(tensors[slot]) for slot in known.copied]
+        for slot, copy in zip(known.copied, copies, strict=True):
+            addresses[slot] = copy.data_ptr()
         slots = [*addresses, *form.numbers(values), *known.constants]
         for position, prototype in known.allocations:
             fresh = results[position] = _empty_like(prototype)
@@ -126,6 +129,8 @@ class Caller:
         except (OverflowError, struct.error):  # an int that no double holds
             bind(self.program, a, b, inputs, buffers)
             raise
+        for position in known.contiguous:
+            results[position] = contiguous_image(results[position])
         return self._result(results)
 
     def _result(self, results: Sequence[torch.Tensor]) -> Any:
@@ -169,18 +174,24 @@ class Caller:
         buffers = [name for name, _ in tensors if name in self._outputs]
         device = bound.device.index if bound.device.index is not None else torch.cuda.current_device()
         with self._lock:
-            signature = (bound.dag, bound.signature, self._atomic(), torch.cuda.get_device_capability(device))
+            chosen = self.program.measured(bound, device, self._atomic())
+            capability = torch.cuda.get_device_capability(device)
+            signature = (bound.dag, bound.signature, self._atomic(), capability, chosen)
             kernels = self._kernels.get(signature)
             if kernels is None:
                 _refuse_capture()
-                kernels = self._kernels[signature] = make_kernels(
-                    self.program, bound, device_target(device), self._atomic()
-                )
+                program = self.program.forced(*chosen) if chosen else self.program
+                kernels = self._kernels[signature] = make_kernels(program, bound, device_target(device), self._atomic())
             prepared = prepare(self.program.dag, bound, kernels, tensors, numbers, buffers)
             if len(self._prepared) >= _MAX_PREPARED:
                 self._prepared.clear()
             self._prepared[key] = prepared
         return prepared
+
+    def forget(self) -> None:
+        """Prepare every combination anew: another kernel may be the best one now."""
+        with self._lock:
+            self._prepared.clear()
 
     def _atomic(self) -> bool:
         """Whether reductions may be combined in any order: where the program asks for that and PyTorch allows it."""
@@ -195,7 +206,7 @@ class Caller:
         buffers: Mapping[str, torch.Tensor],
     ) -> list[torch.Tensor]:
         """The reference's answer, written into the caller's buffers where there are any."""
-        results = reference(bound.dag, a, b, inputs)
+        results = call_reference(self.program, bound.dag, a, b, inputs)
         for name, buffer in buffers.items():
             results[name] = buffer.copy_(results[name].reshape(buffer.shape))
         return [results[name] for name in self._outputs]
@@ -203,7 +214,7 @@ class Caller:
 
 def _needs_no_kernel(bound: Bound) -> bool:
     """Whether the reference answers: on the CPU, and for an empty product, which is all zeros."""
-    return bound.device.type == "cpu" or 0 in bound.sizes.values()
+    return bound.device.type == "cpu" or is_empty(bound)
 
 
 def _refuse_capture() -> None:

@@ -48,8 +48,7 @@ def make_kernels(program: Program, bound: Bound, target: Target, atomic: bool = 
 
 def plan_kernels(program: Program, bound: Bound, target: Target, atomic: bool = False) -> tuple[Plan, ...]:
     """The plans of all configurations that serve a bound call. Raises TargetError, LaunchError (E0804)."""
-    options = program.options(atomic)
-    problem = Problem(program.optimise(bound.dag), bound.signature, target, options)
+    problem = call_problem(program, bound, target, atomic)
     route = choose_route(problem, program.settings.route)
     if target.family(route.family) != "3x" and bound.sizes["l"] > _MAX_GRID_Z:
         raise LaunchError(
@@ -63,9 +62,19 @@ def plan_kernels(program: Program, bound: Bound, target: Target, atomic: bool = 
     if program.settings.config is not None:
         configs = (find_config(problem, route, program.settings.config),)
     return tuple(
-        plan(problem.dag, problem.signature, target, route=route.name, config=config, options=options)
+        plan(problem.dag, problem.signature, target, route=route.name, config=config, options=problem.options)
         for config in configs
     )
+
+
+def call_problem(program: Program, bound: Bound, target: Target, atomic: bool = False) -> Problem:
+    """What the planner is asked for a bound call."""
+    return Problem(program.optimise(bound.dag), bound.signature, target, program.options(atomic))
+
+
+def is_empty(bound: Bound) -> bool:
+    """Whether a call's product has no elements or no terms; a convolution may well have no padding."""
+    return any(size == 0 for name, size in bound.sizes.items() if "pad_" not in name)
 
 
 def kernel_sources(plans: Iterable[Plan]) -> list[KernelSource]:

@@ -12,7 +12,9 @@ import torch
 
 from evt.ir import Dag, Output
 from evt.ir.dtype import I32
+from evt.reference import as_image, is_image
 from evt.runtime.arguments import integer_range
+from evt.runtime.convolution import follows_channels_last
 from evt.runtime.kernels import Kernels
 from evt.runtime.library import launch_failure
 from evt.runtime.overlap import Overlap, find_overlap
@@ -36,6 +38,8 @@ class Prepared:
     ``allocations`` are (position among the outputs, prototype) of fresh outputs: torch.empty_like of a prototype,
     which has no memory of its own, is twice as fast as torch.empty of its shape. ``workspace`` is such a prototype
     too, or None where the kernel needs none. ``integers`` are (slot, least, most) of numbers that are i32.
+    Of a convolution, the tensors at the slots ``copied`` are made channels_last by a copy, and the fresh outputs at the
+    positions ``contiguous`` are copied to contiguous memory.
     """
 
     run: Callable[[bytes, int, int], int]
@@ -49,6 +53,8 @@ class Prepared:
     workspace: torch.Tensor | None
     integers: tuple[tuple[int, int, int], ...]
     overlap: Overlap
+    copied: tuple[int, ...] = ()
+    contiguous: tuple[int, ...] = ()
 
     def launch(self, slots: Sequence[Any]) -> None:
         """Launch on the current stream. Raises LaunchError."""
@@ -107,6 +113,8 @@ def prepare(
     packed_sizes = struct.pack(f"={rest}", *sizes)
     needed = library.workspace(bytes(8 * len(picked)) + packed_sizes)
     positions = {output.name: position for position, output in enumerate(bound.dag.outputs)}
+    given = dict(tensors)
+    contiguous = bound.convolution is not None and not follows_channels_last(given["A"], given["B"])
     return Prepared(
         library.run,
         8 * len(chosen.fields),
@@ -116,19 +124,20 @@ def prepare(
         packed_sizes,
         constants,
         tuple((positions[output.name], _output_prototype(bound, output)) for output in fresh),
-        _prototype(bound, (needed,), torch.uint8) if needed else None,
+        _without_memory(torch.empty(needed, dtype=torch.uint8, device=bound.device)) if needed else None,
         tuple((values[name], *integer_range(dag, name)) for name in numbers if dag.input[name].dtype == I32),
         find_overlap(bound, tensors, buffers),
+        tuple(slot for slot, (name, _) in enumerate(tensors) if name in bound.copied),
+        tuple(positions[output.name] for output in fresh if contiguous and is_image(output)),
     )
 
 
 def _output_prototype(bound: Bound, output: Output) -> torch.Tensor:
     assert output.dtype is not None
-    return _prototype(bound, bound.output_shape(output), getattr(torch, output.dtype.torch))
+    prototype = torch.empty(bound.output_shape(output), dtype=getattr(torch, output.dtype.torch), device=bound.device)
+    return _without_memory(prototype if bound.convolution is None else as_image(output, prototype))
 
 
-def _prototype(bound: Bound, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """A packed tensor without memory."""
-    prototype = torch.empty(shape, dtype=dtype, device=bound.device)
+def _without_memory(prototype: torch.Tensor) -> torch.Tensor:
     prototype.untyped_storage().resize_(0)
     return prototype

@@ -11,9 +11,11 @@ import torch
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError
 from evt.ir import Input, Operand, Output, TypedDag
+from evt.ir.convolution import ConvolutionProblem
 from evt.ir.dtype import B1, STORAGE, DType, from_torch_name
 from evt.ir.node import base, divisor, written
-from evt.plan import Layout, Signature
+from evt.plan import Layout, Signature, convolution_class
+from evt.runtime.convolution import convolution_operand
 from evt.runtime.layout import TensorArgument, classify, strides_of
 
 #: Largest leading stride: CUTLASS counts it in int32.
@@ -22,13 +24,18 @@ LIMIT = 2**31 - 1
 
 @dataclass(frozen=True)
 class Bound:
-    """A checked call. ``sizes`` has m, n, k, l; ``leads`` the dimensions that m and l stand for in shapes."""
+    """A checked call. ``sizes`` has m, n, k, l; ``leads`` the dimensions that m and l stand for in shapes.
+
+    Of a ``convolution``, ``copied`` are the tensors that are not channels_last; ``tensors`` has their copies.
+    """
 
     dag: TypedDag
     sizes: Mapping[str, int]
     leads: Mapping[str, tuple[int, ...]]
     device: torch.device
     tensors: Mapping[str, TensorArgument] = field(default_factory=dict)
+    convolution: ConvolutionProblem | None = None
+    copied: tuple[str, ...] = ()
 
     @property
     def signature(self) -> Signature:
@@ -36,7 +43,11 @@ class Bound:
         vectors = [value for value in values if set(map(base, value.modes)) & {"m", "n"}]
         named = [(v.name, self.tensors[v.name].layout if v.name in self.tensors else _NUMBER) for v in vectors]
         a, b = (self.tensors[operand.name].layout for operand in self.dag.operands)
-        return Signature(a, b, tuple(named))
+        of = None
+        if self.convolution is not None:
+            packed = all(self.tensors[name].strides["pixel"] for name in ("A", "B"))
+            of = convolution_class(self.convolution.geometry, self.convolution, packed)
+        return Signature(a, b, tuple(named), of)
 
     def dims(self, mode: str) -> tuple[int, ...]:
         """The dimensions that a mode stands for in shapes; divided modes have one."""
@@ -71,6 +82,8 @@ class Report:
 
 def operand_argument(bound: Bound, operand: Operand, tensor: torch.Tensor, report: Report) -> TensorArgument | None:
     """A or B as the kernel will see it."""
+    if bound.convolution is not None:
+        return convolution_operand(bound.convolution, operand, tensor, LIMIT, report)
     batch = bound.leads["l"]
     groups = [(mode, bound.leads[mode]) for mode in operand.modes]
     inner = sum(len(dims) for _, dims in groups)

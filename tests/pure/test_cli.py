@@ -25,13 +25,14 @@ from evt.build import BuildEvent, Check, Toolchain
 from evt.cli import main
 from evt.cli.compare import Answers, compare, is_exact, magnitudes, relative_error
 from evt.cli.entry import COMMANDS
-from evt.cli.request import is_file
+from evt.cli.request import TARGET_NAMES, is_file
 from evt.cli.trial import _cut_to_tf32
 from evt.diagnostics import CODES, Diagnostic, Source
 from evt.errors import InternalError
 from evt.ir import Output
 from evt.ir.dtype import BY_NAME
 from evt.ir.lower import OPERATIONS
+from evt.plan import TARGETS
 from evt.program import Program
 from evt.reference import evaluate
 
@@ -95,7 +96,18 @@ def test_every_help_has_an_example_that_parses(name: str) -> None:
 
 
 def test_the_help_names_the_operations() -> None:
-    assert f"--op {'|'.join(OPERATIONS)}" in ok("emit", "--help")
+    text = " ".join(ok("emit", "--help").split())
+    assert "--op gemm|linear|conv2d|..." in text
+    for name in OPERATIONS:
+        base, _, gradient = name.partition("_")
+        assert base in text
+        assert f"conv2d_{gradient}".removesuffix("_") in text
+
+
+def test_the_help_names_the_targets() -> None:
+    assert ", ".join(TARGETS) == TARGET_NAMES
+    for command in ("emit", "check", "explain", "build"):
+        assert TARGET_NAMES in " ".join(ok(command, "--help").split())
 
 
 @pytest.mark.parametrize(
@@ -207,7 +219,7 @@ def test_stdin_that_cannot_be_read() -> None:
         (["emit", FORMULA, "--config", "huge"], "E0501"),
         (["emit", FORMULA, "--arch", "sm80", "--route", "evt-3x"], "E0502"),
         (["emit", FORMULA, "--a", "f16", "--b", "bf16"], "E0308"),
-        (["emit", FORMULA, "--op", "conv2d"], "E0901"),
+        (["emit", FORMULA, "--op", "conv4d"], "E0501"),
         (["emit", FORMULA, "--numerics", "match_eager", "--fast-math"], "E0607"),
         (["emit", FORMULA, "--arch", "sm80", "--dtype", "e4m3"], "E0503"),
         (["run", "D = max[n%32](acc)", "--n", "40", "--device", "cpu"], "E0604"),

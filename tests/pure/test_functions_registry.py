@@ -166,7 +166,7 @@ def test_a_name_is_given_once() -> None:
 
 def test_the_words_are_those_of_the_language() -> None:
     needed = {*BY_NAME, *language.SPECIAL, *language.GREEK, *language.NOT_FINITE}
-    needed |= {*statements.OPERATIONS, *statements.PLANNED_OPERATIONS, "in", "out", "def", "acc", "bias"}
+    needed |= {*statements.OPERATIONS, "in", "out", "def", "acc", "bias"}
     assert needed - words.LANGUAGE == set()
 
 

@@ -360,7 +360,7 @@ def test_a_mistake(text: str, expected: list[tuple[str, str]]) -> None:
 @pytest.mark.parametrize(
     ("text", "at"),
     [
-        ("A = relu(A); D = acc", "A"),
+        ("A = A*s[m, k]; D = acc", "s[m, k]"),
         ("conv2d(A: f16, B: f16); D = acc", "conv2d"),
     ],
 )

@@ -247,7 +247,7 @@ def test_one_region_is_one_functor_in_a_tree():
     ],
 )
 def test_a_single_stock_operation_keeps_the_stock_functor(formula, functor):
-    made = make(formula)
+    made = make(formula, route="evt")
     assert [node.functor for node in made.nodes if node.kind == "compute"] == [functor]
     assert not made.functors
 

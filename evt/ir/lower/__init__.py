@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from evt.diagnostics import first
 from evt.errors import ProgramError
+from evt.ir.convolution import CONVOLUTIONS
 from evt.ir.dag import Dag, prune, reads_accumulator
 from evt.ir.lower.expressions import Expressions
 from evt.ir.lower.names import Names
+from evt.ir.lower.operands import lower_operands
 from evt.ir.lower.report import Report
-from evt.ir.lower.statements import OPERATIONS, PLANNED_OPERATIONS, Statements
+from evt.ir.lower.statements import OPERATIONS, Statements, unknown_operation
 from evt.ir.lower.subscripts import resolve_subscripts
-from evt.ir.node import Store
+from evt.ir.node import Feed, Input, Output, Store
 from evt.language import tree as syntax
 
-__all__ = ["OPERATIONS", "PLANNED_OPERATIONS", "lower"]
+__all__ = ["OPERATIONS", "lower", "unknown_operation"]
 
 
 def lower(tree: syntax.Tree, operation: str = "gemm") -> Dag:
-    """Lower a program for an operation (``gemm`` or ``linear``); a header in the program decides over it.
+    """Lower a program for one of :data:`OPERATIONS`; a header in the program decides over it.
 
     Raises ProgramError with everything that is wrong with names, calls and statements (E01xx-E04xx), and
     E0901 for parts of the language that are not supported yet.
@@ -37,16 +41,22 @@ def _lower(tree: syntax.Tree, operation: str, report: Report) -> Dag | None:
     expressions = Expressions(statements, names, report)
     for name in names.order():
         expressions.values[name] = expressions.add(statements.assigns[name].value)
+    header = statements.header
+    operation = header.operation.text if header else operation
+    feeds = lower_operands(operation, statements, names, expressions, report)
     expressions.check_defined()
     outputs = resolve_subscripts(statements, names, expressions, report)
+    if operation in CONVOLUTIONS:
+        _refuse_batches(operation, (*names.inputs.values(), *outputs), report)
     if report.diagnostics:
         return None
     for output in outputs:
         expressions.builder.add(Store(output.name), expressions.values[output.name])
-    header = statements.header
+    for name, value in feeds.items():
+        expressions.builder.add(Feed(name), value)
     dag = prune(
         expressions.builder.finish(
-            header.operation.text if header else operation,
+            operation,
             operands,
             names.inputs.values(),
             outputs,
@@ -62,3 +72,11 @@ def _lower(tree: syntax.Tree, operation: str, report: Report) -> Dag | None:
             "the matrix product is `acc`: `D = relu(acc + bias)`",
         )
     return dag
+
+
+def _refuse_batches(operation: str, values: Iterable[Input | Output], report: Report) -> None:
+    """A convolution has no batch mode: its images are among its rows."""
+    for value in values:
+        if "l" in value.modes and value.span is not None:
+            message = f"`{value.name}` has the mode `l`, and {operation} has none"
+            report("E0301", message, value.span, "no batches", "images count among the rows: leave `l` out")

@@ -14,7 +14,7 @@ from evt.ir.lower.report import Report
 from evt.ir.lower.special import SPECIAL_FORMS, lower_reduction
 from evt.ir.lower.statements import Statements
 from evt.ir.lower.words import SPECIAL, read_number
-from evt.ir.node import REDUCTIONS, Acc, Apply, Cast, Const, Load
+from evt.ir.node import ELEMENT_MODES, REDUCTIONS, Acc, Apply, Cast, Const, Element, Load
 from evt.language import tree as syntax
 
 _OPERATORS = {
@@ -120,6 +120,8 @@ class Expressions:
             return self.constant_node(0.0)
         if name in self.values:
             return self.values[name]
+        if name in ELEMENT_MODES:
+            return self.builder.add(Element(name))
         return self.builder.add(Acc()) if name == "acc" else self.builder.add(Load(name))
 
     def is_constant(self, node: int) -> bool:

@@ -11,7 +11,7 @@ from evt.ir.dtype import BY_NAME, I32
 from evt.ir.lower.report import Report
 from evt.ir.lower.statements import Statements, make_input
 from evt.ir.lower.words import GREEK, NOT_FINITE, SPECIAL, is_flexible, read_modes
-from evt.ir.node import Input, Output
+from evt.ir.node import ELEMENT_MODES, Input, Output
 from evt.language import tree as syntax
 
 #: Names that mean something without being declared.
@@ -34,6 +34,7 @@ class Names:
         self.tree = statements.tree
         self.report = report
         self.assigns = statements.assigns
+        self.feeds = statements.feeds
         self.declared = statements.declared
         self.subscripted = statements.subscripted
         self.outs = statements.outs
@@ -47,7 +48,7 @@ class Names:
         self.outputs = self.resolve_outputs()
 
     def collect_uses(self) -> None:
-        for statement in self.assigns.values():
+        for statement in (*self.assigns.values(), *self.feeds.values()):
             for node in syntax.postorder(statement.value):
                 match node:
                     case syntax.Name(name, span):
@@ -78,6 +79,8 @@ class Names:
                         None,
                     ):
                         self.report("E0302", "`acc` is [m, n]", use.subscript.span, "", "write `acc`")
+            elif name in self.feeds:
+                self.check_subscripts(name, uses)
             elif self.is_input_name(name, uses, known):
                 self.inputs[name] = self.resolve_input(name, uses)
         for name, value in self.declared.items():
@@ -91,6 +94,15 @@ class Names:
                     "unused",
                     f"`{guess}` is read and not declared: is that the same?" if guess else "remove the declaration",
                 )
+
+    def check_subscripts(self, name: str, uses: Sequence[_Use]) -> None:
+        """The subscripts that are written at an operand that is worked on."""
+        target = self.feeds[name].subscript
+        modes = ELEMENT_MODES[name]
+        for subscript in (*([target] if target else []), *(use.subscript for use in uses if use.subscript)):
+            if {mode.name for mode in subscript.modes} != set(modes) or len(subscript.modes) != 2:
+                shown = ", ".join(modes)
+                self.report("E0302", f"`{name}` is [{shown}]", subscript.span, "not these", f"write `{name}`")
 
     def is_input_name(self, name: str, uses: Sequence[_Use], known: Misspellings) -> bool:
         """Whether an unassigned name may be an input.
@@ -109,6 +121,8 @@ class Names:
                 "not finite",
                 "constants are finite",
             )
+        elif name in ("A", "B") and all(self.in_feed(each.span) for each in uses):
+            return False  # the other operand's formula is refused for it
         elif name in ("A", "B"):
             self.report(
                 "E0406",
@@ -131,6 +145,11 @@ class Names:
             return True
         return False
 
+    def in_feed(self, place: Span) -> bool:
+        """Whether a place is in the formula of an operand."""
+        spans = (statement.span for statement in self.feeds.values())
+        return any(span.start <= place.start < span.end for span in spans)
+
     def unknown_name(self, name: str, use: _Use, guess: str) -> None:
         self.report(
             "E0202",
@@ -150,7 +169,7 @@ class Names:
         for use in uses:
             if use.subscript is None:
                 continue
-            written = read_modes(self.report, use.subscript)
+            written = read_modes(self.report, use.subscript, summed=True)
             if written is None:
                 continue
             if modes is not None and written != modes:

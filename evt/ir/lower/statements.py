@@ -4,27 +4,31 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from evt.diagnostics import Span
+from evt.diagnostics import Span, hint
 from evt.functions import lookup as find_function
+from evt.ir.convolution import CONVOLUTIONS, OPERAND_MODES
 from evt.ir.dtype import BY_NAME, U8, DType
 from evt.ir.lower.report import Report
 from evt.ir.lower.words import GREEK, NOT_FINITE, SPECIAL, is_flexible, read_dtype, read_modes, read_number
-from evt.ir.node import Input, Operand, Output
+from evt.ir.node import ELEMENT_MODES, Input, Operand, Output
 from evt.language import tree as syntax
 
-#: Operations: the modes of A's and B's shapes when no header says otherwise.
-OPERATIONS = {"gemm": (("m", "k"), ("k", "n")), "linear": (("m", "k"), ("n", "k"))}
-PLANNED_OPERATIONS = (
-    *("conv1d", "conv2d", "conv3d", "conv2d_fprop", "conv2d_dgrad", "conv2d_wgrad"),
-    "grouped_gemm",
-)
+#: Operations: the modes of A's and B's shapes when no header says otherwise; for convolutions the implicit GEMM's.
+OPERATIONS = {"gemm": (("m", "k"), ("k", "n")), "linear": (("m", "k"), ("n", "k")), **OPERAND_MODES}
+
+
+def unknown_operation(name: str) -> str:
+    """What helps with an operation that is none of :data:`OPERATIONS`."""
+    if name == "grouped_gemm":
+        return "write `gemm`, and call evt.grouped_gemm"
+    return hint(name.removesuffix("_fprop"), OPERATIONS, "operations")
 
 
 class Statements:
     """The statements of a program by kind, each name once. Uses are not looked at yet.
 
     ``declared`` and ``outs`` are what is written about inputs and outputs, ``subscripted`` those that are
-    declared with a subscript, ``defined`` the functions of ``def`` statements.
+    declared with a subscript, ``defined`` the functions of ``def`` statements, ``feeds`` the assignments to A and B.
     """
 
     def __init__(self, tree: syntax.Tree, report: Report) -> None:
@@ -32,6 +36,7 @@ class Statements:
         self.report = report
         self.header: syntax.Header | None = None
         self.assigns: dict[str, syntax.Assign] = {}
+        self.feeds: dict[str, syntax.Assign] = {}
         self.defined: dict[str, syntax.Define] = {}
         self.declared: dict[str, Input] = {}
         self.subscripted: set[str] = set()
@@ -78,12 +83,11 @@ class Statements:
 
     def collect_assign(self, statement: syntax.Assign) -> None:
         name, span = statement.target.text, statement.target.span
-        if name in ("A", "B"):
-            self.report.unsupported(f"assigning to the operand `{name}` (mainloop fusion) is", span)
-        elif name == "acc":
+        known = self.feeds if name in ELEMENT_MODES else self.assigns
+        if name == "acc":
             self.report("E0406", "`acc` cannot be assigned", span, "this is the matrix product")
-        elif name in self.assigns:
-            line, _ = self.tree.source.position(self.assigns[name].target.span.start)
+        elif name in known:
+            line, _ = self.tree.source.position(known[name].target.span.start)
             self.report(
                 "E0401",
                 f"`{name}` is assigned twice",
@@ -91,6 +95,8 @@ class Statements:
                 "second assignment",
                 f"use a new name; the first assignment is on line {line}",
             )
+        elif name in ELEMENT_MODES:
+            self.feeds[name] = statement
         elif name in self.declared:
             self.report(
                 "E0406",
@@ -170,7 +176,7 @@ class Statements:
         if not self.usable(declaration.name):
             return
         dtype = read_dtype(self.report, declaration.dtype)
-        modes = read_modes(self.report, declaration.subscript) if declaration.subscript else None
+        modes = read_modes(self.report, declaration.subscript, summed=True) if declaration.subscript else None
         if modes is None and declaration.subscript is not None:
             return
         default = read_number(self.report, declaration.default) if declaration.default else None
@@ -237,17 +243,8 @@ class Statements:
             return ()
         operation, declared = self.header.operation, self.header.operands
         if operation.text not in OPERATIONS:
-            if operation.text in PLANNED_OPERATIONS:
-                self.report.unsupported(f"the operation `{operation.text}` is", operation.span)
-            else:
-                guess = self.report.guess(operation.text, OPERATIONS)
-                self.report(
-                    "E0501",
-                    f"there is no operation `{operation.text}`",
-                    operation.span,
-                    "unknown",
-                    f"did you mean `{guess}`?" if guess else f"use one of: {', '.join(OPERATIONS)}",
-                )
+            message = f"there is no operation `{operation.text}`"
+            self.report("E0501", message, operation.span, "unknown", unknown_operation(operation.text))
             return ()
         if [operand.name.text for operand in declared] != ["A", "B"]:
             self.report(
@@ -270,6 +267,16 @@ class Statements:
         if operand.subscript is None:
             return default
         modes = tuple(mode.name for mode in operand.subscript.modes)
+        assert self.header is not None
+        if self.header.operation.text in CONVOLUTIONS and modes != default:
+            self.report(
+                "E0301",
+                f"operand `{operand.name.text}` of a convolution has its channels last in memory",
+                operand.subscript.span,
+                "not to be chosen",
+                f"leave the subscript out: `{operand.name.text}: {operand.dtype.text}`",
+            )
+            return None
         if set(modes) != set(default) or len(modes) != 2:
             extra = "; batched operands need no `l` here" if "l" in modes else ""
             self.report(

@@ -37,13 +37,17 @@ FOLD_WIDTHS = (16, 32)
 PAIR_BLOCKS = (1, 8, 16, 32)
 
 
-def read_modes(report: Report, subscript: syntax.Subscript) -> tuple[str, ...] | None:
-    """The modes of a tensor's subscript, or None after reporting."""
-    allowed = (*MODES, "n/2", *(f"n/{width}" for width in FOLD_WIDTHS))
+def read_modes(report: Report, subscript: syntax.Subscript, summed: bool = False) -> tuple[str, ...] | None:
+    """The modes of a tensor's subscript, or None after reporting; ``summed``: k may be among them."""
+    allowed = (*MODES, "n/2", *(f"n/{width}" for width in FOLD_WIDTHS), *(["k"] if summed else []))
     names = tuple(mode.name for mode in subscript.modes)
     for mode in subscript.modes:
         if mode.name not in allowed:
             hint = "the modes are m (rows), n (columns) and l (batch); n/2, n/16 and n/32 are fewer columns"
+            if mode.name == "k":
+                hint = (
+                    "the product has summed over k; it is a mode of what an operand is worked on with: `A = s[k] * A`"
+                )
             report("E0301", f"there is no mode `{mode.name}` here", mode.span, "unknown mode", hint)
             return None
     if len(set(map(base, names))) != len(names):

@@ -1,0 +1,269 @@
+#ifndef EVT_CONVOLUTION_2X_HPP
+#define EVT_CONVOLUTION_2X_HPP
+
+// The convolution kernel of CUTLASS 2.x with a visitor epilogue, which CUTLASS has for matrix products only: the stock
+// implicit-GEMM main loop, then the stock epilogue that calls visitors.
+//
+// The visitors see the implicit GEMM as one matrix [m, n], of batch 1:
+//   fprop  m = (N, P, Q)   n = K            dgrad  m = (N, H, W)   n = C            wgrad  m = K   n = (R, S, C)
+// and in 3-D with Z, D or T in front of P, H or R. In channels-last memory every output is such a matrix, with stride 1
+// along n and a free pitch of its rows.
+
+#include <climits>
+#include <cstdint>
+
+#include "cutlass/cutlass.h"
+#include "cutlass/conv/conv2d_problem_size.h"
+#include "cutlass/conv/conv3d_problem_size.h"
+#include "cutlass/conv/convolution.h"
+#include "cutlass/gemm_coord.h"
+#include "cutlass/layout/tensor.h"
+#include "cutlass/matrix_coord.h"
+#include "cute/tensor.hpp"
+#include "cutlass/epilogue/threadblock/default_thread_map_tensor_op.h"
+#include "cutlass/epilogue/threadblock/epilogue_with_visitor_callbacks.h"
+#include "cutlass/epilogue/threadblock/fusion/visitors.hpp"
+
+namespace evt {
+namespace convolution {
+
+namespace detail {
+
+/// Channels-last layouts: the strides are those of all modes but the last, in reverse.
+template <class Layout>
+constexpr bool is_channels_last = cute::is_same_v<Layout, cutlass::layout::TensorNHWC> ||
+                                  cute::is_same_v<Layout, cutlass::layout::TensorNDHWC>;
+
+/// Elements from the first to the last one of a tensor, both counted.
+template <class Layout>
+int64_t span(typename Layout::TensorCoord const& extent, Layout const& layout) {
+  int64_t last = extent[Layout::kRank - 1] - 1;
+  for (int i = 0; i < Layout::kStrideRank; ++i) {
+    last += int64_t(extent[Layout::kRank - 2 - i] - 1) * layout.stride()[i];
+  }
+  return last + 1;
+}
+
+/// Whether every access of an iterator to a tensor is aligned.
+template <class Iterator>
+bool is_aligned(typename Iterator::TensorRef const& tensor) {
+  using Access = typename Iterator::AccessType;
+  bool result = reinterpret_cast<uintptr_t>(tensor.data()) % sizeof(Access) == 0;
+  for (int i = 0; i < Iterator::Layout::kStrideRank; ++i) {
+    result = result && tensor.layout().stride()[i] % Access::kElements == 0;
+  }
+  return result;
+}
+
+}  // namespace detail
+
+/// A convolution kernel. Mma is the main loop of a stock kernel, Epilogue an EpilogueWithVisitorCallbacks over the same
+/// kernel's epilogue. Only the output's tile coordinates reach the visitors; there is no split-K.
+template <class Mma_, class Epilogue_, class ThreadblockSwizzle_, cutlass::conv::Operator Operator_,
+          class ProblemSize_ = cutlass::conv::Conv2dProblemSize,
+          cutlass::conv::GroupMode GroupMode_ = cutlass::conv::GroupMode::kNone>
+struct Kernel {
+  using Mma = Mma_;
+  using Epilogue = Epilogue_;
+  using ThreadblockSwizzle = ThreadblockSwizzle_;
+  using ProblemSize = ProblemSize_;
+  static constexpr cutlass::conv::Operator kOperator = Operator_;
+  static constexpr cutlass::conv::GroupMode kGroupMode = GroupMode_;
+
+  using IteratorA = typename Mma::IteratorA;
+  using IteratorB = typename Mma::IteratorB;
+  using FusionCallbacks = typename Epilogue::FusionCallbacks;
+  using ThreadblockShape = typename Mma::Shape;
+  using WarpShape = typename Mma::Policy::Operator::Shape;
+  using TensorRefA = typename IteratorA::TensorRef;
+  using TensorRefB = typename IteratorB::TensorRef;
+  static constexpr cutlass::conv::IteratorAlgorithm kIteratorAlgorithm = IteratorA::kIteratorAlgorithm;
+  static constexpr int kThreadCount = 32 * Mma::WarpCount::kCount;
+
+  /// What all the visitors' thread maps are made of: an OutputTileThreadLayout, whatever its stages.
+  using ThreadMap =
+      cutlass::epilogue::threadblock::OutputTileThreadLayout<ThreadblockShape, WarpShape,
+                                                             typename Epilogue::OutputTileIterator::Element,
+                                                             Epilogue::kElementsPerAccess>;
+
+  static_assert(cute::is_same_v<typename ThreadMap::Base, typename Epilogue::OutputTileIterator::ThreadMap>,
+                "the visitors must see the epilogue's own thread map");
+  static_assert(kOperator == cutlass::conv::Operator::kFprop || kOperator == cutlass::conv::Operator::kDgrad ||
+                    kOperator == cutlass::conv::Operator::kWgrad,
+                "fprop, dgrad or wgrad");
+  static_assert(kOperator != cutlass::conv::Operator::kDgrad ||
+                    IteratorA::kStrideSupport == cutlass::conv::StrideSupport::kUnity,
+                "strided dgrad permutes the rows of its output, of which visitors know nothing");
+  static_assert(kGroupMode == cutlass::conv::GroupMode::kNone ||
+                    (kOperator == cutlass::conv::Operator::kFprop && IteratorA::kConvDim == 2 &&
+                     kGroupMode != cutlass::conv::GroupMode::kDepthwise),
+                "groups are for the fprop of conv2d, and depthwise convolution has no tensor-op kernel");
+  static_assert(IteratorA::kConvDim == IteratorB::kConvDim, "both iterators are of one rank");
+  static_assert(detail::is_channels_last<typename IteratorA::Layout> &&
+                    detail::is_channels_last<typename IteratorB::Layout>,
+                "operands are channels-last");
+
+  /// A and B are those of the implicit GEMM: for fprop activation and filter, for dgrad the output's gradient and
+  /// filter, for wgrad the output's gradient and activation.
+  struct Arguments {
+    ProblemSize problem_size;
+    TensorRefA ref_A;
+    TensorRefB ref_B;
+    typename FusionCallbacks::Arguments epilogue;
+  };
+
+  /// Made on the host without any call of CUDA.
+  struct Params {
+    ProblemSize problem_size;
+    cute::Shape<int32_t, int32_t, int32_t> shape_mnl{1, 1, 1};
+    cutlass::gemm::GemmCoord grid_tiled_shape;
+    int swizzle_log_tile = 0;
+    int k_iterations = 0;
+    int k_iterations_per_channel = 0;
+    typename IteratorA::Params iterator_A;
+    typename IteratorA::Element const* ptr_A = nullptr;
+    typename IteratorB::Params iterator_B;
+    typename IteratorB::Element const* ptr_B = nullptr;
+    typename FusionCallbacks::Params epilogue;
+
+    Params() = default;
+
+    explicit Params(Arguments const& arguments)
+        : problem_size(arguments.problem_size),
+          iterator_A(IteratorA::getParams(arguments.problem_size, arguments.ref_A.layout())),
+          ptr_A(arguments.ref_A.data()),
+          iterator_B(arguments.problem_size, arguments.ref_B.layout()),
+          ptr_B(arguments.ref_B.data()) {
+      cutlass::gemm::GemmCoord const mnk = cutlass::conv::implicit_gemm_problem_size(kOperator, problem_size);
+      shape_mnl = cute::make_shape(mnk.m(), mnk.n(), 1);
+      epilogue = FusionCallbacks::to_underlying_arguments(shape_mnl, arguments.epilogue, nullptr);
+      grid_tiled_shape = tiled_shape(mnk);
+      swizzle_log_tile = ThreadblockSwizzle().get_log_tile(grid_tiled_shape);
+      k_iterations = cutlass::conv::implicit_gemm_k_iterations(kOperator, ThreadblockShape::kK, problem_size,
+                                                               kIteratorAlgorithm, kGroupMode, ThreadblockShape::kN);
+      k_iterations_per_channel =
+          cutlass::conv::implicit_gemm_k_iterations_per_channel(kOperator, problem_size, kIteratorAlgorithm);
+    }
+
+    dim3 get_grid_dims() const { return ThreadblockSwizzle().get_grid_shape(grid_tiled_shape); }
+  };
+
+  union SharedStorage {
+    typename Mma::SharedStorage main_loop;
+    typename Epilogue::SharedStorage epilogue;
+  };
+
+  /// Whether the kernel can run: what the iterators, their 32-bit arithmetic and the grid allow. The visitors' tensors
+  /// are not looked at.
+  static cutlass::Status can_implement(Arguments const& arguments) {
+    ProblemSize const& problem = arguments.problem_size;
+    if (problem.split_k_slices != 1 || problem.groups < 1 || problem.K < 1 || problem.C < 1) {
+      return cutlass::Status::kErrorInvalidProblem;
+    }
+    if (cutlass::Status const status = check_groups(problem); status != cutlass::Status::kSuccess) return status;
+    if (cutlass::Status const status = IteratorA::can_implement(problem); status != cutlass::Status::kSuccess) {
+      return status;
+    }
+    if (cutlass::Status const status = IteratorB::can_implement(problem); status != cutlass::Status::kSuccess) {
+      return status;
+    }
+    if (!detail::is_aligned<IteratorA>(arguments.ref_A) || !detail::is_aligned<IteratorB>(arguments.ref_B)) {
+      return cutlass::Status::kErrorMisalignedOperand;
+    }
+    auto const extent_A = cutlass::conv::implicit_gemm_tensor_a_extent(kOperator, problem);
+    auto const extent_B = cutlass::conv::implicit_gemm_tensor_b_extent(kOperator, problem);
+    if (bytes<IteratorA>(extent_A, arguments.ref_A) > INT_MAX ||
+        bytes<IteratorB>(extent_B, arguments.ref_B) > INT_MAX) {
+      return cutlass::Status::kErrorInvalidProblem;
+    }
+    // Extents of the implicit GEMM, which are rounded up to whole tiles.
+    constexpr int64_t kTile = ThreadblockShape::kM + ThreadblockShape::kN + ThreadblockShape::kK;
+    constexpr int64_t kMaxExtent = INT_MAX - kTile;
+    if (problem.activation_size() / problem.C > kMaxExtent || problem.output_size() / problem.K > kMaxExtent ||
+        problem.filter_size() > kMaxExtent) {
+      return cutlass::Status::kErrorInvalidProblem;
+    }
+    constexpr unsigned kMaxBlocks = 65535;  // along y and z
+    dim3 const grid = ThreadblockSwizzle().get_grid_shape(
+        tiled_shape(cutlass::conv::implicit_gemm_problem_size(kOperator, problem)));
+    return grid.y <= kMaxBlocks && grid.z <= kMaxBlocks ? cutlass::Status::kSuccess
+                                                        : cutlass::Status::kErrorInvalidProblem;
+  }
+
+  CUTLASS_DEVICE static void invoke(Params const& params, SharedStorage& shared_storage) {
+    ThreadblockSwizzle swizzle;
+    cutlass::gemm::GemmCoord const tile = swizzle.get_tile_offset(params.swizzle_log_tile);
+    if (params.grid_tiled_shape.m() <= tile.m() || params.grid_tiled_shape.n() <= tile.n()) return;
+
+    int const thread = int(threadIdx.x);
+    int const warp = cutlass::canonical_warp_idx_sync();
+    int const lane = thread % 32;
+    typename Mma::FragmentC accumulators;
+    accumulators.clear();
+    {
+      IteratorA iterator_A(
+          params.iterator_A, params.problem_size, params.ptr_A, thread,
+          cutlass::MatrixCoord(tile.m() * ThreadblockShape::kM, first_channel(params.problem_size, tile.n())));
+      IteratorB iterator_B(params.iterator_B, params.problem_size, params.ptr_B, thread,
+                           cutlass::MatrixCoord(0, tile.n() * ThreadblockShape::kN));
+      Mma mma(shared_storage.main_loop, thread, warp, lane);
+      mma(params.k_iterations, accumulators, iterator_A, iterator_B, accumulators, params.k_iterations_per_channel);
+    }
+
+    // The tile is asked for again, so that it takes no registers during the main loop. What the swizzle says of split-K
+    // visitors would take for the batch.
+    cutlass::gemm::GemmCoord const output = swizzle.get_tile_offset(params.swizzle_log_tile);
+    Epilogue epilogue(params.epilogue, shared_storage.epilogue, thread, warp, lane);
+    epilogue(accumulators, cutlass::gemm::GemmCoord(output.m(), output.n(), 0), params.shape_mnl, thread);
+  }
+
+ private:
+  static cutlass::gemm::GemmCoord tiled_shape(cutlass::gemm::GemmCoord const& mnk) {
+    return ThreadblockSwizzle().get_tiled_shape(
+        mnk, {ThreadblockShape::kM, ThreadblockShape::kN, ThreadblockShape::kK}, 1);
+  }
+
+  template <class Iterator>
+  static int64_t bytes(typename Iterator::Layout::TensorCoord const& extent,
+                       typename Iterator::TensorRef const& tensor) {
+    return detail::span(extent, tensor.layout()) * cutlass::sizeof_bits<typename Iterator::Element>::value / 8;
+  }
+
+  /// A tile of kSingleGroup lies within one group's channels, one of kMultipleGroup has whole groups.
+  static cutlass::Status check_groups(ProblemSize const& problem) {
+    bool possible = problem.groups == 1;
+    if constexpr (kGroupMode != cutlass::conv::GroupMode::kNone) {
+      int const k_per_group = problem.K / problem.groups;
+      possible = problem.K % problem.groups == 0 && problem.C % problem.groups == 0 &&
+                 (kGroupMode == cutlass::conv::GroupMode::kSingleGroup
+                      ? k_per_group % ThreadblockShape::kN == 0
+                      : kIteratorAlgorithm == cutlass::conv::IteratorAlgorithm::kAnalytic &&
+                            ThreadblockShape::kN % k_per_group == 0);
+    }
+    return possible ? cutlass::Status::kSuccess : cutlass::Status::kErrorInvalidProblem;
+  }
+
+  /// The first channel of the activation that a tile of output channels reads.
+  CUTLASS_DEVICE static int first_channel(ProblemSize const& problem, int tile_n) {
+    if constexpr (kGroupMode == cutlass::conv::GroupMode::kNone) {
+      return 0;
+    } else {
+      int const group = tile_n * ThreadblockShape::kN / (problem.K / problem.groups);
+      return group * (problem.C / problem.groups);
+    }
+  }
+};
+
+/// A stock implicit-GEMM kernel (DefaultConv2dFprop<...>::Kernel and the like) with `Visitor` for its epilogue.
+template <class StockKernel, class Visitor, int EpilogueStages = 1>
+using WithVisitor =
+    Kernel<typename StockKernel::Mma,
+           cutlass::epilogue::threadblock::EpilogueWithVisitorCallbacks<typename StockKernel::Epilogue, Visitor,
+                                                                        EpilogueStages>,
+           typename StockKernel::ThreadblockSwizzle, StockKernel::kConvolutionalOperator,
+           typename StockKernel::ConvProblemSize, StockKernel::kGroupMode>;
+
+}  // namespace convolution
+}  // namespace evt
+
+#endif  // EVT_CONVOLUTION_2X_HPP

@@ -1,0 +1,149 @@
+"""``evt layout``: a layout's facts and its grid, and what the algebra makes of it."""
+
+from __future__ import annotations
+
+import json as json_format
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from evt.cli.output import json_option, output_option, write
+
+if TYPE_CHECKING:
+    from evt.layout import ComposedLayout, Layout
+
+#: Grids of more columns wrap on a terminal; ``--svg`` draws them.
+_MOST_COLUMNS = 32
+#: The function of each operation's option; of those with a swizzle, CuTe defines the first four.
+_OPERATIONS = {
+    "coalesce": "coalesce",
+    "compose": "compose",
+    "divide": "zipped_divide",
+    "product": "logical_product",
+    "concatenate": "concatenate",
+    "complement": "complement",
+    "right_inverse": "right_inverse",
+    "left_inverse": "left_inverse",
+}
+_WITH_SWIZZLE = tuple(_OPERATIONS)[:4]
+
+
+@click.command("layout", epilog="Example: evt layout '(8,8):(8,1)' --divide '<2,4>'")
+@click.argument("layout", metavar="LAYOUT")
+@click.option("--coalesce", is_flag=True, help="The same function with the fewest modes.")
+@click.option("--compose", metavar="B", help="The composition: i -> LAYOUT(B(i)).")
+@click.option("--concatenate", metavar="B", help="The concatenation: (i, j) -> LAYOUT(i) + B(j).")
+@click.option("--divide", metavar="B", help="LAYOUT cut into tiles: ((tile),(rest)).")
+@click.option("--product", metavar="B", help="LAYOUT repeated as a tile: (tile,copies).")
+@click.option("--complement", type=click.IntRange(1), metavar="N", help="What repeats LAYOUT up to N indices.")
+@click.option("--right-inverse", is_flag=True, help="R with LAYOUT(R(i)) = i.")
+@click.option("--left-inverse", is_flag=True, help="R with R(LAYOUT(i)) = i.")
+@click.option("--svg", is_flag=True, help="Print the drawing alone, as SVG.")
+@click.option("--banks", type=click.IntRange(1, 16), metavar="BYTES", help="Colour by bank, for elements of BYTES.")
+@json_option
+@output_option("Write the result there instead of printing it.")
+def command(layout: str, svg: bool, banks: int | None, json: bool, output: str | None, **operations: Any) -> None:
+    """Print what a layout is, and draw it.
+
+    LAYOUT is SHAPE:STRIDE, as in (4,(2,2)):(8,(1,4)), a shape alone (compact, the first extent nearest), or a tuple
+    of layouts, their concatenation; before it may stand a swizzle and an offset, Sw<3,3,3> o 0 o. B is a layout, or
+    by mode extents and layouts, <4:2,8>. Give one operation or none.
+    """
+    asked = {name: value for name, value in operations.items() if value not in (None, False)}
+    if len(asked) > 1:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in asked)
+        raise click.UsageError(f"Give one operation at a time, not {names}.")
+    if svg and json:
+        raise click.UsageError("Give --svg or --json, not both.")
+    if banks is not None and not svg:
+        raise click.UsageError("--banks colours a drawing: give --svg too.")
+    from evt.layout import draw_svg
+
+    result = _read(layout)
+    for name, value in asked.items():
+        result = _apply(name, value, result)
+    if svg:
+        write(output, draw_svg(result, banks))
+        return
+    facts = _facts(result)
+    write(output, (json_format.dumps(facts, indent=2) if json else _text(result, facts)) + "\n")
+
+
+def _read(text: str) -> Layout | ComposedLayout:
+    """The layout of a text; of a swizzle alone that of the indices which it tells apart."""
+    from evt.layout import ComposedLayout, Layout, Swizzle, parse
+
+    given = parse(text)
+    if not isinstance(given, Swizzle):
+        return given
+    return ComposedLayout(given, 0, Layout(1 << (given.bits + given.base + abs(given.shift))))
+
+
+def _apply(name: str, value: str | int, layout: Layout | ComposedLayout) -> Layout | ComposedLayout:
+    """An operation's result, as CuTe under the swizzle where there is one."""
+    import evt.layout as room
+    from evt.layout.refused import refused
+
+    operation = getattr(room, _OPERATIONS[name])
+    if isinstance(value, bool):
+        arguments: tuple[Any, ...] = ()
+    elif isinstance(value, int):
+        arguments = (value,)
+    else:
+        arguments = (room.Layout.parse(value) if name == "concatenate" else room.parse_tiler(value),)
+    result: Layout | ComposedLayout
+    if isinstance(layout, room.ComposedLayout):
+        if name not in _WITH_SWIZZLE:
+            message = f"--{name.replace('_', '-')} is not defined through a swizzle"
+            raise refused("E0674", message, f"write {layout.layout} alone", layout=layout)
+        result = layout.within(operation, *arguments)
+    else:
+        result = operation(layout, *arguments)
+    return result
+
+
+def _facts(layout: Layout | ComposedLayout) -> dict[str, Any]:
+    from evt.layout import Layout, is_contiguous, is_injective, naive_cosize_fault
+
+    return {
+        "ok": True,
+        "layout": str(layout),
+        "shape": layout.shape,
+        "stride": layout.stride if isinstance(layout, Layout) else None,
+        "size": layout.size,
+        "bounds": layout.bounds,
+        "cosize": layout.cosize,
+        "inner_cosize": layout.cosize if isinstance(layout, Layout) else layout.layout.cosize,
+        "naive_cosize": layout.naive_cosize,
+        "naive_cosize_fault": naive_cosize_fault(layout),
+        "injective": is_injective(layout),
+        "contiguous": is_contiguous(layout),
+    }
+
+
+def _text(layout: Layout | ComposedLayout, facts: dict[str, Any]) -> str:
+    low, high = facts["bounds"]
+    inner = facts["inner_cosize"]
+    fault = facts["naive_cosize_fault"]
+    lines = [
+        facts["layout"],
+        f"  size          {facts['size']}",
+        f"  cosize        {facts['cosize']}, from {low} to {high}",
+        *([f"  CuTe's        {inner}, of the layout without its swizzle"] if inner != facts["cosize"] else []),
+        f"  naive cosize  {facts['naive_cosize']}" + (f": wrong, {fault}" if fault else ""),
+        f"  injective     {'yes' if facts['injective'] else 'no'}",
+        f"  contiguous    {'yes' if facts['contiguous'] else 'no'}",
+    ]
+    return "\n".join([*lines, "", _grid(layout)])
+
+
+def _grid(layout: Layout | ComposedLayout) -> str:
+    from evt.layout import LayoutError, draw_text, grid
+
+    try:
+        columns = len(grid(layout)[0])
+    except LayoutError as error:
+        return f"not drawn: {error.diagnostics[0].message}"
+    if columns > _MOST_COLUMNS:
+        return f"not drawn: {columns} columns; --svg draws them"
+    return draw_text(layout)

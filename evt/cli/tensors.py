@@ -1,0 +1,112 @@
+"""Random tensors to call a program with: ``random_call(program, dag, shapes, generator) -> (operands, inputs)``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from evt.bench.tensors import random_operand, random_tensor
+from evt.diagnostics import Diagnostic
+from evt.errors import ArgumentError
+from evt.ir import Input, Operand, TypedDag
+from evt.ir.convolution import Convolution
+from evt.ir.node import base, divisor
+from evt.program import Program, Shapes
+from evt.reference import is_image
+from evt.reference.convolution import from_view
+from evt.runtime.convolution import channels_last
+
+_LARGEST = 1000  #: of integer scalars
+#: Of a convolution without sizes, by its rank: images, channels and filters; pixels and taps along each dimension.
+_IMAGES, _CHANNELS, _TAPS = 2, 64, 3
+_PIXELS = {1: (784,), 2: (28, 28), 3: (8, 14, 14)}
+
+
+def shapes_of(program: Program, given: Shapes | None) -> Shapes:
+    """The shapes of A and B that were given, or those of a convolution of an everyday size.
+
+    Raises ArgumentError (E0604) where that does not fit the program's geometry.
+    """
+    if given is not None:
+        return given
+    assert program.convolution is not None
+    try:
+        return _default_shapes(program.convolution)
+    except ValueError as error:
+        help_text = "give --a-shape and --b-shape"
+        raise ArgumentError(Diagnostic("E0604", f"the default sizes do not fit: {error}", help=help_text)) from None
+
+
+def _default_shapes(geometry: Convolution) -> Shapes:
+    groups, pixels = geometry.groups, _PIXELS[geometry.rank]
+    count = groups * max(1, _CHANNELS // groups)
+    x = (_IMAGES, count, *pixels)
+    weight = (count, count // groups, *(geometry.kernel_size or (_TAPS,) * geometry.rank))
+    gradient = (_IMAGES, count, *replace(geometry, operator="fprop").problem(x, weight).results)
+    return {"fprop": (x, weight), "dgrad": (gradient, weight), "wgrad": (gradient, x)}[geometry.operator]
+
+
+def call_sizes(program: Program, shapes: Shapes) -> dict[str, int]:
+    """The extents m, n and k of a problem; l, where A has a batch. Of a convolution k is the length of the sums.
+
+    Raises ArgumentError (E0604) for shapes that do not fit.
+    """
+    extents = program.sizes(shapes)
+    if program.convolution is None:
+        return {mode: extents[mode] for mode in ("m", "n", "k", *["l"] * (len(shapes[0]) > 2))}
+    problem = program.convolution.problem(*shapes)
+    m, n = extents["m"], extents["n"]
+    return {"m": m, "n": n, "k": max(1, problem.multiplications // (m * n))}
+
+
+def random_call(
+    program: Program, dag: TypedDag, shapes: Shapes, generator: torch.Generator
+) -> tuple[list[torch.Tensor], dict[str, Any]]:
+    """A and B, and the other inputs by name, all of a convolution channels_last. What has a default keeps it.
+
+    B is scaled so that the accumulator has variance 1.
+    """
+    sizes = call_sizes(program, shapes)
+
+    def operand(value: Operand, shape: list[int], scale: float = 1.0) -> torch.Tensor:
+        if program.convolution is not None:
+            return channels_last(random_tensor(shape, value.dtype, generator, scale=scale))
+        return random_operand(shape, value.modes, value.dtype, generator, scale=scale)
+
+    operands = [
+        operand(value, list(shape), scale)
+        for value, shape, scale in zip(dag.operands, shapes, (1.0, sizes["k"] ** -0.5), strict=True)
+    ]
+    inputs: dict[str, Any] = {}
+    for value in dag.inputs:
+        assert value.dtype is not None
+        if value.default is not None:
+            continue
+        if value.modes:
+            inputs[value.name] = _random_input(program, value, shapes, sizes, generator)
+        elif value.dtype.is_float:
+            inputs[value.name] = float(torch.rand((), generator=generator, device=generator.device) + 0.5)
+        else:
+            inputs[value.name] = int(torch.randint(1, _LARGEST, (), generator=generator, device=generator.device))
+    return operands, inputs
+
+
+def _random_input(
+    program: Program, value: Input, shapes: Shapes, sizes: Mapping[str, int], generator: torch.Generator
+) -> torch.Tensor:
+    """An input with modes: an image where a convolution takes one, else with one dimension for each mode."""
+    assert value.dtype is not None
+    if program.convolution is not None:
+        problem = program.convolution.problem(*shapes)
+        if is_image(value):
+            view = random_tensor((*problem.leads["m"], *problem.leads["n"]), value.dtype, generator)
+            return from_view(view)
+        sizes = {**sizes, "k": math.prod(problem.leads["k"])}  # over which an operand varies
+    batch = sizes.get("l", 0)
+    own_batch = [batch] if value.is_tile and value.batchable and batch else []
+    shape = [*own_batch, *(sizes.get(base(mode), 1) // divisor(mode) for mode in value.modes)]
+    return random_tensor(shape, value.dtype, generator)

@@ -1,0 +1,272 @@
+"""Convolutions: their geometry, which belongs to a program, and the sizes of one problem.
+
+A convolution is the product of an implicit GEMM. With an activation of N images, C channels and H x W pixels, filters
+[K, C, R, S] and an output of P x Q pixels, the modes of the product are
+
+=========  ==========  ==========  ==========  ======================  ==================
+operator   m           n           k           A                       B
+=========  ==========  ==========  ==========  ======================  ==================
+fprop      N, P, Q     K           R, S, C     activation              filters
+dgrad      N, H, W     C           R, S, K     gradient of the output  filters
+wgrad      K           R, S, C     N, P, Q     gradient of the output  activation
+=========  ==========  ==========  ==========  ======================  ==================
+
+A one-dimensional convolution is a two-dimensional one of height 1; a third dimension comes first, as depth.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, TypeGuard, get_args
+
+from evt.diagnostics import Diagnostic, hint
+from evt.errors import ArgumentError
+
+Operator = Literal["fprop", "dgrad", "wgrad"]
+
+#: The spatial dimensions, innermost last.
+SPATIAL = ("depth", "height", "width")
+
+#: Modes of A and B in the implicit GEMM, in the order of their memory.
+_MODES: dict[Operator, tuple[tuple[str, str], tuple[str, str]]] = {
+    "fprop": (("m", "k"), ("n", "k")),
+    "dgrad": (("m", "k"), ("k", "n")),
+    "wgrad": (("k", "m"), ("k", "n")),
+}
+
+#: Operations that are convolutions: (operator, spatial rank).
+CONVOLUTIONS: dict[str, tuple[Operator, int]] = {
+    f"conv{rank}d" + ("" if operator == "fprop" else f"_{operator}"): (operator, rank)
+    for operator in get_args(Operator)
+    for rank in (1, 2, 3)
+}
+
+#: The modes of A and B by operation.
+OPERAND_MODES = {name: _MODES[operator] for name, (operator, _) in CONVOLUTIONS.items()}
+
+#: The keywords that give a geometry.
+GEOMETRY = ("stride", "padding", "dilation", "groups", "output_padding", "kernel_size")
+
+#: (before, after) for each spatial dimension.
+Pairs = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """The geometry of a convolution, as torch.nn.functional's: all but the tensors' sizes.
+
+    ``padding`` is (before, after) of each spatial dimension, or None for ``"same"``, which depends on the filter.
+    ``output_padding`` (dgrad) enlarges the result where the stride leaves its size open, as in conv_transpose2d;
+    ``kernel_size`` (wgrad) is the filters'.
+    """
+
+    operator: Operator
+    rank: int
+    stride: tuple[int, ...]
+    padding: Pairs | None
+    dilation: tuple[int, ...]
+    groups: int = 1
+    output_padding: tuple[int, ...] = ()
+    kernel_size: tuple[int, ...] = ()
+
+    @staticmethod
+    def of(operation: str, keywords: Mapping[str, Any]) -> Convolution:
+        """The geometry that the keywords of a call of :func:`evt.conv2d` and its like give.
+
+        Raises ArgumentError (E0602, E0607).
+        """
+        operator, rank = CONVOLUTIONS[operation]
+        allowed = ["stride", "padding", "dilation", "groups"]
+        allowed += {"fprop": [], "dgrad": ["output_padding"], "wgrad": ["kernel_size"]}[operator]
+        for name in keywords:
+            if name not in allowed:
+                message = f"{operation} has no keyword `{name}`"
+                raise ArgumentError(Diagnostic("E0602", message, help=hint(name, allowed, "keywords")))
+        if operator == "wgrad" and "kernel_size" not in keywords:
+            help_text = "the size of the filters whose gradient it is: `kernel_size=3`"
+            raise ArgumentError(Diagnostic("E0601", f"{operation} needs `kernel_size`", help=help_text))
+        stride = _numbers("stride", keywords.get("stride", 1), rank, 1)
+        groups = _numbers("groups", keywords.get("groups", 1), 1, 1)[0]
+        return Convolution(
+            operator,
+            rank,
+            stride,
+            _padding(keywords.get("padding", 0), rank, stride),
+            _numbers("dilation", keywords.get("dilation", 1), rank, 1),
+            groups,
+            _numbers("output_padding", keywords.get("output_padding", 0), rank, 0) if operator == "dgrad" else (),
+            _numbers("kernel_size", keywords["kernel_size"], rank, 1) if operator == "wgrad" else (),
+        )
+
+    @property
+    def is_unit_stride(self) -> bool:
+        """Whether every pixel is visited."""
+        return set(self.stride) == {1}
+
+    def pads(self, filter_size: Sequence[int]) -> Pairs:
+        """The padding before and after each spatial dimension, for filters of a size.
+
+        Of ``"same"``, the smaller half comes first, as in PyTorch.
+        """
+        if self.padding is not None:
+            return self.padding
+        totals = [dilation * (size - 1) for dilation, size in zip(self.dilation, filter_size, strict=True)]
+        return tuple((total // 2, total - total // 2) for total in totals)
+
+    def problem(self, a: Sequence[int], b: Sequence[int]) -> ConvolutionProblem:
+        """The sizes for operands of these shapes, in PyTorch's order. Raises ValueError, with what does not fit."""
+        names = {"fprop": ("x", "weight"), "dgrad": ("the gradient", "weight"), "wgrad": ("the gradient", "x")}
+        for name, operand, shape in zip(names[self.operator], "AB", (a, b), strict=True):
+            if len(shape) != self.rank + 2:
+                expected = {1: "[N, C, L]", 2: "[N, C, H, W]", 3: "[N, C, D, H, W]"}[self.rank]
+                if name == "weight":
+                    expected = expected.replace("N, C", "K, C").replace("L", "S").replace("D", "T")
+                    expected = expected.replace("H", "R").replace("W", "S")
+                raise ValueError(f"`{operand}`, {name}, has {len(shape)} dimensions; expected {expected}")
+        if self.operator == "wgrad":
+            filters, channels, filter_size = a[1], b[1], self.kernel_size
+            if a[0] != b[0]:
+                raise ValueError(f"A has {a[0]} images and B has {b[0]}")
+            images, pixels = b[0], tuple(b[2:])
+        else:
+            filters, filter_size = b[0], tuple(b[2:])
+            channels = b[1] * self.groups
+            if self.operator == "dgrad" and a[1] != filters:
+                raise ValueError(f"A has {a[1]} channels and B has {filters} filters")
+            if self.operator == "fprop" and a[1] != channels:
+                per_group = f" in each of {self.groups} groups" if self.groups > 1 else ""
+                raise ValueError(f"A has {a[1]} channels and B has {b[1]}{per_group}")
+            images, pixels = a[0], tuple(a[2:])
+        for what, count in (("input channels", channels), ("filters", filters)):
+            if count % self.groups:
+                raise ValueError(f"{count} {what} do not divide into {self.groups} groups")
+        pads = self.pads(filter_size)
+        reach = [dilation * (size - 1) + 1 for dilation, size in zip(self.dilation, filter_size, strict=True)]
+        if self.operator == "dgrad":
+            results = pixels
+            rest = zip(results, self.stride, pads, reach, self.output_padding, strict=True)
+            pixels = tuple((size - 1) * step - sum(pad) + span + extra for size, step, pad, span, extra in rest)
+            if any(extra >= max(step, 1) for extra, step in zip(self.output_padding, self.stride, strict=True)):
+                raise ValueError(f"output_padding {self.output_padding} is not smaller than the stride {self.stride}")
+        for size, pad, span in zip(pixels, pads, reach, strict=True):
+            if size + sum(pad) < span and images and channels and self.operator != "dgrad":
+                raise ValueError(f"the filters reach over {span} pixels, and the padded input has {size + sum(pad)}")
+            if size < 1 and self.operator == "dgrad":
+                raise ValueError(f"the result would have {size} pixels along a dimension")
+        if self.operator != "dgrad":
+            rest_of = zip(pixels, pads, reach, self.stride, strict=True)
+            results = tuple((size + sum(pad) - span) // step + 1 for size, pad, span, step in rest_of)
+        if self.operator == "wgrad" and tuple(a[2:]) != results:
+            shown = " x ".join(map(str, results))
+            raise ValueError(f"A has {' x '.join(map(str, a[2:]))} pixels; the output of this convolution has {shown}")
+        return ConvolutionProblem(self, images, channels, filters, pixels, tuple(filter_size), results, pads)
+
+
+@dataclass(frozen=True)
+class ConvolutionProblem:
+    """The sizes of one convolution: of the activation ``pixels``, of the output ``results``, innermost last."""
+
+    geometry: Convolution
+    images: int
+    channels: int
+    filters: int
+    pixels: tuple[int, ...]
+    filter_size: tuple[int, ...]
+    results: tuple[int, ...]
+    pads: Pairs
+
+    @cached_property
+    def leads(self) -> dict[str, tuple[int, ...]]:
+        """The dimensions that each mode stands for; ``k`` is the channels of A, over which an operand may vary."""
+        match self.geometry.operator:
+            case "fprop":
+                return self._leads((self.images, *self.results), (self.filters,), self.channels)
+            case "dgrad":
+                return self._leads((self.images, *self.pixels), (self.channels,), self.filters)
+            case "wgrad":
+                columns = (*self.filter_size, self.channels // self.geometry.groups)
+                return self._leads((self.filters,), columns, self.images * math.prod(self.results))
+
+    @staticmethod
+    def _leads(rows: tuple[int, ...], columns: tuple[int, ...], inner: int) -> dict[str, tuple[int, ...]]:
+        return {"l": (), "m": rows, "n": columns, "k": (inner,)}
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """Every number that a kernel is called with, by the name of its role."""
+        rank = self.geometry.rank
+        sizes = {mode: math.prod(dims) for mode, dims in self.leads.items()}
+        sizes |= {"images": self.images, "channels": self.channels, "filters": self.filters}
+        sizes["groups"] = self.geometry.groups
+        for position, name in enumerate(SPATIAL[-max(rank, 2) :]):
+            at = position - (rank == 1)  # a row of pixels is an image of height 1
+            absent = at < 0
+            sizes[name] = 1 if absent else self.pixels[at]
+            sizes[f"filter_{name}"] = 1 if absent else self.filter_size[at]
+            sizes[f"output_{name}"] = 1 if absent else self.results[at]
+            sizes[f"pad_{name}"], sizes[f"upper_pad_{name}"] = (0, 0) if absent else self.pads[at]
+            sizes[f"stride_{name}"] = 1 if absent else self.geometry.stride[at]
+            sizes[f"dilation_{name}"] = 1 if absent else self.geometry.dilation[at]
+        return sizes
+
+    @property
+    def extents(self) -> dict[str, int]:
+        """Of the modes, and of the operands' channels in memory."""
+        groups = self.geometry.groups
+        filters, channels = self.filters // groups, self.channels // groups
+        first = channels if self.geometry.operator == "fprop" else filters
+        return {**self.sizes, "A": first, "B": channels}
+
+    @property
+    def multiplications(self) -> int:
+        """Multiply-adds, padding included."""
+        pixels = self.images * math.prod(self.results)
+        return pixels * self.filters * math.prod(self.filter_size) * self.channels // self.geometry.groups
+
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether it is a product of matrices: 1x1 filters, stride 1, no padding, one group."""
+        return (
+            set(self.filter_size) <= {1}
+            and self.geometry.is_unit_stride
+            and not any(map(any, self.pads))
+            and self.geometry.groups == 1
+        )
+
+
+def _numbers(name: str, value: object, rank: int, least: int) -> tuple[int, ...]:
+    """A whole number for every spatial dimension, of one or of a sequence."""
+    wanted = f"expected a whole number of at least {least}" + (f", or {rank} of them" if rank > 1 else "")
+    given = tuple(value) if _is_sequence(value) else (value,) * rank
+    numbers = tuple(number for number in given if _is_whole(number) and number >= least)
+    if len(given) != rank or len(numbers) != rank:
+        raise ArgumentError(Diagnostic("E0607", f"`{name}` is {value!r}; {wanted}"))
+    return numbers
+
+
+def _is_sequence(value: object) -> TypeGuard[Sequence[Any]]:
+    return isinstance(value, Sequence) and not isinstance(value, str)
+
+
+def _is_whole(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value < 2**31
+
+
+def _padding(value: object, rank: int, stride: tuple[int, ...]) -> Pairs | None:
+    """``padding``: a number, one or a (before, after) pair for every dimension, "valid" or "same"."""
+    if value == "valid":
+        return ((0, 0),) * rank
+    if value == "same":
+        if set(stride) != {1}:
+            raise ArgumentError(Diagnostic("E0607", f"`padding` is 'same', and the stride {stride} is not 1"))
+        return None
+    if _is_sequence(value) and len(value) == rank and all(map(_is_sequence, value)):
+        pairs = (_numbers("padding", each, 2, 0) for each in value)
+        return tuple((before, after) for before, after in pairs)
+    if isinstance(value, str):
+        known = 'expected numbers, "same" or "valid"'
+        raise ArgumentError(Diagnostic("E0607", f"`padding` is {value!r}; {known}"))
+    return tuple((each, each) for each in _numbers("padding", value, rank, 0))

@@ -1,0 +1,43 @@
+"""Work on the operands: a program falls into the formulas of A and B and the epilogue, which share only inputs.
+
+``epilogue_of(dag) -> TypedDag`` is the program without them, ``formula_of(dag, name)`` the nodes of one.
+"""
+
+from __future__ import annotations
+
+from evt.ir.dag import Builder, Dag, TypedDag, prune
+from evt.ir.infer import infer
+from evt.ir.node import Acc, Element, Feed
+
+
+def sides_of(dag: Dag) -> list[frozenset[str]]:
+    """For each node what it is made of: ``A`` and ``B`` (their elements), ``acc``, or nothing but inputs."""
+    sides: list[frozenset[str]] = []
+    for node in range(len(dag)):
+        op = dag[node]
+        own = frozenset({op.name}) if isinstance(op, Element) else frozenset({"acc"} if isinstance(op, Acc) else ())
+        sides.append(own.union(*(sides[operand] for operand in dag.arguments(node))))
+    return sides
+
+
+def epilogue_of(dag: TypedDag) -> TypedDag:
+    """The program without the formulas of its operands and the inputs that only they read."""
+    if not dag.feeds:
+        return dag
+    builder, renamed = Builder(), dict[int, int]()
+    for node in range(len(dag)):
+        if not isinstance(dag[node], Feed):
+            renamed[node] = builder.add(dag[node], *(renamed[operand] for operand in dag.arguments(node)))
+    return infer(prune(builder.finish(dag.operation, dag.operands, dag.inputs, dag.outputs, dag.source)))
+
+
+def formula_of(dag: Dag, name: str) -> list[int]:
+    """The nodes of an operand's formula, operands first, without its feed."""
+    needed: set[int] = set()
+    stack = [*dag.arguments(dag.feeds[name])]
+    while stack:
+        node = stack.pop()
+        if node not in needed:
+            needed.add(node)
+            stack.extend(dag.arguments(node))
+    return sorted(needed)

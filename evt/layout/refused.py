@@ -1,0 +1,16 @@
+"""Refusals of this room: which condition failed, on which layouts, and what would satisfy it."""
+
+from __future__ import annotations
+
+from evt.diagnostics import Diagnostic
+from evt.errors import LayoutError
+
+
+def refused(code: str, message: str, help: str = "", **operands: object) -> LayoutError:
+    """An error to raise; ``operands`` are noted by name, as text."""
+    notes = (_note(name, str(value)) for name, value in operands.items())
+    return LayoutError(Diagnostic(code, message, help=help, notes=tuple(notes)))
+
+
+def _note(name: str, text: str) -> str:
+    return f"{name} = {text}" if len(text) <= 200 else f"{name} = {text[:100]} ... {text[-100:]}"

@@ -1,0 +1,94 @@
+"""Which sums strides can make: the exact questions behind overlap, quickly for the few modes that tensors have.
+
+A term ``(step, count)`` contributes ``step * x`` with ``0 <= x <= count``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import gcd
+
+from evt.layout.refused import refused
+
+#: Tries after which a question is given up; strides that tensors have need a handful.
+_MOST_TRIES = 50_000
+
+
+def reaches(terms: Iterable[tuple[int, int]], target: int) -> bool:
+    """Whether some choice of the terms adds up to the target.
+
+    Raises LayoutError E0675 when there is no answer after very many tries.
+    """
+    positive = []
+    for step, count in terms:
+        if step < 0:
+            target -= step * count  # count x down instead
+            step = -step
+        if step and count:
+            positive.append((step, count))
+    return _Search(_joined(positive)).reaches(0, target)
+
+
+def repeats(modes: Iterable[tuple[int, int]]) -> bool:
+    """Whether two coordinates of the modes (extent, stride) have the same index.
+
+    Then some mode takes 1 or more steps that the modes of smaller strides, both ways, make up for. Raises
+    LayoutError E0675 when there is no answer after very many tries.
+    """
+    smaller: list[tuple[int, int]] = []
+    span = 0
+    for step, count in sorted((abs(stride), extent - 1) for extent, stride in modes if extent > 1):
+        if step <= span and reaches([(step, count - 1), *((s, 2 * c) for s, c in smaller)], span - step):
+            return True
+        smaller.append((step, count))
+        span += step * count
+    return False
+
+
+def _joined(terms: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same sums with fewer terms, steps descending: a term joins one whose steps it continues without gaps."""
+    result: list[tuple[int, int]] = []
+    for step, count in sorted(terms):
+        for place, (small, many) in enumerate(result):
+            if step % small == 0 and step // small <= many + 1:
+                result[place] = small, many + step // small * count
+                break
+        else:
+            result.append((step, count))
+    return result[::-1]
+
+
+class _Search:
+    """Choices by descending step; only those are tried that the remaining terms can complete, by size and divisor."""
+
+    def __init__(self, terms: Sequence[tuple[int, int]]) -> None:
+        self._terms = terms
+        self._tries = 0
+        self._rest = [(0, 0)]  # (sum, greatest common divisor) of the terms from each on
+        for step, count in reversed(terms):
+            span, divisor = self._rest[-1]
+            self._rest.append((span + step * count, gcd(divisor, step)))
+        self._rest.reverse()
+
+    def reaches(self, place: int, target: int) -> bool:
+        span, divisor = self._rest[place]
+        if not 0 <= target <= span or (divisor and target % divisor):
+            return False
+        if len(self._terms) - place < 2:
+            return True  # one term: a multiple of it within its span; none: 0
+        step, count = self._terms[place]
+        span, divisor = self._rest[place + 1]
+        common = gcd(step, divisor)
+        stride = divisor // common  # every how many steps the remaining terms' divisor allows
+        most = min(count, target // step)
+        least = max(0, -((span - target) // step))
+        first = target // common * pow(step // common, -1, stride) % stride
+        first += -(-(least - first) // stride) * stride
+        for x in range(first, most + 1, stride):
+            self._tries += 1
+            if self._tries > _MOST_TRIES:
+                message = "whether these strides meet was not decided"
+                raise refused("E0675", message, "merge modes, or use smaller extents", steps=self._terms)
+            if self.reaches(place + 1, target - step * x):
+                return True
+        return False

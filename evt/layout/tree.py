@@ -1,0 +1,110 @@
+"""Trees of integers, as CuTe's IntTuples: an int, or a tuple of trees. Shapes, strides and coordinates are such.
+
+Two trees are congruent when they have the same form. The order of coordinates is colexicographic: the leftmost
+leaf runs fastest.
+"""
+
+from __future__ import annotations
+
+import operator
+from math import prod
+from typing import TypeAlias
+
+from evt.layout.refused import refused
+
+IntTuple: TypeAlias = "int | tuple[IntTuple, ...]"
+
+#: The deepest tree; CuTe's own are three or four deep.
+MAX_DEPTH = 32
+#: The most integers of a tree, and the largest of them: CuTe's have 64 bits.
+MAX_LEAVES, MAX_LEAF = 128, 2**63 - 1
+
+
+def tree(value: object) -> IntTuple:
+    """The value as a tree; lists are read as tuples.
+
+    Raises LayoutError E0672 for what is none, and for trees that are deeper, larger or of larger integers than any
+    layout needs.
+    """
+    result = _tree(value, 0)
+    numbers = leaves(result)
+    if len(numbers) > MAX_LEAVES:
+        raise refused("E0672", f"a layout of {len(numbers)} extents", f"{MAX_LEAVES} are taken: merge some")
+    if max(map(abs, numbers)) > MAX_LEAF:
+        raise refused("E0672", "an extent or a stride of more than 64 bits", "no memory has so many elements")
+    return result
+
+
+def _tree(value: object, depth: int) -> IntTuple:
+    if isinstance(value, (tuple, list)):
+        if not value:
+            raise refused("E0672", "an empty tuple is no part of a layout", "write 1:0 for a layout of one element")
+        if depth == MAX_DEPTH:
+            raise refused("E0672", f"a layout's tuples nest more than {MAX_DEPTH} deep", "flatten it")
+        return tuple(_tree(each, depth + 1) for each in value)
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        name = type(value).__name__
+        raise refused("E0672", f"a layout is made of integers, not of {name}", "pass ints and tuples of them") from None
+
+
+def modes(tree: IntTuple) -> tuple[IntTuple, ...]:
+    """The top-level parts; an integer is its own only part."""
+    return tree if isinstance(tree, tuple) else (tree,)
+
+
+def leaves(tree: IntTuple) -> tuple[int, ...]:
+    """The integers from left to right."""
+    return tuple(leaf for part in tree for leaf in leaves(part)) if isinstance(tree, tuple) else (tree,)
+
+
+def size(shape: IntTuple) -> int:
+    return prod(leaves(shape))
+
+
+def depth(tree: IntTuple) -> int:
+    """0 for an integer, else one more than the deepest part."""
+    return 1 + max(map(depth, tree)) if isinstance(tree, tuple) else 0
+
+
+def congruent(a: IntTuple, b: IntTuple) -> bool:
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return len(a) == len(b) and all(map(congruent, a, b))
+    return not isinstance(a, tuple) and not isinstance(b, tuple)
+
+
+def compact(shape: IntTuple, first: int = 1) -> IntTuple:
+    """The strides under which the shape has no gaps, the leftmost leaf nearest; as in CuTe 0 for an extent of 1."""
+    if not isinstance(shape, tuple):
+        return first if shape != 1 else 0
+    strides = []
+    for part in shape:
+        strides.append(compact(part, first))
+        first *= size(part)
+    return tuple(strides)
+
+
+def coordinate(index: int, shape: IntTuple) -> IntTuple:
+    """The coordinate, congruent with the shape, at a place in the colexicographic order.
+
+    As in CuTe the last leaf runs on beyond its extent, and below zero every leaf is negated.
+    """
+    if index < 0:
+        return _negated(coordinate(-index, shape))
+    if not isinstance(shape, tuple):
+        return index
+    parts = []
+    for part in shape[:-1]:
+        index, inside = divmod(index, size(part))
+        parts.append(coordinate(inside, part))
+    return (*parts, coordinate(index, shape[-1]))
+
+
+def text(tree: IntTuple) -> str:
+    """``(4,(2,2))``; reads back by :func:`evt.layout.parse`."""
+    return f"({','.join(map(text, tree))})" if isinstance(tree, tuple) else str(tree)
+
+
+def _negated(tree: IntTuple) -> IntTuple:
+    return tuple(map(_negated, tree)) if isinstance(tree, tuple) else -tree

@@ -1,0 +1,49 @@
+"""Convolutions in PyTorch, and their tensors as the implicit GEMM sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch.nn import functional, grad
+
+from evt.ir.convolution import Convolution, ConvolutionProblem
+
+_FPROP = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
+#: Not typed by PyTorch.
+_DGRAD: dict[int, Callable[..., torch.Tensor]] = {1: grad.conv1d_input, 2: grad.conv2d_input, 3: grad.conv3d_input}
+_WGRAD: dict[int, Callable[..., torch.Tensor]] = {1: grad.conv1d_weight, 2: grad.conv2d_weight, 3: grad.conv3d_weight}
+
+
+def to_view(tensor: torch.Tensor) -> torch.Tensor:
+    """[N, C, ...] seen as [N, ..., C]."""
+    return tensor.movedim(1, -1)
+
+
+def from_view(tensor: torch.Tensor) -> torch.Tensor:
+    """[N, ..., C] seen as [N, C, ...]."""
+    return tensor.movedim(-1, 1)
+
+
+def convolve(geometry: Convolution, problem: ConvolutionProblem, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """The accumulator of A and B in PyTorch's order, as the view [..., C]; in their type, never in tf32."""
+    rank, steps, dilation, groups = geometry.rank, geometry.stride, geometry.dilation, geometry.groups
+    with torch.backends.cudnn.flags(enabled=torch.backends.cudnn.enabled, allow_tf32=False):
+        match geometry.operator:
+            case "fprop":
+                acc = _FPROP[rank](_padded(a, problem), b, None, steps, 0, dilation, groups)
+            case "dgrad":
+                reach = [size + sum(pad) for size, pad in zip(problem.pixels, problem.pads, strict=True)]
+                size = [problem.images, problem.channels, *reach]
+                acc = _DGRAD[rank](size, b, a, steps, 0, dilation, groups)
+                for dim, (count, (before, _)) in enumerate(zip(problem.pixels, problem.pads, strict=True), 2):
+                    acc = acc.narrow(dim, before, count)
+            case "wgrad":
+                size = [problem.filters, problem.channels // groups, *problem.filter_size]
+                acc = _WGRAD[rank](_padded(b, problem), size, a, steps, 0, dilation, groups)
+    return to_view(acc)
+
+
+def _padded(tensor: torch.Tensor, problem: ConvolutionProblem) -> torch.Tensor:
+    pads: Sequence[int] = [number for pair in reversed(problem.pads) for number in pair]
+    return functional.pad(tensor, pads) if any(pads) else tensor

@@ -1,0 +1,155 @@
+"""Measurements on disk, beside the kernels: ``tuning.json`` in the cache's directory.
+
+The file is replaced in one rename, under a lock: readers see the old one or the new one, and of several writers none
+loses what another wrote. A file that cannot be read is warned about and left out of account.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from evt.build import Cache
+from evt.build.lock import KeyLock
+from evt.diagnostics import Diagnostic
+from evt.errors import BuildError
+from evt.tuning.measurement import Measurement
+
+#: The format of the file; one of another version is as good as none.
+VERSION = 1
+#: Problems that are kept; the longest unmeasured go first.
+MOST = 10_000
+
+#: By problem, then by GPU.
+_Measurements = dict[str, dict[str, Measurement]]
+
+#: What this process has read, by path: the file's identity and its content.
+_read: dict[Path, tuple[tuple[int, int, int], _Measurements]] = {}
+
+
+class Store:
+    """The measurements of all problems, on all GPUs, in a directory: by default that of the kernels.
+
+    Nothing is created before something is added.
+    """
+
+    def __init__(self, root: Path | None = None) -> None:
+        self._cache = Cache(root)
+        self.path = self._cache.root / "tuning.json"
+
+    def __repr__(self) -> str:
+        return f"Store({str(self.path)!r})"
+
+    def __len__(self) -> int:
+        return sum(map(len, self._load().values()))
+
+    def exists(self) -> bool:
+        """Whether anything was ever measured here; a cheap question."""
+        return self.path.exists()
+
+    def find(self, key: str) -> tuple[Measurement, ...]:
+        """The measurements of a problem, of each GPU that it was measured on."""
+        return tuple(self._load().get(key, {}).values())
+
+    def add(self, key: str, measurement: Measurement) -> None:
+        """Keep a measurement in the place of an older one. Raises BuildError (E0704) where nothing can be written."""
+
+        def change(known: _Measurements) -> None:
+            by_gpu = known.pop(key, {})
+            by_gpu[measurement.gpu] = measurement
+            known[key] = by_gpu
+            for oldest in list(known)[:-MOST]:
+                del known[oldest]
+
+        self._cache.prepare()
+        self._change(change)
+
+    def clear(self) -> int:
+        """Remove all measurements; returns how many there were. Raises BuildError (E0704)."""
+        if not self.exists():
+            return 0
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            count = len(self)
+        with self._locked():
+            self.path.unlink(missing_ok=True)
+            for left in self.path.parent.glob(".tuning-*"):  # of a killed writer
+                left.unlink(missing_ok=True)
+        return count
+
+    def _change(self, change: Callable[[_Measurements], None]) -> None:
+        with self._locked():
+            known = self._parse()
+            change(known)
+            entries = {
+                key: {gpu: measurement.to_json() for gpu, measurement in by_gpu.items()}
+                for key, by_gpu in known.items()
+            }
+            text = json.dumps({"version": VERSION, "measurements": entries}, indent=1, allow_nan=False) + "\n"
+            descriptor, temporary = tempfile.mkstemp(prefix=".tuning-", dir=self.path.parent)
+            try:
+                with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                    file.write(text)
+                os.replace(temporary, self.path)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.unlink(temporary)
+                raise
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        try:
+            lock = KeyLock.acquire(self.path.with_name(f".{self.path.name}.lock"), wait=True)
+            assert lock is not None
+            try:
+                yield
+            finally:
+                lock.release()
+        except OSError as error:
+            message = f"measurements cannot be kept in {self.path}: {error.strerror or error}"
+            mend = "set EVT_CACHE_DIR to a directory that you can write, on a disk with space"
+            raise BuildError(Diagnostic("E0704", message, help=mend)) from error
+
+    def _load(self) -> _Measurements:
+        """What the file holds; it is read again when it was replaced."""
+        try:
+            status = self.path.stat()
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            _warn(self.path, error.strerror or str(error))
+            return {}
+        identity = (status.st_ino, status.st_mtime_ns, status.st_size)
+        known = _read.get(self.path)
+        if known is None or known[0] != identity:
+            known = _read[self.path] = identity, self._parse()
+        return known[1]
+
+    def _parse(self) -> _Measurements:
+        try:
+            found = json.loads(self.path.read_text(encoding="utf-8"))
+            if not isinstance(found, dict):
+                raise ValueError("it is not an object")
+            if found.get("version") != VERSION:
+                return {}
+            return {
+                key: {gpu: Measurement.from_json(value) for gpu, value in by_gpu.items()}
+                for key, by_gpu in found["measurements"].items()
+            }
+        except FileNotFoundError:  # removed meanwhile
+            return {}
+        except OSError as error:
+            _warn(self.path, error.strerror or str(error))
+        except (ValueError, LookupError, ArithmeticError, AttributeError, TypeError, RecursionError) as error:
+            _warn(self.path, f"{error}" if isinstance(error, ValueError) else "it is not what evt writes")
+        return {}
+
+
+def _warn(path: Path, reason: str) -> None:
+    text = f"the measurements in {path} cannot be read, and are ignored: {reason}"
+    warnings.warn(f"E0704: {text}; `evt cache clear` removes them", stacklevel=4)

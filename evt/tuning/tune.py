@@ -1,0 +1,207 @@
+"""Measuring the routes of a call: ``tune(program, A, B, inputs) -> Tuning``."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from evt.bench.clock import GpuClock, RoundTimer, interleave
+from evt.build import build
+from evt.diagnostics import Diagnostic
+from evt.errors import ArgumentError, BuildError, EvtError, LaunchError
+from evt.ir import Output
+from evt.ir.dtype import B1
+from evt.plan import Plan, Problem, candidates, default_configs, plan
+from evt.runtime.arguments import bind
+from evt.runtime.kernels import call_problem, device_target, is_empty, kernel_sources
+from evt.tuning.key import problem_key
+from evt.tuning.measurement import Measurement, Timing
+from evt.tuning.store import Store
+
+if TYPE_CHECKING:
+    from evt.program import Program
+
+ROUNDS = 31
+
+#: A kernel's name: its route and its configuration.
+Name = tuple[str, str]
+Calls = Mapping[Name, Callable[[], Any]]
+Progress = Callable[[str], object]
+
+#: How far, relatively, two kernels' outputs of a type may be apart; of types of few values, one in ten.
+_LIMITS = {"f64": 1e-9, "f32": 2e-3, "f16": 4e-3, "bf16": 2e-2}
+_COARSEST = 1e-1
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One kernel: its median time in ms, or why there is none; ``distance`` of its outputs from the first kernel's."""
+
+    route: str
+    config: str
+    ms: float | None = None
+    distance: float | None = None
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What tuning found, in the order in which the rules prefer kernels; ``chosen`` is what calls take from now on."""
+
+    operation: str
+    gpu: str
+    target: str
+    sizes: Mapping[str, int]
+    rows: tuple[Row, ...]
+    chosen: Timing | None
+
+    def to_json(self) -> dict[str, object]:
+        return {"ok": self.chosen is not None, **asdict(self), "sizes": dict(self.sizes)}
+
+    def __str__(self) -> str:
+        sizes = " ".join(f"{mode}={size}" for mode, size in self.sizes.items() if mode in ("m", "n", "k", "l"))
+        lines = [f"{self.operation} on {self.gpu} ({self.target}): {sizes}"]
+        width = max((len(row.route) + len(row.config) + 1 for row in self.rows), default=0)
+        for row in self.rows:
+            taken = self.chosen is not None and (row.route, row.config) == (self.chosen.route, self.chosen.config)
+            result = row.failure if row.ms is None else f"{row.ms:.4f} ms"
+            lines.append(f"{'->' if taken else '  '} {f'{row.route} {row.config}':<{width}}  {result}")
+        return "\n".join(lines)
+
+
+def tune(
+    program: Program,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    inputs: Mapping[str, Any],
+    *,
+    rounds: int = ROUNDS,
+    progress: Progress = lambda text: None,
+    store: Store | None = None,
+) -> Tuning:
+    """Time every route that applies to a call, in its default configurations, on the call's tensors; keep the times.
+
+    Raises LaunchError (E0801) without a GPU, ArgumentError for a call that does not fit the program, is not on the GPU
+    or computes nothing, and for a program whose route is forced; what every kernel failed with when none is left.
+    """
+    for name in ("route", "config"):
+        if getattr(program.settings, name) is not None:
+            message = f"the program's `{name}` is forced, and tuning is to choose it"
+            raise ArgumentError(Diagnostic("E0602", message, help="leave it out"))
+    if not torch.cuda.is_available():
+        help_text = "run `evt doctor` to see what is missing"
+        raise LaunchError(Diagnostic("E0801", "no CUDA GPU to measure on: PyTorch finds none", help=help_text))
+    bound = bind(program, a, b, inputs, {})
+    if bound.device.type != "cuda":
+        raise ArgumentError(
+            Diagnostic("E0605", f"the tensors are on {bound.device}; kernels are timed on a CUDA device")
+        )
+    if is_empty(bound):
+        raise ArgumentError(Diagnostic("E0604", "the product is empty: there is nothing to time"))
+    index = bound.device.index if bound.device.index is not None else torch.cuda.current_device()
+    atomic = program.settings.deterministic is False and not torch.are_deterministic_algorithms_enabled()
+    problem = call_problem(program, bound, device_target(index), atomic)
+    plans, failed = kernels_of(problem)
+    progress(f"building {len(plans)} kernels")
+    with suppress(BuildError):  # that of each kernel comes again where it is called
+        build(kernel_sources(plans.values()))
+
+    def call_of(name: Name) -> Callable[[], Any]:
+        forced = program.forced(*name)
+        return lambda: forced(a, b, **inputs)
+
+    progress("timing")
+    with torch.no_grad(), torch.cuda.device(index):
+        calls = {name: call_of(name) for name in plans}
+        timed = time_kernels(calls, problem.dag.outputs, GpuClock(bound.device), rounds)
+    rows = {**failed, **timed}
+    in_order = tuple(rows[name] for name in names_of(problem))
+    timings = tuple(Timing(row.route, row.config, row.ms) for row in in_order if row.ms is not None)
+    gpu = torch.cuda.get_device_name(index)
+    text = " ".join(program.source.text.split())
+    sizes = dict(bound.sizes)
+    measurement = Measurement(gpu, problem.target.name, text, sizes, timings)
+    if timings:
+        (store or Store()).add(problem_key(problem, sizes), measurement)
+    return Tuning(program.operation, gpu, problem.target.name, sizes, in_order, measurement.best())
+
+
+def names_of(problem: Problem) -> list[Name]:
+    """The kernels of a problem: its routes, in order of preference, in their default configurations."""
+    routes = [route for route in candidates(problem) if not route.failures(problem)]
+    return [(route.name, config.name) for route in routes for config in default_configs(problem, route)]
+
+
+def kernels_of(problem: Problem) -> tuple[dict[Name, Plan], dict[Name, Row]]:
+    """The plans of a problem's kernels, and why there is none of the others."""
+    plans: dict[Name, Plan] = {}
+    failed: dict[Name, Row] = {}
+    for name in names_of(problem):
+        route, config = name
+        try:
+            plans[name] = plan(
+                problem.dag, problem.signature, problem.target, route=route, config=config, options=problem.options
+            )
+        except EvtError as error:
+            failed[name] = Row(route, config, failure=_reason(error))
+    return plans, failed
+
+
+def time_kernels(calls: Calls, outputs: Sequence[Output], clock: RoundTimer, rounds: int) -> dict[Name, Row]:
+    """A row for each call: those whose outputs are those of the first are timed, in interleaved rounds.
+
+    Raises what the first one failed with when all do.
+    """
+    rows: dict[Name, Row] = {}
+    errors: list[EvtError] = []
+    first: tuple[torch.Tensor, ...] | None = None
+    good: dict[str, Callable[[], Any]] = {}
+    for name, call in calls.items():
+        try:
+            result = call()
+        except EvtError as error:
+            errors.append(error)
+            rows[name] = Row(*name, failure=_reason(error))
+            continue
+        found = (result,) if isinstance(result, torch.Tensor) else tuple(result)
+        first = first or found
+        apart = [distance(*pair) for pair in zip(outputs, found, first, strict=True)]
+        wrong = [o.name for o, far in zip(outputs, apart, strict=True) if not far <= _limit(o)]
+        failure = f"its {', '.join(wrong)} differs from the first kernel's by {max(apart):.1e}" if wrong else ""
+        rows[name] = Row(*name, distance=max(apart), failure=failure)
+        if not wrong:
+            good[" ".join(name)] = call
+    if errors and not good:
+        raise errors[0]
+    interleave(good, 2, clock)  # the clock finds its spin, the GPU its clocks
+    samples, _ = interleave(good, rounds, clock)
+    for name, row in rows.items():
+        if taken := samples.get(" ".join(name)):
+            rows[name] = Row(row.route, row.config, statistics.median(taken), row.distance)
+        elif not row.failure:
+            rows[name] = Row(row.route, row.config, None, row.distance, "too slow to be timed")
+    return rows
+
+
+def distance(output: Output, found: torch.Tensor, first: torch.Tensor) -> float:
+    """How far an output is from another kernel's, relatively; of packed bits, the share of bytes that differ."""
+    if output.dtype == B1:
+        return float((found != first).double().mean()) if found.numel() else 0.0
+    found, first = found.double(), first.double()
+    same = (found == first) | (found.isnan() & first.isnan())
+    apart = torch.where(same, 0.0, found - first).norm()
+    norm = torch.where(first.isfinite(), first, 0.0).norm()
+    return float(apart / norm) if float(apart) else 0.0
+
+
+def _limit(output: Output) -> float:
+    return _LIMITS.get(str(output.dtype), _COARSEST)
+
+
+def _reason(error: EvtError) -> str:
+    return "; ".join(f"{each.code}: {each.message}" for each in error.diagnostics)

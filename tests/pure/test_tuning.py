@@ -1,0 +1,597 @@
+"""Measured routes without a GPU: the store, what a measurement is of, and what calls and ``evt explain`` make of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+import evt
+from evt.cli import main
+from evt.diagnostics import Diagnostic, Source
+from evt.errors import ArgumentError, BuildError, LaunchError
+from evt.ir import Output
+from evt.ir.dtype import BY_NAME
+from evt.plan import find_target
+from evt.program import Program
+from evt.runtime import call as call_module
+from evt.runtime import kernels as kernels_module
+from evt.runtime import prepare as prepare_module
+from evt.runtime.arguments import bind
+from evt.runtime.kernels import Kernels, call_problem, is_empty, plan_kernels
+from evt.runtime.library import Library
+from evt.tuning import Measurement, Store, Timing, problem_key
+from evt.tuning.tune import Tuning, distance, kernels_of, names_of, time_kernels, tune
+
+FORMULA = "D = relu(acc + bias) + C"
+GPU = "NVIDIA H200"
+SM90 = find_target("sm90")
+_FORMATS = {"size": "q", "pointer": "Q", "number": "d"}
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of this test's own."""
+    monkeypatch.setenv("EVT_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def measurement(*timings: tuple[str, str, float], gpu: str = GPU) -> Measurement:
+    times = timings or (("evt-3x", "pingpong_128x128x64_1x2", 0.25), ("evt-2x", "multistage_128x128x32", 0.2))
+    return Measurement(gpu, "sm90", FORMULA, {"m": 3, "n": 4, "k": 5, "l": 1}, tuple(Timing(*each) for each in times))
+
+
+# The store
+
+
+def test_nothing_is_created_before_it_is_needed(root: Path) -> None:
+    store = Store()
+    assert (len(store), store.exists(), store.find("key"), store.clear()) == (0, False, (), 0)
+    assert not root.exists()
+
+
+def test_round_trip(root: Path) -> None:
+    store, first, other = Store(), measurement(), measurement(("stock-3x", "c", 1.5), gpu="NVIDIA H100")
+    store.add("one", first)
+    store.add("one", other)
+    store.add("two", replace(first, sizes={"m": 1}))
+    again = Store()
+    assert again.find("one") == (first, other)
+    assert len(again) == 3
+    newer = measurement(("evt-2x", "c", 0.125))
+    again.add("one", newer)
+    assert {each.gpu: each for each in store.find("one")} == {GPU: newer, other.gpu: other}
+    assert sorted(os.listdir(root)) == ["tuning.json"]
+    assert json.loads((root / "tuning.json").read_text())["version"] == 1
+    assert store.clear() == 3
+    assert (len(store), os.listdir(root)) == (0, [])
+
+
+def test_the_longest_unmeasured_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evt.tuning.store.MOST", 3)
+    store = Store()
+    for key in ("a", "b", "c", "a", "d"):
+        store.add(key, measurement())
+    assert [bool(store.find(key)) for key in "abcd"] == [True, False, True, True]
+
+
+GOOD = json.dumps(measurement().to_json())
+BROKEN = {
+    "empty": "",
+    "half": GOOD[:50],
+    "a list": "[]",
+    "no measurements": '{"version": 1}',
+    "a list of measurements": '{"version": 1, "measurements": []}',
+    "a number": '{"version": 1, "measurements": {"k": 3}}',
+    "no fields": '{"version": 1, "measurements": {"k": {"g": {}}}}',
+    "a NaN": f'{{"version": 1, "measurements": {{"k": {{"g": {GOOD.replace("0.25", "NaN")}}}}}}}',
+    "no time": f'{{"version": 1, "measurements": {{"k": {{"g": {GOOD.replace("0.25", "-1")}}}}}}}',
+    "a truth value": f'{{"version": 1, "measurements": {{"k": {{"g": {GOOD.replace("0.25", "true")}}}}}}}',
+    "a large number": f'{{"version": 1, "measurements": {{"k": {{"g": {GOOD.replace("0.25", "1" * 400)}}}}}}}',
+    "a text as a size": f'{{"version": 1, "measurements": {{"k": {{"g": {GOOD.replace("3", chr(34) * 2)}}}}}}}',
+    "deep": "[" * 100_000,
+    "bytes": "\udcff\udcfe",
+}
+
+
+@pytest.mark.parametrize("text", BROKEN.values(), ids=BROKEN)
+def test_a_broken_file_is_warned_about_and_replaced(root: Path, text: str) -> None:
+    root.mkdir(mode=0o700)
+    (root / "tuning.json").write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.warns(
+        UserWarning, match=r"E0704: the measurements in .*tuning\.json cannot be read, and are ignored: "
+    ):
+        assert Store().find("k") == ()
+    assert Store().find("k") == ()  # it is warned about once
+    with pytest.warns(UserWarning, match="cannot be read"):
+        Store().add("key", measurement())
+    assert Store().find("key") == (measurement(),)
+
+
+def test_what_cannot_be_read_at_all(root: Path) -> None:
+    (root / "tuning.json").mkdir(parents=True)
+    root.chmod(0o700)
+    with pytest.warns(UserWarning, match="cannot be read"):
+        assert Store().find("k") == ()
+    with pytest.raises(BuildError, match="E0704"), pytest.warns(UserWarning, match="cannot be read"):
+        Store().add("key", measurement())
+
+
+def test_a_file_of_another_version_is_as_good_as_none(root: Path) -> None:
+    Store().add("key", measurement())
+    path = root / "tuning.json"
+    path.write_text(path.read_text().replace('"version": 1', '"version": 2'))
+    assert Store().find("key") == ()
+    Store().add("other", measurement())
+    assert (Store().find("key"), Store().find("other")) == ((), (measurement(),))
+
+
+def test_a_failed_write_leaves_the_old_file(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Store().add("key", measurement())
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(BuildError, match="No space left on device"):
+        Store().add("other", measurement())
+    monkeypatch.undo()
+    monkeypatch.setenv("EVT_CACHE_DIR", str(root))
+    assert os.listdir(root) == ["tuning.json"]
+    assert Store().find("key") == (measurement(),)
+    assert Store().find("other") == ()
+
+
+def test_several_processes_lose_nothing() -> None:
+    code = (
+        "import sys\n"
+        "from evt.tuning import Measurement, Store, Timing\n"
+        "for turn in range(12):\n"
+        "    key = f'{sys.argv[1]}-{turn}'\n"
+        "    Store().add(key, Measurement('G', 'sm90', key, {'m': turn}, (Timing('evt-2x', 'c', 1.0 + turn),)))\n"
+        "    assert Store().find(key)[0].sizes == {'m': turn}\n"
+    )
+    children = [
+        subprocess.Popen([sys.executable, "-W", "error", "-c", code, str(number)], stderr=subprocess.PIPE)
+        for number in range(4)
+    ]
+    while any(child.poll() is None for child in children):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # no half of a file is ever seen
+            len(Store())
+    assert [child.communicate()[1] for child in children] == [b""] * 4
+    assert len(Store()) == 4 * 12
+
+
+# What a measurement is of
+
+
+def last(*shape: int) -> torch.Tensor:
+    return evt.channels_last(torch.zeros(shape, dtype=torch.float16))
+
+
+def half(*shape: int) -> torch.Tensor:
+    return torch.zeros(shape, dtype=torch.float16)
+
+
+CALLS = {
+    "gemm": (Program(Source(FORMULA)), half(40, 24), half(24, 100), {"bias": half(100), "C": half(40, 100)}),
+    "odd": (Program(Source(FORMULA)), half(40, 23), half(23, 99), {"bias": half(99), "C": half(40, 99)}),
+    "batched": (
+        Program(Source(FORMULA)),
+        half(3, 40, 24),
+        half(3, 24, 16),
+        {"bias": half(16), "C": half(3, 40, 16)},
+    ),
+    "linear": (Program(Source(FORMULA), "linear"), half(40, 24), half(16, 24), {"bias": half(16), "C": half(40, 16)}),
+    "language": (
+        Program(Source("in s: f32[m?], keep: b1[m, n]\nout D, t: f32[n]\nD = where(keep, s*acc, 0)\nt = sum[m](acc)")),
+        half(40, 24),
+        half(24, 16),
+        {"s": torch.zeros(40), "keep": torch.zeros(40, 2, dtype=torch.uint8)},
+    ),
+    "conv2d": (
+        Program(Source(FORMULA), "conv2d", padding=1),
+        last(2, 16, 9, 7),
+        last(24, 16, 3, 3),
+        {"bias": half(24), "C": last(2, 24, 9, 7)},
+    ),
+    "conv1d": (
+        Program(Source("D = relu(acc)"), "conv1d", stride=2),
+        last(2, 16, 9),
+        last(24, 16, 3),
+        {},
+    ),
+    "wgrad": (Program(Source("D = 2*acc"), "conv2d_wgrad", kernel_size=3), last(2, 24, 7, 5), last(2, 16, 9, 7), {}),
+}
+
+
+def key_of_call(program: Program, a: torch.Tensor, b: torch.Tensor, inputs: dict[str, Any]) -> str:
+    bound = bind(program, a, b, inputs, {})
+    return problem_key(call_problem(program, bound, SM90), bound.sizes)
+
+
+def key_of(program: Program, a: torch.Tensor, b: torch.Tensor, arch: str = "sm90", dtype: str = "f16") -> str:
+    shapes = (a.shape, b.shape)
+    return problem_key(program.problem(arch, dtype, dtype, shapes), program.sizes(shapes))
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_and_its_sizes_have_one_key(name: str) -> None:
+    program, a, b, inputs = CALLS[name]
+    assert key_of_call(program, a, b, inputs) == key_of(program, a, b)
+
+
+def test_what_makes_another_key() -> None:
+    program, a, b, inputs = CALLS["gemm"]
+    keys = [
+        key_of(program, a, b),
+        key_of(program, a, b, "sm80"),
+        key_of(program, a, b, "sm90", "bf16"),
+        key_of(program, half(48, 24), b),
+        key_of(Program(Source("D = relu(acc + bias) - C")), a, b),
+        key_of(Program(Source(FORMULA), fast_math=True), a, b),
+        key_of(Program(Source(FORMULA), numerics="match_eager"), a, b),
+        key_of_call(program, half(40, 25)[:, :24], b, inputs),  # unaligned rows
+        key_of_call(program, a, b, {**inputs, "C": half(100, 40).mT}),
+        *(
+            key_of(Program(Source("D = acc"), "conv2d", padding=pad), last(1, 8, 9, 9), last(8, 8, 3, 3))
+            for pad in (0, 1)
+        ),
+    ]
+    assert len(set(keys)) == len(keys)
+
+
+def test_a_key_is_the_same_in_every_process() -> None:
+    code = (
+        "import evt\n"
+        "from evt.tuning import problem_key\n"
+        f"program = evt.gemm({CALLS['language'][0].source.text!r})\n"
+        "shapes = ((40, 24), (24, 16))\n"
+        "print(problem_key(program.problem('sm90', 'f16', 'f16', shapes), program.sizes(shapes)))\n"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "PYTHONHASHSEED": str(seed)},
+        ).stdout
+        for seed in range(3)
+    }
+    assert found == {f"{key_of(CALLS['language'][0], half(40, 24), half(24, 16))}\n"}
+
+
+def test_noise_changes_no_choice() -> None:
+    assert measurement().best() == Timing("evt-2x", "multistage_128x128x32", 0.2)
+    assert measurement(("a", "x", 1.0), ("b", "y", 0.995), ("c", "z", 0.991)).best() == Timing("a", "x", 1.0)
+    assert measurement(("a", "x", 1.02), ("b", "y", 1.0)).best() == Timing("b", "y", 1.0)
+    assert replace(measurement(), timings=()).best() is None
+
+
+# Calls
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """The routes and configurations of each kernel that is made, on a machine that only looks like an H200."""
+    made: list[tuple[str, ...]] = []
+
+    def make_kernels(program: Program, bound: Any, target: Any, atomic: bool) -> Kernels:
+        plans = plan_kernels(program, bound, target, atomic)
+        made.append((plans[0].family, *(plan.config.name for plan in plans)))
+        return Kernels(plans, tuple(map(library, plans)))
+
+    def library(plan: Any) -> Library:
+        form = "".join(_FORMATS[field.kind] for field in plan.fields)
+        return Library(None, lambda *_: 0, form, lambda _: 0)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(call_module, "make_kernels", make_kernels)
+    monkeypatch.setattr(call_module, "_needs_no_kernel", lambda bound: False)
+    monkeypatch.setattr(call_module, "device_target", lambda index: SM90)
+    monkeypatch.setattr(kernels_module, "device_target", lambda index: SM90)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: GPU)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (9, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(multi_processor_count=132))
+    monkeypatch.setattr(prepare_module, "_current_device", lambda: 0)
+    monkeypatch.setattr(prepare_module, "_raw_stream", lambda index: 0)
+    return made
+
+
+A, B = half(40, 24), half(24, 16)
+INPUTS = {"bias": half(16), "C": half(40, 16)}
+
+
+def configs_of(program: Program, a: torch.Tensor, b: torch.Tensor, inputs: dict[str, Any]) -> dict[str, list[str]]:
+    """The default configurations of the routes that apply, by route."""
+    found: dict[str, list[str]] = {}
+    for route, config in names_of(call_problem(program, bind(program, a, b, inputs, {}), SM90)):
+        found.setdefault(route, []).append(config)
+    return found
+
+
+CONFIGS = configs_of(evt.gemm(FORMULA), A, B, INPUTS)
+NEW, OLD = CONFIGS["evt-3x"][0], CONFIGS["evt-2x"][0]
+PLAIN, MEASURED = ("3x", *CONFIGS["evt-3x"]), ("2x", OLD)
+TIMES = (("evt-3x", NEW, 0.25), ("evt-2x", OLD, 0.2))
+
+
+def test_a_call_takes_what_was_measured(taken: list[tuple[str, ...]]) -> None:
+    op = evt.gemm(FORMULA)
+    Store().add(key_of(op, A, B), measurement(*TIMES))
+    op(A, B, **INPUTS)
+    op(A, B, **INPUTS)
+    op(half(48, 24), B, bias=INPUTS["bias"], C=half(48, 16))  # of another size: not measured
+    assert taken == [MEASURED, PLAIN]
+    assert len(op._caller._kernels) == 2
+
+
+def test_what_is_forced_is_not_overridden(taken: list[tuple[str, ...]]) -> None:
+    Store().add(key_of(evt.gemm(FORMULA), A, B), measurement(*TIMES))
+    evt.gemm(FORMULA, route="evt-3x")(A, B, **INPUTS)
+    evt.gemm(FORMULA, config=NEW)(A, B, **INPUTS)
+    assert taken == [PLAIN, ("3x", NEW)]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        measurement(*TIMES, gpu="NVIDIA H100"),
+        measurement(("evt-9x", OLD, 0.1)),
+        measurement(("evt-2x", "multistage_1x1x1", 0.1)),
+        measurement(("conv-evt-2x", OLD, 0.1)),
+        replace(measurement(), timings=()),
+    ],
+    ids=["another GPU", "unknown route", "unknown configuration", "a route that does not apply", "nothing"],
+)
+def test_what_does_not_fit_is_left_out_of_account(taken: list[tuple[str, ...]], other: Measurement) -> None:
+    op = evt.gemm(FORMULA)
+    Store().add(key_of(op, A, B), other)
+    op(A, B, **INPUTS)
+    assert taken == [PLAIN]
+
+
+def test_a_program_notices_after_it_forgot(taken: list[tuple[str, ...]]) -> None:
+    op = evt.gemm(FORMULA)
+    op(A, B, **INPUTS)
+    Store().add(key_of(op, A, B), measurement(*TIMES))
+    op(A, B, **INPUTS)
+    op._caller.forget()
+    op(A, B, **INPUTS)
+    assert taken == [PLAIN, MEASURED]
+
+
+def test_the_plans_of_a_forced_program() -> None:
+    op = evt.gemm(FORMULA)
+    forced = op.forced("evt-2x", OLD)
+    bound = bind(op, A, B, INPUTS, {})
+    (plan,) = plan_kernels(forced, bound, SM90)
+    assert (plan.family, plan.config.name) == MEASURED
+    assert [plan.config.name for plan in plan_kernels(op, bound, SM90)] == list(PLAIN[1:])
+    assert (op.settings.route, forced.source) == (None, op.source)
+
+
+def test_a_convolution_without_padding_needs_a_kernel() -> None:
+    op = evt.conv2d("D = acc")
+    bound = bind(op, last(2, 8, 9, 9), last(8, 8, 3, 3), {}, {})
+    assert bound.sizes["pad_height"] == 0
+    assert not is_empty(bound)
+    assert is_empty(bind(op, last(0, 8, 9, 9), last(8, 8, 3, 3), {}, {}))
+    assert is_empty(bind(evt.gemm("D = acc"), half(4, 0), half(0, 4), {}, {}))
+    wgrad = Program(Source("D = acc"), "conv2d_wgrad", kernel_size=3)
+    assert is_empty(bind(wgrad, last(0, 8, 7, 7), last(0, 8, 9, 9), {}, {}))
+
+
+# evt explain
+
+
+def cli(*arguments: str) -> Any:
+    result = CliRunner().invoke(main, arguments, prog_name="evt")
+    assert "Traceback" not in result.output
+    return result
+
+
+SIZES = ("--m", "40", "--n", "16", "--k", "24")
+
+
+def test_explain_shows_what_was_measured() -> None:
+    op = evt.gemm(FORMULA)
+    before = cli("explain", FORMULA, *SIZES).stdout
+    assert "measured" not in before
+    Store().add(key_of(op, A, B), measurement(*TIMES))
+    text = cli("explain", FORMULA, *SIZES).stdout
+    assert "-> evt-2x: visitor tree in a multistage tensor-op kernel (CUTLASS 2.x) (by measurement)\n" in text
+    assert f"0.2500 ms measured with {NEW}\n" in text
+    assert f"0.2000 ms measured with {OLD}\n" in text
+    assert f"measured on {GPU}\n" in text
+    assert f"configurations: {OLD}\n" in text
+    found = json.loads(cli("explain", FORMULA, *SIZES, "--json").stdout)
+    assert (found["chosen_by"], found["measured_on"]) == ("measurement", [GPU])
+    routes = {route["name"]: route for route in found["routes"]}
+    assert routes["evt-2x"]["chosen"]
+    assert routes["evt-3x"]["measured"] == [{"config": NEW, "ms": 0.25}]
+    assert cli("explain", FORMULA).stdout.count("measure") == 0  # of no sizes
+    assert "measured on" not in cli("explain", FORMULA, *SIZES, "--gpu", "NVIDIA H100").stdout
+
+
+def test_explain_of_what_was_measured_on_several_gpus() -> None:
+    op = evt.gemm(FORMULA)
+    Store().add(key_of(op, A, B), measurement(*TIMES))
+    Store().add(key_of(op, A, B), measurement(*((*each[:2], 1 / each[2]) for each in TIMES), gpu="NVIDIA H100"))
+    text = cli("explain", FORMULA, *SIZES).stdout
+    assert "measured on NVIDIA H200, NVIDIA H100; for which of them is not said, so the rules choose\n" in text
+    assert "-> evt-3x: " in text
+    assert "ms measured" not in text
+    assert "-> evt-2x: " in cli("explain", FORMULA, *SIZES, "--gpu", GPU).stdout
+    assert "-> evt-3x: " in cli("explain", FORMULA, *SIZES, "--gpu", "NVIDIA H100").stdout
+
+
+def test_explain_keeps_to_what_is_forced() -> None:
+    Store().add(key_of(evt.gemm(FORMULA), A, B), measurement(*TIMES))
+    text = cli("explain", FORMULA, *SIZES, "--route", "evt-3x").stdout
+    assert "-> evt-3x: visitor tree in a TMA warp-specialised kernel (CUTLASS 3.x) (by force)\n" in text
+    assert "0.2000 ms measured" in text
+
+
+def test_explain_of_a_convolution() -> None:
+    program, a, b, inputs = CALLS["conv2d"]
+    configs = configs_of(program, a, b, inputs)
+    times = (("conv-evt-3x", configs["conv-evt-3x"][0], 0.5), ("conv-evt-2x", configs["conv-evt-2x"][0], 0.25))
+    Store().add(key_of(program, a, b), measurement(*times))
+    shapes = ("--a-shape", "2,16,9,7", "--b-shape", "24,16,3,3", "--padding", "1")
+    assert "-> conv-evt-2x: " in cli("explain", FORMULA, "--op", "conv2d", *shapes).stdout
+
+
+# Tuning
+
+
+class Clock:
+    """Calls take what they say."""
+
+    def __init__(self, times: dict[Callable[[], Any], float | None]) -> None:
+        self.times = times
+
+    def __call__(self, calls: Any) -> list[float | None]:
+        return [self.times[call] for call in calls]
+
+
+def outputs(*dtypes: str) -> list[Output]:
+    return [Output(name, BY_NAME[dtype], ("m", "n")) for name, dtype in zip("DEF", dtypes, strict=False)]
+
+
+def test_kernels_are_compared_and_timed() -> None:
+    right = torch.randn(50, 50).half()
+
+    def wrong() -> Any:
+        raise LaunchError(Diagnostic("E0804", "refused"))
+
+    calls: dict[tuple[str, str], Callable[[], Any]] = {
+        ("first", "a"): lambda: right,
+        ("near", "a"): lambda: (right.float() * 1.0001).half(),
+        ("far", "a"): lambda: right * 1.1,
+        ("nan", "a"): lambda: right * torch.nan,
+        ("fails", "a"): wrong,
+        ("slow", "a"): lambda: right,
+    }
+    times = dict(zip(calls.values(), (3.0, 2.0, 1.0, 1.0, 1.0, None), strict=True))
+    rows = time_kernels(calls, outputs("f16"), Clock(times), 5)
+    assert list(rows) == list(calls)
+    assert (rows["first", "a"].ms, rows["first", "a"].distance) == (3.0, 0.0)
+    assert rows["near", "a"].ms == 2.0
+    assert "differs from the first kernel's by 1.0e-01" in rows["far", "a"].failure
+    assert "differs" in rows["nan", "a"].failure
+    assert rows["fails", "a"].failure == "E0804: refused"
+    assert rows["slow", "a"].failure == "too slow to be timed"
+    assert [name for name, row in rows.items() if row.ms is None] == [
+        ("far", "a"),
+        ("nan", "a"),
+        ("fails", "a"),
+        ("slow", "a"),
+    ]
+    with pytest.raises(LaunchError, match="refused"):
+        time_kernels({("fails", "a"): wrong}, outputs("f16"), Clock({}), 5)
+
+
+def test_distance() -> None:
+    (number, bits) = outputs("f32", "b1")
+    values = torch.tensor([3.0, 4.0, torch.nan, torch.inf])
+    assert distance(number, values, values) == 0
+    off = values.clone()
+    off[0] = 3.5
+    assert distance(number, off, values) == 0.1
+    assert not distance(number, torch.zeros(4), values) <= 1  # no number where the other has none
+    mask = torch.tensor([1, 2, 3, 4], dtype=torch.uint8)
+    assert distance(bits, mask, mask ^ torch.tensor([0, 0, 8, 0], dtype=torch.uint8)) == 0.25
+
+
+def test_every_route_in_its_default_configurations() -> None:
+    program, a, b, inputs = CALLS["conv2d"]
+    problem = call_problem(program, bind(program, a, b, inputs, {}), SM90)
+    names = names_of(problem)
+    assert list(dict.fromkeys(route for route, _ in names)) == ["conv-evt-3x", "conv-stock-2x", "conv-evt-2x"]
+    assert len(set(names)) == len(names)
+    plans, failed = kernels_of(problem)
+    assert (list(plans), failed) == (names, {})
+
+
+def test_a_table() -> None:
+    rows = time_kernels({("evt-3x", "wide"): lambda: A, ("evt-2x", "b"): lambda: A + 1}, outputs("f16"), _Same(), 3)
+    found = Tuning("gemm", GPU, "sm90", {"m": 3, "n": 4}, tuple(rows.values()), Timing("evt-3x", "wide", 1.0))
+    assert str(found).splitlines() == [
+        f"gemm on {GPU} (sm90): m=3 n=4",
+        "-> evt-3x wide  1.0000 ms",
+        "   evt-2x b     its D differs from the first kernel's by inf",
+    ]
+    assert json.loads(json.dumps(found.to_json(), default=str))["ok"] is True
+
+
+class _Same:
+    def __call__(self, calls: Any) -> list[float | None]:
+        return [1.0 for _ in calls]
+
+
+@pytest.fixture
+def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
+@pytest.mark.usefixtures("_no_gpu")
+def test_tuning_needs_a_gpu() -> None:
+    with pytest.raises(LaunchError, match="E0801"):
+        evt.gemm(FORMULA).tune(A, B, **INPUTS)
+    assert len(Store()) == 0
+    result = cli("tune", FORMULA, *SIZES)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("error[E0801]: no CUDA GPU to measure on")
+    found = cli("tune", "D = relu(acc)", "--op", "conv2d", "--json")
+    assert found.exit_code == 1
+    assert json.loads(found.stdout)["diagnostics"][0]["code"] == "E0801"
+
+
+def test_what_cannot_be_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
+    for keyword in ({"route": "evt-2x"}, {"config": "multistage"}):
+        with pytest.raises(ArgumentError, match="E0602"):
+            evt.gemm(FORMULA, **keyword).tune(A, B, **INPUTS)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(ArgumentError, match="E0605"):
+        tune(evt.gemm(FORMULA), A, B, INPUTS)
+    with pytest.raises(ArgumentError, match="E0601"):
+        tune(evt.gemm(FORMULA), A, B, {})
+
+
+def test_usage_of_tune() -> None:
+    for arguments, said in (
+        (["--m", "0"], "not in the range"),
+        (["--rounds", "0"], "not in the range"),
+        (["--route", "evt-2x"], "No such option"),
+        (["--a-shape", "2,3"], "are for convolutions"),
+    ):
+        result = cli("tune", FORMULA, *arguments)
+        assert result.exit_code == 2
+        assert said in result.stderr
+    assert cli("tune", "D = foo(acc)").exit_code == 1
+
+
+def test_cache_clear_removes_measurements(root: Path) -> None:
+    Store().add("key", measurement())
+    Store().add("other", measurement())
+    result = cli("cache", "clear")
+    assert result.stdout == "removed 0 libraries, 0.0 MB, and 2 measurements\n"
+    assert not (root / "tuning.json").exists()
+    assert json.loads(cli("cache", "clear", "--json").stdout)["measurements"] == 0
+    (root / "tuning.json").write_text("{")
+    assert cli("cache", "clear").exit_code == 0  # without a warning
+    assert not (root / "tuning.json").exists()
