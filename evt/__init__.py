@@ -27,7 +27,22 @@ if TYPE_CHECKING:
     )
     from evt.functions import function
     from evt.grouped import GroupedProgram, grouped_gemm
-    from evt.program import Program, conv1d, conv2d, conv3d, emit, gemm, linear, load
+    from evt.program import (
+        Program,
+        conv1d,
+        conv1d_dgrad,
+        conv1d_wgrad,
+        conv2d,
+        conv2d_dgrad,
+        conv2d_wgrad,
+        conv3d,
+        conv3d_dgrad,
+        conv3d_wgrad,
+        emit,
+        gemm,
+        linear,
+        load,
+    )
     from evt.reference.rounding import pack_bits, unpack_bits
     from evt.runtime.convolution import channels_last
 
@@ -45,8 +60,14 @@ __all__ = [
     "__version__",
     "channels_last",
     "conv1d",
+    "conv1d_dgrad",
+    "conv1d_wgrad",
     "conv2d",
+    "conv2d_dgrad",
+    "conv2d_wgrad",
     "conv3d",
+    "conv3d_dgrad",
+    "conv3d_wgrad",
     "emit",
     "function",
     "gemm",
@@ -58,7 +79,8 @@ __all__ = [
 ]
 
 _HOME = {name: "evt.errors" for name in __all__ if name.endswith("Error")}
-_HOME |= dict.fromkeys(("Program", "conv1d", "conv2d", "conv3d", "emit", "gemm", "linear", "load"), "evt.program")
+_HOME |= dict.fromkeys(("Program", "emit", "gemm", "linear", "load"), "evt.program")
+_HOME |= dict.fromkeys((name for name in __all__ if name.startswith("conv")), "evt.program")
 _HOME |= dict.fromkeys(("GroupedProgram", "grouped_gemm"), "evt.grouped")
 _HOME |= dict.fromkeys(("pack_bits", "unpack_bits"), "evt.reference.rounding") | {
     "function": "evt.functions",

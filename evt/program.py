@@ -46,8 +46,9 @@ class Program:
     Called with A ``[..., m, k]`` and B ``[k, n]`` (``linear``: B ``[n, k]``, as torch.nn.functional.linear; for
     convolutions see :func:`conv2d`) and the program's inputs by keyword, it returns D ``[..., m, n]``; a namedtuple in
     ``out`` order when there are several outputs. CUDA tensors run the fused kernel, on the current stream, compiled at
-    the first call with a combination of types, layouts and alignments; CPU tensors run the reference. Buffers to write into come as ``out=`` or by
-    output name. Scalars are Python numbers or one-element device tensors, which are read on the device.
+    the first call with a combination of types, layouts and alignments; CPU tensors run the reference. Buffers to write
+    into come as ``out=`` or by output name. Scalars are Python numbers or one-element device tensors, which are read on
+    the device.
 
     An output whose name cannot be a field of a namedtuple (``class``, ``_x``) is found by its position.
 
@@ -345,13 +346,51 @@ def conv3d(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
     return Program(Source(text), "conv3d", **keywords)
 
 
+def conv1d_dgrad(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
+    """As :func:`conv2d_dgrad`, of one dimension."""
+    return Program(Source(text), "conv1d_dgrad", **keywords)
+
+
+def conv2d_dgrad(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
+    """A program over the input's gradient of a convolution, which is what conv_transpose2d computes.
+
+    Called with the output's gradient [N, K, P, Q] and the weight [K, C, R, S], it returns D [N, C, H, W]; the formula's
+    columns ``n`` are the channels C. ``output_padding`` enlarges D where the stride leaves its size open. The rest is
+    as in :func:`conv2d`.
+    """
+    return Program(Source(text), "conv2d_dgrad", **keywords)
+
+
+def conv3d_dgrad(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
+    """As :func:`conv2d_dgrad`, of three dimensions."""
+    return Program(Source(text), "conv3d_dgrad", **keywords)
+
+
+def conv1d_wgrad(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
+    """As :func:`conv2d_wgrad`, of one dimension."""
+    return Program(Source(text), "conv1d_wgrad", **keywords)
+
+
+def conv2d_wgrad(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
+    """A program over the weight's gradient of a convolution.
+
+    Called with the output's gradient [N, K, P, Q] and x [N, C, H, W], it returns D [K, C, R, S] for filters of
+    ``kernel_size``; the formula's rows ``m`` are the filters K, its columns ``n`` taps and channels (R, S, C). The
+    rest is as in :func:`conv2d`.
+    """
+    return Program(Source(text), "conv2d_wgrad", **keywords)
+
+
+def conv3d_wgrad(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
+    """As :func:`conv2d_wgrad`, of three dimensions."""
+    return Program(Source(text), "conv3d_wgrad", **keywords)
+
+
 def load(path: str | Path, operation: str = "gemm", **keywords: Unpack[ConvolutionKeywords]) -> Program:
     """The program in a ``.evt`` file; its header, if any, decides over ``operation``.
 
-    Operations are gemm and linear, and conv1d, conv2d and conv3d, whose keywords are as in :func:`conv2d`; with
-    ``_dgrad`` and ``_wgrad`` the gradients of a convolution: ``conv2d_dgrad`` of (the output's gradient, weight) gives
-    the input's, as conv_transpose2d does (``output_padding``); ``conv2d_wgrad`` of (the output's gradient, x) gives
-    the weight's (``kernel_size``). Raises ProgramError (E0105) when the file cannot be read.
+    Operations are ``gemm`` and ``linear``, and the names of the functions of convolutions, whose keywords are as in
+    :func:`conv2d`. Raises ProgramError (E0105) when the file cannot be read.
     """
     return Program(read_program(path), operation, **keywords)
 

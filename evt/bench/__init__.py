@@ -1,14 +1,14 @@
 """Measuring: evt against PyTorch, side by side in one run on one GPU.
 
 In the order of the data: :mod:`case` (what is measured) and :mod:`tensors` (random ones of every type),
-:mod:`straight` (the formula as a PyTorch user writes it) and :mod:`idiom` (each operation of it), :mod:`versions`
-(what is timed), :mod:`answer` (what is right), :mod:`clock` and :mod:`host` (how time is taken), :mod:`run` (all of
-it), :mod:`epilogue` (epilogues side by side), :mod:`result` (what comes out, in numbers), :mod:`report` (as tables
-and as JSON), :mod:`machine` (where).
+:mod:`straight` (the formula as a PyTorch user writes it), :mod:`idiom` (each operation of it) and :mod:`convolution`
+(that one), :mod:`versions` (what is timed), :mod:`answer` (what is right), :mod:`clock` and :mod:`host` (how time is
+taken), :mod:`run` (all of it), :mod:`kernel` (which kernel it was), :mod:`epilogue` (epilogues side by side),
+:mod:`result` (what comes out, in numbers), :mod:`report` (as tables and as JSON), :mod:`machine` (where).
 Needs torch. Every timing needs a CUDA GPU; nothing is ever timed on the CPU in its place.
 """
 
-from evt.bench.case import SUITES, Case, suite
+from evt.bench.case import SUITES, Case, convolution_case, suite
 from evt.bench.epilogue import bench_epilogues
 from evt.bench.host import bench_host
 from evt.bench.machine import describe_machine, require_gpu
@@ -30,6 +30,7 @@ __all__ = [
     "bench",
     "bench_epilogues",
     "bench_host",
+    "convolution_case",
     "describe_machine",
     "require_gpu",
     "straight_line",

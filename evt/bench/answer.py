@@ -72,7 +72,7 @@ def relative_error(output: torch.Tensor, right: torch.Tensor) -> float:
 def _numbers(case: Case, outputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     """Outputs as numbers: bits unpacked."""
     return tuple(
-        as_numbers(tensor, output.dtype, case.n)
+        as_numbers(tensor, output.dtype, case.dims("n")[-1])
         for tensor, output in zip(outputs, case.dag.outputs, strict=True)
         if output.dtype is not None
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -13,9 +14,12 @@ from evt.bench.tensors import poison, random_operand, random_tensor
 from evt.diagnostics import Diagnostic, Source
 from evt.errors import ArgumentError
 from evt.ir import TypedDag
+from evt.ir.convolution import ConvolutionProblem
 from evt.ir.dtype import B1, DType
 from evt.ir.node import base, divisor
-from evt.program import Program
+from evt.program import Program, Shapes
+from evt.reference import is_image
+from evt.reference.convolution import from_view
 from evt.reference.rounding import packed
 
 if TYPE_CHECKING:
@@ -24,11 +28,15 @@ if TYPE_CHECKING:
 #: Values of scalars without a default, in the order of the program's inputs: nothing that folds away.
 _SCALARS = (0.7, 0.3, 1.3, -0.6, 0.9)
 _INTEGERS = (7, 3, 5, 2, 11)
+_FEW = 16  #: images of a small convolution, besides a remainder
 
 
 @dataclass(frozen=True)
 class Case:
-    """A program at one size. ``bar`` is the most that its time may be, over torch.compile's."""
+    """A program at one size. ``bar`` is the most that its time may be, over torch.compile's.
+
+    A convolution has ``shapes``, of A and B in PyTorch's order; :func:`convolution_case` makes one.
+    """
 
     name: str
     program: Program
@@ -38,6 +46,7 @@ class Case:
     l: int = 1  # noqa: E741
     dtype: str | None = None
     bar: float | None = None
+    shapes: Shapes | None = None
 
     def __post_init__(self) -> None:
         if self.l > 1 and self.program.operation == "linear":
@@ -52,6 +61,17 @@ class Case:
     @property
     def batched(self) -> bool:
         return self.l > 1
+
+    @property
+    def product(self) -> str:
+        """What PyTorch calls the product alone."""
+        return "mm" if self.shapes is None else "conv"
+
+    @cached_property
+    def problem(self) -> ConvolutionProblem | None:
+        """The sizes of a convolution."""
+        geometry = self.program.convolution
+        return None if geometry is None or self.shapes is None else geometry.problem(*self.shapes)
 
     @cached_property
     def dag(self) -> TypedDag:
@@ -74,17 +94,44 @@ class Case:
         """The shape of a tensor of these modes; ``l`` is no dimension where there is one batch."""
         if batchable and self.batched and "l" not in modes:
             modes = ("l", *modes)
-        return tuple(self.sizes[base(mode)] // divisor(mode) for mode in modes if mode != "l" or self.batched)
+        return tuple(size for mode in modes if mode != "l" or self.batched for size in self.dims(mode))
+
+    def dims(self, mode: str) -> tuple[int, ...]:
+        """The dimensions that a mode stands for in shapes: of a convolution's pixels there are several."""
+        lead = (self.sizes[base(mode)],) if self.problem is None else self.problem.leads[base(mode)]
+        return lead if divisor(mode) == 1 else (math.prod(lead) // divisor(mode),)
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of the matrix product alone."""
+        """Floating-point operations of the product alone; of a convolution those of the padding are among them."""
+        if self.problem is not None:
+            return 2 * self.problem.multiplications
         return 2 * self.m * self.n * self.k * self.l
 
     def small(self) -> Case:
         """The same kernel's problem, small: extents keep their remainders, which decide the alignment."""
+        if self.shapes is not None:
+            a, b = self.shapes
+            images = min(a[0], _FEW + a[0] % _FEW)
+            of_images = self.problem is not None and self.problem.geometry.operator == "wgrad"
+            shapes = (images, *a[1:]), (images, *b[1:]) if of_images else tuple(b)
+            return convolution_case(self.name, self.program, shapes, dtype=self.dtype, bar=self.bar)
         m, n, k = (256 + size % 128 for size in (self.m, self.n, self.k))
         return replace(self, m=m, n=n, k=k, l=min(self.l, 2))
+
+
+def convolution_case(
+    name: str, program: Program, shapes: Shapes, *, dtype: str | None = None, bar: float | None = None
+) -> Case:
+    """A convolution with A and B of these shapes; m, n and k are those of its implicit GEMM.
+
+    Raises ArgumentError (E0604) for shapes that do not fit.
+    """
+    sizes = program.sizes(shapes)
+    assert program.convolution is not None
+    m, n = sizes["m"], sizes["n"]
+    k = max(1, program.convolution.problem(*shapes).multiplications // (m * n))
+    return Case(name, program, m, n, k, dtype=dtype, bar=bar, shapes=shapes)
 
 
 @dataclass(frozen=True)
@@ -116,12 +163,17 @@ class Data:
 def draw(case: Case, device: torch.device | str, seed: int = 0, *, positive: bool = False) -> Data:
     """Random tensors for a case: normal, or of (0.1, 1.1) for formulas that want ``positive`` values.
 
-    B is scaled so that the accumulator is of the size of the other inputs; integers are small.
+    B is scaled so that the accumulator is of the size of the other inputs; integers are small. A convolution's images
+    and filters are channels_last.
     """
     generator = torch.Generator(device).manual_seed(seed)
 
     def operand(position: int, scale: float = 1.0) -> torch.Tensor:
         value = case.dag.operands[position]
+        if case.shapes is not None:
+            outer, channels, *pixels = case.shapes[position]
+            view = (outer, *pixels, channels)
+            return from_view(random_tensor(view, value.dtype, generator, scale=scale, positive=positive))
         shape = case.shape(value.modes, batchable=True)
         return random_operand(shape, value.modes, value.dtype, generator, scale=scale, positive=positive)
 
@@ -131,13 +183,15 @@ def draw(case: Case, device: torch.device | str, seed: int = 0, *, positive: boo
         assert value.dtype is not None
         if value.modes:
             shape = case.shape(value.modes, value.batchable and value.is_tile)
-            inputs[value.name] = random_tensor(shape, value.dtype, generator, positive=positive)
+            drawn = random_tensor(shape, value.dtype, generator, positive=positive)
+            inputs[value.name] = from_view(drawn) if case.shapes is not None and is_image(value) else drawn
         else:
             inputs[value.name] = case.scalars[value.name]
     outputs = {}
     for output in case.dag.outputs:
         assert output.dtype is not None
-        outputs[output.name] = _empty(case.shape(output.modes, output.batchable), output.dtype, device)
+        buffer = _empty(case.shape(output.modes, output.batchable), output.dtype, device)
+        outputs[output.name] = from_view(buffer) if case.shapes is not None and is_image(output) else buffer
     return Data(a, b, inputs, outputs)
 
 
@@ -173,16 +227,37 @@ _COSTS = {
 }
 _COST_SHAPES = ((4096, 4096, 4096), (16384, 1024, 1024))
 
-SUITES = ("gemm", "epilogue")
+#: Those of ResNet-50: what follows a 3x3 and a 1x1 convolution, with the bar of each.
+_RESIDUAL, _PLAIN = "D = relu(acc + bias) + residual", "D = relu(acc + bias)"
+_BAR_3X3, _BAR_1X1 = 1.1, 0.80
+#: (channels, filters, pixels along each side): the 3x3 convolutions, and the 1x1 ones of the bottlenecks.
+_SHAPES_3X3 = ((64, 64, 56), (128, 128, 28), (256, 256, 14), (512, 512, 7))
+_SHAPES_1X1 = (
+    (64, 256, 56),
+    (256, 64, 56),
+    (128, 512, 28),
+    (512, 128, 28),
+    (256, 1024, 14),
+    (1024, 256, 14),
+    (512, 2048, 7),
+    (2048, 512, 7),
+)
+IMAGES = 256  #: of a batch
+
+SUITES = ("gemm", "epilogue", "resnet")
 
 
-def suite(name: str, dtype: str | None = "bf16") -> tuple[Case, ...]:
+def suite(name: str, dtype: str | None = None, images: int = IMAGES) -> tuple[Case, ...]:
     """The cases of a suite; those of ``epilogue`` by size, the bare store first.
 
-    Raises KeyError for one that is not in :data:`SUITES`.
+    ``dtype`` is bf16 by default, and f16 of ``resnet``, which takes so many ``images``. Raises KeyError for a suite
+    that is not in :data:`SUITES`.
     """
     if name not in SUITES:
         raise KeyError(name)
+    if name == "resnet":
+        return tuple(_resnet(dtype or "f16", images))
+    dtype = dtype or "bf16"
     if name == "epilogue":
         programs = {title: Program(Source(text)) for title, text in _COSTS.items()}
         return tuple(
@@ -196,3 +271,18 @@ def suite(name: str, dtype: str | None = "bf16") -> tuple[Case, ...]:
         program = Program(Source(text))
         cases += [Case(title, program, m, n, k, dtype=dtype) for m, n, k, _ in _SHAPES[:2]]
     return tuple(cases)
+
+
+def _resnet(dtype: str, images: int) -> Iterator[Case]:
+    """The convolutions of ResNet-50's bottlenecks; programs of one text and geometry are one."""
+    groups = (
+        (3, _SHAPES_3X3, _RESIDUAL, "relu+residual", _BAR_3X3),
+        (1, _SHAPES_1X1, _RESIDUAL, "relu+residual", _BAR_1X1),
+        (1, _SHAPES_1X1, _PLAIN, "relu", _BAR_1X1),
+    )
+    for taps, sizes, text, title, bar in groups:
+        program = Program(Source(text), "conv2d", padding=taps // 2)
+        for channels, filters, side in sizes:
+            shapes = (images, channels, side, side), (filters, channels, taps, taps)
+            name = f"{taps}x{taps} {channels}->{filters} @{side} {title}"
+            yield convolution_case(name, program, shapes, dtype=dtype, bar=bar)

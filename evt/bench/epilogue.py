@@ -13,12 +13,12 @@ import torch
 
 from evt.bench.answer import oracle
 from evt.bench.case import Case
-from evt.bench.clock import GpuClock, RoundTimer, interleave
 from evt.bench.machine import require_gpu
 from evt.bench.result import AGAIN, EVT, EpilogueResult, Row, summarise
 from evt.bench.run import Progress, build_all, checked, reason
 from evt.bench.versions import Call, tensor_core_floats
 from evt.errors import EvtError
+from evt.tuning.clock import GpuClock, RoundTimer, interleave
 
 #: Of the copy: more than any L2 cache holds.
 _COPIED_BYTES = 512 << 20

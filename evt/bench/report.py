@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from evt.bench.case import Case
-from evt.bench.result import AGAIN, COMPILE, EVT, MM, CaseResult, EpilogueResult, HostResult, Summary
+from evt.bench.result import AGAIN, COMPILE, EAGER, EVT, CaseResult, EpilogueResult, HostResult, Summary
 
 #: Of the JSON's layout.
 FORMAT = 1
@@ -42,6 +42,10 @@ class Report:
         print_case(self.console, result)
         self.results.append(result)
         self._save()
+
+    def add_summary(self) -> None:
+        """All results so far in one table."""
+        print_summary(self.console, self.results)
 
     def add_epilogues(self, result: EpilogueResult) -> None:
         print_epilogues(self.console, result)
@@ -75,18 +79,19 @@ class Report:
 
 def print_case(console: Console, result: CaseResult) -> None:
     """One case as a table, with what is worth knowing below."""
+    product = result.case.product
     table = _table(_title(result.case))
     table.add_column("version")
-    for heading in ("ms", "spread", "/ compile", "/ mm", "error"):
+    for heading in ("ms", "spread", "/ compile", f"/ {product}", "error"):
         table.add_column(heading, justify="right")
     table.add_column("")
     for row in result.rows:
         table.add_row(
             row.version,
-            f"{row.time.median:.4f}" if row.time else "-",
+            _ms(row.time.median if row.time else None),
             f"{row.time.spread:.1%}" if row.time else "-",
             _ratio(result.ratio(row.version, COMPILE)),
-            _ratio(result.ratio(row.version, MM)),
+            _ratio(result.ratio(row.version, product)),
             f"{row.error:.1e}" if row.error is not None else "-",
             Text(f"failed: {row.failure}" if row.failure else ""),
             style="red" if row.failure else "bold" if row.version == EVT else "",
@@ -100,6 +105,8 @@ def print_case(console: Console, result: CaseResult) -> None:
 def notes(result: CaseResult) -> list[str]:
     """The lines below a table."""
     lines = []
+    if result.kernel is not None and result.case.shapes is not None:
+        lines.append(f"kernel: {' '.join(result.kernel)}")
     if result.tflops is not None and result.gbytes_per_s is not None:
         counted = " + ".join(f"{name} {_size(size)}" for name, size in result.bytes.items())
         lines.append(f"evt: {result.tflops:.0f} TFLOP/s, {result.gbytes_per_s:.0f} GB/s")
@@ -115,6 +122,31 @@ def notes(result: CaseResult) -> list[str]:
     return lines
 
 
+def print_summary(console: Console, results: Sequence[CaseResult]) -> None:
+    """A line for each case: the times of evt and of the baselines in ms, evt's over theirs, and its kernel."""
+    if not results:
+        return
+    versions = (COMPILE, EAGER, results[0].case.product)
+    table = _table("summary")
+    table.add_column("case")
+    for heading in (*(f"{name} ms" for name in (EVT, *versions)), *(f"evt / {name}" for name in versions), "bar"):
+        table.add_column(heading, justify="right")
+    table.add_column("kernel")
+    for result in results:
+        row = result.row(EVT)
+        failure = row.failure if row else ""
+        table.add_row(
+            result.case.name,
+            *(_ms(result.ms(name)) for name in (EVT, *versions)),
+            *(_ratio(result.ratio(EVT, name)) for name in versions),
+            f"{result.case.bar:.2f}" if result.case.bar is not None else "-",
+            Text(f"failed: {failure}" if failure else " ".join(result.kernel or ("-",))),
+            style="red" if failure or result.within_bar is False else "",
+        )
+    console.print(table)
+    console.print()
+
+
 def print_epilogues(console: Console, result: EpilogueResult) -> None:
     """The epilogues of one product as a table."""
     table = _table(f"epilogues of {_problem(result.cases[0])}")
@@ -127,7 +159,7 @@ def print_epilogues(console: Console, result: EpilogueResult) -> None:
         extra, bound = result.extra_bytes(name), result.bound(name)
         table.add_row(
             f"{result.bare} again" if name == AGAIN else name,
-            f"{row.time.median:.4f}" if row.time else "-",
+            _ms(row.time.median if row.time else None),
             f"{row.time.spread:.1%}" if row.time else "-",
             _ratio(result.ratio(name)),
             _size(extra) if extra is not None else "-",
@@ -231,10 +263,11 @@ def _case_json(result: CaseResult) -> dict[str, Any]:
                 "relative_error": row.error,
                 "failure": row.failure or None,
                 "ratio_to_compile": result.ratio(row.version, COMPILE),
-                "ratio_to_mm": result.ratio(row.version, MM),
+                f"ratio_to_{result.case.product}": result.ratio(row.version, result.case.product),
             }
             for row in result.rows
         },
+        "kernel": dict(zip(("route", "config"), result.kernel, strict=True)) if result.kernel else None,
         "tflops": result.tflops,
         "gbytes_per_s": result.gbytes_per_s,
         "noise": result.noise,
@@ -276,6 +309,23 @@ def _problem_json(case: Case) -> dict[str, Any]:
         "operation": case.program.operation,
         "dtype": str(case.dag.operands[0].dtype),
         **case.sizes,
+        **_convolution_json(case),
+    }
+
+
+def _convolution_json(case: Case) -> dict[str, Any]:
+    """The shapes and the geometry of a convolution."""
+    if case.problem is None or case.shapes is None:
+        return {}
+    geometry = case.problem.geometry
+    a, b = case.shapes
+    return {
+        "a_shape": list(a),
+        "b_shape": list(b),
+        "stride": list(geometry.stride),
+        "padding": [list(pair) for pair in case.problem.pads],
+        "dilation": list(geometry.dilation),
+        "groups": geometry.groups,
     }
 
 
@@ -304,7 +354,35 @@ def _title(case: Case) -> str:
 def _problem(case: Case) -> str:
     batch = f", l={case.l}" if case.batched else ""
     dtype = " x ".join(dict.fromkeys(str(operand.dtype) for operand in case.dag.operands))
-    return f"{case.program.operation} {dtype}, m={case.m}, n={case.n}, k={case.k}{batch}"
+    sizes = f"m={case.m}, n={case.n}, k={case.k}{batch}"
+    if case.shapes is not None:
+        a, b = ("x".join(map(str, shape)) for shape in case.shapes)
+        sizes = ", ".join([f"A {a}", f"B {b}", *_geometry(case), sizes])
+    return f"{case.program.operation} {dtype}, {sizes}"
+
+
+def _geometry(case: Case) -> list[str]:
+    """What is unusual in a convolution's geometry, in words."""
+    if case.problem is None:
+        return []
+    geometry, pads = case.problem.geometry, case.problem.pads
+    paddings = tuple(before if before == after else f"{before}:{after}" for before, after in pads)
+    rows = (
+        ("stride", geometry.stride, 1),
+        ("padding", paddings, 0),
+        ("dilation", geometry.dilation, 1),
+        ("groups", (geometry.groups,), 1),
+    )
+    words = []
+    for name, numbers, usual in rows:
+        alike = len(set(numbers)) == 1
+        if not alike or numbers[0] != usual:
+            words.append(f"{name} {'x'.join(map(str, numbers[:1] if alike else numbers))}")
+    return words
+
+
+def _ms(time: float | None) -> str:
+    return f"{time:.4f}" if time is not None else "-"
 
 
 def _ratio(ratio: float | None) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from evt.bench.case import Case
 
-EVT, AGAIN, COMPILE, MM = "evt", "evt again", "compile", "mm"
+EVT, AGAIN, COMPILE, EAGER = "evt", "evt again", "compile", "eager"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,8 @@ class Row:
 class CaseResult:
     """All versions of one case.
 
-    ``exposed`` counts samples thrown away because the GPU waited for the host; ``wrong``: evt's answer was.
+    ``exposed`` counts samples thrown away because the GPU waited for the host; ``wrong``: evt's answer was;
+    ``kernel`` is the route and the configuration that evt took on a GPU.
     """
 
     case: Case
@@ -56,6 +57,7 @@ class CaseResult:
     bytes: Mapping[str, int]
     exposed: int = 0
     wrong: bool = False
+    kernel: tuple[str, str] | None = None
 
     def row(self, version: str) -> Row | None:
         return next((row for row in self.rows if row.version == version), None)

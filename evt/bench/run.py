@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import torch
 
 from evt.bench.answer import Answer, oracle
 from evt.bench.case import Case, draw
-from evt.bench.clock import GpuClock, RoundTimer, interleave
 from evt.bench.idiom import UnwrittenError
+from evt.bench.kernel import kernel_taken, plans_of
 from evt.bench.machine import require_gpu
-from evt.bench.result import AGAIN, EVT, MM, CaseResult, Row, summarise
+from evt.bench.result import AGAIN, EVT, CaseResult, Row, summarise
 from evt.bench.versions import (
     BASELINES,
     COMPILED,
+    PRODUCTS,
     Call,
     baseline,
     check_baselines,
     evt_version,
+    fastest_convolutions,
     tensor_core_floats,
 )
+from evt.build import KernelSource, build
 from evt.errors import EvtError
+from evt.runtime.kernels import kernel_sources
+from evt.tuning.clock import GpuClock, RoundTimer, interleave
 
 Progress = Callable[[str], object]
-
-_BUILDERS = 8  #: programs whose kernels are built side by side
 
 
 def bench(
@@ -51,7 +53,7 @@ def bench(
         build_all(cases, device, progress)
         clock = GpuClock(device)
         for case in cases:
-            with torch.no_grad(), tensor_core_floats():
+            with torch.no_grad(), tensor_core_floats(), fastest_convolutions():
                 result = measure(case, names, clock, device, rounds=rounds, seed=seed, progress=progress)
             torch.cuda.empty_cache()
             yield result
@@ -61,15 +63,17 @@ def bench(
 
 def build_all(cases: Sequence[Case], device: torch.device, progress: Progress) -> None:
     """Build the kernels of all cases side by side. What fails here fails again where it is reported."""
-    programs = {(id(case.program), case.dtype, case.batched): case.small() for case in cases}
-
-    def first_call(case: Case) -> None:
-        with suppress(EvtError), torch.no_grad():
-            evt_version(case, draw(case, device))()
-
+    if device.type != "cuda":
+        return  # the reference runs there
+    programs = {(id(case.program), case.dtype) for case in cases}
     progress(f"building the kernels of {len(programs)} program{'s' if len(programs) > 1 else ''}")
-    with ThreadPoolExecutor(_BUILDERS, thread_name_prefix="evt-bench") as pool:
-        list(pool.map(first_call, programs.values()))
+    sources: dict[KernelSource, None] = {}
+    for case in cases:
+        small = case.small()
+        with suppress(EvtError), torch.no_grad():
+            sources |= dict.fromkeys(kernel_sources(plans_of(small, draw(small, device))))
+    with suppress(EvtError):
+        build(list(sources))
 
 
 def measure(
@@ -92,11 +96,12 @@ def measure(
         return CaseResult(case, (Row(EVT, failure=reason(problem)),), {})
     rows: dict[str, Row] = {}
     calls: dict[str, Call] = {}
-    for name in (EVT, *names):
+    for name in dict.fromkeys((EVT, *(case.product if name in PRODUCTS else name for name in names))):
         progress(f"{case.name}: {name}")
         rows[name], call = checked(name, case, answer)
         if call is not None:
             calls[name] = call
+    kernel = kernel_taken(case, answer.data) if EVT in calls and device.type == "cuda" else None
     wrong = EVT not in calls and rows[EVT].error is not None
     if EVT in calls:
         rows = {EVT: rows[EVT], AGAIN: Row(AGAIN), **rows}
@@ -111,7 +116,7 @@ def measure(
         elif name in samples:
             row = Row(name, error=row.error, failure="it waits for the GPU, or is too slow to keep it busy")
         timed.append(row)
-    return CaseResult(case, tuple(timed), answer.data.bytes, exposed, wrong)
+    return CaseResult(case, tuple(timed), answer.data.bytes, exposed, wrong, kernel)
 
 
 def checked(name: str, case: Case, answer: Answer) -> tuple[Row, Call | None]:
@@ -125,7 +130,7 @@ def checked(name: str, case: Case, answer: Answer) -> tuple[Row, Call | None]:
             outputs = tuple(answer.data.outputs.values())
         else:
             call = baseline(name, case, answer.data)
-            if name == MM:
+            if name == case.product:
                 return Row(name), call
             result = call()
             outputs = (result,) if isinstance(result, torch.Tensor) else tuple(result)

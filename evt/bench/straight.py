@@ -4,6 +4,9 @@ The graph is taken as typed, before our optimiser; every node becomes the torch 
 tensors' own dtypes, with numbers as Python floats. The result is straight-line code (``print(module.code)``):
 that is what eager PyTorch runs and what torch.compile is given to work on.
 
+A convolution is written on images [N, K, P, Q], as its user has them; where the program asks for more than elements of
+images and vectors, on their matrices [m, n].
+
 8-bit operands are multiplied by torch._int_mm and torch._scaled_mm; the former exists for i8 only, neither in
 batches. Integers meet floats as f32. Bits are bool until they are stored. Random numbers are refused: PyTorch draws
 others.
@@ -19,6 +22,7 @@ import torch.nn.functional as functional
 from torch.fx import Graph, GraphModule, Node, Proxy
 from torch.fx.proxy import GraphAppendingTracer
 
+from evt.bench.convolution import convolve
 from evt.bench.idiom import (
     Tensor,
     UnwrittenError,
@@ -49,29 +53,60 @@ from evt.ir import (
     Store,
     TypedDag,
 )
+from evt.ir.convolution import ConvolutionProblem
 from evt.ir.dtype import B1
 from evt.ir.infer import domain
 from evt.ir.node import MODES, base, divisor
+from evt.reference import is_image
+from evt.reference.convolution import from_view, to_view
+from evt.reference.rounding import packed
 
 
 def straight_line(
-    dag: TypedDag, scalars: Mapping[str, float], *, batched: bool = False, device: str = "cpu"
+    dag: TypedDag,
+    scalars: Mapping[str, float],
+    *,
+    batched: bool = False,
+    device: str = "cpu",
+    problem: ConvolutionProblem | None = None,
 ) -> GraphModule:
     """A module of ``(A, B, *tensor inputs)`` in the order of ``dag.inputs``; one output, or a tuple of them.
 
     ``scalars`` are written into the code as numbers. With ``batched``, A and B have three dimensions and the
     mode l is one; without, it is none. Outputs are packed in their own layout, as the kernel's are. ``device`` is
-    ``cuda`` or ``cpu``: their products of 8-bit operands are different functions. Raises UnwrittenError.
+    ``cuda`` or ``cpu``: their products of 8-bit operands are different functions. A convolution is written for one
+    ``problem``. Raises UnwrittenError.
     """
-    return _Writer(dag, scalars, batched, device).module()
+    return _Writer(dag, scalars, batched, device, problem).module()
+
+
+def is_elementwise(dag: TypedDag, problem: ConvolutionProblem) -> bool:
+    """Whether a convolution's program needs nothing but images, vectors of their pixels or channels, and numbers."""
+    kinds = (Acc, Load, Const, Apply, Cast, Store)
+    known = ((), ("m",), ("n",), ("m", "n"))
+    return (
+        len(problem.leads["n"]) == 1
+        and all(isinstance(dag[node], kinds) for node in range(len(dag)))
+        and all(value.modes in known and value.dtype != B1 for value in dag.inputs)
+        and all(map(is_image, dag.outputs))
+    )
 
 
 class _Writer:
-    def __init__(self, dag: TypedDag, scalars: Mapping[str, float], batched: bool, device: str) -> None:
+    def __init__(
+        self,
+        dag: TypedDag,
+        scalars: Mapping[str, float],
+        batched: bool,
+        device: str,
+        problem: ConvolutionProblem | None = None,
+    ) -> None:
         self.dag = dag
         self.scalars = scalars
         self.batched = batched
         self.device = device
+        self.problem = problem
+        self.on_images = problem is not None and is_elementwise(dag, problem)
         self.graph = Graph()
         self.tracer = GraphAppendingTracer(self.graph)
         self.values: list[Value] = []
@@ -130,6 +165,9 @@ class _Writer:
 
     def product(self) -> Tensor:
         a, b = self.proxy(self.graph.placeholder("A")), self.proxy(self.graph.placeholder("B"))
+        if self.problem is not None:
+            acc, dtype = convolve(self.problem, self.dag.operands, a, b, self.device, self.call)
+            return (acc if self.on_images else self.flat(to_view(acc), ("m", "n"))), dtype
         first, second = self.dag.operands
         modes = first.modes, second.modes
         if self.dag.operation == "linear" and modes == (("m", "k"), ("n", "k")) and first.dtype.bits > 8:
@@ -147,6 +185,10 @@ class _Writer:
         assert value.dtype is not None
         # The prefix keeps names of the user's apart from Python's keywords and from A and B.
         tensor = self.proxy(self.graph.placeholder(f"input_{value.name}"))
+        if self.on_images:
+            return self.beside_images(tensor, value.modes), torch_type(value.dtype)
+        if self.problem is not None:
+            tensor = self.flat(to_view(tensor) if is_image(value) else tensor, value.modes)
         if value.dtype == B1:
             tensor = self.call(unpack_bits, tensor, self.acc)
         modes = [base(mode) for mode in value.modes if mode != "l" or self.batched]
@@ -160,6 +202,36 @@ class _Writer:
                 if mode not in ordered:
                     tensor = tensor.unsqueeze(position)
         return tensor, torch_type(value.dtype)
+
+    def beside_images(self, tensor: Any, modes: Sequence[str]) -> Any:
+        """A vector of a convolution's program so that it broadcasts against images [N, C, ...]; images as they are."""
+        assert self.problem is not None
+        if modes == ("n",):
+            return tensor.reshape(-1, *[1] * self.problem.geometry.rank)
+        return tensor.unsqueeze(1) if modes == ("m",) else tensor
+
+    def flat(self, tensor: Any, modes: Sequence[str]) -> Any:
+        """A convolution's tensor with one dimension for each mode."""
+        for position, mode in enumerate(modes):
+            if (count := len(self.dims(mode))) > 1:
+                tensor = tensor.flatten(position, position + count - 1)
+        return tensor
+
+    def unflat(self, tensor: Any, output: Output) -> Any:
+        """An output with one dimension for each mode as PyTorch shapes it."""
+        if self.problem is None:
+            return tensor
+        for mode in reversed(output.modes):
+            dims = self.dims(mode)
+            if len(dims) > 1:
+                bits = output.dtype == B1 and mode == output.modes[-1]
+                tensor = tensor.unflatten(output.modes.index(mode), packed(dims) if bits else dims)
+        return from_view(tensor) if is_image(output) else tensor
+
+    def dims(self, mode: str) -> tuple[int, ...]:
+        """The dimensions that a mode of a convolution stands for; a divided mode has one."""
+        assert self.problem is not None
+        return self.problem.leads[base(mode)] if divisor(mode) == 1 else (1,)
 
     def has_columns(self, node: int) -> bool:
         """Whether a value varies along the columns; else it is the same in all of them, and none is cut off."""
@@ -226,7 +298,7 @@ class _Writer:
         """A value as the output's tensor: all its elements, in its dtype and packed in its layout."""
         assert output.dtype is not None
         if isinstance(self.dag[node], Reduce):
-            return self.store_reduced(output, cast(value, output.dtype))
+            return self.unflat(self.store_reduced(output, cast(value, output.dtype)), output)
         if isinstance(value, float | int):
             number: Any = cast(value, output.dtype)
             tensor = torch.full_like(self.acc, number, dtype=torch_type(output.dtype))
@@ -234,7 +306,7 @@ class _Writer:
             tensor, _ = cast(value, output.dtype)  # type: ignore[misc]  # of a tensor it is one
             if not whole:
                 tensor = self.expand(tensor, output.modes)
-        return self.lay_out(tensor, output)
+        return tensor if self.on_images else self.unflat(self.lay_out(tensor, output), output)
 
     def expand(self, tensor: Any, modes: Sequence[str]) -> Any:
         """All the elements of an output that does not depend on the accumulator."""

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from evt.bench.case import Case, Data
+from evt.bench.convolution import convolve
 from evt.bench.idiom import check_product
 from evt.bench.straight import straight_line
 from evt.diagnostics import Diagnostic, closest
@@ -22,8 +23,10 @@ from evt.errors import ArgumentError
 
 Call = Callable[[], Any]
 
-#: Besides evt: the formula in eager PyTorch, through torch.compile, and the matrix product alone.
+#: Besides evt: the formula in eager PyTorch, through torch.compile, and the product alone.
 BASELINES = ("eager", "compile", "max-autotune", "mm")
+#: What the product alone is called, of matrices and of a convolution; either name asks for that of the case.
+PRODUCTS = ("mm", "conv")
 #: Those that torch.compile makes, with its mode.
 COMPILED = {"compile": None, "max-autotune": "max-autotune-no-cudagraphs"}
 _WARM_UP = 3  #: calls: the first compiles
@@ -31,10 +34,11 @@ _WARM_UP = 3  #: calls: the first compiles
 
 def check_baselines(names: tuple[str, ...]) -> tuple[str, ...]:
     """The names, each once. Raises ArgumentError (E0602) for one that is no baseline."""
+    known = tuple(dict.fromkeys((*BASELINES, *PRODUCTS)))
     for name in names:
-        if name not in BASELINES:
-            guess = closest(name, BASELINES)
-            hint = f"did you mean `{guess}`?" if guess else f"baselines: {', '.join(BASELINES)}"
+        if name not in known:
+            guess = closest(name, known)
+            hint = f"did you mean `{guess}`?" if guess else f"baselines: {', '.join(known)}"
             raise ArgumentError(Diagnostic("E0602", f"there is no baseline `{name}`", help=hint))
     return tuple(dict.fromkeys(names))
 
@@ -49,12 +53,18 @@ def evt_version(case: Case, data: Data) -> Call:
 
 def baseline(name: str, case: Case, data: Data) -> Call:
     """A baseline, compiled and warm. Raises UnwrittenError, and whatever PyTorch raises."""
+    if name == "conv":
+        alone = product_alone(case, data)
+        for _ in range(_WARM_UP):
+            alone(data.A, data.B)
+        return lambda: alone(data.A, data.B)
     if name == "mm":
         a, b = operand_views(case, data)
         product = product_alone(case, data)
         buffer = product(a, b)
         return lambda: product(a, b, out=buffer)
-    function: Any = straight_line(case.dag, case.scalars, batched=case.batched, device=data.A.device.type)
+    device = data.A.device.type
+    function: Any = straight_line(case.dag, case.scalars, batched=case.batched, device=device, problem=case.problem)
     if name in COMPILED:
         function = torch.compile(function, dynamic=False, mode=COMPILED[name])
     arguments = (data.A, data.B, *data.tensors.values())
@@ -67,8 +77,11 @@ def baseline(name: str, case: Case, data: Data) -> Call:
 def product_alone(case: Case, data: Data) -> Callable[..., Any]:
     """The matrix product, of ``(a, b, out=...)``: torch.mm, torch.bmm, or what PyTorch has for 8-bit operands.
 
-    Raises UnwrittenError where it has none.
+    Of a convolution, of ``(A, B)``. Raises UnwrittenError where it has none.
     """
+    if case.problem is not None:
+        problem, device = case.problem, data.A.device.type
+        return lambda a, b: convolve(problem, case.dag.operands, a, b, device)[0]
     first = case.dag.operands[0].dtype
     if first.bits > 8:
         product: Callable[..., Any] = torch.bmm if case.batched else torch.mm
@@ -105,3 +118,14 @@ def tensor_core_floats() -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+@contextlib.contextmanager
+def fastest_convolutions() -> Iterator[None]:
+    """Have cuDNN time its algorithms at the first call of a convolution, and take the fastest."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before

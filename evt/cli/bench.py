@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -9,14 +10,19 @@ from typing import Any
 import click
 
 from evt.cli.output import progress
-from evt.cli.request import Request, operation_option, takes_settings
+from evt.cli.request import Request, operation_option, takes_geometry, takes_settings, takes_sizes
 
 _FORMULA = "D = relu(alpha*acc + beta*C) + residual"
-_EXTENT = click.IntRange(1, 2**31 - 1)
+_OF_CONVOLUTIONS = "D = relu(acc + bias) + residual"
 _SIZE, _HOST_SIZE = 4096, 256
-
+#: For the help.
+_DEFAULTS = {"m": f"{_SIZE}; {_HOST_SIZE} with --host", "n": "as --m", "k": "as --m"}
+_IMAGES = 256
 
 _BASELINES = ("eager", "compile", "max-autotune", "mm")
+_PRODUCTS = ("mm", "conv")
+#: Of the suite resnet: max-autotune takes minutes there.
+_OF_RESNET = ("eager", "compile", "conv")
 
 
 def _new_file(ctx: click.Context, parameter: click.Parameter, path: str | None) -> str | None:
@@ -31,11 +37,13 @@ def _new_file(ctx: click.Context, parameter: click.Parameter, path: str | None) 
     return path
 
 
-def _names(ctx: click.Context, parameter: click.Parameter, given: str) -> tuple[str, ...]:
+def _names(ctx: click.Context, parameter: click.Parameter, given: str | None) -> tuple[str, ...] | None:
+    if given is None:
+        return None
     names = [name.strip() for name in given.split(",") if name.strip()]
     for name in names:
-        if name not in _BASELINES:
-            known = ", ".join(_BASELINES)
+        if name not in (*_BASELINES, *_PRODUCTS):
+            known = ", ".join(dict.fromkeys((*_BASELINES, *_PRODUCTS)))
             raise click.BadParameter(f"there is no baseline `{name}`. Baselines: {known}.", ctx, parameter)
     return tuple(dict.fromkeys(names))
 
@@ -44,37 +52,36 @@ def _names(ctx: click.Context, parameter: click.Parameter, given: str) -> tuple[
 @click.argument("program", required=False)
 @operation_option
 @click.option("--dtype", metavar="TYPE", help="Type of A and B. [default: the header's, else bf16]")
-@click.option("--m", type=_EXTENT, help="Rows of D. [default: 4096; 256 with --host]")
-@click.option("--n", type=_EXTENT, help="Columns of D. [default: as --m]")
-@click.option("--k", type=_EXTENT, help="Length of the sums. [default: as --m]")
-@click.option("--l", type=_EXTENT, help="Batches. [default: not batched]")
-@click.option("--suite", type=click.Choice(["gemm", "epilogue"]), help="Fixed programs and sizes in place of PROGRAM.")
+@functools.partial(takes_sizes, defaults=_DEFAULTS)  # type: ignore[arg-type]  # words are as good for the help
+@click.option(
+    "--suite",
+    type=click.Choice(["gemm", "epilogue", "resnet"]),
+    help="Fixed programs and sizes in place of PROGRAM; resnet is of f16.",
+)
+@click.option("--batch", type=click.IntRange(1, 65535), help=f"Images of the suite resnet. [default: {_IMAGES}]")
 @click.option("--rounds", type=click.IntRange(1, 100_000), default=51, show_default=True, help="Samples.")
 @click.option(
     "--baselines",
     metavar="LIST",
-    default=",".join(_BASELINES),
-    show_default=True,
     callback=_names,
-    help="What to measure evt against.",
+    help=f"What to measure evt against. [default: {','.join(_BASELINES)}; of --suite resnet {','.join(_OF_RESNET)}]",
 )
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Of the data.")
 @click.option("--json", "json_file", metavar="FILE", callback=_new_file, help="Write all numbers to a file.")
 @click.option("--host", is_flag=True, help="Measure the host time of one call, not the GPU's.")
 @takes_settings
+@takes_geometry
 @click.pass_context
 def command(
     ctx: click.Context,
     program: str | None,
     op: str | None,
     dtype: str | None,
-    m: int | None,
-    n: int | None,
-    k: int | None,
-    l: int | None,  # noqa: E741
+    sizes: Mapping[str, Any],
     suite: str | None,
+    batch: int | None,
     rounds: int,
-    baselines: tuple[str, ...],
+    baselines: tuple[str, ...] | None,
     seed: int,
     json_file: str | None,
     host: bool,
@@ -82,47 +89,63 @@ def command(
 ) -> None:
     """Time a program's kernel against PyTorch, side by side on this machine's GPU.
 
-    Without PROGRAM, D = relu(alpha*acc + beta*C) + residual is measured.
+    Without PROGRAM, D = relu(alpha*acc + beta*C) + residual is measured, and of convolutions
+    D = relu(acc + bias) + residual.
 
     Baselines: eager (the formula in PyTorch), compile and max-autotune (the same through torch.compile, and
-    with mode="max-autotune-no-cudagraphs"), mm (the bare matrix product, torch.mm with out=). Every version's
-    answer is checked first. The times are medians of rounds that run all versions in shuffled order, with the
-    L2 cache flushed before each launch and the host's time hidden; evt is timed twice, which shows the noise.
+    with mode="max-autotune-no-cudagraphs"), mm (the bare matrix product, torch.mm with out=; of a convolution it is
+    conv, torch.nn.functional.conv2d and its like, in cuDNN's benchmark mode). Every version's answer is checked first.
+    The times are medians of rounds that run all versions in shuffled order, with the L2 cache flushed before each
+    launch and the host's time hidden; evt is timed twice, which shows the noise.
 
     The suite gemm holds evt's own bars against torch.compile. The suite epilogue times evt's epilogues of one
     product side by side, without baselines: against the bare store of D, and against the time of that and of moving
-    the epilogue's other tensors as fast as a copy does.
+    the epilogue's other tensors as fast as a copy does. The suite resnet has the convolutions of ResNet-50.
+
+    The tensors of a convolution are channels_last; without --a-shape and --b-shape it has 2 images, 64 channels and
+    3x3 filters.
 
     The exit code is 1 when evt's kernel could not be measured, and 3 when its answer was wrong.
     """
-    given = (program, op, m, n, k, l)
+    given = (program, op, *(value or None for value in sizes.values()))
     if suite is not None and (host or settings or any(value is not None for value in given)):
         raise click.UsageError("--suite brings its own programs, sizes and kernels.")
-    request = Request(program or _FORMULA, op, dtype, dtype, settings=settings)
-    of_convolution = op is not None and op.startswith("conv")
-    if of_convolution or request.program.convolution is not None:
-        raise click.UsageError("evt bench measures products of matrices; `evt tune` times a convolution's routes.")
+    if batch is not None and suite != "resnet":
+        raise click.UsageError("--batch is for --suite resnet; of other convolutions it is in --a-shape.")
+    request = Request(program or _formula(op), op, dtype, dtype, settings=settings, **sizes)
     known = request.program  # its diagnostics, before torch is imported
-    if l is not None and known.operation == "linear":
-        raise click.UsageError("--l is for gemm; the rows of a linear map's batches count in --m.")
-    if dtype is None and not known.dag.operands:
+    if host and known.convolution is not None:
+        raise click.UsageError("--host measures products of matrices.")
+    rows = request.extents.get("m", _HOST_SIZE if host else _SIZE)
+    shapes = request.shapes_or({"m": rows, "n": rows, "k": rows})
+    if suite is None and dtype is None and not known.dag.operands:
         dtype = "bf16"
     known.typed(dtype, dtype)
     try:
         import torch
     except ModuleNotFoundError as error:
         raise click.ClickException("evt bench needs PyTorch: pip install 'evt-compiler[torch]'") from error
-    from evt.bench import Case, bench_epilogues, bench_host, describe_machine, require_gpu
+    from evt.bench import Case, bench_epilogues, bench_host, convolution_case, describe_machine, require_gpu
     from evt.bench import bench as measure
     from evt.bench import suite as suite_of
     from evt.bench.report import Report
+    from evt.cli.tensors import shapes_of
     from evt.diagnostics import Diagnostic
     from evt.errors import InternalError
 
-    m = m or (_HOST_SIZE if host else _SIZE)
-    cases: tuple[Case, ...] = (Case(_title(request), known, m, n or m, k or m, l or 1, dtype),)
+    cases: tuple[Case, ...]
     if suite is not None:
-        cases = suite_of(suite, dtype)
+        cases = suite_of(suite, dtype, batch or _IMAGES)
+    elif known.convolution is not None:
+        cases = (convolution_case(_title(request), known, shapes_of(known, shapes), dtype=dtype),)
+    else:
+        extents = {"m": rows, "n": rows, "k": rows, "l": 1, **request.extents}
+        m, n, k, l = (extents[mode] for mode in "mnkl")  # noqa: E741
+        cases = (Case(_title(request), known, m, n, k, l, dtype),)
+    if baselines is None:
+        of_convolutions = tuple("conv" if name == "mm" else name for name in _BASELINES)
+        baselines = of_convolutions if cases[0].product == "conv" else _BASELINES
+        baselines = _OF_RESNET if suite == "resnet" else baselines
     measured = {"rounds": rounds, "baselines": () if suite == "epilogue" else baselines, "seed": seed, "suite": suite}
     report = Report(describe_machine(require_gpu()), {**measured, **settings}, json_file)
     try:
@@ -136,6 +159,8 @@ def command(
         else:
             for result in measure(cases, rounds=rounds, baselines=baselines, seed=seed, progress=progress):
                 report.add(result)
+            if suite == "resnet":
+                report.add_summary()
     except torch.OutOfMemoryError as error:
         raise click.ClickException("not enough memory on the GPU for these sizes") from error
     except OSError as error:
@@ -145,6 +170,11 @@ def command(
     if report.wrong:
         raise InternalError(Diagnostic("E0902", f"the kernel's answer is wrong: {', '.join(report.wrong)}"))
     ctx.exit(0 if report.complete else 1)
+
+
+def _formula(op: str | None) -> str:
+    """What is measured without PROGRAM."""
+    return _OF_CONVOLUTIONS if op is not None and op.startswith("conv") else _FORMULA
 
 
 def _title(request: Request) -> str:

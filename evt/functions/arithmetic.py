@@ -83,7 +83,7 @@ ARITHMETIC = (
         Fact.INTEGER,
         derivatives=("b", "a", "1"),
         targets=[f"{target}(c, a, b)" for target in aten("addcmul")],
-        stock="cutlass::homogeneous_multiply_add",  # `a * b + c`, which nvcc contracts (-fmad=true)
+        stock=None,  # homogeneous_multiply_add leaves out a source that is scaled by 0, and with it a NaN
     ),
     define(
         "pow(x, y)",

@@ -11,7 +11,8 @@ def _words(text: str) -> frozenset[str]:
 LANGUAGE = _words(
     "in out def acc A B C D bias k l m n "
     "sum iota rand dropout even odd "
-    "gemm linear grouped_gemm conv1d conv2d conv3d conv2d_fprop conv2d_dgrad conv2d_wgrad "
+    "gemm linear grouped_gemm conv1d conv2d conv3d conv1d_dgrad conv2d_dgrad conv3d_dgrad "
+    "conv1d_wgrad conv2d_wgrad conv3d_wgrad "
     "nan inf infinity NaN INF Inf NAN Infinity "
     "alpha beta gamma delta epsilon zeta eta theta kappa lambda mu nu xi omicron pi rho sigma tau upsilon phi chi "
     "psi omega "

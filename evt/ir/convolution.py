@@ -143,6 +143,8 @@ class Convolution:
         for what, count in (("input channels", channels), ("filters", filters)):
             if count % self.groups:
                 raise ValueError(f"{count} {what} do not divide into {self.groups} groups")
+        if 0 in filter_size:
+            raise ValueError(f"the filters have {' x '.join(map(str, filter_size))} taps")
         pads = self.pads(filter_size)
         reach = [dilation * (size - 1) + 1 for dilation, size in zip(self.dilation, filter_size, strict=True)]
         if self.operator == "dgrad":
@@ -152,7 +154,7 @@ class Convolution:
             if any(extra >= max(step, 1) for extra, step in zip(self.output_padding, self.stride, strict=True)):
                 raise ValueError(f"output_padding {self.output_padding} is not smaller than the stride {self.stride}")
         for size, pad, span in zip(pixels, pads, reach, strict=True):
-            if size + sum(pad) < span and images and channels and self.operator != "dgrad":
+            if size + sum(pad) < span and self.operator != "dgrad":
                 raise ValueError(f"the filters reach over {span} pixels, and the padded input has {size + sum(pad)}")
             if size < 1 and self.operator == "dgrad":
                 raise ValueError(f"the result would have {size} pixels along a dimension")
@@ -257,9 +259,9 @@ def _is_whole(value: object) -> TypeGuard[int]:
 
 def _padding(value: object, rank: int, stride: tuple[int, ...]) -> Pairs | None:
     """``padding``: a number, one or a (before, after) pair for every dimension, "valid" or "same"."""
-    if value == "valid":
+    if isinstance(value, str) and value == "valid":
         return ((0, 0),) * rank
-    if value == "same":
+    if isinstance(value, str) and value == "same":
         if set(stride) != {1}:
             raise ArgumentError(Diagnostic("E0607", f"`padding` is 'same', and the stride {stride} is not 1"))
         return None

@@ -5,7 +5,8 @@ from evt.plan.config import Config
 from evt.plan.options import Options
 from evt.plan.plan import ABI, Field, Plan
 from evt.plan.planner import plan
-from evt.plan.rules import ROUTES, Problem, Route, Rule, candidates
+from evt.plan.problem import Problem, Route, Rule
+from evt.plan.routes import ROUTES, candidates
 from evt.plan.signature import ConvolutionClass, Layout, Signature, alignment_of, convolution_class
 from evt.plan.target import TARGETS, Target, find_target
 

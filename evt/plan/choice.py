@@ -20,8 +20,10 @@ from evt.plan.config import (
     configs_sm100,
     configs_sm120,
 )
+from evt.plan.convolution_rules import has_few_channels
 from evt.plan.cost import is_light
-from evt.plan.rules import Problem, Route, candidates, has_few_channels
+from evt.plan.problem import Problem, Route
+from evt.plan.routes import candidates
 from evt.plan.signature import ConvolutionClass, Signature, aligned_to, natural_layout, natural_operand_layout
 
 
@@ -45,7 +47,8 @@ def natural_signature(
     for value in values:
         if set(map(base, value.modes)) & {"m", "n"}:
             assert value.dtype is not None
-            shared = isinstance(value, Input) and "l" not in value.modes and not value.batchable
+            batched = convolution is None  # or may be
+            shared = batched and isinstance(value, Input) and "l" not in value.modes and not value.batchable
             layout = natural_layout(value.dtype, value.modes, "shared" if shared else "strided")
             tensors.append(
                 (value.name, aligned_to(layout, extents.get(layout.contiguous or "", 0) if value.is_tile else 0))

@@ -44,7 +44,7 @@ class Planner3x(Planner):
         nodes = self.nodes(graph)
         self.add_field("swizzle", "size", "", "swizzle")
         self.add_field("raster", "size", "", "raster")
-        used = self.problem.target.shared_memory - self.budget
+        used = self.block_memory() - self.budget
         return self.finish((a, b), source, destination, graph, nodes, epilogue_element, used, 0)
 
     def is_transposed(self) -> bool:
@@ -106,10 +106,18 @@ class Planner3x(Planner):
         m, n, k = self.config.tile
         return (m + n) * k * self.problem.operand_bytes
 
+    def mainloop_memory(self) -> int:
+        """What of a thread block's memory the epilogue leaves to the main loop, at least."""
+        return self.mainloop_stage() * _MIN_STAGES
+
+    def block_memory(self) -> int:
+        """The shared memory of a thread block."""
+        return self.problem.target.shared_memory
+
     def auxiliary_budget(self, source: str | None, graph: Graph) -> int:
         """Bytes that are left for auxiliary tiles."""
         config = self.config
-        used = _BARRIERS + self.mainloop_stage() * _MIN_STAGES
+        used = _BARRIERS + self.mainloop_memory()
         m, n = config.epilogue_tile
         stored = config.stages_d * (self.subtile_bytes("D") if self.stored else 2 * m * n)
         loaded = config.stages_c * self.subtile_bytes(source) if source else 0
@@ -120,7 +128,7 @@ class Planner3x(Planner):
                 used += self.config.tile[1] * 8 * 8  # of each warp, at most: sums of columns meet there
             if visitor.kind == "row":
                 used += config.tile[1] * self.problem.tensor_bytes(visitor.name) + 128
-        return self.problem.target.shared_memory - used
+        return self.block_memory() - used
 
     def tile_kind(self, kind: str, name: str, layout: Layout) -> str:
         stages = self.config.stages_c if kind == "tile" else self.config.stages_d

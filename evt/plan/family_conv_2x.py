@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from evt.ir import Operand
+from evt.plan.convolution_rules import has_few_channels
 from evt.plan.family import operand_element
 from evt.plan.family_2x import Planner2x
 from evt.plan.implicit_gemm import ImplicitGemm
 from evt.plan.plan import ConvolutionPlan, Node, OperandPlan, Plan
-from evt.plan.rules import has_few_channels
 from evt.plan.signature import Layout
 
 _CONV = "cutlass::conv::"
@@ -67,8 +67,11 @@ class PlannerConv2x(ImplicitGemm, Planner2x):
         return tuple(options)
 
     def stride_support(self) -> str:
-        """CUTLASS's name of the strides that iterators take."""
-        return "kUnity" if self.shape.operator == "dgrad" else "kStrided"
+        """CUTLASS's name of the strides that iterators take: of dgrad the convolution's, else those of D's pixels.
+
+        A fprop of kUnity takes any stride; its output's pixels have one pitch.
+        """
+        return "kStrided" if self.shape.operator == "wgrad" else "kUnity"
 
     def group_mode(self) -> str:
         """How a tile of columns meets the groups: it lies in one, or has several whole ones."""

@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from evt.ir import Input, Operand
+from evt.plan.config import ConfigConvolution
 from evt.plan.family import operand_element
 from evt.plan.family_3x import Planner3x
 from evt.plan.implicit_gemm import ImplicitGemm
 from evt.plan.plan import ConvolutionPlan, Node, OperandPlan, Plan, Tensor
 from evt.plan.signature import Layout
+
+#: Shared memory of a multiprocessor of sm90, and what of it each thread block takes besides its own.
+_MULTIPROCESSOR_BYTES, _RESERVED_BYTES = 228 * 1024, 1024
 
 
 class PlannerConv3x(ImplicitGemm, Planner3x):
@@ -19,7 +23,8 @@ class PlannerConv3x(ImplicitGemm, Planner3x):
 
     def plan(self) -> Plan:
         convolution = self.convolution()  # whose sizes are fields of the plan
-        return replace(super().plan(), convolution=convolution)
+        # The main loop takes the stages that fit.
+        return replace(super().plan(), convolution=convolution, shared_memory=self.block_memory())
 
     def with_batch(self, name: str, strided: bool, types: list[str], values: list[str]) -> tuple[str, str]:
         return super().with_batch(name, False, types, values)
@@ -98,6 +103,18 @@ class PlannerConv3x(ImplicitGemm, Planner3x):
             extents=tuple((what, f"{{{', '.join(values)}}}") for what, values in lists),
             options=(),
         )
+
+    def mainloop_memory(self) -> int:
+        return super().mainloop_memory() if self.configuration.consumers == 2 else 0  # which lies under the epilogue's
+
+    def block_memory(self) -> int:
+        """The part of a multiprocessor's memory, as in convolution_3x.hpp."""
+        return (_MULTIPROCESSOR_BYTES // self.configuration.min_blocks) - _RESERVED_BYTES
+
+    @property
+    def configuration(self) -> ConfigConvolution:
+        assert isinstance(self.config, ConfigConvolution)
+        return self.config
 
     def may_be_source(self, value: Input) -> bool:
         return self.signature[value.name].contiguous == "n"

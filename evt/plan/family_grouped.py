@@ -17,7 +17,8 @@ from evt.plan.family import operand_element, own_headers
 from evt.plan.family_3x import Planner3x
 from evt.plan.options import PLAIN, Options
 from evt.plan.plan import ABI, Field, FieldKind, Node, OperandPlan, Plan, Tensor
-from evt.plan.rules import ROUTES, Problem, Route, Rule
+from evt.plan.problem import Problem, Route, Rule
+from evt.plan.routes import ROUTES
 from evt.plan.signature import Layout, Signature
 from evt.plan.target import Target
 from evt.plan.visitors import Visitor, is_collective

@@ -11,8 +11,8 @@ from evt.ir.node import divisor
 from evt.plan.config import Config
 from evt.plan.functor import SCALAR, Functor, identity, literal, make_functor, scalar_type, stock_functor
 from evt.plan.plan import Field, FieldKind, Node
+from evt.plan.problem import Problem
 from evt.plan.reductions import OPS, Reductions
-from evt.plan.rules import Problem
 from evt.plan.signature import Layout
 from evt.plan.target import Family
 from evt.plan.visitors import Graph, Visitor

@@ -113,8 +113,9 @@ class Jobs:
 
 @dataclass(frozen=True, slots=True)
 class ConvolutionPlan:
-    """A convolution as CUTLASS names it: the ``operator``, the ``kernel`` template and the ``headers`` that have it, the
-    last template ``options`` of that kernel, and the ``problem`` type with the (name, expression) ``extents`` of one.
+    """A convolution as CUTLASS names it: the ``operator``, the ``kernel`` template and the ``headers`` that have it.
+
+    ``options`` are the last template arguments of that kernel; (name, expression) ``extents`` make a ``problem``.
     """
 
     operator: str
@@ -167,11 +168,11 @@ class Plan:
 
     ``template`` is that of ``codegen/templates`` which prints it; ``headers`` are those of ours (in
     ``codegen/include/evt``) that it needs, ``functions`` C++ definitions of the user's functions; ``program`` and
-    ``description`` are comment lines and ``remark`` ends one; ``rows`` and ``columns`` are the modes along the kernel's own rows and columns. ``accumulator`` is the C++ type of sums,
-    ``epilogue_element`` the one for which the epilogue's tiles are cut; ``wrapper`` and ``epilogue_wrapper`` are the
-    class templates around the root visitor and around the collective epilogue, if any. ``parts`` lie in the
-    workspace. ``elements_per_access`` is the width of the 2.x epilogue's accesses; ``shared_memory`` is estimated, in
-    bytes.
+    ``description`` are comment lines and ``remark`` ends one; ``rows`` and ``columns`` are the modes along the
+    kernel's own rows and columns. ``accumulator`` is the C++ type of sums, ``epilogue_element`` the one for which
+    the epilogue's tiles are cut; ``wrapper`` and ``epilogue_wrapper`` are the class templates around the root
+    visitor and around the collective epilogue, if any. ``parts`` lie in the workspace. ``elements_per_access`` is
+    the width of the 2.x epilogue's accesses; ``shared_memory`` is estimated, in bytes.
     """
 
     family: Family

@@ -19,7 +19,7 @@ from evt.plan.family_stock_2x import PlannerStock2x
 from evt.plan.family_stock_3x import PlannerStock3x, PlannerStockSm100, PlannerStockSm120
 from evt.plan.options import PLAIN, Options
 from evt.plan.plan import Plan
-from evt.plan.rules import Problem
+from evt.plan.problem import Problem
 from evt.plan.signature import Signature
 from evt.plan.target import Family, Target
 

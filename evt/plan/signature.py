@@ -10,6 +10,7 @@ from typing import Literal
 
 from evt.ir.convolution import Convolution, ConvolutionProblem, Operator
 from evt.ir.dtype import DType
+from evt.layout import widest_vector
 
 #: How a tensor meets the batch mode: ``strided`` (one per batch, at a run-time stride; also a problem of one batch)
 #: or ``shared`` (a batched problem, the same tensor for every batch).
@@ -89,12 +90,7 @@ def alignment_of(dtype: DType, contiguous: str | None, address: int, strides: di
     """Elements of ``dtype`` that one access may cover; ``strides`` in elements, without the contiguous mode's."""
     if contiguous is None:
         return 1
-    size = bytes_of(dtype)
-    common = (address // size if address % size == 0 else 1) | extent
-    for stride in strides.values():
-        common |= stride
-    widest = 16 // size
-    return min(widest, common & -common) if common else widest
+    return widest_vector(bytes_of(dtype), address, extent, strides.values())
 
 
 def bytes_of(dtype: DType) -> int:

@@ -8,7 +8,7 @@ from evt.plan.stock import Stock, match_stock
 from evt.plan.stock_operators import Fused, fusion_operation, output_operator
 
 if TYPE_CHECKING:
-    from evt.plan.rules import Problem
+    from evt.plan.problem import Problem
 
 
 def _stock(problem: Problem) -> Stock | str:
@@ -48,8 +48,7 @@ def no_operator(problem: Problem) -> str | None:
 
 def no_convolution_operator(problem: Problem) -> str | None:
     """The same for a convolution: those with an operator that reads a vector are fewer than those that read C alone."""
-    convolution = problem.signature.convolution
-    assert convolution is not None
+    convolution = problem.convolution
     found = stock_operator(problem, "n")
     if isinstance(found, str) or found.reads_source_only:
         return found if isinstance(found, str) else None
@@ -63,8 +62,7 @@ def no_convolution_operator(problem: Problem) -> str | None:
 
 def stepped_dgrad(problem: Problem) -> str | None:
     """Why a gradient of the input with a stride is none of CUTLASS's."""
-    convolution = problem.signature.convolution
-    assert convolution is not None
+    convolution = problem.convolution
     if not convolution.dilated or convolution.rank > 2:
         return None
     return "CUTLASS's dgrad with a stride has no dilation"

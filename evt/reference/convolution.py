@@ -27,6 +27,8 @@ def from_view(tensor: torch.Tensor) -> torch.Tensor:
 
 def convolve(geometry: Convolution, problem: ConvolutionProblem, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """The accumulator of A and B in PyTorch's order, as the view [..., C]; in their type, never in tf32."""
+    if not (a.numel() and b.numel()):  # sums of nothing, which PyTorch refuses
+        return a.new_zeros((*problem.leads["m"], *problem.leads["n"]))
     rank, steps, dilation, groups = geometry.rank, geometry.stride, geometry.dilation, geometry.groups
     with torch.backends.cudnn.flags(enabled=torch.backends.cudnn.enabled, allow_tf32=False):
         match geometry.operator:

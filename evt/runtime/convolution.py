@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from evt.ir import Operand, TypedDag
-from evt.ir.convolution import SPATIAL, ConvolutionProblem
+from evt.ir.convolution import SPATIAL, Convolution, ConvolutionProblem
 from evt.plan import Layout, alignment_of
 from evt.reference import as_view, is_image, reference
 from evt.reference.convolution import from_view, to_view
@@ -135,8 +135,6 @@ def suggests_channels_last(tensor: torch.Tensor) -> bool:
     They have to grow from C over the last dimension to the first, none may be a multiple too small, and what would
     do for contiguous memory as well counts as that (c10/core/MemoryFormat.h).
     """
-    if tensor.dim() < 4:
-        return False  # PyTorch has no channels_last for rows
     shape, strides = tensor.shape, tensor.stride()
     if strides[1] == 0:
         return False
@@ -148,9 +146,18 @@ def suggests_channels_last(tensor: torch.Tensor) -> bool:
     return True
 
 
-def follows_channels_last(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether PyTorch's convolution of A with B is channels_last: where one of them is."""
-    return suggests_channels_last(a) or suggests_channels_last(b)
+def follows_channels_last(geometry: Convolution, a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether PyTorch's convolution of A with B is channels_last: where one of them is, or for wgrad where x is.
+
+    PyTorch convolves rows as images of height 1, after it has made all but a weight contiguous.
+    """
+    wgrad = geometry.operator == "wgrad"
+    first = b if wgrad else a
+    if geometry.rank > 1:
+        return suggests_channels_last(first) or suggests_channels_last(b)
+    if first.is_contiguous() and suggests_channels_last(first.unsqueeze(2)):
+        return True
+    return not wgrad and suggests_channels_last(b.unsqueeze(2))
 
 
 def contiguous_image(tensor: torch.Tensor) -> torch.Tensor:
@@ -168,5 +175,5 @@ def call_reference(
     results = reference(dag, a, b, inputs, float64=float64, convolution=program.convolution)
     if program.convolution is None:
         return results
-    formatted = channels_last if follows_channels_last(a, b) else contiguous_image
+    formatted = channels_last if follows_channels_last(program.convolution, a, b) else contiguous_image
     return {name: formatted(r) if is_image(dag.output[name]) else r for name, r in results.items()}

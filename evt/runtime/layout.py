@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 
 from evt.ir.dtype import DType
+from evt.layout import single_stride
 from evt.plan import Layout, alignment_of
 
 
@@ -31,16 +31,14 @@ def strides_of(tensor: torch.Tensor, groups: Sequence[tuple[str, tuple[int, ...]
     strides: dict[str, int] = {}
     position = 0
     for mode, dims in groups:
-        pairs = [
-            (size, stride)
-            for size, stride in zip(dims, tensor.stride()[position : position + len(dims)], strict=True)
-            if size != 1
-        ]
+        pairs = tuple(zip(dims, tensor.stride()[position : position + len(dims)], strict=True))
         position += len(dims)
-        for (_, outer), (size, inner) in pairwise(pairs):
-            if outer != inner * size and tensor.numel():
+        stride = single_stride(pairs)
+        if stride is None:
+            if tensor.numel():
                 return mode
-        strides[mode] = pairs[-1][1] if pairs else 0
+            stride = next(step for size, step in reversed(pairs) if size != 1)  # of a tensor without elements
+        strides[mode] = stride
     return strides
 
 

@@ -8,15 +8,22 @@ from dataclasses import dataclass
 import torch
 
 from evt.diagnostics import Diagnostic
-from evt.errors import ArgumentError
+from evt.errors import ArgumentError, LayoutError
+from evt.layout import interleaves, span
 from evt.runtime.tensors import Bound
 
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """``spans`` are the bytes of each given tensor, ``in_place`` the (buffer, input) slots that may be one memory."""
+    """What of a call's tensors, by slot, says whether they share memory.
+
+    ``spans`` are their bytes, from the first to the last; ``modes`` their (extent, stride) pairs, and ``sizes`` the
+    bytes of an element. ``in_place`` are the (buffer, input) slots that may be one memory.
+    """
 
     spans: tuple[int, ...]
+    modes: tuple[tuple[tuple[int, int], ...], ...]
+    sizes: tuple[int, ...]
     in_place: frozenset[tuple[int, int]]
 
     def check(self, addresses: Sequence[int], buffers: int, names: Callable[[], Sequence[str]]) -> None:
@@ -32,6 +39,8 @@ class Overlap:
                     continue
                 if address == start and (buffer, other) in self.in_place:
                     continue
+                if not self._interleave(buffer, other, address - start):
+                    continue
                 raise ArgumentError(
                     Diagnostic(
                         "E0609",
@@ -40,20 +49,24 @@ class Overlap:
                     )
                 )
 
+    def _interleave(self, slot: int, other: int, distance: int) -> bool:
+        """Whether two tensors whose bytes overlap share one: halves of the columns of one matrix do not."""
+        try:
+            return interleaves(self.modes[slot], self.modes[other], distance, self.sizes[slot], self.sizes[other])
+        except LayoutError:  # no answer after very many tries
+            return True
+
 
 def find_overlap(bound: Bound, tensors: Sequence[tuple[str, torch.Tensor]], buffers: Iterable[str]) -> Overlap:
     """What of a call's metadata the check needs; ``tensors`` are in the order of the call's slots."""
     slots = {name: slot for slot, (name, _) in enumerate(tensors)}
+    strides = tuple(tuple(zip(tensor.shape, tensor.stride(), strict=True)) for _, tensor in tensors)
     return Overlap(
-        tuple(_span(tensor) for _, tensor in tensors),
+        tuple(span(modes)[1] * tensor.element_size() for modes, (_, tensor) in zip(strides, tensors, strict=True)),
+        strides,
+        tuple(tensor.element_size() for _, tensor in tensors),
         frozenset((slots[buffer], slots[name]) for buffer, name in _in_place(bound, buffers)),
     )
-
-
-def _span(tensor: torch.Tensor) -> int:
-    """Bytes from a tensor's first element to the end of its last."""
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return (last + 1) * tensor.element_size()
 
 
 def _in_place(bound: Bound, buffers: Iterable[str]) -> list[tuple[str, str]]:

@@ -114,7 +114,8 @@ def prepare(
     needed = library.workspace(bytes(8 * len(picked)) + packed_sizes)
     positions = {output.name: position for position, output in enumerate(bound.dag.outputs)}
     given = dict(tensors)
-    contiguous = bound.convolution is not None and not follows_channels_last(given["A"], given["B"])
+    problem = bound.convolution
+    contiguous = problem is not None and not follows_channels_last(problem.geometry, given["A"], given["B"])
     return Prepared(
         library.run,
         8 * len(chosen.fields),

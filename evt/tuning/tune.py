@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from evt.bench.clock import GpuClock, RoundTimer, interleave
 from evt.build import build
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError, BuildError, EvtError, LaunchError
@@ -19,6 +18,7 @@ from evt.ir.dtype import B1
 from evt.plan import Plan, Problem, candidates, default_configs, plan
 from evt.runtime.arguments import bind
 from evt.runtime.kernels import call_problem, device_target, is_empty, kernel_sources
+from evt.tuning.clock import GpuClock, RoundTimer, interleave
 from evt.tuning.key import problem_key
 from evt.tuning.measurement import Measurement, Timing
 from evt.tuning.store import Store

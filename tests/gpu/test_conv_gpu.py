@@ -198,7 +198,7 @@ def error(got, want) -> float:
 
 
 def check(op, a, b, inputs, bound: float) -> float:
-    """The largest error of the outputs, written twice into poisoned buffers, against the oracle; the same bits twice."""
+    """The largest error against the oracle, of outputs written twice into poisoned buffers, with the same bits."""
     fresh = op(a, b, **inputs)
     fresh = [fresh] if len(op.outputs) == 1 else list(fresh)
     want = op.reference(a, b, float64=True, **inputs)

@@ -12,16 +12,18 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from click.testing import CliRunner
 
 import evt.bench.case
-import evt.bench.clock
 import evt.bench.epilogue
 import evt.bench.host
+import evt.bench.kernel
 import evt.bench.run
+import evt.tuning.clock
 from evt.bench import (
     BASELINES,
     SUITES,
@@ -32,6 +34,7 @@ from evt.bench import (
     Row,
     bench,
     bench_host,
+    convolution_case,
     describe_machine,
     straight_line,
     suite,
@@ -41,21 +44,24 @@ from evt.bench import (
 )
 from evt.bench.answer import oracle, relative_error
 from evt.bench.case import draw
-from evt.bench.clock import GpuClock, interleave
 from evt.bench.epilogue import measure_epilogues
 from evt.bench.host import host_samples
 from evt.bench.idiom import UnwrittenError
+from evt.bench.kernel import kernel_taken, plans_of
 from evt.bench.report import Report, notes
-from evt.bench.run import measure
+from evt.bench.run import build_all, measure
+from evt.bench.straight import is_elementwise
 from evt.bench.tensors import as_numbers, as_steps, poison, random_tensor
-from evt.bench.versions import baseline, check_baselines
+from evt.bench.versions import baseline, check_baselines, fastest_convolutions
 from evt.cli import main
 from evt.cli.bench import _BASELINES
 from evt.diagnostics import Diagnostic, Source
 from evt.errors import ArgumentError, LaunchError, TargetError
 from evt.functions import TABLE
 from evt.ir.dtype import B1, BY_NAME, STORAGE, U8, DType
-from evt.program import Program
+from evt.plan import find_target
+from evt.program import Program, Shapes
+from evt.tuning.clock import GpuClock, interleave
 
 CPU = torch.device("cpu")
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -140,6 +146,37 @@ LANGUAGE = {
     "product of 8-bit floats": ("e4m3", "in s: f32[m]\nout D: f32[m, n]\nD = s * acc"),
     "u8": ("u8", "out D: i32[m, n]\nD = acc"),
 }
+#: Convolutions: (operation, shapes of A and B, geometry).
+CONVOLUTIONS: dict[str, tuple[str, Shapes, dict[str, Any]]] = {
+    "1x1": ("conv2d", ((2, 8, 5, 6), (16, 8, 1, 1)), {}),
+    "3x3": ("conv2d", ((2, 8, 5, 6), (16, 8, 3, 3)), {"padding": 1}),
+    "strided": ("conv2d", ((2, 8, 9, 7), (16, 8, 3, 2)), {"stride": (2, 1), "padding": (1, 0), "dilation": (1, 2)}),
+    "uneven": ("conv2d", ((2, 8, 5, 6), (16, 8, 3, 3)), {"padding": ((0, 1), (2, 1))}),
+    "same": ("conv2d", ((2, 8, 5, 6), (16, 8, 2, 4)), {"padding": "same"}),
+    "groups": ("conv2d", ((2, 8, 5, 6), (16, 4, 3, 3)), {"groups": 2}),
+    "rows": ("conv1d", ((3, 8, 11), (16, 8, 3)), {"padding": 1}),
+    "volumes": ("conv3d", ((2, 8, 3, 4, 5), (16, 8, 1, 3, 3)), {"padding": (0, 1, 1)}),
+    "dgrad": ("conv2d_dgrad", ((2, 8, 3, 4), (8, 16, 3, 3)), {"stride": 2, "padding": 1, "output_padding": (1, 0)}),
+    "uneven dgrad": ("conv2d_dgrad", ((2, 8, 5, 6), (8, 16, 3, 3)), {"padding": ((0, 1), (2, 1))}),
+    "same dgrad": ("conv1d_dgrad", ((2, 8, 5), (8, 16, 4)), {"padding": "same"}),
+    "wgrad": ("conv2d_wgrad", ((2, 8, 5, 6), (2, 16, 5, 6)), {"padding": 1, "kernel_size": 3}),
+    "uneven wgrad": ("conv2d_wgrad", ((2, 8, 6, 6), (2, 16, 7, 7)), {"padding": ((1, 0), (0, 1)), "kernel_size": 3}),
+}
+#: Their formulas; those after the first group need more than images and vectors.
+ON_IMAGES = {
+    "residual": "D = relu(alpha*acc + bias) + residual",
+    "vectors": "in s: f32[m], t: f32[m?]\nD = s * acc + t * bias",
+    "outputs": "out D, Z, E, F\nZ = acc + bias\nD = gelu(Z)\nE = 0.5\nF = bias * 2",
+    "numbers": "D = clamp(acc, -1, abs(C)) + pow(2, C)",
+}
+ON_MATRICES = {
+    "sums": "out D, s: f32[m], t: f32[n], u: f32\nD = acc + C\ns = sum[n](D)\nt = sum[m](C)\nu = max[m, n](abs(D))",
+    "transposed": "in T: f32[n, m]\nout D: f32[n, m]\nD = acc + T",
+    "pairs": "D = silu(even(acc + bias)) * odd(acc + C)",
+    "blocks": "out D, s: f32[m, n/16]\ns = max[n%16](abs(acc))\nD = acc / s",
+    "bits": "in keep: b1[m, n]\nout D, mask: b1[m, n]\nD = where(keep, acc, C)\nmask = acc > 0",
+    "coordinates": "D = where(iota(n) <= iota(m), acc, bias)",
+}
 RANDOM = "D = dropout(acc, 0.1, seed, offset)"
 
 
@@ -152,7 +189,7 @@ def make(text: str, *, dtype: str | None = "f32", l: int = 1, op: str = "gemm") 
 def both(case: Case) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """What the straight-line function and the reference give, output by output."""
     data = draw(case, CPU, seed=3)
-    function = straight_line(case.dag, case.scalars, batched=case.batched)
+    function = straight_line(case.dag, case.scalars, batched=case.batched, problem=case.problem)
     results = function(data.A, data.B, *data.tensors.values())
     right = case.program.reference(data.A, data.B, **data.inputs)
     one = isinstance(right, torch.Tensor)
@@ -163,7 +200,7 @@ def check(case: Case, limit: float) -> None:
     for output, right in both(case):
         assert output.shape == right.shape
         assert output.dtype == right.dtype
-        assert output.is_contiguous()
+        assert case.shapes is not None or output.is_contiguous()
         assert relative_error(output, right.double()) <= limit
 
 
@@ -249,6 +286,85 @@ def test_the_code_is_what_a_user_writes() -> None:
     assert "negative_slope = 0.01" in code
 
 
+def make_convolution(
+    text: str, op: str, shapes: Shapes, geometry: dict[str, Any] | None = None, dtype: str | None = "f32"
+) -> Case:
+    return convolution_case("case", Program(Source(text), op, **(geometry or {})), shapes, dtype=dtype)
+
+
+#: The reference takes no bits, pairs or blocks of the columns of a wgrad, which stand for several dimensions.
+NOT_OF_WGRADS = ("pairs", "blocks", "bits")
+
+
+@pytest.mark.parametrize(
+    ("name", "formula"),
+    [
+        (name, formula)
+        for name in CONVOLUTIONS
+        for formula in (*ON_IMAGES, *ON_MATRICES)
+        if "wgrad" not in name or formula not in NOT_OF_WGRADS
+    ],
+)
+def test_straight_line_of_convolutions(name: str, formula: str) -> None:
+    check(make_convolution({**ON_IMAGES, **ON_MATRICES}[formula], *CONVOLUTIONS[name]), 5e-6)
+
+
+def test_straight_line_of_a_convolution_is_what_a_user_writes() -> None:
+    shapes, geometry = CONVOLUTIONS["3x3"][1:]
+    case = make_convolution("D = relu(acc + bias) + residual", "conv2d", shapes, geometry)
+    code = straight_line(case.dag, {}, problem=case.problem).code
+    assert "conv2d(a, b, stride = (1, 1), padding = (1, 1)" in code
+    assert "reshape(-1, 1, 1)" in code
+    for word in ("permute", "movedim", "flatten", ".to("):
+        assert word not in code
+    for texts, wanted in ((ON_IMAGES, True), (ON_MATRICES, False)):
+        for text in texts.values():
+            case = make_convolution(text, "conv2d", shapes, geometry)
+            assert case.problem is not None
+            assert is_elementwise(case.dag, case.problem) is wanted
+
+
+def test_straight_line_of_a_convolution_of_8_bits() -> None:
+    shapes = (2, 16, 5, 6), (16, 16, 3, 3)
+    for dtype, text in (("i8", "out D: i32[m, n]\nD = acc + 1"), ("e4m3", "out D: f32[m, n]\nD = acc * 2")):
+        case = make_convolution(text, "conv2d", shapes, dtype=dtype)
+        check(case, 2e-6)
+        with pytest.raises(UnwrittenError, match="no convolution of 8-bit operands"):
+            straight_line(case.dag, {}, device="cuda", problem=case.problem)
+
+
+def test_a_convolution_has_the_sizes_of_its_implicit_gemm() -> None:
+    op, shapes, geometry = CONVOLUTIONS["3x3"]
+    case = make_convolution(
+        "out D: f32[m, n], s: f32[m]\nD = acc + bias\ns = sum[n](acc)", op, shapes, geometry, "bf16"
+    )
+    assert case.sizes == {"m": 60, "n": 16, "k": 72, "l": 1}
+    assert case.flops == 2 * 60 * 16 * 72
+    data = draw(case, CPU)
+    assert data.bytes == {
+        "A": 2 * 8 * 5 * 6 * 2,
+        "B": 16 * 8 * 9 * 2,
+        "bias": 16 * 4,
+        "D": 60 * 16 * 4,
+        "s": 60 * 4,
+    }
+    assert data.A.shape == (2, 8, 5, 6)
+    assert data.A.is_contiguous(memory_format=torch.channels_last)
+    assert data.B.is_contiguous(memory_format=torch.channels_last)
+    assert data.outputs["D"].is_contiguous(memory_format=torch.channels_last)
+    with pytest.raises(ArgumentError, match="E0604"):
+        make_convolution("D = acc", "conv2d", ((2, 8, 5, 6), (16, 7, 3, 3)))
+
+
+def test_small_convolutions_keep_their_kernel() -> None:
+    case = make_convolution("D = acc", "conv2d", ((258, 3, 9, 9), (64, 3, 3, 3)), {"padding": 1})
+    assert case.small().shapes == ((18, 3, 9, 9), (64, 3, 3, 3))
+    few = make_convolution("D = acc", *CONVOLUTIONS["wgrad"])
+    assert few.small() == few
+    many = make_convolution("D = acc", "conv1d_wgrad", ((64, 8, 9), (64, 16, 9)), {"padding": 1, "kernel_size": 3})
+    assert many.small().shapes == ((16, 8, 9), (16, 16, 9))
+
+
 def test_small_cases_keep_their_alignment() -> None:
     case = Case("case", Program(Source("D = acc")), 4097, 1003, 4096)
     small = case.small()
@@ -282,7 +398,7 @@ def test_random_data_is_repeatable_and_random() -> None:
 
 
 def test_suite() -> None:
-    assert SUITES == ("gemm", "epilogue")
+    assert SUITES == ("gemm", "epilogue", "resnet")
     cases = suite("gemm")
     issue = [(case.m, case.n, case.k, case.bar) for case in cases[:3]]
     assert issue == [(6304, 3072, 768, 0.70), (16384, 1024, 1024, 0.70), (4096, 14336, 4096, 1.0)]
@@ -311,6 +427,26 @@ def test_suite_of_epilogues() -> None:
     for case in cases[:11]:
         if case.name != "dropout":
             check(Case(case.name, case.program, 24, 16, 32, dtype="f32"), 2e-6)
+
+
+def test_suite_of_resnet() -> None:
+    cases = suite("resnet")
+    assert len({case.name for case in cases}) == len(cases) == 20
+    assert {str(case.dag.operands[0].dtype) for case in cases} == {"f16"}
+    by_taps = {taps: [case for case in cases if case.name.startswith(f"{taps}x{taps} ")] for taps in (1, 3)}
+    assert [case.shapes for case in by_taps[3]] == [
+        ((256, c, side, side), (c, c, 3, 3)) for c, side in ((64, 56), (128, 28), (256, 14), (512, 7))
+    ]
+    assert {case.bar for case in by_taps[3]} == {1.1}
+    assert {case.bar for case in by_taps[1]} == {0.8}
+    assert len({id(case.program) for case in cases}) == 3
+    assert [case.m for case in by_taps[1][:2]] == [256 * 56 * 56] * 2
+    assert all(case.problem is not None and case.problem.results == case.problem.pixels for case in cases)
+    few = suite("resnet", "bf16", 2)
+    assert all(case.shapes is not None and case.shapes[0][0] == 2 for case in few)
+    assert str(few[0].dag.operands[0].dtype) == "bf16"
+    for case in (few[3], few[10], few[18]):
+        check(case, 2e-2)
 
 
 # The arithmetic
@@ -491,6 +627,72 @@ def test_a_program_that_no_kernel_takes_is_a_row(monkeypatch: pytest.MonkeyPatch
     assert row is not None
     assert row.failure == "E0503: no route is left"
     assert not measured.wrong
+
+
+def test_measure_a_convolution() -> None:
+    case = make_convolution("out D, s: f32[n]\nD = relu(acc + bias)\ns = sum[m](acc)", *CONVOLUTIONS["3x3"])
+    measured = measure(case, ("eager", "mm", "conv"), clock, CPU, rounds=3)
+    assert [row.version for row in measured.rows] == ["evt", "evt again", "eager", "conv"]
+    assert all(row.time is not None and not row.failure for row in measured.rows)
+    assert measured.kernel is None  # the reference ran
+
+
+def test_a_matrix_product_is_mm_by_either_name() -> None:
+    measured = measure(make("D = acc"), ("conv",), clock, CPU, rounds=1)
+    assert [row.version for row in measured.rows] == ["evt", "evt again", "mm"]
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolution_alone(name: str) -> None:
+    case = make_convolution("D = acc", *CONVOLUTIONS[name])
+    data = draw(case, CPU)
+    assert relative_error(baseline("conv", case, data)(), case.program.reference(data.A, data.B).double()) < 2e-6
+
+
+def test_convolutions_are_tried_by_cudnn() -> None:
+    before = torch.backends.cudnn.benchmark
+    with fastest_convolutions():
+        assert torch.backends.cudnn.benchmark
+    assert torch.backends.cudnn.benchmark == before
+
+
+@pytest.fixture
+def planned_for_sm90(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Plans for an H200 that is not there; how many kernels were asked to be built."""
+    built: list[int] = []
+    monkeypatch.setattr(evt.bench.kernel, "device_target", lambda index: find_target("sm90"))
+    monkeypatch.setattr(evt.bench.kernel, "_index", lambda bound: 0)
+    monkeypatch.setattr(Program, "measured", lambda *arguments: None)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(multi_processor_count=132))
+    monkeypatch.setattr(evt.bench.run, "build", lambda sources: built.append(len(sources)))
+    monkeypatch.setattr(evt.bench.run, "draw", lambda case, device: draw(case, CPU))
+    return built
+
+
+def test_the_kernel_is_named(planned_for_sm90: list[int]) -> None:
+    case = make_convolution("D = acc + C", "conv2d", ((2, 64, 8, 8), (64, 64, 1, 1)), dtype="f16")
+    data = draw(case, CPU)
+    route, config = kernel_taken(case, data)
+    assert route.endswith("-3x")
+    assert not route.startswith("conv")  # a product of matrices
+    assert config in {plan.config.name for plan in plans_of(case, data)}
+    forced = convolution_case("case", case.program.forced("conv-evt-2x", "auto"), case.shapes or ((), ()), dtype="f16")
+    with pytest.raises(TargetError):
+        plans_of(forced, data)
+    two = Program(Source("D = acc + C"), "conv2d", route="conv-evt-2x")
+    assert kernel_taken(convolution_case("case", two, case.shapes or ((), ()), dtype="f16"), data)[0] == "conv-evt-2x"
+
+
+def test_all_kernels_are_built_at_once(planned_for_sm90: list[int]) -> None:
+    cases = suite("resnet", "f16", 16)
+    said: list[str] = []
+    build_all(cases, torch.device("cuda"), said.append)
+    assert said == ["building the kernels of 3 programs"]
+    (count,) = planned_for_sm90
+    assert 3 <= count < len(cases)  # shapes are no part of a kernel
+    refused = Case("case", Program(Source("D = acc"), route="nothing"), 8, 8, 8)
+    build_all([refused], torch.device("cuda"), said.append)  # it is reported where it is measured
+    assert planned_for_sm90 == [count, 0]
 
 
 def test_max_autotune_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -727,6 +929,33 @@ def test_report_prints_and_saves_as_it_goes(tmp_path: Path, capsys: pytest.Captu
     assert re.search(r"evt +3\.00 +0\.0% +1\.50", text)
 
 
+def test_convolutions_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cases = suite("resnet")
+    path = tmp_path / "bench.json"
+    report = Report(describe_machine(), {}, path)
+    times = {"evt": 0.2, "evt again": 0.202, "eager": 0.5, "compile": 0.25, "conv": 0.16}
+    rows = tuple(Row(name, summarise([time]), 1e-4) for name, time in times.items())
+    report.add(CaseResult(cases[0], rows, {"A": 100, "D": 100}, kernel=("conv-evt-3x", "implicit_128x64x64")))
+    report.add(CaseResult(cases[4], rows[:1], {}, kernel=("evt-3x", "pingpong")))
+    report.add(CaseResult(cases[5], (Row("evt", failure="E0503: no route"),), {}))
+    capsys.readouterr()
+    report.add_summary()
+    text = capsys.readouterr().out
+    assert re.search(r"case +evt ms +compile ms +eager ms +conv ms +evt / compile +evt / eager +evt / conv +bar", text)
+    found = r"3x3 64->64 @56 relu\+residual +0\.2000 +0\.2500 +0\.5000 +0\.1600 +0\.800 +0\.400 +1\.250 +1\.10 +"
+    assert re.search(found + "conv-evt-3x implicit_128x64x64", text)
+    assert re.search(r"1x1 64->256 @56 relu\+residual +0\.2000 +- +- +- +- +- +- +0\.80 +evt-3x pingpong", text)
+    assert "failed: E0503: no route" in text
+    assert "kernel: conv-evt-3x implicit_128x64x64" in notes(report.results[0])
+    first, _, last = json.loads(path.read_text())["cases"]
+    assert first["kernel"] == {"route": "conv-evt-3x", "config": "implicit_128x64x64"}
+    assert (first["a_shape"], first["b_shape"]) == ([256, 64, 56, 56], [64, 64, 3, 3])
+    assert (first["stride"], first["padding"], first["groups"]) == ([1, 1], [[1, 1], [1, 1]], 1)
+    assert first["versions"]["evt"]["ratio_to_conv"] == 1.25
+    assert last["kernel"] is None
+    assert not report.complete
+
+
 def test_a_failure_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     case = Case("D = acc + b[n]", Program(Source("D = acc + b[n]")), 8, 8, 8)
     report = Report(describe_machine(), {})
@@ -769,7 +998,7 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(torch.cuda, "_sleep", spins.append)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(L2_cache_size=1 << 10))
-    monkeypatch.setattr(evt.bench.clock, "_FLUSH_BYTES", 1 << 10)
+    monkeypatch.setattr(evt.tuning.clock, "_FLUSH_BYTES", 1 << 10)
     monkeypatch.setattr(evt.bench.host, "_GROUP", 2)
     monkeypatch.setattr(evt.bench.host, "_GROUPS", 1)
     for module in (evt.bench, evt.bench.run, evt.bench.host, evt.bench.epilogue):
@@ -803,6 +1032,43 @@ def test_command_measures(tmp_path: Path) -> None:
     document = json.loads(path.read_text())
     assert list(document["cases"][0]["versions"]) == ["evt", "evt again", "eager", "mm"]
     assert document["settings"]["baselines"] == ["eager", "mm"]
+
+
+@pytest.mark.usefixtures("fake_gpu")
+def test_command_measures_a_convolution(tmp_path: Path) -> None:
+    path = tmp_path / "bench.json"
+    shapes = ["--a-shape", "2,8,9,9", "--b-shape", "16,8,3,3", "--stride", "2", "--padding", "1", "--dtype", "f32"]
+    options = ["--baselines", "eager,mm", "--rounds", "2", "--json", str(path)]
+    outcome = CliRunner().invoke(main, ["bench", "D = relu(acc + bias)", "--op", "conv2d", *shapes, *options])
+    assert outcome.exit_code == 0, outcome.output
+    shown = " ".join(outcome.stdout.split())
+    assert "(conv2d f32, A 2x8x9x9, B 16x8x3x3, stride 2, padding 1, m=50, n=16, k=72)" in shown
+    assert "/ conv" in outcome.stdout
+    (case,) = json.loads(path.read_text())["cases"]
+    assert list(case["versions"]) == ["evt", "evt again", "eager", "conv"]
+    outcome = CliRunner().invoke(main, ["bench", "--op", "conv1d", "--baselines", "conv", "--rounds", "1"])
+    assert outcome.exit_code == 0, outcome.output
+    shown = " ".join(outcome.stdout.split())
+    assert "D = relu(acc + bias) + residual (conv1d bf16, A 2x64x784, B 64x64x3, m=1564" in shown
+
+
+@pytest.mark.usefixtures("fake_gpu")
+def test_command_measures_resnet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evt.bench.case, "_SHAPES_3X3", ((16, 16, 4),))
+    monkeypatch.setattr(evt.bench.case, "_SHAPES_1X1", ((16, 32, 4),))
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    path = tmp_path / "bench.json"
+    options = ["--batch", "3", "--dtype", "bf16", "--rounds", "1", "--json", str(path)]
+    outcome = CliRunner().invoke(main, ["bench", "--suite", "resnet", *options])
+    assert outcome.exit_code == 0, outcome.output
+    shown = " ".join(outcome.stdout.split())
+    assert "(conv2d bf16, A 3x16x4x4, B 16x16x3x3, padding 1, m=48, n=16, k=144)" in shown
+    assert outcome.stdout.count("1x1 16->32 @4 relu+residual") == 2  # in its table, and in the summary
+    document = json.loads(path.read_text())
+    assert document["settings"]["baselines"] == ["eager", "compile", "conv"]
+    assert [list(case["versions"]) for case in document["cases"]] == [
+        ["evt", "evt again", "eager", "compile", "conv"]
+    ] * 3
 
 
 @pytest.mark.usefixtures("fake_gpu")
@@ -843,7 +1109,18 @@ def test_without_a_gpu_nothing_is_timed() -> None:
 
 
 @no_gpu
-@pytest.mark.parametrize("arguments", [[], ["D = acc"], ["--suite", "gemm"], ["--suite", "epilogue"], ["--host"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["D = acc"],
+        ["--suite", "gemm"],
+        ["--suite", "epilogue"],
+        ["--host"],
+        ["--suite", "resnet"],
+        ["--op", "conv2d"],
+    ],
+)
 def test_command_without_a_gpu(arguments: list[str]) -> None:
     outcome = CliRunner().invoke(main, ["bench", *arguments])
     assert outcome.exit_code == 1
@@ -859,7 +1136,7 @@ def test_command_help_is_light() -> None:
         "print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "--suite [gemm|epilogue]" in done.stdout
+    assert "--suite [gemm|epilogue|resnet]" in done.stdout
     assert "eager,compile,max-autotune,mm" in done.stdout
     assert done.stdout.endswith("False\n")
 
@@ -872,6 +1149,17 @@ def test_command_help_is_light() -> None:
         (["--suite", "gemm", "--host"], 2, "--suite brings its own"),
         (["--suite", "epilogue", "--fast-math"], 2, "--suite brings its own"),
         (["D = acc", "--op", "linear", "--l", "2"], 2, "--l is for gemm"),
+        (["--suite", "resnet", "--stride", "2"], 2, "--suite brings its own"),
+        (["--suite", "resnet", "--a-shape", "2,8,5,5"], 2, "--suite brings its own"),
+        (["--suite", "gemm", "--batch", "8"], 2, "--batch is for --suite resnet"),
+        (["--op", "conv2d", "--host"], 2, "--host measures products of matrices"),
+        (["--op", "conv2d", "--m", "8"], 2, "--m is for products of matrices"),
+        (["--op", "conv2d", "--a-shape", "2,8,5,5"], 2, "together"),
+        (["--a-shape", "2,8,5,5"], 2, "for convolutions"),
+        (["--stride", "2"], 1, "E0602"),
+        (["--op", "conv2d", "--stride", "0"], 1, "E0607"),
+        (["--op", "conv2d_wgrad"], 1, "E0601"),
+        (["--op", "conv4d"], 1, "E0501"),
         (["D = acc", "--json", "/nonexistent/bench.json"], 2, "not a writable directory"),
         (["D = acc", "--json", "/"], 2, "it is a directory"),
         (["D = relo(acc)"], 1, "E0201"),

@@ -179,7 +179,10 @@ def test_the_whole_toolchain(site: Site, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("PATH", str(nvcc(tmp_path / "path/nvcc").parent))
     tools = find_toolchain()
     assert (tools.nvcc_version, tools.cutlass_version) == ("13.0.88", "4.2.0")
-    assert tools.include_flags[-2:] == ("-isystem", str(wheel / "include"))
+    assert tools.include_flags[-4:] == (
+        *("-isystem", str(wheel / "include")),
+        *("-isystem", str(wheel / "tools/util/include")),  # which CUTLASS's convolutions include
+    )
     assert tools.evt_include is not None
     assert tools.evt_include.parts[-2:] == ("codegen", "include")
 

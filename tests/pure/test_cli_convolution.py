@@ -132,7 +132,6 @@ def test_sizes_of_matrices() -> None:
         (("run", "--l", "4"), "--l is for products of matrices"),
         (("run", "--a-shape", f"{2**31 - 1},8,{2**31 - 1},9", "--b-shape", "8,8,3,3"), "GB are free"),
         (("run", "--padding", "1000000"), "GB are free"),
-        (("bench",), "evt bench measures products of matrices"),
     ],
 )
 def test_wrong_usage(arguments: tuple[str, ...], said: str) -> None:

@@ -361,7 +361,6 @@ def test_a_mistake(text: str, expected: list[tuple[str, str]]) -> None:
     ("text", "at"),
     [
         ("A = A*s[m, k]; D = acc", "s[m, k]"),
-        ("conv2d(A: f16, B: f16); D = acc", "conv2d"),
     ],
 )
 def test_what_is_planned_is_refused(text: str, at: str) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -13,6 +16,7 @@ from click.testing import CliRunner
 from record_calls import distances, make_call, variants
 from records import MEANINGS, RECORD_OF, RECORDS, SAMPLES
 from torch import Tensor
+from torch.nn import functional
 
 import evt
 from evt.cli import main
@@ -20,6 +24,9 @@ from evt.plan import find_target
 
 SIZES = {"l": 3, "m": 13, "n": 10, "k": 7}
 WIDE = {"l": 3, "m": 13, "n": 128, "k": 16}  # columns that divide into pairs of blocks
+#: Samples of convolutions, which come from no record.
+OF_NO_RECORD = ("conv_relu_add", "one_epilogue")
+SCRIPTS = ("one_epilogue.py", "resnet_bottleneck.py")
 
 
 @pytest.fixture(params=MEANINGS)
@@ -43,8 +50,9 @@ def memory(x: Tensor) -> Tensor:
 
 
 def test_every_sample_is_here() -> None:
-    found = sorted(path.stem for path in SAMPLES.iterdir())
-    assert found == sorted(MEANINGS) == sorted(RECORD_OF)
+    found = sorted(path.name for path in SAMPLES.iterdir() if path.is_file())
+    assert found == sorted([*(f"{name}.evt" for name in (*MEANINGS, *OF_NO_RECORD)), *SCRIPTS])
+    assert sorted(MEANINGS) == sorted(RECORD_OF)
 
 
 def test_says_where_it_comes_from(name: str) -> None:
@@ -71,7 +79,7 @@ def test_is_short(name: str) -> None:
 
 
 def test_is_accepted() -> None:
-    result = CliRunner().invoke(main, ["check", *map(str, sorted(SAMPLES.iterdir()))])
+    result = CliRunner().invoke(main, ["check", *map(str, sorted(SAMPLES.glob("*.evt")))])
     assert result.exit_code == 0, result.output
 
 
@@ -127,3 +135,54 @@ def test_emit_command(name: str) -> None:
         result = CliRunner().invoke(main, ["emit", str(SAMPLES / f"{name}.evt"), "--arch", arch])
         assert result.exit_code == 0, result.output
         assert f"for {arch}" in result.stdout.splitlines()[0]
+
+
+# Convolutions
+
+
+def test_convolution_with_relu_and_residual_is_its_formula() -> None:
+    op = evt.load(SAMPLES / "conv_relu_add.evt", stride=2, padding=1)
+    assert op.operation == "conv2d"
+    x, w, bias = torch.randn(2, 5, 9, 8).half(), torch.randn(6, 5, 3, 3).half(), torch.randn(6).half()
+    residual = torch.randn(2, 6, 5, 4).half()
+    exact = torch.relu(functional.conv2d(x.double(), w.double(), bias.double(), 2, 1)) + residual.double()
+    inputs = {"bias": bias, "residual": residual}
+    torch.testing.assert_close(op.reference(x, w, float64=True, **inputs), exact, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(op(x, w, **inputs), exact.half(), rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("arch", ["sm80", "sm89"])
+def test_convolution_with_relu_and_residual_has_both_routes(arch: str) -> None:
+    path = str(SAMPLES / "conv_relu_add.evt")
+    for route, kernel in (("stock", "DefaultConv2dFpropWithBroadcast<"), ("evt", "DefaultConv2dFprop<")):
+        words = ["emit", path, "--arch", arch, "--padding", "1", "--route", route]
+        result = CliRunner().invoke(main, words)
+        assert result.exit_code == 0, result.output
+        assert kernel in result.stdout
+    shown = CliRunner().invoke(main, ["explain", path, "--arch", arch, "--padding", "1"]).stdout
+    assert "-> conv-stock-2x: " in shown
+    assert re.search(r"   conv-evt-2x: .*\n +it applies, and comes later", shown)
+
+
+@pytest.mark.parametrize("arch", ["sm80", "sm90", "sm100"])
+@pytest.mark.parametrize(
+    "operation", ["gemm", "linear", *(f"conv{rank}d{of}" for rank in (1, 2, 3) for of in ("", "_dgrad", "_wgrad"))]
+)
+def test_one_epilogue_is_for_every_operation(operation: str, arch: str) -> None:
+    size = {"kernel_size": 3} if operation.endswith("wgrad") else {}
+    op = evt.load(SAMPLES / "one_epilogue.evt", operation, **size)
+    assert op.operation == operation
+    assert f"for {arch}" in op.emit(arch).splitlines()[0]
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_scripts_run_without_a_gpu(name: str) -> None:
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONWARNINGS": "error"}
+    command = [sys.executable, str(SAMPLES / name)]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", env=environment)
+    assert done.returncode == 0, done.stderr
+    assert "on sm90: conv_3x" in done.stdout
+    assert "on sm90: gemm_3x" in done.stdout
+    errors = [float(number) for number in re.findall(r"relative \w+ (\S+)", done.stdout)]
+    assert len(errors) == 2
+    assert max(errors) < 5e-3

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,6 +33,7 @@ from evt.runtime.arguments import bind
 from evt.runtime.kernels import Kernels, call_problem, is_empty, plan_kernels
 from evt.runtime.library import Library
 from evt.tuning import Measurement, Store, Timing, problem_key
+from evt.tuning import tune as tune_module
 from evt.tuning.tune import Tuning, distance, kernels_of, names_of, time_kernels, tune
 
 FORMULA = "D = relu(acc + bias) + C"
@@ -541,6 +543,60 @@ def test_a_table() -> None:
 class _Same:
     def __call__(self, calls: Any) -> list[float | None]:
         return [1.0 for _ in calls]
+
+
+@pytest.fixture
+def _pretended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tuning finds a GPU; calls are the reference's, and each kernel is faster than the one before."""
+
+    class Faster:
+        def __init__(self, device: torch.device) -> None:
+            assert device.type == "cuda"
+
+        def __call__(self, calls: Any) -> list[float | None]:
+            self.order = getattr(self, "order", list(calls))
+            return [1.0 / (1 + self.order.index(call)) for call in calls]
+
+    def interleave(calls: Any, rounds: int, clock: Any) -> tuple[dict[str, list[float]], int]:
+        times = clock(list(calls.values()))
+        return {name: [time] * rounds for name, time in zip(calls, times, strict=True)}, 0
+
+    def bind_there(*arguments: Any) -> Any:
+        return replace(bind(*arguments), device=torch.device("cuda", 0))
+
+    monkeypatch.setattr(tune_module, "bind", bind_there)
+    monkeypatch.setattr(tune_module, "build", lambda sources: [])
+    monkeypatch.setattr(tune_module, "GpuClock", Faster)
+    monkeypatch.setattr(tune_module, "interleave", interleave)
+    monkeypatch.setattr(tune_module, "device_target", lambda index: SM90)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device", lambda index: nullcontext())
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: GPU)
+
+
+@pytest.mark.usefixtures("_pretended")
+@pytest.mark.parametrize("name", CALLS)
+def test_tune_keeps_what_it_measures(name: str) -> None:
+    program, a, b, inputs = CALLS[name]
+    names = names_of(call_problem(program, bind(program, a, b, inputs, {}), SM90))
+    found = program.tune(a, b, **inputs)
+    assert [(row.route, row.config) for row in found.rows] == names
+    assert not any(row.failure for row in found.rows)
+    assert found.chosen == Timing(*names[-1], 1 / len(names))
+    (kept,) = Store().find(key_of(program, a, b))
+    assert (kept.gpu, kept.target, kept.program) == (GPU, "sm90", " ".join(program.source.text.split()))
+    assert [(timing.route, timing.config) for timing in kept.timings] == names
+    explained = program.explain(shapes=(a.shape, b.shape))
+    assert explained.chosen_by == "measurement"
+    assert [route.name for route in explained.routes if route.chosen] == [names[-1][0]]
+    assert str(found).count("->") == 1
+    assert json.loads(json.dumps(found.to_json()))["ok"] is True
+
+
+@pytest.mark.usefixtures("_pretended")
+def test_an_empty_product_is_not_tuned() -> None:
+    with pytest.raises(ArgumentError, match="E0604"):
+        evt.gemm("D = acc").tune(half(4, 0), half(0, 4))
 
 
 @pytest.fixture

@@ -17,11 +17,11 @@ from evt.language import tree as syntax
 OPERATIONS = {"gemm": (("m", "k"), ("k", "n")), "linear": (("m", "k"), ("n", "k")), **OPERAND_MODES}
 
 
-def unknown_operation(name: str) -> str:
+def unknown_operation(name: object) -> str:
     """What helps with an operation that is none of :data:`OPERATIONS`."""
     if name == "grouped_gemm":
         return "write `gemm`, and call evt.grouped_gemm"
-    return hint(name.removesuffix("_fprop"), OPERATIONS, "operations")
+    return hint(str(name).removesuffix("_fprop"), OPERATIONS, "operations")
 
 
 class Statements:

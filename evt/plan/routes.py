@@ -1,0 +1,188 @@
+"""The routes to a kernel, in order of preference; ``evt explain`` prints them with their rules.
+
+Newer generations of CUTLASS come first; within one, its own fused epilogues, then visitor trees, then work on an
+operand in the main loop, then kernels of ours. A measurement of ``evt tune`` overrides the order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from evt.ir import TypedDag
+from evt.plan import convolution_rules as of_convolution
+from evt.plan.mainloop import not_fprop, not_worked, too_wide, unreadable, worked
+from evt.plan.problem import Problem, Route, Rule
+from evt.plan.rules import (
+    MAX_TENSORS,
+    contiguous,
+    few_tensors,
+    matrices,
+    mma,
+    places,
+    runs_on,
+    tensor_cores,
+    tiles,
+    tma,
+    transposition,
+)
+from evt.plan.stock_rules import no_convolution_operator, no_fusion, no_operator, stepped_dgrad
+
+
+def _of_program(failure: Callable[[TypedDag], str | None]) -> Callable[[Problem], str | None]:
+    return lambda problem: failure(problem.dag)
+
+
+def _work_of_fprop(problem: Problem) -> str | None:
+    return not_fprop(problem.dag, problem.convolution)
+
+
+_NO_WORK = Rule("the operands are multiplied as they are", _of_program(worked))
+_WORK = (
+    Rule("an operand is worked on", _of_program(not_worked)),
+    Rule("operands have at most 32 bits", _of_program(too_wide)),
+    Rule("formulas of operands read vectors and scalars that are the same for every batch", _of_program(unreadable)),
+)
+_MATRICES = Rule(
+    "the operation is a product of matrices, as a 1x1 convolution of stride 1 without padding is", matrices
+)
+_TILES = Rule("packed, paired and blocked columns are row-major", tiles)
+_FEW_TENSORS = Rule(f"there are at most {MAX_TENSORS} inputs and outputs", few_tensors)
+
+_GEMM_3X = (
+    runs_on("3x"),
+    _NO_WORK,
+    _MATRICES,
+    _FEW_TENSORS,
+    _TILES,
+    Rule("the target's 3.x kernels multiply the operands' types and layouts", tensor_cores),
+    Rule("no transposition is needed where columns are packed or paired", transposition),
+    Rule("the target has 3.x visitors for all that depends on an element's place", places),
+    Rule(
+        "A, B and D can be moved by TMA: 16-byte aligned addresses, strides and contiguous extents",
+        tma,
+    ),
+)
+_PLAIN_2X = (
+    runs_on("2x"),
+    _MATRICES,
+    _FEW_TENSORS,
+    _TILES,
+    Rule("mma instructions multiply the operands' types and layouts", mma),
+    Rule("A, B and D have a mode with stride 1", contiguous),
+)
+_GEMM_2X = (_NO_WORK, *_PLAIN_2X)
+
+ROUTES: tuple[Route, ...] = (
+    Route(
+        "stock-3x",
+        "stock",
+        "3x",
+        "fusion operation of CUTLASS's own in a TMA warp-specialised kernel (CUTLASS 3.x)",
+        (
+            Rule("the formula is what a fusion operation computes", no_fusion),
+            *_GEMM_3X,
+        ),
+    ),
+    Route(
+        "evt-3x",
+        "evt",
+        "3x",
+        "visitor tree in a TMA warp-specialised kernel (CUTLASS 3.x)",
+        _GEMM_3X,
+    ),
+    Route(
+        "conv-evt-3x",
+        "evt",
+        "3x",
+        "visitor tree in the implicit-GEMM collectives of sm90 (CUTLASS 3.x: TMA im2col, WGMMA)",
+        (
+            Rule("the target has implicit-GEMM collectives of CUTLASS 3.x that evt uses: sm90", of_convolution.of_sm90),
+            _NO_WORK,
+            _FEW_TENSORS,
+            _TILES,
+            Rule("the collectives take the operator", of_convolution.collective_operator),
+            Rule("the collectives take the operands' types", of_convolution.collective_types),
+            Rule("TMA's im2col mode reaches all taps", of_convolution.im2col),
+            Rule("A, B and D can be moved by TMA: 16-byte aligned addresses, strides and channels", tma),
+        ),
+        of_convolutions=True,
+    ),
+    Route(
+        "stock-2x",
+        "stock",
+        "2x",
+        "output operator of CUTLASS's own in a multistage tensor-op kernel (CUTLASS 2.x)",
+        (
+            Rule("the formula is what an output operator computes", no_operator),
+            *_GEMM_2X,
+        ),
+    ),
+    Route(
+        "evt-2x",
+        "evt",
+        "2x",
+        "visitor tree in a multistage tensor-op kernel (CUTLASS 2.x)",
+        _GEMM_2X,
+    ),
+    Route(
+        "conv-stock-2x",
+        "stock",
+        "2x",
+        "output operator of CUTLASS's own on the multistage implicit-GEMM main loop (CUTLASS 2.x)",
+        (
+            Rule("the formula is what an output operator computes", no_convolution_operator),
+            runs_on("2x"),
+            _NO_WORK,
+            Rule("mma instructions multiply the operands' types and layouts", of_convolution.convolved),
+            Rule("a gradient of the input with a stride has no dilation", stepped_dgrad),
+            Rule("groups, if any, fill the instructions' tiles", of_convolution.groups),
+            Rule("operands of volumes are aligned to 16 bytes", of_convolution.volumes),
+        ),
+        of_convolutions=True,
+    ),
+    Route(
+        "conv-evt-2x",
+        "evt",
+        "2x",
+        "visitor tree on the multistage implicit-GEMM main loop (CUTLASS 2.x), joined by a kernel of ours",
+        (
+            runs_on("2x"),
+            _NO_WORK,
+            _FEW_TENSORS,
+            _TILES,
+            Rule("columns are whole where they are taps and channels", of_convolution.whole_columns),
+            Rule("mma instructions multiply the operands' types and layouts", of_convolution.convolved),
+            Rule("a gradient of the input has stride 1", of_convolution.unit_dgrad),
+            Rule("groups, if any, fill the instructions' tiles", of_convolution.groups),
+            Rule("operands of volumes are aligned to 16 bytes", of_convolution.volumes),
+        ),
+        of_convolutions=True,
+    ),
+    Route(
+        "mainloop-2x",
+        "mainloop",
+        "2x",
+        "work on an operand in the main loop of a multistage tensor-op kernel, visitor tree (CUTLASS 2.x)",
+        (*_WORK, *_PLAIN_2X),
+    ),
+    Route(
+        "conv-mainloop-2x",
+        "mainloop",
+        "2x",
+        "work on the activation in the multistage implicit-GEMM main loop, visitor tree (CUTLASS 2.x)",
+        (
+            *_WORK,
+            Rule("A of a fprop of one or two dimensions without groups is worked on", _work_of_fprop),
+            runs_on("2x"),
+            _FEW_TENSORS,
+            _TILES,
+            Rule("mma instructions multiply the operands' types and layouts", of_convolution.convolved),
+        ),
+        of_convolutions=True,
+    ),
+)
+
+
+def candidates(problem: Problem) -> tuple[Route, ...]:
+    """The routes that there are for a problem, in order of preference."""
+    return tuple(route for route in ROUTES if problem.signature.convolution or not route.of_convolutions)

@@ -1,0 +1,99 @@
+"""A convolution with relu and a residual through the real nvcc, for sm80 and sm89 by both routes, and for sm90."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import evt
+from evt.build import BuildEvent, KernelSource, build
+from evt.emission import emit
+from evt.plan import Plan
+from evt.plan.registers import register_limit
+
+pytestmark = pytest.mark.nvcc
+
+FORMULA = "D = relu(acc + bias) + residual"
+SHAPES = (8, 64, 56, 56), (64, 64, 3, 3)
+#: (target, kind of route).
+KERNELS = {
+    "sm80-stock": ("sm80", "stock"),
+    "sm80-evt": ("sm80", "evt"),
+    "sm89-stock": ("sm89", "stock"),
+    "sm89-evt": ("sm89", "evt"),
+    "sm90-evt": ("sm90", "evt"),
+}
+
+
+@pytest.fixture(scope="module")
+def plans() -> dict[str, Plan]:
+    return {
+        name: evt.conv2d(FORMULA, padding=1, route=route).plan(arch, "f16", "f16", shapes=SHAPES)
+        for name, (arch, route) in KERNELS.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def built(plans: dict[str, Plan]) -> tuple[dict[str, Path], dict[str, str]]:
+    """The libraries, and what nvcc and ptxas printed."""
+    names, said = list(plans), dict.fromkeys(plans, "")
+
+    def listen(event: BuildEvent) -> None:
+        if event.kind == "end":
+            said[names[event.index]] += event.text
+        if event.kind == "built":
+            print(f"{names[event.index]}: {event.seconds:.0f} s")
+
+    sources = [KernelSource(emit(each), each.target.gencode) for each in plans.values()]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NVCC_APPEND_FLAGS", "-Xcompiler -Wall,-Wextra -Xptxas -v")
+        return dict(zip(names, build(sources, jobs=2, on_event=listen), strict=True)), said
+
+
+def test_the_routes_are_those_of_convolutions(plans: dict[str, Plan]) -> None:
+    templates = {name: plan.template for name, plan in plans.items()}
+    assert templates == {
+        **dict.fromkeys(("sm80-stock", "sm89-stock"), "conv_2x_stock"),
+        **dict.fromkeys(("sm80-evt", "sm89-evt"), "conv_2x"),
+        "sm90-evt": "conv_3x",
+    }
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_compiles_without_a_warning(built: tuple[dict[str, Path], dict[str, str]], name: str) -> None:
+    libraries, said = built
+    assert libraries[name].is_file()
+    assert "warning" not in said[name]
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_nothing_spills(built: tuple[dict[str, Path], dict[str, str]], plans: dict[str, Plan], name: str) -> None:
+    text = built[1][name]
+    spills = re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", text)
+    assert spills
+    assert set(spills) == {("0", "0")}
+    used = [int(number) for number in re.findall(r"Used (\d+) registers", text)]
+    print(f"{name}: {used} registers, {plans[name].registers} estimated")
+    assert 40 < max(used) <= register_limit(plans[name].config)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_says_what_it_takes(built: tuple[dict[str, Path], dict[str, str]], plans: dict[str, Plan], name: str) -> None:
+    library = ctypes.CDLL(str(built[0][name]))
+    library.evt_schema.restype = ctypes.c_char_p
+    assert json.loads(library.evt_schema()) == json.loads(plans[name].schema)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_refuses_arguments_of_another_size(
+    built: tuple[dict[str, Path], dict[str, str]], plans: dict[str, Plan], name: str
+) -> None:
+    library = ctypes.CDLL(str(built[0][name]))
+    library.evt_run.argtypes = (ctypes.c_char_p, ctypes.c_size_t, ctypes.c_void_p)
+    size = 8 * len(plans[name].fields)
+    for wrong in (0, size - 8, size + 8):
+        assert library.evt_run(bytes(size + 8), wrong, None) == 1 << 16  # evt::Failure::arguments
