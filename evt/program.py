@@ -58,7 +58,7 @@ class Program:
     def __init__(self, source: Source, operation: str = "gemm", **keywords: Unpack[ConvolutionKeywords]) -> None:
         given: dict[str, Any] = dict(keywords)
         of_geometry = {name: given.pop(name) for name in GEOMETRY if name in given}
-        self.settings = Settings.of(**given)
+        self.settings = Settings.of(GEOMETRY if operation in CONVOLUTIONS else (), **given)
         if operation not in OPERATIONS:
             message = f"there is no operation `{operation}`"
             raise TargetError(Diagnostic("E0501", message, help=unknown_operation(operation)))

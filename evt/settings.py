@@ -63,14 +63,17 @@ class Settings:
     deterministic: bool | None = None
 
     @staticmethod
-    def of(**keywords: Unpack[Keywords]) -> Settings:
-        """The settings of a call's keywords. Raises ArgumentError (E0602, E0607) for what is none."""
+    def of(others: Sequence[str] = (), /, **keywords: Unpack[Keywords]) -> Settings:
+        """The settings of a call's keywords; ``others`` are those that it takes besides.
+
+        Raises ArgumentError (E0602, E0607) for what is none.
+        """
         known = [field.name for field in fields(Settings)]
         given: dict[str, Any] = dict(keywords)
         for name in given:
             if name not in known:
                 message = f"there is no setting `{name}`"
-                raise ArgumentError(Diagnostic("E0602", message, help=hint(name, known, "settings")))
+                raise ArgumentError(Diagnostic("E0602", message, help=hint(name, [*known, *others], "settings")))
         settings = Settings(**given)
         wanted = {"route": (str, type(None)), "config": (str, type(None)), "deterministic": (bool, type(None))}
         for name, value in given.items():

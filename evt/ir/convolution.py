@@ -20,6 +20,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Integral
 from typing import Any, Literal, TypeGuard, get_args
 
 from evt.diagnostics import Diagnostic, hint
@@ -246,7 +247,7 @@ def _numbers(name: str, value: object, rank: int, least: int) -> tuple[int, ...]
     numbers = tuple(number for number in given if _is_whole(number) and number >= least)
     if len(given) != rank or len(numbers) != rank:
         raise ArgumentError(Diagnostic("E0607", f"`{name}` is {value!r}; {wanted}"))
-    return numbers
+    return tuple(map(int, numbers))
 
 
 def _is_sequence(value: object) -> TypeGuard[Sequence[Any]]:
@@ -254,7 +255,7 @@ def _is_sequence(value: object) -> TypeGuard[Sequence[Any]]:
 
 
 def _is_whole(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and value < 2**31
+    return not isinstance(value, bool) and isinstance(value, Integral) and int(value) < 2**31
 
 
 def _padding(value: object, rank: int, stride: tuple[int, ...]) -> Pairs | None:

@@ -9,8 +9,6 @@ from evt.errors import TargetError
 from evt.ir import Fold, Input, Output, Pick, TypedDag
 from evt.ir.node import base
 from evt.plan.config import (
-    CONVOLUTION_DEFAULTS,
-    DEFAULTS,
     Config,
     config_2x,
     config_mainloop,
@@ -19,6 +17,7 @@ from evt.plan.config import (
     configs_conv_3x,
     configs_sm100,
     configs_sm120,
+    default_count,
 )
 from evt.plan.convolution_rules import has_few_channels
 from evt.plan.cost import is_light
@@ -107,8 +106,8 @@ def _columns(dag: TypedDag) -> int:
 
 def default_configs(problem: Problem, route: Route) -> tuple[Config, ...]:
     """Those of :func:`configs` that are built for every kernel, to choose from by the problem's size."""
-    counts = CONVOLUTION_DEFAULTS if route.of_convolutions else DEFAULTS
-    count = counts.get(problem.target.family(route.family) or "", 1)
+    family, operand = problem.target.family(route.family), problem.dag.operands[0].dtype
+    count = default_count(family, operand, route.of_convolutions)
     return configs(problem, route)[: count if is_light(problem.dag) else 1]
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from evt.ir.dtype import DType
+from evt.plan.target import Family
 
 Schedule = Literal["pingpong", "cooperative", "implicit", "implicit_own", "one_sm", "two_sm", "multistage"]
 
@@ -136,7 +137,7 @@ def _cooperative(m: int, n: int, k: int, cluster: tuple[int, int, int]) -> Confi
 
 
 def configs_3x(operand: DType) -> tuple[Config, ...]:
-    """The sm90 configurations for an operand type; a kernel is built in the first :data:`DEFAULTS`.
+    """The sm90 configurations for an operand type; a kernel is built in the first :func:`default_count`.
 
     Measured on an H200 (bf16, linear combination with residual): two pingpong kernels, whose epilogue runs behind
     the other consumer's main loop, beat every cooperative one, also where the product itself is largest.
@@ -199,10 +200,17 @@ def configs_sm120(operand: DType) -> tuple[Config, ...]:
     return (Config((128, 128, 512 // operand.bits), "cooperative", (1, 1, 1), (64, 32), 2, 1, reuse_c=True),)
 
 
-#: How many configurations of a family are built for a light epilogue, to choose from by the problem's size.
-DEFAULTS = {"3x": 2}
-#: The same of convolutions.
-CONVOLUTION_DEFAULTS = {"3x": 3, "2x": 2}
+def default_count(family: Family | None, operand: DType, of_convolutions: bool) -> int:
+    """How many of the configurations are built for a light epilogue, to choose from by the problem's size.
+
+    Of sm90's products these are two, and one for problems of few columns, whose clusters run along the rows; 8-bit
+    floats' have no clusters.
+    """
+    if of_convolutions:
+        return {"3x": 3, "2x": 2}.get(family or "", 1)
+    if family != "3x":
+        return 1
+    return 2 if operand.is_float and operand.bits == 8 else 3
 
 
 def best_config(configs: tuple[Config, ...], m: int, n: int, l: int, multiprocessors: int) -> int:  # noqa: E741

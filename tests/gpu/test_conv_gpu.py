@@ -60,7 +60,7 @@ EPILOGUES = {
     "stats": "out D, Z, mean: f32[n]\nZ = acc + bias\nD = hardswish(Z)\nmean = sum[m](Z)",
 }
 ROUTES = ("best", "conv-evt-2x", "stock")
-DTYPES = {"f16": 4e-4, "bf16": 3e-3, "f32": 2e-6}
+DTYPES = {"f16": 4e-4, "bf16": 3e-3, "f32": 1e-5}  # f32: sums of up to 2304 products in another order
 
 
 @dataclass(frozen=True)
