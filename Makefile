@@ -43,6 +43,7 @@ demo: $(INSTALLED)
 	$(call step,Which kernel that is and why.,evt explain '$(FORMULA)' --arch sm90 --dtype f16)
 	$(call step,The graph that it is made from.,evt graph '$(FORMULA)' --format text)
 	$(call step,What is missing on this machine to compile and run the kernel?,evt doctor,|| true)
+	$(call step,The same text is the epilogue of a convolution. Which kernel that is on Ada and why.,evt explain samples/conv_relu_add.evt --arch sm89 --padding 1)
 	$(call step,Run it on random numbers: on the GPU or else with the reference on the CPU.,evt run '$(FORMULA)' --m 1000 --n 768 --k 512 --dtype f16)
 
 test: lint

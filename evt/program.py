@@ -165,7 +165,9 @@ class Program:
         """What the planner is asked: the optimised program for packed tensors, which ``shapes`` of A and B align."""
         dag = self.optimised(a, b)
         convolution, extents = (None, None) if shapes is None else self._problem(shapes)
-        of = None if self.convolution is None else convolution_class(self.convolution, convolution)
+        of = None
+        if self.convolution is not None:
+            of = convolution_class(self.convolution, convolution, dag.operands[0].dtype)
         signature = natural_signature(dag, of, extents)
         return Problem(dag, signature, find_target(arch), self.options(self.settings.deterministic is False))
 

@@ -230,14 +230,13 @@ class ConvolutionProblem:
         return pixels * self.filters * math.prod(self.filter_size) * self.channels // self.geometry.groups
 
     @property
-    def is_pointwise(self) -> bool:
-        """Whether it is a product of matrices: 1x1 filters, stride 1, no padding, one group."""
-        return (
-            set(self.filter_size) <= {1}
-            and self.geometry.is_unit_stride
-            and not any(map(any, self.pads))
-            and self.geometry.groups == 1
-        )
+    def largest_operand(self) -> int:
+        """The elements of the larger of A and B."""
+        activation = self.images * math.prod(self.pixels) * self.channels
+        output = self.images * math.prod(self.results) * self.filters
+        filters = self.filters * math.prod(self.filter_size) * self.channels // self.geometry.groups
+        pairs = {"fprop": (activation, filters), "dgrad": (output, filters), "wgrad": (output, activation)}
+        return max(pairs[self.geometry.operator])
 
 
 def _numbers(name: str, value: object, rank: int, least: int) -> tuple[int, ...]:

@@ -53,6 +53,12 @@ def has_few_channels(problem: Problem) -> bool:
     return first and shape.few_channels > 0 and problem.operand_bytes == 2
 
 
+def small_operands(problem: Problem) -> str | None:
+    if not problem.convolution.large_operand:
+        return None
+    return "an operand has 2 GiB or more, beyond the 32-bit offsets of CUTLASS 2.x's iterators: split the images"
+
+
 def unit_dgrad(problem: Problem) -> str | None:
     convolution = problem.convolution
     if convolution.operator != "dgrad" or convolution.unit_stride:

@@ -137,6 +137,7 @@ ROUTES: tuple[Route, ...] = (
             Rule("a gradient of the input with a stride has no dilation", stepped_dgrad),
             Rule("groups, if any, fill the instructions' tiles", of_convolution.groups),
             Rule("operands of volumes are aligned to 16 bytes", of_convolution.volumes),
+            Rule("operands are smaller than 2 GiB", of_convolution.small_operands),
         ),
         of_convolutions=True,
     ),
@@ -155,6 +156,7 @@ ROUTES: tuple[Route, ...] = (
             Rule("a gradient of the input has stride 1", of_convolution.unit_dgrad),
             Rule("groups, if any, fill the instructions' tiles", of_convolution.groups),
             Rule("operands of volumes are aligned to 16 bytes", of_convolution.volumes),
+            Rule("operands are smaller than 2 GiB", of_convolution.small_operands),
         ),
         of_convolutions=True,
     ),
@@ -177,9 +179,11 @@ ROUTES: tuple[Route, ...] = (
             _FEW_TENSORS,
             _TILES,
             Rule("mma instructions multiply the operands' types and layouts", of_convolution.convolved),
+            Rule("operands are smaller than 2 GiB", of_convolution.small_operands),
         ),
         of_convolutions=True,
     ),
+    # Here comes a persistent convolution of our own on sm90, of the kind "own".
 )
 
 

@@ -44,7 +44,8 @@ class ConvolutionClass:
     :data:`LARGEST_FILTER` taps along a dimension, ``few_channels`` how many an activation of at most 8 has, else 0.
     Of several groups, ``group_filters`` are the filters of one, or where there are more than 64 the largest power of
     two, at most 256, that divides them; ``group_channels`` is such a power for the channels of one; 0 where there is
-    one group. ``im2col``: whether TMA's mode of that name reaches all taps.
+    one group. ``im2col``: whether TMA's mode of that name reaches all taps; ``dilated``: of a dgrad with a stride,
+    whether the taps of its filters lie apart; ``large_operand``: whether A or B has 2 GiB or more.
     """
 
     operator: Operator
@@ -59,6 +60,7 @@ class ConvolutionClass:
     group_channels: int = 0
     im2col: bool = True
     dilated: bool = False
+    large_operand: bool = False
 
     @property
     def not_matrices(self) -> str:
@@ -115,9 +117,9 @@ def natural_layout(dtype: DType, modes: tuple[str, ...], batch: Batch = "strided
 
 
 def convolution_class(
-    geometry: Convolution, problem: ConvolutionProblem | None, packed: bool = True
+    geometry: Convolution, problem: ConvolutionProblem | None, operand: DType, packed: bool = True
 ) -> ConvolutionClass:
-    """The class of a convolution; without a problem, of filters of several taps and many channels."""
+    """The class of a convolution of operands of a type; without a problem, of several taps and many channels."""
     rank = max(geometry.rank, 2)
     if problem is None:
         several = 256 if geometry.groups > 1 else 0
@@ -147,6 +149,7 @@ def convolution_class(
         _power_of_two(problem.channels // groups) if groups > 1 else 0,
         _fits_im2col(problem),
         _is_dilated(geometry),
+        problem.largest_operand * bytes_of(operand) >= 2**31,
     )
 
 

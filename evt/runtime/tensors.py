@@ -46,7 +46,7 @@ class Bound:
         of = None
         if self.convolution is not None:
             packed = all(self.tensors[name].strides["pixel"] for name in ("A", "B"))
-            of = convolution_class(self.convolution.geometry, self.convolution, packed)
+            of = convolution_class(self.convolution.geometry, self.convolution, self.dag.operands[0].dtype, packed)
         return Signature(a, b, tuple(named), of)
 
     def dims(self, mode: str) -> tuple[int, ...]:

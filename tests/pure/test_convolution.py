@@ -926,3 +926,13 @@ def test_routes_of_convolutions_are_unknown_to_matrices() -> None:
     with pytest.raises(evt.TargetError, match="there is no route `conv-evt-2x`"):
         evt.gemm(TREE, route="conv-evt-2x").plan("sm80")
     assert evt.conv2d(TREE, route="evt").plan("sm80").template == "conv_2x"
+
+
+def test_large_operands_are_left_to_tma():
+    """CUTLASS 2.x's iterators count bytes in 32 bits."""
+    op = evt.conv2d("D = acc", padding=1)
+    large = ((256, 512, 128, 128), (64, 512, 3, 3))
+    assert op.plan("sm90", "f16", "f16", shapes=large).template == "conv_3x"
+    with pytest.raises(evt.TargetError, match="2 GiB or more"):
+        op.plan("sm80", "f16", "f16", shapes=large)
+    assert op.plan("sm80", "f16", "f16", shapes=((255, 256, 128, 128), (64, 256, 3, 3))).family == "2x"
