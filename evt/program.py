@@ -8,6 +8,7 @@ from collections import namedtuple
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
+from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -152,12 +153,17 @@ class Program:
         return {} if shapes is None else self._problem(shapes)[1]
 
     def _problem(self, shapes: Shapes) -> tuple[ConvolutionProblem | None, Mapping[str, int]]:
-        a, b = (tuple(map(int, shape)) for shape in shapes)
         try:
+            a, b = (tuple(map(index, shape)) for shape in shapes)
+            if min((*a, *b), default=0) < 0:
+                raise ValueError(f"A is {list(a)} and B is {list(b)}: an extent is negative")
             if self.convolution is not None:
                 problem = self.convolution.problem(a, b)
                 return problem, problem.extents
             return None, matrix_sizes(self.operand_modes, a, b)
+        except TypeError:
+            message = f"`shapes` are {shapes!r}; expected those of A and B, sequences of whole numbers"
+            raise ArgumentError(Diagnostic("E0607", message)) from None
         except ValueError as error:
             raise ArgumentError(Diagnostic("E0604", str(error))) from None
 
@@ -167,7 +173,8 @@ class Program:
         convolution, extents = (None, None) if shapes is None else self._problem(shapes)
         of = None
         if self.convolution is not None:
-            of = convolution_class(self.convolution, convolution, dag.operands[0].dtype)
+            elements = convolution.largest_operand if convolution is not None else 0
+            of = convolution_class(self.convolution, convolution, elements * dag.operands[0].dtype.bits // 8)
         signature = natural_signature(dag, of, extents)
         return Problem(dag, signature, find_target(arch), self.options(self.settings.deterministic is False))
 

@@ -60,7 +60,7 @@ class Convolution:
     """The geometry of a convolution, as torch.nn.functional's: all but the tensors' sizes.
 
     ``padding`` is (before, after) of each spatial dimension, or None for ``"same"``, which depends on the filter.
-    ``output_padding`` (dgrad) enlarges the result where the stride leaves its size open, as in conv_transpose2d;
+    ``output_padding`` (dgrad, smaller than the stride) enlarges the result where the stride leaves its size open;
     ``kernel_size`` (wgrad) is the filters'.
     """
 
@@ -152,7 +152,7 @@ class Convolution:
             results = pixels
             rest = zip(results, self.stride, pads, reach, self.output_padding, strict=True)
             pixels = tuple((size - 1) * step - sum(pad) + span + extra for size, step, pad, span, extra in rest)
-            if any(extra >= max(step, 1) for extra, step in zip(self.output_padding, self.stride, strict=True)):
+            if any(extra >= step for extra, step in zip(self.output_padding, self.stride, strict=True)):
                 raise ValueError(f"output_padding {self.output_padding} is not smaller than the stride {self.stride}")
         for size, pad, span in zip(pixels, pads, reach, strict=True):
             if size + sum(pad) < span and self.operator != "dgrad":
@@ -250,7 +250,7 @@ def _numbers(name: str, value: object, rank: int, least: int) -> tuple[int, ...]
 
 
 def _is_sequence(value: object) -> TypeGuard[Sequence[Any]]:
-    return isinstance(value, Sequence) and not isinstance(value, str)
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray)
 
 
 def _is_whole(value: object) -> TypeGuard[int]:

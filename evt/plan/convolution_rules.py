@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from evt.plan.problem import Problem
 from evt.plan.rules import mma
-from evt.plan.visitors import has_fixed_columns
 
 
 def convolved(problem: Problem) -> str | None:
@@ -76,7 +75,7 @@ def groups(problem: Problem) -> str | None:
         given = f"{convolution.group_channels} channels"
         return f"a group's channels must be multiples of 4 bytes, and are {given}: depthwise needs a kernel of its own"
     filters = convolution.group_filters
-    if filters < 64 and 64 % filters:
+    if 64 % filters and filters % 64:
         return f"a group has {filters} filters, which divide no tile of 64 columns and are divided by none"
     return None
 
@@ -90,10 +89,3 @@ def volumes(problem: Problem) -> str | None:
             size = layout.alignment * problem.operand_bytes
             return f"CUTLASS's iterators of volumes take 16 bytes at a time, and `{operand.name}` is aligned to {size}"
     return None
-
-
-def whole_columns(problem: Problem) -> str | None:
-    convolution = problem.convolution
-    if convolution.operator != "wgrad" or not has_fixed_columns(problem.dag):
-        return None
-    return "the columns of a weight's gradient are taps and channels: they are not packed, paired or taken in blocks"

@@ -83,7 +83,8 @@ class PlannerConv2x(ImplicitGemm, Planner2x):
     def iterators(self) -> str:
         """CUTLASS's name of the algorithm by which taps are found."""
         if has_few_channels(self.problem):
-            return "kFixedChannels" if self.shape.few_channels == self.signature.a.alignment else "kFewChannels"
+            alignments = {self.signature.a.alignment, self.signature.b.alignment}
+            return "kFixedChannels" if alignments == {self.shape.few_channels} else "kFewChannels"
         if self.shape.large_filter or self.group_mode() == "kMultipleGroup":
             return "kAnalytic"
         return "kOptimized"

@@ -151,7 +151,6 @@ ROUTES: tuple[Route, ...] = (
             _NO_WORK,
             _FEW_TENSORS,
             _TILES,
-            Rule("columns are whole where they are taps and channels", of_convolution.whole_columns),
             Rule("mma instructions multiply the operands' types and layouts", of_convolution.convolved),
             Rule("a gradient of the input has stride 1", of_convolution.unit_dgrad),
             Rule("groups, if any, fill the instructions' tiles", of_convolution.groups),

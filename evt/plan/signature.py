@@ -31,6 +31,8 @@ class Layout:
     batch: Batch = "strided"
 
 
+#: The largest stride of TMA's im2col mode.
+_LARGEST_STEP = 8
 #: Filters larger than this, along a dimension, are beyond CUTLASS's optimised iterators: they keep a bit for each tap.
 LARGEST_FILTER = 32
 
@@ -42,9 +44,9 @@ class ConvolutionClass:
     ``rank`` is 2 or 3. ``unit_filter``, ``unit_stride``, ``padded`` and ``packed`` (the pixels of A have one pitch,
     and those of an activation B) decide whether it is a product of matrices. ``large_filter`` is one of more than
     :data:`LARGEST_FILTER` taps along a dimension, ``few_channels`` how many an activation of at most 8 has, else 0.
-    Of several groups, ``group_filters`` are the filters of one, or where there are more than 64 the largest power of
-    two, at most 256, that divides them; ``group_channels`` is such a power for the channels of one; 0 where there is
-    one group. ``im2col``: whether TMA's mode of that name reaches all taps; ``dilated``: of a dgrad with a stride,
+    Of several groups, ``group_filters`` are the filters of one, of multiples of 64 the largest power of two, at
+    most 256, that divides them; ``group_channels`` is such a power for the channels of one; 0 where there is one
+    group. ``im2col``: whether TMA's mode of that name reaches all taps; ``dilated``: of a dgrad with a stride,
     whether the taps of its filters lie apart; ``large_operand``: whether A or B has 2 GiB or more.
     """
 
@@ -117,9 +119,12 @@ def natural_layout(dtype: DType, modes: tuple[str, ...], batch: Batch = "strided
 
 
 def convolution_class(
-    geometry: Convolution, problem: ConvolutionProblem | None, operand: DType, packed: bool = True
+    geometry: Convolution, problem: ConvolutionProblem | None, operand_bytes: int = 0, packed: bool = True
 ) -> ConvolutionClass:
-    """The class of a convolution of operands of a type; without a problem, of several taps and many channels."""
+    """The class of a convolution whose larger operand has so many bytes.
+
+    Without a problem, it is one of filters of several taps and of many channels.
+    """
     rank = max(geometry.rank, 2)
     if problem is None:
         several = 256 if geometry.groups > 1 else 0
@@ -133,7 +138,9 @@ def convolution_class(
             padded,
             group_filters=several,
             group_channels=several,
+            im2col=max(geometry.stride) <= _LARGEST_STEP,
             dilated=_is_dilated(geometry),
+            large_filter=max(geometry.kernel_size, default=1) > LARGEST_FILTER,
         )
     groups = geometry.groups
     return ConvolutionClass(
@@ -149,7 +156,7 @@ def convolution_class(
         _power_of_two(problem.channels // groups) if groups > 1 else 0,
         _fits_im2col(problem),
         _is_dilated(geometry),
-        problem.largest_operand * bytes_of(operand) >= 2**31,
+        operand_bytes >= 2**31,
     )
 
 
@@ -167,11 +174,11 @@ def _fits_im2col(problem: ConvolutionProblem) -> bool:
     reach = [dilation * (size - 1) for dilation, size in zip(geometry.dilation, problem.filter_size, strict=True)]
     corners = [abs(number - of) for pad, of in zip(problem.pads, reach, strict=True) for number in pad]
     corners += [number for pad in problem.pads for number in pad]
-    return max(geometry.stride) <= 8 and max(corners) < corner and max(reach) < 2 * corner - 1
+    return max(geometry.stride) <= _LARGEST_STEP and max(corners) < corner and max(reach) < 2 * corner - 1
 
 
 def _group_filters(number: int) -> int:
-    return number if number <= 64 else _power_of_two(number)
+    return number if number % 64 else _power_of_two(number)
 
 
 def _power_of_two(number: int) -> int:

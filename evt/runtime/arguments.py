@@ -19,6 +19,7 @@ from evt.ir import Dag, Input, Load, Operand, Random, TypedDag, infer
 from evt.ir.dtype import I32, MIXED_OPERANDS, OPERANDS, TF32
 from evt.ir.node import base, divisor, written
 from evt.ir.specialise import without_inputs
+from evt.layout import span
 from evt.runtime.convolution import convolution_views
 from evt.runtime.tensors import (
     LIMIT,
@@ -231,7 +232,11 @@ def _convolution(
             report("E0604", f"the extent of {name} is {size}; at most {LIMIT} is supported")
     views, copied = convolution_views(program, problem, tensors, report)
     report.check()
-    return Bound(typed, problem.sizes, problem.leads, device, convolution=problem, copied=copied), views
+    spans = [span(tuple(zip(v.shape, v.stride(), strict=True)))[1] * v.element_size() for v in (views["A"], views["B"])]
+    bound = Bound(
+        typed, problem.sizes, problem.leads, device, convolution=problem, copied=copied, operand_bytes=max(spans)
+    )
+    return bound, views
 
 
 def _sizes(

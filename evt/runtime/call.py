@@ -18,8 +18,10 @@ import torch
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError, LaunchError
 from evt.ir import Reduce
+from evt.reference import is_image
+from evt.reference.convolution import to_view
 from evt.runtime.arguments import bind, is_number
-from evt.runtime.convolution import call_reference, channels_last, contiguous_image
+from evt.runtime.convolution import call_reference, contiguous_image, copied_channels_last
 from evt.runtime.kernels import Kernels, device_target, is_empty, make_kernels
 from evt.runtime.overlap import find_overlap
 from evt.runtime.prepare import Prepared, prepare
@@ -111,7 +113,7 @@ class Caller:
             known = self._prepare(key, bound, values)
         if buffers:
             known.overlap.check(addresses, len(buffers), lambda: [name for name, _ in self._tensors(values)])
-        copies = [channels_last(tensors[slot]) for slot in known.copied]
+        copies = [copied_channels_last(tensors[slot]) for slot in known.copied]
         for slot, copy in zip(known.copied, copies, strict=True):
             addresses[slot] = copy.data_ptr()
         slots = [*addresses, *form.numbers(values), *known.constants]
@@ -208,7 +210,10 @@ class Caller:
         """The reference's answer, written into the caller's buffers where there are any."""
         results = call_reference(self.program, bound.dag, a, b, inputs)
         for name, buffer in buffers.items():
-            results[name] = buffer.copy_(results[name].reshape(buffer.shape))
+            found = results[name]
+            if self.program.convolution is not None and is_image(bound.dag.output[name]) and buffer.dim() == 2:
+                found = to_view(found)  # rows are pixels
+            results[name] = buffer.copy_(found.reshape(buffer.shape))
         return [results[name] for name in self._outputs]
 
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from evt.diagnostics import Diagnostic
+from evt.errors import ArgumentError
 from evt.ir import Operand, TypedDag
 from evt.ir.convolution import SPATIAL, Convolution, ConvolutionProblem
 from evt.plan import Layout, alignment_of
@@ -28,10 +30,21 @@ def channels_last(tensor: torch.Tensor) -> torch.Tensor:
     """``tensor`` [N, C, ...] with its channels next to each other in memory: itself, or a copy.
 
     For four and five dimensions this is PyTorch's torch.channels_last and torch.channels_last_3d, which has no name for
-    it where there are three. Convert a weight once with it instead of at every call.
+    it where there are three. Convert a weight once with it instead of at every call. Raises ArgumentError (E0604,
+    E0607).
     """
-    view = to_view(tensor)
-    return tensor if view.is_contiguous() else from_view(view.contiguous())
+    given: object = tensor
+    if not isinstance(given, torch.Tensor):
+        raise ArgumentError(Diagnostic("E0607", f"channels_last takes a tensor, not {type(given).__name__}"))
+    if tensor.dim() < 3:
+        message = f"a tensor of shape {list(tensor.shape)} has no channels; expected [N, C, ...]"
+        raise ArgumentError(Diagnostic("E0604", message))
+    return tensor if to_view(tensor).is_contiguous() else copied_channels_last(tensor)
+
+
+def copied_channels_last(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of ``tensor`` [N, C, ...] in packed memory, channels last."""
+    return from_view(to_view(tensor).clone(memory_format=torch.contiguous_format))
 
 
 def is_readable(view: torch.Tensor) -> bool:
@@ -68,7 +81,7 @@ def convolution_views(
         if is_readable(view) if name in ("A", "B") else _is_walkable(problem, view):
             found[name] = view
         elif name in program.dag.output:
-            help_text = "make it channels_last: evt.channels_last(torch.empty_like(...))"
+            help_text = "pass one with its channels together and one pitch of its pixels: evt.channels_last(buffer)"
             report("E0608", f"the buffer `{name}` is not channels_last in memory", help_text)
         else:
             copied.append(name)
@@ -93,7 +106,8 @@ def _is_walkable(problem: ConvolutionProblem, view: torch.Tensor) -> bool:
         return True
     groups = [("m", problem.leads["m"]), ("n", problem.leads["n"])]
     strides = strides_of(view, groups)
-    return isinstance(strides, dict) and (problem.sizes["n"] == 1 or strides["n"] == 1) and 0 not in view.stride()
+    expanded = any(stride == 0 for size, stride in zip(view.shape, view.stride(), strict=True) if size > 1)
+    return isinstance(strides, dict) and (problem.sizes["n"] == 1 or strides["n"] == 1) and not expanded
 
 
 def convolution_operand(
@@ -108,7 +122,7 @@ def convolution_operand(
     names = ("outer", *SPATIAL[-len(sizes) + 1 :])
     strides = dict(zip(names, _legal(view.shape, view.stride()), strict=True))
     others = {name: strides[name] for name, size in zip(names, sizes, strict=True) if size > 1}
-    alignment = alignment_of(operand.dtype, inner, view.data_ptr(), others, channels)
+    alignment = alignment_of(operand.dtype, inner, view.data_ptr(), others, problem.extents[operand.name])
     strides.setdefault("height", strides["width"] * sizes[-1])  # of a row of pixels
     if max(strides.values()) > limit:
         report("E0606", f"`{operand.name}` has a stride beyond {limit}")

@@ -36,6 +36,7 @@ class Bound:
     tensors: Mapping[str, TensorArgument] = field(default_factory=dict)
     convolution: ConvolutionProblem | None = None
     copied: tuple[str, ...] = ()
+    operand_bytes: int = 0  # of a convolution's larger operand, from its first to its last element
 
     @property
     def signature(self) -> Signature:
@@ -46,7 +47,7 @@ class Bound:
         of = None
         if self.convolution is not None:
             packed = all(self.tensors[name].strides["pixel"] for name in ("A", "B"))
-            of = convolution_class(self.convolution.geometry, self.convolution, self.dag.operands[0].dtype, packed)
+            of = convolution_class(self.convolution.geometry, self.convolution, self.operand_bytes, packed)
         return Signature(a, b, tuple(named), of)
 
     def dims(self, mode: str) -> tuple[int, ...]:

@@ -20,7 +20,7 @@ from torch.nn import functional, grad
 import evt
 from evt.diagnostics import Source
 from evt.ir.convolution import Convolution
-from evt.plan import Layout, find_target
+from evt.plan import Layout, find_target, plan
 from evt.program import Program
 from evt.runtime.arguments import bind
 from evt.runtime.kernels import plan_kernels
@@ -618,7 +618,7 @@ def test_buffers_are_not_copied() -> None:
             OP(X, WEIGHT, out=wrong, **given)
         assert [each.code for each in caught.value.diagnostics] == ["E0608"]
         assert "the buffer `D` is not channels_last in memory" in str(caught.value)
-        assert "evt.channels_last(torch.empty_like(...))" in str(caught.value)
+        assert "evt.channels_last(buffer)" in str(caught.value)
 
 
 def test_shapes_are_pytorchs() -> None:
@@ -784,17 +784,6 @@ REFUSALS = {
         text="D = acc",
         keywords=kw(stride=2, dilation=2),
     ),
-    "bits of a wgrad": Refusal(
-        *("conv-evt-2x", "the columns of a weight's gradient are taps and channels: they are not packed"),
-        operation="conv2d_wgrad",
-        text=MASK,
-        keywords=kw(kernel_size=3),
-    ),
-    "pairs of a wgrad": Refusal(
-        *("conv-evt-2x", "they are not packed, paired or taken in blocks", "conv2d_wgrad"),
-        text="D = even(acc)*odd(acc)",
-        keywords=kw(kernel_size=3),
-    ),
     "wgrad, 3x": Refusal(
         *("conv-evt-3x", "visitors do not know the nested columns of wgrad", "conv2d_wgrad", "sm90"),
         keywords=kw(kernel_size=3),
@@ -936,3 +925,73 @@ def test_large_operands_are_left_to_tma():
     with pytest.raises(evt.TargetError, match="2 GiB or more"):
         op.plan("sm80", "f16", "f16", shapes=large)
     assert op.plan("sm80", "f16", "f16", shapes=((255, 256, 128, 128), (64, 256, 3, 3))).family == "2x"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "D = even(acc)*odd(acc)",
+        "out D, mask: b1[m, n]; D = acc; mask = acc > 0",
+        "in q: b1[m, n]; D = where(q, acc, 0)",
+    ],
+)
+def test_the_columns_of_a_weights_gradient_are_taps_and_channels(text):
+    with pytest.raises(evt.ProgramError, match="in the gradient of a weight are not supported yet"):
+        evt.conv2d_wgrad(text, kernel_size=3)
+
+
+@pytest.mark.parametrize("filters", [65, 72, 96, 112, 160])
+def test_groups_that_share_a_tile_with_half_of_another_are_refused(filters):
+    op = evt.conv2d("D = relu(acc)", groups=2, padding=1)
+    with pytest.raises(evt.TargetError, match=f"a group has {filters} filters"):
+        op.plan("sm80", "f16", "f16", shapes=((2, 64, 8, 8), (2 * filters, 32, 3, 3)))
+
+
+def test_groups_align_the_activation_to_the_channels_of_one():
+    x, w = evt.channels_last(torch.zeros(2, 16, 8, 8).half()), evt.channels_last(torch.zeros(64, 2, 3, 3).half())
+    op = evt.conv2d("D = acc", groups=8)
+    assert bind(op, x, w, {}, {}).signature.a.alignment == 2
+    assert op.problem("sm80", "f16", "f16", (x.shape, w.shape)).signature.a.alignment == 2
+
+
+def test_fixed_channels_need_both_operands_aligned():
+    op = evt.conv2d("D = acc")
+    x = evt.channels_last(torch.zeros(2, 8, 8, 8).half())
+    sliced = evt.channels_last(torch.zeros(64, 12, 3, 3).half())[:, :8]
+    for weight, algorithm in ((evt.channels_last(sliced), "kFixedChannels"), (sliced, "kFewChannels")):
+        bound = bind(op, x, weight if algorithm == "kFixedChannels" else sliced, {}, {})
+        made = plan(op.optimised("f16", "f16"), bound.signature, find_target("sm80"))
+        assert f"cutlass::conv::IteratorAlgorithm::{algorithm}" in made.convolution.options
+
+
+def test_a_flat_buffer_has_the_rows_of_the_implicit_gemm():
+    x, w = torch.randn(2, 8, 6, 5), torch.randn(4, 8, 3, 3)
+    op = evt.conv2d("D = acc")
+    flat = torch.empty(24, 4)
+    op(x, w, out=flat)
+    assert torch.equal(flat, op(x, w).permute(0, 2, 3, 1).reshape(24, 4))
+
+
+def test_a_copied_tensor_is_a_copy():
+    """One whose only image has a stride of 0 is read as it is, at its own alignment."""
+    memory = torch.randn(1 + 8 * 6 * 5).half()
+    residual = memory[1:].as_strided((1, 8, 6, 5), (0, 1, 40, 8))
+    op = evt.conv2d("D = acc + r", padding=1)
+    x, w = evt.channels_last(torch.zeros(1, 8, 6, 5).half()), evt.channels_last(torch.zeros(8, 8, 3, 3).half())
+    bound = bind(op, x, w, {"r": residual}, {})
+    assert bound.copied == ()
+    assert bound.signature["r"].alignment == 1
+
+
+@pytest.mark.parametrize(
+    "shapes", [5, ((2, 8, 6, 5),), ("abcd", (4, 8, 3, 3)), ((-2, 8, 6, 5), (4, 8, 3, 3)), (None, None)]
+)
+def test_what_is_no_pair_of_shapes(shapes):
+    with pytest.raises(evt.ArgumentError, match=r"E060[47]"):
+        evt.conv2d("D = acc").emit("sm80", shapes=shapes)
+
+
+@pytest.mark.parametrize("given", [None, 3, torch.zeros(3)])
+def test_what_has_no_channels(given):
+    with pytest.raises(evt.ArgumentError, match=r"E060[47]"):
+        evt.channels_last(given)

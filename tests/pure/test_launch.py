@@ -235,13 +235,13 @@ def test_a_pointwise_convolution_is_called_as_a_gemm(launches):
 def copies(monkeypatch):
     """The copies that calls make, as (address of the tensor, copy)."""
     made: list[tuple[int, torch.Tensor]] = []
-    convert = call_module.channels_last
+    convert = call_module.copied_channels_last
 
     def recorded(tensor):
         made.append((tensor.data_ptr(), convert(tensor)))
         return made[-1][1]
 
-    monkeypatch.setattr(call_module, "channels_last", recorded)
+    monkeypatch.setattr(call_module, "copied_channels_last", recorded)
     return made
 
 

@@ -9,7 +9,6 @@ import pytest
 import evt
 from evt.diagnostics import Source
 from evt.emission import emit
-from evt.ir.dtype import BY_NAME
 from evt.plan import Layout, Problem, choose_route, convolution_class, find_target, natural_signature, plan
 from evt.plan.stock import ONE, Activation, Factor, Stock, Term, match_stock
 from evt.program import Program
@@ -308,7 +307,7 @@ def test_explain_names_the_class_and_what_it_is_given():
 def convolution(formula: str, operation: str = "conv2d", dtype: str = "f16", arch: str = "sm80", **keywords):
     program = Program(Source(formula), operation, **{"padding": 1, **keywords})
     dag = program.optimised(dtype, dtype)
-    of = convolution_class(program.convolution, None, BY_NAME["f16"])
+    of = convolution_class(program.convolution, None)
     return Problem(dag, natural_signature(dag, of), find_target(arch))
 
 

@@ -55,6 +55,62 @@ bool is_aligned(typename Iterator::TensorRef const& tensor) {
   return result;
 }
 
+/// A tile of kSingleGroup lies within one group's channels, one of kMultipleGroup has whole groups.
+template <class Mma, cutlass::conv::GroupMode Mode, class ProblemSize>
+bool fits_groups(ProblemSize const& problem) {
+  if constexpr (Mode == cutlass::conv::GroupMode::kNone) {
+    return problem.groups == 1;
+  } else {
+    if (problem.K % problem.groups != 0 || problem.C % problem.groups != 0) return false;
+    int const k_per_group = problem.K / problem.groups;
+    if constexpr (Mode == cutlass::conv::GroupMode::kSingleGroup) return k_per_group % Mma::Shape::kN == 0;
+    return Mma::IteratorA::kIteratorAlgorithm == cutlass::conv::IteratorAlgorithm::kAnalytic &&
+           Mma::Shape::kN % k_per_group == 0;
+  }
+}
+
+/// Whether every access of an iterator to a tensor is aligned and within reach of its 32-bit offsets.
+template <class Iterator>
+cutlass::Status check_operand(typename Iterator::Layout::TensorCoord const& extent,
+                              typename Iterator::TensorRef const& tensor) {
+  if (!is_aligned<Iterator>(tensor)) return cutlass::Status::kErrorMisalignedOperand;
+  constexpr int64_t kBits = cutlass::sizeof_bits<typename Iterator::Element>::value;
+  return span(extent, tensor.layout()) * kBits / 8 > INT_MAX ? cutlass::Status::kErrorInvalidProblem
+                                                             : cutlass::Status::kSuccess;
+}
+
+/// Whether a main loop can run on a grid: what the groups, the iterators and their 32-bit arithmetic allow.
+template <class Mma, cutlass::conv::Operator Operator, cutlass::conv::GroupMode Mode, class ProblemSize>
+cutlass::Status check(ProblemSize const& problem, typename Mma::IteratorA::TensorRef const& ref_A,
+                      typename Mma::IteratorB::TensorRef const& ref_B) {
+  using IteratorA = typename Mma::IteratorA;
+  using IteratorB = typename Mma::IteratorB;
+  if (problem.split_k_slices != 1 || problem.groups < 1 || problem.K < 1 || problem.C < 1 ||
+      !fits_groups<Mma, Mode>(problem)) {
+    return cutlass::Status::kErrorInvalidProblem;
+  }
+  // Extents of the implicit GEMM, which are rounded up to whole tiles.
+  constexpr int64_t kMaxExtent = INT_MAX - int64_t(Mma::Shape::kM + Mma::Shape::kN + Mma::Shape::kK);
+  if (problem.activation_size() / problem.C > kMaxExtent || problem.output_size() / problem.K > kMaxExtent ||
+      problem.filter_size() > kMaxExtent) {
+    return cutlass::Status::kErrorInvalidProblem;
+  }
+  cutlass::Status const statuses[] = {
+      IteratorA::can_implement(problem), IteratorB::can_implement(problem),
+      check_operand<IteratorA>(cutlass::conv::implicit_gemm_tensor_a_extent(Operator, problem), ref_A),
+      check_operand<IteratorB>(cutlass::conv::implicit_gemm_tensor_b_extent(Operator, problem), ref_B)};
+  for (cutlass::Status const status : statuses) {
+    if (status != cutlass::Status::kSuccess) return status;
+  }
+  return cutlass::Status::kSuccess;
+}
+
+inline cutlass::Status check_grid(dim3 const& grid) {
+  constexpr unsigned kMaxBlocks = 65535;  // along y and z
+  return grid.y <= kMaxBlocks && grid.z <= kMaxBlocks ? cutlass::Status::kSuccess
+                                                      : cutlass::Status::kErrorInvalidProblem;
+}
+
 }  // namespace detail
 
 /// A convolution kernel. Mma is the main loop of a stock kernel, Epilogue an EpilogueWithVisitorCallbacks over the same
@@ -157,37 +213,11 @@ struct Kernel {
   /// are not looked at.
   static cutlass::Status can_implement(Arguments const& arguments) {
     ProblemSize const& problem = arguments.problem_size;
-    if (problem.split_k_slices != 1 || problem.groups < 1 || problem.K < 1 || problem.C < 1) {
-      return cutlass::Status::kErrorInvalidProblem;
-    }
-    if (cutlass::Status const status = check_groups(problem); status != cutlass::Status::kSuccess) return status;
-    if (cutlass::Status const status = IteratorA::can_implement(problem); status != cutlass::Status::kSuccess) {
-      return status;
-    }
-    if (cutlass::Status const status = IteratorB::can_implement(problem); status != cutlass::Status::kSuccess) {
-      return status;
-    }
-    if (!detail::is_aligned<IteratorA>(arguments.ref_A) || !detail::is_aligned<IteratorB>(arguments.ref_B)) {
-      return cutlass::Status::kErrorMisalignedOperand;
-    }
-    auto const extent_A = cutlass::conv::implicit_gemm_tensor_a_extent(kOperator, problem);
-    auto const extent_B = cutlass::conv::implicit_gemm_tensor_b_extent(kOperator, problem);
-    if (bytes<IteratorA>(extent_A, arguments.ref_A) > INT_MAX ||
-        bytes<IteratorB>(extent_B, arguments.ref_B) > INT_MAX) {
-      return cutlass::Status::kErrorInvalidProblem;
-    }
-    // Extents of the implicit GEMM, which are rounded up to whole tiles.
-    constexpr int64_t kTile = ThreadblockShape::kM + ThreadblockShape::kN + ThreadblockShape::kK;
-    constexpr int64_t kMaxExtent = INT_MAX - kTile;
-    if (problem.activation_size() / problem.C > kMaxExtent || problem.output_size() / problem.K > kMaxExtent ||
-        problem.filter_size() > kMaxExtent) {
-      return cutlass::Status::kErrorInvalidProblem;
-    }
-    constexpr unsigned kMaxBlocks = 65535;  // along y and z
-    dim3 const grid = ThreadblockSwizzle().get_grid_shape(
-        tiled_shape(cutlass::conv::implicit_gemm_problem_size(kOperator, problem)));
-    return grid.y <= kMaxBlocks && grid.z <= kMaxBlocks ? cutlass::Status::kSuccess
-                                                        : cutlass::Status::kErrorInvalidProblem;
+    cutlass::Status const status =
+        detail::check<Mma, kOperator, kGroupMode>(problem, arguments.ref_A, arguments.ref_B);
+    if (status != cutlass::Status::kSuccess) return status;
+    return detail::check_grid(ThreadblockSwizzle().get_grid_shape(
+        tiled_shape(cutlass::conv::implicit_gemm_problem_size(kOperator, problem))));
   }
 
   CUTLASS_DEVICE static void invoke(Params const& params, SharedStorage& shared_storage) {
@@ -221,26 +251,6 @@ struct Kernel {
   static cutlass::gemm::GemmCoord tiled_shape(cutlass::gemm::GemmCoord const& mnk) {
     return ThreadblockSwizzle().get_tiled_shape(
         mnk, {ThreadblockShape::kM, ThreadblockShape::kN, ThreadblockShape::kK}, 1);
-  }
-
-  template <class Iterator>
-  static int64_t bytes(typename Iterator::Layout::TensorCoord const& extent,
-                       typename Iterator::TensorRef const& tensor) {
-    return detail::span(extent, tensor.layout()) * cutlass::sizeof_bits<typename Iterator::Element>::value / 8;
-  }
-
-  /// A tile of kSingleGroup lies within one group's channels, one of kMultipleGroup has whole groups.
-  static cutlass::Status check_groups(ProblemSize const& problem) {
-    bool possible = problem.groups == 1;
-    if constexpr (kGroupMode != cutlass::conv::GroupMode::kNone) {
-      int const k_per_group = problem.K / problem.groups;
-      possible = problem.K % problem.groups == 0 && problem.C % problem.groups == 0 &&
-                 (kGroupMode == cutlass::conv::GroupMode::kSingleGroup
-                      ? k_per_group % ThreadblockShape::kN == 0
-                      : kIteratorAlgorithm == cutlass::conv::IteratorAlgorithm::kAnalytic &&
-                            ThreadblockShape::kN % k_per_group == 0);
-    }
-    return possible ? cutlass::Status::kSuccess : cutlass::Status::kErrorInvalidProblem;
   }
 
   /// The first channel of the activation that a tile of output channels reads.

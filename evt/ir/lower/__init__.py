@@ -8,13 +8,14 @@ from evt.diagnostics import first
 from evt.errors import ProgramError
 from evt.ir.convolution import CONVOLUTIONS
 from evt.ir.dag import Dag, prune, reads_accumulator
+from evt.ir.dtype import B1
 from evt.ir.lower.expressions import Expressions
 from evt.ir.lower.names import Names
 from evt.ir.lower.operands import lower_operands
 from evt.ir.lower.report import Report
 from evt.ir.lower.statements import OPERATIONS, Statements, unknown_operation
 from evt.ir.lower.subscripts import resolve_subscripts
-from evt.ir.node import Feed, Input, Output, Store
+from evt.ir.node import Feed, Fold, Input, Output, Pick, Store
 from evt.language import tree as syntax
 
 __all__ = ["OPERATIONS", "lower", "unknown_operation"]
@@ -48,6 +49,8 @@ def _lower(tree: syntax.Tree, operation: str, report: Report) -> Dag | None:
     outputs = resolve_subscripts(statements, names, expressions, report)
     if operation in CONVOLUTIONS:
         _refuse_batches(operation, (*names.inputs.values(), *outputs), report)
+    if CONVOLUTIONS.get(operation, ("",))[0] == "wgrad":
+        _refuse_columns(expressions, (*names.inputs.values(), *outputs), report)
     if report.diagnostics:
         return None
     for output in outputs:
@@ -80,3 +83,13 @@ def _refuse_batches(operation: str, values: Iterable[Input | Output], report: Re
         if "l" in value.modes and value.span is not None:
             message = f"`{value.name}` has the mode `l`, and {operation} has none"
             report("E0301", message, value.span, "no batches", "images count among the rows: leave `l` out")
+
+
+def _refuse_columns(expressions: Expressions, values: Iterable[Input | Output], report: Report) -> None:
+    """The columns of a weight's gradient are taps and channels: they are not packed, paired or taken in blocks."""
+    nodes = map(expressions.builder.__getitem__, range(len(expressions.builder)))
+    taken = any(isinstance(node, Pick | Fold) for node in nodes)
+    for value in values:
+        if value.span is not None and (taken or value.dtype == B1 or any("/" in mode for mode in value.modes)):
+            report.unsupported("bits, pairs and blocks of columns in the gradient of a weight are", value.span)
+            return
