@@ -64,6 +64,9 @@ class GroupedProgram:
         keywords["route"] = None
         #: The program of one group.
         self.program = _Member(source, "gemm", **keywords)
+        if self.program.convolution is not None:
+            message = f"the program's header says {self.program.operation}, and groups are of matrix products"
+            raise TargetError(Diagnostic("E0501", message, help="leave the header out, or write `gemm`"))
 
     def __repr__(self) -> str:
         return f"<evt.GroupedProgram: {', '.join(self.inputs)} -> {', '.join(self.outputs)}>"

@@ -155,6 +155,8 @@ class Convolution:
             if any(extra >= step for extra, step in zip(self.output_padding, self.stride, strict=True)):
                 raise ValueError(f"output_padding {self.output_padding} is not smaller than the stride {self.stride}")
         for size, pad, span in zip(pixels, pads, reach, strict=True):
+            if max(size + sum(pad), span) >= 2**31:
+                raise ValueError(f"the padded input or the filters reach over {max(size + sum(pad), span)} pixels")
             if size + sum(pad) < span and self.operator != "dgrad":
                 raise ValueError(f"the filters reach over {span} pixels, and the padded input has {size + sum(pad)}")
             if size < 1 and self.operator == "dgrad":

@@ -106,8 +106,7 @@ def _columns(dag: TypedDag) -> int:
 
 def default_configs(problem: Problem, route: Route) -> tuple[Config, ...]:
     """Those of :func:`configs` that are built for every kernel, to choose from by the problem's size."""
-    family, operand = problem.target.family(route.family), problem.dag.operands[0].dtype
-    count = default_count(family, operand, route.of_convolutions)
+    count = default_count(problem.target.family(route.family), route.of_convolutions)
     return configs(problem, route)[: count if is_light(problem.dag) else 1]
 
 

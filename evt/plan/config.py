@@ -200,17 +200,11 @@ def configs_sm120(operand: DType) -> tuple[Config, ...]:
     return (Config((128, 128, 512 // operand.bits), "cooperative", (1, 1, 1), (64, 32), 2, 1, reuse_c=True),)
 
 
-def default_count(family: Family | None, operand: DType, of_convolutions: bool) -> int:
-    """How many of the configurations are built for a light epilogue, to choose from by the problem's size.
-
-    Of sm90's products these are two, and one for problems of few columns, whose clusters run along the rows; 8-bit
-    floats' have no clusters.
-    """
+def default_count(family: Family | None, of_convolutions: bool) -> int:
+    """How many of the configurations are built for a light epilogue, to choose from by the problem's size."""
     if of_convolutions:
         return {"3x": 3, "2x": 2}.get(family or "", 1)
-    if family != "3x":
-        return 1
-    return 2 if operand.is_float and operand.bits == 8 else 3
+    return 2 if family == "3x" else 1
 
 
 def best_config(configs: tuple[Config, ...], m: int, n: int, l: int, multiprocessors: int) -> int:  # noqa: E741

@@ -266,7 +266,8 @@ def test_empty_and_single():
 
 
 @pytest.mark.parametrize("config", ["pingpong_192x128x64_1x2", "pingpong_64x128x64", "cooperative_128x256x64_2x1",
-                                    "cooperative_256x128x64_1x2", "cooperative_128x128x64"])  # fmt: skip
+                                    "cooperative_256x128x64_1x2", "cooperative_128x128x64",
+                                    "pingpong_128x128x64_2x1"])  # fmt: skip
 def test_configurations(config, record):
     op = evt.gemm(FORMULAS["relu-residual"], config=config)
     a = torch.randn(1001, 136, device="cuda", dtype=torch.bfloat16) / 3

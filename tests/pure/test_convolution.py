@@ -995,3 +995,13 @@ def test_what_is_no_pair_of_shapes(shapes):
 def test_what_has_no_channels(given):
     with pytest.raises(evt.ArgumentError, match=r"E060[47]"):
         evt.channels_last(given)
+
+
+def test_groups_of_convolutions_are_refused():
+    with pytest.raises(evt.TargetError, match="groups are of matrix products"):
+        evt.grouped_gemm("conv2d(A: f16, B: f16); D = acc")
+
+
+def test_what_reaches_beyond_integers_is_refused():
+    with pytest.raises(evt.ArgumentError, match="E0604"):
+        evt.conv2d("D = acc", dilation=2**30, padding=2**30)(X, WEIGHT)
