@@ -1,4 +1,4 @@
-"""evt: write the epilogue of a matrix product as a formula; get a fused CUTLASS kernel.
+"""evt: write the epilogue of a matrix product or a convolution as a formula; get a fused CUTLASS kernel.
 
     >>> import evt
     >>> op = evt.gemm("D = relu(alpha*acc + beta*C) + residual")

@@ -71,6 +71,14 @@ _PLAIN_2X = (
     Rule("A, B and D have a mode with stride 1", contiguous),
 )
 _GEMM_2X = (_NO_WORK, *_PLAIN_2X)
+_CONVOLVED_2X = (
+    Rule("mma instructions multiply the operands' types and layouts", of_convolution.convolved),
+    Rule("operands are smaller than 2 GiB", of_convolution.small_operands),
+)
+_WHOLE_TILES_2X = (
+    Rule("groups, if any, fill the instructions' tiles", of_convolution.groups),
+    Rule("operands of volumes are aligned to 16 bytes", of_convolution.volumes),
+)
 
 ROUTES: tuple[Route, ...] = (
     Route(
@@ -133,11 +141,9 @@ ROUTES: tuple[Route, ...] = (
             Rule("the formula is what an output operator computes", no_convolution_operator),
             runs_on("2x"),
             _NO_WORK,
-            Rule("mma instructions multiply the operands' types and layouts", of_convolution.convolved),
+            *_CONVOLVED_2X,
             Rule("a gradient of the input with a stride has no dilation", stepped_dgrad),
-            Rule("groups, if any, fill the instructions' tiles", of_convolution.groups),
-            Rule("operands of volumes are aligned to 16 bytes", of_convolution.volumes),
-            Rule("operands are smaller than 2 GiB", of_convolution.small_operands),
+            *_WHOLE_TILES_2X,
         ),
         of_convolutions=True,
     ),
@@ -151,11 +157,9 @@ ROUTES: tuple[Route, ...] = (
             _NO_WORK,
             _FEW_TENSORS,
             _TILES,
-            Rule("mma instructions multiply the operands' types and layouts", of_convolution.convolved),
+            *_CONVOLVED_2X,
             Rule("a gradient of the input has stride 1", of_convolution.unit_dgrad),
-            Rule("groups, if any, fill the instructions' tiles", of_convolution.groups),
-            Rule("operands of volumes are aligned to 16 bytes", of_convolution.volumes),
-            Rule("operands are smaller than 2 GiB", of_convolution.small_operands),
+            *_WHOLE_TILES_2X,
         ),
         of_convolutions=True,
     ),
@@ -177,8 +181,7 @@ ROUTES: tuple[Route, ...] = (
             runs_on("2x"),
             _FEW_TENSORS,
             _TILES,
-            Rule("mma instructions multiply the operands' types and layouts", of_convolution.convolved),
-            Rule("operands are smaller than 2 GiB", of_convolution.small_operands),
+            *_CONVOLVED_2X,
         ),
         of_convolutions=True,
     ),
