@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import os
 from collections import namedtuple
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -401,6 +402,9 @@ def load(path: str | Path, operation: str = "gemm", **keywords: Unpack[Convoluti
     Operations are ``gemm`` and ``linear``, and the names of the functions of convolutions, whose keywords are as in
     :func:`conv2d`. Raises ProgramError (E0105) when the file cannot be read.
     """
+    given: object = path
+    if not isinstance(given, str | os.PathLike):
+        raise ArgumentError(Diagnostic("E0607", f"`path` is of type {type(given).__name__}; expected a file's name"))
     return Program(read_program(path), operation, **keywords)
 
 

@@ -113,9 +113,10 @@ class Caller:
             known = self._prepare(key, bound, values)
         if buffers:
             known.overlap.check(addresses, len(buffers), lambda: [name for name, _ in self._tensors(values)])
-        copies = [copied_channels_last(tensors[slot]) for slot in known.copied]
-        for slot, copy in zip(known.copied, copies, strict=True):
-            addresses[slot] = copy.data_ptr()
+        if known.copied:
+            copies = [copied_channels_last(tensors[slot]) for slot in known.copied]  # which live until the launch
+            for slot, copy in zip(known.copied, copies, strict=True):
+                addresses[slot] = copy.data_ptr()
         slots = [*addresses, *form.numbers(values), *known.constants]
         for position, prototype in known.allocations:
             fresh = results[position] = _empty_like(prototype)

@@ -1005,3 +1005,9 @@ def test_groups_of_convolutions_are_refused():
 def test_what_reaches_beyond_integers_is_refused():
     with pytest.raises(evt.ArgumentError, match="E0604"):
         evt.conv2d("D = acc", dilation=2**30, padding=2**30)(X, WEIGHT)
+
+
+@pytest.mark.parametrize("path", [None, 3, b"x.evt"])
+def test_what_names_no_file(path):
+    with pytest.raises(evt.ArgumentError, match="E0607"):
+        evt.load(path)
