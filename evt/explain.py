@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from evt.errors import TargetError
 from evt.ir import Input, Output, TypedDag
 from evt.ir.node import base, divisor
-from evt.plan import Plan, Problem, Route, candidates, choose_route, default_configs, plan
+from evt.plan import Plan, Problem, Route, candidates, plan, plan_defaults
 from evt.plan.plan import Node
 from evt.plan.reductions import OPS
 from evt.plan.registers import register_limit
@@ -254,20 +254,19 @@ def explain(
     ``sizes`` and the operands' ``shapes`` are those of a problem; ``measured`` is what was measured of it, and ``best``
     the kernel that is taken for it.
     """
-    chosen = choose_route(problem, best.route if best else forced)
-    config = best.config if best else None
-    options = problem.options
-    made = plan(problem.dag, problem.signature, problem.target, route=chosen.name, config=config, options=options)
+    plans = plan_defaults(problem, best.route if best else forced, best.config if best else None)
+    made = plans[0]
     timings = measured[0].timings if len(measured) == 1 else ()
     routes = tuple(
-        _explain_route(problem, route, made if route is chosen else None, timings) for route in candidates(problem)
+        _explain_route(problem, route, made if route.name == made.route else None, timings)
+        for route in candidates(problem)
     )
     visitors = _stock(made) if is_stock(made) else _visitors(made)
     return Explanation(
         problem.target.name,
         routes,
         made,
-        (config,) if config else tuple(each.name for each in default_configs(problem, chosen)),
+        tuple(each.config.name for each in plans),
         visitors,
         sum(_tile_bytes(value) for value in problem.dag.inputs),
         sum(_tile_bytes(value) for value in problem.dag.outputs),
@@ -286,8 +285,8 @@ def _explain_route(problem: Problem, route: Route, made: Plan | None, timings: S
             options = problem.options
             made = plan(problem.dag, problem.signature, problem.target, route=route.name, options=options)
         except TargetError as error:
-            (problem_of_plan,) = error.diagnostics
-            rules.append(("its general configuration fits the target", problem_of_plan.message))
+            reasons = (reason for each in error.diagnostics for reason in each.notes)
+            rules += [("a configuration fits in shared memory", reason) for reason in reasons]
     return RouteExplanation(
         route.name,
         route.kind,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 
 from evt.bench.case import Case, Data
-from evt.plan import Plan, choose_route
+from evt.plan import Plan
 from evt.plan.config import best_config
 from evt.program import Program
 from evt.runtime.arguments import bind
-from evt.runtime.kernels import call_problem, device_target, plan_kernels
+from evt.runtime.kernels import device_target, plan_kernels
 from evt.runtime.tensors import Bound
 
 
@@ -24,14 +24,12 @@ def kernel_taken(case: Case, data: Data) -> tuple[str, str]:
     """The route and the configuration that a call with this data takes. Raises EvtError."""
     bound = _bound(case, data)
     program, target = _program(case, bound), device_target(_index(bound))
-    atomic = _is_atomic(case)
-    route = choose_route(call_problem(program, bound, target, atomic), program.settings.route)
-    plans = plan_kernels(program, bound, target, atomic)
+    plans = plan_kernels(program, bound, target, _is_atomic(case))
     general, sizes = plans[0], bound.sizes
     count = torch.cuda.get_device_properties(bound.device).multi_processor_count
     configs = tuple(plan.config for plan in plans)
     best = best_config(configs, sizes[general.rows], sizes[general.columns], sizes["l"], count)
-    return route.name, configs[best].name
+    return general.route, configs[best].name
 
 
 def _bound(case: Case, data: Data) -> Bound:

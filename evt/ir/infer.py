@@ -349,7 +349,7 @@ def _check_output(dag: Dag, output: Output, value: ValueType) -> Iterable[Diagno
             help=f"write `{output.name}[{shown(value.modes)}]`",
             source=source,
         )
-    elif not reduced and {base(mode) for mode in modes} < {"m", "n"}:
+    elif not reduced and not {"m", "n"} <= {base(mode) for mode in modes}:
         yield Diagnostic(
             "E0304",
             f"{have}, but its value is not a reduction",

@@ -1,12 +1,12 @@
 """Planning: from a typed graph, a signature and a target to a frozen plan that templates print."""
 
-from evt.plan.choice import choose_route, configs, default_configs, find_config, natural_signature
+from evt.plan.choice import configs, default_configs, find_config, natural_signature
 from evt.plan.config import Config
 from evt.plan.options import Options
 from evt.plan.plan import ABI, Field, Plan
-from evt.plan.planner import plan
+from evt.plan.planner import plan, plan_defaults
 from evt.plan.problem import Problem, Route, Rule
-from evt.plan.routes import ROUTES, candidates
+from evt.plan.routes import ROUTES, candidates, find_route
 from evt.plan.signature import ConvolutionClass, Layout, Signature, alignment_of, convolution_class
 from evt.plan.target import TARGETS, Target, find_target
 
@@ -27,12 +27,13 @@ __all__ = [
     "Target",
     "alignment_of",
     "candidates",
-    "choose_route",
     "configs",
     "convolution_class",
     "default_configs",
     "find_config",
+    "find_route",
     "find_target",
     "natural_signature",
     "plan",
+    "plan_defaults",
 ]

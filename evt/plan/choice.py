@@ -1,4 +1,4 @@
-"""Choosing: the signature of packed tensors, the route, and the configurations of a kernel."""
+"""Choosing: the signature of packed tensors, and the configurations of a kernel."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from evt.plan.config import (
 from evt.plan.convolution_rules import has_few_channels
 from evt.plan.cost import is_light
 from evt.plan.problem import Problem, Route
-from evt.plan.routes import candidates
 from evt.plan.signature import ConvolutionClass, Signature, aligned_to, natural_layout, natural_operand_layout
 
 
@@ -55,27 +54,6 @@ def natural_signature(
     return Signature(a, b, tuple(tensors), convolution)
 
 
-def choose_route(problem: Problem, forced: str | None = None) -> Route:
-    """The first route whose rules all hold; ``forced`` is the name of a route, or a kind of routes.
-
-    Raises TargetError (E0501-E0503) with the rules that failed.
-    """
-    known = candidates(problem)
-    routes = [route for route in known if forced in (None, route.name, route.kind)]
-    if not routes:
-        names = ", ".join(dict.fromkeys([route.name for route in known] + [route.kind for route in known]))
-        raise TargetError(Diagnostic("E0501", f"there is no route `{forced}`", help=f"routes: {names}"))
-    for route in routes:
-        if not route.failures(problem):
-            return route
-    if len(routes) == 1:
-        message, notes = f"the route {routes[0].name} cannot compile this program", routes[0].failures(problem)
-        raise TargetError(Diagnostic("E0502", message, notes=notes))
-    what = "no route" if forced is None else f"no {forced} route"
-    notes = tuple(f"{route.name}: {reason}" for route in routes for reason in route.failures(problem))
-    raise TargetError(Diagnostic("E0503", f"{what} compiles this program for {problem.target.name}", notes=notes))
-
-
 def configs(problem: Problem, route: Route) -> tuple[Config, ...]:
     """The configurations that a kernel of this problem may have, the general one first."""
     dtype = problem.dag.operands[0].dtype
@@ -94,7 +72,12 @@ def configs(problem: Problem, route: Route) -> tuple[Config, ...]:
             if route.of_convolutions and shape is not None:
                 return configs_conv_2x(dtype, alignment, shape.group_filters, has_few_channels(problem))
             return (config_2x(dtype, alignment),)
-    return tuple(config for config in known if config.epilogue_tile[1] % _columns(problem.dag) == 0)
+    return tuple(config for config in known if visits_together(config, problem.dag))
+
+
+def visits_together(config: Config, dag: TypedDag) -> bool:
+    """Whether a 3.x epilogue visits at a time all columns that meet in a pair or a block."""
+    return config.epilogue_tile[1] % _columns(dag) == 0
 
 
 def _columns(dag: TypedDag) -> int:

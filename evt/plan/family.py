@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from evt.functions import TABLE
-from evt.ir import Apply, Input, Operand, Output, TypedDag
+from evt.ir import Apply, Input, Operand, Output, Reduce, TypedDag
 from evt.ir.dtype import F32, F64, DType, accumulator
 from evt.plan.nodes import NodePlanner
 from evt.plan.plan import ABI, Node, OperandPlan, Plan, Tensor
 from evt.plan.registers import estimate_registers
-from evt.plan.signature import Layout, Signature
+from evt.plan.signature import Layout, Signature, bytes_of
 from evt.plan.visitors import Graph, is_collective, is_reduced
 
 
@@ -79,6 +79,7 @@ class Planner(NodePlanner):
         order = ("pointer", "number", "size")  # what every call fills in comes first
         fields = tuple(sorted(self.fields, key=lambda each: order.index(each.kind)))
         return Plan(
+            route=self.route,
             family=self.family,
             template=self.template,
             arch_tag=self.arch_tag(),
@@ -114,6 +115,25 @@ class Planner(NodePlanner):
             schema=json.dumps({"abi": ABI, "fields": [[each.name, each.kind] for each in fields]}),
         )
 
+    def plan(self) -> Plan:
+        """Decide everything about the kernel, also where its shared memory is more than :meth:`block_memory`."""
+        raise NotImplementedError
+
+    def block_memory(self) -> int:
+        """The shared memory that a thread block may have, in bytes."""
+        return self.problem.target.shared_memory
+
+    def reduction_memory(self, graph: Graph, warps: int) -> int:
+        """The bytes in which the warps' parts of reductions meet, where there is a result for each column."""
+        used = 0
+        for visitor in graph.visitors:
+            if visitor.kind == "reduce":
+                reduce = self.dag[self.dag.arguments(self.dag.stores[visitor.name])[0]]
+                assert isinstance(reduce, Reduce)
+                if {"m", "n"} - set(reduce.modes) == {self.columns}:
+                    used += warps * self.config.tile[1] * bytes_of(self.dag.types[visitor.value].dtype.compute)
+        return used
+
     def headers(self, nodes: tuple[Node, ...]) -> list[str]:
         raise NotImplementedError
 
@@ -135,6 +155,17 @@ class Planner(NodePlanner):
     def math_operator(self) -> str:
         """The 2.x name of what the instructions do."""
         return ""
+
+
+def exceeded_memory(planner: Planner, made: Plan) -> str:
+    """Why a plan's tiles do not fit in the shared memory of a thread block, or nothing."""
+    most = planner.block_memory()
+    if made.shared_memory <= most:
+        return ""
+    return (
+        f"{made.config.name} needs {made.shared_memory // 1024} KiB of shared memory for this program, and a thread "
+        f"block of {made.target.name} has {most // 1024}"
+    )
 
 
 #: Where our nodes are: the part of the name of a header in codegen/include/evt that follows the family's.

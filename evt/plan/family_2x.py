@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from evt.ir import Input
+from evt.ir import Input, Pick
 from evt.ir.dtype import I32, accumulator
 from evt.plan.family import Planner, own_headers
 from evt.plan.functor import scalar_type
@@ -28,13 +28,13 @@ class Planner2x(Planner):
         epilogue_element = self.element("D") if tiled else "cutlass::half_t"
         if accumulator(self.dag.operands[0].dtype) == I32:
             epilogue_element = "int32_t"
-        elif tiled and self.problem.tensor_bytes("D") == 1:
+        elif tiled and (self.problem.tensor_bytes("D") == 1 or not self.pairs_meet()):
             epilogue_element = "float"
         destination = Tensor(epilogue_element, "cutlass::layout::RowMajor", self.access())
         m, n, k = self.config.tile
         mainloop = self.config.stages * (m + n) * k * self.problem.operand_bytes
-        reductions = sum(visitor.kind == "reduce" for visitor in graph.visitors)
-        shared = max(mainloop, reductions * 4 * n * 8)  # which share it; sums of columns meet there
+        warps = m // self.config.warp[0] * (n // self.config.warp[1])
+        shared = max(mainloop, self.reduction_memory(graph, warps))  # which share it
         return self.finish(operands, nothing, destination, graph, nodes, epilogue_element, shared, self.access())
 
     def is_transposed(self) -> bool:
@@ -42,17 +42,35 @@ class Planner2x(Planner):
         return self.signature["D"].contiguous == "m" and not has_fixed_columns(self.dag)
 
     def access(self) -> int:
-        """Elements per access of the epilogue: what every row-contiguous tensor's alignment allows."""
+        """Elements per access of the epilogue: what every row-contiguous tensor's alignment allows.
+
+        A warp covers a row with 32 accesses, and members of a pair meet within them: pairs far apart need wide ones.
+        """
+        least = max(1, 2 * self.pair_block // 32)
         width = min(8, 16 // self.problem.tensor_bytes("D")) if is_collective(self.dag.output["D"]) else 8
         for name, layout in self.signature.tensors:
             value = self.dag.input.get(name) or self.dag.output[name]
             if layout.contiguous == self.columns and is_collective(value):
-                size = self.problem.tensor_bytes(name)
-                while width > 1 and min(16, width * size) > layout.alignment * size:
+                while width > least and not self.is_aligned(name, layout, width):
                     width //= 2
                 if name == "D":
-                    width = min(width, layout.alignment)
+                    width = min(width, max(least, layout.alignment))
         return width
+
+    def is_aligned(self, name: str, layout: Layout, width: int) -> bool:
+        """Whether accesses of so many elements of a tensor are aligned; what is wider than 16 bytes takes several."""
+        size = self.problem.tensor_bytes(name)
+        return min(16, width * size) <= layout.alignment * size
+
+    @property
+    def pair_block(self) -> int:
+        """How many columns the members of a pair are apart, at most; 0 without pairs."""
+        ops = map(self.dag.__getitem__, range(len(self.dag)))
+        return max((op.block for op in ops if isinstance(op, Pick)), default=0)
+
+    def pairs_meet(self) -> bool:
+        """Whether pairs lie within the 256 bytes of D's type that CUTLASS's thread map gives to a row of a warp."""
+        return 2 * self.pair_block * self.problem.tensor_bytes("D") <= 256
 
     def own(self, name: str, template: str, *parameters: str, arguments: tuple[tuple[str, str], ...] = ()) -> Node:
         functor = f"evt::threadblock::{template}"
@@ -82,7 +100,8 @@ class Planner2x(Planner):
         return self.add_field(f"stride_l_of_{self.names[value.name]}", "size", value.name, "l")
 
     def tile_kind(self, kind: str, name: str, layout: Layout) -> str:
-        return kind if layout.contiguous == self.columns else f"{kind}_strided"
+        direct = layout.contiguous == self.columns and self.is_aligned(name, layout, self.access())
+        return kind if direct else f"{kind}_strided"
 
     def scalar_stride_type(self, stride_type: str) -> str:
         return stride_type.replace("int64_t", "int")  # VisitorScalarBroadcast knows only this

@@ -16,8 +16,6 @@ from evt.plan.visitors import Graph, Visitor, build_visitors, is_collective, is_
 _MIN_STAGES = 3
 #: Shared memory that pipelines' barriers and the tile scheduler take, generously.
 _BARRIERS = 2048
-
-
 #: Our nodes that know the tiles in which the kernel visits its output.
 _OF_TILES = frozenset({"RowReduction", "ColReduction", "ScalarReduction"})
 
@@ -30,9 +28,7 @@ class Planner3x(Planner):
         self.transposed = self.is_transposed()
         a, b = self.operands()
         self.stored = is_collective(self.dag.output["D"]) and not is_reduced(self.dag, "D")
-        implicit = "D" if self.stored else None
-        source_name = self.choose_source() if self.stored else None
-        graph = build_visitors(self.dag, source=source_name, implicit_store=implicit, rows=self.rows, fused=self.fused)
+        source_name, graph = self.place_source()
         source = destination = Tensor("void", "cutlass::layout::RowMajor", 8)
         if source_name is not None:
             source = self.collective_tensor(source_name, "C", "const*")
@@ -40,7 +36,6 @@ class Planner3x(Planner):
         if self.stored:
             destination = self.collective_tensor("D", "D", "*")
             epilogue_element = destination.element
-        self.budget = self.auxiliary_budget(source_name, graph)
         nodes = self.nodes(graph)
         self.add_field("swizzle", "size", "", "swizzle")
         self.add_field("raster", "size", "", "raster")
@@ -51,8 +46,21 @@ class Planner3x(Planner):
         """Whether D' = B' A' is computed."""
         return self.problem.swaps_operands
 
-    def choose_source(self) -> str | None:
-        """The tile input that the collective loads as C: the cheapest path, as it shares shared memory with D.
+    def place_source(self) -> tuple[str | None, Graph]:
+        """The tile input that the collective loads as C, and the visitors beside it; sets what memory is left.
+
+        It is the first of :meth:`sources` whose tiles fit in shared memory; without one, visitors load every input.
+        """
+        implicit = "D" if self.stored else None
+        for source in (*(self.sources() if self.stored else ()), None):
+            graph = build_visitors(self.dag, source=source, implicit_store=implicit, rows=self.rows, fused=self.fused)
+            self.budget = self.auxiliary_budget(source, graph)
+            if self.budget >= 0:
+                break
+        return source, graph
+
+    def sources(self) -> list[str]:
+        """The tile inputs that the collective can load as C, the cheapest first: C shares shared memory with D.
 
         Best is one with D's width and major order; then D's width; then the first. It must be fit for TMA and
         have its own data in every batch.
@@ -74,7 +82,7 @@ class Planner3x(Planner):
             same_order = self.signature[value.name].contiguous == layout.contiguous
             return value.dtype.bits != bits, not same_order, self.dag.inputs.index(value)
 
-        return min(candidates, key=cost).name if candidates else None
+        return [value.name for value in sorted(candidates, key=cost)]
 
     def may_be_source(self, value: Input) -> bool:
         """Whether it has its own data in every batch, as C has."""
@@ -110,10 +118,6 @@ class Planner3x(Planner):
         """What of a thread block's memory the epilogue leaves to the main loop, at least."""
         return self.mainloop_stage() * _MIN_STAGES
 
-    def block_memory(self) -> int:
-        """The shared memory of a thread block."""
-        return self.problem.target.shared_memory
-
     def auxiliary_budget(self, source: str | None, graph: Graph) -> int:
         """Bytes that are left for auxiliary tiles."""
         config = self.config
@@ -123,9 +127,8 @@ class Planner3x(Planner):
         loaded = config.stages_c * self.subtile_bytes(source) if source else 0
         shares = config.reuse_c and source and self.problem.tensor_bytes(source) == self.problem.tensor_bytes("D")
         used += max(stored, loaded) if shares else stored + loaded
+        used += self.reduction_memory(graph, warps=8)  # at most
         for visitor in graph.visitors:
-            if visitor.kind == "reduce":
-                used += self.config.tile[1] * 8 * 8  # of each warp, at most: sums of columns meet there
             if visitor.kind == "row":
                 used += config.tile[1] * self.problem.tensor_bytes(visitor.name) + 128
         return self.block_memory() - used

@@ -23,8 +23,9 @@ class PlannerConv3x(ImplicitGemm, Planner3x):
 
     def plan(self) -> Plan:
         convolution = self.convolution()  # whose sizes are fields of the plan
-        # The main loop takes the stages that fit.
-        return replace(super().plan(), convolution=convolution, shared_memory=self.block_memory())
+        made = super().plan()
+        shared_memory = max(made.shared_memory, self.block_memory())  # of which the main loop takes what is left
+        return replace(made, convolution=convolution, shared_memory=shared_memory)
 
     def with_batch(self, name: str, strided: bool, types: list[str], values: list[str]) -> tuple[str, str]:
         return super().with_batch(name, False, types, values)

@@ -12,8 +12,9 @@ from evt.diagnostics import Diagnostic, hint
 from evt.errors import TargetError
 from evt.ir import Index, Input, Operand, Output, Random, Reduce, TypedDag
 from evt.ir.dtype import DType
+from evt.plan.choice import visits_together
 from evt.plan.config import Config
-from evt.plan.family import operand_element, own_headers
+from evt.plan.family import exceeded_memory, operand_element, own_headers
 from evt.plan.family_3x import Planner3x
 from evt.plan.options import PLAIN, Options
 from evt.plan.plan import ABI, Field, FieldKind, Node, OperandPlan, Plan, Tensor
@@ -132,32 +133,35 @@ def plan_grouped(
     signature: Signature,
     target: Target,
     *,
-    config: Config | str | None = None,
+    config: str | None = None,
     options: Options = PLAIN,
 ) -> GroupedPlan:
     """Decide everything about one grouped kernel; ``signature`` has the layouts that all groups have in common.
 
-    Raises TargetError: E0503 when a rule of :data:`ROUTE` fails, E0501 for an unknown configuration.
+    Raises TargetError: E0503 when a rule of :data:`ROUTE` fails or no configuration fits, E0501 for an unknown one.
     """
     problem = Problem(dag, signature, target, options)
-    if failures := ROUTE.failures(problem):
-        raise TargetError(
-            Diagnostic(
-                "E0503",
-                f"no grouped kernel compiles this program for {target.name}",
-                help='route="loop" launches a kernel for each group',
-                notes=failures,
-            )
-        )
-    known = configs_grouped(dag.operands[0].dtype)
-    if isinstance(config, str):
-        found = next((each for each in known if each.name == config), None)
-        if found is None:
-            names = [each.name for each in known]
-            message = f"the route {ROUTE.name} has no configuration `{config}`"
-            raise TargetError(Diagnostic("E0501", message, help=hint(config, names, "configurations")))
-        config = found
-    return PlannerGrouped(problem, config or known[0], True).plan()
+    reasons = ROUTE.failures(problem)
+    for each in () if reasons else _find_configs(dag, config):
+        planner = PlannerGrouped(problem, ROUTE.name, each, True)
+        made = planner.plan()
+        exceeded = exceeded_memory(planner, made)
+        if not exceeded:
+            return made
+        reasons = (*reasons, exceeded)
+    message = f"no grouped kernel compiles this program for {target.name}"
+    raise TargetError(Diagnostic("E0503", message, help='route="loop" launches a kernel for each group', notes=reasons))
+
+
+def _find_configs(dag: TypedDag, name: str | None) -> list[Config]:
+    """The configurations that serve a program, or the one of a name. Raises TargetError (E0501) for no such one."""
+    known = [each for each in configs_grouped(dag.operands[0].dtype) if visits_together(each, dag)]
+    found = [each for each in known if name in (None, each.name)]
+    if not found:
+        message = f"the route {ROUTE.name} has no configuration `{name}` for this program"
+        help_text = hint(name or "", [each.name for each in known], "configurations")
+        raise TargetError(Diagnostic("E0501", message, help=help_text))
+    return found
 
 
 class PlannerGrouped(Planner3x):

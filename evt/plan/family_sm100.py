@@ -8,6 +8,7 @@ from evt.plan.family_3x import Planner3x
 from evt.plan.plan import Node, Tensor
 from evt.plan.rules import reads_columns
 from evt.plan.target import Family
+from evt.plan.visitors import Graph
 
 #: Our nodes for tensors of bits, of pairs and of blocks.
 _STORES = frozenset({"MaskLoad", "MaskStore", "HalfLoad", "HalfStore", "BlockStore"})
@@ -26,6 +27,9 @@ class PlannerSm100(Planner3x):
     def own(self, name: str, template: str, *parameters: str, arguments: tuple[tuple[str, str], ...] = ()) -> Node:
         node = super().own(name, template, *parameters, arguments=arguments)
         return Node("own", name, functor=f"evt::sm100::{template}", parameters=node.parameters, arguments=arguments)
+
+    def reduction_memory(self, graph: Graph, warps: int) -> int:
+        return 0  # every warp has a part of its own
 
     def epilogue_wrapper(self, destination: Tensor) -> str:
         """CUTLASS's collective stores a D of every tile."""

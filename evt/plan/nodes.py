@@ -23,6 +23,7 @@ class NodePlanner:
     """Makes the nodes of a kernel; a family says how its own look."""
 
     problem: Problem
+    route: str
     config: Config
     fused: bool
     family: ClassVar[Family]

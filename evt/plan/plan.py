@@ -166,15 +166,16 @@ class Mainloop:
 class Plan:
     """A kernel, ready to print.
 
-    ``template`` is that of ``codegen/templates`` which prints it; ``headers`` are those of ours (in
-    ``codegen/include/evt``) that it needs, ``functions`` C++ definitions of the user's functions; ``program`` and
-    ``description`` are comment lines and ``remark`` ends one; ``rows`` and ``columns`` are the modes along the
-    kernel's own rows and columns. ``accumulator`` is the C++ type of sums, ``epilogue_element`` the one for which
-    the epilogue's tiles are cut; ``wrapper`` and ``epilogue_wrapper`` are the class templates around the root
-    visitor and around the collective epilogue, if any. ``parts`` lie in the workspace. ``elements_per_access`` is
-    the width of the 2.x epilogue's accesses; ``shared_memory`` is estimated, in bytes.
+    ``route`` is the name of the route that it takes; ``template`` is that of ``codegen/templates`` which prints it;
+    ``headers`` are those of ours (in ``codegen/include/evt``) that it needs, ``functions`` C++ definitions of the
+    user's functions; ``program`` and ``description`` are comment lines and ``remark`` ends one; ``rows`` and
+    ``columns`` are the modes along the kernel's own rows and columns. ``accumulator`` is the C++ type of sums,
+    ``epilogue_element`` the one for which the epilogue's tiles are cut; ``wrapper`` and ``epilogue_wrapper`` are the
+    class templates around the root visitor and around the collective epilogue, if any. ``parts`` lie in the workspace.
+    ``elements_per_access`` is the width of the 2.x epilogue's accesses; ``shared_memory`` is estimated, in bytes.
     """
 
+    route: str
     family: Family
     template: str
     arch_tag: str

@@ -5,8 +5,9 @@ from __future__ import annotations
 from evt.diagnostics import Diagnostic
 from evt.errors import TargetError
 from evt.ir import TypedDag
-from evt.plan.choice import choose_route, configs, find_config
+from evt.plan.choice import configs, default_configs, find_config
 from evt.plan.config import Config
+from evt.plan.family import exceeded_memory
 from evt.plan.family_2x import Planner2x
 from evt.plan.family_3x import Planner3x
 from evt.plan.family_conv_2x import PlannerConv2x
@@ -19,7 +20,8 @@ from evt.plan.family_stock_2x import PlannerStock2x
 from evt.plan.family_stock_3x import PlannerStock3x, PlannerStockSm100, PlannerStockSm120
 from evt.plan.options import PLAIN, Options
 from evt.plan.plan import Plan
-from evt.plan.problem import Problem
+from evt.plan.problem import Problem, Route
+from evt.plan.routes import find_route, find_routes
 from evt.plan.signature import Signature
 from evt.plan.target import Family, Target
 
@@ -51,21 +53,62 @@ def plan(
     fused: bool = True,
     options: Options = PLAIN,
 ) -> Plan:
-    """Decide everything about one kernel. Raises TargetError (E0501-E0503) when no route or configuration fits.
+    """Decide everything about one kernel, of the first route that has one; ``route`` names a route, or a kind of them.
 
-    ``fused`` False lowers each operation to its own visitor node instead of one functor per region.
+    A route has a kernel when its rules all hold and one of its configurations fits in shared memory. ``fused`` False
+    lowers each operation to its own visitor node instead of one functor per region.
+
+    Raises TargetError: E0501 for an unknown route or configuration, E0502 when the one that is asked for cannot
+    compile the program, E0503 when none can.
     """
     problem = Problem(dag, signature, target, options)
-    chosen = choose_route(problem, route)
-    if isinstance(config, str):
-        config = find_config(problem, chosen, config)
-    elif config is None:
-        config = configs(problem, chosen)[0]
-    family = target.family(chosen.family)
+    routes = find_routes(problem, route)
+    refusals: list[tuple[Route, tuple[str, ...]]] = []
+    for each in routes:
+        made = each.failures(problem) or _plan_route(problem, each, config, fused)
+        if isinstance(made, Plan):
+            return made
+        refusals.append((each, made))
+    if len(routes) == 1:
+        message = f"the route {routes[0].name} cannot compile this program"
+        raise TargetError(Diagnostic("E0502", message, notes=refusals[0][1]))
+    what = "no route" if route is None else f"no {route} route"
+    notes = tuple(f"{each.name}: {reason}" for each, reasons in refusals for reason in reasons)
+    raise TargetError(Diagnostic("E0503", f"{what} compiles this program for {target.name}", notes=notes))
+
+
+def plan_defaults(problem: Problem, route: str | None = None, config: str | None = None) -> tuple[Plan, ...]:
+    """The plans of the configurations that a kernel is built in, the general one first: see :func:`plan`."""
+    general = plan(problem.dag, problem.signature, problem.target, route=route, config=config, options=problem.options)
+    if config is not None:
+        return (general,)
+    chosen = find_route(general.route)
+    others = (each for each in default_configs(problem, chosen) if each != general.config)
+    made = (_plan_config(problem, chosen, each) for each in others)
+    return general, *(each for each in made if isinstance(each, Plan))
+
+
+def _plan_route(problem: Problem, route: Route, config: Config | str | None, fused: bool) -> Plan | tuple[str, ...]:
+    """The plan of the first configuration that fits, or why none does. Raises TargetError (E0501, E0502)."""
+    if config is not None:
+        known = find_config(problem, route, config) if isinstance(config, str) else config
+        made = _plan_config(problem, route, known, fused)
+        if isinstance(made, Plan):
+            return made
+        raise TargetError(Diagnostic("E0502", made, help="take another configuration"))
+    reasons = []
+    for each in configs(problem, route):
+        made = _plan_config(problem, route, each, fused)
+        if isinstance(made, Plan):
+            return made
+        reasons.append(made)
+    return tuple(reasons)
+
+
+def _plan_config(problem: Problem, route: Route, config: Config, fused: bool = True) -> Plan | str:
+    """The plan of a configuration, or why it does not fit."""
+    family = problem.target.family(route.family)
     assert family is not None
-    made = PLANNERS[chosen.name, family](problem, config, fused).plan()
-    if made.shared_memory > target.shared_memory:
-        message = f"{config.name} needs {made.shared_memory // 1024} KiB of shared memory for this program"
-        note = f"a thread block of {target.name} has {target.shared_memory // 1024} KiB"
-        raise TargetError(Diagnostic("E0502", message, help="take another configuration", notes=(note,)))
-    return made
+    planner = PLANNERS[route.name, family](problem, route.name, config, fused)
+    made = planner.plan()
+    return exceeded_memory(planner, made) or made

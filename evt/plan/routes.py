@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from evt.diagnostics import Diagnostic
+from evt.errors import TargetError
 from evt.ir import TypedDag
 from evt.plan import convolution_rules as of_convolution
 from evt.plan.mainloop import not_fprop, not_worked, too_wide, unreadable, worked
@@ -192,3 +194,21 @@ ROUTES: tuple[Route, ...] = (
 def candidates(problem: Problem) -> tuple[Route, ...]:
     """The routes that there are for a problem, in order of preference."""
     return tuple(route for route in ROUTES if problem.signature.convolution or not route.of_convolutions)
+
+
+def find_routes(problem: Problem, named: str | None = None) -> tuple[Route, ...]:
+    """The routes that there are for a problem; ``named`` is the name of one, or a kind of routes.
+
+    Raises TargetError (E0501) for an unknown one.
+    """
+    known = candidates(problem)
+    routes = tuple(route for route in known if named in (None, route.name, route.kind))
+    if not routes:
+        names = ", ".join(dict.fromkeys([route.name for route in known] + [route.kind for route in known]))
+        raise TargetError(Diagnostic("E0501", f"there is no route `{named}`", help=f"routes: {names}"))
+    return routes
+
+
+def find_route(name: str) -> Route:
+    """The route of a name, which there is."""
+    return next(route for route in ROUTES if route.name == name)

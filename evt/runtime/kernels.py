@@ -12,7 +12,7 @@ from evt.build import KernelSource, build
 from evt.diagnostics import Diagnostic
 from evt.emission import emit
 from evt.errors import LaunchError
-from evt.plan import Plan, Problem, Target, choose_route, default_configs, find_config, find_target, plan
+from evt.plan import Plan, Problem, Target, find_target, plan_defaults
 from evt.plan.config import best_config
 from evt.runtime.library import Library, load_library
 from evt.runtime.tensors import Bound
@@ -48,23 +48,17 @@ def make_kernels(program: Program, bound: Bound, target: Target, atomic: bool = 
 
 def plan_kernels(program: Program, bound: Bound, target: Target, atomic: bool = False) -> tuple[Plan, ...]:
     """The plans of all configurations that serve a bound call. Raises TargetError, LaunchError (E0804)."""
-    problem = call_problem(program, bound, target, atomic)
-    route = choose_route(problem, program.settings.route)
-    if target.family(route.family) != "3x" and bound.sizes["l"] > _MAX_GRID_Z:
+    settings = program.settings
+    plans = plan_defaults(call_problem(program, bound, target, atomic), settings.route, settings.config)
+    if plans[0].family != "3x" and bound.sizes["l"] > _MAX_GRID_Z:
         raise LaunchError(
             Diagnostic(
                 "E0804",
-                f"{bound.sizes['l']} batches: the route {route.name} takes at most {_MAX_GRID_Z}",
+                f"{bound.sizes['l']} batches: the route {plans[0].route} takes at most {_MAX_GRID_Z}",
                 help="split the batch" + (", or align A, B and D for evt-3x" if "3x" in target.families else ""),
             )
         )
-    configs = default_configs(problem, route)
-    if program.settings.config is not None:
-        configs = (find_config(problem, route, program.settings.config),)
-    return tuple(
-        plan(problem.dag, problem.signature, target, route=route.name, config=config, options=problem.options)
-        for config in configs
-    )
+    return plans
 
 
 def call_problem(program: Program, bound: Bound, target: Target, atomic: bool = False) -> Problem:

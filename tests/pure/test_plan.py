@@ -8,6 +8,7 @@ import struct
 from dataclasses import replace
 
 import pytest
+from route_taken import route_of
 
 import evt
 from evt.emission import emit
@@ -20,9 +21,9 @@ from evt.plan import (
     Plan,
     Problem,
     Signature,
-    choose_route,
     configs,
     default_configs,
+    find_route,
     find_target,
     natural_signature,
     plan,
@@ -112,7 +113,7 @@ def test_operands_that_must_run_along_k():
     signature = with_layout(natural_signature(dag), "B", Layout("n", 16))
     for arch in ("sm90", "sm120"):
         with pytest.raises(evt.TargetError, match="`B` is contiguous along n"):
-            choose_route(Problem(dag, signature, find_target(arch)))
+            route_of(Problem(dag, signature, find_target(arch)))
     assert plan(dag, signature, find_target("sm100")).family == "sm100"
 
 
@@ -193,10 +194,9 @@ def test_what_tma_cannot_move_takes_the_other_route(name):
     signature = natural_signature(dag)
     contiguous = {"A": "k", "B": "n", "D": "n"}[name]
     problem = Problem(dag, with_layout(signature, name, Layout(contiguous, 4)), find_target("sm90"))
-    route = choose_route(problem)
-    assert route.name == "evt-2x"
+    assert route_of(problem) == "evt-2x"
     with pytest.raises(evt.TargetError, match="E0502") as caught:
-        choose_route(problem, "evt-3x")
+        route_of(problem, "evt-3x")
     assert f"`{name}` is aligned to 8 bytes" in str(caught.value)
 
 
@@ -366,7 +366,7 @@ def test_wide_operands_that_cutlass_would_swap_are_transposed(a, b, rows):
 def configs_of(formula: str, arch: str, dtype: str) -> tuple[Config, ...]:
     dag = dag_of(formula, dtype)
     problem = Problem(dag, natural_signature(dag), find_target(arch))
-    return configs(problem, choose_route(problem))
+    return configs(problem, find_route(route_of(problem)))
 
 
 @pytest.mark.parametrize("dtype", [dtype.name for dtype in OPERANDS])
@@ -403,7 +403,7 @@ def test_sm100_multiplies_the_tile_of_a_pair_of_blocks():
 def default_configs_of(formula: str, dtype: str) -> tuple[Config, ...]:
     dag = dag_of(formula, dtype)
     problem = Problem(dag, natural_signature(dag), find_target("sm90"))
-    return default_configs(problem, choose_route(problem))
+    return default_configs(problem, find_route(route_of(problem)))
 
 
 def test_heavy_epilogues_get_the_general_configuration_only():
@@ -471,3 +471,88 @@ def test_only_the_headers_that_are_needed_are_pasted():
     assert "EVT_FUNCTIONS_HPP" not in evt.emit("D = acc + bias")
     assert "EVT_FUNCTIONS_HPP" in evt.emit("D = mish(acc)")
     assert "EVT_VISITOR_STRIDED_HPP" in evt.emit("in C[n, m]; D = acc + C", arch="sm80")
+
+
+# Shared memory: what one configuration or source has no room for, another has
+
+
+def outputs(count: int, reduction: str, modes: str) -> str:
+    """A program with many reductions."""
+    names = [f"r{index}" for index in range(count)]
+    lines = [f"out D: f16, {', '.join(f'{name}: f32[{modes}]' for name in names)}", "D = acc"]
+    return "\n".join([*lines, *(f"{name} = {reduction}(acc * {index + 2})" for index, name in enumerate(names))])
+
+
+@pytest.mark.parametrize("arch", TARGETS)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "in C: f64\nout D: e4m3\nD = C - acc",
+        "in C: f64, E: f64\nout D: f64, Z: f64\nZ = C*acc\nD = E - Z",
+        outputs(16, "sum[m]", "n"),
+        outputs(16, "sum[n]", "m"),
+        outputs(24, "max[m]", "n"),
+        "".join(f"in row{index}: f64[n]\n" for index in range(30))
+        + "D = acc"
+        + "".join(f"+row{index}" for index in range(30)),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["f16", "e4m3", "i8", "f32"])
+def test_what_does_not_fit_takes_another_source_configuration_or_route(text, arch, dtype):
+    if dtype == "e4m3" and arch in ("sm80", "sm86"):
+        pytest.skip("no such product")
+    made = make(text, arch, dtype)
+    assert made.shared_memory <= TARGETS[arch].shared_memory
+    assert made.route in {"evt-2x", "evt-3x"}
+    assert emit(made)
+
+
+def test_a_source_beyond_shared_memory_is_loaded_by_a_visitor():
+    taken = [make(f"in C: {dtype}\nout D: e4m3\nD = C - acc", "sm100") for dtype in ("i32", "f64")]
+    assert [kinds(each)[0] for each in taken] == ["source", "tile_direct"]
+
+
+def test_reductions_fill_shared_memory_only_where_warps_meet_in_it():
+    """Sums over the rows meet in the shared memory of sm90, those over the columns in registers."""
+    rows, columns = (make(outputs(16, f"sum[{over}]", kept), "sm90") for over, kept in (("m", "n"), ("n", "m")))
+    assert rows.shared_memory - columns.shared_memory == 16 * 8 * 128 * 4
+
+
+def test_a_configuration_that_does_not_fit_is_refused_by_name_and_passed_over_otherwise():
+    text = outputs(32, "max[m]", "n")
+    needs = r"pingpong_128x128x64_1x2 needs 234 KiB of shared memory .* a thread block of sm90 has 227"
+    with pytest.raises(evt.TargetError, match=rf"E0502(.|\n)*{needs}"):
+        make(text, "sm90", config="pingpong_128x128x64_1x2")
+    assert make(text, "sm90").config.name == "pingpong_64x128x64"
+    explained = evt.gemm(text).explain("sm90")
+    assert explained.configurations == ("pingpong_64x128x64",)
+
+
+def test_a_route_without_a_configuration_that_fits_is_passed_over():
+    text = outputs(40, "max[m]", "n")
+    assert make(text, "sm90").route == "evt-2x"
+    with pytest.raises(evt.TargetError, match=r"E0502(.|\n)*cooperative_128x128x64 needs \d+ KiB"):
+        make(text, "sm90", route="evt-3x")
+    evt_3x = next(route for route in evt.gemm(text).explain("sm90").routes if route.name == "evt-3x")
+    assert not evt_3x.applies
+    assert [statement for statement, reason in evt_3x.rules if reason][-1] == "a configuration fits in shared memory"
+
+
+PAIRED = "in C: f16[m, n]\nout D: f16[m, n/2]\nD = silu(even(acc + C, 32)) * odd(acc + C, 32)"
+
+
+def test_pairs_meet_within_a_warp_whatever_the_alignment():
+    """A warp's 32 accesses cover both members of a pair: what is aligned to less than such an access is read singly."""
+    dag = dag_of(PAIRED)
+    for alignment, access, kind in ((8, 8, "tile"), (2, 2, "tile"), (1, 2, "tile_strided")):
+        signature = with_layout(natural_signature(dag), "C", Layout("n", alignment))
+        made = plan(dag, signature, find_target("sm80"))
+        assert made.elements_per_access == access
+        assert kind in kinds(made)
+
+
+@pytest.mark.parametrize("dtype", ["f16", "f64"])
+def test_pairs_far_apart_do_not_cut_tiles_by_a_wide_type(dtype):
+    text = "out D: f64[m, n], E: f64[m, n/2]\nD = acc*2\nE = even(D, {block})*odd(D, {block})"
+    elements = [make(text.format(block=block), "sm80", dtype).epilogue_element for block in (16, 32)]
+    assert elements == ["double", "float"]

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from route_taken import route_of
 
 import evt
 from evt.diagnostics import Source
 from evt.emission import emit
-from evt.plan import Layout, Problem, choose_route, convolution_class, find_target, natural_signature, plan
+from evt.plan import Layout, Problem, convolution_class, find_target, natural_signature, plan
 from evt.plan.stock import ONE, Activation, Factor, Stock, Term, match_stock
 from evt.program import Program
 
@@ -231,16 +232,16 @@ def test_stock_epilogues_are_preferred_and_either_kind_can_be_forced():
     for arch, family in (("sm80", "2x"), ("sm90", "3x"), ("sm120", "2x")):
         dag = evt.gemm("D = relu(acc + bias)").optimised()
         problem = Problem(dag, natural_signature(dag), find_target(arch))
-        assert choose_route(problem).name == f"stock-{family}"
-        assert choose_route(problem, "stock").name == f"stock-{family}"
-        assert choose_route(problem, "evt").name == f"evt-{family}"
+        assert route_of(problem) == f"stock-{family}"
+        assert route_of(problem, "stock") == f"stock-{family}"
+        assert route_of(problem, "evt") == f"evt-{family}"
     assert "Visitor" in text("D = relu(acc + bias)", "sm80", route="evt")
     assert "stock" not in evt.gemm("D = silu(acc)").explain("sm90").plan.nodes[0].kind
 
 
 def test_a_newer_generation_comes_before_a_stock_epilogue():
     dag = evt.gemm("D = relu(acc) + C").optimised()
-    assert choose_route(Problem(dag, natural_signature(dag), find_target("sm90"))).name == "evt-3x"
+    assert route_of(Problem(dag, natural_signature(dag), find_target("sm90"))) == "evt-3x"
 
 
 def test_narrow_tensors_narrow_the_accesses():
@@ -321,8 +322,8 @@ def of_convolution(formula: str, operation: str = "conv2d", arch: str = "sm80", 
 @pytest.mark.parametrize("arch", ["sm80", "sm89"])
 def test_convolution_relu_add_runs_by_both_routes(arch):
     problem = convolution("D = relu(acc + bias) + residual", arch=arch)
-    assert choose_route(problem).name == "conv-stock-2x"
-    assert choose_route(problem, "evt").name == "conv-evt-2x"
+    assert route_of(problem) == "conv-stock-2x"
+    assert route_of(problem, "evt") == "conv-evt-2x"
     generated = of_convolution("D = relu(acc + bias) + residual", arch=arch)
     assert "DefaultConv2dFpropWithBroadcast<" in generated
     assert f"kElementsPerAccess, {THREAD}ReLu, cutlass::plus, {THREAD}Identity, {THREAD}detail::NoOp" in generated
@@ -363,15 +364,15 @@ def test_convolutions_with_output_operators(formula, operation, keywords, wanted
 def test_convolutions_without_output_operators_have_a_reason(formula, operation, keywords, reason):
     problem = convolution(formula, operation, **keywords)
     with pytest.raises(evt.TargetError, match="E0502") as caught:
-        choose_route(problem, "conv-stock-2x")
+        route_of(problem, "conv-stock-2x")
     assert reason in str(caught.value)
 
 
 def test_a_gradient_of_the_input_with_a_stride_has_the_stock_route_only():
     problem = convolution("D = relu(acc + bias)", "conv2d_dgrad", stride=2)
-    assert choose_route(problem).name == "conv-stock-2x"
+    assert route_of(problem) == "conv-stock-2x"
     with pytest.raises(evt.TargetError, match="E0503"):
-        choose_route(problem, "evt")
+        route_of(problem, "evt")
 
 
 def test_accesses_of_a_weights_gradient_stay_within_a_tap():
@@ -385,4 +386,4 @@ def test_a_pointwise_convolution_is_a_product_of_matrices():
     problem = convolution("D = relu(acc + bias)", arch="sm90")
     pointwise = replace(problem.signature.convolution, unit_filter=True, padded=False)
     problem = replace(problem, signature=replace(problem.signature, convolution=pointwise))
-    assert choose_route(problem).name == "stock-3x"
+    assert route_of(problem) == "stock-3x"

@@ -1,0 +1,10 @@
+"""The route that is taken for a problem."""
+
+from __future__ import annotations
+
+from evt.plan import Problem, plan
+
+
+def route_of(problem: Problem, forced: str | None = None) -> str:
+    """The name of the route; ``forced`` is one's name, or a kind of routes."""
+    return plan(problem.dag, problem.signature, problem.target, route=forced, options=problem.options).route
