@@ -132,8 +132,6 @@ class Explanation:
     plan: Plan
     configurations: tuple[str, ...]
     visitors: tuple[str, ...]
-    read_bytes: float
-    written_bytes: float
     chosen_by: str = "rules"
     gpus: tuple[str, ...] = ()
     costs: Costs | None = None
@@ -162,7 +160,7 @@ class Explanation:
                 {"node": part.node, "element": part.element, "parts": part.count, "extent": part.kept}
                 for part in self.plan.parts
             ],
-            "epilogue_bytes_per_element": {"read": self.read_bytes, "written": self.written_bytes},
+            "epilogue_bytes_per_element": {"read": self.plan.read_bytes, "written": self.plan.written_bytes},
             "costs": self.costs.to_json() if self.costs else None,
         }
 
@@ -185,11 +183,8 @@ class Explanation:
                 lines += [f"   {job.name}: {job.type}" for job in jobs.jobs]
         if self.plan.parts:
             lines.append("workspace, for each batch:")
-            kept = [part.kept.removeprefix("arguments.") for part in self.plan.parts]
-            lines += [
-                f"   {part.node}: {part.element}[parts][{mode}]"
-                for part, mode in zip(self.plan.parts, kept, strict=True)
-            ]
+            for part in self.plan.parts:
+                lines.append(f"   {part.node}: {part.element}{''.join(f'[{extent}]' for extent in part.shape)}")
         lines.append(f"configurations: {', '.join(self.configurations)}")
         lines.append(f"shared memory: at least {self.plan.shared_memory / 1024:.0f} KiB a thread block")
         if self.plan.registers:
@@ -197,7 +192,8 @@ class Explanation:
             fits = "" if self.plan.registers <= limit else ": values will be spilled to memory"
             lines.append(f"registers: about {self.plan.registers} of {limit} a thread, estimated{fits}")
         lines.append(
-            f"epilogue traffic: {self.read_bytes:g} bytes read and {self.written_bytes:g} written per element of acc"
+            f"epilogue traffic: {self.plan.read_bytes:g} bytes read and {self.plan.written_bytes:g} written "
+            "per element of acc"
         )
         if self.costs:
             lines.append(str(self.costs))
@@ -268,8 +264,6 @@ def explain(
         made,
         tuple(each.config.name for each in plans),
         visitors,
-        sum(_tile_bytes(value) for value in problem.dag.inputs),
-        sum(_tile_bytes(value) for value in problem.dag.outputs),
         "measurement" if best else "force" if forced else "rules",
         tuple(measurement.gpu for measurement in measured),
         _costs(problem.dag, sizes, shapes) if sizes and shapes else None,
@@ -364,9 +358,3 @@ def _describe(node: Node) -> str:
     template = node.functor.rpartition("::")[2]
     details = (_DETAILS[word] for word in node.parameters if word in _DETAILS)
     return ", ".join((_OWN.get(template, template), *details))
-
-
-def _tile_bytes(value: Input | Output) -> float:
-    assert value.dtype is not None
-    width = max(map(divisor, value.modes), default=1)
-    return value.dtype.bits / 8 / width if value.is_tile else 0

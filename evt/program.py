@@ -174,8 +174,9 @@ class Program:
         convolution, extents = (None, None) if shapes is None else self._problem(shapes)
         of = None
         if self.convolution is not None:
+            element_bytes = dag.operands[0].dtype.bits // 8
             elements = convolution.largest_operand if convolution is not None else 0
-            of = convolution_class(self.convolution, convolution, elements * dag.operands[0].dtype.bits // 8)
+            of = convolution_class(self.convolution, convolution, element_bytes, elements * element_bytes)
         signature = natural_signature(dag, of, extents)
         return Problem(dag, signature, find_target(arch), self.options(self.settings.deterministic is False))
 

@@ -6,7 +6,7 @@ import torch
 
 from evt.bench.case import Case, Data
 from evt.plan import Plan
-from evt.plan.config import best_config
+from evt.plan.speed import fastest
 from evt.program import Program
 from evt.runtime.arguments import bind
 from evt.runtime.kernels import device_target, plan_kernels
@@ -25,11 +25,9 @@ def kernel_taken(case: Case, data: Data) -> tuple[str, str]:
     bound = _bound(case, data)
     program, target = _program(case, bound), device_target(_index(bound))
     plans = plan_kernels(program, bound, target, _is_atomic(case))
-    general, sizes = plans[0], bound.sizes
     count = torch.cuda.get_device_properties(bound.device).multi_processor_count
-    configs = tuple(plan.config for plan in plans)
-    best = best_config(configs, sizes[general.rows], sizes[general.columns], sizes["l"], count)
-    return general.route, configs[best].name
+    taken = plans[fastest(plans, bound.sizes, count)]
+    return taken.route, taken.config.name
 
 
 def _bound(case: Case, data: Data) -> Bound:

@@ -226,6 +226,16 @@ class ConvolutionProblem:
         return {**self.sizes, "A": first, "B": channels}
 
     @property
+    def columns(self) -> int:
+        """The columns of the implicit GEMM."""
+        return math.prod(self.leads["n"])
+
+    @property
+    def depth(self) -> int:
+        """The channels of one tap, over which the sums run; of wgrad the pixels."""
+        return math.prod(self.leads["k"]) // (self.geometry.groups if self.geometry.operator != "wgrad" else 1)
+
+    @property
     def multiplications(self) -> int:
         """Multiply-adds, padding included."""
         pixels = self.images * math.prod(self.results)

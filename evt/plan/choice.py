@@ -8,8 +8,8 @@ from evt.diagnostics import Diagnostic
 from evt.errors import TargetError
 from evt.ir import Fold, Input, Output, Pick, TypedDag
 from evt.ir.node import base
-from evt.plan.config import (
-    Config,
+from evt.plan.config import Config
+from evt.plan.configurations import (
     config_2x,
     config_mainloop,
     configs_3x,
@@ -17,9 +17,8 @@ from evt.plan.config import (
     configs_conv_3x,
     configs_sm100,
     configs_sm120,
-    default_count,
 )
-from evt.plan.convolution_rules import has_few_channels
+from evt.plan.convolution_rules import has_few_channels, padded_channels
 from evt.plan.cost import is_light
 from evt.plan.problem import Problem, Route
 from evt.plan.signature import ConvolutionClass, Signature, aligned_to, natural_layout, natural_operand_layout
@@ -59,18 +58,23 @@ def configs(problem: Problem, route: Route) -> tuple[Config, ...]:
     dtype = problem.dag.operands[0].dtype
     match problem.target.family(route.family):
         case "3x":
-            known = configs_conv_3x(dtype) if route.of_convolutions else configs_3x(dtype)
+            known = (
+                configs_conv_3x(dtype, problem.convolution)
+                if route.of_convolutions
+                else configs_3x(dtype, problem.signature.convolution)
+            )
         case "sm100":
             known = configs_sm100(dtype, _columns(problem.dag))
         case "sm120":
             known = configs_sm120(dtype)
         case _:
             alignment = min(problem.signature.a.alignment, problem.signature.b.alignment)
+            padded = padded_channels(problem) if route.of_convolutions else 0
             if route.kind == "mainloop":
                 return (config_mainloop(dtype, alignment, of_a="A" in problem.dag.feeds),)
             shape = problem.signature.convolution
             if route.of_convolutions and shape is not None:
-                return configs_conv_2x(dtype, alignment, shape.group_filters, has_few_channels(problem))
+                return configs_conv_2x(dtype, padded or alignment, shape, has_few_channels(problem))
             return (config_2x(dtype, alignment),)
     return tuple(config for config in known if visits_together(config, problem.dag))
 
@@ -89,8 +93,9 @@ def _columns(dag: TypedDag) -> int:
 
 def default_configs(problem: Problem, route: Route) -> tuple[Config, ...]:
     """Those of :func:`configs` that are built for every kernel, to choose from by the problem's size."""
-    count = default_count(problem.target.family(route.family), route.of_convolutions)
-    return configs(problem, route)[: count if is_light(problem.dag) else 1]
+    uses = ("always", "light") if is_light(problem.dag) else ("always",)
+    known = configs(problem, route)
+    return tuple(config for config in known if config.use in uses) or known[:1]
 
 
 def find_config(problem: Problem, route: Route, name: str) -> Config:

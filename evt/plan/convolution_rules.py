@@ -52,6 +52,27 @@ def has_few_channels(problem: Problem) -> bool:
     return first and shape.few_channels > 0 and problem.operand_bytes == 2
 
 
+def padded_channels(problem: Problem) -> int:
+    """To how many channels 2.x kernels for few copy both operands; 0 where they take them as they are."""
+    if not has_few_channels(problem):
+        return 0
+    channels = 4 if problem.convolution.few_channels <= 4 else 8
+    alignments = {problem.signature.a.alignment, problem.signature.b.alignment}
+    return 0 if alignments == {channels} else channels
+
+
+def row_of_taps(problem: Problem) -> str | None:
+    """Whether a row of the filter can be one tap, of a copy of the input."""
+    convolution = problem.convolution
+    if convolution.row_channels:
+        return None
+    if convolution.operator != "fprop" or convolution.rank > 2 or convolution.group_filters:
+        return "it is not a fprop of one or two dimensions without groups"
+    if not convolution.few_channels:
+        return "the input has more than 8 channels"
+    return "taps of a row lie apart, or TMA's im2col mode does not reach all rows"
+
+
 def small_operands(problem: Problem) -> str | None:
     if not problem.convolution.large_operand:
         return None

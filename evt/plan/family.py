@@ -9,6 +9,7 @@ from typing import ClassVar
 from evt.functions import TABLE
 from evt.ir import Apply, Input, Operand, Output, Reduce, TypedDag
 from evt.ir.dtype import F32, F64, DType, accumulator
+from evt.ir.node import divisor
 from evt.plan.nodes import NodePlanner
 from evt.plan.plan import ABI, Node, OperandPlan, Plan, Tensor
 from evt.plan.registers import estimate_registers
@@ -112,6 +113,9 @@ class Planner(NodePlanner):
             registers=estimate_registers(dag, graph, self.config) if self.family in ("2x", "3x") else 0,
             elements_per_access=elements_per_access,
             checked_columns=self.checked_columns(elements_per_access),
+            operand_bits=dag.operands[0].dtype.bits,
+            read_bytes=sum(map(tile_bytes, dag.inputs)),
+            written_bytes=sum(map(tile_bytes, dag.outputs)),
             schema=json.dumps({"abi": ABI, "fields": [[each.name, each.kind] for each in fields]}),
         )
 
@@ -185,6 +189,12 @@ def own_headers(family: str, nodes: tuple[Node, ...]) -> list[str]:
     found += ["finish.hpp"] * any(template.endswith("Reduction") for template in templates)
     found += ["visitor_strided.hpp"] * any(node.kind.endswith("_strided") for node in nodes)
     return list(dict.fromkeys(found))
+
+
+def tile_bytes(value: Input | Output) -> float:
+    """The bytes of a tile's tensor for each element of the product; 0 for what is smaller than a matrix."""
+    assert value.dtype is not None
+    return value.dtype.bits / 8 / max(map(divisor, value.modes), default=1) if value.is_tile else 0
 
 
 def transposed(operand: OperandPlan) -> OperandPlan:

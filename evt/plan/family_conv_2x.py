@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from evt.ir import Operand
-from evt.plan.convolution_rules import has_few_channels
+from evt.plan.convolution_rules import has_few_channels, padded_channels
 from evt.plan.family import operand_element
 from evt.plan.family_2x import Planner2x
-from evt.plan.implicit_gemm import ImplicitGemm
+from evt.plan.implicit_gemm import ImplicitGemm, PaddedCopy
 from evt.plan.plan import ConvolutionPlan, Node, OperandPlan, Plan
 from evt.plan.signature import Layout
 
@@ -21,10 +21,28 @@ class PlannerConv2x(ImplicitGemm, Planner2x):
     template = "conv_2x"
 
     def plan(self) -> Plan:
-        convolution = self.convolution()  # whose sizes are fields of the plan
-        return replace(super().plan(), convolution=convolution)
+        convolution, (parts, pads) = self.convolution(), self.padding()  # whose sizes are fields of the plan
+        made = super().plan()
+        return replace(made, convolution=convolution, parts=(*parts, *made.parts), before=(*pads, *made.before))
+
+    @property
+    def padded(self) -> int:
+        """The channels of the copies that are multiplied, or 0."""
+        return padded_channels(self.problem)
+
+    def copies(self) -> dict[str, PaddedCopy]:
+        if not self.padded:
+            return {}
+        return {
+            "A": PaddedCopy(self.padded, "arguments.height", "arguments.width"),
+            "B": PaddedCopy(self.padded, "arguments.filter_height", "arguments.filter_width"),
+        }
 
     def operand(self, operand: Operand, layout: Layout, outer: str) -> OperandPlan:
+        copy = self.copies().get(operand.name)
+        if copy is not None:
+            steps = ", ".join(f"static_cast<int>({step})" for step in (str(copy.channels), *copy.strides))
+            return self.copied_operand(operand.name, copy.channels, steps)
         strides = self.strides(operand.name)
         return OperandPlan(
             operand_element(operand.dtype),
@@ -51,7 +69,10 @@ class PlannerConv2x(ImplicitGemm, Planner2x):
             kernel=f"{_CONV}kernel::DefaultConv{rank}d{group}{operator}",
             headers=(f"cutlass/conv/kernel/default_conv{rank}d_{'group_' if group else ''}{shape.operator}.h",),
             problem=f"{_CONV}Conv{rank}dProblemSize",
-            extents=tuple((member, self.extent(name)) for member, name in names.items()),
+            extents=tuple(
+                (member, str(self.padded) if self.padded and member == "C" else self.extent(name))
+                for member, name in names.items()
+            ),
             options=self.kernel_options(),
         )
 
@@ -63,7 +84,7 @@ class PlannerConv2x(ImplicitGemm, Planner2x):
         options.append(f"{_CONV}IteratorAlgorithm::{self.iterators()}")
         options.append(f"{_CONV}StrideSupport::{self.stride_support()}")
         if shape.rank == 2:
-            options += [str(layout.alignment) for layout in (self.signature.a, self.signature.b)]
+            options += [str(self.padded or layout.alignment) for layout in (self.signature.a, self.signature.b)]
         return tuple(options)
 
     def stride_support(self) -> str:
@@ -83,11 +104,10 @@ class PlannerConv2x(ImplicitGemm, Planner2x):
     def iterators(self) -> str:
         """CUTLASS's name of the algorithm by which taps are found."""
         if has_few_channels(self.problem):
-            alignments = {self.signature.a.alignment, self.signature.b.alignment}
-            return "kFixedChannels" if alignments == {self.shape.few_channels} else "kFewChannels"
+            return "kFixedChannels"
         if self.shape.large_filter or self.group_mode() == "kMultipleGroup":
             return "kAnalytic"
         return "kOptimized"
 
     def headers(self, nodes: tuple[Node, ...]) -> list[str]:
-        return ["convolution_2x.hpp", *super().headers(nodes)]
+        return ["convolution_2x.hpp", *super().headers(nodes), *["pad.hpp"] * bool(self.copies())]

@@ -65,21 +65,28 @@ class PlannerConv3x(ImplicitGemm, Planner3x):
 
     def convolution(self) -> ConvolutionPlan:
         """The collectives' operator and the sizes with which the problem is made."""
-        shape = self.shape
-        fprop = shape.operator == "fprop"
+        operator = f"cutlass::conv::Operator::k{self.shape.operator.capitalize()}"
+        return ConvolutionPlan(
+            operator=operator,
+            kernel="evt::convolution::Sm90Kernel",
+            headers=("cutlass/conv/kernel/conv_universal.hpp", "cutlass/conv/collective/collective_builder.hpp"),
+            problem=f"cutlass::conv::ConvProblemShape<{operator}, {self.shape.rank}>",
+            extents=tuple((what, f"{{{', '.join(values)}}}") for what, values in self.lists()),
+            options=(),
+        )
+
+    def lists(self) -> list[tuple[str, list[str]]]:
+        """The lists of which CUTLASS makes the problem, outermost dimension first, and what each is."""
+        fprop = self.shape.operator == "fprop"
         activation = ["images", *self.spatial, "channels"]
         filters = ["filters", *(f"filter_{name}" for name in self.spatial), "channels"]
-        of_output = ["images", *(f"output_{name}" for name in self.spatial), "filters"]
         packed = [
             " * ".join(["std::int64_t{1}", *(self.extent(n) for n in activation[i + 1 :])])
             for i in range(len(activation))
         ]
-        output = [
-            " * ".join(["std::int64_t{1}", *(self.extent(n) for n in of_output[i + 1 :])])
-            for i in range(len(of_output))
-        ]
+        output = self.output_strides()
         of_a = [*self.strides("A"), "1"]
-        lists = [
+        return [
             ("extents of the activation", [self.extent(name) for name in activation]),
             ("strides of the activation", of_a if fprop else packed),
             ("extents of the filters", [self.extent(name) for name in filters]),
@@ -95,15 +102,13 @@ class PlannerConv3x(ImplicitGemm, Planner3x):
                 )
             ),
         ]
-        operator = f"cutlass::conv::Operator::k{shape.operator.capitalize()}"
-        return ConvolutionPlan(
-            operator=operator,
-            kernel="evt::convolution::Sm90Kernel",
-            headers=("cutlass/conv/kernel/conv_universal.hpp", "cutlass/conv/collective/collective_builder.hpp"),
-            problem=f"cutlass::conv::ConvProblemShape<{operator}, {shape.rank}>",
-            extents=tuple((what, f"{{{', '.join(values)}}}") for what, values in lists),
-            options=(),
-        )
+
+    def output_strides(self) -> list[str]:
+        """Those of a packed output of fprop."""
+        extents = ["images", *(f"output_{name}" for name in self.spatial), "filters"]
+        return [
+            " * ".join(["std::int64_t{1}", *(self.extent(n) for n in extents[i + 1 :])]) for i in range(len(extents))
+        ]
 
     def mainloop_memory(self) -> int:
         return super().mainloop_memory() if self.configuration.consumers == 2 else 0  # which lies under the epilogue's

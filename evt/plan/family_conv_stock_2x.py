@@ -16,7 +16,7 @@ class PlannerConvStock2x(PlannerConv2x, PlannerStock2x):
     template = "conv_2x_stock"
 
     def headers(self, nodes: tuple[Node, ...]) -> list[str]:
-        return ["convolution_2x_stock.hpp"]
+        return ["convolution_2x_stock.hpp", *["pad.hpp"] * bool(self.copies())]
 
     def access(self) -> int:
         """Elements per access; of a weight's gradient no more than divide the channels of one tap."""

@@ -94,6 +94,7 @@ class PlannerConvMainloop2x(Worked, PlannerConv2x):
     """The same on the activation of a convolution."""
 
     template = "conv_2x_mainloop"
+    padded = 0  # the work finds its channels in the tensor itself
 
     def iterators(self) -> str:
         # Those whose tiles lie within one tap: the work finds its channels and its padding by that.

@@ -84,12 +84,16 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The partial results of the reduction ``node`` in the workspace: ``element`` of [l][``count``][``kept``]."""
+    """An array in the workspace, called ``node``: ``element`` of [l][``count``][``kept``], as C++ expressions.
+
+    The partial results of a reduction's node, or a copy of an operand. ``shape`` says in words what it is of.
+    """
 
     node: str
     element: str
     count: str
     kept: str
+    shape: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +177,8 @@ class Plan:
     ``epilogue_element`` the one for which the epilogue's tiles are cut; ``wrapper`` and ``epilogue_wrapper`` are the
     class templates around the root visitor and around the collective epilogue, if any. ``parts`` lie in the workspace.
     ``elements_per_access`` is the width of the 2.x epilogue's accesses; ``shared_memory`` is estimated, in bytes.
+    ``operand_bits`` is the width of A's elements; ``read_bytes`` and ``written_bytes`` are those of the epilogue's
+    tiles, for each element of the product.
     """
 
     route: str
@@ -208,6 +214,9 @@ class Plan:
     registers: int
     elements_per_access: int
     checked_columns: str
+    operand_bits: int
+    read_bytes: float
+    written_bytes: float
     schema: str
     convolution: ConvolutionPlan | None = None
     output: OutputPlan | None = None

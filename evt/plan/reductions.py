@@ -52,7 +52,7 @@ class Reductions:
             return planner.own(name, f"{kind}Reduction", combine, element, "evt::Atomic", arguments=arguments)
         planner.add_field("workspace", "pointer", "", "workspace")
         count = planner.part_count(name)
-        self.parts.append(Parts(name, element, count, kept))
+        self.parts.append(Parts(name, element, count, kept, ("parts", kept.removeprefix("arguments."))))
         parts = f"parts<{element}>(arguments, workspace.{name})"
         final = (
             ("parts_ptr", parts),

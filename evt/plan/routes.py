@@ -25,6 +25,7 @@ from evt.plan.rules import (
     tensor_cores,
     tiles,
     tma,
+    tma_output,
     transposition,
 )
 from evt.plan.stock_rules import no_convolution_operator, no_fusion, no_operator, stepped_dgrad
@@ -82,6 +83,8 @@ _WHOLE_TILES_2X = (
     Rule("operands of volumes are aligned to 16 bytes", of_convolution.volumes),
 )
 
+_SM90 = Rule("the target has implicit-GEMM collectives of CUTLASS 3.x that evt uses: sm90", of_convolution.of_sm90)
+
 ROUTES: tuple[Route, ...] = (
     Route(
         "stock-3x",
@@ -101,12 +104,28 @@ ROUTES: tuple[Route, ...] = (
         _GEMM_3X,
     ),
     Route(
+        "conv-few-3x",
+        "evt",
+        "3x",
+        "visitor tree in the implicit-GEMM collectives of sm90, a row of the filter as one tap of a padded copy",
+        (
+            _SM90,
+            _NO_WORK,
+            _FEW_TENSORS,
+            _TILES,
+            Rule("the input has few channels, whose windows lie in one piece", of_convolution.row_of_taps),
+            Rule("the collectives take the operands' types", of_convolution.collective_types),
+            Rule("D can be moved by TMA: 16-byte aligned address, strides and channels", tma_output),
+        ),
+        of_convolutions=True,
+    ),
+    Route(
         "conv-evt-3x",
         "evt",
         "3x",
         "visitor tree in the implicit-GEMM collectives of sm90 (CUTLASS 3.x: TMA im2col, WGMMA)",
         (
-            Rule("the target has implicit-GEMM collectives of CUTLASS 3.x that evt uses: sm90", of_convolution.of_sm90),
+            _SM90,
             _NO_WORK,
             _FEW_TENSORS,
             _TILES,

@@ -30,6 +30,11 @@ def tma(problem: Problem) -> str | None:
         reason = _not_tma(operand.name, layout, problem.operand_bytes)
         if reason:
             return reason
+    return tma_output(problem)
+
+
+def tma_output(problem: Problem) -> str | None:
+    dag, signature = problem.dag, problem.signature
     if not is_collective(dag.output["D"]) or is_reduced(dag, "D"):
         return None
     return _not_tma("D", signature["D"], problem.tensor_bytes("D"))

@@ -5,6 +5,7 @@ Sizes and strides are not here: they are run-time arguments of every kernel.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -31,6 +32,10 @@ class Layout:
     batch: Batch = "strided"
 
 
+#: Widths of tiles, and the time for an element of them relative to the general one's, as measured on an H200.
+_WIDTHS = {128: 1.0, 192: 1.05, 160: 1.02, 96: 1.15, 64: 1.35}
+#: Sums of so many bytes take less time than an epilogue that reads and writes a matrix.
+_SHALLOW_BYTES = 512
 #: The largest stride of TMA's im2col mode.
 _LARGEST_STEP = 8
 #: Filters larger than this, along a dimension, are beyond CUTLASS's optimised iterators: they keep a bit for each tap.
@@ -48,6 +53,9 @@ class ConvolutionClass:
     most 256, that divides them; ``group_channels`` is such a power for the channels of one; 0 where there is one
     group. ``im2col``: whether TMA's mode of that name reaches all taps; ``dilated``: of a dgrad with a stride,
     whether the taps of its filters lie apart; ``large_operand``: whether A or B has 2 GiB or more.
+    ``tile_columns`` is the width of tiles that its columns fill best, ``tile_bytes`` the depth of tiles that its
+    channels do; ``shallow``: whether the sums are shorter than the work of an epilogue. ``row_channels`` are the
+    channels of a copy in which the rows of filters, which then are one tap, can be moved by TMA, or 0.
     """
 
     operator: Operator
@@ -63,6 +71,10 @@ class ConvolutionClass:
     im2col: bool = True
     dilated: bool = False
     large_operand: bool = False
+    tile_columns: int = 128
+    tile_bytes: int = 128
+    shallow: bool = False
+    row_channels: int = 0
 
     @property
     def not_matrices(self) -> str:
@@ -119,9 +131,13 @@ def natural_layout(dtype: DType, modes: tuple[str, ...], batch: Batch = "strided
 
 
 def convolution_class(
-    geometry: Convolution, problem: ConvolutionProblem | None, operand_bytes: int = 0, packed: bool = True
+    geometry: Convolution,
+    problem: ConvolutionProblem | None,
+    element_bytes: int = 2,
+    operand_bytes: int = 0,
+    packed: bool = True,
 ) -> ConvolutionClass:
-    """The class of a convolution whose larger operand has so many bytes.
+    """The class of a convolution of elements of so many bytes, whose larger operand has ``operand_bytes``.
 
     Without a problem, it is one of filters of several taps and of many channels.
     """
@@ -143,6 +159,8 @@ def convolution_class(
             large_filter=max(geometry.kernel_size, default=1) > LARGEST_FILTER,
         )
     groups = geometry.groups
+    row_channels = _row_channels(problem, element_bytes)
+    depth = row_channels * problem.filter_size[-1] if row_channels else problem.depth
     return ConvolutionClass(
         geometry.operator,
         rank,
@@ -156,25 +174,67 @@ def convolution_class(
         _power_of_two(problem.channels // groups) if groups > 1 else 0,
         _fits_im2col(problem),
         _is_dilated(geometry),
-        operand_bytes >= 2**31,
+        max(operand_bytes, _padded_bytes(problem, element_bytes)) >= 2**31,
+        tile_columns(problem.columns),
+        tile_bytes(depth * element_bytes),
+        math.prod(problem.filter_size) * problem.depth * element_bytes <= _SHALLOW_BYTES,
+        row_channels,
     )
+
+
+def tile_columns(columns: int) -> int:
+    """The width of tiles that so many columns fill best; the wider of those that they fill alike."""
+    width = min(_WIDTHS, key=lambda each: -(-columns // each) * each * _WIDTHS[each])
+    return 256 if width == 128 and columns >= 256 else width
+
+
+def tile_bytes(channels: int) -> int:
+    """The depth of tiles that the channels of a tap, in bytes, fill best: 64 or 128.
+
+    Steps of half the depth cost 8 % more, as measured on an H200.
+    """
+    return min((128, 64), key=lambda each: -(-channels // each) * each * (1.08 if each == 64 else 1.0))
 
 
 def _is_dilated(geometry: Convolution) -> bool:
     return geometry.operator == "dgrad" and not geometry.is_unit_stride and set(geometry.dilation) != {1}
 
 
-def _fits_im2col(problem: ConvolutionProblem) -> bool:
+def _fits_im2col(problem: ConvolutionProblem, dimensions: int | None = None) -> bool:
     """Whether strides are at most 8, and the corners of the box of taps and its extent fit the bits that TMA has.
 
-    In 2 dimensions these are 8 bits each, in 3 dimensions 5 (CUDA driver API, cuTensorMapEncodeIm2col).
+    In 2 dimensions these are 8 bits each, in 3 dimensions 5 (CUDA driver API, cuTensorMapEncodeIm2col). Only the first
+    ``dimensions`` are looked at, where that is given.
+    """
+    geometry, pads = problem.geometry, problem.pads[:dimensions]
+    corner = 128 if geometry.rank < 3 else 16
+    sizes = zip(geometry.dilation[:dimensions], problem.filter_size[:dimensions], strict=True)
+    reach = [dilation * (size - 1) for dilation, size in sizes]
+    corners = [abs(number - of) for pad, of in zip(pads, reach, strict=True) for number in pad]
+    corners += [number for pad in pads for number in pad]
+    steps = max(geometry.stride[:dimensions], default=1)
+    return steps <= _LARGEST_STEP and max(corners, default=0) < corner and max(reach, default=0) < 2 * corner - 1
+
+
+def _padded_bytes(problem: ConvolutionProblem, element_bytes: int) -> int:
+    """The bytes of an activation whose channels are padded to 4 or 8, where they are few."""
+    channels = max(problem.channels, 4 if problem.channels <= 4 else 8)
+    return problem.images * math.prod(problem.pixels) * channels * element_bytes
+
+
+def _row_channels(problem: ConvolutionProblem, element_bytes: int) -> int:
+    """The channels that a copy of an input of few has, so that a step along its rows is a multiple of 16 bytes.
+
+    0 where there are more channels, or the taps of a row are not next to each other.
     """
     geometry = problem.geometry
-    corner = 128 if geometry.rank < 3 else 16
-    reach = [dilation * (size - 1) for dilation, size in zip(geometry.dilation, problem.filter_size, strict=True)]
-    corners = [abs(number - of) for pad, of in zip(problem.pads, reach, strict=True) for number in pad]
-    corners += [number for pad in problem.pads for number in pad]
-    return max(geometry.stride) <= _LARGEST_STEP and max(corners) < corner and max(reach) < 2 * corner - 1
+    few = geometry.operator == "fprop" and geometry.rank < 3 and geometry.groups == 1 and problem.channels <= 8
+    if not few or geometry.dilation[-1] != 1 or not _fits_im2col(problem, geometry.rank - 1):
+        return 0
+    channels = 1 << (problem.channels - 1).bit_length()
+    while channels * element_bytes * geometry.stride[-1] % 16:
+        channels *= 2
+    return channels
 
 
 def _group_filters(number: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from evt.plan.convolution_rules import has_few_channels
 from evt.plan.stock import Stock, match_stock
 from evt.plan.stock_operators import Fused, fusion_operation, output_operator
 
@@ -57,6 +58,8 @@ def no_convolution_operator(problem: Problem) -> str | None:
         return f"{name} reads a vector, and CUTLASS has such convolutions for fprop without groups only"
     if len(found.sources) > 1:
         return f"`{found.sources[0]}` and `{found.sources[1]}` are two tensors, and convolutions read one"
+    if has_few_channels(problem):
+        return f"{name} reads a vector, and CUTLASS's convolutions with one take a step of the main loop for every tap"
     return None
 
 

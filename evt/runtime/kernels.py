@@ -13,7 +13,7 @@ from evt.diagnostics import Diagnostic
 from evt.emission import emit
 from evt.errors import LaunchError
 from evt.plan import Plan, Problem, Target, find_target, plan_defaults
-from evt.plan.config import best_config
+from evt.plan.speed import fastest
 from evt.runtime.library import Library, load_library
 from evt.runtime.tensors import Bound
 
@@ -33,9 +33,7 @@ class Kernels:
 
     def best(self, sizes: Mapping[str, int], multiprocessors: int) -> tuple[Plan, Library]:
         """The kernel for a problem's extents, by mode."""
-        general = self.plans[0]
-        rows, columns = sizes[general.rows], sizes[general.columns]
-        choice = best_config(tuple(p.config for p in self.plans), rows, columns, sizes["l"], multiprocessors)
+        choice = fastest(self.plans, sizes, multiprocessors)
         return self.plans[choice], self.libraries[choice]
 
 

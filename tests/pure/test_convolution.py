@@ -20,7 +20,7 @@ from torch.nn import functional, grad
 import evt
 from evt.diagnostics import Source
 from evt.ir.convolution import Convolution
-from evt.plan import Layout, find_target, plan
+from evt.plan import Layout, find_target
 from evt.program import Program
 from evt.runtime.arguments import bind
 from evt.runtime.kernels import plan_kernels
@@ -715,15 +715,6 @@ def test_output_does_not_depend_on_the_hash_seed() -> None:
     assert texts.pop().count(b'extern "C"') >= 16
 
 
-def test_a_fixed_number_of_channels_has_its_own_iterators() -> None:
-    fixed, few = "IteratorAlgorithm::kFixedChannels", "IteratorAlgorithm::kFewChannels"
-    for channels, expected in ((1, fixed), (2, fixed), (3, few), (4, fixed), (6, few), (7, few), (8, fixed)):
-        shapes = ((2, channels, 32, 32), (64, channels, 7, 7))
-        plan = evt.conv2d(TREE, padding=3, stride=2).plan("sm80", shapes=shapes)
-        assert plan.convolution is not None
-        assert [each for each in plan.convolution.options if "Iterator" in each] == [f"cutlass::conv::{expected}"]
-
-
 def test_filters_and_channels_decide_the_iterators() -> None:
     large = ((1, 64, 64, 64), (64, 64, 33, 33))
     for shapes, expected in ((TYPICAL, "kOptimized"), (large, "kAnalytic")):
@@ -952,16 +943,6 @@ def test_groups_align_the_activation_to_the_channels_of_one():
     op = evt.conv2d("D = acc", groups=8)
     assert bind(op, x, w, {}, {}).signature.a.alignment == 2
     assert op.problem("sm80", "f16", "f16", (x.shape, w.shape)).signature.a.alignment == 2
-
-
-def test_fixed_channels_need_both_operands_aligned():
-    op = evt.conv2d("D = acc")
-    x = evt.channels_last(torch.zeros(2, 8, 8, 8).half())
-    sliced = evt.channels_last(torch.zeros(64, 12, 3, 3).half())[:, :8]
-    for weight, algorithm in ((evt.channels_last(sliced), "kFixedChannels"), (sliced, "kFewChannels")):
-        bound = bind(op, x, weight if algorithm == "kFixedChannels" else sliced, {}, {})
-        made = plan(op.optimised("f16", "f16"), bound.signature, find_target("sm80"))
-        assert f"cutlass::conv::IteratorAlgorithm::{algorithm}" in made.convolution.options
 
 
 def test_a_flat_buffer_has_the_rows_of_the_implicit_gemm():

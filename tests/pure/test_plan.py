@@ -28,7 +28,7 @@ from evt.plan import (
     natural_signature,
     plan,
 )
-from evt.plan.config import best_config, config_2x, configs_3x
+from evt.plan.configurations import config_2x
 from evt.plan.functor import literal
 from evt.plan.signature import alignment_of
 
@@ -406,16 +406,12 @@ def default_configs_of(formula: str, dtype: str) -> tuple[Config, ...]:
     return default_configs(problem, find_route(route_of(problem)))
 
 
-def test_heavy_epilogues_get_the_general_configuration_only():
-    for dtype in ("f16", "e4m3"):
-        assert len(default_configs_of(RELU, dtype)) == 2
-        assert len(default_configs_of("D = gelu(acc + bias)", dtype)) == 1
-
-
-def test_the_wave_rule_chooses_as_measured():
-    configs = configs_3x(dag_of("D = acc", "bf16").operands[0].dtype)[:2]
-    sizes = {(6304, 3072): 1, (16384, 1024): 0, (4096, 14336): 0, (1, 1): 0}
-    assert {size: best_config(configs, *size, 1, 132) for size in sizes} == sizes
+def test_heavy_epilogues_get_no_tile_that_takes_their_registers():
+    for dtype, light in (("f16", 3), ("e4m3", 3)):
+        assert len(default_configs_of(RELU, dtype)) == light
+        heavy = default_configs_of("D = gelu(acc + bias)", dtype)
+        assert [config.use for config in heavy] == ["always"] * len(heavy)
+        assert max(config.tile[0] * config.tile[1] for config in heavy) <= 128 * 128
 
 
 def test_2x_never_multiplies_f32_in_two_stages():
@@ -520,22 +516,23 @@ def test_reductions_fill_shared_memory_only_where_warps_meet_in_it():
 
 def test_a_configuration_that_does_not_fit_is_refused_by_name_and_passed_over_otherwise():
     text = outputs(32, "max[m]", "n")
-    needs = r"pingpong_128x128x64_1x2 needs 234 KiB of shared memory .* a thread block of sm90 has 227"
+    needs = r"pingpong_128x128x64 needs 234 KiB of shared memory .* a thread block of sm90 has 227"
     with pytest.raises(evt.TargetError, match=rf"E0502(.|\n)*{needs}"):
-        make(text, "sm90", config="pingpong_128x128x64_1x2")
-    assert make(text, "sm90").config.name == "pingpong_64x128x64"
+        make(text, "sm90", config="pingpong_128x128x64")
+    assert make(text, "sm90").config.name == "pingpong_64x64x64"
     explained = evt.gemm(text).explain("sm90")
-    assert explained.configurations == ("pingpong_64x128x64",)
+    assert explained.configurations == ("pingpong_64x64x64",)
 
 
 def test_a_route_without_a_configuration_that_fits_is_passed_over():
-    text = outputs(40, "max[m]", "n")
-    assert make(text, "sm90").route == "evt-2x"
+    rows = [f"row{index}" for index in range(46)]
+    text = "".join(f"in {row}: f64[n]\n" for row in rows) + f"D = acc + {' + '.join(rows)}"
+    assert make(text, "sm120", "e4m3").route == "evt-2x"
     with pytest.raises(evt.TargetError, match=r"E0502(.|\n)*cooperative_128x128x64 needs \d+ KiB"):
-        make(text, "sm90", route="evt-3x")
-    evt_3x = next(route for route in evt.gemm(text).explain("sm90").routes if route.name == "evt-3x")
-    assert not evt_3x.applies
-    assert [statement for statement, reason in evt_3x.rules if reason][-1] == "a configuration fits in shared memory"
+        make(text, "sm120", "e4m3", route="evt-3x")
+    explained = evt.gemm(text).explain("sm120", "e4m3", "e4m3")
+    evt_3x = next(route for route in explained.routes if route.name == "evt-3x")
+    assert [statement for statement, reason in evt_3x.rules if reason] == ["a configuration fits in shared memory"]
 
 
 PAIRED = "in C: f16[m, n]\nout D: f16[m, n/2]\nD = silu(even(acc + C, 32)) * odd(acc + C, 32)"

@@ -8,13 +8,15 @@ from programs import typed
 from evt.functions import TABLE
 from evt.ir import Apply, Fold, Random, Store
 from evt.optimise import optimise
-from evt.plan.config import Config, config_2x, configs_3x
+from evt.plan.config import Config
+from evt.plan.configurations import config_2x, configs_3x
 from evt.plan.cost import _INSTRUCTIONS, cost, function_cost, is_light
 from evt.plan.registers import accumulator_registers, estimate_registers, register_limit
 from evt.plan.visitors import Graph, build_visitors
 
 CONFIG_2X = config_2x(typed("D = acc").operands[0].dtype, 8)
-CONFIGS_3X = configs_3x(typed("D = acc").operands[0].dtype)
+CONFIGS_3X = {config.name: config for config in configs_3x(typed("D = acc").operands[0].dtype)}
+GENERAL = next(iter(CONFIGS_3X.values()))
 
 
 def graph_of(text: str, operand: str = "f16", family: str = "3x") -> tuple[object, Graph]:
@@ -45,7 +47,7 @@ LIGHT = ("D = acc", "D = relu(alpha*acc + beta*C) + residual")
 HEAVY = ("D = gelu(scale[m] * acc + bias)", "z = acc + bias; D = silu(z) * gate; mask = z > 0; s = sum[n](z)")
 
 
-@pytest.mark.parametrize("config", [CONFIG_2X, *CONFIGS_3X], ids=lambda config: config.name)
+@pytest.mark.parametrize("config", [CONFIG_2X, *CONFIGS_3X.values()], ids=lambda config: config.name)
 def test_ordinary_epilogues_fit(config: Config) -> None:
     """Light ones in every configuration, heavy ones beside ordinary tiles of accumulators."""
     large = accumulator_registers(typed("D = acc"), config) > 128
@@ -53,7 +55,7 @@ def test_ordinary_epilogues_fit(config: Config) -> None:
         assert estimate(text, config) <= register_limit(config), text
 
 
-@pytest.mark.parametrize("config", [CONFIG_2X, *CONFIGS_3X], ids=lambda config: config.name)
+@pytest.mark.parametrize("config", [CONFIG_2X, *CONFIGS_3X.values()], ids=lambda config: config.name)
 def test_more_tensors_need_more_registers(config: Config) -> None:
     counts = [estimate("D = acc" + "".join(f" + tanh(acc*x{i})" for i in range(count)), config) for count in range(9)]
     assert counts == sorted(set(counts))
@@ -64,8 +66,8 @@ def test_more_tensors_need_more_registers(config: Config) -> None:
 def test_values_that_are_kept_count() -> None:
     kept = "; ".join(f"t{i} = exp(acc * {i + 2})" for i in range(24))
     text = f"{kept}; D = {' + '.join(f't{i}' for i in range(24))}; E = {' * '.join(f't{i}' for i in range(24))}"
-    once = estimate("D = acc; E = exp(acc)", CONFIGS_3X[0])
-    assert estimate(text, CONFIGS_3X[0]) >= once + 22 * 4
+    once = estimate("D = acc; E = exp(acc)", GENERAL)
+    assert estimate(text, GENERAL) >= once + 22 * 4
 
 
 @pytest.mark.parametrize(
@@ -73,10 +75,10 @@ def test_values_that_are_kept_count() -> None:
     [
         ("f16", CONFIG_2X, 128),
         ("f64", config_2x(typed("D = acc", "f64").operands[0].dtype, 2), 64),
-        ("f16", CONFIGS_3X[0], 128),
-        ("f16", CONFIGS_3X[1], 192),
-        ("f16", CONFIGS_3X[3], 64),
-        ("f16", CONFIGS_3X[4], 128),
+        ("f16", GENERAL, 128),
+        ("f16", CONFIGS_3X["pingpong_192x128x64_1x2"], 192),
+        ("f16", CONFIGS_3X["pingpong_64x128x64"], 64),
+        ("f16", CONFIGS_3X["cooperative_128x256x64_2x1"], 128),
     ],
 )
 def test_accumulators(operand: str, config: Config, registers: int) -> None:
@@ -98,5 +100,5 @@ def test_accumulators(operand: str, config: Config, registers: int) -> None:
     ],
 )
 def test_every_kind_of_node_is_counted(text: str, least: int) -> None:
-    for config in (CONFIG_2X, CONFIGS_3X[0]):
+    for config in (CONFIG_2X, GENERAL):
         assert estimate(text, config) >= estimate("D = acc", config) + least

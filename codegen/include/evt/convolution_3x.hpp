@@ -188,6 +188,23 @@ struct Sm90Kernel : cutlass::conv::kernel::ConvUniversal<ProblemShape, Collectiv
   }
 };
 
+/// The kernel over windows of rows: what of the last vector is behind a window TMA fills with zeros, so that the channels
+/// need not be whole vectors, which CUTLASS asks for.
+template <class ProblemShape, class CollectiveMainloop, class CollectiveEpilogue, int MinBlocks, EpilogueMemory Memory>
+struct WindowKernel : Sm90Kernel<ProblemShape, CollectiveMainloop, CollectiveEpilogue, MinBlocks, Memory> {
+  using Base = Sm90Kernel<ProblemShape, CollectiveMainloop, CollectiveEpilogue, MinBlocks, Memory>;
+  using Arguments = typename Base::Arguments;
+
+  static bool can_implement(Arguments arguments) {
+    constexpr int kChannels = ProblemShape::RankT - 1;
+    constexpr int kVector = 16 / static_cast<int>(sizeof(typename CollectiveMainloop::ElementA));
+    for (auto* shape : {&arguments.problem_shape.shape_A, &arguments.problem_shape.shape_B}) {
+      (*shape)[kChannels] = ((*shape)[kChannels] + kVector - 1) / kVector * kVector;
+    }
+    return Base::can_implement(arguments);
+  }
+};
+
 }  // namespace convolution
 }  // namespace evt
 

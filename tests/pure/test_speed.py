@@ -1,0 +1,87 @@
+"""Which of the kernels that are built serves a size: the ones that were the fastest on an H200."""
+
+from __future__ import annotations
+
+import pytest
+
+import evt
+from evt.ir.convolution import ConvolutionProblem
+from evt.plan import plan_defaults
+from evt.plan.config import Config, Speed
+from evt.plan.speed import fastest, time
+
+MULTIPROCESSORS = 132
+EPILOGUE = "D = relu(acc + bias + residual)"
+
+
+def taken(op: evt.Program, a: tuple[int, ...], b: tuple[int, ...]) -> str:
+    """The configuration of the kernel that serves operands of these shapes."""
+    plans = plan_defaults(op.problem("sm90", "f16", "f16", (a, b)))
+    return plans[fastest(plans, op.sizes((a, b)), MULTIPROCESSORS)].config.name
+
+
+#: (m, n, k): what served it fastest of the default configurations, in interleaved runs on an H200.
+PRODUCTS = {
+    (6304, 3072, 768): "pingpong_192x128x64_1x2",
+    (16384, 1024, 1024): "pingpong_128x128x64",
+    (8192, 11008, 4096): "pingpong_192x128x64_1x2",
+    (2048, 4096, 11008): "pingpong_128x128x64",
+    (512, 4096, 4096): "pingpong_128x128x64",
+    (128, 4096, 4096): "pingpong_64x64x64",
+    (64, 8192, 8192): "pingpong_64x64x64",
+    (16, 4096, 4096): "pingpong_64x64x64",
+    (12544, 2048, 512): "pingpong_192x128x64_1x2",
+    (200704, 128, 512): "pingpong_128x128x64",
+}
+
+
+@pytest.mark.parametrize("size", PRODUCTS)
+def test_products(size):
+    m, n, k = size
+    assert taken(evt.linear(EPILOGUE), (m, k), (n, k)) == PRODUCTS[size]
+
+
+#: (images, channels, filters, pixels, filter, stride) as measured.
+CONVOLUTIONS = {
+    (256, 64, 64, 56, 3, 1): "implicit_128x64x64_3blocks",
+    (32, 64, 64, 56, 3, 1): "implicit_128x64x64_3blocks",
+    (256, 128, 128, 28, 3, 1): "implicit_128x128x64_2blocks",
+    (256, 128, 128, 56, 3, 2): "implicit_128x128x64_2blocks",
+    (256, 256, 256, 14, 3, 1): "implicit_own_128x256x64",
+    (256, 256, 256, 28, 3, 2): "implicit_own_128x256x64",
+    (32, 256, 256, 14, 3, 1): "implicit_own_128x128x64",
+    (256, 512, 512, 7, 3, 1): "implicit_own_128x128x64",
+    (32, 512, 512, 7, 3, 1): "implicit_own_128x64x64_1x2",
+    (256, 256, 512, 56, 1, 2): "implicit_own_128x256x64",
+    (8, 320, 320, 64, 3, 1): "implicit_128x160x64_2blocks",
+    (8, 640, 640, 32, 3, 1): "implicit_own_128x128x64",
+    (128, 96, 96, 27, 5, 1): "implicit_own_256x96x32",
+    (256, 256, 64, 56, 1, 1): "pingpong_64x64x64",
+    (256, 512, 128, 28, 1, 1): "pingpong_128x128x64",
+    (256, 2048, 512, 7, 1, 1): "pingpong_128x128x64",
+    (256, 64, 256, 56, 1, 1): "cooperative_128x128x64",
+    (256, 128, 512, 28, 1, 1): "cooperative_128x128x64",
+    (256, 512, 2048, 7, 1, 1): "pingpong_192x128x64_1x2",
+}
+
+
+@pytest.mark.parametrize("layer", CONVOLUTIONS)
+def test_convolutions(layer):
+    images, channels, filters, pixels, size, stride = layer
+    op = evt.conv2d(EPILOGUE, stride=stride, padding=size // 2)
+    shapes = (images, channels, pixels, pixels), (filters, channels, size, size)
+    assert isinstance(op.convolution.problem(*shapes), ConvolutionProblem)
+    assert taken(op, *shapes) == CONVOLUTIONS[layer]
+
+
+def test_clusters_that_a_problem_does_not_fill_are_idle():
+    pair = Config((128, 128, 64), "pingpong", (1, 2, 1))
+    alone = Config((128, 128, 64), "pingpong")
+    assert time(pair, 4096, 128, 512, 1, 16, 4) == 2 * time(alone, 4096, 128, 512, 1, 16, 4)
+    assert time(pair, 4096, 256, 512, 1, 16, 4) == time(alone, 4096, 256, 512, 1, 16, 4)
+
+
+def test_a_tile_takes_as_long_as_its_epilogue_moves_bytes():
+    bound = Config((128, 128, 64), "pingpong", speed=Speed(bound=150))
+    assert time(bound, 128, 128, 64, 1, 132, 4) == 128 * 128 * 600
+    assert time(bound, 128, 128, 1024, 1, 132, 4) == 128 * 128 * 1024
