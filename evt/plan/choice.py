@@ -18,8 +18,8 @@ from evt.plan.configurations import (
     configs_sm100,
     configs_sm120,
 )
-from evt.plan.convolution_rules import has_few_channels, padded_channels
 from evt.plan.cost import is_light
+from evt.plan.padding import has_few_channels, padded_vector
 from evt.plan.problem import Problem, Route
 from evt.plan.signature import ConvolutionClass, Signature, aligned_to, natural_layout, natural_operand_layout
 
@@ -69,12 +69,11 @@ def configs(problem: Problem, route: Route) -> tuple[Config, ...]:
             known = configs_sm120(dtype)
         case _:
             alignment = min(problem.signature.a.alignment, problem.signature.b.alignment)
-            padded = padded_channels(problem) if route.of_convolutions else 0
             if route.kind == "mainloop":
                 return (config_mainloop(dtype, alignment, of_a="A" in problem.dag.feeds),)
             shape = problem.signature.convolution
             if route.of_convolutions and shape is not None:
-                return configs_conv_2x(dtype, padded or alignment, shape, has_few_channels(problem))
+                return configs_conv_2x(dtype, padded_vector(problem) or alignment, shape, has_few_channels(problem))
             return (config_2x(dtype, alignment),)
     return tuple(config for config in known if visits_together(config, problem.dag))
 

@@ -87,7 +87,7 @@ _CONVOLUTIONS = {
     96: ("tall_96 own_96", ""),
     128: ("pair", "own few"),
     160: ("own", "pair_160"),
-    192: ("own_192", ""),
+    192: ("own_192", "few"),
     256: ("own", "wide few"),
 }
 

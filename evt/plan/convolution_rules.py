@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from evt.plan.padding import padded_vector
 from evt.plan.problem import Problem
 from evt.plan.rules import mma
 
@@ -14,7 +15,7 @@ def convolved(problem: Problem) -> str | None:
     convolution = problem.convolution
     if a.bits == 8 and convolution.operator != "fprop":
         return f"8-bit operands must be contiguous along k, and the channels of {convolution.operator} are not"
-    return mma(problem)
+    return mma(problem, problem.operand_bytes * padded_vector(problem))
 
 
 def of_sm90(problem: Problem) -> str | None:
@@ -45,32 +46,19 @@ def im2col(problem: Problem) -> str | None:
     return None if convolution.im2col else "a stride is beyond 8, or padding or dilated filters reach too far"
 
 
-def has_few_channels(problem: Problem) -> bool:
-    """Whether CUTLASS's iterators for few channels pack taps together, which the others pad to a tile's depth."""
-    shape = problem.convolution
-    first = shape.operator == "fprop" and shape.rank == 2 and not shape.group_filters and not shape.large_filter
-    return first and shape.few_channels > 0 and problem.operand_bytes == 2
-
-
-def padded_channels(problem: Problem) -> int:
-    """To how many channels 2.x kernels for few copy both operands; 0 where they take them as they are."""
-    if not has_few_channels(problem):
-        return 0
-    channels = 4 if problem.convolution.few_channels <= 4 else 8
-    alignments = {problem.signature.a.alignment, problem.signature.b.alignment}
-    return 0 if alignments == {channels} else channels
-
-
-def row_of_taps(problem: Problem) -> str | None:
-    """Whether a row of the filter can be one tap, of a copy of the input."""
-    convolution = problem.convolution
+def padded(problem: Problem) -> str | None:
+    """Whether a copy with padded channels is worth it, and is one that the collectives read."""
+    convolution, signature = problem.convolution, problem.signature
+    if convolution.operator != "fprop" or convolution.group_filters:
+        return "the operation is not a fprop without groups"
     if convolution.row_channels:
         return None
-    if convolution.operator != "fprop" or convolution.rank > 2 or convolution.group_filters:
-        return "it is not a fprop of one or two dimensions without groups"
-    if not convolution.few_channels:
-        return "the input has more than 8 channels"
-    return "taps of a row lie apart, or TMA's im2col mode does not reach all rows"
+    alignment = min(signature.a.alignment, signature.b.alignment) * problem.operand_bytes
+    if alignment >= 16:
+        return "the channels of A and B are whole vectors of 16 bytes"
+    if not convolution.not_matrices and alignment >= 4:
+        return "a product of matrices reads the input once, as a copy would"
+    return im2col(problem)
 
 
 def small_operands(problem: Problem) -> str | None:
@@ -102,8 +90,7 @@ def groups(problem: Problem) -> str | None:
 
 
 def volumes(problem: Problem) -> str | None:
-    convolution = problem.convolution
-    if convolution.rank < 3:
+    if problem.convolution.rank < 3 or padded_vector(problem):
         return None
     for operand, layout in zip(problem.dag.operands, (problem.signature.a, problem.signature.b), strict=True):
         if layout.alignment * problem.operand_bytes < 16:

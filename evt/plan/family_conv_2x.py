@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from evt.ir import Operand
-from evt.plan.convolution_rules import has_few_channels, padded_channels
 from evt.plan.family import operand_element
 from evt.plan.family_2x import Planner2x
-from evt.plan.implicit_gemm import ImplicitGemm, PaddedCopy
+from evt.plan.implicit_gemm import ImplicitGemm
+from evt.plan.padding import PaddedCopy, has_few_channels, padded_vector
 from evt.plan.plan import ConvolutionPlan, Node, OperandPlan, Plan
 from evt.plan.signature import Layout
 
@@ -27,22 +27,18 @@ class PlannerConv2x(ImplicitGemm, Planner2x):
 
     @property
     def padded(self) -> int:
-        """The channels of the copies that are multiplied, or 0."""
-        return padded_channels(self.problem)
+        """The vectors of the copies that are multiplied, or 0."""
+        return padded_vector(self.problem)
 
     def copies(self) -> dict[str, PaddedCopy]:
-        if not self.padded:
-            return {}
-        return {
-            "A": PaddedCopy(self.padded, "arguments.height", "arguments.width"),
-            "B": PaddedCopy(self.padded, "arguments.filter_height", "arguments.filter_width"),
-        }
+        few = str(self.padded) if has_few_channels(self.problem) else ""
+        return self.plain_copies(self.padded, few) if self.padded else {}
 
     def operand(self, operand: Operand, layout: Layout, outer: str) -> OperandPlan:
         copy = self.copies().get(operand.name)
         if copy is not None:
-            steps = ", ".join(f"static_cast<int>({step})" for step in (str(copy.channels), *copy.strides))
-            return self.copied_operand(operand.name, copy.channels, steps)
+            steps = ", ".join(f"static_cast<int>({step})" for step in reversed(copy.strides))
+            return self.copied_operand(operand.name, copy.vector, steps)
         strides = self.strides(operand.name)
         return OperandPlan(
             operand_element(operand.dtype),
@@ -59,6 +55,7 @@ class PlannerConv2x(ImplicitGemm, Planner2x):
         shape, rank = self.shape, self.shape.rank
         operator = shape.operator.capitalize()
         group = "Group" if shape.group_filters else ""
+        copies = self.copies()
         names = {"N": "images", "C": "channels", "K": "filters", "groups": "groups"}
         letters = ("dhw"[-rank:], "DHW"[-rank:], "TRS"[-rank:], "ZPQ"[-rank:])
         for name, letter, of_input, of_filter, of_output in zip(self.spatial, *letters, strict=True):
@@ -70,7 +67,7 @@ class PlannerConv2x(ImplicitGemm, Planner2x):
             headers=(f"cutlass/conv/kernel/default_conv{rank}d_{'group_' if group else ''}{shape.operator}.h",),
             problem=f"{_CONV}Conv{rank}dProblemSize",
             extents=tuple(
-                (member, str(self.padded) if self.padded and member == "C" else self.extent(name))
+                (member, f"static_cast<int>({copies['A'].channels})" if copies and member == "C" else self.extent(name))
                 for member, name in names.items()
             ),
             options=self.kernel_options(),

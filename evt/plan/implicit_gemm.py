@@ -2,31 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from evt.ir.convolution import SPATIAL
 from evt.plan.family import Planner, operand_element
+from evt.plan.padding import PaddedCopy
 from evt.plan.plan import Job, Jobs, OperandPlan, Parts
 from evt.plan.signature import ConvolutionClass
-
-
-@dataclass(frozen=True, slots=True)
-class PaddedCopy:
-    """A copy of an operand in the workspace, packed, with ``channels`` for each pixel, zeros behind its own.
-
-    ``rows`` and ``pixels`` of a row are C++ expressions, as is how many pixels of zeros come ``before`` a row's own.
-    """
-
-    channels: int
-    rows: str
-    pixels: str
-    before: str = "0"
-
-    @property
-    def strides(self) -> tuple[str, str]:
-        """From one row to the next, and from one image or filter to the next."""
-        row = f"{self.channels} * ({self.pixels})"
-        return row, f"{row} * {self.rows}"
 
 
 class ImplicitGemm(Planner):
@@ -42,33 +22,40 @@ class ImplicitGemm(Planner):
         jobs: list[Job] = []
         for name, copy in self.copies().items():
             element = f"Element{name}"
-            extents = ("images", "height", "width", "channels")
-            if name == "B":
-                extents = ("filters", "filter_height", "filter_width", "channels")
-            outer, rows, pixels, channels = (self.add_field(each, "size", "", each) for each in extents)
-            steps = (
-                self.add_field(f"stride_{each}_of_{name}", "size", name, each) for each in ("outer", *self.spatial)
-            )
-            stride_outer, stride_row, stride_pixel = steps
+            names = [*self.extents_of(name), "channels"]
+            outer, *sizes, channels = (self.add_field(each, "size", "", each) for each in names)
             pointer = self.add_field(name, "pointer", name, "pointer")
+            strides = self.strides(name)
+            if len(sizes) == 2:  # an image is one slice
+                sizes, strides = ["1", *sizes], [strides[0], "0", *strides[1:]]
             members = (
                 ("from", f"static_cast<{element} const*>({pointer})"),
                 ("to", self.copied_pointer(name)),
-                ("outer", outer),
-                ("rows", rows),
-                ("pixels", pixels),
-                ("channels", channels),
-                ("stride_outer", stride_outer),
-                ("stride_row", stride_row),
-                ("stride_pixel", stride_pixel),
+                *zip(("outer", "slices", "rows", "pixels", "channels"), (outer, *sizes, channels), strict=True),
+                *zip((f"stride_{each}" for each in ("outer", "slice", "row", "pixel")), strides, strict=True),
                 ("before", copy.before),
-                ("padded_pixels", copy.pixels),
+                ("padded_pixels", copy.extents[-1]),
+                ("padded_channels", copy.channels),
             )
-            jobs.append(Job(f"padded_{name}", f"evt::PadJob<{element}, {copy.channels}>", members))
-            shape = (*extents[:3], str(copy.channels))
-            parts.append(Parts(f"padded_{name}", element, outer, copy.strides[1], shape))
+            jobs.append(Job(f"padded_{name}", f"evt::PadJob<{element}, {copy.vector}>", members))
+            parts.append(Parts(f"padded_{name}", element, copy.extents[0], copy.strides[0], tuple(names)))
         summary = "Copies the operands, with zeros behind their channels."
         return tuple(parts), (Jobs("evt_pad", "PadJobs", summary, tuple(jobs)),) if jobs else ()
+
+    def extents_of(self, operand: str) -> list[str]:
+        """The sizes of A or B of fprop by their names, outermost first, the channels left out."""
+        if operand == "A":
+            return ["images", *self.spatial]
+        return ["filters", *(f"filter_{name}" for name in self.spatial)]
+
+    def plain_copies(self, vector: int, channels: str = "") -> dict[str, PaddedCopy]:
+        """Copies of both operands with whole vectors of channels, or so many."""
+        found = {}
+        for name in ("A", "B"):
+            extents = tuple(self.add_field(each, "size", "", each) for each in self.extents_of(name))
+            own = self.add_field("channels", "size", "", "channels")
+            found[name] = PaddedCopy(extents, channels or f"evt::rounded_up<{vector}>({own})", vector)
+        return found
 
     def copied_pointer(self, name: str) -> str:
         """Where the copy of an operand is."""

@@ -12,7 +12,7 @@ from evt.plan.family_2x import Planner2x
 from evt.plan.family_3x import Planner3x
 from evt.plan.family_conv_2x import PlannerConv2x
 from evt.plan.family_conv_3x import PlannerConv3x
-from evt.plan.family_conv_few_3x import PlannerConvFew3x
+from evt.plan.family_conv_padded_3x import PlannerConvPadded3x
 from evt.plan.family_conv_stock_2x import PlannerConvStock2x
 from evt.plan.family_mainloop import PlannerConvMainloop2x, PlannerMainloop2x
 from evt.plan.family_sm100 import PlannerSm100
@@ -36,7 +36,7 @@ PLANNERS: dict[tuple[str, Family], type[Planner2x | Planner3x]] = {
     ("evt-3x", "sm120"): PlannerSm120,
     ("stock-2x", "2x"): PlannerStock2x,
     ("evt-2x", "2x"): Planner2x,
-    ("conv-few-3x", "3x"): PlannerConvFew3x,
+    ("conv-padded-3x", "3x"): PlannerConvPadded3x,
     ("conv-evt-3x", "3x"): PlannerConv3x,
     ("conv-stock-2x", "2x"): PlannerConvStock2x,
     ("conv-evt-2x", "2x"): PlannerConv2x,

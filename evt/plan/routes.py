@@ -80,7 +80,7 @@ _CONVOLVED_2X = (
 )
 _WHOLE_TILES_2X = (
     Rule("groups, if any, fill the instructions' tiles", of_convolution.groups),
-    Rule("operands of volumes are aligned to 16 bytes", of_convolution.volumes),
+    Rule("gradients of volumes have operands that are aligned to 16 bytes", of_convolution.volumes),
 )
 
 _SM90 = Rule("the target has implicit-GEMM collectives of CUTLASS 3.x that evt uses: sm90", of_convolution.of_sm90)
@@ -104,16 +104,16 @@ ROUTES: tuple[Route, ...] = (
         _GEMM_3X,
     ),
     Route(
-        "conv-few-3x",
+        "conv-padded-3x",
         "evt",
         "3x",
-        "visitor tree in the implicit-GEMM collectives of sm90, a row of the filter as one tap of a padded copy",
+        "visitor tree in the implicit-GEMM collectives of sm90, over copies with padded channels (CUTLASS 3.x)",
         (
             _SM90,
             _NO_WORK,
             _FEW_TENSORS,
             _TILES,
-            Rule("the input has few channels, whose windows lie in one piece", of_convolution.row_of_taps),
+            Rule("channels are few, or no whole vectors, and copies of the operands are", of_convolution.padded),
             Rule("the collectives take the operands' types", of_convolution.collective_types),
             Rule("D can be moved by TMA: 16-byte aligned address, strides and channels", tma_output),
         ),

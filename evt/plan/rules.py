@@ -91,11 +91,12 @@ def _k_contiguous(problem: Problem) -> str | None:
     return None
 
 
-def mma(problem: Problem) -> str | None:
+def mma(problem: Problem, padded_bytes: int = 0) -> str | None:
+    """``padded_bytes`` is the alignment of copies that are read instead of the operands."""
     operand = problem.dag.operands[0].dtype
     if operand.is_float and operand.bits == 8 and problem.target.number < 89:
         return f"{problem.target.name} does not multiply {operand}; sm89 and later do"
-    alignment = min(problem.signature.a.alignment, problem.signature.b.alignment)
+    alignment = padded_bytes or min(problem.signature.a.alignment, problem.signature.b.alignment)
     if problem.operand_bytes == 1 and alignment < 4:
         return f"8-bit operands must be aligned to 4 bytes, and one is aligned to {alignment}"
     return _k_contiguous(problem)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from evt.plan.convolution_rules import has_few_channels
+from evt.plan.padding import has_few_channels
 from evt.plan.stock import Stock, match_stock
 from evt.plan.stock_operators import Fused, fusion_operation, output_operator
 

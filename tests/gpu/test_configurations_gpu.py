@@ -81,6 +81,15 @@ CASES = {
     "few-tf32": convolution(LIGHT, 3, 40, 3, "f32", stride=2),
     "few-e5m2": convolution("D = relu(acc + bias)", 3, 48, 3, "e5m2", stride=2),
     "few-i8": convolution("D = relu(acc + bias)", 3, 48, 5, "i8"),
+    "padded-3x": convolution(STATISTICS, 65, 56, 3, stride=2),
+    "padded-3x-slices": Case(LIGHT, "conv3d", (2, 3, 7, 9, 8), (64, 3, 3, 2, 3), "f16", {"padding": 1}),
+    "padded-3x-dilated": convolution(LIGHT, 3, 56, 3, dilation=2, padding=2),
+    "padded-2x": convolution(LIGHT, 65, 56, 3, route="conv-evt-2x"),
+    "padded-2x-slices": Case(
+        LIGHT, "conv3d", (2, 3, 7, 9, 8), (64, 3, 3, 2, 3), "f16", {"padding": 1, "route": "conv-evt-2x"}
+    ),
+    "padded-2x-stock": convolution("D = relu(acc + bias)", 21, 56, 3, "bf16", route="conv-stock-2x"),
+    "padded-2x-i8": convolution("D = relu(acc + bias)", 7, 56, 3, "i8", route="conv-evt-2x"),
     "few-2x": convolution(LIGHT, 3, 56, 7, stride=2, route="conv-evt-2x"),
     "few-2x-5": convolution(LIGHT, 5, 136, 3, route="conv-evt-2x"),
     "few-2x-stock": convolution("D = relu(alpha*acc)", 3, 56, 7, stride=2, route="conv-stock-2x"),

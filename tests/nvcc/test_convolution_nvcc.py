@@ -1,10 +1,14 @@
-"""A convolution with relu and a residual through the real nvcc, for sm80 and sm89 by both routes, and for sm90."""
+"""A convolution with relu and a residual through the real nvcc, for sm80 and sm89 by both routes, and for sm90.
+
+Also one of three channels, which reads padded copies of its operands.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import json
 import re
+import struct
 from pathlib import Path
 
 import pytest
@@ -19,21 +23,26 @@ pytestmark = pytest.mark.nvcc
 
 FORMULA = "D = relu(acc + bias) + residual"
 SHAPES = (8, 64, 56, 56), (64, 64, 3, 3)
-#: (target, kind of route).
+FIRST = (2, 3, 33, 35), (64, 3, 7, 7)
+PADDED = (2, 20, 9, 11), (64, 20, 3, 3)
+#: (target, kind of route, shapes).
 KERNELS = {
-    "sm80-stock": ("sm80", "stock"),
-    "sm80-evt": ("sm80", "evt"),
-    "sm89-stock": ("sm89", "stock"),
-    "sm89-evt": ("sm89", "evt"),
-    "sm90-evt": ("sm90", "evt"),
+    "sm80-stock": ("sm80", "stock", SHAPES),
+    "sm80-evt": ("sm80", "evt", SHAPES),
+    "sm89-stock": ("sm89", "stock", SHAPES),
+    "sm89-evt": ("sm89", "evt", SHAPES),
+    "sm90-evt": ("sm90", "evt", SHAPES),
+    "sm80-few": ("sm80", None, FIRST),
+    "sm90-few": ("sm90", None, FIRST),
+    "sm90-padded": ("sm90", None, PADDED),
 }
 
 
 @pytest.fixture(scope="module")
 def plans() -> dict[str, Plan]:
     return {
-        name: evt.conv2d(FORMULA, padding=1, route=route).plan(arch, "f16", "f16", shapes=SHAPES)
-        for name, (arch, route) in KERNELS.items()
+        name: evt.conv2d(FORMULA, padding=1, route=route).plan(arch, "f16", "f16", shapes=shapes)
+        for name, (arch, route, shapes) in KERNELS.items()
     }
 
 
@@ -59,7 +68,8 @@ def test_the_routes_are_those_of_convolutions(plans: dict[str, Plan]) -> None:
     assert templates == {
         **dict.fromkeys(("sm80-stock", "sm89-stock"), "conv_2x_stock"),
         **dict.fromkeys(("sm80-evt", "sm89-evt"), "conv_2x"),
-        "sm90-evt": "conv_3x",
+        **dict.fromkeys(("sm90-evt", "sm90-few", "sm90-padded"), "conv_3x"),
+        "sm80-few": "conv_2x",
     }
 
 
@@ -97,3 +107,21 @@ def test_refuses_arguments_of_another_size(
     size = 8 * len(plans[name].fields)
     for wrong in (0, size - 8, size + 8):
         assert library.evt_run(bytes(size + 8), wrong, None) == 1 << 16  # evt::Failure::arguments
+
+
+@pytest.mark.parametrize(("name", "channels", "pixels", "taps"), [("sm80-few", 4, 35, 7), ("sm90-few", 8, 37, 7)])
+def test_the_workspace_holds_the_padded_copies(
+    built: tuple[dict[str, Path], dict[str, str]],
+    plans: dict[str, Plan],
+    name: str,
+    channels: int,
+    pixels: int,
+    taps: int,
+) -> None:
+    library = ctypes.CDLL(str(built[0][name]))
+    library.evt_workspace.restype = ctypes.c_int64
+    sizes = evt.conv2d(FORMULA, padding=1).sizes(FIRST)
+    members = [sizes.get(field.role, 0) if not field.tensor else 0 for field in plans[name].fields]
+    needed = library.evt_workspace(struct.pack(f"={len(members)}q", *members))
+    copies = (2 * 33 * pixels * channels * 2, 64 * 7 * taps * channels * 2)
+    assert needed == sum(-(-size // 256) * 256 for size in copies)

@@ -806,8 +806,8 @@ REFUSALS = {
     "groups of wgrad": Refusal("conv-stock-2x", _GROUPS, "conv2d_wgrad", keywords=kw(groups=2, kernel_size=3)),
     "groups, 3x": Refusal("conv-evt-3x", "the collectives have no groups", arch="sm90", keywords=kw(groups=2)),
     "narrow volumes": Refusal(
-        *("conv-evt-2x", "iterators of volumes take 16 bytes at a time, and `A` is aligned to 8", "conv3d"),
-        shapes=of((2, 4, 6, 14, 14), (64, 4, 3, 3, 3)),
+        *("conv-evt-2x", "iterators of volumes take 16 bytes at a time, and `B` is aligned to 8", "conv3d_dgrad"),
+        shapes=of((2, 64, 6, 14, 14), (64, 4, 3, 3, 3)),
     ),
     "e4m3 dgrad": Refusal("conv-evt-2x", f"{_K} dgrad", "conv2d_dgrad", "sm89", "e4m3"),
     "i8 wgrad": Refusal("conv-evt-2x", f"{_K} wgrad", "conv2d_wgrad", dtype="i8", keywords=kw(kernel_size=3)),
@@ -818,11 +818,6 @@ REFUSALS = {
         "conv-evt-3x", "f64 is multiplied by the mma instructions of 2.x kernels", arch="sm90", dtype="f64"
     ),
     "e4m3 on sm80": Refusal("conv-evt-2x", "sm80 does not multiply e4m3; sm89 and later do", dtype="e4m3"),
-    "narrow i8": Refusal(
-        *("conv-evt-2x", "8-bit operands must be aligned to 4 bytes, and one is aligned to 1"),
-        dtype="i8",
-        shapes=of((2, 3, 14, 14), (64, 3, 3, 3)),
-    ),
     "stride of TMA": Refusal("conv-evt-3x", _REACH, arch="sm90", shapes=TYPICAL, keywords=kw(stride=9)),
     "padding of TMA": Refusal("conv-evt-3x", _REACH, arch="sm90", shapes=TYPICAL, keywords=kw(padding=128)),
     "dilation of TMA": Refusal(
@@ -869,7 +864,7 @@ NOTHING_LEFT = {
     *("strided dgrad, 2x", "strided dgrad, 3x", "strided dgrad, 3-D", "strided, dilated dgrad"),
     *("bits of a wgrad", "pairs of a wgrad", "depthwise", "depthwise, stock", "narrow groups of 8 bits"),
     *("filters of groups", "groups of volumes", "groups of dgrad", "groups of wgrad", "narrow volumes"),
-    *("e4m3 dgrad", "i8 wgrad", "f64", "f64, stock", "f64, 3x", "e4m3 on sm80", "narrow i8"),
+    *("e4m3 dgrad", "i8 wgrad", "f64", "f64, stock", "f64, 3x", "e4m3 on sm80"),
     *("work on volumes", "work in groups"),
 }
 

@@ -1,5 +1,5 @@
-// Copies of a convolution's operands in which CUTLASS can read few channels: packed, with zeros behind the channels, and
-// before and behind the pixels of a row.
+// Copies of a convolution's operands that CUTLASS can read where it cannot read the operands themselves: packed, with
+// zeros behind the channels of a pixel, and before and behind the pixels of a row.
 #ifndef EVT_PAD_HPP
 #define EVT_PAD_HPP
 
@@ -12,59 +12,83 @@
 
 namespace evt {
 
-/// The pixels of a padded row, so that a row of so many Channels is whole vectors of 16 bytes.
-template <class Element, int Channels>
-CUTLASS_HOST_DEVICE constexpr int64_t whole_vectors(int64_t pixels) {
-  constexpr int64_t kPixel = Channels * static_cast<int64_t>(sizeof(Element));
-  constexpr int64_t kVector = kPixel >= 16 ? 1 : 16 / kPixel;
-  return (pixels + kVector - 1) / kVector * kVector;
+template <int Multiple>
+CUTLASS_HOST_DEVICE constexpr int64_t rounded_up(int64_t count) {
+  return (count + Multiple - 1) / Multiple * Multiple;
 }
 
-/// A tensor [outer][rows][pixels][channels], whose channels are next to each other, becomes the packed
-/// [outer][rows][padded_pixels][Channels]; `before` pixels of zeros come before its own.
-template <class Element_, int Channels>
+/// A tensor [outer][slices][rows][pixels][channels], whose channels are next to each other, becomes the packed
+/// [outer][slices][rows][padded_pixels][padded_channels]; `before` pixels of zeros come before a row's own. `Vector`
+/// elements, which divide padded_channels, are stored at a time.
+template <class Element_, int Vector>
 struct PadJob {
   using Element = Element_;
-  static constexpr int kChannels = Channels;
-  static constexpr int kPixelBytes = Channels * static_cast<int>(sizeof(Element));
-  static constexpr int kAlignment = kPixelBytes < 16 ? kPixelBytes : 16;
-  using Pixel = cutlass::AlignedArray<Element, Channels, kAlignment>;
-  static_assert((kPixelBytes & (kPixelBytes - 1)) == 0, "a pixel is moved by whole accesses");
+  static constexpr int kVector = Vector;
+  static constexpr int kBytes = Vector * static_cast<int>(sizeof(Element));
+  static_assert((kBytes & (kBytes - 1)) == 0 && kBytes <= 16, "a vector is one access");
 
   Element const* from;
   Element* to;
-  int64_t outer, rows, pixels, channels;
-  int64_t stride_outer, stride_row, stride_pixel;
-  int64_t before, padded_pixels;
+  int64_t outer, slices, rows, pixels, channels;
+  int64_t stride_outer, stride_slice, stride_row, stride_pixel;
+  int64_t before, padded_pixels, padded_channels;
 };
 
-template <class Element, int Channels>
-inline int64_t finish_blocks(PadJob<Element, Channels> const& job) {
+namespace detail {
+
+/// A warp stores this many vectors of a row at a time.
+constexpr int kPadVectors = 32 * 8;
+
+template <class Job>
+CUTLASS_HOST_DEVICE int64_t vectors_of_row(Job const& job) {
+  return job.padded_pixels * (job.padded_channels / Job::kVector);
+}
+
+template <class Job>
+CUTLASS_HOST_DEVICE int64_t pieces_of_row(Job const& job) {
+  return (vectors_of_row(job) + kPadVectors - 1) / kPadVectors;
+}
+
+}  // namespace detail
+
+template <class Element, int Vector>
+inline int64_t finish_blocks(PadJob<Element, Vector> const& job) {
   constexpr int64_t kMostBlocks = 1 << 20;
-  int64_t const blocks = (job.outer * job.rows + kFinishThreads / 32 - 1) / (kFinishThreads / 32);
+  int64_t const pieces = job.outer * job.slices * job.rows * detail::pieces_of_row(job);
+  int64_t const blocks = (pieces + kFinishThreads / 32 - 1) / (kFinishThreads / 32);
   return blocks < kMostBlocks ? blocks : kMostBlocks;
 }
 
-/// A warp for every row.
-template <class Element, int Channels>
-CUTLASS_DEVICE void finish(PadJob<Element, Channels> const& job) {
-  using Pixel = typename PadJob<Element, Channels>::Pixel;
+/// A warp for every piece of a row.
+template <class Element, int Vector>
+CUTLASS_DEVICE void finish(PadJob<Element, Vector> const& job) {
+  using Values = cutlass::AlignedArray<Element, Vector, PadJob<Element, Vector>::kBytes>;
   constexpr int kWarps = kFinishThreads / 32;
   int const lane = static_cast<int>(threadIdx.x) % 32;
+  int64_t const of_pixel = job.padded_channels / Vector;
+  int64_t const of_row = detail::vectors_of_row(job), pieces_of_row = detail::pieces_of_row(job);
+  int64_t const pieces = job.outer * job.slices * job.rows * pieces_of_row;
   int64_t const step = int64_t(gridDim.x) * kWarps;
-  for (int64_t row = int64_t(blockIdx.x) * kWarps + threadIdx.x / 32; row < job.outer * job.rows; row += step) {
-    int64_t const outer = row / job.rows;
-    Element const* const from = job.from + outer * job.stride_outer + (row - outer * job.rows) * job.stride_row;
-    Pixel* const to = reinterpret_cast<Pixel*>(job.to) + row * job.padded_pixels;
-    for (int64_t place = lane; place < job.padded_pixels; place += 32) {
-      int64_t const pixel = place - job.before;
-      bool const inside = pixel >= 0 && pixel < job.pixels;
-      Pixel values;
+  for (int64_t piece = int64_t(blockIdx.x) * kWarps + threadIdx.x / 32; piece < pieces; piece += step) {
+    int64_t const row = piece / pieces_of_row, slice = row / job.rows, outer = slice / job.slices;
+    int64_t const start = (piece - row * pieces_of_row) * detail::kPadVectors + lane;
+    Element const* __restrict__ const from = job.from + outer * job.stride_outer +
+                                             (slice - outer * job.slices) * job.stride_slice +
+                                             (row - slice * job.rows) * job.stride_row;
+    Values* __restrict__ const to = reinterpret_cast<Values*>(job.to) + row * of_row;
+#pragma unroll 4
+    for (int i = 0; i < detail::kPadVectors; i += 32) {
+      int64_t const place = start + i;
+      int64_t const padded_pixel = of_pixel == 1 ? place : place / of_pixel;
+      int64_t const pixel = padded_pixel - job.before, channel = (place - padded_pixel * of_pixel) * Vector;
+      int64_t const left = pixel >= 0 && pixel < job.pixels ? job.channels - channel : 0;
+      Element const* const first = from + pixel * job.stride_pixel + channel;
+      Values values;
       CUTLASS_PRAGMA_UNROLL
-      for (int channel = 0; channel < Channels; ++channel) {
-        values[channel] = inside && channel < job.channels ? from[pixel * job.stride_pixel + channel] : Element(0);
+      for (int c = 0; c < Vector; ++c) {
+        values[c] = c < left ? first[c] : Element(0);
       }
-      to[place] = values;
+      if (place < of_row) to[place] = values;
     }
   }
 }

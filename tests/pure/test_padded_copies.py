@@ -1,0 +1,170 @@
+"""Convolutions of few channels, or of no whole vectors: the copies that are read instead of the operands."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import evt
+from evt.diagnostics import Source
+from evt.ir.convolution import Convolution
+from evt.plan import Plan, convolution_class, find_route, plan
+
+TREE = "D = relu(acc + bias) + residual"
+
+
+def planned(arch: str, channels: int, size: int = 7, dtype: str = "f16", text: str = TREE, **keywords) -> Plan:
+    shapes = ((2, channels, 33, 35), (64, channels, size, size))
+    return evt.conv2d(text, **keywords).plan(arch, dtype, dtype, shapes=shapes)
+
+
+def row_channels(channels: int, element_bytes: int, stride: int) -> int:
+    geometry = Convolution.of("conv2d", {"stride": stride})
+    problem = geometry.problem((2, channels, 33, 35), (64, channels, 7, 7))
+    return convolution_class(geometry, problem, element_bytes).row_channels
+
+
+@pytest.mark.parametrize("element_bytes", [1, 2, 4])
+@pytest.mark.parametrize("stride", range(1, 6))
+def test_windows_of_a_padded_copy_start_at_whole_vectors(element_bytes, stride):
+    for channels in range(1, 9):
+        padded = row_channels(channels, element_bytes, stride)
+        assert padded >= channels
+        assert padded & (padded - 1) == 0
+        assert padded * element_bytes * stride % 16 == 0
+        half = padded // 2  # no larger than that takes
+        assert half < channels or half * element_bytes * stride % 16
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4, 5, 8, 9, 12, 17, 64, 65, 100])
+def test_channels_that_are_few_or_no_whole_vectors_are_copied(channels):
+    made = planned("sm90", channels, stride=2, padding=3)
+    copied = channels <= 8 or channels % 8
+    assert made.route == ("conv-padded-3x" if copied else "conv-evt-3x")
+    jobs = [job for jobs in made.before for job in jobs.jobs]
+    assert [job.name for job in jobs] == (["padded_A", "padded_B"] if copied else [])
+    for job in jobs:
+        expected = str(4 if channels <= 4 else 8) if channels <= 8 else "evt::rounded_up<8>(arguments.channels)"
+        assert dict(job.members)["padded_channels"] == expected
+
+
+def test_whole_vectors_keep_taps_and_pixels():
+    made = planned("sm90", 100, 3, padding=1)
+    extents = dict(made.convolution.extents)
+    channels = "evt::rounded_up<8>(arguments.channels)"
+    assert extents["extents of the activation"].endswith(f"static_cast<int>({channels})}}")
+    assert extents["strides of the activation"] == (
+        f"{{{channels} * arguments.width * arguments.height, {channels} * arguments.width, {channels}, 1}}"
+    )
+    assert extents["stride"].endswith("static_cast<int>(arguments.stride_width)}")
+
+
+@pytest.mark.parametrize("channels", [3, 20])
+def test_volumes_are_copied_too(channels):
+    shapes = ((2, channels, 9, 13, 11), (64, channels, 3, 3, 3))
+    for arch, route in (("sm90", "conv-padded-3x"), ("sm80", "conv-evt-2x")):
+        made = evt.conv3d(TREE, padding=1).plan(arch, "f16", "f16", shapes=shapes)
+        assert made.route in (route, "conv-stock-2x")
+        (jobs,) = made.before
+        assert dict(jobs.jobs[0].members)["slices"] == "arguments.depth"
+        assert dict(jobs.jobs[0].members)["stride_slice"] == "arguments.stride_depth_of_A"
+
+
+def test_narrow_accesses_of_2x_are_avoided_by_a_copy():
+    for channels, dtype, vector in ((9, "f16", 8), (3, "i8", 16), (5, "e4m3", 16)):
+        made = planned("sm89", channels, 3, dtype, "D = relu(acc + bias)", padding=1)
+        assert made.convolution.options[-2:] == (str(vector),) * 2
+        assert made.config.stages > 2
+    assert not planned("sm89", 10, 3).before  # 4 bytes at a time
+
+
+def test_a_row_of_taps_is_one_tap():
+    made = planned("sm90", 3, stride=2, padding=3)
+    extents = dict(made.convolution.extents)
+    window = "4 * static_cast<int>(arguments.filter_width)"
+    assert extents["extents of the activation"].endswith(f"static_cast<int>(arguments.output_width), {window}}}")
+    assert extents["strides of the activation"].endswith("4 * arguments.stride_width, 1}")
+    assert extents["extents of the filters"].endswith(f"1, {window}}}")
+    assert extents["stride"] == "{static_cast<int>(arguments.stride_height), 1}"
+    assert extents["padding before"] == "{static_cast<int>(arguments.pad_height), 0}"
+    assert made.config.tile[2] == 32  # 28 channels of a window
+
+
+@pytest.mark.parametrize("keywords", [{"dilation": (1, 2)}, {"padding": (0, 1), "dilation": 3}])
+def test_taps_that_lie_apart_are_no_row(keywords):
+    made = planned("sm90", 3, 3, **keywords)
+    assert made.route == "conv-padded-3x"
+    assert dict(made.before[0].jobs[0].members)["padded_channels"] == "evt::rounded_up<8>(arguments.channels)"
+
+
+@pytest.mark.parametrize("keywords", [{"padding": (200, 0)}, {"stride": (9, 1)}])
+def test_what_tma_does_not_reach_goes_by_another_route(keywords):
+    assert planned("sm90", 3, 3, **keywords).route == "conv-evt-2x"
+    shapes = ((2, 3, 33, 35), (64, 3, 3, 3))
+    explained = evt.conv2d(TREE, **keywords).explain("sm90", "f16", "f16", shapes=shapes)
+    route = next(route for route in explained.routes if route.name == "conv-padded-3x")
+    assert any("reach too far" in why for _, why in route.rules)
+
+
+@pytest.mark.parametrize(
+    ("operation", "a", "b", "keywords", "reason"),
+    [
+        ("conv2d", (2, 64, 9, 9), (64, 64, 3, 3), {}, "the channels of A and B are whole vectors of 16 bytes"),
+        ("conv2d", (2, 6, 9, 9), (64, 3, 3, 3), {"groups": 2}, "not a fprop without groups"),
+        ("conv2d_dgrad", (2, 6, 9, 9), (6, 64, 3, 3), {}, "not a fprop without groups"),
+        ("conv2d", (2, 20, 9, 9), (64, 20, 1, 1), {}, "reads the input once"),
+    ],
+)
+def test_why_nothing_is_copied(operation, a, b, keywords, reason):
+    program = evt.Program(Source("D = acc"), operation, **keywords)
+    problem = program.problem("sm90", "f16", "f16", (a, b))
+    failures = find_route("conv-padded-3x").failures(problem)
+    assert any(reason in failure for failure in failures)
+
+
+def test_rows_may_be_dilated_and_padded_on_one_side():
+    made = planned("sm90", 3, 3, dilation=(2, 1), padding=((1, 2), (0, 100)), stride=(1, 40))
+    assert made.route == "conv-padded-3x"
+
+
+@pytest.mark.parametrize(("channels", "padded"), [(1, 4), (2, 4), (3, 4), (4, 0), (5, 8), (7, 8), (8, 0)])
+def test_2x_kernels_for_few_channels_copy_to_4_or_8_channels_where_there_are_not_so_many(channels, padded):
+    made = planned("sm80", channels)
+    assert made.route == "conv-evt-2x"
+    assert "cutlass::conv::IteratorAlgorithm::kFixedChannels" in made.convolution.options
+    assert made.convolution.options[-2:] == (str(padded or channels),) * 2
+    assert len(made.before) == bool(padded)
+    assert dict(made.convolution.extents)["C"] == f"static_cast<int>({padded or 'arguments.channels'})"
+
+
+def test_operands_that_are_not_aligned_are_copied_too():
+    shapes = ((2, 8, 33, 35), (64, 8, 7, 7))
+    op = evt.conv2d(TREE)
+    problem = op.problem("sm80", "f16", "f16", shapes)
+    assert not op.plan("sm80", "f16", "f16", shapes=shapes).before
+    signature = replace(problem.signature, b=replace(problem.signature.b, alignment=4))
+    assert plan(problem.dag, signature, problem.target).before
+
+
+def test_the_stock_convolutions_with_a_vector_take_a_step_for_every_tap():
+    shapes = ((2, 3, 33, 35), (64, 3, 7, 7))
+    with pytest.raises(evt.TargetError, match=r"E0503(.|\n)*takes? a step of the main loop for every tap"):
+        evt.conv2d(TREE, route="stock").plan("sm80", "f16", "f16", shapes=shapes)
+    made = evt.conv2d("D = relu(alpha*acc)", route="stock").plan("sm80", "f16", "f16", shapes=shapes)
+    assert made.route == "conv-stock-2x"
+    assert made.before
+
+
+def test_a_padded_copy_of_2_gib_is_refused_where_offsets_end():
+    shapes = ((2**14, 1, 200, 200), (64, 1, 3, 3))  # 1.3 GB, of four channels 5.2
+    with pytest.raises(evt.TargetError, match="2 GiB or more"):
+        evt.conv2d(TREE).plan("sm80", "f16", "f16", shapes=shapes)
+    assert evt.conv2d(TREE).plan("sm90", "f16", "f16", shapes=shapes).route == "conv-padded-3x"
+
+
+def test_the_copies_are_shown():
+    shapes = ((2, 3, 33, 35), (64, 3, 7, 7))
+    text = str(evt.conv2d(TREE).explain("sm90", "f16", "f16", shapes=shapes))
+    assert "before the kernel, evt_pad: copies the operands, with zeros behind their channels" in text
+    assert "padded_A: ElementA[images][height][width][channels]" in text
