@@ -13,7 +13,7 @@ export PATH := $(abspath $(VENV))/bin:$(PATH)
 INSTALLED := $(VENV)/.installed
 FORMULA := D = relu(alpha*acc + beta*C) + residual
 # Of the C++: what it is, the formula as a functor, and the visitor around it.
-EXCERPT := | sed -n '1,/^$$/p; /^struct Region0<float>/,/^};/p; /^\/\/ The visitor/,/^using Visitor/p; $$ s/.*/.../p'
+EXCERPT := | sed -n '1,/^$$/p; /^struct Region0 /,/^};/p; /^\/\/ The visitor/,/^using Visitor/p; $$ s/.*/.../p'
 
 help:
 	@echo "make demo    the main job on real input: a formula is checked, emitted, explained, drawn and run"
