@@ -23,18 +23,12 @@ from evt.layout.access import (
     vector_width,
     widest_vector,
 )
-from evt.layout.algebra import (
-    Tiler,
-    coalesce,
-    complement,
-    compose,
-    concatenate,
-    filtered,
-    left_inverse,
-    right_inverse,
-)
+from evt.layout.coalesce import coalesce, filtered
+from evt.layout.complement import complement
+from evt.layout.compose import Tiler, compose, concatenate
 from evt.layout.draw import draw_svg, draw_text, grid
 from evt.layout.facts import is_contiguous, is_injective, naive_cosize_fault
+from evt.layout.inverse import left_inverse, right_inverse
 from evt.layout.layout import Layout
 from evt.layout.parse import parse, parse_tiler
 from evt.layout.swizzle import ComposedLayout, Swizzle

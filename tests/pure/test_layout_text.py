@@ -234,7 +234,12 @@ def test_the_facts() -> None:
         (["(2,2):(4,1)", "--product", "6:1"], "((2,2),(2,3)):((4,1),(2,8))"),
         (["(4,8):(8,1)", "--right-inverse"], "(8,4):(4,1)"),
         (["(4,3):(2,16)", "--left-inverse"], "(2,8,3):(0,1,4)"),
-        (["Sw<3,3,3> o 0 o (8,64):(64,1)", "--compose", "(4,8)"], "Sw<3,3,3> o 0 o (4,8):(64,1)"),
+        (["Sw<3,3,3> o 0 o (8,64):(64,1)", "--compose", "<4,8>"], "Sw<3,3,3> o 0 o (4,8):(64,1)"),
+        (["Sw<3,3,3> o 0 o (8,64):(64,1)", "--coalesce"], "Sw<3,3,3> o 0 o (8,64):(64,1)"),
+        (["Sw<3,3,3> o 0 o (8,64):(64,1)", "--complement", "2048"], "4:512"),
+        (["Sw<3,3,3> o 0 o (8,64):(64,1)", "--right-inverse"], "Sw<3,0,-6> o 0 o (64,8):(8,1)"),
+        (["4", "--complement", "24"], "6:4"),
+        (["(2,8):(4,-1)", "--compose", "(5,5,2):(-2,10,50)"], "(5,5,2):(1,-5,-25)"),
     ],
 )
 def test_operations(arguments: list[str], result: str) -> None:
@@ -279,7 +284,9 @@ def test_hostile_texts_on_the_command_line(name: str, option: str) -> None:
     ("arguments", "code", "said"),
     [
         (["(6,4):(1,12)", "--compose", "4:4"], 1, "does not divide the extent 6"),
-        (["Sw<1,1,1> o 0 o 8:1", "--left-inverse"], 1, "not defined through a swizzle"),
+        (["Sw<1,1,1> o 0 o 8:1", "--concatenate", "4:1"], 1, "give 8:1 alone"),
+        (["Sw<1,1,1> o 5 o 8:1", "--left-inverse"], 1, "the offset 5 between swizzle and layout"),
+        (["(4,6,2):(12,0,4)", "--complement", "48"], 1, "the stride 12 is no multiple of 8"),
         (["(2,2,2)", "--svg"], 1, "rank 3"),
         (["(1000,1000)", "--svg"], 1, "1000000 cells"),
         (["Sw<1,25,1> o 0 o 8:1"], 1, "E0675"),
