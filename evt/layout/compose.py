@@ -46,7 +46,7 @@ def compose(
     Raise LayoutError E0674 where ``b`` does not step evenly through the modes of ``a``. Two conditions are CuTe's: a
     stride is a multiple of the extent it steps over, or less; an extent splits evenly where it enters the next mode.
     One is ours: CuTe's layout must be the composition at every place. For ``(6,4):(1,12) o 4:4`` it is
-    ``(2,2):(4,12)``, which maps 2 to 12 instead of 14.
+    ``(2,2):(4,12)``, which maps 2 to 12 instead of 14. Raise E0675 when that was not decided.
 
     Swizzles compose where they make one, and a layout with a swizzle where it carries that through. What CuTe would
     write with two swizzles is refused.
@@ -55,7 +55,7 @@ def compose(
         if isinstance(b, Swizzle):
             return merged(a, b)
         if isinstance(b, ComposedLayout):
-            return ComposedLayout(merged(a, b.swizzle), b.offset, b.layout)
+            return _within(ComposedLayout(a, 0, b.layout), b)
         return ComposedLayout(a, 0, as_layout(b))
     if isinstance(a, ComposedLayout):
         return _within(a, compose(a.layout, b))
@@ -99,7 +99,8 @@ def _within(a: ComposedLayout, right: Layout | ComposedLayout) -> ComposedLayout
     if a.offset:
         message = f"the offset {a.offset} stands between {a.swizzle} and {right.swizzle}, which would merge"
         raise refused("E0674", message, "compose with a layout, or without the offset", left=a, right=right)
-    return ComposedLayout(merged(a.swizzle, right.swizzle) if a.swizzle.bits else right.swizzle, 0, right.layout)
+    swizzle = merged(a.swizzle, right.swizzle) if a.swizzle.bits else right.swizzle
+    return ComposedLayout(swizzle, right.offset, right.layout)
 
 
 def _carried(a: Layout, swizzle: Swizzle, b: Layout | None) -> ComposedLayout:

@@ -115,6 +115,9 @@ class _Search:
         least = max(0, -((span - target) // step))
         first = target // common * pow(step // common, -1, stride) % stride
         first += -(-(least - first) // stride) * stride
+        following = self._terms[place + 1][0]
+        if self._rest[place + 2][0] < following:  # what is left is decided by its remainder: try each one once
+            most = min(most, first + stride * (following // gcd(step * stride, following) - 1))
         for x in range(first, most + 1, stride):
             self.tries += 1
             if self.tries > self._most_tries:
