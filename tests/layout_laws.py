@@ -16,6 +16,7 @@ from typing import Any
 
 from layouts import (
     random_composed,
+    random_coordinate,
     random_cotarget,
     random_layout,
     random_profile,
@@ -252,6 +253,46 @@ def through_swizzle(law: Callable[..., str]) -> Callable[..., str]:
     return through
 
 
+def law_of_index(layout: Function, coordinate: IntTuple, result: int) -> str:
+    """The inner product of a coordinate and the strides, an integer being a place; both signs, also out of bounds."""
+    if isinstance(layout, ComposedLayout):
+        return "" if result == layout.swizzle(layout.offset + layout.layout(coordinate)) else "another index"
+    assert isinstance(layout, Layout)
+    return "" if result == index(coordinate, layout.shape, layout.stride) else "another index"
+
+
+def index(coordinate: IntTuple, shape: IntTuple, stride: IntTuple) -> int:
+    if isinstance(coordinate, tuple):
+        assert isinstance(shape, tuple)
+        assert isinstance(stride, tuple)
+        return sum(map(index, coordinate, shape, stride))
+    if coordinate < 0:
+        return -index(-coordinate, shape, stride)
+    if not isinstance(shape, tuple):
+        assert isinstance(stride, int)
+        return coordinate * stride
+    assert isinstance(stride, tuple)
+    total = 0
+    for part, step in zip(shape[:-1], stride, strict=False):
+        total += index(coordinate % prod(leaves(part)), part, step)
+        coordinate //= prod(leaves(part))
+    return total + index(coordinate, shape[-1], stride[-1])
+
+
+def law_of_coordinate(layout: Layout, place: int, result: IntTuple) -> str:
+    return "" if layout(result) == layout(place) and compatible_forms(result, layout.shape) else "another coordinate"
+
+
+def compatible_forms(tree: IntTuple, other: IntTuple) -> bool:
+    if isinstance(tree, tuple) and isinstance(other, tuple):
+        return len(tree) == len(other) and all(map(compatible_forms, tree, other))
+    return not isinstance(tree, tuple) and not isinstance(other, tuple)
+
+
+def law_of_cosize(layout: Layout, result: int) -> str:
+    return "" if result == max(values(layout)) - min(values(layout)) + 1 else "another interval"
+
+
 def law_of_merged(a: Swizzle, b: Swizzle, result: Swizzle) -> str:
     wrong = [index for index in range(1 << 10) if result(index) != a(b(index))]
     return f"other indices, at {wrong[0]}" if wrong else ""
@@ -264,7 +305,7 @@ Draw = Callable[[random.Random], tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class Operation:
-    """An operation: ours, CuTe's, its arguments, and its law, of the arguments and the result."""
+    """An operation: ours, CuTe's (a name, or a form), its arguments, and its law, of the arguments and the result."""
 
     ours: Callable[..., Any]
     cute: str
@@ -324,6 +365,16 @@ def law_of_default(law: Callable[..., str]) -> Callable[..., str]:
     return lambda layout, result: law(layout, None, result)
 
 
+def placed(rng: random.Random) -> tuple[Any, ...]:
+    layout = random_layout(rng)
+    return layout, rng.randrange(-2 * layout.size, 3 * layout.size)
+
+
+def at_coordinate(rng: random.Random) -> tuple[Any, ...]:
+    layout = random_layout(rng)
+    return layout, random_coordinate(rng, layout.shape)
+
+
 def operations() -> dict[str, Operation]:
     """Every operation that CuTe has, in the forms of its arguments."""
     table = {
@@ -365,5 +416,10 @@ def operations() -> dict[str, Operation]:
     }
     for name, draw in pairs.items():
         table[f"compose {name}"] = Operation(room.compose, "composition", draw, law_of_compose)
+    table["index"] = Operation(Layout.__call__, "{0}({1})", at_coordinate, law_of_index)
+    through = Operation(ComposedLayout.__call__, "{0}({1})", swizzled(at_coordinate), law_of_index)
+    table["index through a swizzle"] = through
+    table["coordinate"] = Operation(Layout.coordinate, "idx2crd({1}, shape({0}))", placed, law_of_coordinate)
+    table["cosize"] = Operation(lambda layout: layout.cosize, "cosize", one, law_of_cosize)
     table["compose two swizzles"] = Operation(room.compose, "composition", random_swizzles, law_of_merged)
     return table

@@ -90,6 +90,14 @@ def random_profile(rng: random.Random, shape: IntTuple) -> IntTuple:
     return rng.choice((0, 1))
 
 
+def random_coordinate(rng: random.Random, shape: IntTuple) -> IntTuple:
+    """A coordinate, some integers in the place of tuples, and some of both signs or beyond the extents."""
+    if isinstance(shape, tuple) and rng.random() < 0.75:
+        return tuple(random_coordinate(rng, part) for part in shape)
+    size = prod(leaves(shape))
+    return rng.randrange(size) if rng.random() < 0.7 else rng.randrange(-2 * size, 3 * size)
+
+
 def random_cotarget(rng: random.Random, layout: Layout) -> IntTuple:
     choices: tuple[IntTuple, ...] = (layout.cosize, layout.size * rng.randrange(1, 9), (4, 12), (5, 7), (2, 2, 9))
     return rng.choice((*choices, rng.randrange(1, 200)))

@@ -16,7 +16,7 @@ from evt.layout.layout import Layout, as_layout
 from evt.layout.refused import refused
 from evt.layout.sums import reaches, repeats
 from evt.layout.swizzle import ComposedLayout, as_function
-from evt.layout.tree import MAX_COORDINATE, MAX_LEAVES, integer
+from evt.layout.tree import MAX_COORDINATE, MAX_LEAF, MAX_LEAVES, integer
 
 Modes: TypeAlias = "Layout | Sequence[tuple[int, int]]"
 
@@ -36,9 +36,12 @@ def vector_width(layout: int | Layout | ComposedLayout, mode: int, element_bytes
     """
     layout = as_function(layout)
     if isinstance(layout, ComposedLayout):
-        kept = 1 << layout.swizzle.base if layout.swizzle.bits else WIDEST
-        moved = integer(address, "an address") + layout.offset * integer(element_bytes, "element_bytes", 1)
-        return min(kept, vector_width(layout.layout, mode, element_bytes, moved))
+        first = layout.offset * integer(element_bytes, "element_bytes", 1)
+        if not layout.swizzle.bits:
+            return vector_width(layout.layout, mode, element_bytes, integer(address, "an address") + first)
+        starts = (address, first)  # the swizzle keeps blocks of indices together, and memory blocks of bytes
+        widths = (vector_width(layout.layout, mode, element_bytes, start) for start in starts)
+        return min(1 << layout.swizzle.base, *widths)
     modes = layout.modes
     mode = integer(mode, "a mode")
     if not 0 <= mode < len(modes):
@@ -203,10 +206,19 @@ def _pairs(modes: Modes) -> Sequence[tuple[int, int]]:
 
 def _read(modes: object) -> Sequence[tuple[int, int]]:
     """The pairs, of integers, with extents of 0 or more. Raise LayoutError E0672 for others."""
+    if isinstance(modes, (tuple, list)) and len(modes) <= MAX_LEAVES and all(map(_is_plain, modes)):
+        return modes  # as at every call
     if not isinstance(modes, Sequence) or len(modes) > MAX_LEAVES or not all(map(_is_pair, modes)):
         message = f"the modes of a tensor are up to {MAX_LEAVES} pairs (extent, stride)"
         raise refused("E0672", message, "pass tuple(zip(tensor.shape, tensor.stride()))")
     return [(integer(extent, "an extent", 0), integer(stride, "a stride")) for extent, stride in modes]
+
+
+def _is_plain(pair: object) -> bool:
+    if type(pair) is not tuple or len(pair) != 2:
+        return False
+    extent, stride = pair
+    return type(extent) is type(stride) is int and 0 <= extent <= MAX_LEAF and -MAX_LEAF <= stride <= MAX_LEAF
 
 
 def _is_pair(value: object) -> bool:

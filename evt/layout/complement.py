@@ -26,12 +26,12 @@ def complement(layout: int | Layout | ComposedLayout, cotarget: IntTuple | None 
     """
     layout = as_function(layout)
     own = filtered_pairs(inner(layout))
-    target = flat_layout(own).cosize if cotarget is None else tree.tree(cotarget, "a cotarget")
+    target = _reach(own) if cotarget is None else tree.tree(cotarget, "a cotarget")
     if min(tree.leaves(target)) < 1:
         raise refused("E0674", f"a complement up to {tree.text(target)} indices", "ask for 1 or more", layout=layout)
-    result = flat_layout(complementary(own, target))
-    wanted, tile = tree.size(target), prod(extent for extent, _ in own)
-    reach = flat_layout([*own, *result.leaves]).cosize
+    gaps = complementary(own, target)
+    result = flat_layout(gaps)
+    wanted, tile, reach = tree.size(target), prod(extent for extent, _ in own), _reach([*own, *gaps])
     if reach < wanted or result.size < wanted // tile:
         falls_short = f"{result}: with it the layout has {tile * result.size} elements below {reach}, not {wanted}"
         raise refused("E0674", *_uneven(own, target), layout=layout, CuTe=falls_short)
@@ -76,6 +76,11 @@ def _has(ordered: Layout, index: int) -> bool:
         if stride:
             index -= min(index // stride, extent - 1) * stride
     return not index
+
+
+def _reach(pairs: Pairs) -> int:
+    """The cosize of the pairs side by side."""
+    return 1 + sum((extent - 1) * abs(stride) for extent, stride in pairs)
 
 
 def _uneven(pairs: Pairs, target: IntTuple) -> tuple[str, str]:

@@ -28,6 +28,8 @@ def integer(value: object, name: str, least: int | None = None, largest: int = M
 
     Raise LayoutError E0672, with the name, for other values, and for integers below ``least`` or beyond ``largest``.
     """
+    if type(value) is int and abs(value) <= largest and (least is None or value >= least):
+        return value  # as nearly always
     try:
         if isinstance(value, bool):
             raise TypeError

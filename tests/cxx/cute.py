@@ -16,12 +16,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from layout_laws import Function, Nested
 
 from evt.build.toolchain import SYSTEM_CUDA, find_cutlass, find_nvcc
 from evt.errors import BuildError
 from evt.layout import ComposedLayout, IntTuple, Layout, LayoutError, Swizzle, Tiler
+from evt.layout.tree import leaves
 
 GXX = shutil.which("g++") or ""
 #: Questions in one source: g++ takes 3 seconds for the headers, and some hundredths of a second for each.
@@ -52,7 +54,7 @@ class Stop:
     message: str
 
 
-Answer = Layout | ComposedLayout | Swizzle | Nested | Garbage | Stop | int
+Answer = Any  # a Layout, ComposedLayout, Swizzle, Nested, an int or a tuple of them, Garbage or Stop
 
 
 @cache
@@ -142,7 +144,10 @@ class _Reader:
 
     def read(self) -> Answer:
         value = self._value()
-        return value if isinstance(value, (Layout, ComposedLayout, Swizzle, Nested, int)) else Garbage(self._text)
+        if isinstance(value, tuple) and not all(isinstance(leaf, int) for leaf in leaves(value)):
+            return Garbage(self._text)
+        known = (Layout, ComposedLayout, Swizzle, Nested, int, tuple)
+        return value if isinstance(value, known) else Garbage(self._text)
 
     def _value(self) -> object:
         name = self._take()

@@ -34,11 +34,11 @@ pytestmark = [
 
 
 def asked(operation: Operation, arguments: tuple[Any, ...]) -> str:
-    """CuTe's expression; the second arguments of these are shapes and no tilers."""
-    shapes = operation.cute in ("coalesce", "filter", "complement")
+    """CuTe's expression; the second arguments of these are shapes or coordinates, and no tilers."""
+    trees = operation.cute in ("coalesce", "filter", "complement") or "{" in operation.cute
     first, *rest = arguments
-    words = [cxx(first), *(cxx_tree(each, "Shape") + "{}" if shapes else cxx(each) for each in rest)]
-    return f"{operation.cute}({', '.join(words)})"
+    words = [cxx(first), *(cxx_tree(each, "Shape") + "{}" if trees else cxx(each) for each in rest)]
+    return operation.cute.format(*words) if "{" in operation.cute else f"{operation.cute}({', '.join(words)})"
 
 
 def answer(operation: Operation, arguments: tuple[Any, ...]) -> Any:
@@ -64,9 +64,9 @@ def verdict(operation: Operation, arguments: tuple[Any, ...], ours: Any, theirs:
             return "refused, wrong in C++"
         two_swizzles = isinstance(theirs, Nested)
         return "refused, two swizzles in C++" if two_swizzles else "REFUSED WHERE C++ IS RIGHT"
-    if str(ours) == str(theirs):
+    if str(ours) == str(theirs) or ours == theirs:
         return "the same"
-    if isinstance(theirs, (Swizzle, int)) or values(ours) != values(theirs) or ours.shape != theirs.shape:
+    if isinstance(theirs, (Swizzle, int, tuple)) or values(ours) != values(theirs) or ours.shape != theirs.shape:
         return "ANOTHER FUNCTION"
     identity = isinstance(ours, ComposedLayout) and not ours.swizzle.bits and isinstance(theirs, Layout)
     return "the same but for an identity" if identity or isinstance(theirs, Nested) else "ANOTHER TEXT"
