@@ -184,7 +184,9 @@ class Derivation:
             yield one.place * (one.extent - 1) + other.place
 
     def _refused(self, fault: _Fault, **operands: object) -> LayoutError:
-        return refused("E0674", fault.message, fault.help, left=self._left, right=self._right, **operands)
+        digits = flat_layout(self._digits)  # whose modes the message counts
+        named = {} if digits == self._left else {"left, coalesced": digits}
+        return refused("E0674", fault.message, fault.help, left=self._left, **named, right=self._right, **operands)
 
 
 def _signed(number: int, sign: int) -> int:

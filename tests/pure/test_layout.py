@@ -323,6 +323,7 @@ def test_compose_by_mode() -> None:
         ("(4,3):(1,10)", "2:6", "the stride 6 is no multiple of the extent 4 of mode 0"),
         ("(4,3):(1,10)", "6:1", "the extent 6 is no multiple of 4"),
         ("(6,4):(1,12)", "4:4", "the stride 4 does not divide the extent 6 of mode 0"),
+        ("((2,3),4):((1,2),12)", "4:4", "note: left, coalesced = (6,4):(1,12)"),
         (
             "(4,3):(1,10)",
             "(3,3):(1,1)",
@@ -336,7 +337,7 @@ def test_compositions_that_are_none(a: str, b: str, said: str) -> None:
     with pytest.raises(LayoutError, match="E0674") as caught:
         compose(left, right)
     assert said in str(caught.value)
-    assert f"left = {left}" in str(caught.value)
+    assert f"left = {left}\n" in str(caught.value)
     assert f"right = {right}" in str(caught.value)
     assert "= help: " in str(caught.value)
 
