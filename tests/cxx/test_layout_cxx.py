@@ -93,5 +93,44 @@ def test_every_operation_is_as_in_cute(tmp_path: Path) -> None:
     for (name, said), count in verdicts.items():
         print(f"{count:6} {name}: {said}")
     assert not faults, f"{len(faults)} faults\n" + "\n".join(faults[:20])
-    same = sum(count for (_, said), count in verdicts.items() if said.startswith("the same"))
-    assert same > len(questions) // 2
+    totals: Counter[str] = Counter()
+    for (_, said), count in verdicts.items():
+        totals[said] += count
+    assert totals["the same"] > len(questions) // 2
+    assert totals["both stop"] > len(questions) // 20
+    assert totals["refused, wrong in C++"] > len(questions) // 100
+
+
+#: What README, pages and docstrings say of C++, and cases in which pycute differs from it.
+KNOWN = {
+    "composition(Layout<Shape<_2, _8>, Stride<_4, Int<-1>>>{}, "
+    "Layout<Shape<_5, _5, _2>, Stride<Int<-2>, _10, Int<50>>>{})": "(5,5,2):(1,-5,-25)",
+    "composition(Layout<Shape<_4, _8>, Stride<_8, _1>>{}, make_tile(_2{}))": "(2):(8)",
+    "composition(Layout<Shape<_6, _4>, Stride<_1, _12>>{}, Layout<_2, _4>{})": "2:4",
+    "composition(Layout<Shape<_6, _4>, Stride<_1, _12>>{}, Layout<_4, _4>{})": "(2,2):(4,12)",  # none: we refuse
+    "complement(Layout<Shape<_4, _6, _2>, Stride<_12, _0, _4>>{}, Int<48>{})": "4:1",  # falls short: we refuse
+    "complement(Layout<Shape<_4, _6>, Stride<_1, _6>>{})": "1:0",
+    "left_inverse(Layout<Shape<_4, _3>, Stride<_2, _16>>{})": "(2,8,3):(0,1,4)",
+    "logical_product(Layout<Shape<_4, _2>, Stride<_12, _4>>{}, _6{})": "((4,2),6):((12,4),1)",  # meets: we refuse
+    "cosize(Layout<Shape<_4, _8>, Stride<Int<-1>, _4>>{})": "32",
+    "cosize(composition(Swizzle<3, 3, 3>{}, Layout<Shape<_8, _40>, Stride<_40, _1>>{}))": "320",
+    "cosize(composition(Swizzle<3, 3, 3>{}, Layout<Shape<_8, Int<36>>, Stride<Int<36>, _1>>{}))": "288",  # ours is 320
+    "composition(Layout<Shape<_8, _8>, Stride<_8, _1>>{}, Swizzle<3, 0, 3>{})": "Sw<3,0,-3> o 0 o (8,8):(8,1)",
+}
+
+
+def test_what_the_documents_say_of_cute(tmp_path: Path) -> None:
+    assert dict(zip(KNOWN, map(str, ask(list(KNOWN), tmp_path)), strict=True)) == KNOWN
+
+
+def test_where_cute_stops(tmp_path: Path) -> None:
+    stops = {
+        "composition(Layout<Shape<_4, _3>, Stride<_1, _10>>{}, Layout<_2, _6>{})": "Stride Divisibility",
+        "composition(Layout<Shape<_4, _3>, Stride<_1, _10>>{}, Layout<_6, _1>{})": "Shape Divisibility",
+        "left_inverse(Layout<Shape<_3, _2>, Stride<_2, _3>>{})": "Left inverse divisibility",
+        "complement(Layout<Shape<_3, _2>, Stride<_2, _3>>{})": "Non-injective Layout",
+        "composition(Swizzle<1, 0, 3>{}, Swizzle<1, 0, 2>{})": "Can only merge swizzles of the same shift",
+    }
+    for said, answer in zip(stops.values(), ask(list(stops), tmp_path), strict=True):
+        assert isinstance(answer, Stop)
+        assert said in answer.message
