@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 #: Grids of more columns wrap on a terminal; ``--svg`` draws them.
 _MOST_COLUMNS = 32
-#: The function of each operation's option; of those with a swizzle, CuTe defines the first four.
+#: The function of each operation's option.
 _OPERATIONS = {
     "coalesce": "coalesce",
     "compose": "compose",
@@ -25,7 +25,6 @@ _OPERATIONS = {
     "right_inverse": "right_inverse",
     "left_inverse": "left_inverse",
 }
-_WITH_SWIZZLE = tuple(_OPERATIONS)[:4]
 
 
 @click.command("layout", epilog="Example: evt layout '(8,8):(8,1)' --divide '<2,4>'")
@@ -82,23 +81,13 @@ def _read(text: str) -> Layout | ComposedLayout:
 def _apply(name: str, value: str | int, layout: Layout | ComposedLayout) -> Layout | ComposedLayout:
     """An operation's result, as CuTe under the swizzle where there is one."""
     import evt.layout as room
-    from evt.layout.refused import refused
 
-    operation = getattr(room, _OPERATIONS[name])
+    arguments: tuple[Any, ...] = (value,)
     if isinstance(value, bool):
-        arguments: tuple[Any, ...] = ()
-    elif isinstance(value, int):
-        arguments = (value,)
-    else:
+        arguments = ()
+    elif isinstance(value, str):
         arguments = (room.Layout.parse(value) if name == "concatenate" else room.parse_tiler(value),)
-    result: Layout | ComposedLayout
-    if isinstance(layout, room.ComposedLayout):
-        if name not in _WITH_SWIZZLE:
-            message = f"--{name.replace('_', '-')} is not defined through a swizzle"
-            raise refused("E0674", message, f"write {layout.layout} alone", layout=layout)
-        result = layout.within(operation, *arguments)
-    else:
-        result = operation(layout, *arguments)
+    result: Layout | ComposedLayout = getattr(room, _OPERATIONS[name])(layout, *arguments)
     return result
 
 

@@ -75,7 +75,7 @@ _TABLE = (
     Code("E0656", "a function registered again with another meaning"),
     # layouts
     Code("E0671", "a text that is no layout"),
-    Code("E0672", "a shape, a stride or a swizzle that makes no layout"),
+    Code("E0672", "a shape, a stride or another argument that makes no layout"),
     Code("E0673", "a coordinate that does not fit the layout"),
     Code("E0674", "an operation that these layouts do not admit"),
     Code("E0675", "a question about a layout that takes too long to answer"),

@@ -5,9 +5,14 @@
     >>> tile(1, 2), tile @ Layout(8, 4), complement(Layout(4, 2), 24)
     (10, Layout.parse('8:1'), Layout.parse('(2,3):(1,8)'))
 
-Room by room, each above those it uses: :mod:`tree` of integers; :mod:`layout`; :mod:`swizzle`; :mod:`algebra` and
-:mod:`tile` (division and product); :mod:`parse`; :mod:`sums` and :mod:`facts`; :mod:`access` (vector width, overlap,
-bank conflicts); :mod:`draw`. Nothing but Python's integers: no PyTorch, no other room of evt than diagnostics.
+An int n stands for the layout n:1 wherever a layout is taken; a tuple is a tiler, which works mode by mode, and no
+layout. Whatever is passed, these functions answer or raise LayoutError.
+
+Room by room, each above those it uses: :mod:`tree` of integers; :mod:`layout`; :mod:`swizzle`; :mod:`sums`,
+:mod:`facts` and :mod:`flat`; :mod:`compose`, by way of a :mod:`derivation` and of what a layout may :mod:`carry`;
+:mod:`coalesce`, :mod:`complement`, :mod:`inverse`; :mod:`tile` (division and product); :mod:`parse`; :mod:`access`
+(vector width, overlap, bank conflicts); :mod:`draw`. Nothing but Python's integers: no PyTorch, no other room of evt
+than diagnostics.
 """
 
 from evt.errors import LayoutError
@@ -23,18 +28,12 @@ from evt.layout.access import (
     vector_width,
     widest_vector,
 )
-from evt.layout.algebra import (
-    Tiler,
-    coalesce,
-    complement,
-    compose,
-    concatenate,
-    filtered,
-    left_inverse,
-    right_inverse,
-)
+from evt.layout.coalesce import coalesce, filtered
+from evt.layout.complement import complement
+from evt.layout.compose import Tiler, compose, concatenate
 from evt.layout.draw import draw_svg, draw_text, grid
 from evt.layout.facts import is_contiguous, is_injective, naive_cosize_fault
+from evt.layout.inverse import left_inverse, right_inverse
 from evt.layout.layout import Layout
 from evt.layout.parse import parse, parse_tiler
 from evt.layout.swizzle import ComposedLayout, Swizzle

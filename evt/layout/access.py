@@ -11,11 +11,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from evt.layout.algebra import coalesce
-from evt.layout.layout import Layout
+from evt.layout.flat import coalesced
+from evt.layout.layout import Layout, as_layout
 from evt.layout.refused import refused
 from evt.layout.sums import reaches, repeats
-from evt.layout.swizzle import ComposedLayout
+from evt.layout.swizzle import ComposedLayout, as_function
+from evt.layout.tree import MAX_COORDINATE, MAX_LEAF, MAX_LEAVES, integer
 
 Modes: TypeAlias = "Layout | Sequence[tuple[int, int]]"
 
@@ -26,18 +27,26 @@ WARP = 32
 BANKS, BANK_BYTES = 32, 4
 
 
-def vector_width(layout: Layout | ComposedLayout, mode: int, element_bytes: int, address: int = 0) -> int:
-    """How many elements every access along a mode may cover: a power of two, 16 bytes at most.
+def vector_width(layout: int | Layout | ComposedLayout, mode: int, element_bytes: int, address: int = 0) -> int:
+    """Return how many elements every access along a mode may cover: a power of two, 16 bytes at most.
 
     The mode must run contiguously, in whole vectors, which start at aligned addresses: that of the tensor (in bytes)
-    and every other stride are multiples. A swizzle keeps together what is below its lowest bit.
+    and every other stride are multiples. A swizzle keeps together what is below its lowest bit. Raise LayoutError
+    E0674 for a mode that the layout does not have.
     """
+    layout = as_function(layout)
     if isinstance(layout, ComposedLayout):
-        kept = 1 << layout.swizzle.base if layout.swizzle.bits else WIDEST
-        address += layout.offset * element_bytes
-        return min(kept, vector_width(layout.layout, mode, element_bytes, address))
+        first = layout.offset * integer(element_bytes, "element_bytes", 1)
+        if not layout.swizzle.bits:
+            return vector_width(layout.layout, mode, element_bytes, integer(address, "an address") + first)
+        starts = (address, first)  # the swizzle keeps blocks of indices together, and memory blocks of bytes
+        widths = (vector_width(layout.layout, mode, element_bytes, start) for start in starts)
+        return min(1 << layout.swizzle.base, *widths)
     modes = layout.modes
-    (run, step), *others = coalesce(modes[mode]).leaves
+    mode = integer(mode, "a mode")
+    if not 0 <= mode < len(modes):
+        raise refused("E0674", f"the layout has no mode {mode}", f"its modes are 0 to {len(modes) - 1}", layout=layout)
+    (run, step), *others = coalesced(modes[mode].leaves)
     if step != 1 or run == 1:
         return 1
     for place, each in enumerate(modes):
@@ -47,33 +56,37 @@ def vector_width(layout: Layout | ComposedLayout, mode: int, element_bytes: int,
 
 
 def widest_vector(element_bytes: int, address: int, extent: int, strides: Iterable[int]) -> int:
-    """The largest power of two, in elements and at most 16 bytes, that divides the address and all of the others.
+    """Return the largest power of two, in elements and at most 16 bytes, that divides the address and all the others.
 
     ``extent`` is that of the contiguous mode, ``strides`` are those of the other modes.
     """
-    common = (address // element_bytes if address % element_bytes == 0 else 1) | extent
+    element_bytes = integer(element_bytes, "element_bytes", 1)
+    address = integer(address, "an address")
+    common = (address // element_bytes if address % element_bytes == 0 else 1) | integer(extent, "an extent")
+    if not isinstance(strides, Iterable):
+        raise refused("E0672", f"strides are several integers, not a {type(strides).__name__}", "pass a list of ints")
     for stride in strides:
-        common |= stride
+        common |= integer(stride, "a stride")
     widest = max(1, WIDEST // element_bytes)
     return min(widest, common & -common) if common else widest
 
 
-def contiguous_mode(layout: Layout) -> int | None:
-    """The mode whose neighbours are neighbours in memory: of several the one with the longest run, then the first."""
-    heads = [coalesce(mode).leaves[0] for mode in layout.modes]
+def contiguous_mode(layout: int | Layout) -> int | None:
+    """Return the mode whose neighbours are neighbours in memory: of several that of the longest run, then the first."""
+    heads = [coalesced(mode.leaves)[0] for mode in as_layout(layout).modes]
     runs = [extent if stride == 1 else 1 for extent, stride in heads]
     longest = max(runs)
     return runs.index(longest) if longest > 1 else None
 
 
 def single_stride(modes: Sequence[tuple[int, int]]) -> int | None:
-    """The stride that walks all modes as one, the last running fastest, as PyTorch's shapes are read.
+    """Return the stride that walks all modes as one, the last running fastest, as PyTorch's shapes are read.
 
     None when there is none; 0 when there is but one element.
     """
     stride: int | None = None
     reach = 0
-    for extent, step in reversed(modes):
+    for extent, step in reversed(_read(modes)):
         if extent == 1:
             continue
         if stride is None:
@@ -85,42 +98,37 @@ def single_stride(modes: Sequence[tuple[int, int]]) -> int | None:
 
 
 def span(modes: Modes) -> tuple[int, int]:
-    """The lowest element, and the one after the highest; ``(0, 0)`` for a tensor without elements."""
-    low = high = 0
-    for extent, stride in _pairs(modes):
-        if stride < 0:
-            low += (extent - 1) * stride
-        else:
-            high += (extent - 1) * stride
-        if not extent:
-            return 0, 0
-    return low, high + 1
+    """Return the lowest element, and the one after the highest; ``(0, 0)`` for a tensor without elements."""
+    return _span(_pairs(modes))
 
 
 def overlaps(modes: Modes) -> bool:
-    """Whether two coordinates of a tensor are one element, as in an expanded tensor.
+    """Return whether two coordinates of a tensor are one element, as in an expanded tensor.
 
-    Raises LayoutError E0675 when there is no answer after very many tries.
+    Raise LayoutError E0675 when there is no answer after many tries.
     """
     pairs = _pairs(modes)
     return all(extent for extent, _ in pairs) and repeats(pairs)
 
 
 def interleaves(a: Modes, b: Modes, distance: int, a_bytes: int = 1, b_bytes: int = 1) -> bool:
-    """Whether two tensors share a byte; ``distance`` is b's address less a's, in bytes.
+    """Return whether two tensors share a byte; ``distance`` is b's address less a's, in bytes.
 
     Exact: of two interleaved tensors, as two halves of the columns of one matrix, each may use the other's gaps.
-    With the default sizes of their elements, the distance is in elements. Raises LayoutError E0675 when there is no
-    answer after very many tries.
+    With the default sizes of their elements, the distance is in elements. Raise LayoutError E0675 when there is no
+    answer after many tries.
     """
-    low, end = span(a)
-    other_low, other_end = span(b)
+    distance = integer(distance, "a distance")
+    a_bytes, b_bytes = integer(a_bytes, "a_bytes", 1), integer(b_bytes, "b_bytes", 1)
+    pairs, others = _pairs(a), _pairs(b)
+    low, end = _span(pairs)
+    other_low, other_end = _span(others)
     if low == end or other_low == other_end:
         return False
     if end * a_bytes <= distance + other_low * b_bytes or distance + other_end * b_bytes <= low * a_bytes:
         return False
-    terms = [(stride * a_bytes, extent - 1) for extent, stride in _pairs(a)]
-    terms += [(-stride * b_bytes, extent - 1) for extent, stride in _pairs(b)]
+    terms = [(stride * a_bytes, extent - 1) for extent, stride in pairs]
+    terms += [(-stride * b_bytes, extent - 1) for extent, stride in others]
     return reaches([*terms, (1, a_bytes - 1), (-1, b_bytes - 1)], distance)
 
 
@@ -137,21 +145,24 @@ class Wavefronts:
 
 
 def bank_conflicts(
-    layout: Layout | ComposedLayout, element_bytes: int, threads: Layout | None = None, vector: int = 1
+    layout: int | Layout | ComposedLayout, element_bytes: int, threads: int | Layout | None = None, vector: int = 1
 ) -> Wavefronts:
-    """What a warp's access to shared memory costs: lane t touches ``vector`` elements from ``layout(threads(t))`` on.
+    """Return what a warp's access to shared memory costs: lane t touches ``vector`` elements at ``layout(threads(t))``.
 
     Without ``threads`` the lanes take the layout's coordinates in order, a vector each. The model is NVIDIA's: 32
     banks of 4 bytes; a pass serves 128 bytes, so all lanes at 4 bytes a lane or fewer, 16 at 8 and 8 at 16; lanes that
-    read one word share it; words of one bank take a pass each. Raises LayoutError E0674 for an access of no such
+    read one word share it; words of one bank take a pass each. Raise LayoutError E0674 for an access of no such
     width, which is not aligned to its width, or by more than 32 lanes.
     """
+    layout = as_function(layout)
+    vector, element_bytes = integer(vector, "vector", 1), integer(element_bytes, "element_bytes", 1)
     width = vector * element_bytes
     if width not in (1, 2, 4, 8, 16):
         message = f"an access of {vector} elements of {element_bytes} bytes is {width} bytes wide"
         raise refused("E0674", message, "a thread's access has 1, 2, 4, 8 or 16 bytes", layout=layout)
     if threads is None:
         threads = Layout(max(1, min(WARP, layout.size // vector)), vector)
+    threads = as_layout(threads)
     if threads.size > WARP:
         message = f"{threads.size} lanes access shared memory at once"
         raise refused("E0674", message, f"a warp has {WARP} lanes", layout=layout, threads=threads)
@@ -166,8 +177,9 @@ def bank_conflicts(
 
 
 def bank(index: int, element_bytes: int) -> int:
-    """The bank of shared memory that holds an element, when element 0 lies in bank 0."""
-    return index * element_bytes // BANK_BYTES % BANKS
+    """Return the bank of shared memory that holds an element, when element 0 lies in bank 0."""
+    index = integer(index, "an index", largest=MAX_COORDINATE)
+    return index * integer(element_bytes, "element_bytes", 1) // BANK_BYTES % BANKS
 
 
 def _passes(starts: Sequence[int], width: int) -> int:
@@ -176,5 +188,38 @@ def _passes(starts: Sequence[int], width: int) -> int:
     return max(Counter(word % BANKS for word in words).values())
 
 
+def _span(pairs: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    low = high = 0
+    for extent, stride in pairs:
+        if stride < 0:
+            low += (extent - 1) * stride
+        else:
+            high += (extent - 1) * stride
+        if not extent:
+            return 0, 0
+    return low, high + 1
+
+
 def _pairs(modes: Modes) -> Sequence[tuple[int, int]]:
-    return modes.leaves if isinstance(modes, Layout) else modes
+    return modes.leaves if isinstance(modes, Layout) else _read(modes)
+
+
+def _read(modes: object) -> Sequence[tuple[int, int]]:
+    """The pairs, of integers, with extents of 0 or more. Raise LayoutError E0672 for others."""
+    if isinstance(modes, (tuple, list)) and len(modes) <= MAX_LEAVES and all(map(_is_plain, modes)):
+        return modes  # as at every call
+    if not isinstance(modes, Sequence) or len(modes) > MAX_LEAVES or not all(map(_is_pair, modes)):
+        message = f"the modes of a tensor are up to {MAX_LEAVES} pairs (extent, stride)"
+        raise refused("E0672", message, "pass tuple(zip(tensor.shape, tensor.stride()))")
+    return [(integer(extent, "an extent", 0), integer(stride, "a stride")) for extent, stride in modes]
+
+
+def _is_plain(pair: object) -> bool:
+    if type(pair) is not tuple or len(pair) != 2:
+        return False
+    extent, stride = pair
+    return type(extent) is type(stride) is int and 0 <= extent <= MAX_LEAF and -MAX_LEAF <= stride <= MAX_LEAF
+
+
+def _is_pair(value: object) -> bool:
+    return isinstance(value, (tuple, list)) and len(value) == 2

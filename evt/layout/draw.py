@@ -10,7 +10,7 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 from evt.layout.access import bank
 from evt.layout.layout import Layout
 from evt.layout.refused import refused
-from evt.layout.swizzle import ComposedLayout
+from evt.layout.swizzle import ComposedLayout, as_function, inner
 
 #: The most cells of a drawing.
 MAX_CELLS = 4096
@@ -21,11 +21,12 @@ _FONT = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', mono
 _HEIGHT, _MARGIN, _CAPTION = 28, 16, 28
 
 
-def grid(layout: Layout | ComposedLayout) -> list[list[int]]:
-    """The indices, row by row.
+def grid(layout: int | Layout | ComposedLayout) -> list[list[int]]:
+    """Return the indices, row by row.
 
-    Raises LayoutError E0674 for a rank above 2, and E0675 for more than :data:`MAX_CELLS` cells.
+    Raise LayoutError E0674 for a rank above 2, and E0675 for more than :data:`MAX_CELLS` cells.
     """
+    layout = as_function(layout)
     if layout.rank > 2:
         message = f"a layout of rank {layout.rank} is no grid"
         raise refused("E0674", message, "group its modes into two, as in ((2,4),8)", layout=layout)
@@ -34,13 +35,12 @@ def grid(layout: Layout | ComposedLayout) -> list[list[int]]:
         raise refused("E0675", message, f"{MAX_CELLS} cells are drawn: divide the layout first", layout=layout)
     if layout.rank == 1:
         return [[layout(place) for place in range(layout.size)]]
-    inner = layout.layout if isinstance(layout, ComposedLayout) else layout
-    rows, columns = (mode.size for mode in inner.modes)
+    rows, columns = (mode.size for mode in inner(layout).modes)
     return [[layout(row, column) for column in range(columns)] for row in range(rows)]
 
 
-def draw_text(layout: Layout | ComposedLayout) -> str:
-    """The grid in characters, coordinates above and beside it. Raises LayoutError as :func:`grid`."""
+def draw_text(layout: int | Layout | ComposedLayout) -> str:
+    """Return the grid in characters, coordinates above and beside it. Raise LayoutError as :func:`grid`."""
     rows = grid(layout)
     width = max(len(str(value)) for row in [*rows, range(len(rows[0]))] for value in row)
     side = len(str(len(rows) - 1))
@@ -51,12 +51,13 @@ def draw_text(layout: Layout | ComposedLayout) -> str:
     return "\n".join(lines)
 
 
-def draw_svg(layout: Layout | ComposedLayout, bank_of_bytes: int | None = None) -> str:
-    """The grid as SVG. Colours repeat every 8 indices.
+def draw_svg(layout: int | Layout | ComposedLayout, bank_of_bytes: int | None = None) -> str:
+    """Return the grid as SVG. Colours repeat every 8 indices.
 
     With ``bank_of_bytes``, the bytes of an element, they follow the banks of shared memory, four banks a colour, and
-    each cell's tooltip names its bank. Raises LayoutError as :func:`grid`.
+    each cell's tooltip names its bank. Raise LayoutError as :func:`grid`.
     """
+    layout = as_function(layout)
     rows = grid(layout)
     cell = 8 * max(len(str(value)) for row in [*rows, range(len(rows[0]))] for value in row) + 16
     caption = str(layout)

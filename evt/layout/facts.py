@@ -4,32 +4,40 @@ from __future__ import annotations
 
 from evt.layout.layout import Layout
 from evt.layout.sums import repeats
-from evt.layout.swizzle import ComposedLayout
+from evt.layout.swizzle import ComposedLayout, as_function, inner
 
 
-def is_injective(layout: Layout | ComposedLayout) -> bool:
-    """Whether no index has two coordinates. A swizzle changes nothing about it."""
-    return not repeats(_inner(layout).leaves)
+def is_injective(layout: int | Layout | ComposedLayout) -> bool:
+    """Return whether no index has two coordinates. A swizzle changes nothing about it.
+
+    Raise LayoutError E0675 when there is no answer after many tries.
+    """
+    return not repeats(inner(as_function(layout)).leaves)
 
 
-def is_contiguous(layout: Layout | ComposedLayout) -> bool:
-    """Whether the coordinates have every index from the lowest to the highest, each once."""
+def is_contiguous(layout: int | Layout | ComposedLayout) -> bool:
+    """Return whether the coordinates have every index from the lowest to the highest, each once.
+
+    Raise LayoutError E0675 when there is no answer after many tries.
+    """
+    layout = as_function(layout)
     return layout.cosize == layout.size and is_injective(layout)
 
 
-def naive_cosize_fault(layout: Layout | ComposedLayout) -> str:
-    """Why ``L(size - 1) + 1`` is not the cosize of this layout, as a sentence; nothing where it is.
+def naive_cosize_fault(layout: int | Layout | ComposedLayout) -> str:
+    """Return why ``L(size - 1) + 1`` is not the cosize of this layout, as a sentence; nothing where it is.
 
     It takes the last coordinate's index for the highest, and 0 for the lowest: so it is for strides that are all 0
     or more, and for a swizzle that carries the last index nowhere and none out of the layout's interval.
     """
+    layout = as_function(layout)
     naive, cosize = layout.naive_cosize, layout.cosize
     if naive == cosize:
         return ""
     low, high = layout.bounds
     reasons = [
         f"the stride {stride} of the extent {extent} is negative, so its last coordinate has the lowest index"
-        for extent, stride in _inner(layout).leaves
+        for extent, stride in inner(layout).leaves
         if stride < 0 and extent > 1
     ]
     if isinstance(layout, ComposedLayout):
@@ -39,20 +47,16 @@ def naive_cosize_fault(layout: Layout | ComposedLayout) -> str:
 
 def _swizzle_faults(layout: ComposedLayout) -> list[str]:
     swizzle, period = layout.swizzle, layout.swizzle.period
-    inner = tuple(layout.offset + bound for bound in layout.layout.bounds)
+    interval = tuple(layout.offset + bound for bound in layout.layout.bounds)
     last = layout.offset + layout.layout(layout.size - 1)
     reasons = []
     if layout.offset:
         reasons.append(f"the offset is {layout.offset}")
     if swizzle(last) != last:
         reasons.append(f"the swizzle moves the last index, {last}, to {swizzle(last)}")
-    if layout.bounds != inner:
+    if layout.bounds != interval:
         reasons.append(
-            f"it permutes blocks of {period}, and the layout's indices, {inner[0]} to {inner[1]}, end inside a block"
-            f" whose part they fill is not kept: they become {layout.bounds[0]} to {layout.bounds[1]}"
+            f"it permutes blocks of {period}, and the layout's indices, {interval[0]} to {interval[1]}, end inside a"
+            f" block whose part they fill is not kept: they become {layout.bounds[0]} to {layout.bounds[1]}"
         )
     return reasons
-
-
-def _inner(layout: Layout | ComposedLayout) -> Layout:
-    return layout.layout if isinstance(layout, ComposedLayout) else layout

@@ -14,15 +14,15 @@ class Layout:
     """``shape:stride``, two congruent trees; a coordinate's index is its inner product with the strides.
 
     Without a stride the layout is compact, the leftmost extent nearest (as CuTe's ``make_layout``). Extents are
-    positive, strides any integers. Raises LayoutError E0672 for other shapes and strides.
+    positive, strides any integers. Raise LayoutError E0672 for other shapes and strides.
     """
 
     shape: IntTuple
     stride: IntTuple
 
     def __init__(self, shape: IntTuple, stride: IntTuple | None = None) -> None:
-        shape = tree.tree(shape)
-        stride = tree.compact(shape) if stride is None else tree.tree(stride)
+        shape = tree.tree(shape, "an extent")
+        stride = tree.tree(tree.compact(shape) if stride is None else stride, "a stride")
         if not tree.congruent(shape, stride):
             message = f"the shape {tree.text(shape)} and the stride {tree.text(stride)} have different forms"
             raise refused("E0672", message, "give one stride for each extent, in the same brackets")
@@ -34,9 +34,9 @@ class Layout:
 
     @classmethod
     def parse(cls, text: str) -> Layout:
-        """The layout of a text: ``shape:stride``, a shape alone, or a tuple of layouts, their concatenation.
+        """Return the layout of a text: ``shape:stride``, a shape alone, or a tuple of layouts, their concatenation.
 
-        Raises LayoutError E0671 for other texts, among them those of swizzles, which ``evt.layout.parse`` reads.
+        Raise LayoutError E0671 for other texts, among them those of swizzles, which ``evt.layout.parse`` reads.
         """
         from evt.layout.parse import parse_layout
 
@@ -87,25 +87,27 @@ class Layout:
         return self(self.size - 1) + 1
 
     def __call__(self, *coordinate: IntTuple) -> int:
-        """The index of a coordinate: of one integer, or of one integer or tuple for each mode.
+        """Return the index of a coordinate: of one integer, or of one integer or tuple for each mode.
 
         An integer in the place of a tuple is that place in its colexicographic order. As in CuTe, beyond the extents
-        the last leaf runs on, and ``L(-i) = -L(i)``. Raises LayoutError E0673 for a coordinate of another form.
+        the last leaf runs on, and ``L(-i) = -L(i)``. Raise LayoutError E0673 for a coordinate of another form.
         """
-        given = tree.tree(coordinate[0] if len(coordinate) == 1 else coordinate)
-        return self._index(given, self.shape, self.stride)
+        given = coordinate[0] if len(coordinate) == 1 else coordinate
+        if type(given) is int:
+            return _index(given, tree.leaves(self.shape), tree.leaves(self.stride))
+        return self._index(tree.tree(given, "a coordinate", tree.MAX_COORDINATE), self.shape, self.stride)
 
     def coordinate(self, place: int) -> IntTuple:
-        """The coordinate at a place in the colexicographic order, congruent with the shape."""
-        return tree.coordinate(place, self.shape)
+        """Return the coordinate at a place in the colexicographic order, congruent with the shape."""
+        return tree.coordinate(tree.integer(place, "a place", largest=tree.MAX_COORDINATE), self.shape)
 
     def __getitem__(self, mode: int) -> Layout:
-        """A mode. Raises IndexError."""
+        """Return a mode. Raise IndexError where there is none, which ends an iteration over the modes."""
         return self.modes[mode]
 
     def __matmul__(self, other: Layout) -> Layout:
         """``(A @ B)(i) == A(B(i))``: see :func:`evt.layout.compose`."""
-        from evt.layout.algebra import compose
+        from evt.layout.compose import compose
 
         return compose(self, other)
 
@@ -121,11 +123,46 @@ class Layout:
 
     def _index(self, coordinate: IntTuple, shape: IntTuple, stride: IntTuple) -> int:
         if not isinstance(coordinate, tuple):
-            pairs = zip(tree.leaves(tree.coordinate(coordinate, shape)), tree.leaves(stride), strict=True)
-            return sum(place * step for place, step in pairs)
+            return _index(coordinate, tree.leaves(shape), tree.leaves(stride))
         parts, steps = tree.modes(shape), tree.modes(stride)
         if not isinstance(shape, tuple) or len(parts) != len(coordinate):
             message = f"the coordinate {tree.text(coordinate)} does not fit the shape {tree.text(shape)}"
             wanted = "an integer" if not isinstance(shape, tuple) else f"an integer, or {len(parts)} coordinates"
             raise refused("E0673", message, f"pass {wanted}", layout=self)
         return sum(map(self._index, coordinate, parts, steps))
+
+
+def as_layout(value: object) -> Layout:
+    """Return a layout as it is, and for an int n the layout n:1.
+
+    Raise LayoutError E0674 for a layout with a swizzle, and E0672 for other values.
+    """
+    if isinstance(value, Layout):
+        return value
+    if hasattr(value, "__index__") and not isinstance(value, bool):
+        return Layout(tree.integer(value, "an extent"))
+    inner = getattr(value, "layout", None)
+    if isinstance(inner, Layout):
+        raise refused("E0674", f"{value} has a swizzle, and a layout without one is wanted", f"give {inner} alone")
+    name = type(value).__name__
+    help = _INSTEAD.get(name, "pass a Layout, or an int n for the layout n:1")
+    raise refused("E0672", f"a layout is wanted here, not a value of type {name}", help)
+
+
+#: What to pass instead of a value of a type that is close to a layout.
+_INSTEAD = {
+    "str": "evt.layout.parse reads a text",
+    "tuple": "Layout(shape) and Layout(shape, stride) make a layout of tuples",
+    "list": "Layout(shape) and Layout(shape, stride) make a layout of lists",
+    "Swizzle": "compose(swizzle, layout) sees a layout through it",
+}
+
+
+def _index(place: int, shape: tuple[int, ...], stride: tuple[int, ...]) -> int:
+    """The index of a place among the coordinates of leaves; a negative one is that of its negative, negated."""
+    rest, index = abs(place), 0
+    for extent, step in zip(shape[:-1], stride, strict=False):
+        rest, inside = divmod(rest, extent)
+        index += inside * step
+    index += rest * stride[-1]
+    return index if place >= 0 else -index

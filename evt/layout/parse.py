@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from evt.diagnostics import Diagnostic, Source, Span
 from evt.errors import LayoutError
-from evt.layout.algebra import Tiler, concatenate
+from evt.layout.compose import Tiler, concatenate
 from evt.layout.layout import Layout
 from evt.layout.swizzle import ComposedLayout, Swizzle
 from evt.layout.tree import MAX_DEPTH, IntTuple
@@ -34,7 +34,7 @@ _Part = TypeVar("_Part")
 
 
 def parse(text: str) -> Layout | Swizzle | ComposedLayout:
-    """What a text stands for. Raises LayoutError E0671, with the place, and E0672 for what is no layout."""
+    """Return what a text stands for. Raise LayoutError E0671, with the place, and E0672 for what is no layout."""
     reader = _Reader(text)
     result = reader.any()
     reader.end()
@@ -42,7 +42,7 @@ def parse(text: str) -> Layout | Swizzle | ComposedLayout:
 
 
 def parse_layout(text: str) -> Layout:
-    """A layout without a swizzle. Raises LayoutError as :func:`parse`."""
+    """Return a layout without a swizzle. Raise LayoutError as :func:`parse`."""
     reader = _Reader(text)
     result = reader.layout()
     reader.end()
@@ -50,9 +50,9 @@ def parse_layout(text: str) -> Layout:
 
 
 def parse_tiler(text: str) -> Tiler:
-    """What divides or multiplies a layout: a layout; or by mode an integer, a tuple of them, ``<4:2,8>``.
+    """Return what divides or multiplies a layout: a layout; or by mode an integer, a tuple of them, ``<4:2,8>``.
 
-    Raises LayoutError as :func:`parse`.
+    Raise LayoutError as :func:`parse`.
     """
     reader = _Reader(text)
     result = reader.tiler()
@@ -64,6 +64,8 @@ class _Reader:
     """Recursive descent over the tokens, as deep as trees may be."""
 
     def __init__(self, text: str) -> None:
+        if not isinstance(text, str):
+            raise LayoutError(Diagnostic("E0671", f"a text is read, not a {type(text).__name__}", help=_EXAMPLE))
         self._source = Source(text[:_MAX_TEXT], "<layout>")
         self._tokens: list[tuple[str, Span]] = []
         self._next = self._depth = 0

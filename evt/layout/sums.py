@@ -1,48 +1,79 @@
 """Which sums strides can make: the exact questions behind overlap, quickly for the few modes that tensors have.
 
-A term ``(step, count)`` contributes ``step * x`` with ``0 <= x <= count``.
+A term ``(step, count)`` contributes ``step * x`` with ``0 <= x <= count``. All questions raise LayoutError E0675 when
+there is no answer after many tries.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from math import gcd
+from math import gcd, prod
 
 from evt.layout.refused import refused
 
-#: Tries after which a question is given up; strides that tensors have need a handful.
-_MOST_TRIES = 50_000
+#: Tries after which a question is given up, some milliseconds; strides that tensors have need a handful.
+_MOST_TRIES = 2000
 
 
 def reaches(terms: Iterable[tuple[int, int]], target: int) -> bool:
-    """Whether some choice of the terms adds up to the target.
-
-    Raises LayoutError E0675 when there is no answer after very many tries.
-    """
-    positive = []
-    for step, count in terms:
-        if step < 0:
-            target -= step * count  # count x down instead
-            step = -step
-        if step and count:
-            positive.append((step, count))
-    return _Search(_joined(positive)).reaches(0, target)
+    """Return whether some choice of the terms adds up to the target."""
+    return _Question().reaches(terms, target)
 
 
 def repeats(modes: Iterable[tuple[int, int]]) -> bool:
-    """Whether two coordinates of the modes (extent, stride) have the same index.
+    """Return whether two coordinates of the modes (extent, stride) have the same index.
 
-    Then some mode takes 1 or more steps that the modes of smaller strides, both ways, make up for. Raises
-    LayoutError E0675 when there is no answer after very many tries.
+    So it is when there are more coordinates than indices. Else some mode takes 1 or more steps that the modes of
+    smaller strides, both ways, make up for.
     """
+    terms = sorted((abs(stride), extent - 1) for extent, stride in modes if extent > 1)
+    if prod(count + 1 for _, count in terms) > 1 + sum(step * count for step, count in terms):
+        return True
+    question = _Question()
     smaller: list[tuple[int, int]] = []
     span = 0
-    for step, count in sorted((abs(stride), extent - 1) for extent, stride in modes if extent > 1):
-        if step <= span and reaches([(step, count - 1), *((s, 2 * c) for s, c in smaller)], span - step):
+    for step, count in terms:
+        if step <= span and question.reaches([(step, count - 1), *((s, 2 * c) for s, c in smaller)], span - step):
             return True
         smaller.append((step, count))
         span += step * count
     return False
+
+
+def differ_and_meet(modes: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]]) -> bool:
+    """Return whether two coordinates of all modes (extent, stride) have the same index, and differ in the first ones.
+
+    Then one of these takes 1 or more steps that all the others, both ways, make up for.
+    """
+    question = _Question()
+    for place, (extent, stride) in enumerate(modes):
+        rest = [*modes[:place], *modes[place + 1 :], *others]
+        both_ways = [(step, 2 * (size - 1)) for size, step in rest]
+        middle = sum(step * (size - 1) for size, step in rest)
+        if extent > 1 and question.reaches([(stride, extent - 2), *both_ways], middle - stride):
+            return True
+    return False
+
+
+class _Question:
+    """A question, which counts its tries."""
+
+    def __init__(self) -> None:
+        self._tries = 0
+
+    def reaches(self, terms: Iterable[tuple[int, int]], target: int) -> bool:
+        positive = []
+        for step, count in terms:
+            if step < 0:
+                target -= step * count  # count x down instead
+                step = -step
+            if step and count:
+                positive.append((step, count))
+        search = _Search(_joined(positive), _MOST_TRIES - self._tries)
+        try:
+            return search.reaches(0, target)
+        finally:
+            self._tries += search.tries
 
 
 def _joined(terms: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -61,9 +92,9 @@ def _joined(terms: list[tuple[int, int]]) -> list[tuple[int, int]]:
 class _Search:
     """Choices by descending step; only those are tried that the remaining terms can complete, by size and divisor."""
 
-    def __init__(self, terms: Sequence[tuple[int, int]]) -> None:
-        self._terms = terms
-        self._tries = 0
+    def __init__(self, terms: Sequence[tuple[int, int]], most_tries: int) -> None:
+        self._terms, self._most_tries = terms, most_tries
+        self.tries = 0
         self._rest = [(0, 0)]  # (sum, greatest common divisor) of the terms from each on
         for step, count in reversed(terms):
             span, divisor = self._rest[-1]
@@ -84,9 +115,12 @@ class _Search:
         least = max(0, -((span - target) // step))
         first = target // common * pow(step // common, -1, stride) % stride
         first += -(-(least - first) // stride) * stride
+        following = self._terms[place + 1][0]
+        if self._rest[place + 2][0] < following:  # what is left is decided by its remainder: try each one once
+            most = min(most, first + stride * (following // gcd(step * stride, following) - 1))
         for x in range(first, most + 1, stride):
-            self._tries += 1
-            if self._tries > _MOST_TRIES:
+            self.tries += 1
+            if self.tries > self._most_tries:
                 message = "whether these strides meet was not decided"
                 raise refused("E0675", message, "merge modes, or use smaller extents", steps=self._terms)
             if self.reaches(place + 1, target - step * x):

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Concatenate, ParamSpec
+from functools import wraps
+from typing import Concatenate, ParamSpec, Protocol, overload
 
-from evt.layout.layout import Layout
+from evt.layout import tree
+from evt.layout.layout import Layout, as_layout
 from evt.layout.refused import refused
 from evt.layout.tree import IntTuple
 
@@ -24,13 +26,15 @@ _MAX_PERIOD = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Swizzle:
-    """``Sw<bits,base,shift>``. Raises LayoutError E0672 for parameters that CuTe does not admit."""
+    """``Sw<bits,base,shift>``. Raise LayoutError E0672 for parameters that CuTe does not admit."""
 
     bits: int
     base: int
     shift: int
 
     def __post_init__(self) -> None:
+        for name in ("bits", "base", "shift"):
+            object.__setattr__(self, name, tree.integer(getattr(self, name), f"a swizzle's {name}"))
         if self.bits < 0 or self.base < 0:
             raise refused("E0672", f"{self} has a negative number of bits", "B and M are 0 or more")
         if abs(self.shift) < self.bits:
@@ -56,6 +60,9 @@ class Swizzle:
         return 1 << (self.base + self.bits + max(-self.shift, 0)) if self.bits else 1
 
     def __call__(self, index: int) -> int:
+        """Return the swizzled index. Raise LayoutError E0672 for what is no integer."""
+        if type(index) is not int:
+            index = tree.integer(index, "an index", largest=tree.MAX_COORDINATE)
         read = index & self.source
         return index ^ (read >> self.shift if self.shift >= 0 else read << -self.shift)
 
@@ -65,11 +72,22 @@ class Swizzle:
 
 @dataclass(frozen=True, slots=True)
 class ComposedLayout:
-    """``swizzle o offset o layout``: a coordinate's index is ``swizzle(offset + layout(coordinate))``."""
+    """``swizzle o offset o layout``: a coordinate's index is ``swizzle(offset + layout(coordinate))``.
+
+    Raise LayoutError E0672 for other parts; an int n is the layout n:1.
+    """
 
     swizzle: Swizzle
     offset: int
     layout: Layout
+
+    def __post_init__(self) -> None:
+        swizzle: object = self.swizzle
+        if not isinstance(swizzle, Swizzle):
+            message = f"a swizzle is wanted here, not a value of type {type(swizzle).__name__}"
+            raise refused("E0672", message, "pass a Swizzle")
+        object.__setattr__(self, "offset", tree.integer(self.offset, "an offset"))
+        object.__setattr__(self, "layout", as_layout(self.layout))
 
     @property
     def shape(self) -> IntTuple:
@@ -91,8 +109,8 @@ class ComposedLayout:
     def bounds(self) -> tuple[int, int]:
         """The lowest and the highest index, exactly.
 
-        The swizzle permutes within blocks, so they come from the layout's lowest and highest block. Raises
-        LayoutError E0675 when a block is too long to look at every index of it.
+        The swizzle permutes within blocks, so they come from the layout's lowest and highest block. Raise LayoutError
+        E0675 when a block is too long to look at every index of it.
         """
         period = self.swizzle.period
         if period > _MAX_PERIOD:
@@ -100,9 +118,11 @@ class ComposedLayout:
             raise refused("E0675", message, f"blocks of {_MAX_PERIOD} are looked at", layout=self)
         low, high = (self.offset + bound for bound in self.layout.bounds)
         terms = [(abs(stride), extent - 1) for extent, stride in self.layout.leaves]
-        above = _sums(terms, period - 1 - low % period)
-        below = _sums(terms, high % period)
-        return min(self.swizzle(low + up) for up in above), max(self.swizzle(high - down) for down in below)
+        first, last = low - low % period, high - high % period
+        above = _sums(terms, period - 1 - low % period) << low % period
+        below = _reversed(_sums(terms, high % period), high % period + 1)
+        lowest, highest = (_swizzled(self.swizzle, start, places) for start, places in ((first, above), (last, below)))
+        return first + (lowest & -lowest).bit_length() - 1, last + highest.bit_length() - 1
 
     @property
     def cosize(self) -> int:
@@ -119,7 +139,7 @@ class ComposedLayout:
         return self(self.size - 1) + 1
 
     def __call__(self, *coordinate: IntTuple) -> int:
-        """The index of a coordinate, given as to a :class:`~evt.layout.Layout`."""
+        """Return the index of a coordinate, given as to a :class:`~evt.layout.Layout`."""
         return self.swizzle(self.offset + self.layout(*coordinate))
 
     def coordinate(self, place: int) -> IntTuple:
@@ -128,9 +148,9 @@ class ComposedLayout:
     def within(
         self, operation: Callable[Concatenate[Layout, _P], Layout], *arguments: _P.args, **options: _P.kwargs
     ) -> ComposedLayout:
-        """The swizzle over the operation's result on the inner layout: ``swizzled.within(zipped_divide, (8, 8))``.
+        """Return the swizzle over the operation's result on the inner layout.
 
-        So CuTe coalesces, divides and multiplies composed layouts.
+        So CuTe coalesces, divides and multiplies composed layouts, and evt's functions do.
         """
         return ComposedLayout(self.swizzle, self.offset, operation(self.layout, *arguments, **options))
 
@@ -138,58 +158,46 @@ class ComposedLayout:
         return f"{self.swizzle} o {self.offset} o {self.layout}"
 
 
-def merged(a: Swizzle, b: Swizzle) -> Swizzle:
-    """The swizzle ``i -> a(b(i))``. Raises LayoutError E0674 where that is none."""
-    if not a.bits or not b.bits:
-        return a if a.bits else b
-    if a == b:
-        return Swizzle(0, a.base, a.shift)
-    if a.shift != b.shift or b.target & a.source:
-        message = f"{a} o {b} is no swizzle: the shifts differ, or the left one reads what the right one changes"
-        raise refused("E0674", message, f"use the shift {a.shift} for both, and bits apart")
-    return _of_masks(a.source ^ b.source, a.target ^ b.target, a, b)
+class _Through(Protocol[_P]):
+    """An operation on layouts, with or without a swizzle."""
+
+    @overload
+    def __call__(self, layout: int | Layout, /, *arguments: _P.args, **options: _P.kwargs) -> Layout: ...
+    @overload
+    def __call__(self, layout: ComposedLayout, /, *arguments: _P.args, **options: _P.kwargs) -> ComposedLayout: ...
 
 
-def carried(layout: Layout, swizzle: Swizzle) -> ComposedLayout:
-    """``i -> layout(swizzle(i))`` as a swizzle over the layout: the one that works on the bits' images.
+def through_swizzles(operation: Callable[Concatenate[Layout, _P], Layout]) -> _Through[_P]:
+    """Return the operation for layouts seen through a swizzle too, which stays as it is, and for ints n as n:1."""
 
-    Raises LayoutError E0674 unless the layout moves every bit of a coordinate to a bit of the index of its own, and
-    those that the swizzle xors to bits at one distance.
+    @wraps(operation)
+    def through(layout: object, /, *arguments: _P.args, **options: _P.kwargs) -> Layout | ComposedLayout:
+        if isinstance(layout, ComposedLayout):
+            return layout.within(operation, *arguments, **options)
+        return operation(as_layout(layout), *arguments, **options)
+
+    return through  # type: ignore[return-value]  # its type follows that of its first argument
+
+
+def as_function(value: object) -> Layout | ComposedLayout:
+    """Return a layout, with or without a swizzle, as it is, and for an int n the layout n:1.
+
+    Raise LayoutError E0672 for other values.
     """
-    width = max((layout.size - 1).bit_length(), (swizzle.source | swizzle.target).bit_length())
-    images = [layout(1 << bit) for bit in range(width)]
-    digits = [extent for extent, _ in layout.leaves[:-1]]
-    if any(extent & (extent - 1) for extent in digits) or len({i for i in images if _is_bit(i)}) < width:
-        message = f"{layout} o {swizzle}: the layout does not move bits to bits"
-        raise refused("E0674", message, "its extents and strides would be powers of two, and no index twice")
-    low = swizzle.base + max(-swizzle.shift, 0)
-    distances = {images[bit + swizzle.shift] / images[bit] for bit in range(low, low + swizzle.bits)}
-    if len(distances) > 1:
-        message = f"{layout} o {swizzle}: the layout moves bits that are xored to different distances"
-        raise refused("E0674", message, "keep the swizzled bits of a mode together")
-    source, target = (layout(mask) for mask in (swizzle.source, swizzle.target))
-    return ComposedLayout(_of_masks(source, target, layout, swizzle) if swizzle.bits else swizzle, 0, layout)
+    return value if isinstance(value, ComposedLayout) else as_layout(value)
 
 
-def _of_masks(source: int, target: int, left: object, right: object) -> Swizzle:
-    """The swizzle that xors one run of bits into another. Raises LayoutError E0674 when they are no runs."""
-    bits = source.bit_count()
-    first, other = ((mask & -mask).bit_length() - 1 for mask in (source, target))
-    if source != ((1 << bits) - 1) << first or target != ((1 << bits) - 1) << other or abs(first - other) < bits:
-        message = f"the bits {source:#b} and {target:#b} are no two runs of one length, apart"
-        raise refused(
-            "E0674", message, "a swizzle xors neighbouring bits into neighbouring bits", left=left, right=right
-        )
-    return Swizzle(bits, min(first, other), first - other)
+def inner(layout: Layout | ComposedLayout) -> Layout:
+    """Return the layout without its swizzle."""
+    return layout.layout if isinstance(layout, ComposedLayout) else layout
 
 
-def _is_bit(index: int) -> bool:
-    return index > 0 and not index & (index - 1)
+# Sets of places within a block: bit i of an integer says whether place i is one.
 
 
-def _sums(terms: list[tuple[int, int]], limit: int) -> list[int]:
+def _sums(terms: list[tuple[int, int]], limit: int) -> int:
     """The values up to ``limit`` of the sum of ``step * x`` with ``0 <= x <= count``, over (step, count)."""
-    seen, mask = 1, (1 << (limit + 1)) - 1  # bit i: i is a value
+    seen, mask = 1, (1 << (limit + 1)) - 1
     for step, count in terms:
         count = min(count, limit // step) if step else 0
         done = 0
@@ -197,4 +205,34 @@ def _sums(terms: list[tuple[int, int]], limit: int) -> list[int]:
             more = min(done + 1, count - done)
             seen |= (seen << (step * more)) & mask
             done += more
-    return [value for value, bit in enumerate(reversed(f"{seen:b}")) if bit == "1"]
+    return seen
+
+
+def _reversed(places: int, length: int) -> int:
+    return int(f"{places:0{length}b}"[::-1], 2)
+
+
+def _swizzled(swizzle: Swizzle, start: int, places: int) -> int:
+    """Where the swizzle puts the places of the block that begins at ``start``."""
+    period = swizzle.period
+    low = swizzle.base + max(-swizzle.shift, 0)
+    for target in range(low, low + swizzle.bits):
+        read = target + swizzle.shift
+        if 1 << read >= period:  # the whole block has one value of that bit
+            moved, kept = (places, 0) if start >> read & 1 else (0, places)
+        else:
+            kept = places & _zeros(read, period)
+            moved = places ^ kept
+        zeros = _zeros(target, period)
+        places = kept | (moved & zeros) << (1 << target) | moved >> (1 << target) & zeros
+    return places
+
+
+def _zeros(bit: int, period: int) -> int:
+    """The places of a block whose number has a 0 in that bit."""
+    run = 1 << bit
+    pattern = (1 << run) - 1
+    while run < period:
+        run *= 2
+        pattern |= pattern << run
+    return pattern & ((1 << period) - 1)

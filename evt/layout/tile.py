@@ -1,67 +1,82 @@
 """Tiling: division cuts a layout into tiles, multiplication repeats a layout as a tile. Results are as CuTe's C++.
 
-A tiler is a layout, or an extent for that many neighbours; or a tuple of tilers, one for each mode. All raise
-LayoutError E0674 where the compositions and complements that they consist of do.
+A tiler is a layout, or an int n for n:1; or a tuple of tilers, one for each mode. All raise LayoutError E0674 where the
+compositions and complements that they consist of do, and products where copies would share an index.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from evt.layout.algebra import Tiler, coalesce, complement, compose, concatenate, require_modes
-from evt.layout.layout import Layout
+from evt.layout.coalesce import coalesce
+from evt.layout.complement import complement, complementary
+from evt.layout.compose import Tiler, as_tiler, compose, concatenate, require_modes
+from evt.layout.flat import filtered_pairs, flat_layout
+from evt.layout.layout import Layout, as_layout
+from evt.layout.refused import refused
+from evt.layout.sums import differ_and_meet
+from evt.layout.swizzle import through_swizzles
 
 
+@through_swizzles
 def logical_divide(layout: Layout, tiler: Tiler) -> Layout:
-    """``(tile, rest)``: the elements that the tiler picks, and how the tile moves; for a tuple within each mode."""
-    return _by_mode(layout, tiler, _divide)
+    """Return ``(tile, rest)``: the elements that the tiler picks, and how the tile moves; of a tuple by mode."""
+    return _by_mode(layout, as_tiler(tiler), _divide)
 
 
+@through_swizzles
 def zipped_divide(layout: Layout, tiler: Tiler) -> Layout:
-    """``((tile, tile, ...), (rest, rest, ...))``: the parts of all modes gathered."""
-    return concatenate(*_zipped(logical_divide(layout, tiler), tiler))
+    """Return ``((tile, tile, ...), (rest, rest, ...))``: the parts of all modes gathered."""
+    return concatenate(*_zipped(logical_divide(layout, tiler), as_tiler(tiler)))
 
 
+@through_swizzles
 def tiled_divide(layout: Layout, tiler: Tiler) -> Layout:
-    """``((tile, tile, ...), rest, rest, ...)``."""
+    """Return ``((tile, tile, ...), rest, rest, ...)``."""
     return _tiled(zipped_divide(layout, tiler))
 
 
+@through_swizzles
 def flat_divide(layout: Layout, tiler: Tiler) -> Layout:
-    """``(tile, tile, ..., rest, rest, ...)``."""
+    """Return ``(tile, tile, ..., rest, rest, ...)``."""
     return _flat(zipped_divide(layout, tiler))
 
 
+@through_swizzles
 def logical_product(block: Layout, tiler: Tiler) -> Layout:
-    """``(block, copies)``: the block, and where the copies lie, in the tiler's order; for a tuple within each mode."""
-    return _by_mode(block, tiler, _multiply)
+    """Return ``(block, copies)``: the block, and where its copies lie, in the tiler's order; of a tuple by mode."""
+    return _by_mode(block, as_tiler(tiler), _multiply)
 
 
+@through_swizzles
 def zipped_product(block: Layout, tiler: Tiler) -> Layout:
-    """``((block, block, ...), (copies, copies, ...))``: the parts of all modes gathered."""
-    return concatenate(*_zipped(logical_product(block, tiler), tiler))
+    """Return ``((block, block, ...), (copies, copies, ...))``: the parts of all modes gathered."""
+    return concatenate(*_zipped(logical_product(block, tiler), as_tiler(tiler)))
 
 
+@through_swizzles
 def tiled_product(block: Layout, tiler: Tiler) -> Layout:
-    """``((block, block, ...), copies, copies, ...)``."""
+    """Return ``((block, block, ...), copies, copies, ...)``."""
     return _tiled(zipped_product(block, tiler))
 
 
+@through_swizzles
 def flat_product(block: Layout, tiler: Tiler) -> Layout:
-    """``(block, block, ..., copies, copies, ...)``."""
+    """Return ``(block, block, ..., copies, copies, ...)``."""
     return _flat(zipped_product(block, tiler))
 
 
-def blocked_product(block: Layout, tiler: Layout) -> Layout:
-    """``((block0, copies0), (block1, copies1), ...)``: copies side by side, each a whole block."""
-    inner, outer = _padded_product(block, tiler)
-    return concatenate(*map(concatenate, inner.modes, outer.modes))
+@through_swizzles
+def blocked_product(block: Layout, tiler: int | Layout) -> Layout:
+    """Return ``((block0, copies0), (block1, copies1), ...)``: copies side by side, each a whole block."""
+    return _paired(*_padded_product(block, as_layout(tiler)))
 
 
-def raked_product(block: Layout, tiler: Layout) -> Layout:
-    """``((copies0, block0), (copies1, block1), ...)``: copies interleaved, element by element."""
-    inner, outer = _padded_product(block, tiler)
-    return concatenate(*map(concatenate, outer.modes, inner.modes))
+@through_swizzles
+def raked_product(block: Layout, tiler: int | Layout) -> Layout:
+    """Return ``((copies0, block0), (copies1, block1), ...)``: copies interleaved, element by element."""
+    inner, outer = _padded_product(block, as_layout(tiler))
+    return _paired(outer, inner)
 
 
 def _divide(layout: Layout, tiler: Layout) -> Layout:
@@ -69,12 +84,22 @@ def _divide(layout: Layout, tiler: Layout) -> Layout:
 
 
 def _multiply(block: Layout, tiler: Layout) -> Layout:
-    return concatenate(block, compose(complement(block, block.size * tiler.cosize), tiler))
+    own = filtered_pairs(block)
+    gaps = flat_layout(complementary(own, block.size * tiler.cosize))
+    copies = compose(gaps, tiler)
+    low, high = tiler.bounds
+    if tiler.cosize > gaps.size or low < 0 < high:  # places beyond those that the complement keeps free, or both ways
+        coincide = gaps.size == 1 < tiler.cosize
+        if coincide or differ_and_meet(own, copies.leaves):
+            message = f"the copies share indices: the block leaves room for {gaps.size}, {gaps}, and not for {tiler}"
+            help = f"tilers that have {gaps.size} places or fewer, up or down from 0, would do"
+            raise refused("E0674", message, help, block=block, tiler=tiler)
+    return concatenate(block, copies)
 
 
 def _by_mode(layout: Layout, tiler: Tiler, operation: Callable[[Layout, Layout], Layout]) -> Layout:
     if not isinstance(tiler, tuple):
-        return operation(layout, tiler if isinstance(tiler, Layout) else Layout(tiler))
+        return operation(layout, as_layout(tiler))
     require_modes(layout, tiler)
     modes = layout.modes
     parts = (_by_mode(mode, part, operation) for mode, part in zip(modes, tiler, strict=False))
@@ -109,8 +134,18 @@ def _unpacked(layout: Layout) -> tuple[Layout, ...]:
 
 def _padded_product(block: Layout, tiler: Layout) -> tuple[Layout, Layout]:
     rank = max(block.rank, tiler.rank)
-    inner, outer = logical_product(_padded(block, rank), _padded(tiler, rank)).modes
+    inner, outer = _multiply(_padded(block, rank), _padded(tiler, rank)).modes
     return inner, outer
+
+
+def _paired(first: Layout, second: Layout) -> Layout:
+    """The pairs of the modes of two layouts, which have as many; as in CuTe an integral one is paired as a whole."""
+    if not isinstance(first.shape, tuple):
+        return concatenate(concatenate(first, second))
+    if not isinstance(second.shape, tuple) or second.rank != first.rank:
+        message = f"the product has the parts {first} and {second}, whose modes do not pair off"
+        raise refused("E0674", message, "give block and tiler two modes or more, or both integral shapes")
+    return concatenate(*map(concatenate, first.modes, second.modes))
 
 
 def _padded(layout: Layout, rank: int) -> Layout:

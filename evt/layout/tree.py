@@ -7,8 +7,9 @@ leaf runs fastest.
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from math import prod
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from evt.layout.refused import refused
 
@@ -18,35 +19,63 @@ IntTuple: TypeAlias = "int | tuple[IntTuple, ...]"
 MAX_DEPTH = 32
 #: The most integers of a tree, and the largest of them: CuTe's have 64 bits.
 MAX_LEAVES, MAX_LEAF = 128, 2**63 - 1
+#: The largest coordinate: no layout of so many and so large extents has as many elements.
+MAX_COORDINATE = 2 ** (64 * MAX_LEAVES)
 
 
-def tree(value: object) -> IntTuple:
-    """The value as a tree; lists are read as tuples.
+def integer(value: object, name: str, least: int | None = None, largest: int = MAX_LEAF) -> int:
+    """Return the value as an int; whatever has ``__index__`` is one, but a bool is not.
 
-    Raises LayoutError E0672 for what is none, and for trees that are deeper, larger or of larger integers than any
+    Raise LayoutError E0672, with the name, for other values, and for integers below ``least`` or beyond ``largest``.
+    """
+    if type(value) is int and abs(value) <= largest and (least is None or value >= least):
+        return value  # as nearly always
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        message = f"{name} is an integer, not of type {type(value).__name__}"
+        raise refused("E0672", message, "pass an int") from None
+    if abs(number) > largest:
+        bits = largest.bit_length() + 1
+        raise refused("E0672", f"{name} is an integer of more than {bits} bits", "no memory has so many elements")
+    if least is not None and number < least:
+        raise refused("E0672", f"{name} is {number}", f"it is {least} or more")
+    return number
+
+
+def tree(value: object, name: str = "a leaf of a layout", largest: int = MAX_LEAF) -> IntTuple:
+    """Return the value as a tree; lists are read as tuples.
+
+    Raise LayoutError E0672 for what is none, and for trees that are deeper, larger or of larger integers than any
     layout needs.
     """
-    result = _tree(value, 0)
-    numbers = leaves(result)
-    if len(numbers) > MAX_LEAVES:
-        raise refused("E0672", f"a layout of {len(numbers)} extents", f"{MAX_LEAVES} are taken: merge some")
-    if max(map(abs, numbers)) > MAX_LEAF:
-        raise refused("E0672", "an extent or a stride of more than 64 bits", "no memory has so many elements")
+    result: IntTuple = nested(value, lambda leaf: integer(leaf, name, largest=largest))
     return result
 
 
-def _tree(value: object, depth: int) -> IntTuple:
-    if isinstance(value, (tuple, list)):
+def nested(value: object, leaf: Callable[[object], Any]) -> Any:
+    """Return the value with its lists as tuples and its leaves converted.
+
+    Raise LayoutError E0672 for empty tuples, and for more of them or more leaves than any layout needs.
+    """
+    count = 0
+
+    def read(value: object, depth: int) -> Any:
+        nonlocal count
+        if not isinstance(value, (tuple, list)):
+            count += 1
+            if count > MAX_LEAVES:
+                raise refused("E0672", f"a layout of more than {MAX_LEAVES} extents", "merge some")
+            return leaf(value)
         if not value:
             raise refused("E0672", "an empty tuple is no part of a layout", "write 1:0 for a layout of one element")
         if depth == MAX_DEPTH:
             raise refused("E0672", f"a layout's tuples nest more than {MAX_DEPTH} deep", "flatten it")
-        return tuple(_tree(each, depth + 1) for each in value)
-    try:
-        return operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        name = type(value).__name__
-        raise refused("E0672", f"a layout is made of integers, not of {name}", "pass ints and tuples of them") from None
+        return tuple(read(each, depth + 1) for each in value)
+
+    return read(value, 0)
 
 
 def modes(tree: IntTuple) -> tuple[IntTuple, ...]:
@@ -56,7 +85,15 @@ def modes(tree: IntTuple) -> tuple[IntTuple, ...]:
 
 def leaves(tree: IntTuple) -> tuple[int, ...]:
     """The integers from left to right."""
-    return tuple(leaf for part in tree for leaf in leaves(part)) if isinstance(tree, tuple) else (tree,)
+    if not isinstance(tree, tuple):
+        return (tree,)
+    result: list[int] = []
+    for part in tree:
+        if isinstance(part, tuple):
+            result += leaves(part)
+        else:
+            result.append(part)
+    return tuple(result)
 
 
 def size(shape: IntTuple) -> int:

@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterator
 
 import pytest
+from layouts import random_composed, random_layout
 
 from evt.layout import (
     ComposedLayout,
@@ -103,42 +104,39 @@ def test_what_takes_too_long_is_given_up() -> None:
 
 
 def test_vector_width_by_its_definition() -> None:
+    """The widest for a layout; for a swizzled one, whose swizzle may have no effect, none that is too wide."""
     rng = random.Random(3)
-    for _ in range(600):
-        extents = tuple(rng.choice((1, 2, 4, 6, 8, 16)) for _ in range(rng.randrange(1, 4)))
-        if rng.random() < 0.5:
-            extents = (extents, rng.choice((1, 3, 4)))  # type: ignore[assignment]
-        layout = Layout(extents)
-        flat = [stride if rng.random() < 0.6 else rng.choice((1, 2, 8, 16, 24)) for _, stride in layout.leaves]
-        strides = tuple(flat) if not isinstance(extents[0], tuple) else (tuple(flat[:-1]), flat[-1])
-        layout = Layout(extents, strides)
-        element_bytes, address = rng.choice((1, 2, 4, 8)), rng.choice((0, 16, 32, 8, 4, 2))
+    wide = 0
+    for _ in range(1000):
+        swizzled = random_composed(rng)
+        layout: Layout | ComposedLayout = swizzled if rng.random() < 0.5 else random_layout(rng)
+        element_bytes, address = rng.choice((1, 2, 4, 8)), rng.choice((0, 16, 32, 8, 4, 2, 6, -16))
         for mode in range(layout.rank):
             found = vector_width(layout, mode, element_bytes, address)
-            assert found == vector_width_defined(layout, mode, element_bytes, address)
+            wide += found > 1
+            assert found == 1 or is_wide(layout, mode, element_bytes, address, found), (str(layout), mode, found)
+            if isinstance(layout, Layout) and found * element_bytes < 16:
+                assert not is_wide(layout, mode, element_bytes, address, 2 * found), (str(layout), mode, found)
+    assert wide > 200
 
 
-def vector_width_defined(layout: Layout, mode: int, element_bytes: int, address: int) -> int:
-    """The widest vector whose accesses are contiguous, whole and aligned at every coordinate."""
-    width = 16 // element_bytes
-    run = layout[mode].size
-    others = [range(each.size) for place, each in enumerate(layout.modes) if place != mode]
-    while width > 1:
-        if run % width == 0 and all(
-            (address + start * element_bytes) % (width * element_bytes) == 0
-            and all(place(layout, mode, first + i, rest) == start + i for i in range(width))
-            for rest in itertools.product(*others)
-            for first in range(0, run, width)
-            for start in [place(layout, mode, first, rest)]
-        ):
-            return width
-        width //= 2
-    return 1
+def is_wide(layout: Layout | ComposedLayout, mode: int, element_bytes: int, address: int, width: int) -> bool:
+    """Whether accesses of that many elements along a mode are contiguous, whole and aligned at every coordinate."""
+    modes = layout.modes if isinstance(layout, Layout) else layout.layout.modes
+    run = modes[mode].size
+    others = [range(each.size) for place, each in enumerate(modes) if place != mode]
+    return run % width == 0 and all(
+        (address + start * element_bytes) % (width * element_bytes) == 0
+        and all(place(layout, mode, first + i, rest) == start + i for i in range(width))
+        for rest in itertools.product(*others)
+        for first in range(0, run, width)
+        for start in [place(layout, mode, first, rest)]
+    )
 
 
-def place(layout: Layout, mode: int, along: int, rest: tuple[int, ...]) -> int:
-    coordinate = [*rest[:mode], along, *rest[mode:]]
-    return sum(each(c) for each, c in zip(layout.modes, coordinate, strict=True))
+def place(layout: Layout | ComposedLayout, mode: int, along: int, rest: tuple[int, ...]) -> int:
+    coordinate = (*rest[:mode], along, *rest[mode:])
+    return layout(coordinate if len(coordinate) > 1 else along)
 
 
 def test_vector_width_through_a_swizzle() -> None:
@@ -147,6 +145,9 @@ def test_vector_width_through_a_swizzle() -> None:
     assert vector_width(compose(Swizzle(3, 3, 3), tile), 1, 2) == 8
     assert vector_width(compose(Swizzle(2, 1, 3), tile), 1, 2) == 2
     assert vector_width(ComposedLayout(Swizzle(0, 0, 0), 4, tile), 1, 2) == 4
+    assert (
+        vector_width(ComposedLayout(Swizzle(1, 3, 3), 1, Layout(64)), 0, 2, address=6) == 1
+    )  # 8 bytes at index 1, 9...
     assert vector_width(tile, 0, 2) == 1
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import time
+from collections import Counter
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner, Result
+from layouts import random_composed, random_layout, random_swizzle, random_tiler
 
 from evt.cli import main
 from evt.layout import (
@@ -18,6 +21,7 @@ from evt.layout import (
     Layout,
     LayoutError,
     Swizzle,
+    Tiler,
     compose,
     draw_svg,
     draw_text,
@@ -26,6 +30,8 @@ from evt.layout import (
     parse_tiler,
 )
 
+QUESTIONS = int(os.environ.get("EVT_LAYOUT_QUESTIONS", "200"))
+ALPHABET = ("(", ")", ":", ",", "<", ">", "o", "Sw", "8", "2", "1", "-", "_", " ")
 HOSTILE = {
     "empty": "",
     "blank": " \n\t",
@@ -139,9 +145,8 @@ def test_hostile_texts(name: str) -> None:
 
 def test_random_texts_are_layouts_or_refused() -> None:
     rng = random.Random(1)
-    alphabet = ["(", ")", ":", ",", "<", ">", "o", "Sw", "8", "2", "1", "-", "_", " "]
     for _ in range(3000):
-        text = "".join(rng.choices(alphabet, k=rng.randrange(1, 16)))
+        text = "".join(rng.choices(ALPHABET, k=rng.randrange(1, 16)))
         try:
             found = parse(text)
         except LayoutError:
@@ -234,7 +239,12 @@ def test_the_facts() -> None:
         (["(2,2):(4,1)", "--product", "6:1"], "((2,2),(2,3)):((4,1),(2,8))"),
         (["(4,8):(8,1)", "--right-inverse"], "(8,4):(4,1)"),
         (["(4,3):(2,16)", "--left-inverse"], "(2,8,3):(0,1,4)"),
-        (["Sw<3,3,3> o 0 o (8,64):(64,1)", "--compose", "(4,8)"], "Sw<3,3,3> o 0 o (4,8):(64,1)"),
+        (["Sw<3,3,3> o 0 o (8,64):(64,1)", "--compose", "<4,8>"], "Sw<3,3,3> o 0 o (4,8):(64,1)"),
+        (["Sw<3,3,3> o 0 o (8,64):(64,1)", "--coalesce"], "Sw<3,3,3> o 0 o (8,64):(64,1)"),
+        (["Sw<3,3,3> o 0 o (8,64):(64,1)", "--complement", "2048"], "4:512"),
+        (["Sw<3,3,3> o 0 o (8,64):(64,1)", "--right-inverse"], "Sw<3,0,-6> o 0 o (64,8):(8,1)"),
+        (["4", "--complement", "24"], "6:4"),
+        (["(2,8):(4,-1)", "--compose", "(5,5,2):(-2,10,50)"], "(5,5,2):(1,-5,-25)"),
     ],
 )
 def test_operations(arguments: list[str], result: str) -> None:
@@ -275,11 +285,49 @@ def test_hostile_texts_on_the_command_line(name: str, option: str) -> None:
     assert "Traceback" not in result.output
 
 
+def tiler_text(tiler: Tiler) -> str:
+    return f"<{','.join(map(tiler_text, tiler))}>" if isinstance(tiler, tuple) else str(tiler)
+
+
+def any_text(rng: random.Random) -> str:
+    """A layout, a swizzle, a tiler, one of them with a few characters wrong, or nothing like it."""
+    layout = random_layout(rng)
+    texts = [layout, random_composed(rng), random_swizzle(rng), tiler_text(random_tiler(rng, layout)), layout.shape]
+    text = list(str(rng.choice(texts)))
+    for _ in range(rng.choice((0, 0, 0, 1, 2))):
+        text[rng.randrange(len(text))] = rng.choice(ALPHABET)
+    return "".join(text) if rng.random() < 0.9 else "".join(rng.choices(ALPHABET, k=rng.randrange(9)))
+
+
+def test_any_texts_and_options_on_the_command_line() -> None:
+    """A result, or a message with a code; as JSON where that is asked for."""
+    rng = random.Random(11)
+    with_text = ("--compose", "--concatenate", "--divide", "--product")
+    codes: Counter[str] = Counter()
+    for _ in range(QUESTIONS):
+        option = rng.choice((*with_text, "--coalesce", "--right-inverse", "--left-inverse", "--complement", ""))
+        words = [option] if option else []
+        if option in with_text:
+            words.append(any_text(rng))
+        if option == "--complement":
+            words.append(str(rng.choice((1, 48, 2**63, 10**30, rng.randrange(1, 300)))))
+        words += rng.choice(([], [], ["--json"], ["--svg"], ["--svg", "--banks", "4"]))
+        result = run(*words, "--", any_text(rng))
+        codes[str(result.exit_code)] += 1
+        assert result.exit_code in (0, 1), (words, result.output)
+        assert bool(re.search(r"E067[1-5]\b", result.output)) == bool(result.exit_code), (words, result.output)
+        if "--json" in words:
+            assert json.loads(result.stdout)["ok"] == (result.exit_code == 0)
+    assert min(codes.values()) > QUESTIONS // 8
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
         (["(6,4):(1,12)", "--compose", "4:4"], 1, "does not divide the extent 6"),
-        (["Sw<1,1,1> o 0 o 8:1", "--left-inverse"], 1, "not defined through a swizzle"),
+        (["Sw<1,1,1> o 0 o 8:1", "--concatenate", "4:1"], 1, "give 8:1 alone"),
+        (["Sw<1,1,1> o 5 o 8:1", "--left-inverse"], 1, "the offset 5 between swizzle and layout"),
+        (["(4,6,2):(12,0,4)", "--complement", "48"], 1, "the stride 12 is no multiple of 8"),
         (["(2,2,2)", "--svg"], 1, "rank 3"),
         (["(1000,1000)", "--svg"], 1, "1000000 cells"),
         (["Sw<1,25,1> o 0 o 8:1"], 1, "E0675"),

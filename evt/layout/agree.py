@@ -1,0 +1,28 @@
+"""Whether two functions of places agree, place by place: for what no rule decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import chain
+
+from evt.layout.refused import refused
+
+#: Places that are looked at, in some milliseconds.
+MOST_PLACES = 1024
+
+
+def difference(
+    first: Callable[[int], int], second: Callable[[int], int], size: int, suspects: Iterable[int] = ()
+) -> int | None:
+    """Return a place below ``size`` where the functions differ, the first or a suspect; None where they agree.
+
+    Raise LayoutError E0675 for a size above :data:`MOST_PLACES` when no suspect and none of the first places tells.
+    """
+    places = range(size) if size <= MOST_PLACES else chain(suspects, range(MOST_PLACES))
+    for place in places:
+        if first(place) != second(place):
+            return place
+    if size > MOST_PLACES:
+        message = f"whether the result is right at each of {size} places was not decided"
+        raise refused("E0675", message, f"layouts of up to {MOST_PLACES} elements are decided place by place")
+    return None

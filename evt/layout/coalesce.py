@@ -1,0 +1,39 @@
+"""Coalescence: the same function with the fewest modes, with and without those that repeat indices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from evt.layout import tree
+from evt.layout.compose import concatenate, require_modes
+from evt.layout.flat import Pairs, coalesced, filtered_pairs, flat_layout
+from evt.layout.layout import Layout
+from evt.layout.swizzle import through_swizzles
+from evt.layout.tree import IntTuple
+
+
+@through_swizzles
+def coalesce(layout: Layout, profile: IntTuple = 0) -> Layout:
+    """Return the same function of integers with the fewest modes, depth 1 at most; with a profile, at its leaves.
+
+    Raise LayoutError E0674 for a profile with more modes than the layout.
+    """
+    return _by_profile(layout, tree.tree(profile, "a profile"), lambda mode: coalesced(mode.leaves))
+
+
+@through_swizzles
+def filtered(layout: Layout, profile: IntTuple = 0) -> Layout:
+    """Return the layout coalesced, without modes of stride 0 and of extent 1; with a profile, at its leaves.
+
+    Raise LayoutError E0674 for a profile with more modes than the layout.
+    """
+    return _by_profile(layout, tree.tree(profile, "a profile"), filtered_pairs)
+
+
+def _by_profile(layout: Layout, profile: IntTuple, operation: Callable[[Layout], Pairs]) -> Layout:
+    if not isinstance(profile, tuple):
+        return flat_layout(operation(layout))
+    require_modes(layout, profile)
+    modes = layout.modes
+    parts = (_by_profile(mode, part, operation) for mode, part in zip(modes, profile, strict=False))
+    return concatenate(*parts, *modes[len(profile) :])

@@ -1,0 +1,51 @@
+"""Flat layouts as lists of (extent, stride) pairs, from left to right: what the algebra computes with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from evt.layout.layout import Layout
+
+Pairs: TypeAlias = "list[tuple[int, int]]"
+
+
+def coalesced(leaves: Iterable[tuple[int, int]]) -> Pairs:
+    """Without extents of 1, neighbours joined that one stride walks over."""
+    result: Pairs = []
+    for extent, stride in leaves:
+        if extent == 1:
+            continue
+        if result and result[-1][0] * result[-1][1] == stride:
+            result[-1] = (result[-1][0] * extent, result[-1][1])
+        else:
+            result.append((extent, stride))
+    return result or [(1, 0)]
+
+
+def unbounded(layout: Layout) -> Pairs:
+    """Coalesced, but the same function beyond the extents too: the last mode keeps its stride."""
+    *others, (extent, stride) = layout.leaves
+    return coalesced([*others, (max(extent, 2), stride)])
+
+
+def filtered_pairs(layout: Layout) -> Pairs:
+    """Coalesced, without modes of stride 0."""
+    return coalesced([(extent if stride else 1, stride) for extent, stride in layout.leaves])
+
+
+def flat_layout(pairs: Pairs) -> Layout:
+    """The layout of the pairs; one mode alone is no tuple."""
+    if len(pairs) == 1:
+        return Layout(*pairs[0])
+    return Layout(tuple(extent for extent, _ in pairs), tuple(stride for _, stride in pairs))
+
+
+def order_by_stride(pairs: Pairs) -> list[int]:
+    """The places of the pairs by ascending stride; of equal strides in the order that CuTe's exchanges leave."""
+    order = list(range(len(pairs)))
+    for place in range(len(order)):
+        for other in range(place + 1, len(order)):
+            if pairs[order[other]][1] < pairs[order[place]][1]:
+                order[place], order[other] = order[other], order[place]
+    return order

@@ -1,0 +1,425 @@
+"""What the operations of ``evt.layout`` promise, by enumeration: one law for each, and the table of the operations.
+
+A law takes an operation's arguments and a result, CuTe's or ours, and says what is wrong with it; nothing when nothing
+is. The table has what CuTe's C++ calls the operation, and draws arguments for it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import Any
+
+from layouts import (
+    random_composed,
+    random_coordinate,
+    random_cotarget,
+    random_layout,
+    random_profile,
+    random_stepper,
+    random_swizzle,
+    random_swizzles,
+    random_tiler,
+)
+
+import evt.layout as room
+from evt.layout import ComposedLayout, IntTuple, Layout, LayoutError, Swizzle, Tiler, coalesce, concatenate, filtered
+from evt.layout.complement import complementary
+from evt.layout.flat import filtered_pairs, flat_layout
+from evt.layout.tree import leaves
+
+
+@dataclass(frozen=True)
+class Nested:
+    """A swizzled layout of CuTe's over a swizzled layout."""
+
+    swizzle: Swizzle
+    offset: int
+    layout: ComposedLayout | Nested
+
+    @property
+    def size(self) -> int:
+        return self.layout.size
+
+    @property
+    def shape(self) -> IntTuple:
+        return self.layout.shape
+
+    def __call__(self, place: int) -> int:
+        return self.swizzle(self.offset + self.layout(place))
+
+    def __str__(self) -> str:
+        return f"{self.swizzle} o {self.offset} o {self.layout}"
+
+
+Function = Layout | ComposedLayout | Nested
+
+
+def values(layout: Function) -> list[int]:
+    return [layout(place) for place in range(layout.size)]
+
+
+def bare(layout: Layout | ComposedLayout) -> Layout:
+    return layout.layout if isinstance(layout, ComposedLayout) else layout
+
+
+def as_layout(tiler: Tiler) -> Layout:
+    assert not isinstance(tiler, tuple)
+    return tiler if isinstance(tiler, Layout) else Layout(tiler)
+
+
+def compatible(shape: IntTuple, other: IntTuple) -> bool:
+    """Whether each coordinate of the shape is one of the other, whose leaves may be split further."""
+    if isinstance(shape, tuple):
+        return isinstance(other, tuple) and len(shape) == len(other) and all(map(compatible, shape, other))
+    return shape == prod(leaves(other))
+
+
+def law_of_coalesce(layout: Layout, profile: IntTuple, result: Layout) -> str:
+    if isinstance(profile, tuple):
+        return by_mode(law_of_coalesce, layout, profile, result, rest=True)
+    if values(result) != values(layout):
+        return "another function"
+    pairs = result.leaves
+    few = all(extent * stride != after for (extent, stride), (_, after) in itertools.pairwise(pairs))
+    whole = all(extent > 1 for extent, _ in pairs) or len(pairs) == 1
+    return "" if few and whole and result.depth <= 1 else "more modes than needed"
+
+
+def law_of_filtered(layout: Layout, profile: IntTuple, result: Layout) -> str:
+    if isinstance(profile, tuple):
+        return by_mode(law_of_filtered, layout, profile, result, rest=True)
+    if set(values(result)) != set(values(layout)):
+        return "other indices"
+    return "" if result == Layout(1, 0) or all(e > 1 and d for e, d in result.leaves) else "modes that repeat"
+
+
+def law_of_compose(a: Function, b: Tiler | Function | Swizzle, result: Function) -> str:
+    if isinstance(b, tuple):
+        assert isinstance(a, (Layout, ComposedLayout))
+        return by_mode(law_of_compose, bare(a), b, bare(result), rest=False)  # type: ignore[arg-type]
+    if isinstance(b, int):
+        b = Layout(b)
+    if isinstance(b, Swizzle):
+        wrong = [place for place in range(a.size) if result(place) != a(b(place))]
+        return f"other indices, at {wrong[0]}" if wrong or result.size != a.size else ""
+    if not compatible(b.shape, result.shape):
+        return "another shape"
+    wrong = [place for place in range(b.size) if result(place) != a(b(place))]
+    return f"other indices, at {wrong[0]}" if wrong else ""
+
+
+def law_of_complement(layout: Layout | ComposedLayout, cotarget: IntTuple | None, result: Layout) -> str:
+    if min(leaves(result.shape)) < 1:
+        return "a negative extent"
+    indices, own = values(result), set(values(layout))
+    core = filtered(bare(layout))
+    wanted = core.cosize if cotarget is None else prod(leaves(cotarget))
+    if any(after <= before for before, after in itertools.pairwise(indices)):
+        return "not ordered"
+    if own & set(indices[1:]):
+        return "not disjoint"
+    if min(values(concatenate(core, result))) < 0 or concatenate(core, result).cosize < wanted:
+        return "out of reach"
+    if result.size < wanted // core.size:
+        return "too few"
+    steps = [(1, 1), *sorted(core.leaves, key=lambda leaf: leaf[1])]
+    whole = all(after % (extent * stride) == 0 for (extent, stride), (_, after) in itertools.pairwise(steps))
+    return "a hole" if whole and not set(range(wanted)) <= set(values(concatenate(core, result))) else ""
+
+
+def law_of_right_inverse(layout: Function, result: Function) -> str:
+    wrong = [place for place in range(result.size) if layout(result(place)) != place]
+    if wrong:
+        return f"no inverse, at {wrong[0]}"
+    whole = isinstance(layout, Layout) and sorted(values(layout)) == list(range(layout.size))
+    return "too short" if whole and result.size < layout.size else ""
+
+
+def law_of_left_inverse(layout: Function, result: Function) -> str:
+    indices = values(layout)
+    if len(set(indices)) == len(indices):
+        wrong = [place for place, index in enumerate(indices) if result(index) != place]
+    else:
+        wrong = [place for place, index in enumerate(indices) if layout(result(index)) != index]
+    return f"no inverse, at {wrong[0]}" if wrong else ""
+
+
+def law_of_divide(layout: Layout, tiler: Tiler, result: Layout) -> str:
+    """The tile is the composition with the tiler, the rest that with a complement of the tiler."""
+    if isinstance(tiler, tuple):
+        return by_mode(law_of_divide, layout, tiler, result, rest=True)
+    tile, shape = as_layout(tiler), coalesce(layout).shape
+    try:
+        rest = flat_layout(complementary(filtered_pairs(tile), shape))
+    except LayoutError:
+        return "no complement"
+    if fault := law_of_complement(tile, shape, rest):
+        return f"a complement {fault}"
+    if result.rank != 2:
+        return "not two modes"
+    return law_of_compose(layout, concatenate(tile, rest), result)
+
+
+def law_of_product(block: Layout, tiler: Tiler, result: Layout) -> str:
+    """The block, and where the places of a complement that the tiler picks are; copies do not meet."""
+    if isinstance(tiler, tuple):
+        return by_mode(law_of_product, block, tiler, result, rest=True)
+    tile = as_layout(tiler)
+    try:
+        gaps = flat_layout(complementary(filtered_pairs(block), block.size * tile.cosize))
+    except LayoutError:
+        return "no complement"
+    if result.rank != 2 or result.modes[0] != block:
+        return "another block"
+    if fault := law_of_compose(gaps, tile, result.modes[1]):
+        return f"copies at {fault}"
+    taken: dict[int, int] = {}
+    own = set(values(block))
+    for place in range(tile.size):
+        for index in own:
+            if taken.setdefault(result.modes[1](place) + index, tile(place)) != tile(place):
+                return "copies that meet"
+    return ""
+
+
+def law_of_blocked(block: Layout, tiler: Layout, result: Layout, raked: bool = False) -> str:
+    """The parts of the product, in pairs of a mode of the block and one of the copies; an integral one is one mode."""
+    rank = max(block.rank, tiler.rank)
+    if result.rank != rank or any(mode.rank != 2 for mode in result.modes):
+        return "other modes"
+    if rank == 1 and not isinstance((tiler if raked else block).shape, tuple):
+        pair = result.modes[0].modes
+        return law_of_product(block, tiler, concatenate(*(pair[::-1] if raked else pair)))
+    one = Layout(1, 0)
+    padded = [
+        each if each.rank == rank else concatenate(*each.modes, *[one] * (rank - each.rank)) for each in (block, tiler)
+    ]
+    first, second = (concatenate(*(mode.modes[half] for mode in result.modes)) for half in (raked, not raked))
+    return law_of_product(padded[0], padded[1], concatenate(first, second))
+
+
+def by_mode(law: Callable[..., str], layout: Layout, parts: tuple[object, ...], result: Layout, rest: bool) -> str:
+    """The law mode by mode; the modes without a part are the result's own, or dropped."""
+    others = layout.modes[len(parts) :] if rest else ()
+    if not isinstance(result.shape, tuple) or result.rank != len(parts) + len(others):
+        return "other modes"
+    if result.modes[len(parts) :] != others:
+        return "other modes behind"
+    faults = (law(mode, part, found) for mode, part, found in zip(layout.modes, parts, result.modes, strict=False))
+    return next(filter(None, faults), "")
+
+
+def law_of_regrouped(kind: str, operation: str, layout: Layout, tiler: Tiler, result: Layout) -> str:
+    """The parts of the logical division or product, in another order; it is refused where that is."""
+    try:
+        logical = getattr(room, f"logical_{operation}")(layout, tiler)
+    except LayoutError:
+        return "no logical result"
+    first, second = unzipped(logical, tiler)
+    if kind != "zipped":
+        second_modes = second.modes if second.rank > 1 else (second,)
+        first_modes = (first.modes if first.rank > 1 else (first,)) if kind == "flat" else (first,)
+        return "" if result == concatenate(*first_modes, *second_modes) else "other groups"
+    return "" if result == concatenate(first, second) else "other groups"
+
+
+def unzipped(logical: Layout, tiler: Tiler) -> tuple[Layout, Layout]:
+    """The first and the second parts at the tiler's leaves; what has no tiler is a second part."""
+    if not isinstance(tiler, tuple):
+        return logical.modes[0], logical.modes[1]
+    pairs = [unzipped(mode, part) for mode, part in zip(logical.modes, tiler, strict=False)]
+    rest = logical.modes[len(tiler) :]
+    return concatenate(*(first for first, _ in pairs)), concatenate(*(second for _, second in pairs), *rest)
+
+
+def through_swizzle(law: Callable[..., str]) -> Callable[..., str]:
+    """The law of the layouts under a swizzle, which stays; CuTe leaves an identity out."""
+
+    def through(layout: ComposedLayout, *rest: Any) -> str:
+        *arguments, result = rest
+        if isinstance(result, ComposedLayout):
+            if (result.swizzle, result.offset) != (layout.swizzle, layout.offset):
+                return "another swizzle"
+            result = result.layout
+        elif layout.swizzle.bits or layout.offset:
+            return "no swizzle"
+        return law(layout.layout, *arguments, result)
+
+    return through
+
+
+def law_of_index(layout: Function, coordinate: IntTuple, result: int) -> str:
+    """The inner product of a coordinate and the strides, an integer being a place; both signs, also out of bounds."""
+    if isinstance(layout, ComposedLayout):
+        return "" if result == layout.swizzle(layout.offset + layout.layout(coordinate)) else "another index"
+    assert isinstance(layout, Layout)
+    return "" if result == index(coordinate, layout.shape, layout.stride) else "another index"
+
+
+def index(coordinate: IntTuple, shape: IntTuple, stride: IntTuple) -> int:
+    if isinstance(coordinate, tuple):
+        assert isinstance(shape, tuple)
+        assert isinstance(stride, tuple)
+        return sum(map(index, coordinate, shape, stride))
+    if coordinate < 0:
+        return -index(-coordinate, shape, stride)
+    if not isinstance(shape, tuple):
+        assert isinstance(stride, int)
+        return coordinate * stride
+    assert isinstance(stride, tuple)
+    total = 0
+    for part, step in zip(shape[:-1], stride, strict=False):
+        total += index(coordinate % prod(leaves(part)), part, step)
+        coordinate //= prod(leaves(part))
+    return total + index(coordinate, shape[-1], stride[-1])
+
+
+def law_of_coordinate(layout: Layout, place: int, result: IntTuple) -> str:
+    return "" if layout(result) == layout(place) and compatible_forms(result, layout.shape) else "another coordinate"
+
+
+def compatible_forms(tree: IntTuple, other: IntTuple) -> bool:
+    if isinstance(tree, tuple) and isinstance(other, tuple):
+        return len(tree) == len(other) and all(map(compatible_forms, tree, other))
+    return not isinstance(tree, tuple) and not isinstance(other, tuple)
+
+
+def law_of_cosize(layout: Layout, result: int) -> str:
+    return "" if result == max(values(layout)) - min(values(layout)) + 1 else "another interval"
+
+
+def law_of_merged(a: Swizzle, b: Swizzle, result: Swizzle) -> str:
+    wrong = [index for index in range(1 << 10) if result(index) != a(b(index))]
+    return f"other indices, at {wrong[0]}" if wrong else ""
+
+
+# The table
+
+Draw = Callable[[random.Random], tuple[Any, ...]]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation: ours, CuTe's (a name, or a form), its arguments, and its law, of the arguments and the result."""
+
+    ours: Callable[..., Any]
+    cute: str
+    draw: Draw
+    law: Callable[..., str]
+
+
+def one(rng: random.Random) -> tuple[Any, ...]:
+    return (random_layout(rng),)
+
+
+def two(rng: random.Random) -> tuple[Any, ...]:
+    return random_layout(rng), random_layout(rng)
+
+
+def two_small(rng: random.Random) -> tuple[Any, ...]:
+    return random_layout(rng, 24), random_layout(rng, 24)
+
+
+def stepped(rng: random.Random) -> tuple[Any, ...]:
+    layout = random_layout(rng)
+    return layout, random_stepper(rng, layout)
+
+
+def tiled(rng: random.Random) -> tuple[Any, ...]:
+    layout = random_layout(rng)
+    return layout, random_tiler(rng, layout)
+
+
+def profiled(rng: random.Random) -> tuple[Any, ...]:
+    layout = random_layout(rng)
+    return layout, random_profile(rng, layout.shape)
+
+
+def targeted(rng: random.Random) -> tuple[Any, ...]:
+    layout = random_layout(rng)
+    return layout, random_cotarget(rng, layout)
+
+
+def swizzled(draw: Draw) -> Draw:
+    """The arguments with a swizzle before the first, and that of a layout of powers of two as often as not."""
+
+    def drawn(rng: random.Random) -> tuple[Any, ...]:
+        layout, *others = draw(rng)
+        composed = random_composed(rng)
+        return ComposedLayout(composed.swizzle, composed.offset, layout), *others
+
+    return drawn
+
+
+def composed(rng: random.Random) -> tuple[Any, ...]:
+    return (random_composed(rng),)
+
+
+def law_of_default(law: Callable[..., str]) -> Callable[..., str]:
+    """A law whose second argument is left out."""
+    return lambda layout, result: law(layout, None, result)
+
+
+def placed(rng: random.Random) -> tuple[Any, ...]:
+    layout = random_layout(rng)
+    return layout, rng.randrange(-2 * layout.size, 3 * layout.size)
+
+
+def at_coordinate(rng: random.Random) -> tuple[Any, ...]:
+    layout = random_layout(rng)
+    return layout, random_coordinate(rng, layout.shape)
+
+
+def operations() -> dict[str, Operation]:
+    """Every operation that CuTe has, in the forms of its arguments."""
+    table = {
+        "coalesce": Operation(room.coalesce, "coalesce", profiled, law_of_coalesce),
+        "filtered": Operation(room.filtered, "filter", profiled, law_of_filtered),
+        "complement": Operation(room.complement, "complement", targeted, law_of_complement),
+        "complement up to the cosize": Operation(room.complement, "complement", one, law_of_default(law_of_complement)),
+        "right_inverse": Operation(room.right_inverse, "right_inverse", one, law_of_right_inverse),
+        "left_inverse": Operation(room.left_inverse, "left_inverse", one, law_of_left_inverse),
+        "compose": Operation(room.compose, "composition", two, law_of_compose),
+        "compose with steps": Operation(room.compose, "composition", stepped, law_of_compose),
+        "compose with a tiler": Operation(room.compose, "composition", tiled, law_of_compose),
+        "logical_divide by steps": Operation(room.logical_divide, "logical_divide", stepped, law_of_divide),
+        "logical_product of two": Operation(room.logical_product, "logical_product", two_small, law_of_product),
+        "blocked_product": Operation(room.blocked_product, "blocked_product", two_small, law_of_blocked),
+        "raked_product": Operation(room.raked_product, "raked_product", two_small, partial(law_of_blocked, raked=True)),
+        "logical_divide": Operation(room.logical_divide, "logical_divide", tiled, law_of_divide),
+        "logical_product": Operation(room.logical_product, "logical_product", tiled, law_of_product),
+    }
+    for kind, operation in itertools.product(("zipped", "tiled", "flat"), ("divide", "product")):
+        name = f"{kind}_{operation}"
+        table[name] = Operation(getattr(room, name), name, tiled, partial(law_of_regrouped, kind, operation))
+    for name in ("coalesce", "filtered", "compose with a tiler", "zipped_divide", "logical_product", "blocked_product"):
+        plain = table[name]
+        through = Operation(plain.ours, plain.cute, swizzled(plain.draw), through_swizzle(plain.law))
+        table[f"{name} through a swizzle"] = through
+    with_swizzle = {
+        "complement": (lambda rng: (*composed(rng), random_cotarget(rng, random_layout(rng))), law_of_complement),
+        "right_inverse": (composed, law_of_right_inverse),
+        "left_inverse": (composed, law_of_left_inverse),
+    }
+    for name, (draw, law) in with_swizzle.items():
+        table[f"{name} through a swizzle"] = Operation(getattr(room, name), name, draw, law)
+    pairs: dict[str, Draw] = {
+        "a layout and a swizzle": lambda rng: (random_composed(rng).layout, random_swizzle(rng)),
+        "a layout and a swizzled one": lambda rng: (random_composed(rng).layout, random_composed(rng)),
+        "a swizzled layout and a swizzle": lambda rng: (random_composed(rng), random_swizzle(rng)),
+        "two swizzled layouts": lambda rng: (random_composed(rng), random_composed(rng)),
+    }
+    for name, draw in pairs.items():
+        table[f"compose {name}"] = Operation(room.compose, "composition", draw, law_of_compose)
+    table["index"] = Operation(Layout.__call__, "{0}({1})", at_coordinate, law_of_index)
+    through = Operation(ComposedLayout.__call__, "{0}({1})", swizzled(at_coordinate), law_of_index)
+    table["index through a swizzle"] = through
+    table["coordinate"] = Operation(Layout.coordinate, "idx2crd({1}, shape({0}))", placed, law_of_coordinate)
+    table["cosize"] = Operation(lambda layout: layout.cosize, "cosize", one, law_of_cosize)
+    table["compose two swizzles"] = Operation(room.compose, "composition", random_swizzles, law_of_merged)
+    return table
