@@ -90,7 +90,7 @@ def value_type(dag: Dag, op: Node, operands: Sequence[ValueType]) -> ValueType:
         case Element(name):
             return ValueType(next(operand.dtype for operand in dag.operands if operand.name == name), modes)
         case Const():
-            return ValueType(I32 if op.is_integer else F32, modes, True)
+            return ValueType(I32 if op.is_integer else alone(dag), modes, True)
         case Load(name):
             dtype = dag.input[name].dtype
             assert dtype is not None
@@ -102,7 +102,7 @@ def value_type(dag: Dag, op: Node, operands: Sequence[ValueType]) -> ValueType:
         case Cast(dtype):
             return ValueType(dtype, modes)
         case Reduce() | Fold():
-            return ValueType(reduced_type(operands[0]), modes)
+            return ValueType(reduced_type(dag, operands[0]), modes)
         case Pick() | Store() | Feed():
             return replace(operands[0], modes=modes)
         case Index():
@@ -146,19 +146,31 @@ def domain(dag: Dag, function: str, operands: Sequence[ValueType]) -> DType:
         return F32  # a user's C++
     values = [value for slot, value in enumerate(operands) if slot not in row.conditions]
     varying = [value.dtype.compute for value in values if not value.constant]
-    if F64 in varying or (not varying and accumulator(dag.operands[0].dtype) == F64):
-        return F64
+    if not values:
+        return B1
+    if not varying:
+        return alone(dag)
     integers = all(value.dtype.compute in (I32, B1) for value in values)
-    if varying and integers and Fact.INTEGER in row.facts:
+    if integers and Fact.INTEGER in row.facts:
         return I32
-    return B1 if not values else F32
+    return F64 if F64 in varying else F32
 
 
-def reduced_type(value: ValueType) -> DType:
+def alone(dag: Dag) -> DType:
+    """What constants among themselves are computed in: f32, f64 beside an f64 accumulator."""
+    return F64 if accumulator(dag.operands[0].dtype) == F64 else F32
+
+
+def met(value: ValueType, dtype: DType) -> DType:
+    """The compute type of a constant that is cast to or stored as a type: f64 is met as it is written."""
+    return F64 if dtype == F64 else value.dtype.compute
+
+
+def reduced_type(dag: Dag, value: ValueType) -> DType:
     """The type that a value is reduced in: f32, f64 or i32."""
     compute = value.dtype.compute
     if value.constant:
-        return F32
+        return alone(dag)
     return I32 if compute == B1 else compute
 
 

@@ -6,7 +6,8 @@ import math
 
 from evt.functions import TABLE
 from evt.ir.dag import TypedDag
-from evt.ir.dtype import B1, F32, F64, I32, DType
+from evt.ir.dtype import B1, F32, I32, DType
+from evt.ir.infer import met
 from evt.ir.node import Apply, Cast, Const, Node
 from evt.optimise.rewrite import TypedBuilder, rewrite
 from evt.optimise.rounding import is_exact, round_constant
@@ -33,18 +34,15 @@ def fold_constants(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -
     if len(values) != len(operands):
         return None
     row, dtype = TABLE[op.function], builder.domain(op.function, operands)
+    values = [round_constant(B1 if slot in row.conditions else dtype, value) for slot, value in enumerate(values)]
     try:
-        if dtype != B1:
-            conditions = row.conditions
-            values = [v if slot in conditions else round_constant(dtype, v) for slot, v in enumerate(values)]
-        result = row.fold(*values)
-    except (ArithmeticError, ValueError):  # 1/0, log(-1), overflow
+        result = row.fold_f32(*values) if dtype == F32 else row.fold(*values)
+    except (ArithmeticError, ValueError):  # of a user's function
         return None
     if row.result == "predicate":
         return builder.number(result)
     if dtype == I32:
-        return builder.literal(result, dtype) if is_exact(I32, result + 0.0) else None
-    result = round_constant(dtype, result)
+        return builder.literal(result + 0.0, I32) if is_exact(I32, result + 0.0) else None  # 0 has no sign
     return builder.literal(result, dtype) if math.isfinite(result) else None
 
 
@@ -52,10 +50,7 @@ def fold_casts(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> in
     """``f16(0.1) -> 0.0999755859375``; ``i8(2.5) -> i32(2)``, a constant that stays an integer."""
     if not isinstance(op, Cast) or (value := builder.constant(operands[0])) is None:
         return None
-    have = builder.types[operands[0]].dtype
-    if have == F32 and op.dtype != F64:
-        value = round_constant(F32, value)
-    result = round_constant(op.dtype, value) if math.isfinite(value) else value
+    result = round_constant(op.dtype, round_constant(met(builder.types[operands[0]], op.dtype), value))
     if not math.isfinite(result):
         return None
     return builder.number(result) if op.dtype == B1 else builder.literal(result, op.dtype.compute)

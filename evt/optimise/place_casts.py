@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from evt.ir.dag import TypedDag
-from evt.ir.dtype import F32, DType
+from evt.ir.dtype import F32, F64, DType
 from evt.ir.node import Cast, Const, Element, Feed, Node, Reduce, Store
 from evt.optimise.rewrite import TypedBuilder, rewrite
 
 
 def place_casts(dag: TypedDag) -> TypedDag:
     """``store(x) -> store(i8(x))`` where the output is i8, u8, i32 or b1 and the value is not: it rounds and saturates.
+    ``store(2) -> store(f64(2))``, and so for i32: of a constant that is stored alone, kernels make an f32.
 
     ``store(f16(x)) -> store(x)`` where the output is f16 and nothing else reads the cast: floats are rounded to
     nearest by the store as well. What is fed to the product is treated alike, with the operand's type, and an operand
@@ -23,9 +24,12 @@ def place_casts(dag: TypedDag) -> TypedDag:
         dtype, value = _dtype(dag, op), builder[operands[0]]
         if isinstance(op, Feed) and value == Element(op.name):
             return operands[0]
+        if isinstance(value, Const):
+            narrow = dtype.is_float and (dtype != F64 or builder.default == F64)
+            return None if narrow else builder.add(op, builder.add(Cast(dtype), operands[0]))
         if dtype.is_float:
             return builder.add(op, builder.arguments(operands[0])[0]) if op in stored else None
-        if isinstance(value, Const | Reduce) or builder.types[operands[0]].dtype == dtype:
+        if isinstance(value, Reduce) or builder.types[operands[0]].dtype == dtype:
             return None
         return builder.add(op, builder.add(Cast(dtype), operands[0]))
 
@@ -49,4 +53,5 @@ def _only_stored(dag: TypedDag, node: int) -> Store | Feed | None:
     dtype, value = _dtype(dag, op), dag.arguments(node)[0]
     if dtype == F32 or dag[value] != Cast(dtype) or len(dag.users[value]) > 1:
         return None
-    return op if dag.types[dag.arguments(value)[0]].dtype.compute == F32 else None
+    rounded = dag.arguments(value)[0]
+    return op if dag.types[rounded].dtype.compute == F32 and not isinstance(dag[rounded], Const) else None

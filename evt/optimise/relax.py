@@ -1,4 +1,8 @@
-"""Algebra of real numbers, opt-in: it changes roundings, and what comes of NaN, infinities and -0."""
+"""Algebra of real numbers, opt-in: it changes roundings, and what comes of NaN, infinities and -0.
+
+No rule makes a constant out of others that overflows or loses digits: 0 times an infinity is NaN. Of inputs it is
+taken for granted that products, sums and reciprocals of what varies less than the result stay within the type.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from evt.ir.node import Apply, Node
 from evt.optimise.rewrite import Rule, TypedBuilder, constant_operand, rewrite
 from evt.optimise.rounding import round_constant
 
+_LEAST_NORMAL = 2.0**F32.format.least_exponent
 #: ``f(g(x)) -> x``.
 _INVERSE = {
     ("exp", "log"),
@@ -88,9 +93,20 @@ def gather(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | 
 
 def _with(builder: TypedBuilder, function: str, x: int, value: float) -> int | None:
     """``x`` and a constant; None where that overflows or vanishes."""
-    if abs(value) > 3e38 or abs(value) < 1.2e-38 or value != value:
-        return x if function == "add" and value == 0.0 else None
-    return builder.apply(function, x, builder.number(value))
+    if value == 0.0 and function == "add":
+        return x
+    return builder.apply(function, x, builder.number(value)) if _is_normal(value) else None
+
+
+def _is_normal(value: float) -> bool:
+    """Whether f32 has a number with all its digits."""
+    return _LEAST_NORMAL <= abs(value) <= F32.largest
+
+
+def _is_moderate(builder: TypedBuilder, node: int) -> bool:
+    """Whether a value may be multiplied or added before others are: no constant so large or small that this shows."""
+    value = builder.constant(node)
+    return value is None or not value or 2.0**-32 <= abs(value) <= 2.0**32
 
 
 def scale_first(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
@@ -103,7 +119,8 @@ def scale_first(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> i
         for x, s in (builder.arguments(product), builder.arguments(product)[::-1]):
             modes = {*builder.types[s].modes, *builder.types[t].modes}
             numbers = builder.constant(s) is not None and builder.constant(t) is not None  # see gather
-            if modes < set(builder.types[x].modes) and not numbers:
+            moderate = _is_moderate(builder, s) and _is_moderate(builder, t)
+            if modes < set(builder.types[x].modes) and moderate and not numbers:
                 return builder.apply("mul", x, builder.apply("mul", s, t))
     return None
 
@@ -117,8 +134,9 @@ def factor(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | 
         for y, b in _factors(builder, operands[1]):
             if x != y:
                 continue
-            modes = {mode for each in (a, b) if each is not None for mode in builder.types[each].modes}
-            if modes < set(builder.types[x].modes):
+            factors = [each for each in (a, b) if each is not None]
+            modes = {mode for each in factors for mode in builder.types[each].modes}
+            if modes < set(builder.types[x].modes) and all(_is_moderate(builder, each) for each in factors):
                 one = builder.number(1.0)
                 total = builder.apply(op.function, one if a is None else a, one if b is None else b)
                 return builder.apply("mul", x, total)
@@ -135,8 +153,8 @@ def _factors(builder: TypedBuilder, node: int) -> list[tuple[int, int | None]]:
 
 
 def reciprocal(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
-    """``x / s -> x * rcp(s)`` where ``s`` varies less than ``x``; ``x / sqrt(y) -> x * rsqrt(y)``."""
-    if op != Apply("div") or builder.constant(operands[0]) is not None:
+    """``x / s -> x * rcp(s)`` where ``s`` is no constant and varies less than ``x``; ``x / sqrt(y) -> x*rsqrt(y)``."""
+    if op != Apply("div") or any(builder.constant(x) is not None or builder.types[x].constant for x in operands):
         return None
     x, y = operands
     if builder[y] == Apply("sqrt"):

@@ -13,9 +13,10 @@ from collections.abc import Callable
 
 from evt.functions import TABLE, Fact
 from evt.ir.dag import Builder, TypedDag, prune, reads_accumulator
-from evt.ir.dtype import B1, F32, F64, DType, accumulator
-from evt.ir.infer import domain, infer, reduced_type, value_type
+from evt.ir.dtype import B1, F64, DType
+from evt.ir.infer import alone, domain, infer, reduced_type, value_type
 from evt.ir.node import Apply, Cast, Const, Feed, Fold, Node, Pick, Reduce, Store, ValueType
+from evt.optimise.rounding import is_exact
 
 
 class TypedBuilder(Builder):
@@ -26,7 +27,7 @@ class TypedBuilder(Builder):
         self.dag = dag
         self.types: list[ValueType] = []
         #: What constants among themselves are computed in.
-        self.default = F64 if accumulator(dag.operands[0].dtype) == F64 else F32
+        self.default = alone(dag)
         #: Whether something is computed or stored in f64.
         self.wide = F64 in ({value.dtype for value in dag.types} | {output.dtype for output in dag.outputs})
 
@@ -48,10 +49,11 @@ class TypedBuilder(Builder):
         return constant if dtype == self.default else self.add(Cast(dtype), constant)
 
     def constant(self, node: int) -> float | None:
-        """The value of a constant, marked with a type or not."""
+        """The value of a constant, marked with a type that has it or not."""
         op = self[node]
         if isinstance(op, Cast) and op.dtype == op.dtype.compute:
-            op = self[self.arguments(node)[0]]
+            inner = self[self.arguments(node)[0]]
+            return inner.value if isinstance(inner, Const) and is_exact(op.dtype, inner.value) else None
         return op.value if isinstance(op, Const) else None
 
     def domain(self, function: str, operands: tuple[int, ...]) -> DType:
@@ -85,8 +87,8 @@ def rewrite(dag: TypedDag, *rules: Rule) -> TypedDag:
 def _typed(builder: TypedBuilder, op: Node, types: list[ValueType], operands: tuple[int, ...]) -> tuple[int, ...]:
     """The new operands of a node, of which the old had ``types``, converted to what it computes in."""
     if isinstance(op, Reduce | Fold):
-        wanted = reduced_type(types[0])
-        if reduced_type(builder.types[operands[0]]) != wanted:
+        wanted = reduced_type(builder.dag, types[0])
+        if reduced_type(builder.dag, builder.types[operands[0]]) != wanted:
             return (builder.add(Cast(wanted), operands[0]),)
     if not isinstance(op, Apply):
         return operands

@@ -120,7 +120,7 @@ def typed_by_header(text: str) -> TypedDag:
 def test_batches(shape_a: tuple[int, ...], shape_b: tuple[int, ...], batch: tuple[int, ...]) -> None:
     a, b, c = make(*shape_a), make(*shape_b), make(*batch, M, N)
     dag = typed("D = acc + C + bias; E[n, m] = acc")
-    acc = a.float() @ b.float()
+    acc = (a.double() @ b.double()).float()
     for given in (c, INPUTS["C"]):  # one for each batch, or one for all
         found = reference(dag, a, b, {"C": given, "bias": INPUTS["bias"]})
         assert same(found["D"], (acc + given + INPUTS["bias"]).half())
