@@ -35,12 +35,13 @@ class DType:
     def __str__(self) -> str:
         return self.name
 
+    def __hash__(self) -> int:
+        return hash(self.name)
+
     @property
     def compute(self) -> DType:
         """The type that arithmetic on elements of this type is done in: f32, f64, i32 or b1."""
-        if self.kind is Kind.FLOAT:
-            return BY_NAME["f64" if self.bits == 64 else "f32"]
-        return BY_NAME["i32" if self.kind is Kind.INTEGER else "b1"]
+        return _COMPUTE[self.name]
 
     @property
     def largest(self) -> float:
@@ -51,6 +52,13 @@ class DType:
     def least(self) -> float:
         """The least finite value."""
         return -_FORMATS[self.name].largest if self.is_float else float(_RANGES[self.name][0])
+
+    @property
+    def range_text(self) -> str:
+        """What the type holds, in words."""
+        if self.is_float:
+            return f"{self} holds magnitudes up to {self.largest:g}"
+        return f"{self} holds {self.least:.0f} to {self.largest:.0f}"
 
     @property
     def format(self) -> Format:
@@ -93,6 +101,9 @@ _FORMATS = {
 _RANGES = {"i32": (-(2**31), 2**31 - 1), "i8": (-128, 127), "u8": (0, 255), "b1": (0, 1)}
 BY_NAME: dict[str, DType] = {name: dtype for dtype in _TYPES for name in (dtype.name, *dtype.aliases)}
 F64, F32, TF32, F16, BF16, E4M3, E5M2, I32, I8, U8, B1 = _TYPES
+_COMPUTE = {
+    each.name: F64 if each == F64 else F32 if each.is_float else I32 if each.bits > 1 else B1 for each in _TYPES
+}
 #: Types that tensors may be stored in; tf32 is f32 in memory.
 STORAGE = (F64, F32, F16, BF16, E4M3, E5M2, I32, I8, U8, B1)
 #: Types that scalars may have.

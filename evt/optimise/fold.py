@@ -8,8 +8,8 @@ from evt.functions import TABLE
 from evt.ir.dag import TypedDag
 from evt.ir.dtype import B1, F32, I32, DType
 from evt.ir.infer import met
-from evt.ir.node import Apply, Cast, Const, Node
-from evt.optimise.rewrite import TypedBuilder, rewrite
+from evt.ir.node import Apply, Cast, Const
+from evt.optimise.rewrite import TypedBuilder, on, rewrite
 from evt.optimise.rounding import is_exact, round_constant
 
 
@@ -18,18 +18,18 @@ def fold(dag: TypedDag) -> TypedDag:
     return rewrite(dag, round_constants, fold_constants, fold_casts, unmark)
 
 
-def round_constants(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
+@on(Const)
+def round_constants(builder: TypedBuilder, op: Const, operands: tuple[int, ...]) -> int | None:
     """``0.1 -> f32(0.1)``, in a program that computes in f32, so that equal constants are one node."""
-    if builder.wide or not isinstance(op, Const) or op.is_integer:
+    if builder.wide or op.is_integer:
         return None
     rounded = round_constant(F32, op.value)
     return builder.number(rounded) if rounded != op.value and math.isfinite(rounded) else None
 
 
-def fold_constants(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
+@on(Apply)
+def fold_constants(builder: TypedBuilder, op: Apply, operands: tuple[int, ...]) -> int | None:
     """``mul(2, 3) -> 6``. Results that are not finite, or that wrap, stay as they are written."""
-    if not isinstance(op, Apply):
-        return None
     values = [value for operand in operands if (value := builder.constant(operand)) is not None]
     if len(values) != len(operands):
         return None
@@ -46,9 +46,10 @@ def fold_constants(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -
     return builder.literal(result, dtype) if math.isfinite(result) else None
 
 
-def fold_casts(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
+@on(Cast)
+def fold_casts(builder: TypedBuilder, op: Cast, operands: tuple[int, ...]) -> int | None:
     """``f16(0.1) -> 0.0999755859375``; ``i8(2.5) -> i32(2)``, a constant that stays an integer."""
-    if not isinstance(op, Cast) or (value := builder.constant(operands[0])) is None:
+    if (value := builder.constant(operands[0])) is None:
         return None
     result = round_constant(op.dtype, round_constant(met(builder.types[operands[0]], op.dtype), value))
     if not math.isfinite(result):
@@ -56,10 +57,9 @@ def fold_casts(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> in
     return builder.number(result) if op.dtype == B1 else builder.literal(result, op.dtype.compute)
 
 
-def unmark(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
+@on(Apply)
+def unmark(builder: TypedBuilder, op: Apply, operands: tuple[int, ...]) -> int | None:
     """``x + f32(3) -> x + 3``: a constant takes the type of what it meets."""
-    if not isinstance(op, Apply):
-        return None
     for slot, operand in enumerate(operands):
         value = builder.constant(operand)
         if value is None or isinstance(builder[operand], Const):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from evt.ir.dag import TypedDag
 from evt.ir.dtype import F32, F64, DType
-from evt.ir.node import Cast, Const, Element, Feed, Node, Reduce, Store
-from evt.optimise.rewrite import TypedBuilder, rewrite
+from evt.ir.node import Cast, Const, Element, Feed, Reduce, Store
+from evt.optimise.rewrite import TypedBuilder, on, rewrite
 
 
 def place_casts(dag: TypedDag) -> TypedDag:
@@ -18,9 +18,8 @@ def place_casts(dag: TypedDag) -> TypedDag:
     """
     stored = {_only_stored(dag, node) for node in range(len(dag))}
 
-    def rule(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
-        if not isinstance(op, Store | Feed):
-            return None
+    @on(Store, Feed)
+    def rule(builder: TypedBuilder, op: Store | Feed, operands: tuple[int, ...]) -> int | None:
         dtype, value = _dtype(dag, op), builder[operands[0]]
         if isinstance(op, Feed) and value == Element(op.name):
             return operands[0]
