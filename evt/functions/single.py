@@ -13,7 +13,7 @@ from typing import Any
 
 from evt.functions import scalar
 
-_LARGEST = (2.0 - 2.0**-23) * 2.0**127
+_BEYOND = 2.0**128
 
 
 def nearest(value: float, fraction: int, least_exponent: int) -> float:
@@ -29,8 +29,8 @@ def nearest(value: float, fraction: int, least_exponent: int) -> float:
 
 def round_f32(value: float) -> float:
     """The f32 number nearest to a number, which may be infinite."""
-    rounded = nearest(value, 23, -126)
-    return rounded if abs(rounded) <= _LARGEST or rounded != rounded else math.copysign(math.inf, rounded)
+    rounded = nearest(value, 23, -126) if abs(value) < _BEYOND else value
+    return math.copysign(math.inf, rounded) if abs(rounded) >= _BEYOND else rounded
 
 
 _Binary = Callable[[float, float], float]

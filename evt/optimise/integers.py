@@ -48,7 +48,8 @@ def gather(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | 
     """``x + 2 + 3 -> x + 5``, ``x * 2 * 3 -> x * 6``, ``x - 2 -> x + -2``."""
     for value, x in constant_operand(builder, op, operands):
         if op == Apply("sub"):
-            return builder.apply("add", x, builder.number(-value)) if value else x
+            opposite = -value if value != I32.least else value  # which wraps to itself
+            return builder.apply("add", x, builder.number(opposite)) if value else x
         for inner, y in constant_operand(builder, builder[x], builder.arguments(x)):
             if op == builder[x] and op in (Apply("add"), Apply("mul")):
                 result = value + inner if op == Apply("add") else value * inner

@@ -46,9 +46,9 @@ def junction(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int 
 @on(Cast, "eq", "ne")
 def truth(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
     """``b1(i32(c)) -> c``, ``c != 0 -> c``, ``c == 0 -> !c``, ``c == 1 -> c`` of a truth value."""
-    if op == Cast(B1):
+    if isinstance(op, Cast):
         inner = builder[operands[0]]
-        if isinstance(inner, Cast) and builder.types[builder.arguments(operands[0])[0]].dtype == B1:
+        if op.dtype == B1 and isinstance(inner, Cast) and builder.types[builder.arguments(operands[0])[0]].dtype == B1:
             return builder.arguments(operands[0])[0]
         return None
     for x, y in (operands, operands[::-1]):
