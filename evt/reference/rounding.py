@@ -61,7 +61,7 @@ def _nearest(dtype: DType, value: torch.Tensor) -> torch.Tensor:
         unit = 2.0 ** (format_.least_exponent + dropped)  # at which f32 numbers have that distance
         rounded = torch.where(magnitude < 2.0**format_.least_exponent, (magnitude + unit) - unit, rounded)
     rounded = torch.where(rounded > format_.largest, format_.largest if dtype.saturates else math.inf, rounded)
-    return torch.where(value.isnan(), value, torch.copysign(rounded, value))
+    return torch.where(value.isnan(), math.nan, torch.copysign(rounded, value))
 
 
 def pack_bits(value: torch.Tensor) -> torch.Tensor:
