@@ -171,10 +171,12 @@ class _Rewriter:
         return tuple(converted)
 
     def cast(self, node: int, wanted: DType) -> int:
-        """A value in a compute type. Constants take the type of what they meet."""
-        have = self.builder.types[node]
-        if have.dtype.compute == wanted or have.constant or self.builder.constant(node) is not None:
+        """A value in a compute type. Constants take the type of what they meet; of truth values they are 0 or 1."""
+        have, value = self.builder.types[node], self.builder.constant(node)
+        if have.dtype.compute == wanted or (wanted != B1 and (have.constant or value is not None)):
             return node
+        if value is not None:
+            return self.builder.number(float(value != 0.0))
         return self.builder.add(Cast(wanted), node)
 
     def converted(self, node: int, wanted: ValueType) -> int:

@@ -142,7 +142,7 @@ def calls() -> dict[str, tuple[Any, tuple[torch.Tensor, torch.Tensor], dict[str,
         "batches": (evt.gemm("D = acc*acc"), (make(3, M, K), make(K, N)), {}),
         "denormal numbers": (evt.gemm("out D, E: bf16; D = acc; E = acc*0.5"), tiny, {}),
         "denormal constants": (evt.gemm("in s[] = 1e-40; D = acc*1e-40 + s"), (make(M, K), make(K, N)), {}),
-        "every function": (every_function(), (make(M, K), make(K, N)), {"C": make(M, N), "bias": make(N)}),
+        "every function": (every_function(), (make(9, 5), make(5, 24)), {"C": make(9, 24), "bias": make(24)}),
         "quantised": (quantised, (make(M, K), make(K, N)), {}),
         "reductions": (
             evt.gemm(
