@@ -38,6 +38,8 @@ _COMPOSED = {
     ("sqrt", "square"): "abs",
     ("log", "sigmoid"): "logsigmoid",
 }
+#: Through which a constant shows in the size of a value.
+_ARITHMETIC = frozenset({"add", "sub", "mul", "div", "neg", "fma"})
 _CHOSEN = {"lt": ("min", "max"), "le": ("min", "max"), "gt": ("max", "min"), "ge": ("max", "min")}
 
 
@@ -105,10 +107,14 @@ def _is_normal(value: float) -> bool:
     return _LEAST_NORMAL <= abs(value) <= F32.largest
 
 
-def _is_moderate(builder: TypedBuilder, node: int) -> bool:
+def _is_moderate(builder: TypedBuilder, node: int, depth: int = 4) -> bool:
     """Whether a value may be multiplied or added before others are: no constant so large or small that this shows."""
-    value = builder.constant(node)
-    return value is None or not value or 2.0**-32 <= abs(value) <= 2.0**32
+    value, op = builder.constant(node), builder[node]
+    if value is not None:
+        return not value or 2.0**-32 <= abs(value) <= 2.0**32
+    if depth and isinstance(op, Apply) and op.function in _ARITHMETIC:
+        return all(_is_moderate(builder, operand, depth - 1) for operand in builder.arguments(node))
+    return not builder.types[node].constant
 
 
 @on("mul")
