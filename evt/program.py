@@ -245,8 +245,9 @@ class Program:
     ) -> Any:
         """The oracle's answer in PyTorch, on the tensors' device, called as the program itself.
 
-        Computes in f32 and rounds each output to its type; ``float64=True`` computes in f64 and leaves the
-        outputs unrounded, as a yardstick for kernels.
+        Sums products in f64 and rounds the sums, computes in f32 and rounds each output to its type;
+        ``float64=True`` computes in f64 and leaves the outputs unrounded, as a yardstick for kernels. The same bits
+        whatever PyTorch is set to.
         """
         from evt.runtime.arguments import bind
         from evt.runtime.convolution import call_reference

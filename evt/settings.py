@@ -48,7 +48,8 @@ class Settings:
     that PyTorch gives it, and no multiply-add is contracted.
 
     ``relaxed`` allows algebra that holds for real numbers and not for every f32: reassociation, division by
-    multiplication with the reciprocal, ``x * 0 -> 0``. ``fast_math`` takes the hardware's approximations of
+    multiplication with the reciprocal, ``x * 0 -> 0``. It takes for granted that reciprocals, products and sums of the
+    scalars and vectors that a call gives stay within f32's range. ``fast_math`` takes the hardware's approximations of
     exponentials and the like (``tanh.approx``). Neither is on by itself, and neither goes with ``match_eager``.
 
     ``deterministic``: reductions give the same bits every time; with False they may be combined by atomics, in any

@@ -5,7 +5,6 @@ Values are proxies of tensors with their dtypes, or Python numbers.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from functools import cache, reduce
 from typing import Any, TypeAlias
@@ -14,6 +13,7 @@ import torch
 import torch.nn.functional as functional
 
 from evt.functions import TABLE
+from evt.functions.single import round_f32
 from evt.ir import Const, Operand
 from evt.ir.dtype import B1, E4M3, I8, I32, DType
 from evt.reference.rounding import round_to
@@ -111,9 +111,9 @@ def constant(node: Const) -> float | int:
     """A constant as it was written: a whole number, else the shortest decimal that stands for it."""
     if node.is_integer:
         return int(node.value)
-    if _as_f32(node.value) != node.value:
+    if round_f32(node.value) != node.value:
         return node.value
-    return next(x for x in (float(f"{node.value:.{d}g}") for d in range(1, 10)) if _as_f32(x) == node.value)
+    return next(x for x in (float(f"{node.value:.{d}g}") for d in range(1, 10)) if round_f32(x) == node.value)
 
 
 def pack_bits(mask: torch.Tensor) -> torch.Tensor:
@@ -202,11 +202,3 @@ def _takes_numbers(name: str, numbers: tuple[bool, ...]) -> bool:
     except (TypeError, RuntimeError):
         return False
     return True
-
-
-def _as_f32(value: float) -> float:
-    try:
-        rounded: float = struct.unpack("<f", struct.pack("<f", value))[0]
-    except OverflowError:
-        return float("inf")
-    return rounded

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from evt.diagnostics import Diagnostic, Source, Span
 from evt.errors import ArgumentError
-from evt.functions import formula, scalar
+from evt.functions import formula, scalar, single
 from evt.functions.row import Fact, Function, Parameter
 from evt.functions.table import TABLE, Table
 from evt.functions.words import CXX, LANGUAGE
@@ -89,22 +89,23 @@ class Meaning:
     takes_torch: bool
 
     def __call__(self, t: Any, *arguments: Any) -> Any:
-        if t is scalar:
-            return self._on_floats(arguments)
+        if t in (scalar, single):
+            return self._on_floats(t, arguments)
         return self.function(t, *arguments) if self.takes_torch else self.function(*arguments)
 
-    def _on_floats(self, arguments: Sequence[float]) -> float:
-        """Over the mirror of torch where that has what is used and Python's floats do not raise, else over torch."""
+    def _on_floats(self, mirror: Any, arguments: Sequence[float]) -> float:
+        """Over a mirror of torch where that has what is used and Python's floats do not raise, else over torch."""
         if self.takes_torch:
             try:
-                return float(self.function(scalar, *arguments))
+                return float(self.function(mirror, *arguments))
             except (AttributeError, TypeError, ValueError, ArithmeticError):
                 pass
         try:
             import torch
         except ImportError:
             return math.nan  # a constant that is not finite stays as it is written
-        tensors = [torch.tensor(argument, dtype=torch.float64) for argument in arguments]
+        dtype = torch.float64 if mirror is scalar else torch.float32
+        tensors = [torch.tensor(argument, dtype=dtype, device="cpu") for argument in arguments]
         return float(self(torch, *tensors))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from evt.functions import scalar
+from evt.functions import scalar, single
 
 
 class Fact(enum.Enum):
@@ -83,8 +83,12 @@ class Function:
         return sum(parameter.default is None for parameter in self.parameters)
 
     def fold(self, *arguments: float) -> float:
-        """The same meaning on Python floats; never raises. The caller rounds to the compute type."""
+        """The same meaning on Python floats, in double precision; never raises."""
         return float(self.torch(scalar, *arguments))
+
+    def fold_f32(self, *arguments: float) -> float:
+        """The same meaning on f32 numbers, each step rounded as the reference rounds it."""
+        return float(self.torch(single, *map(single.Single, arguments)))
 
     def __str__(self) -> str:
         return f"{self.name}({', '.join(map(str, self.parameters))})"

@@ -165,10 +165,6 @@ def sinc(x: float) -> float:
     return sin(math.pi * x) / (math.pi * x) if x else 1.0
 
 
-def lerp(a: float, b: float, weight: float) -> float:
-    return a + weight * (b - a) if abs(weight) < 0.5 else b - (b - a) * (1.0 - weight)
-
-
 def pow(x: float, y: float) -> float:
     try:
         return math.pow(x, y)

@@ -1,8 +1,8 @@
 """The graph: ``Dag`` as lowered, ``TypedDag`` once every value has a type, ``Builder`` to make either.
 
-Nodes live in a frozen ``networkx.MultiDiGraph``: ids are ints in creation order, operands before their users;
-an edge runs from operand to user and its key is the operand's slot, so ``z*z`` keeps two edges.
-Equal nodes merge (hash-consing), so a common subexpression exists once by construction.
+Ids are ints in creation order, operands before their users. Equal nodes merge (hash-consing), so a common subexpression
+exists once by construction. A graph is kept as a table of its nodes; as a ``networkx.MultiDiGraph`` it is made when one
+asks for it: there an edge runs from operand to user and its key is the operand's slot, so ``z*z`` keeps two edges.
 """
 
 from __future__ import annotations
@@ -10,23 +10,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import networkx as nx
 
 from evt.diagnostics import Source
 from evt.ir.node import Acc, Feed, Input, Load, Node, Operand, Output, Store, ValueType
 
+#: A node and its operands, by slot.
+Entry: TypeAlias = tuple[Node, tuple[int, ...]]
+
 
 @dataclass(frozen=True)
 class Dag:
-    """A program as a graph, before types: undeclared types are None."""
+    """A program as a graph, before types: undeclared types are None. ``table`` has its nodes by id."""
 
     operation: str
     operands: tuple[Operand, ...]
     inputs: tuple[Input, ...]
     outputs: tuple[Output, ...]
-    graph: Any = field(compare=False)
+    table: tuple[Entry, ...]
     source: Source | None = field(default=None, compare=False)
 
     def __eq__(self, other: object) -> bool:
@@ -39,34 +42,32 @@ class Dag:
 
     @cached_property
     def _key(self) -> tuple[object, ...]:
-        return (self.operation, self.operands, self.inputs, self.outputs, self._table)
+        return (self.operation, self.operands, self.inputs, self.outputs, self.table)
 
     @cached_property
-    def _table(self) -> tuple[tuple[Node, tuple[int, ...]], ...]:
-        operands: list[list[tuple[int, int]]] = [[] for _ in self.graph]
-        for source, users in self.graph.adjacency():
-            for user, slots in users.items():
-                operands[user].extend((slot, source) for slot in slots)
-        return tuple(
-            (node, tuple(source for _, source in sorted(pairs)))
-            for (_, node), pairs in zip(self.graph.nodes(data="op"), operands, strict=True)
-        )
+    def graph(self) -> Any:
+        """The same as a frozen ``networkx.MultiDiGraph``, whose nodes have their ``op``."""
+        graph: Any = nx.MultiDiGraph()
+        for node, (op, operands) in enumerate(self.table):
+            graph.add_node(node, op=op)
+            graph.add_edges_from((operand, node, slot) for slot, operand in enumerate(operands))
+        return nx.freeze(graph)
 
     def __len__(self) -> int:
-        return len(self._table)
+        return len(self.table)
 
     def __getitem__(self, node: int) -> Node:
-        return self._table[node][0]
+        return self.table[node][0]
 
     def arguments(self, node: int) -> tuple[int, ...]:
         """The operands of a node, by slot."""
-        return self._table[node][1]
+        return self.table[node][1]
 
     @cached_property
     def users(self) -> tuple[tuple[int, ...], ...]:
         """For each node the nodes that read it, each once, in id order."""
-        users: list[list[int]] = [[] for _ in self._table]
-        for node, (_, operands) in enumerate(self._table):
+        users: list[list[int]] = [[] for _ in self.table]
+        for node, (_, operands) in enumerate(self.table):
             for operand in dict.fromkeys(operands):
                 users[operand].append(node)
         return tuple(map(tuple, users))
@@ -82,13 +83,13 @@ class Dag:
     @cached_property
     def stores(self) -> Mapping[str, int]:
         """The Store node of each output, in output order."""
-        found = {op.name: node for node, (op, _) in enumerate(self._table) if isinstance(op, Store)}
+        found = {op.name: node for node, (op, _) in enumerate(self.table) if isinstance(op, Store)}
         return {output.name: found[output.name] for output in self.outputs}
 
     @cached_property
     def feeds(self) -> Mapping[str, int]:
         """The Feed node of each operand that is worked on, A first."""
-        found = {op.name: node for node, (op, _) in enumerate(self._table) if isinstance(op, Feed)}
+        found = {op.name: node for node, (op, _) in enumerate(self.table) if isinstance(op, Feed)}
         return dict(sorted(found.items()))
 
     def __str__(self) -> str:
@@ -105,37 +106,32 @@ class TypedDag(Dag):
 
     @cached_property
     def _key(self) -> tuple[object, ...]:
-        return (self.operation, self.operands, self.inputs, self.outputs, self._table, self.types)
+        return (self.operation, self.operands, self.inputs, self.outputs, self.table, self.types)
 
 
 class Builder:
     """Makes a graph node by node; ``add`` returns the existing id for an equal node."""
 
     def __init__(self) -> None:
-        self._graph: Any = nx.MultiDiGraph()
-        self._ids: dict[tuple[Node, tuple[int, ...]], int] = {}
-        self._table: list[tuple[Node, tuple[int, ...]]] = []
+        self._ids: dict[Entry, int] = {}
+        self.table: list[Entry] = []
 
     def add(self, node: Node, *operands: int) -> int:
-        key = (node, operands)
-        known = self._ids.get(key)
-        if known is not None:
-            return known
-        new = self._ids[key] = len(self._table)
-        self._table.append(key)
-        self._graph.add_node(new, op=node)
-        for slot, operand in enumerate(operands):
-            self._graph.add_edge(operand, new, key=slot)
-        return new
+        entry = (node, operands)
+        known = self._ids.get(entry)
+        if known is None:
+            known = self._ids[entry] = len(self.table)
+            self.table.append(entry)
+        return known
 
     def __getitem__(self, node: int) -> Node:
-        return self._table[node][0]
+        return self.table[node][0]
 
     def arguments(self, node: int) -> tuple[int, ...]:
-        return self._table[node][1]
+        return self.table[node][1]
 
     def __len__(self) -> int:
-        return len(self._table)
+        return len(self.table)
 
     def finish(
         self,
@@ -145,12 +141,34 @@ class Builder:
         outputs: Iterable[Output],
         source: Source | None = None,
     ) -> Dag:
-        """Hand the graph on, frozen."""
-        return Dag(operation, tuple(operands), tuple(inputs), tuple(outputs), nx.freeze(self._graph), source)
+        """Hand the graph on."""
+        return Dag(operation, tuple(operands), tuple(inputs), tuple(outputs), tuple(self.table), source)
 
 
 def prune(dag: Dag) -> Dag:
     """The graph without nodes that no output and no operand needs, and without inputs that no node loads."""
+    live = live_nodes(dag)
+    if len(live) == len(dag) and all(
+        map({op.name for op, _ in dag.table if isinstance(op, Load)}.__contains__, dag.input)
+    ):
+        return dag
+    renamed = {old: new for new, old in enumerate(live)}
+    table = tuple(
+        (op, tuple([renamed[each] for each in operands])) for op, operands in map(dag.table.__getitem__, live)
+    )
+    loaded = {op.name for op, _ in table if isinstance(op, Load)}
+    return Dag(
+        dag.operation,
+        dag.operands,
+        tuple(value for value in dag.inputs if value.name in loaded),
+        dag.outputs,
+        table,
+        dag.source,
+    )
+
+
+def live_nodes(dag: Dag) -> list[int]:
+    """The nodes that outputs and operands need, in id order."""
     live: set[int] = set()
     stack = [*dag.stores.values(), *dag.feeds.values()]
     while stack:
@@ -158,14 +176,8 @@ def prune(dag: Dag) -> Dag:
         if node not in live:
             live.add(node)
             stack.extend(dag.arguments(node))
-    builder, renamed = Builder(), dict[int, int]()
-    for node in range(len(dag)):
-        if node in live:
-            renamed[node] = builder.add(dag[node], *(renamed[operand] for operand in dag.arguments(node)))
-    loaded = {op.name for op in (builder[node] for node in range(len(builder))) if isinstance(op, Load)}
-    inputs = (value for value in dag.inputs if value.name in loaded)
-    return builder.finish(dag.operation, dag.operands, inputs, dag.outputs, dag.source)
+    return sorted(live)
 
 
 def reads_accumulator(dag: Dag) -> bool:
-    return any(isinstance(dag[node], Acc) for node in range(len(dag)))
+    return any(isinstance(op, Acc) for op, _ in dag.table)

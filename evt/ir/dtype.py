@@ -13,6 +13,15 @@ class Kind(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Format:
+    """A binary format: the bits of a fraction, the exponent of the least normal number, the largest finite number."""
+
+    fraction: int
+    least_exponent: int
+    largest: float
+
+
+@dataclass(frozen=True, slots=True)
 class DType:
     """An element type: its name in the language, width in bits, C++ type and torch dtype name."""
 
@@ -26,17 +35,40 @@ class DType:
     def __str__(self) -> str:
         return self.name
 
+    def __hash__(self) -> int:
+        return hash(self.name)
+
     @property
     def compute(self) -> DType:
         """The type that arithmetic on elements of this type is done in: f32, f64, i32 or b1."""
-        if self.kind is Kind.FLOAT:
-            return BY_NAME["f64" if self.bits == 64 else "f32"]
-        return BY_NAME["i32" if self.kind is Kind.INTEGER else "b1"]
+        return _COMPUTE[self.name]
 
     @property
     def largest(self) -> float:
         """The largest finite value."""
-        return _LARGEST[self.name]
+        return _FORMATS[self.name].largest if self.is_float else float(_RANGES[self.name][1])
+
+    @property
+    def least(self) -> float:
+        """The least finite value."""
+        return -_FORMATS[self.name].largest if self.is_float else float(_RANGES[self.name][0])
+
+    @property
+    def range_text(self) -> str:
+        """What the type holds, in words."""
+        if self.is_float:
+            return f"{self} holds magnitudes up to {self.largest:g}"
+        return f"{self} holds {self.least:.0f} to {self.largest:.0f}"
+
+    @property
+    def format(self) -> Format:
+        """Of a float, how its numbers are spaced."""
+        return _FORMATS[self.name]
+
+    @property
+    def saturates(self) -> bool:
+        """Whether what is too large becomes the largest value: of floats, those of 8 bits."""
+        return not self.is_float or self.bits == 8
 
     @property
     def is_float(self) -> bool:
@@ -57,21 +89,21 @@ _TYPES = (
     DType("b1", 1, Kind.BIT, "cutlass::uint1b_t", "uint8", ("bool", "bit")),
 )
 
-_LARGEST = {
-    "f64": 1.7976931348623157e308,
-    "f32": 3.4028234663852886e38,
-    "tf32": 3.4028234663852886e38,
-    "f16": 65504.0,
-    "bf16": 3.3895313892515355e38,
-    "e4m3": 448.0,
-    "e5m2": 57344.0,
-    "i32": 2.0**31 - 1,
-    "i8": 127.0,
-    "u8": 255.0,
-    "b1": 1.0,
+_FORMATS = {
+    "f64": Format(52, -1022, (2 - 2.0**-52) * 2.0**1023),
+    "f32": Format(23, -126, (2 - 2.0**-23) * 2.0**127),
+    "tf32": Format(10, -126, (2 - 2.0**-10) * 2.0**127),
+    "f16": Format(10, -14, 65504.0),
+    "bf16": Format(7, -126, (2 - 2.0**-7) * 2.0**127),
+    "e4m3": Format(3, -6, 448.0),
+    "e5m2": Format(2, -14, 57344.0),
 }
+_RANGES = {"i32": (-(2**31), 2**31 - 1), "i8": (-128, 127), "u8": (0, 255), "b1": (0, 1)}
 BY_NAME: dict[str, DType] = {name: dtype for dtype in _TYPES for name in (dtype.name, *dtype.aliases)}
 F64, F32, TF32, F16, BF16, E4M3, E5M2, I32, I8, U8, B1 = _TYPES
+_COMPUTE = {
+    each.name: F64 if each == F64 else F32 if each.is_float else I32 if each.bits > 1 else B1 for each in _TYPES
+}
 #: Types that tensors may be stored in; tf32 is f32 in memory.
 STORAGE = (F64, F32, F16, BF16, E4M3, E5M2, I32, I8, U8, B1)
 #: Types that scalars may have.

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 
 from evt.diagnostics import Diagnostic
 from evt.errors import ProgramError
@@ -78,7 +79,7 @@ def infer(dag: Dag, operands: Sequence[Operand] = ()) -> TypedDag:
         diagnostics.extend(_check_output(dag, output, types[dag.arguments(dag.stores[output.name])[0]]))
     if diagnostics:
         raise ProgramError(diagnostics)
-    return TypedDag(dag.operation, operands, inputs, outputs, dag.graph, dag.source, tuple(types))
+    return TypedDag(dag.operation, operands, inputs, outputs, dag.table, dag.source, tuple(types))
 
 
 def value_type(dag: Dag, op: Node, operands: Sequence[ValueType]) -> ValueType:
@@ -86,29 +87,29 @@ def value_type(dag: Dag, op: Node, operands: Sequence[ValueType]) -> ValueType:
     modes = value_modes(dag.input, op, [value.modes for value in operands])
     match op:
         case Acc():
-            return ValueType(accumulator(dag.operands[0].dtype), modes)
+            return ValueType.of(accumulator(dag.operands[0].dtype), modes)
         case Element(name):
-            return ValueType(next(operand.dtype for operand in dag.operands if operand.name == name), modes)
+            return ValueType.of(next(operand.dtype for operand in dag.operands if operand.name == name), modes)
         case Const():
-            return ValueType(I32 if op.is_integer else F32, modes, True)
+            return ValueType.of(I32 if op.is_integer else alone(dag), modes, True)
         case Load(name):
             dtype = dag.input[name].dtype
             assert dtype is not None
-            return ValueType(dtype, modes)
+            return ValueType.of(dtype, modes)
         case Apply(function):
             constant = all(value.constant for value in operands)
             predicate = TABLE[function].result == "predicate"
-            return ValueType(B1 if predicate else domain(dag, function, operands), modes, constant)
+            return ValueType.of(B1 if predicate else domain(dag, function, operands), modes, constant)
         case Cast(dtype):
-            return ValueType(dtype, modes)
+            return ValueType.of(dtype, modes)
         case Reduce() | Fold():
-            return ValueType(reduced_type(operands[0]), modes)
+            return ValueType.of(reduced_type(dag, operands[0]), modes)
         case Pick() | Store() | Feed():
-            return replace(operands[0], modes=modes)
+            return ValueType.of(operands[0].dtype, modes, operands[0].constant)
         case Index():
-            return ValueType(I32, modes)
+            return ValueType.of(I32, modes)
         case Random():
-            return ValueType(F32, modes)
+            return ValueType.of(F32, modes)
 
 
 def value_modes(inputs: Mapping[str, Input], op: Node, operands: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
@@ -135,6 +136,8 @@ def value_modes(inputs: Mapping[str, Input], op: Node, operands: Sequence[tuple[
             return (mode,)
         case Random():
             return MODES
+        case _ if all(modes == operands[0] for modes in operands[1:]):
+            return operands[0] if operands else ()
         case _:
             return canonical(mode for modes in operands for mode in modes)
 
@@ -144,27 +147,46 @@ def domain(dag: Dag, function: str, operands: Sequence[ValueType]) -> DType:
     row = TABLE[function]
     if row.source:
         return F32  # a user's C++
-    values = [value for slot, value in enumerate(operands) if slot not in row.conditions]
-    varying = [value.dtype.compute for value in values if not value.constant]
-    if F64 in varying or (not varying and accumulator(dag.operands[0].dtype) == F64):
+    values = (
+        [value for slot, value in enumerate(operands) if slot not in row.conditions] if row.conditions else operands
+    )
+    if not values:
+        return B1
+    varying = {value.dtype.compute.name for value in values if not value.constant}
+    if not varying:
+        return alone(dag)
+    if "f64" in varying:
         return F64
-    integers = all(value.dtype.compute in (I32, B1) for value in values)
-    if varying and integers and Fact.INTEGER in row.facts:
+    if "f32" not in varying and Fact.INTEGER in row.facts and not any(value.dtype.is_float for value in values):
         return I32
-    return B1 if not values else F32
+    return F32
 
 
-def reduced_type(value: ValueType) -> DType:
+def alone(dag: Dag) -> DType:
+    """What constants among themselves are computed in: f32, f64 beside an f64 accumulator."""
+    return F64 if accumulator(dag.operands[0].dtype) == F64 else F32
+
+
+def met(value: ValueType, dtype: DType) -> DType:
+    """The compute type of a constant that is cast to or stored as a type: f64 is met as it is written."""
+    return F64 if dtype == F64 else value.dtype.compute
+
+
+def reduced_type(dag: Dag, value: ValueType) -> DType:
     """The type that a value is reduced in: f32, f64 or i32."""
     compute = value.dtype.compute
     if value.constant:
-        return F32
+        return alone(dag)
     return I32 if compute == B1 else compute
 
 
 def canonical(modes: Iterable[str]) -> tuple[str, ...]:
     """Modes without repeats, in the order of MODES and k: a whole one rather than divided, a half with its distance."""
-    present = list(dict.fromkeys(modes))
+    return _canonical(tuple(dict.fromkeys(modes)))
+
+
+@cache
+def _canonical(present: tuple[str, ...]) -> tuple[str, ...]:
     found: list[str] = []
     for mode in (*MODES, "k"):
         same = [each for each in present if base(each) == mode]

@@ -27,6 +27,7 @@ from __future__ import annotations
 import math
 import struct
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TypeAlias
 
 from evt.diagnostics import Span
@@ -72,7 +73,7 @@ class Const:
     def is_integer(self) -> bool:
         """Whether it is an i32 among integers; -0.0 is not."""
         value = self.value
-        return value.is_integer() and abs(value) < 2**31 and not (value == 0 and math.copysign(1, value) < 0)
+        return value.is_integer() and -(2**31) <= value < 2**31 and not (value == 0 and math.copysign(1, value) < 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +159,12 @@ class ValueType:
     dtype: DType
     modes: tuple[str, ...]
     constant: bool = False
+
+    @staticmethod
+    @cache
+    def of(dtype: DType, modes: tuple[str, ...], constant: bool = False) -> ValueType:
+        """A type, the same object for the same type: there are few, and a graph has many values."""
+        return ValueType(dtype, modes, constant)
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(self.modes)}]"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from evt.functions import TABLE
 from evt.ir.dag import TypedDag
 from evt.ir.dtype import B1, BF16, E4M3, E5M2, F16, F32, F64, I8, I32, TF32, U8, DType
-from evt.ir.node import Apply, Cast, Fold, Node, Pick
-from evt.optimise.rewrite import TypedBuilder, rewrite
+from evt.ir.node import Apply, Cast, Fold, Pick
+from evt.optimise.rewrite import TypedBuilder, on, rewrite
 from evt.optimise.rounding import is_exact
 
 _FLOATS = frozenset({TF32, F32, F64})
@@ -39,10 +39,9 @@ def casts(dag: TypedDag) -> TypedDag:
     return rewrite(dag, unchanged)
 
 
-def unchanged(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
+@on(Cast)
+def unchanged(builder: TypedBuilder, op: Cast, operands: tuple[int, ...]) -> int | None:
     """``f16(relu(f16(x))) -> relu(f16(x))``, ``f32(C) -> C`` of f16; ``f16(C) -> f32(C)`` of i8, a mere conversion."""
-    if not isinstance(op, Cast):
-        return None
     x, have = operands[0], builder.types[operands[0]]
     if have.constant or builder.constant(x) is not None or not holds(builder, x, op.dtype):
         return None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from evt.ir.dag import Builder, TypedDag
+from evt.ir.dag import TypedDag
 from evt.ir.dtype import F32, F64
 from evt.ir.infer import domain
 from evt.ir.node import Acc, Apply
-from evt.optimise.rewrite import retype
+from evt.optimise.rewrite import TypedBuilder
 
 
 def contract(dag: TypedDag) -> TypedDag:
@@ -23,12 +23,14 @@ def contract(dag: TypedDag) -> TypedDag:
         floats = dag.types[node].dtype in (F32, F64)
         return dag[node] == Apply("mul") and len(dag.users[node]) == 1 and floats
 
-    builder, renamed = Builder(), list[int]()
+    builder, renamed = TypedBuilder(dag), list[int]()
     for node in range(len(dag)):
         operands = dag.arguments(node)
-        products = [operand for operand in operands if is_product(operand)]
-        products = [operand for operand in products if dag.types[operand].dtype == dag.types[node].dtype]
-        if dag[node] == Apply("add") and operands[0] != operands[1] and products:
+        products = []
+        if dag[node] == Apply("add") and operands[0] != operands[1]:
+            products = [operand for operand in operands if is_product(operand)]
+            products = [operand for operand in products if dag.types[operand].dtype == dag.types[node].dtype]
+        if products:
             product = min(products, key=lambda operand: (has_acc[operand], -operand))
             addend = operands[1] if operands[0] == product else operands[0]
             factors = dag.arguments(product)
@@ -37,4 +39,4 @@ def contract(dag: TypedDag) -> TypedDag:
                 renamed.append(builder.add(Apply("fma"), *(renamed[operand] for operand in (*factors, addend))))
                 continue
         renamed.append(builder.add(dag[node], *(renamed[operand] for operand in operands)))
-    return retype(dag, builder)
+    return builder.typed()

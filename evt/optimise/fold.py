@@ -6,9 +6,10 @@ import math
 
 from evt.functions import TABLE
 from evt.ir.dag import TypedDag
-from evt.ir.dtype import B1, F32, F64, I32, DType
-from evt.ir.node import Apply, Cast, Const, Node
-from evt.optimise.rewrite import TypedBuilder, rewrite
+from evt.ir.dtype import B1, F32, I32, DType
+from evt.ir.infer import met
+from evt.ir.node import Apply, Cast, Const
+from evt.optimise.rewrite import TypedBuilder, on, rewrite
 from evt.optimise.rounding import is_exact, round_constant
 
 
@@ -17,54 +18,48 @@ def fold(dag: TypedDag) -> TypedDag:
     return rewrite(dag, round_constants, fold_constants, fold_casts, unmark)
 
 
-def round_constants(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
+@on(Const)
+def round_constants(builder: TypedBuilder, op: Const, operands: tuple[int, ...]) -> int | None:
     """``0.1 -> f32(0.1)``, in a program that computes in f32, so that equal constants are one node."""
-    if builder.wide or not isinstance(op, Const) or op.is_integer:
+    if builder.wide or op.is_integer:
         return None
     rounded = round_constant(F32, op.value)
     return builder.number(rounded) if rounded != op.value and math.isfinite(rounded) else None
 
 
-def fold_constants(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
+@on(Apply)
+def fold_constants(builder: TypedBuilder, op: Apply, operands: tuple[int, ...]) -> int | None:
     """``mul(2, 3) -> 6``. Results that are not finite, or that wrap, stay as they are written."""
-    if not isinstance(op, Apply):
-        return None
     values = [value for operand in operands if (value := builder.constant(operand)) is not None]
     if len(values) != len(operands):
         return None
     row, dtype = TABLE[op.function], builder.domain(op.function, operands)
+    values = [round_constant(B1 if slot in row.conditions else dtype, value) for slot, value in enumerate(values)]
     try:
-        if dtype != B1:
-            conditions = row.conditions
-            values = [v if slot in conditions else round_constant(dtype, v) for slot, v in enumerate(values)]
-        result = row.fold(*values)
-    except (ArithmeticError, ValueError):  # 1/0, log(-1), overflow
+        result = row.fold_f32(*values) if dtype == F32 else row.fold(*values)
+    except (ArithmeticError, ValueError):  # of a user's function
         return None
     if row.result == "predicate":
         return builder.number(result)
     if dtype == I32:
-        return builder.literal(result, dtype) if is_exact(I32, result + 0.0) else None
-    result = round_constant(dtype, result)
+        return builder.literal(result + 0.0, I32) if is_exact(I32, result + 0.0) else None  # 0 has no sign
     return builder.literal(result, dtype) if math.isfinite(result) else None
 
 
-def fold_casts(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
+@on(Cast)
+def fold_casts(builder: TypedBuilder, op: Cast, operands: tuple[int, ...]) -> int | None:
     """``f16(0.1) -> 0.0999755859375``; ``i8(2.5) -> i32(2)``, a constant that stays an integer."""
-    if not isinstance(op, Cast) or (value := builder.constant(operands[0])) is None:
+    if (value := builder.constant(operands[0])) is None:
         return None
-    have = builder.types[operands[0]].dtype
-    if have == F32 and op.dtype != F64:
-        value = round_constant(F32, value)
-    result = round_constant(op.dtype, value) if math.isfinite(value) else value
+    result = round_constant(op.dtype, round_constant(met(builder.types[operands[0]], op.dtype), value))
     if not math.isfinite(result):
         return None
     return builder.number(result) if op.dtype == B1 else builder.literal(result, op.dtype.compute)
 
 
-def unmark(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
+@on(Apply)
+def unmark(builder: TypedBuilder, op: Apply, operands: tuple[int, ...]) -> int | None:
     """``x + f32(3) -> x + 3``: a constant takes the type of what it meets."""
-    if not isinstance(op, Apply):
-        return None
     for slot, operand in enumerate(operands):
         value = builder.constant(operand)
         if value is None or isinstance(builder[operand], Const):

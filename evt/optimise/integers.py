@@ -5,7 +5,7 @@ from __future__ import annotations
 from evt.ir.dag import TypedDag
 from evt.ir.dtype import I32
 from evt.ir.node import Apply, Cast, Node
-from evt.optimise.rewrite import Rule, TypedBuilder, constant_operand, rewrite
+from evt.optimise.rewrite import Rule, TypedBuilder, constant_operand, on, rewrite
 from evt.optimise.rounding import is_exact
 
 _WHOLE = frozenset({"floor", "ceil", "round", "trunc"})
@@ -20,16 +20,15 @@ def integers(dag: TypedDag) -> TypedDag:
 
 
 def _over_i32(rule: Rule) -> Rule:
-    def guarded(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
-        if not isinstance(op, Apply):
-            return None
+    def guarded(builder: TypedBuilder, op: Apply, operands: tuple[int, ...]) -> int | None:
         if op.function != "logical_not" and builder.domain(op.function, operands) != I32:
             return None
-        return rule(builder, op, operands)
+        return rule.apply(builder, op, operands)
 
-    return guarded
+    return Rule(rule.keys, guarded)
 
 
+@on("add", "mul", "sub")
 def zero(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
     """``x + 0 -> x``, ``0 - x -> -x``, ``x * 0 -> 0``, ``x - x -> 0``."""
     for value, x in constant_operand(builder, op, operands):
@@ -44,11 +43,13 @@ def zero(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | No
     return None
 
 
+@on("add", "mul", "sub")
 def gather(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
     """``x + 2 + 3 -> x + 5``, ``x * 2 * 3 -> x * 6``, ``x - 2 -> x + -2``."""
     for value, x in constant_operand(builder, op, operands):
         if op == Apply("sub"):
-            return builder.apply("add", x, builder.number(-value)) if value else x
+            opposite = -value if value != I32.least else value  # which wraps to itself
+            return builder.apply("add", x, builder.number(opposite)) if value else x
         for inner, y in constant_operand(builder, builder[x], builder.arguments(x)):
             if op == builder[x] and op in (Apply("add"), Apply("mul")):
                 result = value + inner if op == Apply("add") else value * inner
@@ -57,14 +58,16 @@ def gather(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | 
     return None
 
 
+@on(*_WHOLE)
 def whole(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
     """``floor(x) -> x``."""
-    return operands[0] if isinstance(op, Apply) and op.function in _WHOLE else None
+    return operands[0]
 
 
+@on("logical_not")
 def comparison(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
     """``!(x < y) -> x >= y``: there is no NaN."""
-    inner = builder[operands[0]] if op == Apply("logical_not") else None
+    inner = builder[operands[0]]
     if isinstance(inner, Apply) and inner.function in _NEGATED:
         arguments = builder.arguments(operands[0])
         if builder.domain(inner.function, arguments) == I32:
@@ -72,10 +75,9 @@ def comparison(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> in
     return None
 
 
+@on("where")
 def choice(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
     """``where(x < y, x, y) -> min(x, y)``, ``where(x > 0, x, 0) -> max(x, 0)``."""
-    if op != Apply("where"):
-        return None
     condition = builder[operands[0]]
     if isinstance(condition, Apply) and condition.function in _SMALLER:
         compared = tuple(map(builder.constant, builder.arguments(operands[0])))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from evt.ir.dag import TypedDag
 from evt.ir.dtype import B1
 from evt.ir.node import Apply, Cast, Node
-from evt.optimise.rewrite import TypedBuilder, is_zero, rewrite
+from evt.optimise.rewrite import TypedBuilder, is_zero, on, rewrite
 
 #: Comparisons with the operands exchanged.
 _EXCHANGED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
@@ -18,10 +18,9 @@ def logic(dag: TypedDag) -> TypedDag:
     return rewrite(dag, negation, junction, truth, comparison, choice, floor_of_zero)
 
 
+@on("logical_not")
 def negation(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
     """``!!x -> x``, ``!(x == y) -> x != y``. Not ``!(x < y) -> x >= y``: both are false for NaN."""
-    if op != Apply("logical_not"):
-        return None
     inner, arguments = builder[operands[0]], builder.arguments(operands[0])
     if inner == Apply("logical_not"):
         return arguments[0]
@@ -30,10 +29,9 @@ def negation(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int 
     return None
 
 
+@on("logical_and", "logical_or")
 def junction(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
     """``x && x -> x``, ``x && true -> x``, ``x && false -> false``, ``x && !x -> false``; the same of ``||``."""
-    if op not in (Apply("logical_and"), Apply("logical_or")):
-        return None
     neutral = op == Apply("logical_and")
     if operands[0] == operands[1]:
         return operands[0]
@@ -45,14 +43,13 @@ def junction(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int 
     return None
 
 
+@on(Cast, "eq", "ne")
 def truth(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
     """``b1(i32(c)) -> c``, ``c != 0 -> c``, ``c == 0 -> !c``, ``c == 1 -> c`` of a truth value."""
-    if op == Cast(B1):
+    if isinstance(op, Cast):
         inner = builder[operands[0]]
-        if isinstance(inner, Cast) and builder.types[builder.arguments(operands[0])[0]].dtype == B1:
+        if op.dtype == B1 and isinstance(inner, Cast) and builder.types[builder.arguments(operands[0])[0]].dtype == B1:
             return builder.arguments(operands[0])[0]
-        return None
-    if op not in (Apply("eq"), Apply("ne")):
         return None
     for x, y in (operands, operands[::-1]):
         value = builder.constant(y)
@@ -65,7 +62,8 @@ def truth(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | N
     return None
 
 
-def comparison(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
+@on("logical_or", *_EXCHANGED)
+def comparison(builder: TypedBuilder, op: Apply, operands: tuple[int, ...]) -> int | None:
     """``y > x -> x < y``, operands in id order; ``x < x -> false``; ``x < y || x == y -> x <= y``."""
     if op == Apply("logical_or"):
         for one, two in (operands, operands[::-1]):
@@ -74,8 +72,6 @@ def comparison(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> in
             if same and strict in (Apply("lt"), Apply("gt")):
                 return builder.apply("le" if strict == Apply("lt") else "ge", *pair)
         return None
-    if not isinstance(op, Apply) or op.function not in _EXCHANGED:
-        return None
     if operands[0] == operands[1] and op.function in ("lt", "gt"):
         return _truth(builder, False)
     if operands[0] > operands[1]:
@@ -83,12 +79,11 @@ def comparison(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> in
     return None
 
 
+@on("where")
 def choice(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
     """``where(c, x, x) -> x``, ``where(true, x, y) -> x``, ``where(!c, x, y) -> where(c, y, x)``;
     ``where(c, where(c, x, y), z) -> where(c, x, z)`` and so below ``else``.
     """
-    if op != Apply("where"):
-        return None
     condition, x, y = operands
     if x == y:
         return x
@@ -103,9 +98,10 @@ def choice(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | 
     return None
 
 
+@on("where")
 def floor_of_zero(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
     """``where(x <= 0, 0, x) -> relu(x)``: NaN stays, -0 becomes 0. Not ``where(x > 0, x, 0)``, which is 0 for NaN."""
-    if op != Apply("where") or not is_zero(builder.constant(operands[1])):
+    if not is_zero(builder.constant(operands[1])):
         return None
     condition, arguments = builder[operands[0]], builder.arguments(operands[0])
     for function, x, bound in (("le", 0, 1), ("ge", 1, 0)):

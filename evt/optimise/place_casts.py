@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from evt.ir.dag import TypedDag
-from evt.ir.dtype import F32, DType
-from evt.ir.node import Cast, Const, Element, Feed, Node, Reduce, Store
-from evt.optimise.rewrite import TypedBuilder, rewrite
+from evt.ir.dtype import E5M2, F32, F64, DType
+from evt.ir.node import Cast, Const, Element, Feed, Reduce, Store
+from evt.optimise.rewrite import TypedBuilder, on, rewrite
 
 
 def place_casts(dag: TypedDag) -> TypedDag:
     """``store(x) -> store(i8(x))`` where the output is i8, u8, i32 or b1 and the value is not: it rounds and saturates.
+    ``store(2) -> store(f64(2))``, and so for i32: of a constant that is stored alone, kernels make an f32.
+    ``store(x) -> store(e5m2(x))`` of an e5m2 that is stored as it was loaded: it may be infinite.
 
     ``store(f16(x)) -> store(x)`` where the output is f16 and nothing else reads the cast: floats are rounded to
     nearest by the store as well. What is fed to the product is treated alike, with the operand's type, and an operand
@@ -17,15 +19,19 @@ def place_casts(dag: TypedDag) -> TypedDag:
     """
     stored = {_only_stored(dag, node) for node in range(len(dag))}
 
-    def rule(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
-        if not isinstance(op, Store | Feed):
-            return None
+    @on(Store, Feed)
+    def rule(builder: TypedBuilder, op: Store | Feed, operands: tuple[int, ...]) -> int | None:
         dtype, value = _dtype(dag, op), builder[operands[0]]
         if isinstance(op, Feed) and value == Element(op.name):
             return operands[0]
+        if isinstance(value, Const):
+            narrow = dtype.is_float and (dtype != F64 or builder.default == F64)
+            return None if narrow else builder.add(op, builder.add(Cast(dtype), operands[0]))
+        if dtype == E5M2 == builder.types[operands[0]].dtype and not isinstance(value, Cast):
+            return builder.add(op, builder.add(Cast(dtype), operands[0]))
         if dtype.is_float:
             return builder.add(op, builder.arguments(operands[0])[0]) if op in stored else None
-        if isinstance(value, Const | Reduce) or builder.types[operands[0]].dtype == dtype:
+        if isinstance(value, Reduce) or builder.types[operands[0]].dtype == dtype:
             return None
         return builder.add(op, builder.add(Cast(dtype), operands[0]))
 
@@ -49,4 +55,6 @@ def _only_stored(dag: TypedDag, node: int) -> Store | Feed | None:
     dtype, value = _dtype(dag, op), dag.arguments(node)[0]
     if dtype == F32 or dag[value] != Cast(dtype) or len(dag.users[value]) > 1:
         return None
-    return op if dag.types[dag.arguments(value)[0]].dtype.compute == F32 else None
+    rounded = dag.arguments(value)[0]
+    stores_alike = dag.types[rounded].dtype.compute == F32 and dag.types[rounded].dtype != dtype
+    return op if stores_alike and not isinstance(dag[rounded], Const) else None

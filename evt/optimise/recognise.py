@@ -13,9 +13,9 @@ from functools import cache
 from itertools import product
 from typing import TypeAlias
 
-from evt.ir.dag import Builder, Dag, TypedDag
+from evt.ir.dag import Dag, TypedDag
 from evt.ir.node import Apply, Const
-from evt.optimise.rewrite import retype
+from evt.optimise.rewrite import TypedBuilder
 
 #: What is written by hand, and the function that it is; `x` is the wildcard.
 RULES = (
@@ -62,14 +62,14 @@ def recognise(dag: TypedDag) -> TypedDag:
                     found[root] = match
     if not found:
         return dag
-    builder, renamed = Builder(), list[int]()
+    builder, renamed = TypedBuilder(dag), list[int]()
     for node in range(len(dag)):
         if node in found:
             function, x = found[node]
             renamed.append(builder.add(Apply(function), renamed[x]))
         else:
             renamed.append(builder.add(dag[node], *(renamed[operand] for operand in dag.arguments(node))))
-    return retype(dag, builder)
+    return builder.typed()
 
 
 def _match(dag: Dag, root: int, candidates: list[int]) -> tuple[str, int] | None:

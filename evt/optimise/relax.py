@@ -1,13 +1,18 @@
-"""Algebra of real numbers, opt-in: it changes roundings, and what comes of NaN, infinities and -0."""
+"""Algebra of real numbers, opt-in: it changes roundings, and what comes of NaN, infinities and -0.
+
+No rule makes a constant out of others that overflows or loses digits: 0 times an infinity is NaN. Of inputs it is
+taken for granted that products, sums and reciprocals of what varies less than the result stay within the type.
+"""
 
 from __future__ import annotations
 
 from evt.ir.dag import TypedDag
 from evt.ir.dtype import F32, F64
 from evt.ir.node import Apply, Node
-from evt.optimise.rewrite import Rule, TypedBuilder, constant_operand, rewrite
+from evt.optimise.rewrite import Rule, TypedBuilder, constant_operand, on, rewrite
 from evt.optimise.rounding import round_constant
 
+_LEAST_NORMAL = 2.0**F32.format.least_exponent
 #: ``f(g(x)) -> x``.
 _INVERSE = {
     ("exp", "log"),
@@ -33,6 +38,8 @@ _COMPOSED = {
     ("sqrt", "square"): "abs",
     ("log", "sigmoid"): "logsigmoid",
 }
+#: Through which a constant shows in the size of a value.
+_ARITHMETIC = frozenset({"add", "sub", "mul", "div", "neg", "fma"})
 _CHOSEN = {"lt": ("min", "max"), "le": ("min", "max"), "gt": ("max", "min"), "ge": ("max", "min")}
 
 
@@ -43,14 +50,15 @@ def relax(dag: TypedDag) -> TypedDag:
 
 
 def _over_floats(rule: Rule) -> Rule:
-    def guarded(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
-        if not isinstance(op, Apply) or builder.domain(op.function, operands) not in (F32, F64):
+    def guarded(builder: TypedBuilder, op: Apply, operands: tuple[int, ...]) -> int | None:
+        if builder.domain(op.function, operands) not in (F32, F64):
             return None
-        return None if all(builder.constant(x) is not None for x in operands) else rule(builder, op, operands)
+        return None if all(builder.constant(x) is not None for x in operands) else rule.apply(builder, op, operands)
 
-    return guarded
+    return Rule(rule.keys, guarded)
 
 
+@on("add", "sub", "mul", "div")
 def cancel(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
     """``x + 0 -> x``, ``0 - x -> -x``, ``x * 0 -> 0``, ``0 / x -> 0``, ``x - x -> 0``, ``x / x -> 1``."""
     for value, x in constant_operand(builder, op, operands):
@@ -68,9 +76,10 @@ def cancel(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | 
     return None
 
 
-def gather(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
+@on("add", "sub", "mul", "div")
+def gather(builder: TypedBuilder, op: Apply, operands: tuple[int, ...]) -> int | None:
     """``2 * (3 * x) -> 6 * x``, ``x / 3 -> x * (1/3)``, ``(x + 1) - 3 -> x + -2``, ``-x * 2 -> x * -2``."""
-    dtype = builder.domain(op.function, operands) if isinstance(op, Apply) else F32
+    dtype = builder.domain(op.function, operands)
     for value, x in constant_operand(builder, op, operands):
         match op:
             case Apply("div") if value:
@@ -88,37 +97,51 @@ def gather(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | 
 
 def _with(builder: TypedBuilder, function: str, x: int, value: float) -> int | None:
     """``x`` and a constant; None where that overflows or vanishes."""
-    if abs(value) > 3e38 or abs(value) < 1.2e-38 or value != value:
-        return x if function == "add" and value == 0.0 else None
-    return builder.apply(function, x, builder.number(value))
+    if value == 0.0 and function == "add":
+        return x
+    return builder.apply(function, x, builder.number(value)) if _is_normal(value) else None
 
 
+def _is_normal(value: float) -> bool:
+    """Whether f32 has a number with all its digits."""
+    return _LEAST_NORMAL <= abs(value) <= F32.largest
+
+
+def _is_moderate(builder: TypedBuilder, node: int, depth: int = 4) -> bool:
+    """Whether a value may be multiplied or added before others are: no constant so large or small that this shows."""
+    value, op = builder.constant(node), builder[node]
+    if value is not None:
+        return not value or 2.0**-32 <= abs(value) <= 2.0**32
+    if depth and isinstance(op, Apply) and op.function in _ARITHMETIC:
+        return all(_is_moderate(builder, operand, depth - 1) for operand in builder.arguments(node))
+    return not builder.types[node].constant
+
+
+@on("mul")
 def scale_first(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
     """``(acc * s) * t -> acc * (s * t)`` for scalars and vectors: what varies less is multiplied first."""
-    if op != Apply("mul"):
-        return None
     for product, t in (operands, operands[::-1]):
         if builder[product] != op:
             continue
         for x, s in (builder.arguments(product), builder.arguments(product)[::-1]):
             modes = {*builder.types[s].modes, *builder.types[t].modes}
             numbers = builder.constant(s) is not None and builder.constant(t) is not None  # see gather
-            if modes < set(builder.types[x].modes) and not numbers:
+            moderate = _is_moderate(builder, s) and _is_moderate(builder, t)
+            if modes < set(builder.types[x].modes) and moderate and not numbers:
                 return builder.apply("mul", x, builder.apply("mul", s, t))
     return None
 
 
-def factor(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
+@on("add", "sub")
+def factor(builder: TypedBuilder, op: Apply, operands: tuple[int, ...]) -> int | None:
     """``a*x + b*x -> (a + b) * x``, ``a*x - x -> (a - 1) * x`` where ``a`` and ``b`` vary less than ``x``."""
-    if op not in (Apply("add"), Apply("sub")):
-        return None
-    assert isinstance(op, Apply)
     for x, a in _factors(builder, operands[0]):
         for y, b in _factors(builder, operands[1]):
             if x != y:
                 continue
-            modes = {mode for each in (a, b) if each is not None for mode in builder.types[each].modes}
-            if modes < set(builder.types[x].modes):
+            factors = [each for each in (a, b) if each is not None]
+            modes = {mode for each in factors for mode in builder.types[each].modes}
+            if modes < set(builder.types[x].modes) and all(_is_moderate(builder, each) for each in factors):
                 one = builder.number(1.0)
                 total = builder.apply(op.function, one if a is None else a, one if b is None else b)
                 return builder.apply("mul", x, total)
@@ -134,9 +157,10 @@ def _factors(builder: TypedBuilder, node: int) -> list[tuple[int, int | None]]:
     return found
 
 
+@on("div")
 def reciprocal(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
-    """``x / s -> x * rcp(s)`` where ``s`` varies less than ``x``; ``x / sqrt(y) -> x * rsqrt(y)``."""
-    if op != Apply("div") or builder.constant(operands[0]) is not None:
+    """``x / s -> x * rcp(s)`` where ``s`` is no constant and varies less than ``x``; ``x / sqrt(y) -> x*rsqrt(y)``."""
+    if any(builder.constant(x) is not None or builder.types[x].constant for x in operands):
         return None
     x, y = operands
     if builder[y] == Apply("sqrt"):
@@ -146,12 +170,11 @@ def reciprocal(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> in
     return None
 
 
+@on("pow")
 def power(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
     """``x ** 0.5 -> sqrt(x)``, ``x ** 4 -> square(square(x))``, ``x ** -2 -> rcp(square(x))``;
     ``pow(2, x) -> exp2(x)``.
     """
-    if op != Apply("pow"):
-        return None
     x = operands[0]
     if builder.constant(x) == 2.0:
         return builder.apply("exp2", operands[1])
@@ -171,10 +194,11 @@ def power(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | N
     return None
 
 
-def composition(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
+@on(*(outer for outer, _ in (*_INVERSE, *_COMPOSED)))
+def composition(builder: TypedBuilder, op: Apply, operands: tuple[int, ...]) -> int | None:
     """``exp(log(x)) -> x``, ``rcp(sqrt(x)) -> rsqrt(x)``, ``sqrt(square(x)) -> abs(x)``."""
     inner = builder[operands[0]]
-    if not isinstance(op, Apply) or not isinstance(inner, Apply) or len(operands) != 1:
+    if not isinstance(inner, Apply):
         return None
     arguments = builder.arguments(operands[0])
     if (op.function, inner.function) in _INVERSE:
@@ -183,6 +207,7 @@ def composition(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> i
     return builder.apply(composed, *arguments) if composed else None
 
 
+@on("mul", "div", "rcp", "square")
 def exponentials(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
     """``exp(x) * exp(y) -> exp(x + y)``, ``exp(x) / exp(y) -> exp(x - y)``, ``rcp(exp(x)) -> exp(-x)``; so for exp2."""
     for name in ("exp", "exp2"):
@@ -201,10 +226,11 @@ def exponentials(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> 
     return None
 
 
+@on("where")
 def choice(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
     """``where(x > 0, x, 0) -> max(x, 0)``, ``where(x < y, x, y) -> min(x, y)``: of NaN they give NaN."""
     condition = builder[operands[0]]
-    if op != Apply("where") or not isinstance(condition, Apply) or condition.function not in _CHOSEN:
+    if not isinstance(condition, Apply) or condition.function not in _CHOSEN:
         return None
     compared = builder.arguments(operands[0])
     same, exchanged = _CHOSEN[condition.function]

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 from evt.functions import TABLE, Fact
-from evt.ir.dag import Builder, TypedDag, prune, reads_accumulator
-from evt.ir.dtype import B1, F32, F64, DType, accumulator
-from evt.ir.infer import domain, infer, reduced_type, value_type
+from evt.ir.dag import Builder, TypedDag, live_nodes, prune, reads_accumulator
+from evt.ir.dtype import B1, F64, DType
+from evt.ir.infer import alone, domain, reduced_type, value_type
 from evt.ir.node import Apply, Cast, Const, Feed, Fold, Node, Pick, Reduce, Store, ValueType
+from evt.optimise.rounding import is_exact
 
 
 class TypedBuilder(Builder):
@@ -25,16 +28,38 @@ class TypedBuilder(Builder):
         super().__init__()
         self.dag = dag
         self.types: list[ValueType] = []
+        self._applied: dict[object, ValueType] = {}
+        #: The value of each node that is a constant, marked with a type that has it or not.
+        self._constants: list[float | None] = []
         #: What constants among themselves are computed in.
-        self.default = F64 if accumulator(dag.operands[0].dtype) == F64 else F32
+        self.default = alone(dag)
         #: Whether something is computed or stored in f64.
-        self.wide = F64 in ({value.dtype for value in dag.types} | {output.dtype for output in dag.outputs})
+        self.wide = F64 in ({value.dtype for value in set(dag.types)} | {output.dtype for output in dag.outputs})
 
     def add(self, node: Node, *operands: int) -> int:
         new = super().add(node, *operands)
         if new == len(self.types):
-            self.types.append(value_type(self.dag, node, [self.types[operand] for operand in operands]))
+            self.types.append(self._type(node, [self.types[operand] for operand in operands]))
+            self._constants.append(self._value(node, operands))
         return new
+
+    def _type(self, node: Node, operands: list[ValueType]) -> ValueType:
+        """The type of a node. Functions are applied to few different types, each of which is one object."""
+        if not isinstance(node, Apply):
+            return value_type(self.dag, node, operands)
+        key = (node.function, *map(id, operands))
+        known = self._applied.get(key)
+        if known is None:
+            known = self._applied[key] = value_type(self.dag, node, operands)
+        return known
+
+    def _value(self, node: Node, operands: tuple[int, ...]) -> float | None:
+        if isinstance(node, Const):
+            return node.value
+        if not isinstance(node, Cast) or node.dtype != node.dtype.compute:
+            return None
+        inner = self[operands[0]]
+        return inner.value if isinstance(inner, Const) and is_exact(node.dtype, inner.value) else None
 
     def apply(self, function: str, *operands: int) -> int:
         return self.add(Apply(function), *operands)
@@ -48,82 +73,127 @@ class TypedBuilder(Builder):
         return constant if dtype == self.default else self.add(Cast(dtype), constant)
 
     def constant(self, node: int) -> float | None:
-        """The value of a constant, marked with a type or not."""
-        op = self[node]
-        if isinstance(op, Cast) and op.dtype == op.dtype.compute:
-            op = self[self.arguments(node)[0]]
-        return op.value if isinstance(op, Const) else None
+        """The value of a constant, marked with a type that has it or not."""
+        return self._constants[node]
+
+    def typed(self) -> TypedDag:
+        """The graph that was made, pruned; of what it was made if that is the same."""
+        dag = self.dag
+        if tuple(self.table) == dag.table:
+            return dag
+        made = self.finish(dag.operation, dag.operands, dag.inputs, dag.outputs, dag.source)
+        pruned = prune(made)
+        types = tuple([self.types[node] for node in live_nodes(made)])
+        return TypedDag(dag.operation, dag.operands, pruned.inputs, dag.outputs, pruned.table, dag.source, types)
 
     def domain(self, function: str, operands: tuple[int, ...]) -> DType:
         """What an application computes in."""
         return domain(self.dag, function, [self.types[operand] for operand in operands])
 
 
-#: ``rule(builder, node, operands)``: the id that replaces the node in the new graph, or None for "not me".
-#: ``operands`` are ids of the new graph; those of an application that vary have the type it computes in.
-Rule = Callable[[TypedBuilder, Node, tuple[int, ...]], "int | None"]
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """``apply(builder, node, operands)``: the id that replaces the node in the new graph, or None for "not me".
+
+    ``operands`` are ids of the new graph; those of an application that vary have the type it computes in. ``keys`` say
+    which nodes it is given: functions by name or by a fact about them, other nodes by their class.
+    """
+
+    keys: frozenset[object]
+    apply: Callable[[TypedBuilder, Any, tuple[int, ...]], int | None]
+
+
+def on(*keys: str | Fact | type[Node]) -> Callable[[Callable[[TypedBuilder, Any, tuple[int, ...]], int | None]], Rule]:
+    """Make a function a rule for the nodes that ``keys`` name."""
+    return lambda apply: Rule(frozenset(keys), apply)
 
 
 def rewrite(dag: TypedDag, *rules: Rule) -> TypedDag:
-    """Rebuild the graph, giving each node to each rule until none applies; dead nodes go.
+    """Rebuild the graph, giving each node to the rules for it until none applies; dead nodes go.
 
     A program that would no longer read the accumulator stays as it is.
     """
-    builder = TypedBuilder(dag)
-    pinned = _pinned(dag)
+    rewriter = _Rewriter(dag, rules)
     renamed: list[int] = []
-    for node in range(len(dag)):
-        op = dag[node]
-        types = [dag.types[operand] for operand in dag.arguments(node)]
-        operands = _typed(builder, op, types, tuple(renamed[operand] for operand in dag.arguments(node)))
-        new = _rewrite_node(builder, rules, op, operands, pinned[node])
-        renamed.append(_converted(builder, new, dag.types[node]))
-    rewritten = prune(builder.finish(dag.operation, dag.operands, dag.inputs, dag.outputs, dag.source))
-    return infer(rewritten) if reads_accumulator(rewritten) else dag
+    for (op, operands), value, pinned in zip(dag.table, dag.types, _pinned(dag), strict=True):
+        types = [dag.types[operand] for operand in operands]
+        new = rewriter.rewrite(op, types, tuple([renamed[operand] for operand in operands]), pinned)
+        renamed.append(rewriter.converted(new, value))
+    rewritten = rewriter.builder.typed()
+    return rewritten if reads_accumulator(rewritten) else dag
 
 
-def _typed(builder: TypedBuilder, op: Node, types: list[ValueType], operands: tuple[int, ...]) -> tuple[int, ...]:
-    """The new operands of a node, of which the old had ``types``, converted to what it computes in."""
-    if isinstance(op, Reduce | Fold):
-        wanted = reduced_type(types[0])
-        if reduced_type(builder.types[operands[0]]) != wanted:
-            return (builder.add(Cast(wanted), operands[0]),)
-    if not isinstance(op, Apply):
-        return operands
-    wanted = domain(builder.dag, op.function, types)
-    conditions = TABLE[op.function].conditions
-    converted = [_cast(builder, operand, B1 if slot in conditions else wanted) for slot, operand in enumerate(operands)]
-    if builder.domain(op.function, tuple(converted)) != wanted:  # constants only
-        slot = next(slot for slot in range(len(converted)) if slot not in conditions)
-        converted[slot] = builder.add(Cast(wanted), converted[slot])
-    return tuple(converted)
+class _Rewriter:
+    """Adds rewritten nodes to a new graph."""
 
+    def __init__(self, dag: TypedDag, rules: tuple[Rule, ...]) -> None:
+        self.builder = TypedBuilder(dag)
+        self.rules = rules
+        self._for: dict[object, tuple[Rule, ...]] = {}
+        #: Functions with types of operands, those as written and those now, that need no conversion.
+        self._settled: set[object] = set()
 
-def _cast(builder: TypedBuilder, node: int, wanted: DType) -> int:
-    """A value in a compute type. Constants take the type of what they meet."""
-    have = builder.types[node]
-    if have.dtype.compute == wanted or have.constant or builder.constant(node) is not None:
-        return node
-    return builder.add(Cast(wanted), node)
+    def rules_for(self, op: Node) -> tuple[Rule, ...]:
+        key = op.function if isinstance(op, Apply) else type(op)
+        found = self._for.get(key)
+        if found is None:
+            facts = TABLE[op.function].facts if isinstance(op, Apply) else ()
+            keys = {key, type(op), *facts}
+            found = self._for[key] = tuple(rule for rule in self.rules if not keys.isdisjoint(rule.keys))
+        return found
 
+    def rewrite(self, op: Node, types: list[ValueType], operands: tuple[int, ...], pinned: bool) -> int:
+        """The node that takes the place of one whose operands had ``types``."""
+        if isinstance(op, Apply):
+            operands = self.arguments(op, types, operands)
+        elif isinstance(op, Reduce | Fold):
+            wanted = reduced_type(self.builder.dag, types[0])
+            if reduced_type(self.builder.dag, self.builder.types[operands[0]]) != wanted:
+                operands = (self.builder.add(Cast(wanted), operands[0]),)
+        return self.apply_rules(op, operands, pinned)
 
-def _converted(builder: TypedBuilder, node: int, wanted: ValueType) -> int:
-    return node if isinstance(builder[node], Store | Feed) else _cast(builder, node, wanted.dtype.compute)
+    def arguments(self, op: Apply, types: list[ValueType], operands: tuple[int, ...]) -> tuple[int, ...]:
+        """The operands of an application, converted to what it computed in when they had ``types``."""
+        builder = self.builder
+        now = [builder.types[operand] for operand in operands]
+        key = (op.function, *map(id, types), *map(id, now))
+        if key in self._settled:
+            return operands
+        wanted = domain(builder.dag, op.function, types)
+        conditions = TABLE[op.function].conditions
+        each = [B1 if slot in conditions else wanted for slot in range(len(operands))]
+        converted = [self.cast(operand, dtype) for operand, dtype in zip(operands, each, strict=True)]
+        if builder.domain(op.function, tuple(converted)) != wanted:  # constants only
+            slot = next(slot for slot in range(len(converted)) if slot not in conditions)
+            converted[slot] = builder.add(Cast(wanted), converted[slot])
+        elif all(value.constant or value.dtype.compute == dtype for value, dtype in zip(now, each, strict=True)):
+            self._settled.add(key)
+        return tuple(converted)
 
+    def cast(self, node: int, wanted: DType) -> int:
+        """A value in a compute type. Constants take the type of what they meet; of truth values they are 0 or 1."""
+        have, value = self.builder.types[node], self.builder.constant(node)
+        if have.dtype.compute == wanted or (wanted != B1 and (have.constant or value is not None)):
+            return node
+        if value is not None:
+            return self.builder.number(float(value != 0.0))
+        return self.builder.add(Cast(wanted), node)
 
-def _rewrite_node(
-    builder: TypedBuilder, rules: tuple[Rule, ...], op: Node, operands: tuple[int, ...], pinned: bool
-) -> int:
-    for rule in rules:
-        new = rule(builder, op, operands)
-        if new is None or (pinned and builder.types[new].modes != _modes(builder, op, operands)):
-            continue
-        # A rule's result is smaller than its input in the rules' common measure, so this ends.
-        replaced, arguments = builder[new], builder.arguments(new)
-        if (replaced, arguments) == (op, operands) or isinstance(replaced, Store | Feed):
-            return new
-        return _rewrite_node(builder, rules, replaced, arguments, pinned)
-    return builder.add(op, *operands)
+    def converted(self, node: int, wanted: ValueType) -> int:
+        return node if isinstance(self.builder[node], Store | Feed) else self.cast(node, wanted.dtype.compute)
+
+    def apply_rules(self, op: Node, operands: tuple[int, ...], pinned: bool) -> int:
+        builder = self.builder
+        for rule in self.rules_for(op):
+            new = rule.apply(builder, op, operands)
+            if new is None or (pinned and builder.types[new].modes != _modes(builder, op, operands)):
+                continue
+            # A rule's result is smaller than its input in the rules' common measure, so this ends.
+            replaced, arguments = builder[new], builder.arguments(new)
+            if (replaced, arguments) == (op, operands) or isinstance(replaced, Store | Feed):
+                return new
+            return self.apply_rules(replaced, arguments, pinned)
+        return builder.add(op, *operands)
 
 
 def _modes(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> tuple[str, ...]:
@@ -140,11 +210,6 @@ def _pinned(dag: TypedDag) -> list[bool]:
             for operand in dag.arguments(node):
                 pinned[operand] = True
     return pinned
-
-
-def retype(dag: TypedDag, builder: Builder) -> TypedDag:
-    """The builder's graph with ``dag``'s interface, pruned and typed."""
-    return infer(prune(builder.finish(dag.operation, dag.operands, dag.inputs, dag.outputs, dag.source)))
 
 
 def constant_operand(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> list[tuple[float, int]]:

@@ -8,7 +8,7 @@ from evt.functions import TABLE
 from evt.ir.dag import TypedDag
 from evt.ir.dtype import B1, BF16, F16, F32, F64, I32, DType
 from evt.ir.node import Acc, Apply, Cast, Const, Fold, Load, Node, Pick
-from evt.optimise.rewrite import TypedBuilder, retype
+from evt.optimise.rewrite import TypedBuilder
 
 
 def round_as_eager(dag: TypedDag) -> TypedDag:
@@ -31,7 +31,7 @@ def round_as_eager(dag: TypedDag) -> TypedDag:
             new = _rounded(builder, new, dtype) if isinstance(op, Acc | Fold) else new
         renamed.append(new)
         held.append(dtype)
-    return retype(dag, builder)
+    return builder.typed()
 
 
 def _operation(

@@ -3,47 +3,28 @@
 from __future__ import annotations
 
 import math
-import struct
 
+from evt.functions.single import nearest, round_f32
 from evt.ir.dtype import B1, F32, F64, DType
-
-#: Of the floats narrower than f32: bits of the fraction, least exponent of a normal number, largest finite value.
-_FLOATS = {
-    "tf32": (10, -126, (2 - 2**-10) * 2.0**127),
-    "f16": (10, -14, 65504.0),
-    "bf16": (7, -126, (2 - 2**-7) * 2.0**127),
-    "e4m3": (3, -6, 448.0),
-    "e5m2": (2, -14, 57344.0),
-}
-_SATURATING = frozenset({"e4m3", "e5m2"})
-_RANGE = {"i32": (-(2**31), 2**31 - 1), "i8": (-128, 127), "u8": (0, 255)}
 
 
 def round_constant(dtype: DType, value: float) -> float:
-    """A finite number rounded to a type, halves to even. It may become infinite; 8-bit types and integers saturate."""
+    """A number rounded to a type, halves to even; to the floats narrower than f32 by way of f32.
+
+    8-bit types and integers saturate, where other floats become infinite. Of NaN integers are 0.
+    """
     if dtype == F64:
         return value
     if dtype == B1:
         return float(value != 0.0)
-    if dtype.name in _RANGE:
-        low, high = _RANGE[dtype.name]
-        return float(min(max(round(value), low), high))
-    single = round_f32(value)
-    if dtype == F32 or not single or math.isinf(single):
-        return _saturated(dtype, single)
-    fraction, least, largest = _FLOATS[dtype.name]
-    exponent = max(math.frexp(single)[1] - 1, least) - fraction
-    rounded = math.copysign(math.ldexp(round(math.ldexp(abs(single), -exponent)), exponent), single)
-    return _saturated(dtype, rounded if abs(rounded) <= largest else math.copysign(math.inf, rounded))
-
-
-def round_f32(value: float) -> float:
-    """The f32 nearest to a number."""
-    try:
-        rounded: float = struct.unpack("<f", struct.pack("<f", value))[0]
-    except OverflowError:
-        return math.copysign(math.inf, value)
-    return rounded
+    if not dtype.is_float:
+        return min(max(float(_whole(value)), dtype.least), dtype.largest)
+    rounded = round_f32(value)
+    if dtype != F32:
+        rounded = nearest(rounded, dtype.format.fraction, dtype.format.least_exponent)
+    if math.isnan(rounded) or abs(rounded) <= dtype.largest:
+        return rounded
+    return math.copysign(dtype.largest if dtype.saturates else math.inf, rounded)
 
 
 def is_exact(dtype: DType, value: float) -> bool:
@@ -52,7 +33,7 @@ def is_exact(dtype: DType, value: float) -> bool:
     return rounded == value and math.copysign(1.0, rounded) == math.copysign(1.0, value)
 
 
-def _saturated(dtype: DType, value: float) -> float:
-    if dtype.name in _SATURATING and math.isinf(value):
-        return math.copysign(_FLOATS[dtype.name][2], value)
-    return value
+def _whole(value: float) -> float:
+    if math.isinf(value):
+        return value
+    return 0 if math.isnan(value) else round(value)

@@ -12,7 +12,7 @@ from evt.ir.dag import TypedDag
 from evt.ir.dtype import E5M2
 from evt.ir.node import Apply, Cast, Node
 from evt.optimise.fold import fold_constants, unmark
-from evt.optimise.rewrite import TypedBuilder, constant_operand, is_zero, rewrite
+from evt.optimise.rewrite import TypedBuilder, constant_operand, is_zero, on, rewrite
 
 
 def simplify(dag: TypedDag) -> TypedDag:
@@ -21,6 +21,7 @@ def simplify(dag: TypedDag) -> TypedDag:
     return rewrite(dag, fold_constants, unmark, *rules)
 
 
+@on("neg", "mul", "div", "sub", "add")
 def identity(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
     """``x * 1 -> x``, ``x / 1 -> x``, ``x - 0 -> x``, ``x + -0.0 -> x``, ``x * -1 -> -x``, ``--x -> x``."""
     if op == Apply("neg") and builder[operands[0]] == Apply("neg"):
@@ -38,27 +39,24 @@ def identity(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int 
     return None
 
 
-def repeated(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
+@on(Fact.IDEMPOTENT, Fact.IDEMPOTENT_BINARY)
+def repeated(builder: TypedBuilder, op: Apply, operands: tuple[int, ...]) -> int | None:
     """``relu(relu(x)) -> relu(x)``, ``max(x, x) -> x``, for functions whose facts say so.
 
     Hyper-parameters have to be the same: ``clamp(clamp(x, 0, 1), 2, 3)`` is not ``clamp(x, 0, 1)``.
     """
-    if isinstance(op, Apply):
-        facts, inner = TABLE[op.function].facts, operands[0]
-        same = builder[inner] == op and builder.arguments(inner)[1:] == operands[1:]
-        if Fact.IDEMPOTENT in facts and same:
-            return inner
-        if Fact.IDEMPOTENT_BINARY in facts and operands[0] == operands[1]:
-            return operands[0]
-    return None
+    facts, inner = TABLE[op.function].facts, operands[0]
+    same = builder[inner] == op and builder.arguments(inner)[1:] == operands[1:]
+    if Fact.IDEMPOTENT in facts and same:
+        return inner
+    return inner if Fact.IDEMPOTENT_BINARY in facts and inner == operands[1] else None
 
 
-def symmetric(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
+@on(Fact.EVEN, "abs", "sub", "add")
+def symmetric(builder: TypedBuilder, op: Apply, operands: tuple[int, ...]) -> int | None:
     """``cos(-x) -> cos(x)``, ``square(abs(x)) -> square(x)``, ``abs(exp(x)) -> exp(x)``, where facts say so;
     ``x + -y -> x - y``, ``x - -y -> x + y``.
     """
-    if not isinstance(op, Apply):
-        return None
     inner, arguments = builder[operands[0]], builder.arguments(operands[0])
     if Fact.EVEN in TABLE[op.function].facts and inner in (Apply("neg"), Apply("abs")):
         return builder.add(op, arguments[0], *operands[1:])
@@ -73,10 +71,9 @@ def symmetric(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int
     return None
 
 
+@on("div")
 def division(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
     """``x / 2**k -> x * 2**-k``, where both powers are normal f32 numbers; ``1 / x -> rcp(x)``."""
-    if op != Apply("div"):
-        return None
     numerator, denominator = map(builder.constant, operands)
     if denominator is not None and abs(math.frexp(denominator)[0]) == 0.5:
         if 2.0**-125 <= abs(denominator) <= 2.0**125:
@@ -86,10 +83,9 @@ def division(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int 
     return None
 
 
+@on("pow")
 def small_power(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
     """``x**1 -> x``, ``x**2 -> square(x)``, ``x**3 -> x*square(x)``, ``x**-1 -> rcp(x)``, as in PyTorch."""
-    if op != Apply("pow"):
-        return None
     x = operands[0]
     match builder.constant(operands[1]):
         case 1.0:
@@ -103,6 +99,7 @@ def small_power(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> i
     return None
 
 
+@on("clamp", "hardtanh", "relu", "max", "min")
 def clamping(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
     """``max(x, 0) -> relu(x)``; ``min(relu(x), 6)``, ``relu(min(x, 6))``, ``clamp(x, 0, 6) -> relu6(x)``."""
     if op in (Apply("clamp"), Apply("hardtanh")):
@@ -121,20 +118,18 @@ def clamping(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int 
     return None
 
 
+@on("mul")
 def squaring(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
     """``x * x -> square(x)``."""
-    if op == Apply("mul") and operands[0] == operands[1]:
-        return builder.apply("square", operands[0])
-    return None
+    return builder.apply("square", operands[0]) if operands[0] == operands[1] else None
 
 
-def casting(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
+@on(Cast)
+def casting(builder: TypedBuilder, op: Cast, operands: tuple[int, ...]) -> int | None:
     """``f16(f16(x)) -> f16(x)``, ``f32(x) -> x`` of a float that is no wider; the same for i32 and b1.
 
     An input of e5m2 may be infinite, which the cast is not.
     """
-    if not isinstance(op, Cast):
-        return None
     have = builder.types[operands[0]]
     if builder.constant(operands[0]) is not None:  # marked with its type
         return None
@@ -144,8 +139,7 @@ def casting(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int |
     return None
 
 
-def order(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
+@on(Fact.COMMUTATIVE)
+def order(builder: TypedBuilder, op: Apply, operands: tuple[int, ...]) -> int | None:
     """``b + a -> a + b``: commutative operands in id order, so that both spellings are one node."""
-    if isinstance(op, Apply) and Fact.COMMUTATIVE in TABLE[op.function].facts and operands[0] > operands[1]:
-        return builder.add(op, operands[1], operands[0])
-    return None
+    return builder.add(op, operands[1], operands[0]) if operands[0] > operands[1] else None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import struct
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from evt.functions import TABLE
+from evt.functions.single import round_f32
 from evt.ir import Apply, Cast, Const, TypedDag
 from evt.ir.dtype import B1, F32, F64, I32, DType
 from evt.ir.infer import domain
@@ -116,21 +116,22 @@ def _bare(expression: str) -> str:
 
 
 def literal(value: float, dtype: DType = F32) -> str:
-    """The shortest C++ literal of a compute type that reads back as the same value."""
+    """The shortest C++ literal of a compute type that reads back as the same value, rounded to the type."""
     if dtype == B1:
         return "true" if value else "false"
     if dtype == I32:
         number = round(value)
         return "(-2147483647 - 1)" if number == -(2**31) else f"({number})" if number < 0 else str(number)
-    if dtype == F64:
-        text = repr(value)
-        return f"({text})" if text.startswith("-") else text
-    exact = struct.pack("<f", value)
-    for digits in range(1, 10):
-        text = f"{value:.{digits}g}"
-        with contextlib.suppress(OverflowError):  # rounded up beyond the largest f32
-            if struct.pack("<f", float(text)) == exact:
-                break
-    if "e" not in text and "." not in text:
-        text += ".0"
-    return f"({text}f)" if text.startswith("-") else f"{text}f"
+    value = value if dtype == F64 else round_f32(value)
+    if math.isfinite(value):
+        text = repr(value) if dtype == F64 else _shortest_f32(value)
+    else:
+        text = "NAN" if math.isnan(value) else "INFINITY" if value > 0 else "-INFINITY"
+        text = text if dtype == F32 else f"static_cast<double>({text})"
+    return f"({text})" if text.startswith("-") else text
+
+
+def _shortest_f32(value: float) -> str:
+    texts = (f"{value:.{digits}g}" for digits in range(1, 10))
+    text = next(each for each in texts if round_f32(float(each)) == value)
+    return f"{text}f" if "e" in text or "." in text else f"{text}.0f"

@@ -1,14 +1,15 @@
 """The oracle: what a program means, in PyTorch, on any device.
 
-``evaluate`` walks a typed graph over an accumulator; ``reference`` forms the accumulator first. What kernels compute
-in f32 is computed in f32, or in f64 as a yardstick for them; integers and f64 as they are. Casts are real rounding
-points in both. This module imports torch; nothing imports it until a program is evaluated.
+``evaluate`` walks a typed graph over an accumulator; ``reference`` forms the accumulator first. Products are summed in
+f64 and rounded once. What kernels compute in f32 then is computed in f32, or in f64 as a yardstick for them; integers
+and f64 as they are. Casts are real rounding points in both. This module imports torch; nothing imports it until a
+program is evaluated.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,8 +17,8 @@ import torch
 from evt.functions import TABLE
 from evt.ir.convolution import Convolution
 from evt.ir.dag import TypedDag
-from evt.ir.dtype import B1, F32, accumulator
-from evt.ir.infer import domain, reduced_type
+from evt.ir.dtype import B1, I32, DType, accumulator
+from evt.ir.infer import domain, met, reduced_type
 from evt.ir.node import (
     ELEMENT_MODES,
     MODES,
@@ -40,7 +41,9 @@ from evt.ir.node import (
     divisor,
 )
 from evt.ir.operand import epilogue_of, formula_of
+from evt.reference import functions
 from evt.reference.convolution import convolve, from_view, to_view
+from evt.reference.neutral import neutral
 from evt.reference.philox import uniform
 from evt.reference.rounding import pack_bits, packed, round_to, unpack_bits, working
 
@@ -65,15 +68,20 @@ def reference(
     which broadcast as in torch.matmul. A of ``linear`` has any number of row dimensions instead. Those of a
     ``convolution`` are [N, C, ...] and [K, C, ...], and so are the tensors with the accumulator's modes [m, n].
     """
-    if convolution is not None:
-        return _convolution(dag, A, B, inputs, convolution, torch.float64 if float64 else torch.float32)
     dtype = torch.float64 if float64 else torch.float32
+    with neutral(A.device):
+        if convolution is not None:
+            return _convolution(dag, A, B, inputs, convolution, dtype)
+        return _product(dag, A, B, inputs, dtype)
+
+
+def _product(
+    dag: TypedDag, a: torch.Tensor, b: torch.Tensor, inputs: Mapping[str, Any], dtype: torch.dtype
+) -> dict[str, torch.Tensor]:
     modes_a, modes_b = (operand.modes for operand in dag.operands)
-    summed = accumulator(dag.operands[0].dtype)
-    multiplied = dtype if summed == F32 else torch.float64  # in which sums of integers up to 2**53 are exact
-    a, b = A if modes_a == ("m", "k") else A.mT, B.mT if modes_b == ("k", "n") else B
-    a = operand_values(dag, "A", a, inputs, dtype=dtype).to(multiplied)
-    b = operand_values(dag, "B", b, inputs, dtype=dtype).to(multiplied).mT
+    a, b = a if modes_a == ("m", "k") else a.mT, b.mT if modes_b == ("k", "n") else b
+    a = _operand_values(dag, "A", a, inputs, dtype).to(torch.float64)
+    b = _operand_values(dag, "B", b, inputs, dtype).to(torch.float64).mT
     leads: Leads
     if dag.operation == "linear" and modes_a == ("m", "k"):
         leads = {"l": (), "m": tuple(a.shape[:-1]), "n": (b.shape[-1],)}
@@ -81,7 +89,13 @@ def reference(
     else:
         acc = a @ b
         leads = _leads(acc)
-    return _evaluate(dag, acc.to(working(summed, dtype)), leads, inputs, dtype)
+    return _evaluate(dag, _accumulated(dag, acc, dtype), leads, inputs, dtype)
+
+
+def _accumulated(dag: TypedDag, acc: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Sums in f64, which has those of integers exactly, as the accumulator's type: i32 wraps."""
+    wanted = working(accumulator(dag.operands[0].dtype), dtype)
+    return acc.to(wanted if wanted.is_floating_point else torch.int64).to(wanted)
 
 
 def _convolution(
@@ -93,13 +107,11 @@ def _convolution(
     dtype: torch.dtype,
 ) -> dict[str, torch.Tensor]:
     problem = geometry.problem(a.shape, b.shape)
-    summed = accumulator(dag.operands[0].dtype)
-    multiplied = dtype if summed == F32 else torch.float64
     if "A" in dag.feeds:  # before padding, whose zeros are not worked on
-        a = from_view(operand_values(dag, "A", to_view(a), inputs, dtype=dtype))
-    acc = convolve(geometry, problem, a.to(multiplied), b.to(multiplied)).to(working(summed, dtype))
+        a = from_view(_operand_values(dag, "A", to_view(a), inputs, dtype))
+    acc = convolve(geometry, problem, a.to(torch.float64), b.to(torch.float64))
     views = {name: as_view(dag.input.get(name), value, geometry) for name, value in inputs.items()}
-    results = _evaluate(dag, acc, problem.leads, views, dtype)
+    results = _evaluate(dag, _accumulated(dag, acc, dtype), problem.leads, views, dtype)
     return {name: as_image(dag.output[name], result) for name, result in results.items()}
 
 
@@ -131,6 +143,13 @@ def operand_values(
     a vector along it may be several. With ``dtype`` f64 floats are not rounded. Without a formula the tensor comes
     back.
     """
+    with neutral(tensor.device):
+        return _operand_values(dag, name, tensor, inputs, dtype)
+
+
+def _operand_values(
+    dag: TypedDag, name: str, tensor: torch.Tensor, inputs: Mapping[str, Any], dtype: torch.dtype
+) -> torch.Tensor:
     if name not in dag.feeds:
         return tensor
     outer, k = ELEMENT_MODES[name]
@@ -152,10 +171,12 @@ def operand_values(
                 types = [dag.types[each] for each in dag.arguments(node)]
                 values[node] = _apply(dag, function, operands, types, dtype)
             case Cast(to):
-                values[node] = round_to(to, operands[0]).to(working(to, dtype))
+                source = dag.types[dag.arguments(node)[0]]
+                values[node] = round_to(to, _met(operands[0], source, to, dtype)).to(working(to, dtype))
             case op:
                 raise AssertionError(op)
-    value = values[dag.arguments(dag.feeds[name])[0]]
+    fed = dag.arguments(dag.feeds[name])[0]
+    value = _met(values[fed], dag.types[fed], operand, dtype)
     exact = dtype == torch.float64 and operand.is_float
     value = value.to(working(operand, dtype)) if exact else round_to(operand, value)
     return value.expand(elements.shape).reshape(tensor.shape)
@@ -171,7 +192,9 @@ def evaluate(
     output is rounded to its type; with f64 the outputs stay f64. Raises ValueError for a shape that does not
     fit.
     """
-    return _evaluate(dag, acc.to(working(accumulator(dag.operands[0].dtype), dtype)), _leads(acc), inputs, dtype)
+    with neutral(acc.device):
+        acc = acc.to(working(accumulator(dag.operands[0].dtype), dtype))
+        return _evaluate(dag, acc, _leads(acc), inputs, dtype)
 
 
 def _leads(acc: torch.Tensor) -> Leads:
@@ -202,17 +225,17 @@ def _evaluate(
             case Apply(function):
                 values[node] = _apply(dag, function, operands, types, dtype)
             case Cast(to):
-                values[node] = round_to(to, operands[0]).to(working(to, dtype))
+                values[node] = round_to(to, _met(operands[0], types[0], to, dtype)).to(working(to, dtype))
             case Reduce(kind, modes):
-                value = _spread(operands[0]).to(working(reduced_type(types[0]), dtype))
+                value = _spread(operands[0]).to(working(reduced_type(dag, types[0]), dtype))
                 full = value.expand([sizes[mode] if mode in modes else extent for mode, extent in _extents(value)])
-                values[node] = _reduced(kind, full, [MODES.index(mode) for mode in modes], keepdim=True)
+                values[node] = _reduced(kind, full, [MODES.index(mode) for mode in modes])
             case Fold(kind, width):
-                value = _spread(operands[0]).to(working(reduced_type(types[0]), dtype))
+                value = _spread(operands[0]).to(working(reduced_type(dag, types[0]), dtype))
                 blocks = value.unsqueeze(3).expand(*value.shape, width)  # of a value that is the same in all columns
                 if "n" in types[0].modes:
                     blocks = value.reshape(*value.shape[:2], _divide(sizes["n"], width), width)
-                values[node] = _reduced(kind, blocks, [3])
+                values[node] = _reduced(kind, blocks, [3]).squeeze(3)
             case Pick(member, block):
                 value = _spread(operands[0])
                 if "n" not in types[0].modes:
@@ -227,8 +250,10 @@ def _evaluate(
                 seed, offset = (int(operand) for operand in operands)
                 values[node] = uniform(seed, offset, [sizes[mode] for mode in MODES], acc.device).to(dtype)
             case Store(name):
-                value = operands[0].to(dtype) if types[0].constant else operands[0]
-                results[name] = _store(dag.output[name], value, leads, exact=dtype == torch.float64)
+                output = dag.output[name]
+                assert output.dtype is not None
+                value = _met(operands[0], types[0], output.dtype, dtype)
+                results[name] = _store(output, value, leads, exact=dtype == torch.float64)
         for operand in set(arguments):
             if last_use[operand] == node:
                 del values[operand]
@@ -244,8 +269,18 @@ def _apply(
     converted = [
         operand.to(torch.bool if slot in row.conditions else to) for slot, operand in enumerate(_aligned(operands))
     ]
-    result: torch.Tensor = row.torch(torch, *converted)
+    result: torch.Tensor
+    if not row.source:
+        result = row.torch(functions, *converted)
+    else:
+        with torch.device("cpu"):  # PyTorch's own default, for what a user's function makes
+            result = row.torch(torch, *converted)
     return result
+
+
+def _met(value: torch.Tensor, have: ValueType, dtype: DType, computed: torch.dtype) -> torch.Tensor:
+    """What is cast or stored as a type: a constant, which is kept as it is written, in the type that it then has."""
+    return value.to(working(met(have, dtype), computed)) if have.constant else value
 
 
 def _aligned(operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -259,19 +294,38 @@ def _aligned(operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     ]
 
 
-def _reduced(kind: str, value: torch.Tensor, dims: list[int], keepdim: bool = False) -> torch.Tensor:
-    """A reduction that keeps the type of its operand; NaN wins in max and min. Of nothing it is the identity."""
-    if kind != "sum" and any(value.shape[dim] == 0 for dim in dims):
-        limits = torch.finfo(value.dtype) if value.is_floating_point() else torch.iinfo(value.dtype)
-        identity = limits.min if kind == "max" else limits.max
-        if value.is_floating_point():
-            identity = math.copysign(math.inf, identity)
-        shape = [1 if dim in dims else size for dim, size in enumerate(value.shape)]
-        empty = torch.full(shape, identity, dtype=value.dtype, device=value.device)
-        return empty if keepdim else empty.squeeze(dims[0])
+def _reduced(kind: str, value: torch.Tensor, dims: list[int]) -> torch.Tensor:
+    """A reduction that keeps the dimensions and the type of its operand; NaN wins in max and min.
+
+    By halves, so that the order, and with it the last bit of a sum, depends on the extents alone.
+    """
+    kept = [dim for dim in range(value.dim()) if dim not in dims]
+    rest = value.permute(*kept, *dims).flatten(len(kept))
+    while (count := rest.shape[-1]) > 1:
+        half = count // 2
+        combined = _COMBINED[kind](rest[..., :half], rest[..., half : 2 * half])
+        rest = torch.cat([combined, rest[..., 2 * half :]], -1) if count % 2 else combined
+    if not count:
+        rest = torch.full((*rest.shape[:-1], 1), _identity(kind, value.dtype), dtype=value.dtype, device=value.device)
+    elif kind == "sum":
+        rest = rest + 0  # to which kernels add
+    return rest.reshape([1 if dim in dims else size for dim, size in enumerate(value.shape)])
+
+
+_COMBINED: Mapping[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "sum": torch.add,
+    "max": functions.maximum,
+    "min": functions.minimum,
+}
+
+
+def _identity(kind: str, dtype: torch.dtype) -> float:
+    """The reduction of nothing."""
     if kind == "sum":
-        return value.sum(dims, keepdim=keepdim, dtype=value.dtype)
-    return (value.amax if kind == "max" else value.amin)(dims, keepdim=keepdim)
+        return 0
+    if dtype.is_floating_point:
+        return -math.inf if kind == "max" else math.inf
+    return torch.iinfo(dtype).min if kind == "max" else torch.iinfo(dtype).max
 
 
 def _spread(value: torch.Tensor) -> torch.Tensor:
@@ -297,17 +351,21 @@ def _load(
     dtype: torch.dtype,
     order: Sequence[str] = MODES,
 ) -> torch.Tensor:
-    """An input with the dimensions ``order``, or 0-d for a single value."""
+    """An input with the dimensions ``order``, 1 where it does not vary, or 0-d for a scalar."""
     if value.name not in inputs and value.default is None:
         raise ValueError(f"the input {value.name} is missing")
     assert value.dtype is not None
-    # A number is rounded to the input's type, as a kernel receives it.
     given = inputs.get(value.name, value.default)
     number = not isinstance(given, torch.Tensor)
-    tensor = round_to(value.dtype, torch.tensor(given, dtype=torch.float64)) if number else given
-    tensor = tensor.to(device).to(torch.uint8 if value.dtype == B1 else working(value.dtype, dtype))
-    if not value.modes or number or (value.flexible and tensor.numel() == 1):
+    tensor = _number(value.dtype, given) if number else given
+    tensor = tensor.to(device)
+    if value.dtype != B1:
+        tensor = tensor.to(working(value.dtype, dtype))
+    if not value.modes:
         return tensor.reshape(())
+    if number or (value.flexible and tensor.numel() == 1):
+        have = {base(mode): math.prod(_dims(mode, leads)) for mode in value.modes}
+        return tensor.reshape(()).expand([have.get(mode, 1) for mode in order])
     batch = [] if "l" in value.modes or not value.batchable else ["l"]
     for modes in ([*batch, *value.modes], value.modes):
         flat = [math.prod(_dims(mode, leads)) for mode in modes]
@@ -319,6 +377,13 @@ def _load(
             return tensor.reshape(flat).permute(places).reshape([have.get(mode, 1) for mode in order])
     shape, expected = tuple(tensor.shape), _shape(value.modes, leads)
     raise ValueError(f"the input {value.name} has shape {shape}; expected {expected}")
+
+
+def _number(dtype: DType, given: float) -> torch.Tensor:
+    """A number in an input's type, as a kernel receives it; a seed beyond i32 is given by its 32 bits."""
+    if dtype == I32 and float(given).is_integer():
+        given = (int(given) + 2**31) % 2**32 - 2**31
+    return round_to(dtype, torch.tensor(float(given), dtype=torch.float64, device="cpu"))
 
 
 def _store(output: Output, value: torch.Tensor, leads: Leads, exact: bool) -> torch.Tensor:

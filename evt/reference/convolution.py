@@ -26,23 +26,22 @@ def from_view(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def convolve(geometry: Convolution, problem: ConvolutionProblem, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """The accumulator of A and B in PyTorch's order, as the view [..., C]; in their type, never in tf32."""
+    """The accumulator of A and B in PyTorch's order, as the view [..., C], in their type."""
     if not (a.numel() and b.numel()):  # sums of nothing, which PyTorch refuses
         return a.new_zeros((*problem.leads["m"], *problem.leads["n"]))
     rank, steps, dilation, groups = geometry.rank, geometry.stride, geometry.dilation, geometry.groups
-    with torch.backends.cudnn.flags(enabled=torch.backends.cudnn.enabled, allow_tf32=False):
-        match geometry.operator:
-            case "fprop":
-                acc = _FPROP[rank](_padded(a, problem), b, None, steps, 0, dilation, groups)
-            case "dgrad":
-                reach = [size + sum(pad) for size, pad in zip(problem.pixels, problem.pads, strict=True)]
-                size = [problem.images, problem.channels, *reach]
-                acc = _DGRAD[rank](size, b, a, steps, 0, dilation, groups)
-                for dim, (count, (before, _)) in enumerate(zip(problem.pixels, problem.pads, strict=True), 2):
-                    acc = acc.narrow(dim, before, count)
-            case "wgrad":
-                size = [problem.filters, problem.channels // groups, *problem.filter_size]
-                acc = _WGRAD[rank](_padded(b, problem), size, a, steps, 0, dilation, groups)
+    match geometry.operator:
+        case "fprop":
+            acc = _FPROP[rank](_padded(a, problem), b, None, steps, 0, dilation, groups)
+        case "dgrad":
+            reach = [size + sum(pad) for size, pad in zip(problem.pixels, problem.pads, strict=True)]
+            size = [problem.images, problem.channels, *reach]
+            acc = _DGRAD[rank](size, b, a, steps, 0, dilation, groups)
+            for dim, (count, (before, _)) in enumerate(zip(problem.pixels, problem.pads, strict=True), 2):
+                acc = acc.narrow(dim, before, count)
+        case "wgrad":
+            size = [problem.filters, problem.channels // groups, *problem.filter_size]
+            acc = _WGRAD[rank](_padded(b, problem), size, a, steps, 0, dilation, groups)
     return to_view(acc)
 
 

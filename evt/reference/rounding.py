@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError
-from evt.ir.dtype import B1, F32, DType
-
-#: Largest finite value of the types whose casts saturate.
-_LARGEST = {"e4m3": 448.0, "e5m2": 57344.0}
-_RANGE = {"i8": (-128, 127), "u8": (0, 255), "i32": (-(2**31), 2**31 - 1)}
+from evt.ir.dtype import B1, BF16, F16, F32, F64, DType
 
 
 def torch_type(dtype: DType) -> torch.dtype:
@@ -31,26 +28,40 @@ def working(dtype: DType, computed: torch.dtype) -> torch.dtype:
 def round_to(dtype: DType, value: torch.Tensor) -> torch.Tensor:
     """A tensor rounded to a type, to nearest even; 8-bit floats and integers saturate, b1 is "not zero".
 
-    NaN becomes the integer 0.
+    To the floats narrower than f32 by way of f32. Of NaN integers are 0.
     """
+    if value.dtype.is_floating_point and value.dtype.itemsize == 1:
+        value = value.to(torch.float32)
+    elif value.dtype in (torch.bool, torch.int8, torch.uint8):
+        value = value.to(torch.int32)
     if dtype == B1:
         return value != 0
-    if dtype.name in _RANGE:
-        low, high = _RANGE[dtype.name]
-        if value.dtype.is_floating_point:
-            value = torch.nan_to_num(torch.round(value.double()), nan=0.0, posinf=high, neginf=low)
-        elif value.dtype == torch.bool:
-            value = value.to(torch.int32)
-        return value.clamp(low, high).to(torch_type(dtype))
-    if dtype.name in _LARGEST and value.dtype.is_floating_point:
-        largest = _LARGEST[dtype.name]
-        value = value.float().clamp(-largest, largest)
-    elif dtype.name in _LARGEST:
+    if not dtype.is_float:
+        if value.dtype.is_floating_point:  # in f64, which has both ends of i32
+            value = torch.nan_to_num(torch.round(value.to(torch.float64)), nan=0.0)
+        value = value.clamp(int(dtype.least), int(dtype.largest))
+    elif dtype != F64:
         value = value.to(torch.float32)
-    if dtype.name == "tf32":
-        bits = value.float().view(torch.int32)  # 13 bits off, halves to even
-        return ((bits + 0xFFF + ((bits >> 13) & 1)) & ~0x1FFF).view(torch.float32)
+        value = value if dtype in (F32, F16, BF16) else _nearest(dtype, value)
     return value.to(torch_type(dtype))
+
+
+def _nearest(dtype: DType, value: torch.Tensor) -> torch.Tensor:
+    """The numbers of a type that are nearest to f32 numbers, in f32.
+
+    Of tf32 PyTorch has no cast, and what its casts to 8-bit floats make of large numbers depends on the release.
+    """
+    format_, magnitude = dtype.format, value.abs()
+    # In bits: half of what is dropped is added, and less than that to an even number.
+    dropped = F32.format.fraction - format_.fraction
+    bits = magnitude.view(torch.int32)
+    up = bits + (1 << (dropped - 1)) - 1 + ((bits >> dropped) & 1)
+    rounded = (up >> dropped << dropped).view(torch.float32)
+    if format_.least_exponent > F32.format.least_exponent:  # numbers without a leading one: their distance is fixed
+        unit = 2.0 ** (format_.least_exponent + dropped)  # at which f32 numbers have that distance
+        rounded = torch.where(magnitude < 2.0**format_.least_exponent, (magnitude + unit) - unit, rounded)
+    rounded = torch.where(rounded > format_.largest, format_.largest if dtype.saturates else math.inf, rounded)
+    return torch.where(value.isnan(), math.nan, torch.copysign(rounded, value))
 
 
 def pack_bits(value: torch.Tensor) -> torch.Tensor:

@@ -134,3 +134,43 @@ def test_a_function_of_the_users():
     got, want = op(a, b), op.reference(a, b, float64=True)
     for each, expected in zip(got, want, strict=True):
         assert float((each - expected).norm() / expected.norm()) < 1e-5
+
+
+@pytest.mark.parametrize("switch", ["autocast", "tf32", "deterministic", "default device", "inference"])
+def test_the_reference_on_cuda_is_that_on_the_cpu(switch):
+    """To the bit, whatever PyTorch is set to: sums of products of halves are exact in f64."""
+    a, b = torch.randn(136, 72, device="cuda").half(), torch.randn(72, 192, device="cuda").half()
+    c = torch.randn(136, 192, device="cuda")
+    text = "in C: f32[m, n]; out D: f32, E: e4m3, s: f32[m], k: b1; z = gelu(acc) + sin(C); D = z; E = exp(acc)\n"
+    op = evt.gemm(text + "s = sum[n](z); k = max[n%32](z) > C")
+    wanted = op.reference(a.cpu(), b.cpu(), C=c.cpu())
+
+    def found():
+        return op.reference(a, b, C=c)
+
+    if switch == "autocast":
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            got = found()
+    elif switch == "tf32":
+        torch.backends.cuda.matmul.allow_tf32 = True
+        try:
+            got = found()
+        finally:
+            torch.backends.cuda.matmul.allow_tf32 = False
+    elif switch == "deterministic":
+        torch.use_deterministic_algorithms(True)
+        try:
+            got = found()
+            assert torch.are_deterministic_algorithms_enabled()
+        finally:
+            torch.use_deterministic_algorithms(False)
+    elif switch == "default device":
+        with torch.device("meta"):
+            got = found()
+    else:
+        with torch.inference_mode():
+            got = found()
+    for left, right in zip(got, wanted, strict=True):
+        left = left.cpu()
+        assert left.dtype == right.dtype
+        assert torch.equal(left.view(torch.uint8), right.view(torch.uint8))

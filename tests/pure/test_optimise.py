@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -225,6 +226,33 @@ def test_relaxed_rules_change_roundings_only(sample: Sample) -> None:
             finite = value.isfinite()
             size = value[finite].abs().max().item() if finite.any() else 0.0
             torch.testing.assert_close(found[name][finite], value[finite], rtol=1e-5, atol=1e-5 * max(1.0, size))
+
+
+EXTREME = ("1e-40", "-1.4e-45", "1e-38", "3e38", "-2e38", "1e30", "1e-30", "0.5", "3", "-1", "0")
+FORMULAS = ("acc / {0}", "acc * {0} * {1}", "acc / {0} / {1}", "acc * {0} / {1}", "(acc + {0}) - {1}", "-acc * {0}")
+FORMULAS += ("acc * {0} * s * {1}", "acc * {0} + acc * {1}", "acc * s + acc * {0}", "acc / s * {0}", "s / {0} * acc")
+FORMULAS += (
+    "acc * {0} - acc",
+    "exp(acc) * exp({0})",
+    "acc / sqrt({0})",
+    "(acc * {0}) * (s * {1})",
+    "{0} / (acc / {1})",
+)
+
+
+@pytest.mark.parametrize("formula", FORMULAS)
+def test_relaxed_rules_keep_numbers_finite(formula: str) -> None:
+    """Whatever the constants are: what is a number stays one, near to what it was where that has all its digits."""
+    a, b = torch.tensor([[0.0], [1.0], [-3e-7], [1e-30]]), torch.ones(1, 1)
+    for constants in itertools.product(EXTREME, repeat=2):
+        dag = typed("out D: f32; D = acc*0.25 + " + re.sub(r"\bs\b", "s[]", formula.format(*constants)), "f32")
+        for s in (1.0, -0.25, 1000.0) if dag.inputs else (1.0,):
+            expected, found = (reference(each, a, b, {"s": s})["D"] for each in (dag, optimise(dag, relaxed=True)))
+            numbers = expected.isfinite()
+            assert bool(found[numbers].isfinite().all()), (formula, constants, s, expected, found)
+            exact = reference(dag, a, b, {"s": s}, float64=True)["D"].float()
+            usual = numbers & (exact == expected) & (expected.abs() > 1e-30)
+            torch.testing.assert_close(found[usual], expected[usual], rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize("formula", [formula for formula, _ in RULES])

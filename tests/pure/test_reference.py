@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,6 +15,7 @@ from programs import same, typed
 from torch import Tensor
 from torch.nn import functional
 
+import evt
 from evt.functions import TABLE
 from evt.ir import Dag, TypedDag, infer, lower, parse_dag
 from evt.language import parse
@@ -120,7 +122,7 @@ def typed_by_header(text: str) -> TypedDag:
 def test_batches(shape_a: tuple[int, ...], shape_b: tuple[int, ...], batch: tuple[int, ...]) -> None:
     a, b, c = make(*shape_a), make(*shape_b), make(*batch, M, N)
     dag = typed("D = acc + C + bias; E[n, m] = acc")
-    acc = a.float() @ b.float()
+    acc = (a.double() @ b.double()).float()
     for given in (c, INPUTS["C"]):  # one for each batch, or one for all
         found = reference(dag, a, b, {"C": given, "bias": INPUTS["bias"]})
         assert same(found["D"], (acc + given + INPUTS["bias"]).half())
@@ -453,3 +455,130 @@ def test_tensors_with_defaults() -> None:
     assert same(evaluate(dag, acc, {})["D"], acc * 2 + 0.5)
     c = torch.arange(M * N, dtype=torch.int8).reshape(M, N)
     assert same(evaluate(dag, acc, {"C": c})["D"], acc * c + 0.5)
+
+
+def forms() -> dict[str, tuple[str, str, dict[str, Any], Tensor]]:
+    """A value by what it varies over: its declaration, how it is read, what a call gives, and all of its elements."""
+    row, column, batch = make(64).float(), make(M).float(), make(L).float()
+    full, single = torch.full((L, M, 64), 0.1), torch.full((L, M, 64), 2.5)
+    rows, columns, batches = (
+        row.expand(L, M, 64),
+        column[:, None].expand(L, M, 64),
+        batch[:, None, None].expand(L, M, 64),
+    )
+    one = torch.tensor([2.5])
+    return {
+        "a constant": ("", "0.1", {}, full),
+        "constants": ("", "(1/0)", {}, full / 0),
+        "a truth value": ("", "(1 < 2)", {}, torch.ones(L, M, 64)),
+        "a scalar": ("in x: f32[]", "x", {"x": 2.5}, single),
+        "a scalar tensor": ("in x: f32[]", "x", {"x": one}, single),
+        "one value a batch": ("in x: f32[l]", "x", {"x": batch}, batches),
+        "a row": ("in x: f32[n]", "x", {"x": row}, rows),
+        "a column": ("in x: f32[m]", "x", {"x": column}, columns),
+        "a row or a number: number": ("in x: f32[n?]", "x", {"x": 2.5}, single),
+        "a row or a number: tensor": ("in x: f32[n?]", "x", {"x": one}, single),
+        "a row or a number: row": ("in x: f32[n?]", "x", {"x": row}, rows),
+        "a row or a number: left out": ("in x: f32[n?] = 2.5", "x", {}, single),
+        "a column or a number: number": ("in x: f32[m?]", "x", {"x": 2.5}, single),
+        "a column or a number: column": ("in x: f32[m?]", "x", {"x": column}, columns),
+        "rows or a number: number": ("in x: f32[l, n?]", "x", {"x": 2.5}, single),
+        "rows or a number: rows": ("in x: f32[l, n?]", "x", {"x": row.expand(L, 64).contiguous()}, rows),
+        "a row that is left out": ("in x: f32[n] = 2.5", "x", {}, single),
+        "a matrix that is left out": ("in x: f32[m, n] = 2.5", "x", {}, single),
+        "integers that are left out": ("in x: i8[m, n] = 2", "f32(x)", {}, torch.full((L, M, 64), 2.0)),
+        "bits that are left out": ("in x: b1[m, n] = 1", "where(x, 2.5, 0)", {}, single),
+        "made of two": ("in x: f32[n?], y: f32[m?]", "(x*y)", {"x": 2.5, "y": column}, columns * 2.5),
+    }
+
+
+#: What is done with a value, and the outputs of that.
+USES = (
+    *(f"D = acc*{kind}[n%{width}]({{x}})" for kind in ("max", "min", "sum") for width in (16, 32)),
+    "out D, s: f32; D = acc; s = sum[n%32]({x} + 0*acc)",
+    *(f"D = even({{x}}, {distance})*odd(acc, {distance})" for distance in (1, 8, 16, 32)),
+    "D = odd({x}) + even({x}) + even(acc)",
+    "out D, s: f32[m]; D = acc; s = sum[n]({x})",
+    "out D, s: f32[n], t: f32; D = acc; s = max[m]({x}); t = sum[m, n]({x})",
+    "out D, t: f32; D = acc; t = min[l, m, n]({x})",
+    "out D, E: f32; D = acc; E = {x}",
+    "D = where(acc > {x}, {x}, max[n%16]({x} - 1))",
+)
+
+
+@pytest.mark.parametrize("use", USES)
+def test_what_does_not_vary_is_as_if_it_did(use: str) -> None:
+    """Under reductions, blocks and pairs a value means what the tensor of all of its elements means there."""
+    a, b = make(L, M, K).float(), make(K, 64).float()
+    for name, (declaration, value, given, everywhere) in forms().items():
+        op = evt.gemm("\n".join([declaration, use.format(x=value)]))
+        plain = evt.gemm("\n".join(["in X: f32[l, m, n]", use.format(x="X")]))
+        expected = plain(a, b, X=everywhere.contiguous())
+        unspecialised = evaluate(op.typed("f32"), plain_product(a, b), given)
+        for found in (op(a, b, **given), tuple(unspecialised.values())):
+            pairs = zip(
+                *((each,) if isinstance(each, Tensor) else tuple(each) for each in (found, expected)), strict=True
+            )
+            assert all(same(left, right) for left, right in pairs), name
+
+
+def plain_product(a: Tensor, b: Tensor) -> Tensor:
+    return (a.double() @ b.double()).float()
+
+
+def test_sums_of_integers_wrap() -> None:
+    """Beyond i32 too, as the accumulators of tensor cores do."""
+    k = 135_000
+    a, b = torch.full((1, k), 127, dtype=torch.int8), torch.full((k, 1), 127, dtype=torch.int8)
+    total = k * 127 * 127
+    assert total > 2**31
+    found = reference(typed("out D: i32; D = acc", "i8"), a, b, {})["D"]
+    assert found.item() == (total + 2**31) % 2**32 - 2**31
+
+
+@pytest.mark.parametrize("kind", ["sum", "max", "min"])
+def test_the_order_of_a_reduction_depends_on_extents_alone(kind: str) -> None:
+    """Whatever the strides of what is reduced, and how many threads there are."""
+    dag = typed(f"out D, s: f32; D = acc; s = {kind}[m, n](acc)", "f32")
+    acc = make(300, 700).float()
+    for size in ((300, 700), (1, 1), (1, 7), (5, 1), (299, 699)):
+        part = acc[: size[0], : size[1]]
+        first = evaluate(dag, part.contiguous(), {})["s"]
+        assert same(first, evaluate(dag, part, {})["s"])
+        assert same(first, evaluate(dag, part.T.contiguous().T, {})["s"])
+        if kind != "sum":
+            assert same(first, getattr(torch, f"a{kind}")(part))
+        else:
+            torch.testing.assert_close(first, part.double().sum().float(), rtol=1e-6, atol=1e-3)
+
+
+def test_zeros_are_ordered_as_in_kernels() -> None:
+    zeros = torch.tensor([[0.0, -0.0, -0.0, 0.0]])
+    other = torch.tensor([[-0.0, 0.0, -0.0, 0.0]])
+    text = "in C: f32[m, n]; out D, E, F, G, h: f32[m], i: f32[m]\nD = max(acc, C); E = min(acc, C); F = relu(acc)"
+    text += "; G = clamp(acc, 0, 6); h = max[n](acc); i = min[n](acc)"
+    found = evaluate(typed(text, "f32"), zeros, {"C": other})
+    signs = {name: value.signbit().flatten().tolist() for name, value in found.items()}
+    assert signs["D"] == [False, False, True, False]
+    assert signs["E"] == [True, True, True, False]
+    assert not any([*signs["F"], *signs["G"], *signs["h"]])
+    assert signs["i"] == [True]
+
+
+def test_functions_are_rounded_to_the_nearest() -> None:
+    """PyTorch's own f32 functions are off by units in the last place; fmod of large numbers is NaN."""
+    acc = torch.linspace(0.01, 40, 4000).reshape(40, 100)
+    dag = typed(
+        "out D, E, F, G: f32; D = sqrt(acc); E = exp(-acc); F = fmod(acc*1e30, 1e-12); G = sigmoid(acc - 20)", "f32"
+    )
+    found = evaluate(dag, acc, {})
+    scaled = (acc * torch.tensor(1e30)).tolist()
+    least = torch.tensor(1e-12).item()
+    exact = {
+        "D": [[math.sqrt(x) for x in row] for row in acc.tolist()],
+        "E": [[math.exp(-x) for x in row] for row in acc.tolist()],
+        "F": [[math.fmod(x, least) for x in row] for row in scaled],
+        "G": [[1 / (1 + math.exp(-x)) for x in row] for row in (acc - 20).tolist()],
+    }
+    for name, values in exact.items():
+        assert same(found[name], torch.tensor(values, dtype=torch.float64).float()), name

@@ -7,7 +7,7 @@ from dataclasses import replace
 from evt.diagnostics import Span, hint
 from evt.functions import lookup as find_function
 from evt.ir.convolution import CONVOLUTIONS, OPERAND_MODES
-from evt.ir.dtype import BY_NAME, U8, DType
+from evt.ir.dtype import BY_NAME, DType
 from evt.ir.lower.report import Report
 from evt.ir.lower.words import GREEK, NOT_FINITE, SPECIAL, is_flexible, read_dtype, read_modes, read_number
 from evt.ir.node import ELEMENT_MODES, Input, Operand, Output
@@ -186,16 +186,10 @@ class Statements:
             self.subscripted.add(name)
         flexible = bool(declaration.subscript and modes and is_flexible(self.report, declaration.subscript, modes))
         self.declared[name] = make_input(name, dtype, modes, default, span, flexible)
-        if default is not None and dtype is not None and abs(default) > dtype.largest:
+        if default is not None and dtype is not None and not dtype.least <= default <= dtype.largest:
             assert declaration.default is not None
             message = f"the default of `{name}` is beyond the range of {dtype}"
-            self.report(
-                "E0306", message, declaration.default.span, "too large", f"{dtype} holds up to {dtype.largest:g}"
-            )
-        elif default is not None and dtype == U8 and default < 0:
-            assert declaration.default is not None
-            message = f"`{name}` is u8 and its default is negative"
-            self.report("E0306", message, declaration.default.span, "negative", "u8 holds 0 to 255")
+            self.report("E0306", message, declaration.default.span, "out of range", dtype.range_text)
         elif default is not None and dtype is not None and not dtype.is_float and not default.is_integer():
             assert declaration.default is not None
             self.report(

@@ -1,0 +1,57 @@
+"""``torch`` as the rows of the function table are evaluated over it: the same bits in every release and place.
+
+What PyTorch's f32 functions give depends on the release, on the processor and on the tensor's strides; some lose the
+last bit of a square root, or all of a remainder. Here a function of f32 numbers is evaluated in f64 and rounded, and
+zeros are ordered as IEEE 754-2019 and kernels order them. Operators on tensors are exact, and stay PyTorch's.
+:mod:`evt.functions.single` is the same for constants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+
+#: Functions that PyTorch does not round to the nearest f32 number.
+_ROUNDED = frozenset(
+    {
+        *("exp", "exp2", "expm1", "log", "log1p", "log2", "log10", "logaddexp", "xlogy", "logit", "hypot"),
+        *("sin", "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "asinh", "acosh", "atanh", "sinc"),
+        *("erf", "erfc", "sigmoid", "tanh", "pow", "sqrt", "rsqrt", "fmod", "remainder"),
+    }
+)
+
+
+def maximum(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """The larger, NaN if either is; +0 is above -0."""
+    larger = torch.maximum(x, y)
+    return torch.where((x == 0) & (y == 0), x + y, larger) if larger.is_floating_point() else larger
+
+
+def minimum(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """The smaller, NaN if either is; -0 is below +0."""
+    return -maximum(-x, -y) if x.is_floating_point() else torch.minimum(x, y)
+
+
+def clamp(x: torch.Tensor, lower: torch.Tensor | float, upper: torch.Tensor | float) -> torch.Tensor:
+    low, high = (torch.as_tensor(bound, dtype=x.dtype, device=x.device) for bound in (lower, upper))
+    return minimum(maximum(x, low), high)
+
+
+def relu(x: torch.Tensor) -> torch.Tensor:
+    return torch.relu(x) + 0  # which makes -0 +0
+
+
+@cache
+def __getattr__(name: str) -> Callable[..., Any]:
+    function: Callable[..., Any] = getattr(torch, name)
+    if name not in _ROUNDED:
+        return function
+
+    def rounded(*arguments: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = function(*(argument.to(torch.float64) for argument in arguments))
+        return result.to(arguments[0].dtype)
+
+    return rounded

@@ -1,0 +1,69 @@
+"""Every type to every type in a kernel, by stores and by casts: all bits of the narrow types, edges of the others.
+
+Eight kernels: sources share one where its inputs and outputs have room.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from patterns import SOURCES, TARGETS, patterns, same_bits  # noqa: E402
+
+import evt  # noqa: E402
+from evt.ir.dtype import BY_NAME  # noqa: E402
+
+pytestmark = pytest.mark.gpu
+
+#: The sources of each kernel.
+GROUPS = (("f64",), ("f32",), ("f16", "bf16"), ("e4m3", "e5m2"), ("i32",), ("i8", "u8"))
+COLUMNS = 256
+
+
+def program(names: tuple[str, ...]) -> tuple[str, list[str]]:
+    """The formula of a group, and its outputs after D: values as they are stored, and cast and stored wide."""
+    inputs, outputs, lines = [], [], []
+    for name in names:
+        inputs.append(f"in x_{name}: {name}[m, n]")
+        for target in TARGETS:
+            if target.name != "tf32":
+                outputs.append(f"s_{name}_{target}: {target}")
+                lines.append(f"s_{name}_{target} = x_{name}")
+            wide = "i32" if target.name == "b1" else target.compute.name
+            outputs.append(f"c_{name}_{target}: {wide}")
+            value = f"{target}(x_{name})"
+            lines.append(f"c_{name}_{target} = {f'i32({value})' if target.name == 'b1' else value}")
+    return "\n".join([*inputs, f"out D: f16, {', '.join(outputs)}", *lines, "D = acc"]), outputs
+
+
+@pytest.mark.parametrize(
+    ("names", "route"),
+    [*((names, "evt-3x") for names in GROUPS), *((names, "evt-2x") for names in (("f32",), ("i8", "u8")))],
+    ids=str,
+)
+def test_conversions(names: tuple[str, ...], route: str) -> None:
+    text, _ = program(names)
+    given = {name: patterns(BY_NAME[name]) for name in names}
+    rows = max(-(-each.numel() // COLUMNS) for each in given.values())
+    inputs = {}
+    for name, values in given.items():
+        codes = values.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[values.dtype.itemsize])
+        repeated = codes.repeat(-(-rows * COLUMNS // codes.numel()))[: rows * COLUMNS]
+        inputs[f"x_{name}"] = repeated.view(values.dtype).reshape(rows, COLUMNS).cuda()
+    a, b = torch.ones(rows, 8, device="cuda").half(), torch.ones(8, COLUMNS, device="cuda").half()
+    op = evt.gemm(text, route=route)
+    got = op(a, b, **inputs)
+    want = op.reference(a.cpu(), b.cpu(), **{name: value.cpu() for name, value in inputs.items()})
+    wrong = {}
+    for output, found, expected in zip(op.outputs, got, want, strict=True):
+        places = ~same_bits(found.cpu(), expected)
+        if bool(places.any()):
+            row = int(places.flatten().nonzero()[0])
+            shown = (row, found.cpu().float().flatten()[row].item(), expected.float().flatten()[row].item())
+            wrong[output] = int(places.sum()), shown
+    assert not wrong
+
+
+def test_all_sources_are_there() -> None:
+    assert {name for names in GROUPS for name in names} == {source.name for source in SOURCES}
