@@ -250,8 +250,7 @@ class Program:
         from evt.runtime.arguments import bind
         from evt.runtime.convolution import call_reference
 
-        bound = bind(self, A, B, inputs, {})
-        results = call_reference(self, bound.dag, A, B, inputs, float64)
+        results = call_reference(self, bind(self, A, B, inputs, {}), float64)
         if len(self.outputs) == 1:
             return results[self.outputs[0]]
         return self.result_type(*(results[name] for name in self.outputs))

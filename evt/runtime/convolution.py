@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError
-from evt.ir import Operand, TypedDag
+from evt.ir import Operand
 from evt.ir.convolution import SPATIAL, Convolution, ConvolutionProblem
 from evt.plan import Layout, alignment_of
 from evt.reference import as_view, is_image, reference
@@ -23,7 +23,7 @@ from evt.runtime.layout import TensorArgument, strides_of
 
 if TYPE_CHECKING:
     from evt.program import Program
-    from evt.runtime.tensors import Report
+    from evt.runtime.tensors import Bound, Report
 
 
 def channels_last(tensor: torch.Tensor) -> torch.Tensor:
@@ -182,12 +182,12 @@ def contiguous_image(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.clone(memory_format=torch.contiguous_format)
 
 
-def call_reference(
-    program: Program, dag: TypedDag, a: torch.Tensor, b: torch.Tensor, inputs: Mapping[str, Any], float64: bool = False
-) -> dict[str, torch.Tensor]:
+def call_reference(program: Program, bound: Bound, float64: bool = False) -> dict[str, torch.Tensor]:
     """The reference's outputs by name, in the memory formats that a call gives them."""
-    results = reference(dag, a, b, inputs, float64=float64, convolution=program.convolution)
+    a, b = bound.values["A"], bound.values["B"]
+    inputs = {name: value for name, value in bound.values.items() if name in program.dag.input}
+    results = reference(bound.dag, a, b, inputs, float64=float64, convolution=program.convolution)
     if program.convolution is None:
         return results
     formatted = channels_last if follows_channels_last(program.convolution, a, b) else contiguous_image
-    return {name: formatted(r) if is_image(dag.output[name]) else r for name, r in results.items()}
+    return {name: formatted(r) if is_image(bound.dag.output[name]) else r for name, r in results.items()}

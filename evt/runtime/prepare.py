@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
 
@@ -27,6 +27,10 @@ _raw_stream: Callable[[int], int] = getattr(
 _current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
 
 
+#: Remembered addresses of one combination before they are forgotten.
+_MAX_PLACES = 256
+
+
 @dataclass(frozen=True, slots=True, repr=False, eq=False)  # either would read the prototypes, which have no memory
 class Prepared:
     """A launch that only lacks addresses and numbers.
@@ -38,6 +42,7 @@ class Prepared:
     ``allocations`` are (position among the outputs, prototype) of fresh outputs: torch.empty_like of a prototype,
     which has no memory of its own, is twice as fast as torch.empty of its shape. ``workspace`` is such a prototype
     too, or None where the kernel needs none. ``integers`` are (slot, least, most) of numbers that are i32.
+    ``places`` are addresses that tensors with memory had, a tuple for each call; see :func:`remember`.
     Of a convolution, the tensors at the slots ``copied`` are made channels_last by a copy, and the fresh outputs at the
     positions ``contiguous`` are copied to contiguous memory.
     """
@@ -55,6 +60,13 @@ class Prepared:
     overlap: Overlap
     copied: tuple[int, ...] = ()
     contiguous: tuple[int, ...] = ()
+    places: set[tuple[int, ...]] = field(default_factory=set)
+
+    def remember(self, addresses: tuple[int, ...]) -> None:
+        """Keep addresses that need no second look: one whose memory was freed is never that of a tensor again."""
+        if len(self.places) >= _MAX_PLACES:
+            self.places.clear()
+        self.places.add(addresses)
 
     def launch(self, slots: Sequence[Any]) -> None:
         """Launch on the current stream. Raises LaunchError."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -26,7 +27,8 @@ LIMIT = 2**31 - 1
 class Bound:
     """A checked call. ``sizes`` has m, n, k, l; ``leads`` the dimensions that m and l stand for in shapes.
 
-    Of a ``convolution``, ``copied`` are the tensors that are not channels_last; ``tensors`` has their copies.
+    ``values`` are what the call gives by name, tensors as nothing but memory. Of a ``convolution``, ``copied`` are the
+    tensors that are not channels_last; ``tensors`` has their copies.
     """
 
     dag: TypedDag
@@ -36,6 +38,7 @@ class Bound:
     tensors: Mapping[str, TensorArgument] = field(default_factory=dict)
     convolution: ConvolutionProblem | None = None
     copied: tuple[str, ...] = ()
+    values: Mapping[str, Any] = field(default_factory=dict)
     operand_bytes: int = 0  # of a convolution's larger operand, from its first to its last element
 
     @property
@@ -75,6 +78,10 @@ class Report:
 
     def __call__(self, code: str, message: str, hint: str = "") -> None:
         self.diagnostics.append(Diagnostic(code, message, help=hint))
+
+    def add(self, *found: Diagnostic | None) -> None:
+        """Add what was found, None being nothing."""
+        self.diagnostics += [each for each in found if each is not None]
 
     def check(self) -> None:
         if self.diagnostics:
@@ -200,10 +207,6 @@ def buffer_argument(bound: Bound, output: Output, tensor: torch.Tensor, report: 
         strides = strides_of(tensor, groups)
         if isinstance(strides, dict):
             sizes = {mode: math.prod(dims) for mode, dims in groups}
-            for mode, stride in strides.items():
-                if stride == 0 and sizes[mode] > 1:
-                    report("E0608", f"the buffer `{output.name}` is expanded: its elements share memory")
-                    return None
             needs_unit = [mode for mode, _ in groups if mode != "l"][-1:] if not output.is_tile else []
             needs_unit = ["n"] if has_own_columns(output) else needs_unit
             if any(strides[mode] != 1 and sizes[mode] > 1 for mode in needs_unit):

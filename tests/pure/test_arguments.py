@@ -46,7 +46,6 @@ SCALED = evt.gemm("D = alpha*acc + bias")
         ({"C": C, "out": 7}, ["E0608"]),
         ({"C": C, "out": {"Q": C}}, ["E0602"]),
         ({"C": C, "out": C[:1].expand(40, 16)}, ["E0608"]),
-        ({"C": C, "D": None}, ["E0607"]),
         ({"C": C, "D": C, "out": C}, ["E0602"]),
     ],
 )
