@@ -1,0 +1,121 @@
+"""What a torch.Tensor may be besides memory with a shape and strides, which is all that kernels know of it.
+
+:func:`plain` takes off what changes nothing: subclasses without behaviour of their own, names of dimensions, a negative
+bit. :func:`fault` refuses what has no memory to point at, or what a launch would drop: tensors that PyTorch traces or
+transforms, tangents. Both serve the first call of a combination; remembered calls ask the cheaper questions that decide
+whether anything of this may have changed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+from torch.nn.parameter import is_lazy
+
+from evt.diagnostics import Diagnostic
+from evt.layout import span
+from evt.runtime.layout import modes_of
+
+#: Tensors without a class of their own.
+PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+
+#: How many modes of torch.utils._python_dispatch are active: PyTorch's tracers are among them.
+mode_depth = torch._C._len_torch_dispatch_stack
+_mode_at = torch._C._get_dispatch_stack_at
+
+_OUTSIDE = "call the program outside of it, on tensors that have values"
+
+
+def tracing() -> str:
+    """What traces this call, whoever its tensors belong to, or nothing."""
+    if torch._C._get_tracing_state() is not None:
+        return "torch.jit.trace"
+    modes = (type(_mode_at(place)) for place in range(mode_depth()))
+    return next((mode.__name__ for mode in modes if mode.is_infra_mode()), "")
+
+
+def has_tangents() -> bool:
+    """Whether tensors may have tangents: inside of a level of forward-mode differentiation."""
+    return forward_ad._current_level >= 0
+
+
+def not_traced() -> Diagnostic | None:
+    """That a call cannot be traced, where it is."""
+    if tracer := tracing():
+        return Diagnostic("E0611", f"this call is traced by {tracer}, which is not supported yet", help=_OUTSIDE)
+    return None
+
+
+def fault(name: str, tensor: torch.Tensor, *, written: bool = False) -> Diagnostic | None:
+    """Why a launch cannot be given a tensor, whatever its shape and type, or None; ``written``: it is a buffer."""
+    return _without_values(name, tensor) or _with_more(name, tensor, written) or _without_memory(name, tensor)
+
+
+def _without_values(name: str, tensor: torch.Tensor) -> Diagnostic | None:
+    """Why a tensor has no values of its own: PyTorch traces or transforms it, or they are yet to come."""
+    kind = type(tensor)
+    if kind.__name__ in ("FakeTensor", "FunctionalTensor") and kind.__module__.startswith("torch._subclasses"):
+        message = f"`{name}` is a {kind.__name__}: calls are not traced by torch.export, make_fx and their like yet"
+        return Diagnostic("E0611", message, help=_OUTSIDE)
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor) or torch._is_functional_tensor(tensor):
+        message = f"`{name}` is inside of a transform of torch.func (vmap, grad, jvp, ...), which calls do not support yet"
+        return Diagnostic("E0611", message, help="call the program outside of it; in the place of vmap give batches")
+    if is_lazy(tensor):
+        help_text = "give the lazy module its first input, which makes the parameter"
+        return Diagnostic("E0612", f"`{name}` is not initialised yet", help=help_text)
+    if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ and not _is_special(tensor):
+        message = f"`{name}` is a {kind.__name__}, which is not one piece of memory; expected a plain tensor"
+        help_text = f"pass the tensor that it stands for, of a DTensor `{name}.to_local()`"
+        return Diagnostic("E0607", message, help=help_text)
+    return None
+
+
+def _with_more(name: str, tensor: torch.Tensor, written: bool) -> Diagnostic | None:
+    """What a tensor has besides its values that a launch would drop."""
+    if tensor.requires_grad and torch.is_grad_enabled():
+        message = f"`{name}` requires grad; gradients are not supported yet"
+        return Diagnostic("E0610", message, help=f"call under torch.no_grad(), or pass {name}.detach()")
+    if has_tangents() and forward_ad.unpack_dual(tensor).tangent is not None:  # type: ignore[no-untyped-call]
+        message = f"`{name}` has a tangent of forward-mode differentiation; gradients are not supported yet"
+        help_text = f"pass torch.autograd.forward_ad.unpack_dual({name}).primal"
+        return Diagnostic("E0610", message, help=help_text)
+    if written and tensor.is_neg():
+        message = f"the buffer `{name}` is a negative view: its memory holds its elements' negatives"
+        return Diagnostic("E0608", message, help="pass a buffer of its own")
+    return None
+
+
+def _without_memory(name: str, tensor: torch.Tensor) -> Diagnostic | None:
+    """Why there is no memory behind some elements, as of an unsharded parameter that FSDP has freed."""
+    if _is_special(tensor) or tensor.device.type == "meta" or reaches_memory(tensor):
+        return None
+    message = f"`{name}` has no memory: its storage has fewer bytes than its shape and strides reach over"
+    help_text = "its storage was resized: pass it while its values are there (of FSDP, inside of the wrapped module)"
+    return Diagnostic("E0612", message, help=help_text)
+
+
+def reaches_memory(tensor: torch.Tensor) -> bool:
+    """Whether a strided tensor's storage holds all of its elements."""
+    if not tensor.numel():
+        return True
+    end = tensor.storage_offset() + span(modes_of(tensor))[1]
+    return tensor.data_ptr() != 0 and end * tensor.element_size() <= tensor.untyped_storage().nbytes()
+
+
+def _is_special(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has a layout that is refused by its name."""
+    return tensor.layout != torch.strided or tensor.is_nested
+
+
+def plain(value: Any) -> Any:
+    """A tensor as nothing but memory: without its subclass, names and negative bit (by a copy). Else the value."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    if type(value) not in PLAIN:
+        with torch._C.DisableTorchFunctionSubclass():
+            value = value.as_subclass(torch.Tensor)
+    if hasattr(value, "has_names") and value.has_names():  # of PyTorch up to 2.12
+        value = value.rename(None)
+    return value.resolve_neg() if value.is_neg() else value
