@@ -10,11 +10,11 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.autograd.graph import increment_version
+from torch.autograd import forward_ad
 
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError, LaunchError
@@ -25,7 +25,7 @@ from evt.runtime.arguments import bind, given_buffers, given_inputs, is_number
 from evt.runtime.convolution import call_reference, contiguous_image, copied_channels_last
 from evt.runtime.kernels import Kernels, device_target, is_empty, make_kernels
 from evt.runtime.overlap import find_overlap
-from evt.runtime.plain import PLAIN, fault, has_tangents, mode_depth, not_traced, plain, reaches_memory
+from evt.runtime.plain import PLAIN, fault, mode_depth, not_traced, plain, reaches_memory
 from evt.runtime.prepare import Prepared, prepare
 from evt.runtime.tensors import Bound
 
@@ -41,7 +41,7 @@ _is_grad_enabled = torch.is_grad_enabled
 _is_deterministic = torch.are_deterministic_algorithms_enabled
 _empty_like = torch.empty_like
 _is_negative = torch.Tensor.is_neg
-_requires_grad = attrgetter("requires_grad")
+_increment_version = torch._C._increment_version  # torch.autograd.graph's function asks first what it is given
 _NOTHING: Mapping[str, Any] = {}
 
 
@@ -62,7 +62,8 @@ class _Form:
 def _picker(positions: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
     if len(positions) > 1:
         return itemgetter(*positions)
-    return lambda values: tuple([values[position] for position in positions])
+    first = positions[0] if positions else 0
+    return itemgetter(slice(first, first + len(positions)))  # as one position alone would not give a tuple
 
 
 class Caller:
@@ -72,6 +73,7 @@ class Caller:
         self.program = program
         self._inputs = program.inputs
         self._outputs = program.outputs
+        self._single = len(self._outputs) == 1
         self._reduces = any(isinstance(program.dag[node], Reduce) for node in range(len(program.dag)))
         self._forms: dict[tuple[type, ...], _Form] = {}
         self._prepared: dict[object, Prepared] = {}
@@ -95,14 +97,15 @@ class Caller:
         if not usual and (
             not known_values
             or mode_depth()
-            or has_tangents()
-            or True in map(_is_negative, tensors)
-            or (_is_grad_enabled() and True in map(_requires_grad, tensors))
+            or forward_ad._current_level >= 0
         ):
             return self._unusual(a, b, inputs, buffers)
         try:
             addresses = [tensor.data_ptr() for tensor in tensors]
-            shapes = [(t.shape, t.stride(), t.dtype, t.get_device()) for t in tensors]
+            grad = _is_grad_enabled()
+            facts = [
+                (t.size(), t.stride(), t.dtype, t.get_device(), t.is_neg(), grad and t.requires_grad) for t in tensors
+            ]
         except RuntimeError:  # no memory or no shape behind it
             bind(self.program, a, b, inputs, buffers)
             raise
@@ -113,10 +116,12 @@ class Caller:
             form,
             self._reduces and _is_deterministic(),
             low_bits & 15 and tuple([address & 15 for address in addresses]),
-            *shapes,
+            *facts,
         )
         known = self._prepared.get(key) if known_values else None
         if known is None:
+            if not usual and True in map(_is_negative, tensors):
+                return self._unusual(a, b, inputs, buffers)
             bound = bind(self.program, a, b, inputs, buffers)
             if _needs_no_kernel(bound):
                 if buffers:
@@ -152,14 +157,14 @@ class Caller:
             bind(self.program, a, b, inputs, buffers)
             raise
         if buffers:
-            increment_version(tensors[-len(buffers) :])  # autograd may have saved them
+            _increment_version(tensors[-len(buffers) :])  # autograd may have saved what they held
         for position in known.contiguous:
             results[position] = contiguous_image(results[position])
-        return self._result(results)
+        return results[0] if self._single else self.program.result_type(*results)
 
     def _result(self, results: Sequence[torch.Tensor]) -> Any:
         """One output: a tensor; several: a namedtuple."""
-        return results[0] if len(results) == 1 else self.program.result_type(*results)
+        return results[0] if self._single else self.program.result_type(*results)
 
     def _buffers(self, out: object) -> Mapping[str, Any]:
         """The output buffers of ``out=``, by name."""

@@ -36,11 +36,6 @@ def tracing() -> str:
     return next((mode.__name__ for mode in modes if mode.is_infra_mode()), "")
 
 
-def has_tangents() -> bool:
-    """Whether tensors may have tangents: inside of a level of forward-mode differentiation."""
-    return forward_ad._current_level >= 0
-
-
 def not_traced() -> Diagnostic | None:
     """That a call cannot be traced, where it is."""
     if tracer := tracing():
@@ -77,7 +72,7 @@ def _with_more(name: str, tensor: torch.Tensor, written: bool) -> Diagnostic | N
     if tensor.requires_grad and torch.is_grad_enabled():
         message = f"`{name}` requires grad; gradients are not supported yet"
         return Diagnostic("E0610", message, help=f"call under torch.no_grad(), or pass {name}.detach()")
-    if has_tangents() and forward_ad.unpack_dual(tensor).tangent is not None:  # type: ignore[no-untyped-call]
+    if forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None:  # type: ignore[no-untyped-call]
         message = f"`{name}` has a tangent of forward-mode differentiation; gradients are not supported yet"
         help_text = f"pass torch.autograd.forward_ad.unpack_dual({name}).primal"
         return Diagnostic("E0610", message, help=help_text)
