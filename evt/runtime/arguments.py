@@ -15,7 +15,7 @@ import torch
 
 from evt.diagnostics import Diagnostic, closest
 from evt.errors import ArgumentError
-from evt.ir import Dag, Input, Load, Operand, Random, TypedDag, infer
+from evt.ir import Dag, Input, Load, Operand, Random, infer
 from evt.ir.dtype import I32, MIXED_OPERANDS, OPERANDS, TF32
 from evt.ir.node import base, divisor, written
 from evt.ir.specialise import without_inputs
@@ -91,6 +91,16 @@ def given_inputs(dag: Dag, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def given_buffers(buffers: Mapping[str, Any]) -> dict[str, Any]:
     """The buffers that a call gives: in the place of None, the call allocates the output."""
     return {name: value for name, value in buffers.items() if value is not None}
+
+
+def plain_value(name: str, value: Any, *, written: bool = False) -> Any:
+    """A tensor as nothing but memory, a number as a float; what is neither, or refused, as it is."""
+    if isinstance(value, torch.Tensor):
+        return value if fault(name, value, written=written) else plain(value)
+    try:
+        return float(value) if is_number(value) else value
+    except OverflowError:  # an int that no double holds
+        return value
 
 
 def is_absent(value: Input, inputs: Mapping[str, object]) -> bool:
@@ -196,10 +206,7 @@ def _describe(value: object) -> str:
 def _check_devices(tensors: Mapping[str, torch.Tensor], report: Report) -> None:
     device = tensors["A"].device
     for name, tensor in tensors.items():
-        if tensor.layout != torch.strided or tensor.is_nested:
-            kind = "nested" if tensor.is_nested else str(tensor.layout)
-            report("E0606", f"`{name}` is a {kind} tensor; only dense tensors are supported")
-        elif tensor.device != device:
+        if tensor.device != device:
             report("E0605", f"`{name}` is on {tensor.device}, A is on {device}", f"move it: {name}.to('{device}')")
     if device.type not in ("cpu", "cuda"):
         report("E0605", f"A is on {device}", "tensors must be on a CUDA device, or on the CPU for the reference")
@@ -250,9 +257,7 @@ def _convolution(
     report.check()
     spans = [span(modes_of(view))[1] * view.element_size() for view in (views["A"], views["B"])]
     sizes, leads = problem.sizes, problem.leads
-    bound = replace(
-        bound, sizes=sizes, leads=leads, convolution=problem, copied=copied, operand_bytes=max(spans)
-    )
+    bound = replace(bound, sizes=sizes, leads=leads, convolution=problem, copied=copied, operand_bytes=max(spans))
     return bound, views
 
 

@@ -21,11 +21,11 @@ from evt.errors import ArgumentError, LaunchError
 from evt.ir import Reduce
 from evt.reference import is_image
 from evt.reference.convolution import to_view
-from evt.runtime.arguments import bind, given_buffers, given_inputs, is_number
-from evt.runtime.convolution import call_reference, contiguous_image, copied_channels_last
+from evt.runtime.arguments import bind, given_buffers, given_inputs, plain_value
+from evt.runtime.convolution import call_reference, contiguous_image
 from evt.runtime.kernels import Kernels, device_target, is_empty, make_kernels
 from evt.runtime.overlap import find_overlap
-from evt.runtime.plain import PLAIN, fault, mode_depth, not_traced, plain, reaches_memory
+from evt.runtime.plain import PLAIN, mode_depth, not_traced, write
 from evt.runtime.prepare import Prepared, prepare
 from evt.runtime.tensors import Bound
 
@@ -37,6 +37,7 @@ _MAX_PREPARED = 4096
 
 #: What the fast path recognises by type, beside tensors: isinstance() on torch.Tensor costs ten times as much.
 _NUMBERS = frozenset({float, int})
+_USUAL = PLAIN | _NUMBERS
 _is_grad_enabled = torch.is_grad_enabled
 _is_deterministic = torch.are_deterministic_algorithms_enabled
 _empty_like = torch.empty_like
@@ -94,11 +95,7 @@ class Caller:
         form = self._forms.get(kinds) or self._forms.setdefault(kinds, _Form(kinds))
         tensors = form.tensors(values)
         known_values = form.given == 2 + len(inputs) + len(buffers)
-        if not usual and (
-            not known_values
-            or mode_depth()
-            or forward_ad._current_level >= 0
-        ):
+        if not usual and (not known_values or mode_depth() or forward_ad._current_level >= 0):
             return self._unusual(a, b, inputs, buffers)
         try:
             addresses = [tensor.data_ptr() for tensor in tensors]
@@ -131,16 +128,11 @@ class Caller:
                 return self._result(self._evaluate(bound, buffers))
             known = self._prepare(key, bound, values)
         places = tuple(addresses)
-        if places not in known.places:
-            if not all(map(reaches_memory, tensors)):  # of these tensors, which the first ones of the combination did
-                bind(self.program, a, b, inputs, buffers)  # says what is wrong
-            known.remember(places)
+        if places not in known.places and not known.places.admit(places, tensors):
+            bind(self.program, a, b, inputs, buffers)  # says what is wrong
         if buffers:
             known.overlap.check(addresses, len(buffers), lambda: [name for name, _ in self._tensors(values)])
-        if known.copied:
-            copies = [copied_channels_last(tensors[slot]) for slot in known.copied]  # which live until the launch
-            for slot, copy in zip(known.copied, copies, strict=True):
-                addresses[slot] = copy.data_ptr()
+        converted = known.convert(tensors, addresses) if known.copied else ()
         slots = [*addresses, *form.numbers(values), *known.constants]
         for position, prototype in known.allocations:
             fresh = results[position] = _empty_like(prototype)
@@ -158,6 +150,9 @@ class Caller:
             raise
         if buffers:
             _increment_version(tensors[-len(buffers) :])  # autograd may have saved what they held
+        for made, buffer in converted:
+            if buffer is not None:
+                buffer.copy_(made)
         for position in known.contiguous:
             results[position] = contiguous_image(results[position])
         return results[0] if self._single else self.program.result_type(*results)
@@ -188,11 +183,12 @@ class Caller:
         written = given_buffers(named or buffers)
         read = given_inputs(self.program.dag, {name: value for name, value in inputs.items() if name not in named})
         given = [("A", a), ("B", b), *read.items(), *written.items()]
-        tensors = [(name, value) for name, value in given if isinstance(value, torch.Tensor)]
-        if not_traced() or any(fault(name, tensor, written=name in written) for name, tensor in tensors):
-            bind(self.program, a, b, read, written)  # says what is wrong
-        inputs, buffers = ({name: _plain(value) for name, value in each.items()} for each in (read, written))
-        result = self(_plain(a), _plain(b), inputs, buffers or None, usual=True)
+        usual = [(name, plain_value(name, value, written=name in written)) for name, value in given]
+        if not_traced() or any(type(value) not in _USUAL for _, value in usual) or forward_ad._current_level >= 0:
+            bind(self.program, a, b, read, written)  # says what is wrong, if anything is
+        (_, a), (_, b), *others = usual
+        inputs, buffers = dict(others[: len(read)]), dict(others[len(read) :])
+        result = self(a, b, inputs, buffers or None, usual=True)
         results = [result] if len(self._outputs) == 1 else result
         return self._result([written.get(name, made) for name, made in zip(self._outputs, results, strict=True)])
 
@@ -238,8 +234,7 @@ class Caller:
             found, memory = results[name], bound.values[name]
             if self.program.convolution is not None and is_image(bound.dag.output[name]) and buffer.dim() == 2:
                 found = to_view(found)  # rows are pixels
-            with torch.inference_mode(memory.is_inference()):  # which may be written to nowhere else
-                memory.copy_(found.reshape(memory.shape))
+            write(memory, found)
             results[name] = buffer
         return [results[name] for name in self._outputs]
 
@@ -259,11 +254,3 @@ def _refuse_capture() -> None:
                 help="call it once before the capture, which builds and loads its kernel",
             )
         )
-
-
-def _plain(value: Any) -> Any:
-    """A tensor as nothing but memory, a number as a float; anything else is refused where it is bound."""
-    try:
-        return float(value) if is_number(value) else plain(value)
-    except OverflowError:  # an int that no double holds
-        return value

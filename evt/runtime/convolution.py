@@ -63,9 +63,9 @@ def _pitch(view: torch.Tensor) -> int | None:
 def convolution_views(
     program: Program, problem: ConvolutionProblem, tensors: Mapping[str, torch.Tensor], report: Report
 ) -> tuple[dict[str, torch.Tensor], tuple[str, ...]]:
-    """The tensors of a call as [N, ..., C], and the names of those that have to be copied for it.
+    """The tensors of a call as [N, ..., C], and the names of those in whose place the kernel is given others.
 
-    Of these the view is one without memory, of the strides that the copy will have. An output buffer is not copied.
+    Of these the view is one without memory, of the strides that the other will have.
     """
     geometry = problem.geometry
     found: dict[str, torch.Tensor] = {}
@@ -80,9 +80,6 @@ def convolution_views(
             continue
         if is_readable(view) if name in ("A", "B") else _is_walkable(problem, view):
             found[name] = view
-        elif name in program.dag.output:
-            help_text = "pass one with its channels together and one pitch of its pixels: evt.channels_last(buffer)"
-            report("E0608", f"the buffer `{name}` is not channels_last in memory", help_text)
         else:
             copied.append(name)
             found[name] = torch.empty(view.shape, dtype=tensor.dtype, device="meta")

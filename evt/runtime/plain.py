@@ -8,6 +8,7 @@ whether anything of this may have changed.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -20,6 +21,9 @@ from evt.runtime.layout import modes_of
 
 #: Tensors without a class of their own.
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+
+#: Addresses that are remembered of one combination before they are forgotten.
+_MAX_PLACES = 256
 
 #: How many modes of torch.utils._python_dispatch are active: PyTorch's tracers are among them.
 mode_depth = torch._C._len_torch_dispatch_stack
@@ -45,7 +49,12 @@ def not_traced() -> Diagnostic | None:
 
 def fault(name: str, tensor: torch.Tensor, *, written: bool = False) -> Diagnostic | None:
     """Why a launch cannot be given a tensor, whatever its shape and type, or None; ``written``: it is a buffer."""
-    return _without_values(name, tensor) or _with_more(name, tensor, written) or _without_memory(name, tensor)
+    return (
+        _without_values(name, tensor)
+        or _not_strided(name, tensor)
+        or _with_more(name, tensor, written)
+        or _without_memory(name, tensor)
+    )
 
 
 def _without_values(name: str, tensor: torch.Tensor) -> Diagnostic | None:
@@ -55,16 +64,26 @@ def _without_values(name: str, tensor: torch.Tensor) -> Diagnostic | None:
         message = f"`{name}` is a {kind.__name__}: calls are not traced by torch.export, make_fx and their like yet"
         return Diagnostic("E0611", message, help=_OUTSIDE)
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor) or torch._is_functional_tensor(tensor):
-        message = f"`{name}` is inside of a transform of torch.func (vmap, grad, jvp, ...), which calls do not support yet"
+        message = (
+            f"`{name}` is inside of a transform of torch.func (vmap, grad, jvp, ...), which calls do not support yet"
+        )
         return Diagnostic("E0611", message, help="call the program outside of it; in the place of vmap give batches")
     if is_lazy(tensor):
         help_text = "give the lazy module its first input, which makes the parameter"
         return Diagnostic("E0612", f"`{name}` is not initialised yet", help=help_text)
-    if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ and not _is_special(tensor):
+    if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ and _strided(tensor):
         message = f"`{name}` is a {kind.__name__}, which is not one piece of memory; expected a plain tensor"
         help_text = f"pass the tensor that it stands for, of a DTensor `{name}.to_local()`"
         return Diagnostic("E0607", message, help=help_text)
     return None
+
+
+def _not_strided(name: str, tensor: torch.Tensor) -> Diagnostic | None:
+    """That a tensor's elements are not found by strides."""
+    if _strided(tensor):
+        return None
+    kind = "nested" if tensor.is_nested else str(tensor.layout)
+    return Diagnostic("E0606", f"`{name}` is a {kind} tensor; only dense tensors are supported")
 
 
 def _with_more(name: str, tensor: torch.Tensor, written: bool) -> Diagnostic | None:
@@ -84,7 +103,7 @@ def _with_more(name: str, tensor: torch.Tensor, written: bool) -> Diagnostic | N
 
 def _without_memory(name: str, tensor: torch.Tensor) -> Diagnostic | None:
     """Why there is no memory behind some elements, as of an unsharded parameter that FSDP has freed."""
-    if _is_special(tensor) or tensor.device.type == "meta" or reaches_memory(tensor):
+    if tensor.device.type == "meta" or reaches_memory(tensor):
         return None
     message = f"`{name}` has no memory: its storage has fewer bytes than its shape and strides reach over"
     help_text = "its storage was resized: pass it while its values are there (of FSDP, inside of the wrapped module)"
@@ -99,9 +118,24 @@ def reaches_memory(tensor: torch.Tensor) -> bool:
     return tensor.data_ptr() != 0 and end * tensor.element_size() <= tensor.untyped_storage().nbytes()
 
 
-def _is_special(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has a layout that is refused by its name."""
-    return tensor.layout != torch.strided or tensor.is_nested
+class Places(set[tuple[int, ...]]):
+    """Addresses that the tensors of a combination had while they had memory, a tuple for each call.
+
+    Whether tensors have memory is asked once for an address: what is freed never has an address again that was seen.
+    """
+
+    def admit(self, addresses: tuple[int, ...], tensors: Iterable[torch.Tensor]) -> bool:
+        """Whether tensors at new addresses have memory; these addresses are then known."""
+        if not all(map(reaches_memory, tensors)):
+            return False
+        if len(self) >= _MAX_PLACES:
+            self.clear()
+        self.add(addresses)
+        return True
+
+
+def _strided(tensor: torch.Tensor) -> bool:
+    return tensor.layout == torch.strided and not tensor.is_nested
 
 
 def plain(value: Any) -> Any:
@@ -114,3 +148,9 @@ def plain(value: Any) -> Any:
     if hasattr(value, "has_names") and value.has_names():  # of PyTorch up to 2.12
         value = value.rename(None)
     return value.resolve_neg() if value.is_neg() else value
+
+
+def write(buffer: torch.Tensor, found: torch.Tensor) -> None:
+    """Write an answer into a plain buffer, also into one of torch.inference_mode outside of it, as a kernel does."""
+    with torch.inference_mode(buffer.is_inference()):
+        buffer.copy_(found.reshape(buffer.shape))

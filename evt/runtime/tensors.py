@@ -28,7 +28,7 @@ class Bound:
     """A checked call. ``sizes`` has m, n, k, l; ``leads`` the dimensions that m and l stand for in shapes.
 
     ``values`` are what the call gives by name, tensors as nothing but memory. Of a ``convolution``, ``copied`` are the
-    tensors that are not channels_last; ``tensors`` has their copies.
+    tensors that are not channels_last; ``tensors`` has the copies, and for buffers what the kernel writes before them.
     """
 
     dag: TypedDag
@@ -205,7 +205,12 @@ def buffer_argument(bound: Bound, output: Output, tensor: torch.Tensor, report: 
     assert output.dtype is not None
     for groups in _shapes(bound, output):
         strides = strides_of(tensor, groups)
-        if isinstance(strides, dict):
+        if isinstance(strides, str):
+            shown = tuple(tensor.stride())
+            message = f"the buffer `{output.name}` has strides {shown}: its leading dimensions have no single stride"
+            report("E0608", message, "pass a contiguous one")
+            return None
+        if strides is not None:
             sizes = {mode: math.prod(dims) for mode, dims in groups}
             needs_unit = [mode for mode, _ in groups if mode != "l"][-1:] if not output.is_tile else []
             needs_unit = ["n"] if has_own_columns(output) else needs_unit
