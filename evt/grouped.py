@@ -12,6 +12,7 @@ from evt.plan import find_target, natural_signature
 from evt.plan.family_grouped import ROUTE, GroupedPlan, plan_grouped
 from evt.program import DEFAULT_ARCH, Program
 from evt.settings import Settings
+from evt.untraced import skip_frames, untraced
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,6 +92,7 @@ class GroupedProgram:
         """The C++ of the grouped kernel, as :meth:`evt.Program.emit`; of ``route="loop"`` that of one group's."""
         return self.program.emit(arch, a, b) if self.settings.route == LOOP else emit_plan(self.plan(arch, a, b))
 
+    @untraced
     def reference(
         self,
         A: Sequence[torch.Tensor] | torch.Tensor,  # noqa: N803
@@ -114,8 +116,10 @@ class GroupedProgram:
     def _caller(self) -> Any:
         from evt.runtime.grouped import GroupedCaller
 
+        skip_frames()
         return GroupedCaller(self.program, self.settings.route == LOOP)
 
+    @untraced
     def __call__(
         self,
         A: Sequence[torch.Tensor] | torch.Tensor,  # noqa: N803

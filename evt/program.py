@@ -25,6 +25,7 @@ from evt.language import parse, read_program
 from evt.optimise import ROUNDING_KEPT, optimise, round_as_eager
 from evt.plan import Options, Plan, Problem, convolution_class, find_target, natural_signature, plan
 from evt.settings import ConvolutionKeywords, Keywords, Settings
+from evt.untraced import skip_frames, untraced
 
 if TYPE_CHECKING:
     import torch
@@ -73,6 +74,7 @@ class Program:
         elif of_geometry:
             message = f"`{next(iter(of_geometry))}` is for convolutions, and the operation is {self.operation}"
             raise ArgumentError(Diagnostic("E0602", message, help="call evt.conv2d, or leave it out"))
+        skip_frames()
         self._optimised = lru_cache(maxsize=64)(self._optimise)
         self._rewritten = lru_cache(maxsize=64)(self._rewrite)
 
@@ -233,6 +235,7 @@ class Program:
         free = len(found) == 1 and forced is None and self.settings.config is None
         return explain(problem, forced, sizes, shapes, found, applicable(problem, found[0]) if free else None)
 
+    @untraced
     def reference(
         self,
         A: torch.Tensor,
@@ -255,6 +258,7 @@ class Program:
             return results[self.outputs[0]]
         return self.result_type(*(results[name] for name in self.outputs))
 
+    @untraced
     def tune(self, A: torch.Tensor, B: torch.Tensor, /, **inputs: Any) -> Tuning:
         """Time every route that applies to a call, on its own tensors, and keep the times; prints as a table.
 
@@ -288,8 +292,10 @@ class Program:
     def _caller(self) -> Any:
         from evt.runtime.call import Caller
 
+        skip_frames()
         return Caller(self)
 
+    @untraced
     def __call__(self, A: torch.Tensor, B: torch.Tensor, /, *, out: Any = None, **inputs: Any) -> Any:
         """Run the program; see the class."""
         return self._caller(A, B, inputs, out)

@@ -28,6 +28,7 @@ from evt.runtime.overlap import find_overlap
 from evt.runtime.plain import PLAIN, mode_depth, not_traced, write
 from evt.runtime.prepare import Prepared, prepare
 from evt.runtime.tensors import Bound
+from evt.untraced import untraced
 
 if TYPE_CHECKING:
     from evt.program import Program
@@ -81,6 +82,7 @@ class Caller:
         self._kernels: dict[object, Kernels] = {}
         self._lock = threading.Lock()
 
+    @untraced
     def __call__(
         self, a: torch.Tensor, b: torch.Tensor, inputs: Mapping[str, Any], out: object = None, usual: bool = False
     ) -> Any:

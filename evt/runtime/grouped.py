@@ -35,6 +35,7 @@ from evt.runtime.library import Library, launch_failure, load_library
 from evt.runtime.overlap import Place, check_groups, find_overlap, places_of
 from evt.runtime.plain import PLAIN, Places, not_traced, write
 from evt.runtime.tensors import Bound
+from evt.untraced import untraced
 
 if TYPE_CHECKING:
     from evt.program import Program
@@ -90,6 +91,7 @@ class GroupedCaller:
         self._kernels: dict[object, tuple[GroupedPlan, Library, object]] = {}
         self._lock = threading.Lock()
 
+    @untraced
     def __call__(self, a: object, b: object, inputs: Mapping[str, object], out: object, offsets: object) -> Any:
         if traced := not_traced():
             raise ArgumentError(traced)
@@ -147,7 +149,8 @@ class GroupedCaller:
         if any(type(value) not in _USUAL for value in values) or True in map(_is_negative, group.tensors()):
             group.make_plain()
             values = group.values()
-        if any(type(value) not in _USUAL for value in values) or forward_ad._current_level >= 0:
+        unusual = any(type(value) not in _USUAL for value in values) or True in map(_is_negative, group.tensors())
+        if unusual or forward_ad._current_level >= 0:
             return None, ()
         grad = _is_grad_enabled()
         try:
@@ -262,6 +265,7 @@ class GroupedCaller:
 
     def _evaluate(self, group: Group, bound: Bound) -> None:
         """The reference's answer: on the CPU, and for an empty product, which is all zeros."""
+        group.make_plain()  # names of dimensions, which no kernel sees
         results = reference(bound.dag, group.a, group.b, group.inputs)
         for name, buffer in group.buffers.items():
             write(buffer, results[name])

@@ -21,7 +21,7 @@ MODULES = sorted(path for path in (ROOT / "evt").rglob("*.py") if path.parent.na
 LONGEST = 450
 #: Rooms and single modules; each may import those before it, and itself. ``TYPE_CHECKING`` imports are free.
 ORDER = (
-    *("version", "resources", "diagnostics", "errors", "layout", "settings"),
+    *("version", "resources", "untraced", "diagnostics", "errors", "layout", "settings"),
     *("language", "functions", "ir", "optimise", "plan", "emission"),
     *("explain", "draw", "reference", "build", "runtime", "tuning"),
     *("program", "grouped", "bench", "cli", "__main__"),
