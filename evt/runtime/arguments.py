@@ -51,7 +51,9 @@ def bind(program: Program, a: object, b: object, inputs: Mapping[str, object], b
     report = Report()
     inputs, buffers = given_inputs(program.dag, inputs), given_buffers(buffers)
     _check_names(program.dag, inputs, buffers, report)
-    values: dict[str, object] = {"A": a, "B": b, **inputs, **buffers}
+    known = program.dag.input.keys() | program.dag.output.keys()
+    named = ((name, value) for name, value in (*inputs.items(), *buffers.items()) if name in known)
+    values: dict[str, object] = {"A": a, "B": b, **dict(named)}
     tensors = _tensors(program.dag, values, buffers, report)
     values |= tensors
     absent = {i.name: i.default for i in program.dag.inputs if is_absent(i, inputs) and i.default is not None}

@@ -197,3 +197,73 @@ def test_torch_dtypes_name_types():
         evt.emit("D = acc", dtype=torch.complex64)
     with pytest.raises(evt.TargetError, match="E0501"):
         evt.emit("D = acc", op=None)
+
+
+# None
+
+OPTIONAL = "in bias: f16[n] = 0, beta: f32[] = 1, s: f32[m?] = 1, C: f16[m, n] = 0; D = (beta*acc + bias + C)*s"
+GIVEN = {"bias": BIAS + 3, "beta": 2.0, "s": torch.full((40,), 2.0), "C": C + 1}
+
+
+@pytest.mark.parametrize("names", [("bias",), ("beta",), ("s",), ("C",), ("bias", "C"), tuple(GIVEN)])
+def test_none_leaves_out_what_has_a_default(names):
+    op = evt.gemm(OPTIONAL)
+    given = {name: value for name, value in GIVEN.items() if name not in names}
+    nothing = dict.fromkeys(names)
+    want = op(A + 1, B + 1, **given)
+    assert torch.equal(op(A + 1, B + 1, **given, **nothing), want)
+    assert torch.equal(op.reference(A + 1, B + 1, **given, **nothing), want)
+    linear = evt.linear(OPTIONAL)
+    assert torch.equal(linear(A + 1, (B + 1).mT, **given, **nothing), want)
+    many = {name: [value, value] for name, value in given.items()}
+    grouped = evt.grouped_gemm(OPTIONAL)
+    for left_out in (nothing, dict.fromkeys(names, [None, None])):
+        for run in (grouped, grouped.reference):
+            for got in run([A + 1] * 2, [B + 1] * 2, **many, **left_out):
+                assert torch.equal(got, want)
+
+
+def test_none_in_a_convolution():
+    op = evt.conv2d("in bias: f32[n] = 0; D = relu(acc + bias)", padding=1)
+    x, weight = torch.randn(2, 3, 5, 5), torch.randn(8, 3, 3, 3)
+    assert torch.equal(op(x, weight, bias=None), op(x, weight))
+    assert torch.equal(op.reference(x, weight, bias=None), op(x, weight))
+
+
+def test_none_in_the_place_of_a_buffer():
+    op = evt.gemm("out D, E: f32[m, n]; D = acc; E = acc + 1")
+    e = torch.zeros(40, 16)
+    for out in ({"D": None, "E": e}, (None, e)):
+        found = op(A, B, out=out)
+        assert found.E is e
+        assert found.D.shape == (40, 16)
+    assert op(A, B, D=None, E=e).E is e
+
+
+def test_none_in_some_groups():
+    grouped = evt.grouped_gemm(OPTIONAL)
+    pair = [A, A], [B, B]
+    assert len(grouped(*pair, beta=[None, 2.0], s=[None, 2.0])) == 2  # single values have the default's number
+    for name in ("bias", "C"):
+        with pytest.raises(evt.ArgumentError, match=f"`{name}` is given in group 1 and left out of group 0"):
+            grouped(*pair, **{name: [None, GIVEN[name]]})
+    with pytest.raises(evt.ArgumentError, match=r"E0608.*the buffer `D` of group 1 is None"):
+        grouped(*pair, D=[C, None])
+
+
+@pytest.mark.parametrize("op", [ADD, evt.gemm("in C: f16[m, n]; D = acc + C"), evt.linear("D = acc + C")])
+def test_none_without_a_default(op):
+    b = B if op.operation == "gemm" else B.mT
+    for run in (op, op.reference):
+        with pytest.raises(evt.ArgumentError, match=r"E0607.*`C` is None, and the program gives it no default"):
+            run(A, b, C=None)
+    with pytest.raises(evt.ArgumentError, match=r"E0607.*group 0: `C` is None, and"):
+        evt.grouped_gemm("D = acc + C")([A], [B], C=None)
+    with pytest.raises(evt.ArgumentError, match="E0602"):
+        op(A, b, C=C, Q=None)
+
+
+def test_an_argument_of_an_operands_name_is_unknown():
+    for name in ("A", "B", "acc"):
+        assert codes(ADD, C=C, **{name: C}) == ["E0602"]
+        assert codes(ADD, C=C, **{name: None}) == ["E0602"]

@@ -319,3 +319,17 @@ def test_failures_of_the_library_are_diagnostics(launches, code, expected):
     prepared[key] = replace(known, run=lambda *arguments: code)
     with pytest.raises(evt.LaunchError, match=expected):
         op(A, B)
+
+
+def test_none_is_a_launch_like_any_other_without_it(launches):
+    op = evt.gemm("in bias: f16[n] = 0, gamma: f32[] = 3; D = gamma*acc + bias")
+    op(A, B)
+    op(A, B, bias=None)
+    op(A, B, bias=None, gamma=None)
+    assert len(op._caller._prepared) == 1
+    assert [members["value_of_in_gamma"] for members in launches] == [3.0] * 3
+    assert "in_bias" not in launches[0]
+    with pytest.raises(evt.ArgumentError, match="E0602"):
+        op(A, B, A=A)
+    with pytest.raises(evt.ArgumentError, match="E0602"):
+        op(A, B, beta=None)
