@@ -77,6 +77,7 @@ class Program:
         skip_frames()
         self._optimised = lru_cache(maxsize=64)(self._optimise)
         self._rewritten = lru_cache(maxsize=64)(self._rewrite)
+        infer(self.dag, self._operands(None, None))  # what is wrong with types and modes is so for all operands
 
     def __repr__(self) -> str:
         return f"<evt.Program {self.operation}: {', '.join(self.inputs)} -> {', '.join(self.outputs)}>"

@@ -5,6 +5,7 @@ Sizes and strides are not here: they are run-time arguments of every kernel.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -88,6 +89,10 @@ class Signature:
 
     def __getitem__(self, name: str) -> Layout:
         return dict(self.tensors)[name]
+
+    def only(self, names: Container[str]) -> Signature:
+        """The same without the tensors of other names, as of inputs that the optimiser has found not to matter."""
+        return replace(self, tensors=tuple(each for each in self.tensors if each[0] in names))
 
 
 def alignment_of(dtype: DType, contiguous: str | None, address: int, strides: dict[str, int], extent: int) -> int:

@@ -235,7 +235,8 @@ def _operand_types(program: Program, tensors: Mapping[str, torch.Tensor], report
             operands.append(Operand(name, found, modes))
     types = {operand.dtype for operand in operands}
     if len(operands) == 2 and len({each.torch for each in types}) > 1 and types not in MIXED_OPERANDS:
-        report("E0603", f"A is {tensors['A'].dtype} and B is {tensors['B'].dtype}; both must have one dtype")
+        message = f"A is {tensors['A'].dtype} and B is {tensors['B'].dtype}, which are not multiplied with each other"
+        report("E0603", message, "convert one of them; only e4m3 with e5m2 and i8 with u8 may differ")
     report.check()
     return tuple(operands)
 

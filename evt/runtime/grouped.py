@@ -301,7 +301,8 @@ class GroupedCaller:
                 _refuse_capture()
                 settings, options = self.program.settings, self.program.options()
                 optimised, target = self.program.optimise(dag), device_target(device)
-                plan = plan_grouped(optimised, signature, target, config=settings.config, options=options)
+                read = signature.only({*optimised.input, *optimised.output})
+                plan = plan_grouped(optimised, read, target, config=settings.config, options=options)
                 (path,) = build(kernel_sources([plan]))
                 found = self._kernels[key] = plan, load_library(path, plan), (dag, signature)
         return found[:2]
