@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from evt.diagnostics import Diagnostic, Source, hint
+from evt.diagnostics import Diagnostic, hint
 from evt.emission import emit as emit_plan
 from evt.errors import TargetError
 from evt.plan import find_target, natural_signature
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import torch
     from typing_extensions import Unpack
 
+    from evt.diagnostics import Source
     from evt.ir import Dag, Operand, TypedDag
     from evt.settings import Keywords
 
@@ -56,7 +57,7 @@ class GroupedProgram:
     targets, reductions, and layouts that TMA does not move.
     """
 
-    def __init__(self, source: Source, **keywords: Unpack[Keywords]) -> None:
+    def __init__(self, source: Source | str, **keywords: Unpack[Keywords]) -> None:
         self.settings = Settings.of(**keywords)
         routes = (ROUTE.name, LOOP)
         if self.settings.route not in (None, *routes):
@@ -140,4 +141,4 @@ def grouped_gemm(text: str, **keywords: Unpack[Keywords]) -> GroupedProgram:
     Keywords are those of :class:`evt.settings.Settings`; ``route="loop"`` launches a kernel for each group. Raises
     ProgramError when the text is not a program.
     """
-    return GroupedProgram(Source(text), **keywords)
+    return GroupedProgram(text, **keywords)

@@ -7,13 +7,13 @@ import math
 import os
 from collections import namedtuple
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict
 from functools import cached_property, lru_cache
 from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evt.diagnostics import Diagnostic, Source, hint
+from evt.diagnostics import Diagnostic, Source, hint, shown
 from evt.emission import emit as emit_plan
 from evt.errors import ArgumentError, TargetError
 from evt.explain import Explanation, explain
@@ -58,15 +58,16 @@ class Program:
     Keywords beyond the text and the operation are those of :class:`evt.settings.Settings`.
     """
 
-    def __init__(self, source: Source, operation: str = "gemm", **keywords: Unpack[ConvolutionKeywords]) -> None:
+    def __init__(self, source: Source | str, operation: str = "gemm", **keywords: Unpack[ConvolutionKeywords]) -> None:
         given: dict[str, Any] = dict(keywords)
+        known = isinstance(operation, str) and operation in OPERATIONS
         of_geometry = {name: given.pop(name) for name in GEOMETRY if name in given}
-        self.settings = Settings.of(GEOMETRY if operation in CONVOLUTIONS else (), **given)
-        if operation not in OPERATIONS:
-            message = f"there is no operation `{operation}`"
-            raise TargetError(Diagnostic("E0501", message, help=unknown_operation(operation)))
-        self.source = source
-        self.dag: Dag = lower(parse(source), operation)
+        self.settings = Settings.of(GEOMETRY if known and operation in CONVOLUTIONS else (), **given)
+        if not known:
+            message = f"there is no operation `{shown(operation)}`"
+            raise TargetError(Diagnostic("E0501", message, help=unknown_operation(shown(operation))))
+        self.source = _source(source)
+        self.dag: Dag = lower(parse(self.source), operation)
         self.operation = self.dag.operation
         self.convolution: Convolution | None = None
         if self.operation in CONVOLUTIONS:
@@ -140,14 +141,14 @@ class Program:
                     raise TargetError(
                         Diagnostic(
                             "E0305",
-                            f"the program declares {operand.name}: {operand.dtype}; {asked} was asked for",
+                            f"the program declares {operand.name}: {operand.dtype}; {_dtype(asked)} was asked for",
                             help="leave the type out, or change the program's header",
                         )
                     )
             return self.dag.operands
-        first = _dtype(a or b or DEFAULT_DTYPE)
+        first = _dtype(next((each for each in (a, b) if each is not None), DEFAULT_DTYPE))
         modes_a, modes_b = self.operand_modes
-        return Operand("A", first, modes_a), Operand("B", _dtype(b) if b else first, modes_b)
+        return Operand("A", first, modes_a), Operand("B", first if b is None else _dtype(b), modes_b)
 
     def sizes(self, shapes: Shapes | None) -> Mapping[str, int]:
         """The extents of a problem by mode, for the shapes of A and B; nothing without shapes.
@@ -254,7 +255,7 @@ class Program:
         from evt.runtime.arguments import bind
         from evt.runtime.convolution import call_reference
 
-        results = call_reference(self, bind(self, A, B, inputs, {}), float64)
+        results = call_reference(self, bind(self, A, B, inputs, {}), _flag("float64", float64))
         if len(self.outputs) == 1:
             return results[self.outputs[0]]
         return self.result_type(*(results[name] for name in self.outputs))
@@ -286,7 +287,7 @@ class Program:
         """The same program by one route, in one of its configurations."""
         other = copy.copy(self)
         other.__dict__.pop("_caller", None)
-        other.settings = replace(self.settings, route=route, config=config)
+        other.settings = Settings.of(**{**asdict(self.settings), "route": route, "config": config})
         return other
 
     @cached_property
@@ -302,12 +303,28 @@ class Program:
         return self._caller(A, B, inputs, out)
 
 
+def _source(text: object) -> Source:
+    """A program's text. Raises ArgumentError (E0607) for what is none."""
+    if isinstance(text, Source | str):
+        return text if isinstance(text, Source) else Source(text)
+    help_text = "evt.load reads a file" if isinstance(text, Path | bytes) else ""
+    message = f"a program is a str, not {type(text).__name__}"
+    raise ArgumentError(Diagnostic("E0607", message, help=help_text))
+
+
+def _flag(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ArgumentError(Diagnostic("E0607", f"`{name}` is of type {type(value).__name__}; expected a bool"))
+    return value
+
+
 def _dtype(name: object) -> DType:
     """The type of a name, or of a torch dtype, which prints as ``torch.float16``."""
-    dtype = BY_NAME.get(str(name).removeprefix("torch."))
+    text = str(name).removeprefix("torch.") if type(name).__name__ == "dtype" else shown(name)
+    dtype = BY_NAME.get(text)
     if dtype is None:
         types = [each.name for each in OPERANDS]
-        raise TargetError(Diagnostic("E0303", f"there is no type `{name}`", help=hint(name, types, "types")))
+        raise TargetError(Diagnostic("E0303", f"there is no type `{text}`", help=hint(text, types, "types")))
     return dtype
 
 
@@ -326,17 +343,17 @@ def gemm(text: str, **keywords: Unpack[Keywords]) -> Program:
 
     Keywords are those of :class:`evt.settings.Settings`. Raises ProgramError when the text is not a program.
     """
-    return Program(Source(text), "gemm", **keywords)
+    return Program(text, "gemm", **keywords)
 
 
 def linear(text: str, **keywords: Unpack[Keywords]) -> Program:
     """As :func:`gemm`, with B the weight [n, k] of torch.nn.functional.linear; leading dimensions of A are rows."""
-    return Program(Source(text), "linear", **keywords)
+    return Program(text, "linear", **keywords)
 
 
 def conv1d(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
     """As :func:`conv2d`, of x [N, C, L] and the weight [K, C, S]."""
-    return Program(Source(text), "conv1d", **keywords)
+    return Program(text, "conv1d", **keywords)
 
 
 def conv2d(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
@@ -354,17 +371,17 @@ def conv2d(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
     The other keywords are those of :class:`evt.settings.Settings`. Raises ProgramError when the text is not a program
     and ArgumentError (E0602, E0607) for a geometry that is none.
     """
-    return Program(Source(text), "conv2d", **keywords)
+    return Program(text, "conv2d", **keywords)
 
 
 def conv3d(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
     """As :func:`conv2d`, of x [N, C, D, H, W] and the weight [K, C, T, R, S]."""
-    return Program(Source(text), "conv3d", **keywords)
+    return Program(text, "conv3d", **keywords)
 
 
 def conv1d_dgrad(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
     """As :func:`conv2d_dgrad`, of one dimension."""
-    return Program(Source(text), "conv1d_dgrad", **keywords)
+    return Program(text, "conv1d_dgrad", **keywords)
 
 
 def conv2d_dgrad(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
@@ -374,17 +391,17 @@ def conv2d_dgrad(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
     columns ``n`` are the channels C. ``output_padding`` enlarges D where the stride leaves its size open. The rest is
     as in :func:`conv2d`.
     """
-    return Program(Source(text), "conv2d_dgrad", **keywords)
+    return Program(text, "conv2d_dgrad", **keywords)
 
 
 def conv3d_dgrad(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
     """As :func:`conv2d_dgrad`, of three dimensions."""
-    return Program(Source(text), "conv3d_dgrad", **keywords)
+    return Program(text, "conv3d_dgrad", **keywords)
 
 
 def conv1d_wgrad(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
     """As :func:`conv2d_wgrad`, of one dimension."""
-    return Program(Source(text), "conv1d_wgrad", **keywords)
+    return Program(text, "conv1d_wgrad", **keywords)
 
 
 def conv2d_wgrad(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
@@ -394,12 +411,12 @@ def conv2d_wgrad(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
     ``kernel_size``; the formula's rows ``m`` are the filters K, its columns ``n`` taps and channels (R, S, C). The
     rest is as in :func:`conv2d`.
     """
-    return Program(Source(text), "conv2d_wgrad", **keywords)
+    return Program(text, "conv2d_wgrad", **keywords)
 
 
 def conv3d_wgrad(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
     """As :func:`conv2d_wgrad`, of three dimensions."""
-    return Program(Source(text), "conv3d_wgrad", **keywords)
+    return Program(text, "conv3d_wgrad", **keywords)
 
 
 def load(path: str | Path, operation: str = "gemm", **keywords: Unpack[ConvolutionKeywords]) -> Program:
@@ -422,4 +439,4 @@ def emit(
     **keywords: Unpack[ConvolutionKeywords],
 ) -> str:
     """The C++ of a formula in one step: ``emit("D = relu(acc + bias)", arch="sm80", dtype="bf16")``."""
-    return Program(Source(text), op, **keywords).emit(arch, dtype, dtype)
+    return Program(text, op, **keywords).emit(arch, dtype, dtype)

@@ -23,7 +23,8 @@ from evt.reference import is_image
 from evt.reference.convolution import to_view
 from evt.runtime.arguments import bind, given_buffers, given_inputs, plain_value
 from evt.runtime.convolution import call_reference, contiguous_image
-from evt.runtime.kernels import Kernels, device_target, is_empty, make_kernels
+from evt.runtime.kernels import Kernels, device_target, is_empty, make_kernels, plan_kernels
+from evt.runtime.no_kernel import advice, warn_without_kernel
 from evt.runtime.overlap import find_overlap
 from evt.runtime.plain import PLAIN, mode_depth, not_traced, write
 from evt.runtime.prepare import Prepared, prepare
@@ -80,6 +81,7 @@ class Caller:
         self._forms: dict[tuple[type, ...], _Form] = {}
         self._prepared: dict[object, Prepared] = {}
         self._kernels: dict[object, Kernels] = {}
+        self._judged: set[object] = set()
         self._lock = threading.Lock()
 
     @untraced
@@ -123,6 +125,7 @@ class Caller:
                 return self._unusual(a, b, inputs, buffers)
             bound = bind(self.program, a, b, inputs, buffers)
             if _needs_no_kernel(bound):
+                self._judge(bound)
                 if buffers:
                     given = self._tensors(values)
                     overlap = find_overlap(bound, given, buffers)
@@ -228,6 +231,17 @@ class Caller:
     def _atomic(self) -> bool:
         """Whether reductions may be combined in any order: where the program asks for that and PyTorch allows it."""
         return self.program.settings.deterministic is False and not _is_deterministic()
+
+    def _judge(self, bound: Bound) -> None:
+        """Warn once of what the CPU computes and no kernel would."""
+        signature = bound.dag, bound.signature
+        if signature in self._judged or is_empty(bound):
+            return
+        with self._lock:
+            if len(self._judged) >= _MAX_PREPARED:
+                self._judged.clear()
+            self._judged.add(signature)
+        warn_without_kernel(lambda target: plan_kernels(self.program, bound, target), advice(bound))
 
     def _evaluate(self, bound: Bound, buffers: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
         """The reference's answer, written into the caller's buffers where there are any."""

@@ -19,6 +19,7 @@ from evt.ir.convolution import SPATIAL, Convolution, ConvolutionProblem
 from evt.plan import Layout, alignment_of
 from evt.reference import as_view, is_image, reference
 from evt.reference.convolution import from_view, to_view
+from evt.reference.dense import not_dense
 from evt.runtime.layout import TensorArgument, strides_of
 
 if TYPE_CHECKING:
@@ -31,11 +32,13 @@ def channels_last(tensor: torch.Tensor) -> torch.Tensor:
 
     For four and five dimensions this is PyTorch's torch.channels_last and torch.channels_last_3d, which has no name for
     it where there are three. Convert a weight once with it instead of at every call. Raises ArgumentError (E0604,
-    E0607).
+    E0606, E0607, E0612).
     """
     given: object = tensor
     if not isinstance(given, torch.Tensor):
         raise ArgumentError(Diagnostic("E0607", f"channels_last takes a tensor, not {type(given).__name__}"))
+    if refused := not_dense("tensor", tensor):
+        raise ArgumentError(refused)
     if tensor.dim() < 3:
         message = f"a tensor of shape {list(tensor.shape)} has no channels; expected [N, C, ...]"
         raise ArgumentError(Diagnostic("E0604", message))

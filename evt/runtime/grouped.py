@@ -24,7 +24,7 @@ from evt.errors import ArgumentError, EvtError, LaunchError
 from evt.ir import Input, Output, TypedDag
 from evt.ir.dtype import I32
 from evt.ir.node import base
-from evt.plan import Layout, Signature
+from evt.plan import Layout, Signature, Target
 from evt.plan.family_grouped import GroupedPlan, plan_grouped
 from evt.plan.plan import Field
 from evt.reference import reference
@@ -32,6 +32,7 @@ from evt.runtime.arguments import bind, is_number
 from evt.runtime.groups import Group, Groups, split
 from evt.runtime.kernels import device_target, kernel_sources
 from evt.runtime.library import Library, launch_failure, load_library
+from evt.runtime.no_kernel import advice, warn_without_kernel
 from evt.runtime.overlap import Place, check_groups, find_overlap, places_of
 from evt.runtime.plain import PLAIN, Places, not_traced, write
 from evt.runtime.tensors import Bound
@@ -89,6 +90,7 @@ class GroupedCaller:
         self._known: dict[object, Known] = {}
         self._signatures: dict[Signature, Signature] = {}
         self._kernels: dict[object, tuple[GroupedPlan, Library, object]] = {}
+        self._judged: set[object] = set()
         self._lock = threading.Lock()
 
     @untraced
@@ -239,6 +241,7 @@ class GroupedCaller:
         if not groups:
             return
         device = known[0].bound.device
+        self._judge(known)
         busy = []
         for index, (group, each) in enumerate(zip(groups, known, strict=True)):
             if device.type == "cpu" or each.empty:
@@ -263,10 +266,30 @@ class GroupedCaller:
             launch(plan, library, table, len(members), varies, device)
         increment_version([buffer for group in members for buffer in group.buffers.values()])  # autograd may save them
 
+    def _judge(self, known: Sequence[Known]) -> None:
+        """Warn once of what the CPU computes and the grouped kernel would not."""
+        busy = [(index, each) for index, each in enumerate(known) if not each.empty]
+        if known[0].bound.device.type != "cpu" or not busy:
+            return
+        indices, checked = zip(*busy, strict=True)
+        signatures = frozenset(id(each.signature) for each in checked)  # which are kept, as are the graphs
+        if (id(known[0].bound.dag), signatures) in self._judged:
+            return
+        self._judged.add((id(known[0].bound.dag), signatures))
+
+        def plan(target: Target) -> GroupedPlan:
+            return self._plan(checked[0].bound.dag, self._signature(indices, checked), target)
+
+        warn_without_kernel(plan, advice(checked[0].bound))
+
     def _evaluate(self, group: Group, bound: Bound) -> None:
         """The reference's answer: on the CPU, and for an empty product, which is all zeros."""
         group.make_plain()  # names of dimensions, which no kernel sees
-        results = reference(bound.dag, group.a, group.b, group.inputs)
+        try:
+            results = reference(bound.dag, group.a, group.b, group.inputs)
+        except OverflowError:  # an int that no double holds
+            bind(self.program, group.a, group.b, group.inputs, group.buffers)
+            raise
         for name, buffer in group.buffers.items():
             write(buffer, results[name])
 
@@ -299,13 +322,16 @@ class GroupedCaller:
             found = self._kernels.get(key)
             if found is None:
                 _refuse_capture()
-                settings, options = self.program.settings, self.program.options()
-                optimised, target = self.program.optimise(dag), device_target(device)
-                read = signature.only({*optimised.input, *optimised.output})
-                plan = plan_grouped(optimised, read, target, config=settings.config, options=options)
+                plan = self._plan(dag, signature, device_target(device))
                 (path,) = build(kernel_sources([plan]))
                 found = self._kernels[key] = plan, load_library(path, plan), (dag, signature)
         return found[:2]
+
+    def _plan(self, dag: TypedDag, signature: Signature, target: Target) -> GroupedPlan:
+        optimised = self.program.optimise(dag)
+        read = signature.only({*optimised.input, *optimised.output})
+        config, options = self.program.settings.config, self.program.options()
+        return plan_grouped(optimised, read, target, config=config, options=options)
 
 
 def make_table(plan: GroupedPlan, groups: Sequence[Group], known: Sequence[Known]) -> bytes:

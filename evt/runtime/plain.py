@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 from torch.autograd import forward_ad
-from torch.nn.parameter import is_lazy
 
 from evt.diagnostics import Diagnostic
 from evt.layout import span
+from evt.reference.dense import not_dense
 from evt.runtime.layout import modes_of
 
 #: Tensors without a class of their own.
@@ -50,15 +50,15 @@ def not_traced() -> Diagnostic | None:
 def fault(name: str, tensor: torch.Tensor, *, written: bool = False) -> Diagnostic | None:
     """Why a launch cannot be given a tensor, whatever its shape and type, or None; ``written``: it is a buffer."""
     return (
-        _without_values(name, tensor)
-        or _not_strided(name, tensor)
+        not_dense(name, tensor)
+        or _without_values(name, tensor)
         or _with_more(name, tensor, written)
         or _without_memory(name, tensor)
     )
 
 
 def _without_values(name: str, tensor: torch.Tensor) -> Diagnostic | None:
-    """Why a tensor has no values of its own: PyTorch traces or transforms it, or they are yet to come."""
+    """Why a tensor has no values of its own: PyTorch traces or transforms it, or it stands for others."""
     kind = type(tensor)
     if kind.__name__ in ("FakeTensor", "FunctionalTensor") and kind.__module__.startswith("torch._subclasses"):
         message = f"`{name}` is a {kind.__name__}: calls are not traced by torch.export, make_fx and their like yet"
@@ -68,22 +68,11 @@ def _without_values(name: str, tensor: torch.Tensor) -> Diagnostic | None:
             f"`{name}` is inside of a transform of torch.func (vmap, grad, jvp, ...), which calls do not support yet"
         )
         return Diagnostic("E0611", message, help="call the program outside of it; in the place of vmap give batches")
-    if is_lazy(tensor):
-        help_text = "give the lazy module its first input, which makes the parameter"
-        return Diagnostic("E0612", f"`{name}` is not initialised yet", help=help_text)
-    if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ and _strided(tensor):
+    if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         message = f"`{name}` is a {kind.__name__}, which is not one piece of memory; expected a plain tensor"
         help_text = f"pass the tensor that it stands for, of a DTensor `{name}.to_local()`"
         return Diagnostic("E0607", message, help=help_text)
     return None
-
-
-def _not_strided(name: str, tensor: torch.Tensor) -> Diagnostic | None:
-    """That a tensor's elements are not found by strides."""
-    if _strided(tensor):
-        return None
-    kind = "nested" if tensor.is_nested else str(tensor.layout)
-    return Diagnostic("E0606", f"`{name}` is a {kind} tensor; only dense tensors are supported")
 
 
 def _with_more(name: str, tensor: torch.Tensor, written: bool) -> Diagnostic | None:
@@ -132,10 +121,6 @@ class Places(set[tuple[int, ...]]):
             self.clear()
         self.add(addresses)
         return True
-
-
-def _strided(tensor: torch.Tensor) -> bool:
-    return tensor.layout == torch.strided and not tensor.is_nested
 
 
 def plain(value: Any) -> Any:
