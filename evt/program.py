@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import os
 from collections import namedtuple
 from collections.abc import Mapping, Sequence
@@ -13,13 +12,13 @@ from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evt.diagnostics import Diagnostic, Source, hint, shown
+from evt.diagnostics import Diagnostic, Source, shown
 from evt.emission import emit as emit_plan
 from evt.errors import ArgumentError, TargetError
 from evt.explain import Explanation, explain
+from evt.given import check_kind, matrix_sizes, read_dtype, read_text
 from evt.ir import Dag, Operand, TypedDag, infer
 from evt.ir.convolution import CONVOLUTIONS, GEOMETRY, Convolution, ConvolutionProblem
-from evt.ir.dtype import BY_NAME, OPERANDS, DType
 from evt.ir.lower import OPERATIONS, lower, unknown_operation
 from evt.language import parse, read_program
 from evt.optimise import ROUNDING_KEPT, optimise, round_as_eager
@@ -66,7 +65,7 @@ class Program:
         if not known:
             message = f"there is no operation `{shown(operation)}`"
             raise TargetError(Diagnostic("E0501", message, help=unknown_operation(shown(operation))))
-        self.source = _source(source)
+        self.source = read_text(source)
         self.dag: Dag = lower(parse(self.source), operation)
         self.operation = self.dag.operation
         self.convolution: Convolution | None = None
@@ -137,18 +136,18 @@ class Program:
     def _operands(self, a: str | None, b: str | None) -> tuple[Operand, ...]:
         if self.dag.operands:
             for operand, asked in zip(self.dag.operands, (a, b), strict=True):
-                if asked is not None and _dtype(asked) != operand.dtype:
+                if asked is not None and read_dtype(asked) != operand.dtype:
                     raise TargetError(
                         Diagnostic(
                             "E0305",
-                            f"the program declares {operand.name}: {operand.dtype}; {_dtype(asked)} was asked for",
+                            f"the program declares {operand.name}: {operand.dtype}; {read_dtype(asked)} was asked for",
                             help="leave the type out, or change the program's header",
                         )
                     )
             return self.dag.operands
-        first = _dtype(next((each for each in (a, b) if each is not None), DEFAULT_DTYPE))
+        first = read_dtype(next((each for each in (a, b) if each is not None), DEFAULT_DTYPE))
         modes_a, modes_b = self.operand_modes
-        return Operand("A", first, modes_a), Operand("B", first if b is None else _dtype(b), modes_b)
+        return Operand("A", first, modes_a), Operand("B", first if b is None else read_dtype(b), modes_b)
 
     def sizes(self, shapes: Shapes | None) -> Mapping[str, int]:
         """The extents of a problem by mode, for the shapes of A and B; nothing without shapes.
@@ -228,6 +227,7 @@ class Program:
         ``shapes`` of A and B, in PyTorch's order, make the costs those of a problem. What :meth:`tune` measured of it
         is shown, and decides, as it does for calls; ``gpu`` names the one of several GPUs that it was measured on.
         """
+        check_kind("gpu", gpu, str | None, "its name, as the times were measured under")
         problem, sizes, forced = self.problem(arch, a, b, shapes), self.sizes(shapes), self.settings.route
         if shapes is None:
             return explain(problem, forced)
@@ -255,7 +255,8 @@ class Program:
         from evt.runtime.arguments import bind
         from evt.runtime.convolution import call_reference
 
-        results = call_reference(self, bind(self, A, B, inputs, {}), _flag("float64", float64))
+        check_kind("float64", float64, bool, "a bool")
+        results = call_reference(self, bind(self, A, B, inputs, {}), float64)
         if len(self.outputs) == 1:
             return results[self.outputs[0]]
         return self.result_type(*(results[name] for name in self.outputs))
@@ -301,41 +302,6 @@ class Program:
     def __call__(self, A: torch.Tensor, B: torch.Tensor, /, *, out: Any = None, **inputs: Any) -> Any:
         """Run the program; see the class."""
         return self._caller(A, B, inputs, out)
-
-
-def _source(text: object) -> Source:
-    """A program's text. Raises ArgumentError (E0607) for what is none."""
-    if isinstance(text, Source | str):
-        return text if isinstance(text, Source) else Source(text)
-    help_text = "evt.load reads a file" if isinstance(text, Path | bytes) else ""
-    message = f"a program is a str, not {type(text).__name__}"
-    raise ArgumentError(Diagnostic("E0607", message, help=help_text))
-
-
-def _flag(name: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ArgumentError(Diagnostic("E0607", f"`{name}` is of type {type(value).__name__}; expected a bool"))
-    return value
-
-
-def _dtype(name: object) -> DType:
-    """The type of a name, or of a torch dtype, which prints as ``torch.float16``."""
-    text = str(name).removeprefix("torch.") if type(name).__name__ == "dtype" else shown(name)
-    dtype = BY_NAME.get(text)
-    if dtype is None:
-        types = [each.name for each in OPERANDS]
-        raise TargetError(Diagnostic("E0303", f"there is no type `{text}`", help=hint(text, types, "types")))
-    return dtype
-
-
-def matrix_sizes(modes: tuple[tuple[str, ...], tuple[str, ...]], a: Sequence[int], b: Sequence[int]) -> dict[str, int]:
-    """The extents by mode of a product of matrices of these shapes. Raises ValueError when they do not fit."""
-    if len(a) < 2 or len(b) < 2:
-        raise ValueError(f"A is {list(a)} and B is {list(b)}; expected at least two dimensions")
-    sizes_a, sizes_b = dict(zip(modes[0], a[-2:], strict=True)), dict(zip(modes[1], b[-2:], strict=True))
-    if sizes_a["k"] != sizes_b["k"]:
-        raise ValueError(f"A is {list(a)} and B is {list(b)}: k is {sizes_a['k']} in A and {sizes_b['k']} in B")
-    return {"l": math.prod(a[:-2]), **sizes_a, **sizes_b}
 
 
 def gemm(text: str, **keywords: Unpack[Keywords]) -> Program:
@@ -425,9 +391,7 @@ def load(path: str | Path, operation: str = "gemm", **keywords: Unpack[Convoluti
     Operations are ``gemm`` and ``linear``, and the names of the functions of convolutions, whose keywords are as in
     :func:`conv2d`. Raises ProgramError (E0105) when the file cannot be read.
     """
-    given: object = path
-    if not isinstance(given, str | os.PathLike):
-        raise ArgumentError(Diagnostic("E0607", f"`path` is of type {type(given).__name__}; expected a file's name"))
+    check_kind("path", path, (str, os.PathLike), "a file's name")
     return Program(read_program(path), operation, **keywords)
 
 

@@ -24,7 +24,7 @@ ORDER = (
     *("version", "resources", "untraced", "diagnostics", "errors", "layout", "settings"),
     *("language", "functions", "ir", "optimise", "plan", "emission"),
     *("explain", "draw", "reference", "build", "runtime", "tuning"),
-    *("program", "grouped", "bench", "cli", "__main__"),
+    *("given", "program", "grouped", "bench", "cli", "__main__"),
 )
 #: Three outputs and shared values, and the formula of the README.
 PROGRAMS = (
