@@ -6,7 +6,9 @@ import pytest
 import torch
 
 import evt
+from evt.plan import TARGETS, find_target
 from evt.runtime.arguments import bind
+from evt.runtime.kernels import plan_kernels
 
 A, B = torch.zeros(40, 24, dtype=torch.float16), torch.zeros(24, 16, dtype=torch.float16)
 C = torch.zeros(40, 16, dtype=torch.float16)
@@ -267,3 +269,33 @@ def test_an_argument_of_an_operands_name_is_unknown():
     for name in ("A", "B", "acc"):
         assert codes(ADD, C=C, **{name: C}) == ["E0602"]
         assert codes(ADD, C=C, **{name: None}) == ["E0602"]
+
+
+# Inputs that cancel out
+
+
+def test_an_input_that_cancels_out_is_taken_and_checked():
+    op = evt.gemm("def first(x, y) = x\nin v: f32[n], C: f16[m, n]; D = first(acc, s) + first(0, v) + first(0, C)")
+    assert op.inputs == ("s", "v", "C")
+    given = {"s": torch.ones(40, 16).half(), "v": torch.ones(16), "C": C}
+    for run in (op, op.reference):
+        assert torch.equal(run(A + 1, B + 1, **given), run(A + 1, B + 1, **{**given, "C": C + 1}))
+    assert codes(op, **{**given, "s": None}) == ["E0607"]
+    assert codes(op, v=given["v"], C=C) == ["E0601"]
+    assert codes(op, **{**given, "v": torch.ones(7)}) == ["E0604"]
+    assert codes(op, **{**given, "C": C.float()}) == ["E0603"]
+    assert codes(op, **given, q=1) == ["E0602"]
+    grouped = evt.grouped_gemm("def first(x, y) = x\nD = first(acc, alpha)")
+    assert len(grouped([A, A], [B, B], alpha=[1.0, 2.0])) == 2
+
+
+@pytest.mark.parametrize("text", ["def first(x, y) = x\nD = first(acc, C)", "D = where(2 > 1, acc, C)"])
+@pytest.mark.parametrize("arch", TARGETS)
+def test_no_kernel_reads_an_input_that_cancels_out(text, arch):
+    """Also of those that the optimiser alone finds, which planning must not meet again."""
+    op = evt.gemm(text)
+    plain = evt.gemm("D = acc")
+    for c in (C, torch.zeros(40, 17, dtype=torch.float16)[:, 1:], C.T.contiguous().T):
+        made = plan_kernels(op, bind(op, A, B, {"C": c}, {}), find_target(arch))
+        want = plan_kernels(plain, bind(plain, A, B, {}, {}), find_target(arch))
+        assert [each.fields for each in made] == [each.fields for each in want]
