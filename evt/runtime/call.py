@@ -26,7 +26,7 @@ from evt.runtime.convolution import call_reference, contiguous_image
 from evt.runtime.kernels import Kernels, device_target, is_empty, make_kernels, plan_kernels
 from evt.runtime.no_kernel import advice, warn_without_kernel
 from evt.runtime.overlap import find_overlap
-from evt.runtime.plain import PLAIN, mode_depth, not_traced, write
+from evt.runtime.plain import PLAIN, mode_depth, not_traced, transforming, write
 from evt.runtime.prepare import Prepared, prepare
 from evt.runtime.tensors import Bound
 from evt.untraced import untraced
@@ -99,7 +99,9 @@ class Caller:
         form = self._forms.get(kinds) or self._forms.setdefault(kinds, _Form(kinds))
         tensors = form.tensors(values)
         known_values = form.given == 2 + len(inputs) + len(buffers)
-        if not usual and (not known_values or mode_depth() or forward_ad._current_level >= 0):
+        if not usual and (
+            not known_values or mode_depth() or forward_ad._current_level >= 0 or (buffers and transforming())
+        ):
             return self._unusual(a, b, inputs, buffers)
         try:
             addresses = [tensor.data_ptr() for tensor in tensors]
@@ -189,7 +191,8 @@ class Caller:
         read = given_inputs(self.program.dag, {name: value for name, value in inputs.items() if name not in named})
         given = [("A", a), ("B", b), *read.items(), *written.items()]
         usual = [(name, plain_value(name, value, written=name in written)) for name, value in given]
-        if not_traced() or any(type(value) not in _USUAL for _, value in usual) or forward_ad._current_level >= 0:
+        suspect = forward_ad._current_level >= 0 or (written and transforming()) or not_traced()
+        if suspect or any(type(value) not in _USUAL for _, value in usual):
             bind(self.program, a, b, read, written)  # says what is wrong, if anything is
         (_, a), (_, b), *others = usual
         inputs, buffers = dict(others[: len(read)]), dict(others[len(read) :])

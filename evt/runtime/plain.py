@@ -27,6 +27,8 @@ _MAX_PLACES = 256
 
 #: How many modes of torch.utils._python_dispatch are active: PyTorch's tracers are among them.
 mode_depth = torch._C._len_torch_dispatch_stack
+#: Whether a transform of torch.func is active, which need not concern a call's tensors.
+transforming = torch._C._are_functorch_transforms_active
 _mode_at = torch._C._get_dispatch_stack_at
 
 _OUTSIDE = "call the program outside of it, on tensors that have values"
@@ -84,6 +86,9 @@ def _with_more(name: str, tensor: torch.Tensor, written: bool) -> Diagnostic | N
         message = f"`{name}` has a tangent of forward-mode differentiation; gradients are not supported yet"
         help_text = f"pass torch.autograd.forward_ad.unpack_dual({name}).primal"
         return Diagnostic("E0610", message, help=help_text)
+    if written and transforming():
+        message = f"the buffer `{name}` is written inside of a transform of torch.func (vmap, grad, jvp, ...)"
+        return Diagnostic("E0611", message, help="leave it out: the call allocates the output")
     if written and tensor.is_neg():
         message = f"the buffer `{name}` is a negative view: its memory holds its elements' negatives"
         return Diagnostic("E0608", message, help="pass a buffer of its own")
