@@ -124,7 +124,9 @@ def _tensors(
         else:
             _refuse_kind(name, value, declared, report)
     report.check()
-    report.add(not_traced(), *(fault(name, tensor, written=name in buffers) for name, tensor in tensors.items()))
+    report.add(not_traced())
+    report.check()
+    report.add(*(fault(name, tensor, written=name in buffers) for name, tensor in tensors.items()))
     report.check()
     _check_devices(tensors, report)
     report.check()

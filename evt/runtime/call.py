@@ -99,9 +99,7 @@ class Caller:
         form = self._forms.get(kinds) or self._forms.setdefault(kinds, _Form(kinds))
         tensors = form.tensors(values)
         known_values = form.given == 2 + len(inputs) + len(buffers)
-        if not usual and (
-            not known_values or mode_depth() or forward_ad._current_level >= 0 or (buffers and transforming())
-        ):
+        if not usual and (not known_values or mode_depth() or transforming() or forward_ad._current_level >= 0):
             return self._unusual(a, b, inputs, buffers)
         try:
             addresses = [tensor.data_ptr() for tensor in tensors]
@@ -191,8 +189,8 @@ class Caller:
         read = given_inputs(self.program.dag, {name: value for name, value in inputs.items() if name not in named})
         given = [("A", a), ("B", b), *read.items(), *written.items()]
         usual = [(name, plain_value(name, value, written=name in written)) for name, value in given]
-        suspect = forward_ad._current_level >= 0 or (written and transforming()) or not_traced()
-        if suspect or any(type(value) not in _USUAL for _, value in usual):
+        differentiated = forward_ad._current_level >= 0
+        if differentiated or not_traced() or any(type(value) not in _USUAL for _, value in usual):
             bind(self.program, a, b, read, written)  # says what is wrong, if anything is
         (_, a), (_, b), *others = usual
         inputs, buffers = dict(others[: len(read)]), dict(others[len(read) :])

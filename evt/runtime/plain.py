@@ -27,26 +27,26 @@ _MAX_PLACES = 256
 
 #: How many modes of torch.utils._python_dispatch are active: PyTorch's tracers are among them.
 mode_depth = torch._C._len_torch_dispatch_stack
-#: Whether a transform of torch.func is active, which need not concern a call's tensors.
+#: Whether a transform of torch.func is active: vmap, grad, jvp and their like.
 transforming = torch._C._are_functorch_transforms_active
 _mode_at = torch._C._get_dispatch_stack_at
 
-_OUTSIDE = "call the program outside of it, on tensors that have values"
-
-
-def tracing() -> str:
-    """What traces this call, whoever its tensors belong to, or nothing."""
-    if torch._C._get_tracing_state() is not None:
-        return "torch.jit.trace"
-    modes = (type(_mode_at(place)) for place in range(mode_depth()))
-    return next((mode.__name__ for mode in modes if mode.is_infra_mode()), "")
-
 
 def not_traced() -> Diagnostic | None:
-    """That a call cannot be traced, where it is."""
-    if tracer := tracing():
-        return Diagnostic("E0611", f"this call is traced by {tracer}, which is not supported yet", help=_OUTSIDE)
+    """That PyTorch traces or transforms the call, whoever its tensors belong to, or None."""
+    if torch._C._get_tracing_state() is not None:
+        return _traced("this call is traced by torch.jit.trace")
+    modes = (type(_mode_at(place)) for place in range(mode_depth()))
+    if tracer := next((mode.__name__ for mode in modes if mode.is_infra_mode()), ""):
+        return _traced(f"this call is traced by {tracer}")
+    if transforming():
+        return _traced("this call is inside of a transform of torch.func (vmap, grad, jvp, ...)")
     return None
+
+
+def _traced(what: str) -> Diagnostic:
+    help_text = "call the program outside of it, on tensors that have values; batches take the place of vmap"
+    return Diagnostic("E0611", f"{what}, which is not supported yet", help=help_text)
 
 
 def fault(name: str, tensor: torch.Tensor, *, written: bool = False) -> Diagnostic | None:
@@ -63,13 +63,9 @@ def _without_values(name: str, tensor: torch.Tensor) -> Diagnostic | None:
     """Why a tensor has no values of its own: PyTorch traces or transforms it, or it stands for others."""
     kind = type(tensor)
     if kind.__name__ in ("FakeTensor", "FunctionalTensor") and kind.__module__.startswith("torch._subclasses"):
-        message = f"`{name}` is a {kind.__name__}: calls are not traced by torch.export, make_fx and their like yet"
-        return Diagnostic("E0611", message, help=_OUTSIDE)
+        return _traced(f"`{name}` is a {kind.__name__} of torch.export, make_fx or their like")
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor) or torch._is_functional_tensor(tensor):
-        message = (
-            f"`{name}` is inside of a transform of torch.func (vmap, grad, jvp, ...), which calls do not support yet"
-        )
-        return Diagnostic("E0611", message, help="call the program outside of it; in the place of vmap give batches")
+        return _traced(f"`{name}` is inside of a transform of torch.func (vmap, grad, jvp, ...)")
     if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         message = f"`{name}` is a {kind.__name__}, which is not one piece of memory; expected a plain tensor"
         help_text = f"pass the tensor that it stands for, of a DTensor `{name}.to_local()`"
@@ -86,9 +82,6 @@ def _with_more(name: str, tensor: torch.Tensor, written: bool) -> Diagnostic | N
         message = f"`{name}` has a tangent of forward-mode differentiation; gradients are not supported yet"
         help_text = f"pass torch.autograd.forward_ad.unpack_dual({name}).primal"
         return Diagnostic("E0610", message, help=help_text)
-    if written and transforming():
-        message = f"the buffer `{name}` is written inside of a transform of torch.func (vmap, grad, jvp, ...)"
-        return Diagnostic("E0611", message, help="leave it out: the call allocates the output")
     if written and tensor.is_neg():
         message = f"the buffer `{name}` is a negative view: its memory holds its elements' negatives"
         return Diagnostic("E0608", message, help="pass a buffer of its own")
@@ -115,7 +108,7 @@ def reaches_memory(tensor: torch.Tensor) -> bool:
 class Places(set[tuple[int, ...]]):
     """Addresses that the tensors of a combination had while they had memory, a tuple for each call.
 
-    Whether tensors have memory is asked once for an address: what is freed never has an address again that was seen.
+    Whether tensors have memory is asked once for an address: what is freed has that of an offset from nothing.
     """
 
     def admit(self, addresses: tuple[int, ...], tensors: Iterable[torch.Tensor]) -> bool:
