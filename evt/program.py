@@ -48,9 +48,9 @@ class Program:
     Called with A ``[..., m, k]`` and B ``[k, n]`` (``linear``: B ``[n, k]``, as torch.nn.functional.linear; for
     convolutions see :func:`conv2d`) and the program's inputs by keyword, it returns D ``[..., m, n]``; a namedtuple in
     ``out`` order when there are several outputs. CUDA tensors run the fused kernel, on the current stream, compiled at
-    the first call with a combination of types, layouts and alignments; CPU tensors run the reference. Buffers to write
-    into come as ``out=`` or by output name. Scalars are Python numbers or one-element device tensors, which are read on
-    the device.
+    the first call with a combination of types, layouts and alignments; CPU tensors run the reference, with a
+    NoKernelWarning where no GPU would have a kernel. Buffers to write into come as ``out=`` or by output name. Scalars
+    are Python numbers or one-element device tensors, which are read on the device. None leaves out what has a default.
 
     An output whose name cannot be a field of a namedtuple (``class``, ``_x``) is found by its position.
 
@@ -332,7 +332,7 @@ def conv2d(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
 
     Kernels work on channels_last memory. A tensor that is not so is converted at the call, by a copy; pass
     ``evt.channels_last(weight)`` to convert it once. D is channels_last where x or the weight is, as in PyTorch,
-    else it is copied to contiguous memory.
+    else it is copied to contiguous memory. So is a buffer that is not channels_last.
 
     The other keywords are those of :class:`evt.settings.Settings`. Raises ProgramError when the text is not a program
     and ArgumentError (E0602, E0607) for a geometry that is none.

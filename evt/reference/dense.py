@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import torch
-from torch.nn.parameter import is_lazy
+from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]  # not in its stubs
 
 from evt.diagnostics import Diagnostic
 
 
 def not_dense(name: str, tensor: torch.Tensor) -> Diagnostic | None:
     """Why a tensor's elements are not found by a shape and strides, or None."""
-    if is_lazy(tensor):
+    if isinstance(tensor, UninitializedTensorMixin):
         help_text = "give the lazy module its first input, which makes the parameter"
         return Diagnostic("E0612", f"`{name}` is not initialised yet", help=help_text)
     if tensor.layout == torch.strided and not tensor.is_nested:
