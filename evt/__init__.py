@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         InternalError,
         LaunchError,
         LayoutError,
+        NoKernelWarning,
         ProgramError,
         TargetError,
     )
@@ -54,6 +55,7 @@ __all__ = [
     "InternalError",
     "LaunchError",
     "LayoutError",
+    "NoKernelWarning",
     "Program",
     "ProgramError",
     "TargetError",
@@ -78,7 +80,7 @@ __all__ = [
     "unpack_bits",
 ]
 
-_HOME = {name: "evt.errors" for name in __all__ if name.endswith("Error")}
+_HOME = {name: "evt.errors" for name in __all__ if name.endswith(("Error", "Warning"))}
 _HOME |= dict.fromkeys(("Program", "emit", "gemm", "linear", "load"), "evt.program")
 _HOME |= dict.fromkeys((name for name in __all__ if name.startswith("conv")), "evt.program")
 _HOME |= dict.fromkeys(("GroupedProgram", "grouped_gemm"), "evt.grouped")

@@ -11,6 +11,9 @@
     ├── LayoutError        a layout cannot be read, made or worked with so (E067x)
     └── InternalError      a bug in evt (E0902)
 
+    UserWarning
+    └── NoKernelWarning    the CPU computed what no kernel would (E05xx)
+
 Each carries its :class:`~evt.diagnostics.Diagnostic` values in ``diagnostics``; ``str()`` prints them.
 """
 
@@ -59,3 +62,7 @@ class LayoutError(EvtError):
 
 class InternalError(EvtError):
     """A bug in evt: please report it."""
+
+
+class NoKernelWarning(UserWarning):
+    """The CPU computed a call for which no GPU would have a kernel."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from evt.diagnostics import Diagnostic, Source, hint
+from evt.diagnostics import Diagnostic, hint
 from evt.emission import emit as emit_plan
 from evt.errors import TargetError
 from evt.plan import find_target, natural_signature
 from evt.plan.family_grouped import ROUTE, GroupedPlan, plan_grouped
 from evt.program import DEFAULT_ARCH, Program
 from evt.settings import Settings
+from evt.untraced import skip_frames, untraced
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     import torch
     from typing_extensions import Unpack
 
+    from evt.diagnostics import Source
     from evt.ir import Dag, Operand, TypedDag
     from evt.settings import Keywords
 
@@ -55,7 +57,7 @@ class GroupedProgram:
     targets, reductions, and layouts that TMA does not move.
     """
 
-    def __init__(self, source: Source, **keywords: Unpack[Keywords]) -> None:
+    def __init__(self, source: Source | str, **keywords: Unpack[Keywords]) -> None:
         self.settings = Settings.of(**keywords)
         routes = (ROUTE.name, LOOP)
         if self.settings.route not in (None, *routes):
@@ -91,6 +93,7 @@ class GroupedProgram:
         """The C++ of the grouped kernel, as :meth:`evt.Program.emit`; of ``route="loop"`` that of one group's."""
         return self.program.emit(arch, a, b) if self.settings.route == LOOP else emit_plan(self.plan(arch, a, b))
 
+    @untraced
     def reference(
         self,
         A: Sequence[torch.Tensor] | torch.Tensor,  # noqa: N803
@@ -114,8 +117,10 @@ class GroupedProgram:
     def _caller(self) -> Any:
         from evt.runtime.grouped import GroupedCaller
 
+        skip_frames()
         return GroupedCaller(self.program, self.settings.route == LOOP)
 
+    @untraced
     def __call__(
         self,
         A: Sequence[torch.Tensor] | torch.Tensor,  # noqa: N803
@@ -136,4 +141,4 @@ def grouped_gemm(text: str, **keywords: Unpack[Keywords]) -> GroupedProgram:
     Keywords are those of :class:`evt.settings.Settings`; ``route="loop"`` launches a kernel for each group. Raises
     ProgramError when the text is not a program.
     """
-    return GroupedProgram(Source(text), **keywords)
+    return GroupedProgram(text, **keywords)

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import copy
-import math
 import os
 from collections import namedtuple
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict
 from functools import cached_property, lru_cache
 from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evt.diagnostics import Diagnostic, Source, hint
+from evt.diagnostics import Diagnostic, Source, shown
 from evt.emission import emit as emit_plan
 from evt.errors import ArgumentError, TargetError
 from evt.explain import Explanation, explain
+from evt.given import check_kind, matrix_sizes, read_dtype, read_text
 from evt.ir import Dag, Operand, TypedDag, infer
 from evt.ir.convolution import CONVOLUTIONS, GEOMETRY, Convolution, ConvolutionProblem
-from evt.ir.dtype import BY_NAME, OPERANDS, DType
 from evt.ir.lower import OPERATIONS, lower, unknown_operation
 from evt.language import parse, read_program
 from evt.optimise import ROUNDING_KEPT, optimise, round_as_eager
 from evt.plan import Options, Plan, Problem, convolution_class, find_target, natural_signature, plan
 from evt.settings import ConvolutionKeywords, Keywords, Settings
+from evt.untraced import skip_frames, untraced
 
 if TYPE_CHECKING:
     import torch
@@ -48,24 +48,25 @@ class Program:
     Called with A ``[..., m, k]`` and B ``[k, n]`` (``linear``: B ``[n, k]``, as torch.nn.functional.linear; for
     convolutions see :func:`conv2d`) and the program's inputs by keyword, it returns D ``[..., m, n]``; a namedtuple in
     ``out`` order when there are several outputs. CUDA tensors run the fused kernel, on the current stream, compiled at
-    the first call with a combination of types, layouts and alignments; CPU tensors run the reference. Buffers to write
-    into come as ``out=`` or by output name. Scalars are Python numbers or one-element device tensors, which are read on
-    the device.
+    the first call with a combination of types, layouts and alignments; CPU tensors run the reference, with a
+    NoKernelWarning where no GPU would have a kernel. Buffers to write into come as ``out=`` or by output name. Scalars
+    are Python numbers or one-element device tensors, which are read on the device. None leaves out what has a default.
 
     An output whose name cannot be a field of a namedtuple (``class``, ``_x``) is found by its position.
 
     Keywords beyond the text and the operation are those of :class:`evt.settings.Settings`.
     """
 
-    def __init__(self, source: Source, operation: str = "gemm", **keywords: Unpack[ConvolutionKeywords]) -> None:
+    def __init__(self, source: Source | str, operation: str = "gemm", **keywords: Unpack[ConvolutionKeywords]) -> None:
         given: dict[str, Any] = dict(keywords)
+        known = isinstance(operation, str) and operation in OPERATIONS
         of_geometry = {name: given.pop(name) for name in GEOMETRY if name in given}
-        self.settings = Settings.of(GEOMETRY if operation in CONVOLUTIONS else (), **given)
-        if operation not in OPERATIONS:
-            message = f"there is no operation `{operation}`"
-            raise TargetError(Diagnostic("E0501", message, help=unknown_operation(operation)))
-        self.source = source
-        self.dag: Dag = lower(parse(source), operation)
+        self.settings = Settings.of(GEOMETRY if known and operation in CONVOLUTIONS else (), **given)
+        if not known:
+            message = f"there is no operation `{shown(operation)}`"
+            raise TargetError(Diagnostic("E0501", message, help=unknown_operation(shown(operation))))
+        self.source = read_text(source)
+        self.dag: Dag = lower(parse(self.source), operation)
         self.operation = self.dag.operation
         self.convolution: Convolution | None = None
         if self.operation in CONVOLUTIONS:
@@ -73,8 +74,10 @@ class Program:
         elif of_geometry:
             message = f"`{next(iter(of_geometry))}` is for convolutions, and the operation is {self.operation}"
             raise ArgumentError(Diagnostic("E0602", message, help="call evt.conv2d, or leave it out"))
+        skip_frames()
         self._optimised = lru_cache(maxsize=64)(self._optimise)
         self._rewritten = lru_cache(maxsize=64)(self._rewrite)
+        infer(self.dag, self._operands(None, None))  # what is wrong with types and modes is so for all operands
 
     def __repr__(self) -> str:
         return f"<evt.Program {self.operation}: {', '.join(self.inputs)} -> {', '.join(self.outputs)}>"
@@ -133,18 +136,18 @@ class Program:
     def _operands(self, a: str | None, b: str | None) -> tuple[Operand, ...]:
         if self.dag.operands:
             for operand, asked in zip(self.dag.operands, (a, b), strict=True):
-                if asked is not None and _dtype(asked) != operand.dtype:
+                if asked is not None and read_dtype(asked) != operand.dtype:
                     raise TargetError(
                         Diagnostic(
                             "E0305",
-                            f"the program declares {operand.name}: {operand.dtype}; {asked} was asked for",
+                            f"the program declares {operand.name}: {operand.dtype}; {read_dtype(asked)} was asked for",
                             help="leave the type out, or change the program's header",
                         )
                     )
             return self.dag.operands
-        first = _dtype(a or b or DEFAULT_DTYPE)
+        first = read_dtype(next((each for each in (a, b) if each is not None), DEFAULT_DTYPE))
         modes_a, modes_b = self.operand_modes
-        return Operand("A", first, modes_a), Operand("B", _dtype(b) if b else first, modes_b)
+        return Operand("A", first, modes_a), Operand("B", first if b is None else read_dtype(b), modes_b)
 
     def sizes(self, shapes: Shapes | None) -> Mapping[str, int]:
         """The extents of a problem by mode, for the shapes of A and B; nothing without shapes.
@@ -225,6 +228,7 @@ class Program:
         ``shapes`` of A and B, in PyTorch's order, make the costs those of a problem. What :meth:`tune` measured of it
         is shown, and decides, as it does for calls; ``gpu`` names the one of several GPUs that it was measured on.
         """
+        check_kind("gpu", gpu, str | None, "its name, as the times were measured under")
         problem, sizes, forced = self.problem(arch, a, b, shapes), self.sizes(shapes), self.settings.route
         if shapes is None:
             return explain(problem, forced)
@@ -234,6 +238,7 @@ class Program:
         free = len(found) == 1 and forced is None and self.settings.config is None
         return explain(problem, forced, sizes, shapes, found, applicable(problem, found[0]) if free else None)
 
+    @untraced
     def reference(
         self,
         A: torch.Tensor,
@@ -252,12 +257,13 @@ class Program:
         from evt.runtime.arguments import bind
         from evt.runtime.convolution import call_reference
 
-        bound = bind(self, A, B, inputs, {})
-        results = call_reference(self, bound.dag, A, B, inputs, float64)
+        check_kind("float64", float64, bool, "a bool")
+        results = call_reference(self, bind(self, A, B, inputs, {}), float64)
         if len(self.outputs) == 1:
             return results[self.outputs[0]]
         return self.result_type(*(results[name] for name in self.outputs))
 
+    @untraced
     def tune(self, A: torch.Tensor, B: torch.Tensor, /, **inputs: Any) -> Tuning:
         """Time every route that applies to a call, on its own tensors, and keep the times; prints as a table.
 
@@ -284,37 +290,20 @@ class Program:
         """The same program by one route, in one of its configurations."""
         other = copy.copy(self)
         other.__dict__.pop("_caller", None)
-        other.settings = replace(self.settings, route=route, config=config)
+        other.settings = Settings.of(**{**asdict(self.settings), "route": route, "config": config})
         return other
 
     @cached_property
     def _caller(self) -> Any:
         from evt.runtime.call import Caller
 
+        skip_frames()
         return Caller(self)
 
+    @untraced
     def __call__(self, A: torch.Tensor, B: torch.Tensor, /, *, out: Any = None, **inputs: Any) -> Any:
         """Run the program; see the class."""
         return self._caller(A, B, inputs, out)
-
-
-def _dtype(name: object) -> DType:
-    """The type of a name, or of a torch dtype, which prints as ``torch.float16``."""
-    dtype = BY_NAME.get(str(name).removeprefix("torch."))
-    if dtype is None:
-        types = [each.name for each in OPERANDS]
-        raise TargetError(Diagnostic("E0303", f"there is no type `{name}`", help=hint(name, types, "types")))
-    return dtype
-
-
-def matrix_sizes(modes: tuple[tuple[str, ...], tuple[str, ...]], a: Sequence[int], b: Sequence[int]) -> dict[str, int]:
-    """The extents by mode of a product of matrices of these shapes. Raises ValueError when they do not fit."""
-    if len(a) < 2 or len(b) < 2:
-        raise ValueError(f"A is {list(a)} and B is {list(b)}; expected at least two dimensions")
-    sizes_a, sizes_b = dict(zip(modes[0], a[-2:], strict=True)), dict(zip(modes[1], b[-2:], strict=True))
-    if sizes_a["k"] != sizes_b["k"]:
-        raise ValueError(f"A is {list(a)} and B is {list(b)}: k is {sizes_a['k']} in A and {sizes_b['k']} in B")
-    return {"l": math.prod(a[:-2]), **sizes_a, **sizes_b}
 
 
 def gemm(text: str, **keywords: Unpack[Keywords]) -> Program:
@@ -322,17 +311,17 @@ def gemm(text: str, **keywords: Unpack[Keywords]) -> Program:
 
     Keywords are those of :class:`evt.settings.Settings`. Raises ProgramError when the text is not a program.
     """
-    return Program(Source(text), "gemm", **keywords)
+    return Program(text, "gemm", **keywords)
 
 
 def linear(text: str, **keywords: Unpack[Keywords]) -> Program:
     """As :func:`gemm`, with B the weight [n, k] of torch.nn.functional.linear; leading dimensions of A are rows."""
-    return Program(Source(text), "linear", **keywords)
+    return Program(text, "linear", **keywords)
 
 
 def conv1d(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
     """As :func:`conv2d`, of x [N, C, L] and the weight [K, C, S]."""
-    return Program(Source(text), "conv1d", **keywords)
+    return Program(text, "conv1d", **keywords)
 
 
 def conv2d(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
@@ -345,22 +334,22 @@ def conv2d(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
 
     Kernels work on channels_last memory. A tensor that is not so is converted at the call, by a copy; pass
     ``evt.channels_last(weight)`` to convert it once. D is channels_last where x or the weight is, as in PyTorch,
-    else it is copied to contiguous memory.
+    else it is copied to contiguous memory. So is a buffer that is not channels_last.
 
     The other keywords are those of :class:`evt.settings.Settings`. Raises ProgramError when the text is not a program
     and ArgumentError (E0602, E0607) for a geometry that is none.
     """
-    return Program(Source(text), "conv2d", **keywords)
+    return Program(text, "conv2d", **keywords)
 
 
 def conv3d(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
     """As :func:`conv2d`, of x [N, C, D, H, W] and the weight [K, C, T, R, S]."""
-    return Program(Source(text), "conv3d", **keywords)
+    return Program(text, "conv3d", **keywords)
 
 
 def conv1d_dgrad(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
     """As :func:`conv2d_dgrad`, of one dimension."""
-    return Program(Source(text), "conv1d_dgrad", **keywords)
+    return Program(text, "conv1d_dgrad", **keywords)
 
 
 def conv2d_dgrad(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
@@ -370,17 +359,17 @@ def conv2d_dgrad(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
     columns ``n`` are the channels C. ``output_padding`` enlarges D where the stride leaves its size open. The rest is
     as in :func:`conv2d`.
     """
-    return Program(Source(text), "conv2d_dgrad", **keywords)
+    return Program(text, "conv2d_dgrad", **keywords)
 
 
 def conv3d_dgrad(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
     """As :func:`conv2d_dgrad`, of three dimensions."""
-    return Program(Source(text), "conv3d_dgrad", **keywords)
+    return Program(text, "conv3d_dgrad", **keywords)
 
 
 def conv1d_wgrad(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
     """As :func:`conv2d_wgrad`, of one dimension."""
-    return Program(Source(text), "conv1d_wgrad", **keywords)
+    return Program(text, "conv1d_wgrad", **keywords)
 
 
 def conv2d_wgrad(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
@@ -390,12 +379,12 @@ def conv2d_wgrad(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
     ``kernel_size``; the formula's rows ``m`` are the filters K, its columns ``n`` taps and channels (R, S, C). The
     rest is as in :func:`conv2d`.
     """
-    return Program(Source(text), "conv2d_wgrad", **keywords)
+    return Program(text, "conv2d_wgrad", **keywords)
 
 
 def conv3d_wgrad(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
     """As :func:`conv2d_wgrad`, of three dimensions."""
-    return Program(Source(text), "conv3d_wgrad", **keywords)
+    return Program(text, "conv3d_wgrad", **keywords)
 
 
 def load(path: str | Path, operation: str = "gemm", **keywords: Unpack[ConvolutionKeywords]) -> Program:
@@ -404,9 +393,7 @@ def load(path: str | Path, operation: str = "gemm", **keywords: Unpack[Convoluti
     Operations are ``gemm`` and ``linear``, and the names of the functions of convolutions, whose keywords are as in
     :func:`conv2d`. Raises ProgramError (E0105) when the file cannot be read.
     """
-    given: object = path
-    if not isinstance(given, str | os.PathLike):
-        raise ArgumentError(Diagnostic("E0607", f"`path` is of type {type(given).__name__}; expected a file's name"))
+    check_kind("path", path, (str, os.PathLike), "a file's name")
     return Program(read_program(path), operation, **keywords)
 
 
@@ -418,4 +405,4 @@ def emit(
     **keywords: Unpack[ConvolutionKeywords],
 ) -> str:
     """The C++ of a formula in one step: ``emit("D = relu(acc + bias)", arch="sm80", dtype="bf16")``."""
-    return Program(Source(text), op, **keywords).emit(arch, dtype, dtype)
+    return Program(text, op, **keywords).emit(arch, dtype, dtype)

@@ -85,6 +85,8 @@ def _print(trial: Trial) -> None:
     a, b = (f"[{', '.join(map(str, shape))}]" for shape in (trial.a_shape, trial.b_shape))
     a, b = (a, b) if trial.operation in CONVOLUTIONS else ("", "")
     print_text(f"{sizes}, A {trial.a}{a}, B {trial.b}{b}")
+    if trial.warning:
+        click.echo(f"warning: {trial.warning}", err=True)
     for scalar, value in trial.scalars.items():
         print_text(f"{scalar} = {value:g}")
     for result in trial.outputs:

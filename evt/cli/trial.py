@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -17,7 +18,7 @@ from evt.build.process import available_bytes
 from evt.cli.compare import Answers, OutputResult, compare, is_exact, magnitudes, product_alone, shifted
 from evt.cli.tensors import call_sizes, random_call
 from evt.diagnostics import Diagnostic
-from evt.errors import LaunchError
+from evt.errors import LaunchError, NoKernelWarning
 from evt.ir import TypedDag
 from evt.program import Program, Shapes
 from evt.reference import is_image, reference
@@ -33,7 +34,10 @@ _MOST = 20
 
 @dataclass(frozen=True)
 class Trial:
-    """What ``evt run`` prints. ``device`` is cuda, or cpu: the reference was evaluated, no kernel was run."""
+    """What ``evt run`` prints. ``device`` is cuda, or cpu: the reference was evaluated, no kernel was run.
+
+    ``warning`` says why no kernel could be, where that is so.
+    """
 
     operation: str
     device: str
@@ -49,6 +53,7 @@ class Trial:
     seconds: float
     repetitions: int
     first_seconds: float
+    warning: str = ""
 
     @property
     def ok(self) -> bool:
@@ -95,7 +100,7 @@ def run_trial(program: Program, a: str | None, b: str | None, shapes: Shapes, de
         program(*operands, out=buffers, **inputs)
 
     started = time.perf_counter()
-    call()
+    warning = _warned(call)
     if kernel:
         torch.cuda.synchronize()
     first_seconds = time.perf_counter() - started
@@ -119,7 +124,22 @@ def run_trial(program: Program, a: str | None, b: str | None, shapes: Shapes, de
         statistics.median(times),
         len(times),
         first_seconds,
+        warning,
     )
+
+
+def _warned(call: Callable[[], None]) -> str:
+    """What a call warns of that no kernel computes, or nothing; other warnings are shown as ever."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", NoKernelWarning)
+        call()
+    found = ""
+    for each in caught:
+        if issubclass(each.category, NoKernelWarning):
+            found = str(each.message)
+        else:
+            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+    return found
 
 
 def _answers(

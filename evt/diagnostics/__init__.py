@@ -9,7 +9,7 @@ from evt.diagnostics.collect import MAX_DIAGNOSTICS, first
 from evt.diagnostics.diagnostic import Diagnostic
 from evt.diagnostics.render import render, render_all
 from evt.diagnostics.source import Source, Span
-from evt.diagnostics.suggest import Misspellings, closest, hint
+from evt.diagnostics.suggest import Misspellings, closest, hint, shown
 
 __all__ = [
     "CODES",
@@ -25,4 +25,5 @@ __all__ = [
     "page",
     "render",
     "render_all",
+    "shown",
 ]

@@ -66,6 +66,8 @@ _TABLE = (
     Code("E0608", "an output buffer that does not fit"),
     Code("E0609", "an output buffer that overlaps an input"),
     Code("E0610", "an argument that requires grad"),
+    Code("E0611", "a call that PyTorch traces or transforms"),
+    Code("E0612", "an argument whose memory is not there"),
     # functions of the user's own
     Code("E0651", "a function's name that is taken"),
     Code("E0652", "a function's signature that cannot be read"),

@@ -10,6 +10,13 @@ from collections.abc import Iterable
 _MAX_LENGTH, _MAX_CANDIDATES = 64, 500
 
 
+def shown(value: object) -> str:
+    """A value in a message, where text was expected: the text itself, or else its type."""
+    if isinstance(value, str):
+        return value
+    return "None" if value is None else f"of type {type(value).__name__}"
+
+
 def hint(word: object, candidates: Iterable[str], label: str) -> str:
     """What to type instead of ``word``: the candidate it misspells, or after ``label`` all of them."""
     names = tuple(candidates)

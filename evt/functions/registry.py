@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
-from evt.diagnostics import Diagnostic, Source, Span
+from evt.diagnostics import Diagnostic, Source, Span, shown
 from evt.errors import ArgumentError
 from evt.functions import formula, scalar, single
 from evt.functions.row import Fact, Function, Parameter
@@ -45,11 +45,14 @@ def function(
     or a sequence with one for every parameter, in the language of formulas. ``facts`` are taken at their word.
 
     Registering the same function again changes nothing. Raises ArgumentError: E0651 (the name is taken), E0652 (the
-    signature), E0653 (the C++), E0654 (the meaning), E0655 (a derivative), E0656 (the name has another meaning).
+    signature), E0653 (the C++), E0654 (the meaning), E0655 (a derivative), E0656 (the name has another meaning),
+    E0607 (facts, aliases or a text that are none).
     """
     name, parameters = _read_signature(signature)
     names = [parameter.name for parameter in parameters]
-    aliases = (aliases,) if isinstance(aliases, str) else tuple(aliases)
+    if not isinstance(text, str):
+        _refuse("E0607", f"`text` is of type {type(text).__name__}; expected a sentence")
+    aliases = _items("E0607", "aliases", aliases, "names")
     for place, each in enumerate((name, *aliases)):
         _check_name(each)
         if each in (name, *aliases)[:place]:
@@ -150,10 +153,20 @@ def _read_signature(signature: str) -> tuple[str, tuple[Parameter, ...]]:
     return match[1], tuple(parameters)
 
 
+def _items(code: str, name: str, value: object, wanted: str) -> tuple[Any, ...]:
+    """What a sequence has; a text is one item."""
+    if isinstance(value, str):
+        return (value,)
+    try:
+        return tuple(value)  # type: ignore[arg-type]
+    except TypeError:
+        _refuse(code, f"`{name}` is of type {type(value).__name__}; expected {wanted}")
+
+
 def _check_name(name: str) -> None:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         help_text = "letters, digits and single underscores, a letter first"
-        _refuse("E0652", f"`{name}` cannot be a function's name", help=help_text)
+        _refuse("E0652", f"`{shown(name)}` cannot be a function's name", help=help_text)
     if name in LANGUAGE or name in CXX:
         where = "the language" if name in LANGUAGE else "C++"
         _refuse("E0651", f"`{name}` is a word of {where}", help=f"rename it: `{name}_`")
@@ -258,13 +271,13 @@ def _meaning(torch: Callable[..., Any], name: str, names: Sequence[str]) -> Mean
 
 
 def _check_facts(facts: Iterable[Fact]) -> frozenset[Fact]:
-    given = frozenset(facts)
+    given = _items("E0607", "facts", facts, "members of evt.functions.Fact")
     for fact in given:
         if not isinstance(fact, Fact):
-            raise TypeError(f"a fact is an evt.functions.Fact, not {type(fact).__name__}")
+            _refuse("E0607", f"a fact is a member of evt.functions.Fact, not {shown(fact)}")
     if Fact.INTEGER in given:
         _refuse("E0653", "the C++ is of floats, so `Fact.INTEGER` does not hold", help="leave out that fact")
-    return given
+    return frozenset(given)
 
 
 def _derivatives(row: Function, derivative: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -275,7 +288,7 @@ def _derivatives(row: Function, derivative: str | Sequence[str] | None) -> tuple
     if isinstance(derivative, str):
         given = (derivative, *[""] * (count - 1)) if row.required <= 1 else (derivative,)
     else:
-        given = tuple(derivative)
+        given = _items("E0655", "derivative", derivative, "a formula, or one for each parameter")
     if len(given) != count:
         _refuse(
             "E0655",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from evt.ir.dag import Builder, Dag, prune
 from evt.ir.node import Cast, Const, Load
@@ -24,4 +25,5 @@ def without_inputs(dag: Dag, values: Mapping[str, float]) -> Dag:
             renamed.append(constant if dtype is None else builder.add(Cast(dtype), constant))
         else:
             renamed.append(builder.add(op, *(renamed[operand] for operand in dag.arguments(node))))
-    return prune(builder.finish(dag.operation, dag.operands, dag.inputs, dag.outputs, dag.source))
+    inputs = tuple(value for value in dag.inputs if value.name not in values)
+    return replace(prune(builder.finish(dag.operation, dag.operands, inputs, dag.outputs, dag.source)), inputs=inputs)

@@ -23,9 +23,7 @@ class Worked(Planner2x):
         super().__post_init__()
         self.program = self.dag
         self.dag = epilogue_of(self.program)
-        known = {*self.dag.input, *self.dag.output}
-        tensors = tuple(each for each in self.signature.tensors if each[0] in known)
-        self.signature = replace(self.signature, tensors=tensors)
+        self.signature = self.signature.only({*self.dag.input, *self.dag.output})
 
     def plan(self) -> Plan:
         self.work = tuple(self.work_on(name) for name in self.program.feeds)

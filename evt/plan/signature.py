@@ -6,7 +6,9 @@ Sizes and strides are not here: they are run-time arguments of every kernel.
 from __future__ import annotations
 
 import math
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 from evt.ir.convolution import Convolution, ConvolutionProblem, Operator
@@ -89,7 +91,7 @@ class ConvolutionClass:
         return next((reason for reason, holds in reasons.items() if holds), "")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Signature:
     """The layouts of A, B and of every input and output that has ``m`` or ``n``, by name; a convolution's class."""
 
@@ -99,7 +101,15 @@ class Signature:
     convolution: ConvolutionClass | None = None
 
     def __getitem__(self, name: str) -> Layout:
-        return dict(self.tensors)[name]
+        return self._layouts[name]
+
+    @cached_property
+    def _layouts(self) -> Mapping[str, Layout]:
+        return dict(self.tensors)
+
+    def only(self, names: Container[str]) -> Signature:
+        """The same without the tensors of other names, as of inputs that the optimiser has found not to matter."""
+        return replace(self, tensors=tuple(each for each in self.tensors if each[0] in names))
 
 
 def alignment_of(dtype: DType, contiguous: str | None, address: int, strides: dict[str, int], extent: int) -> int:

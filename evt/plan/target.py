@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from evt.diagnostics import Diagnostic, hint
+from evt.diagnostics import Diagnostic, hint, shown
 from evt.errors import TargetError
 
 #: The families of kernels: CUTLASS 2.x, and 3.x for sm90 (``3x``), for sm100 and sm103, for sm120.
@@ -55,13 +55,14 @@ TARGETS: dict[str, Target] = {
 }
 
 
-def find_target(name: str) -> Target:
+def find_target(name: str | int) -> Target:
     """The target ``sm90``; ``sm_90``, ``sm_90a`` and ``90`` mean the same.
 
     Raises TargetError (E0501) for an unknown target.
     """
-    key = "sm" + str(name).lower().removeprefix("sm").removeprefix("_").removesuffix("a")
+    text = str(name) if isinstance(name, int) else shown(name)
+    key = "sm" + text.lower().removeprefix("sm").removeprefix("_").removesuffix("a")
     target = TARGETS.get(key)
     if target is None:
-        raise TargetError(Diagnostic("E0501", f"there is no target `{name}`", help=hint(key, TARGETS, "targets")))
+        raise TargetError(Diagnostic("E0501", f"there is no target `{text}`", help=hint(key, TARGETS, "targets")))
     return target

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import index
 
 import torch
 
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError
 from evt.ir.dtype import B1, BF16, F16, F32, F64, DType
+from evt.reference.dense import not_dense
 
 
 def torch_type(dtype: DType) -> torch.dtype:
@@ -67,9 +69,10 @@ def _nearest(dtype: DType, value: torch.Tensor) -> torch.Tensor:
 def pack_bits(value: torch.Tensor) -> torch.Tensor:
     """Truth values ``[..., n]`` as bytes ``[..., ceil(n / 8)]``; bit i of byte j is column 8j + i.
 
-    Raises ArgumentError (E0604) for a tensor without dimensions.
+    Raises ArgumentError: E0604 for a tensor without dimensions, E0606, E0607 and E0612 for what is no dense tensor.
     """
-    if not isinstance(value, torch.Tensor) or value.dim() == 0:
+    _check_tensor("pack_bits", value)
+    if value.dim() == 0:
         raise ArgumentError(Diagnostic("E0604", "bits are packed along the last dimension of a tensor"))
     padded = torch.nn.functional.pad((value != 0).to(torch.uint8), (0, -value.shape[-1] % 8))
     weights = 2 ** torch.arange(8, dtype=torch.int32, device=value.device)
@@ -80,16 +83,31 @@ def pack_bits(value: torch.Tensor) -> torch.Tensor:
 def unpack_bits(value: torch.Tensor, columns: int) -> torch.Tensor:
     """The truth values ``[..., columns]`` of packed bytes.
 
-    Raises ArgumentError (E0603, E0604) for other tensors than uint8 of ceil(columns / 8) bytes.
+    Raises ArgumentError: E0603 and E0604 for other tensors than uint8 of ceil(columns / 8) bytes, E0607 for a number
+    of columns that is none, E0606, E0607 and E0612 for what is no dense tensor.
     """
-    if not isinstance(value, torch.Tensor) or value.dtype != torch.uint8:
-        raise ArgumentError(Diagnostic("E0603", "packed bits are a uint8 tensor"))
+    _check_tensor("unpack_bits", value)
+    if value.dtype != torch.uint8:
+        raise ArgumentError(Diagnostic("E0603", f"packed bits are a uint8 tensor, and this one is {value.dtype}"))
+    try:
+        columns = index(columns)
+    except TypeError:
+        message = f"`columns` is of type {type(columns).__name__}; expected a whole number"
+        raise ArgumentError(Diagnostic("E0607", message)) from None
     if value.dim() == 0 or value.shape[-1] != -(-columns // 8):
         message = f"{columns} bits are {-(-columns // 8)} bytes; the tensor has the shape {list(value.shape)}"
         raise ArgumentError(Diagnostic("E0604", message))
     shifts = torch.arange(8, dtype=torch.int32, device=value.device)
     bits = (value.to(torch.int32).unsqueeze(-1) >> shifts) & 1
     return bits.flatten(-2)[..., :columns].to(torch.bool)
+
+
+def _check_tensor(name: str, value: object) -> None:
+    """Refuse what is no dense tensor. Raises ArgumentError (E0606, E0607, E0612)."""
+    if not isinstance(value, torch.Tensor):
+        raise ArgumentError(Diagnostic("E0607", f"{name} takes a tensor, not {type(value).__name__}"))
+    if refused := not_dense("value", value):
+        raise ArgumentError(refused)
 
 
 def packed(shape: Sequence[int]) -> tuple[int, ...]:

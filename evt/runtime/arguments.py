@@ -9,18 +9,20 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from numbers import Real
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 
 from evt.diagnostics import Diagnostic, closest
 from evt.errors import ArgumentError
-from evt.ir import Dag, Input, Load, Operand, Random, TypedDag, infer
+from evt.ir import Dag, Input, Load, Operand, Random, infer
 from evt.ir.dtype import I32, MIXED_OPERANDS, OPERANDS, TF32
 from evt.ir.node import base, divisor, written
 from evt.ir.specialise import without_inputs
 from evt.layout import span
 from evt.runtime.convolution import convolution_views
+from evt.runtime.layout import modes_of, repeated
+from evt.runtime.plain import fault, not_traced, plain
 from evt.runtime.tensors import (
     LIMIT,
     Bound,
@@ -40,14 +42,6 @@ def is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def _fits_double(value: float) -> bool:
-    try:
-        float(value)
-    except OverflowError:
-        return False
-    return True
-
-
 def bind(program: Program, a: object, b: object, inputs: Mapping[str, object], buffers: Mapping[str, object]) -> Bound:
     """Check a call's arguments against a program.
 
@@ -55,32 +49,23 @@ def bind(program: Program, a: object, b: object, inputs: Mapping[str, object], b
     leaves open come out unsupported.
     """
     report = Report()
+    inputs, buffers = given_inputs(program.dag, inputs), given_buffers(buffers)
     _check_names(program.dag, inputs, buffers, report)
-    operands = {"A": a, "B": b}
-    tensors: dict[str, torch.Tensor] = {}
-    for name, value in (*operands.items(), *inputs.items(), *buffers.items()):
-        declared = program.dag.input.get(name)
-        if isinstance(value, torch.Tensor):
-            tensors[name] = value
-        elif declared is not None and (declared.is_scalar or declared.flexible) and is_number(value):
-            _check_number(program.dag, declared, value, report)
-        else:
-            hint = f"declare it a scalar: `in {name}: f32[]`" if declared is not None and is_number(value) else ""
-            report("E0607", f"`{name}` is {_describe(value)}; expected {_wanted(declared)}", hint)
-    report.check()
-    _check_devices(tensors, report)
-    _check_grad(tensors, report)
-    report.check()
+    known = program.dag.input.keys() | program.dag.output.keys()
+    named = ((name, value) for name, value in (*inputs.items(), *buffers.items()) if name in known)
+    values: dict[str, object] = {"A": a, "B": b, **dict(named)}
+    tensors = _tensors(program.dag, values, buffers, report)
+    values |= tensors
     absent = {i.name: i.default for i in program.dag.inputs if is_absent(i, inputs) and i.default is not None}
     types = _operand_types(program, tensors, report)
     typed = program.infer(without_inputs(infer(program.dag, types), absent) if absent else program.dag, types)
-    device = tensors["A"].device
+    bound = Bound(typed, {}, {}, tensors["A"].device, values=values)
     if program.convolution is None:
         sizes, leads = _sizes(program, tensors["A"], tensors["B"], report)
         report.check()
-        bound = Bound(typed, sizes, leads, device)
+        bound = replace(bound, sizes=sizes, leads=leads)
     else:
-        bound, tensors = _convolution(program, typed, tensors, device, report)
+        bound, tensors = _convolution(program, bound, tensors, report)
     _check_columns(bound, report)
     report.check()
     result = {
@@ -99,9 +84,58 @@ def bind(program: Program, a: object, b: object, inputs: Mapping[str, object], b
     return replace(bound, tensors=found)
 
 
+def given_inputs(dag: Dag, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs that a call gives: None leaves out what has a default."""
+    optional = [value.name for value in dag.inputs if value.default is not None]
+    return {name: value for name, value in inputs.items() if value is not None or name not in optional}
+
+
+def given_buffers(buffers: Mapping[str, Any]) -> dict[str, Any]:
+    """The buffers that a call gives: in the place of None, the call allocates the output."""
+    return {name: value for name, value in buffers.items() if value is not None}
+
+
+def plain_value(name: str, value: Any, *, written: bool = False) -> Any:
+    """A tensor as nothing but memory, a number as a float; what is neither, or refused, as it is."""
+    if isinstance(value, torch.Tensor):
+        return value if fault(name, value, written=written) else plain(value)
+    try:
+        return float(value) if is_number(value) else value
+    except OverflowError:  # an int that no double holds
+        return value
+
+
 def is_absent(value: Input, inputs: Mapping[str, object]) -> bool:
     """Whether a call leaves out a tensor that has a default: its kernel is compiled without it."""
     return value.name not in inputs and value.default is not None and not (value.is_scalar or value.flexible)
+
+
+def _tensors(
+    dag: Dag, values: Mapping[str, object], buffers: Mapping[str, object], report: Report
+) -> dict[str, torch.Tensor]:
+    """The tensors among a call's values, by name, as nothing but memory; what else there is has to be a number."""
+    tensors: dict[str, torch.Tensor] = {}
+    for name, value in values.items():
+        declared = dag.input.get(name)
+        if isinstance(value, torch.Tensor):
+            tensors[name] = value
+        elif declared is not None and (declared.is_scalar or declared.flexible) and is_number(value):
+            _check_number(dag, declared, value, report)
+        else:
+            _refuse_kind(name, value, declared, report)
+    report.check()
+    report.add(not_traced())
+    report.check()
+    report.add(*(fault(name, tensor, written=name in buffers) for name, tensor in tensors.items()))
+    report.check()
+    _check_devices(tensors, report)
+    report.check()
+    tensors = {name: plain(tensor) for name, tensor in tensors.items()}
+    for name in buffers:
+        if reason := repeated(tensors[name]):
+            report("E0608", f"the buffer `{name}` cannot be written to: {reason}", "pass a buffer of its own memory")
+    report.check()
+    return tensors
 
 
 # Names, kinds, devices, dtypes
@@ -154,6 +188,17 @@ def _check_number(dag: Dag, declared: Input, value: float, report: Report) -> No
             report("E0607", f"`{declared.name}` is {value!r}; expected a whole number from {least} to {most}")
 
 
+def _refuse_kind(name: str, value: object, declared: Input | None, report: Report) -> None:
+    """Report a value that is neither a tensor nor a number where one is taken."""
+    message, hint = f"`{name}` is {_describe(value)}; expected {_wanted(declared)}", ""
+    if declared is not None and value is None:
+        message = f"`{name}` is None, and the program gives it no default; expected {_wanted(declared)}"
+        hint = f"declare a default to leave it out: `in {name}[{', '.join(map(written, declared.modes))}] = 0`"
+    elif declared is not None and is_number(value):
+        hint = f"declare it a scalar: `in {name}: f32[]`"
+    report("E0607", message, hint)
+
+
 def _describe(value: object) -> str:
     if value is None:
         return "None"
@@ -165,24 +210,10 @@ def _describe(value: object) -> str:
 def _check_devices(tensors: Mapping[str, torch.Tensor], report: Report) -> None:
     device = tensors["A"].device
     for name, tensor in tensors.items():
-        if tensor.layout != torch.strided or tensor.is_nested:
-            kind = "nested" if tensor.is_nested else str(tensor.layout)
-            report("E0606", f"`{name}` is a {kind} tensor; only dense tensors are supported")
-        elif tensor.device != device:
+        if tensor.device != device:
             report("E0605", f"`{name}` is on {tensor.device}, A is on {device}", f"move it: {name}.to('{device}')")
     if device.type not in ("cpu", "cuda"):
         report("E0605", f"A is on {device}", "tensors must be on a CUDA device, or on the CPU for the reference")
-
-
-def _check_grad(tensors: Mapping[str, torch.Tensor], report: Report) -> None:
-    if torch.is_grad_enabled():
-        for name, tensor in tensors.items():
-            if tensor.requires_grad:
-                report(
-                    "E0610",
-                    f"`{name}` requires grad; gradients are not supported yet",
-                    f"call under torch.no_grad(), or pass {name}.detach()",
-                )
 
 
 def _operand_types(program: Program, tensors: Mapping[str, torch.Tensor], report: Report) -> tuple[Operand, ...]:
@@ -206,7 +237,8 @@ def _operand_types(program: Program, tensors: Mapping[str, torch.Tensor], report
             operands.append(Operand(name, found, modes))
     types = {operand.dtype for operand in operands}
     if len(operands) == 2 and len({each.torch for each in types}) > 1 and types not in MIXED_OPERANDS:
-        report("E0603", f"A is {tensors['A'].dtype} and B is {tensors['B'].dtype}; both must have one dtype")
+        message = f"A is {tensors['A'].dtype} and B is {tensors['B'].dtype}, which are not multiplied with each other"
+        report("E0603", message, "convert one of them; only e4m3 with e5m2 and i8 with u8 may differ")
     report.check()
     return tuple(operands)
 
@@ -215,11 +247,7 @@ def _operand_types(program: Program, tensors: Mapping[str, torch.Tensor], report
 
 
 def _convolution(
-    program: Program,
-    typed: TypedDag,
-    tensors: Mapping[str, torch.Tensor],
-    device: torch.device,
-    report: Report,
+    program: Program, bound: Bound, tensors: Mapping[str, torch.Tensor], report: Report
 ) -> tuple[Bound, dict[str, torch.Tensor]]:
     """The call of a convolution, and its tensors as the implicit GEMM sees them."""
     assert program.convolution is not None
@@ -232,10 +260,9 @@ def _convolution(
             report("E0604", f"the extent of {name} is {size}; at most {LIMIT} is supported")
     views, copied = convolution_views(program, problem, tensors, report)
     report.check()
-    spans = [span(tuple(zip(v.shape, v.stride(), strict=True)))[1] * v.element_size() for v in (views["A"], views["B"])]
-    bound = Bound(
-        typed, problem.sizes, problem.leads, device, convolution=problem, copied=copied, operand_bytes=max(spans)
-    )
+    spans = [span(modes_of(view))[1] * view.element_size() for view in (views["A"], views["B"])]
+    sizes, leads = problem.sizes, problem.leads
+    bound = replace(bound, sizes=sizes, leads=leads, convolution=problem, copied=copied, operand_bytes=max(spans))
     return bound, views
 
 

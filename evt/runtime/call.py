@@ -14,18 +14,22 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.autograd import forward_ad
 
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError, LaunchError
 from evt.ir import Reduce
 from evt.reference import is_image
 from evt.reference.convolution import to_view
-from evt.runtime.arguments import bind, is_number
-from evt.runtime.convolution import call_reference, contiguous_image, copied_channels_last
-from evt.runtime.kernels import Kernels, device_target, is_empty, make_kernels
+from evt.runtime.arguments import bind, given_buffers, given_inputs, plain_value
+from evt.runtime.convolution import call_reference, contiguous_image
+from evt.runtime.kernels import Kernels, device_target, is_empty, make_kernels, plan_kernels
+from evt.runtime.no_kernel import advice, warn_without_kernel
 from evt.runtime.overlap import find_overlap
+from evt.runtime.plain import PLAIN, mode_depth, not_traced, transforming, write
 from evt.runtime.prepare import Prepared, prepare
 from evt.runtime.tensors import Bound
+from evt.untraced import untraced
 
 if TYPE_CHECKING:
     from evt.program import Program
@@ -33,12 +37,14 @@ if TYPE_CHECKING:
 #: Remembered combinations before the memory is emptied; a workload with ever-changing shapes must not grow it.
 _MAX_PREPARED = 4096
 
-#: What the fast path recognises by type: isinstance() on torch.Tensor costs ten times as much.
-_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
+#: What the fast path recognises by type, beside tensors: isinstance() on torch.Tensor costs ten times as much.
 _NUMBERS = frozenset({float, int})
+_USUAL = PLAIN | _NUMBERS
 _is_grad_enabled = torch.is_grad_enabled
 _is_deterministic = torch.are_deterministic_algorithms_enabled
 _empty_like = torch.empty_like
+_is_negative = torch.Tensor.is_neg
+_increment_version = torch._C._increment_version  # torch.autograd.graph's function asks first what it is given
 _NOTHING: Mapping[str, Any] = {}
 
 
@@ -48,7 +54,7 @@ class _Form:
     __slots__ = ("given", "numbers", "tensors")
 
     def __init__(self, kinds: Sequence[type]) -> None:
-        tensors = [position for position, kind in enumerate(kinds) if kind in _TENSORS]
+        tensors = [position for position, kind in enumerate(kinds) if kind in PLAIN]
         numbers = [position for position, kind in enumerate(kinds) if kind in _NUMBERS]
         self.tensors = _picker(tensors)
         self.numbers = _picker(numbers)
@@ -59,7 +65,8 @@ class _Form:
 def _picker(positions: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
     if len(positions) > 1:
         return itemgetter(*positions)
-    return lambda values: tuple([values[position] for position in positions])
+    first = positions[0] if positions else 0
+    return itemgetter(slice(first, first + len(positions)))  # as one position alone would not give a tuple
 
 
 class Caller:
@@ -69,13 +76,19 @@ class Caller:
         self.program = program
         self._inputs = program.inputs
         self._outputs = program.outputs
+        self._single = len(self._outputs) == 1
         self._reduces = any(isinstance(program.dag[node], Reduce) for node in range(len(program.dag)))
         self._forms: dict[tuple[type, ...], _Form] = {}
         self._prepared: dict[object, Prepared] = {}
         self._kernels: dict[object, Kernels] = {}
+        self._judged: set[object] = set()
         self._lock = threading.Lock()
 
-    def __call__(self, a: torch.Tensor, b: torch.Tensor, inputs: Mapping[str, Any], out: object = None) -> Any:
+    @untraced
+    def __call__(
+        self, a: torch.Tensor, b: torch.Tensor, inputs: Mapping[str, Any], out: object = None, usual: bool = False
+    ) -> Any:
+        """Run the program; ``usual``: no value is anything but a plain tensor or a number, and nothing is traced."""
         buffers = _NOTHING
         results: list[Any] = [None] * len(self._outputs)
         if out is not None:
@@ -84,12 +97,16 @@ class Caller:
         values = (a, b, *map(inputs.get, self._inputs), *results)
         kinds = tuple(map(type, values))
         form = self._forms.get(kinds) or self._forms.setdefault(kinds, _Form(kinds))
-        if form.given != 2 + len(inputs) + len(buffers):
-            return self._unusual(a, b, inputs, buffers)
         tensors = form.tensors(values)
+        known_values = form.given == 2 + len(inputs) + len(buffers)
+        if not usual and (not known_values or mode_depth() or transforming() or forward_ad._current_level >= 0):
+            return self._unusual(a, b, inputs, buffers)
         try:
             addresses = [tensor.data_ptr() for tensor in tensors]
-            shapes = [(t.shape, t.stride(), t.dtype, t.get_device(), t.requires_grad) for t in tensors]
+            grad = _is_grad_enabled()
+            facts = [
+                (t.size(), t.stride(), t.dtype, t.get_device(), t.is_neg(), grad and t.requires_grad) for t in tensors
+            ]
         except RuntimeError:  # no memory or no shape behind it
             bind(self.program, a, b, inputs, buffers)
             raise
@@ -98,25 +115,29 @@ class Caller:
             low_bits |= address
         key = (
             form,
-            _is_grad_enabled(),
             self._reduces and _is_deterministic(),
             low_bits & 15 and tuple([address & 15 for address in addresses]),
-            *shapes,
+            *facts,
         )
-        known = self._prepared.get(key)
+        known = self._prepared.get(key) if known_values else None
         if known is None:
+            if not usual and True in map(_is_negative, tensors):
+                return self._unusual(a, b, inputs, buffers)
             bound = bind(self.program, a, b, inputs, buffers)
             if _needs_no_kernel(bound):
-                given = self._tensors(values)
-                find_overlap(bound, given, buffers).check(addresses, len(buffers), lambda: [name for name, _ in given])
-                return self._result(self._evaluate(bound, a, b, inputs, buffers))
+                self._judge(bound)
+                if buffers:
+                    given = self._tensors(values)
+                    overlap = find_overlap(bound, given, buffers)
+                    overlap.check(addresses, len(buffers), lambda: [name for name, _ in given])
+                return self._result(self._evaluate(bound, buffers))
             known = self._prepare(key, bound, values)
+        places = tuple(addresses)
+        if places not in known.places and not known.places.admit(places, tensors):
+            bind(self.program, a, b, inputs, buffers)  # says what is wrong
         if buffers:
             known.overlap.check(addresses, len(buffers), lambda: [name for name, _ in self._tensors(values)])
-        if known.copied:
-            copies = [copied_channels_last(tensors[slot]) for slot in known.copied]  # which live until the launch
-            for slot, copy in zip(known.copied, copies, strict=True):
-                addresses[slot] = copy.data_ptr()
+        converted = known.convert(tensors, addresses) if known.copied else ()
         slots = [*addresses, *form.numbers(values), *known.constants]
         for position, prototype in known.allocations:
             fresh = results[position] = _empty_like(prototype)
@@ -132,13 +153,18 @@ class Caller:
         except (OverflowError, struct.error):  # an int that no double holds
             bind(self.program, a, b, inputs, buffers)
             raise
+        if buffers:
+            _increment_version(tensors[-len(buffers) :])  # autograd may have saved what they held
+        for made, buffer in converted:
+            if buffer is not None:
+                buffer.copy_(made)
         for position in known.contiguous:
             results[position] = contiguous_image(results[position])
-        return self._result(results)
+        return results[0] if self._single else self.program.result_type(*results)
 
     def _result(self, results: Sequence[torch.Tensor]) -> Any:
         """One output: a tensor; several: a namedtuple."""
-        return results[0] if len(results) == 1 else self.program.result_type(*results)
+        return results[0] if self._single else self.program.result_type(*results)
 
     def _buffers(self, out: object) -> Mapping[str, Any]:
         """The output buffers of ``out=``, by name."""
@@ -153,22 +179,29 @@ class Caller:
         raise ArgumentError(Diagnostic("E0608", f"`out` is of type {type(out).__name__}; expected {wanted}"))
 
     def _unusual(self, a: torch.Tensor, b: torch.Tensor, inputs: Mapping[str, Any], buffers: Mapping[str, Any]) -> Any:
-        """A call that the fast path does not know: buffers by output name, wrong names, unusual types."""
+        """A call that the fast path does not know: buffers by output name, wrong names, None, unusual tensors."""
         named = {name: inputs[name] for name in self._outputs if name in inputs}
         if named and buffers:
             raise ArgumentError(
                 Diagnostic("E0602", f"`out` and `{next(iter(named))}` both name output buffers", help="give one")
             )
-        buffers = named or buffers
-        inputs = {name: value for name, value in inputs.items() if name not in named}
-        bind(self.program, a, b, inputs, buffers)
-        plain = {name: _plain(value) for name, value in inputs.items()}
-        return self(_plain(a), _plain(b), plain, {name: _plain(each) for name, each in buffers.items()} or None)
+        written = given_buffers(named or buffers)
+        read = given_inputs(self.program.dag, {name: value for name, value in inputs.items() if name not in named})
+        given = [("A", a), ("B", b), *read.items(), *written.items()]
+        usual = [(name, plain_value(name, value, written=name in written)) for name, value in given]
+        differentiated = forward_ad._current_level >= 0
+        if differentiated or not_traced() or any(type(value) not in _USUAL for _, value in usual):
+            bind(self.program, a, b, read, written)  # says what is wrong, if anything is
+        (_, a), (_, b), *others = usual
+        inputs, buffers = dict(others[: len(read)]), dict(others[len(read) :])
+        result = self(a, b, inputs, buffers or None, usual=True)
+        results = [result] if len(self._outputs) == 1 else result
+        return self._result([written.get(name, made) for name, made in zip(self._outputs, results, strict=True)])
 
     def _tensors(self, values: Sequence[Any]) -> list[tuple[str, torch.Tensor]]:
         """The tensors among a call's values, by name."""
         names = ("A", "B", *self._inputs, *self._outputs)
-        return [(name, value) for name, value in zip(names, values, strict=True) if type(value) in _TENSORS]
+        return [(name, value) for name, value in zip(names, values, strict=True) if type(value) in PLAIN]
 
     def _prepare(self, key: object, bound: Bound, values: Sequence[Any]) -> Prepared:
         """Plan, build and load what a new combination needs, and remember it."""
@@ -200,21 +233,26 @@ class Caller:
         """Whether reductions may be combined in any order: where the program asks for that and PyTorch allows it."""
         return self.program.settings.deterministic is False and not _is_deterministic()
 
-    def _evaluate(
-        self,
-        bound: Bound,
-        a: torch.Tensor,
-        b: torch.Tensor,
-        inputs: Mapping[str, Any],
-        buffers: Mapping[str, torch.Tensor],
-    ) -> list[torch.Tensor]:
+    def _judge(self, bound: Bound) -> None:
+        """Warn once of what the CPU computes and no kernel would."""
+        signature = bound.dag, bound.signature
+        if signature in self._judged or is_empty(bound):
+            return
+        with self._lock:
+            if len(self._judged) >= _MAX_PREPARED:
+                self._judged.clear()
+            self._judged.add(signature)
+        warn_without_kernel(lambda target: plan_kernels(self.program, bound, target), advice(bound))
+
+    def _evaluate(self, bound: Bound, buffers: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
         """The reference's answer, written into the caller's buffers where there are any."""
-        results = call_reference(self.program, bound.dag, a, b, inputs)
+        results = call_reference(self.program, bound)
         for name, buffer in buffers.items():
-            found = results[name]
+            found, memory = results[name], bound.values[name]
             if self.program.convolution is not None and is_image(bound.dag.output[name]) and buffer.dim() == 2:
                 found = to_view(found)  # rows are pixels
-            results[name] = buffer.copy_(found.reshape(buffer.shape))
+            write(memory, found)
+            results[name] = buffer
         return [results[name] for name in self._outputs]
 
 
@@ -233,10 +271,3 @@ def _refuse_capture() -> None:
                 help="call it once before the capture, which builds and loads its kernel",
             )
         )
-
-
-def _plain(value: Any) -> Any:
-    """A tensor without its subclass, a number as a float."""
-    if isinstance(value, torch.Tensor):
-        return value if type(value) in _TENSORS else value.as_subclass(torch.Tensor)
-    return float(value) if is_number(value) else value

@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError
-from evt.ir import Operand, TypedDag
+from evt.ir import Operand
 from evt.ir.convolution import SPATIAL, Convolution, ConvolutionProblem
 from evt.plan import Layout, alignment_of
 from evt.reference import as_view, is_image, reference
 from evt.reference.convolution import from_view, to_view
+from evt.reference.dense import not_dense
 from evt.runtime.layout import TensorArgument, strides_of
 
 if TYPE_CHECKING:
     from evt.program import Program
-    from evt.runtime.tensors import Report
+    from evt.runtime.tensors import Bound, Report
 
 
 def channels_last(tensor: torch.Tensor) -> torch.Tensor:
@@ -31,11 +32,13 @@ def channels_last(tensor: torch.Tensor) -> torch.Tensor:
 
     For four and five dimensions this is PyTorch's torch.channels_last and torch.channels_last_3d, which has no name for
     it where there are three. Convert a weight once with it instead of at every call. Raises ArgumentError (E0604,
-    E0607).
+    E0606, E0607, E0612).
     """
     given: object = tensor
     if not isinstance(given, torch.Tensor):
         raise ArgumentError(Diagnostic("E0607", f"channels_last takes a tensor, not {type(given).__name__}"))
+    if refused := not_dense("tensor", tensor):
+        raise ArgumentError(refused)
     if tensor.dim() < 3:
         message = f"a tensor of shape {list(tensor.shape)} has no channels; expected [N, C, ...]"
         raise ArgumentError(Diagnostic("E0604", message))
@@ -63,9 +66,9 @@ def _pitch(view: torch.Tensor) -> int | None:
 def convolution_views(
     program: Program, problem: ConvolutionProblem, tensors: Mapping[str, torch.Tensor], report: Report
 ) -> tuple[dict[str, torch.Tensor], tuple[str, ...]]:
-    """The tensors of a call as [N, ..., C], and the names of those that have to be copied for it.
+    """The tensors of a call as [N, ..., C], and the names of those in whose place the kernel is given others.
 
-    Of these the view is one without memory, of the strides that the copy will have. An output buffer is not copied.
+    Of these the view is one without memory, of the strides that the other will have.
     """
     geometry = problem.geometry
     found: dict[str, torch.Tensor] = {}
@@ -80,9 +83,6 @@ def convolution_views(
             continue
         if is_readable(view) if name in ("A", "B") else _is_walkable(problem, view):
             found[name] = view
-        elif name in program.dag.output:
-            help_text = "pass one with its channels together and one pitch of its pixels: evt.channels_last(buffer)"
-            report("E0608", f"the buffer `{name}` is not channels_last in memory", help_text)
         else:
             copied.append(name)
             found[name] = torch.empty(view.shape, dtype=tensor.dtype, device="meta")
@@ -182,12 +182,12 @@ def contiguous_image(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.clone(memory_format=torch.contiguous_format)
 
 
-def call_reference(
-    program: Program, dag: TypedDag, a: torch.Tensor, b: torch.Tensor, inputs: Mapping[str, Any], float64: bool = False
-) -> dict[str, torch.Tensor]:
+def call_reference(program: Program, bound: Bound, float64: bool = False) -> dict[str, torch.Tensor]:
     """The reference's outputs by name, in the memory formats that a call gives them."""
-    results = reference(dag, a, b, inputs, float64=float64, convolution=program.convolution)
+    a, b = bound.values["A"], bound.values["B"]
+    inputs = {name: value for name, value in bound.values.items() if name in program.dag.input}
+    results = reference(bound.dag, a, b, inputs, float64=float64, convolution=program.convolution)
     if program.convolution is None:
         return results
     formatted = channels_last if follows_channels_last(program.convolution, a, b) else contiguous_image
-    return {name: formatted(r) if is_image(dag.output[name]) else r for name, r in results.items()}
+    return {name: formatted(r) if is_image(bound.dag.output[name]) else r for name, r in results.items()}

@@ -6,15 +6,15 @@ kept, since sizes of groups come again. One launch then does all groups that hav
 
 from __future__ import annotations
 
-import ctypes
-import struct
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.autograd import forward_ad
+from torch.autograd.graph import increment_version
 
 from evt.build import build
 from evt.diagnostics import Diagnostic
@@ -22,16 +22,19 @@ from evt.errors import ArgumentError, EvtError, LaunchError
 from evt.ir import Input, Output, TypedDag
 from evt.ir.dtype import I32
 from evt.ir.node import base
-from evt.plan import Layout, Signature
+from evt.plan import Layout, Signature, Target
 from evt.plan.family_grouped import GroupedPlan, plan_grouped
-from evt.plan.plan import Field
 from evt.reference import reference
-from evt.runtime.arguments import bind, is_number
+from evt.runtime.arguments import bind
 from evt.runtime.groups import Group, Groups, split
 from evt.runtime.kernels import device_target, kernel_sources
-from evt.runtime.library import Library, launch_failure, load_library
-from evt.runtime.overlap import find_overlap
+from evt.runtime.library import Library, load_library
+from evt.runtime.no_kernel import advice, warn_without_kernel
+from evt.runtime.overlap import Place, check_groups, find_overlap, places_of
+from evt.runtime.plain import PLAIN, not_traced, write
+from evt.runtime.table import Known, launch, make_table
 from evt.runtime.tensors import Bound
+from evt.untraced import untraced
 
 if TYPE_CHECKING:
     from evt.program import Program
@@ -39,32 +42,9 @@ if TYPE_CHECKING:
 #: Remembered combinations of one group before the memory is emptied.
 _MAX_KNOWN = 65536
 
-_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
-_USUAL = _TENSORS | {float, int}
+_USUAL = PLAIN | {float, int}
+_is_negative = torch.Tensor.is_neg
 _is_grad_enabled = torch.is_grad_enabled
-
-
-@dataclass(slots=True)
-class Known:
-    """A checked group: its metadata, and the words that it decides in the rows of the plan that asked last."""
-
-    bound: Bound
-    signature: Signature
-    empty: bool
-    last: tuple[GroupedPlan, tuple[int, ...]] | None = None
-
-    def sizes(self, plan: GroupedPlan) -> tuple[int, ...]:
-        """The words of the plan's rows of sizes, in order."""
-        last = self.last
-        if last is None or last[0] is not plan:
-            words = tuple(_size(self.bound, field) for field in plan.group_fields if field.kind == "size")
-            last = self.last = plan, words
-        return last[1]
-
-
-def _size(bound: Bound, field: Field) -> int:
-    """An extent, or the stride of a tensor along a mode."""
-    return bound.tensors[field.tensor].strides.get(field.role, 0) if field.tensor else bound.sizes[field.role]
 
 
 class GroupedCaller:
@@ -81,10 +61,15 @@ class GroupedCaller:
         self._known: dict[object, Known] = {}
         self._signatures: dict[Signature, Signature] = {}
         self._kernels: dict[object, tuple[GroupedPlan, Library, object]] = {}
+        self._judged: set[object] = set()
         self._lock = threading.Lock()
 
+    @untraced
     def __call__(self, a: object, b: object, inputs: Mapping[str, object], out: object, offsets: object) -> Any:
+        if traced := not_traced():
+            raise ArgumentError(traced)
         groups = split(self.program, a, b, inputs, out, offsets)
+        given = [dict(group.buffers) for group in groups.members]
         known = [self._bind(index, group) for index, group in enumerate(groups.members)]
         self._check_alike(known)
         self._check_overlap(groups.members, known)
@@ -98,7 +83,9 @@ class GroupedCaller:
             self._run(groups.members, known)
         wholes = {**groups.wholes, **fresh}
         results = [
-            wholes[name] if name in wholes else [group.buffers[name] for group in groups.members]
+            wholes[name]
+            if name in wholes
+            else [mine.get(name, group.buffers[name]) for mine, group in zip(given, groups.members, strict=True)]
             for name in self.program.outputs
         ]
         return results[0] if len(results) == 1 else self.program.result_type(*results)
@@ -107,28 +94,9 @@ class GroupedCaller:
 
     def _bind(self, index: int, group: Group) -> Known:
         """The group's metadata, checked. Raises ArgumentError and ProgramError that name the group."""
-        values = (group.a, group.b, *group.inputs.values(), *group.buffers.values())
-        if any(type(value) not in _USUAL for value in values):
-            _make_plain(group)
-            values = (group.a, group.b, *group.inputs.values(), *group.buffers.values())
-        try:
-            key: object = (
-                _is_grad_enabled(),
-                *group.inputs,
-                *group.buffers,
-                *(
-                    (v.shape, v.stride(), v.dtype, v.get_device(), v.requires_grad, v.data_ptr() & 15)
-                    if type(v) in _TENSORS
-                    else v
-                    if self._exact
-                    else type(v)
-                    for v in values
-                ),
-            )
-            known = self._known.get(key)
-        except (RuntimeError, TypeError):  # a tensor without memory or shape, an unusual value: bind says so
-            key = known = None
-        if known is not None:
+        key, places = self._key(group)
+        known = self._known.get(key)
+        if known is not None and (places in known.places or known.places.admit(places, group.tensors())):
             return known
         try:
             bound = bind(self.program, group.a, group.b, group.inputs, group.buffers)
@@ -141,12 +109,41 @@ class GroupedCaller:
         with self._lock:
             signature = _without_vectors(bound)
             signature = self._signatures.setdefault(signature, signature)
-            known = Known(bound, signature, 0 in bound.sizes.values())
+            known = Known(replace(bound, values={}), signature, 0 in bound.sizes.values())  # which keeps no tensor
             if len(self._known) >= _MAX_KNOWN:
                 self._known.clear()
             if key is not None:
                 self._known[key] = known
         return known
+
+    def _key(self, group: Group) -> tuple[object, tuple[int, ...]]:
+        """What decides about a group, and its tensors' addresses; None for what only :func:`bind` can tell."""
+        values = group.values()
+        if any(type(value) not in _USUAL for value in values) or True in map(_is_negative, group.tensors()):
+            group.make_plain()
+            values = group.values()
+        unusual = any(type(value) not in _USUAL for value in values) or True in map(_is_negative, group.tensors())
+        if unusual or forward_ad._current_level >= 0:
+            return None, ()
+        grad = _is_grad_enabled()
+        try:
+            places = tuple([tensor.data_ptr() for tensor in group.tensors()])
+            key = (
+                *group.inputs,
+                *group.buffers,
+                *(
+                    (v.size(), v.stride(), v.dtype, v.get_device(), grad and v.requires_grad, v.data_ptr() & 15)
+                    if type(v) in PLAIN
+                    else v
+                    if self._exact
+                    else type(v)
+                    for v in values
+                ),
+            )
+            hash(key)
+        except (RuntimeError, TypeError):  # no memory or no shape behind it
+            return None, ()
+        return key, places
 
     def _check_alike(self, known: Sequence[Known]) -> None:
         """All groups must be the same program on one device."""
@@ -166,7 +163,7 @@ class GroupedCaller:
         """Refuse buffers that share memory within a group (but element by element), or between groups."""
         if not groups or not groups[0].buffers:
             return
-        spans = []
+        places: list[Place] = []
         for index, (group, each) in enumerate(zip(groups, known, strict=True)):
             named = [("A", group.a), ("B", group.b), *group.inputs.items(), *group.buffers.items()]
             tensors = [(name, value) for name, value in named if isinstance(value, torch.Tensor) and value.numel()]
@@ -174,19 +171,10 @@ class GroupedCaller:
             if each.empty and not buffers:
                 continue
             overlap = find_overlap(each.bound, tensors, buffers)
-            addresses = [tensor.data_ptr() for _, tensor in tensors]
-            overlap.check(addresses, len(buffers), partial(list, [name for name, _ in tensors]))
-            for (name, _), start, size in zip(tensors, addresses, overlap.spans, strict=True):
-                spans.append((start, start + size, index, name in group.buffers, name))
-        open_spans: list[tuple[int, int, int, bool, str]] = []
-        for span in sorted(spans):
-            start, _, index, written, name = span
-            open_spans = [other for other in open_spans if other[1] > start]
-            for _, _, other_index, other_written, other in open_spans:
-                if other_index != index and (written or other_written):
-                    message = f"`{name}` of group {index} shares memory with `{other}` of group {other_index}"
-                    raise ArgumentError(Diagnostic("E0609", message, help="pass buffers of their own"))
-            open_spans.append(span)
+            mine = places_of(index, tensors, overlap, len(buffers))
+            overlap.check([place.start for place in mine], len(buffers), partial(list, [name for name, _ in tensors]))
+            places += mine
+        check_groups(places)
 
     # Results
 
@@ -224,6 +212,7 @@ class GroupedCaller:
         if not groups:
             return
         device = known[0].bound.device
+        self._judge(known)
         busy = []
         for index, (group, each) in enumerate(zip(groups, known, strict=True)):
             if device.type == "cpu" or each.empty:
@@ -246,12 +235,34 @@ class GroupedCaller:
             raise
         with torch.cuda.device(index):
             launch(plan, library, table, len(members), varies, device)
+        increment_version([buffer for group in members for buffer in group.buffers.values()])  # autograd may save them
+
+    def _judge(self, known: Sequence[Known]) -> None:
+        """Warn once of what the CPU computes and the grouped kernel would not."""
+        busy = [(index, each) for index, each in enumerate(known) if not each.empty]
+        if known[0].bound.device.type != "cpu" or not busy:
+            return
+        indices, checked = zip(*busy, strict=True)
+        signatures = frozenset(id(each.signature) for each in checked)  # which are kept, as are the graphs
+        if (id(known[0].bound.dag), signatures) in self._judged:
+            return
+        self._judged.add((id(known[0].bound.dag), signatures))
+
+        def plan(target: Target) -> GroupedPlan:
+            return self._plan(checked[0].bound.dag, self._signature(indices, checked), target)
+
+        warn_without_kernel(plan, advice(checked[0].bound))
 
     def _evaluate(self, group: Group, bound: Bound) -> None:
         """The reference's answer: on the CPU, and for an empty product, which is all zeros."""
-        results = reference(bound.dag, group.a, group.b, group.inputs)
+        group.make_plain()  # names of dimensions, which no kernel sees
+        try:
+            results = reference(bound.dag, group.a, group.b, group.inputs)
+        except OverflowError:  # an int that no double holds
+            bind(self.program, group.a, group.b, group.inputs, group.buffers)
+            raise
         for name, buffer in group.buffers.items():
-            buffer.copy_(results[name].reshape(buffer.shape))
+            write(buffer, results[name])
 
     def _signature(self, indices: Sequence[int], known: Sequence[Known]) -> Signature:
         """The layouts that all groups have in common: one contiguous mode, the least alignment."""
@@ -282,67 +293,16 @@ class GroupedCaller:
             found = self._kernels.get(key)
             if found is None:
                 _refuse_capture()
-                settings, options = self.program.settings, self.program.options()
-                optimised, target = self.program.optimise(dag), device_target(device)
-                plan = plan_grouped(optimised, signature, target, config=settings.config, options=options)
+                plan = self._plan(dag, signature, device_target(device))
                 (path,) = build(kernel_sources([plan]))
                 found = self._kernels[key] = plan, load_library(path, plan), (dag, signature)
         return found[:2]
 
-
-def make_table(plan: GroupedPlan, groups: Sequence[Group], known: Sequence[Known]) -> bytes:
-    """The rows of the plan's table, one after the other, of a word for each group."""
-    rows: list[bytes] = []
-    sizes = list(zip(*(each.sizes(plan) for each in known), strict=True))
-    taken = 0
-    defaults = {value.name: value.default for value in known[0].bound.dag.inputs}
-    for field in plan.group_fields:
-        name = field.tensor
-        if field.kind == "size":
-            rows.append(struct.pack(f"={len(groups)}q", *sizes[taken]))
-            taken += 1
-            continue
-        values = [_value(group, name) for group in groups]
-        if field.kind == "pointer":
-            addresses = [value.data_ptr() if isinstance(value, torch.Tensor) else 0 for value in values]
-            rows.append(struct.pack(f"={len(groups)}Q", *addresses))
-        else:
-            default = defaults[name] or 0.0
-            numbers = [float(value) if is_number(value) else default for value in values]
-            rows.append(struct.pack(f"={len(groups)}d", *numbers))
-    return b"".join(rows)
-
-
-def _value(group: Group, name: str) -> Any:
-    if name in ("A", "B"):
-        return group.a if name == "A" else group.b
-    return group.buffers[name] if name in group.buffers else group.inputs.get(name)
-
-
-def launch(
-    plan: GroupedPlan, library: Library, table: bytes, groups: int, varies: Mapping[str, bool], device: torch.device
-) -> None:
-    """Launch on the current stream of the current device. Raises LaunchError."""
-    address = ctypes.cast(ctypes.c_char_p(table), ctypes.c_void_p).value or 0
-    workspace = 0
-
-    def arguments() -> bytes:
-        values = {"table": address, "workspace": workspace, "groups": groups}
-        words = [
-            int(varies[field.role.removeprefix("varies ")])
-            if field.role.startswith("varies ")
-            else values.get(field.role, 0)
-            for field in plan.fields
-        ]
-        return struct.pack(f"={library.form}", *words)
-
-    needed = library.workspace(arguments())
-    memory = torch.empty(needed, dtype=torch.uint8, device=device)  # the allocator keeps it until the kernel is done
-    workspace = memory.data_ptr()
-    packed = arguments()
-    code = library.run(packed, len(packed), torch.cuda.current_stream().cuda_stream)
-    if code:
-        raise launch_failure(code)
+    def _plan(self, dag: TypedDag, signature: Signature, target: Target) -> GroupedPlan:
+        optimised = self.program.optimise(dag)
+        read = signature.only({*optimised.input, *optimised.output})
+        config, options = self.program.settings.config, self.program.options()
+        return plan_grouped(optimised, read, target, config=config, options=options)
 
 
 def _flexible(indices: Sequence[int], known: Sequence[Known]) -> dict[str, bool]:
@@ -393,20 +353,6 @@ def _types(dag: TypedDag) -> str:
 def _empty(bound: Bound, output: Output, shape: Sequence[int]) -> torch.Tensor:
     assert output.dtype is not None
     return torch.empty(tuple(shape), dtype=getattr(torch, output.dtype.torch), device=bound.device)
-
-
-def _make_plain(group: Group) -> None:
-    """Tensors without their subclasses."""
-    group.a, group.b = _plain(group.a), _plain(group.b)
-    for values in (group.inputs, group.buffers):
-        for name, value in values.items():
-            values[name] = _plain(value)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, torch.Tensor) and type(value) not in _TENSORS:
-        return value.as_subclass(torch.Tensor)
-    return value
 
 
 def _refuse_capture() -> None:

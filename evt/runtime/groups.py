@@ -18,6 +18,8 @@ from evt.diagnostics import Diagnostic, hint
 from evt.errors import ArgumentError
 from evt.ir import Input
 from evt.ir.node import base
+from evt.runtime.arguments import given_buffers, given_inputs, is_absent, plain_value
+from evt.runtime.plain import PLAIN, fault
 
 if TYPE_CHECKING:
     from evt.program import Program
@@ -31,6 +33,21 @@ class Group:
     b: Any
     inputs: dict[str, Any]
     buffers: dict[str, Any] = field(default_factory=dict)
+
+    def values(self) -> tuple[Any, ...]:
+        """Everything, in the order of A, B, inputs and buffers."""
+        return (self.a, self.b, *self.inputs.values(), *self.buffers.values())
+
+    def tensors(self) -> list[torch.Tensor]:
+        """The plain tensors among the values."""
+        return [value for value in self.values() if type(value) in PLAIN]
+
+    def make_plain(self) -> None:
+        """Take every value for what it is to a kernel, where it is anything: see :func:`plain_value`."""
+        self.a, self.b = plain_value("A", self.a), plain_value("B", self.b)
+        for values, written in ((self.inputs, False), (self.buffers, True)):
+            for name, value in values.items():
+                values[name] = plain_value(name, value, written=written)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +74,22 @@ def split(program: Program, a: object, b: object, inputs: Mapping[str, object], 
         if name not in known:
             message = f"the program has no input `{name}`"
             raise ArgumentError(Diagnostic("E0602", message, help=hint(name, known, "inputs and outputs")))
+    buffers = given_buffers(_buffers(program, inputs, out))
+    read = given_inputs(program.dag, {name: inputs[name] for name in inputs if name not in program.outputs})
+    for name, value in [("A", a), ("B", b), *read.items(), *buffers.items(), ("offsets", offsets)]:
+        refused = fault(name, value, written=name in buffers) if isinstance(value, torch.Tensor) else None
+        if refused is not None:
+            raise ArgumentError(refused)
     bounds = _offsets(offsets)
     splitter = _Splitter(program, _count(a, b, bounds), bounds)
     operands = [splitter.operand(name, value) for name, value in (("A", a), ("B", b))]
-    buffers = _buffers(program, inputs, out)
-    given = {name: splitter.input(program.dag.input[name], inputs[name]) for name in inputs if name not in buffers}
+    given = {name: splitter.input(program.dag.input[name], value) for name, value in read.items()}
     written = {name: splitter.buffer(name, value) for name, value in buffers.items()}
     members = (
         Group(
             operands[0][index],
             operands[1][index],
-            {name: values[index] for name, values in given.items()},
+            given_inputs(program.dag, {name: values[index] for name, values in given.items()}),
             {name: values[index] for name, values in written.items()},
         )
         for index in range(splitter.count)
@@ -87,7 +109,7 @@ def _offsets(offsets: object) -> tuple[int, ...]:
     try:
         bounds = tuple(map(operator.index, offsets))  # type: ignore[call-overload]
     except TypeError:
-        raise ArgumentError(Diagnostic("E0607", "`offsets` are not whole numbers")) from None
+        raise ArgumentError(Diagnostic("E0607", "`offsets` are not a list of whole numbers")) from None
     if not bounds or bounds[0] != 0 or any(end < start for start, end in pairwise(bounds)):
         message = "`offsets` must ascend from 0: the first row of each group, and the end"
         raise ArgumentError(Diagnostic("E0604", message))
@@ -156,7 +178,7 @@ class _Splitter:
         """An input of each group: a list's elements, a stacked tensor's, or the same for all."""
         name, modes = declared.name, declared.modes
         if isinstance(value, list | tuple):
-            return self.checked(name, value)
+            return self.checked(name, value, declared)
         if not isinstance(value, torch.Tensor):
             return [value] * self.count
         if not modes or (declared.flexible and value.numel() == 1):
@@ -176,6 +198,10 @@ class _Splitter:
             if value.dim() == len(modes) + 1:
                 return self.checked(name, value.unbind(0))
         if isinstance(value, list | tuple):
+            for index, each in enumerate(value):
+                if each is None:
+                    message = f"the buffer `{name}` of group {index} is None"
+                    raise ArgumentError(Diagnostic("E0608", message, help="give one to every group, or to none"))
             return self.checked(name, value)
         message = f"the buffer `{name}` is {_describe(value)}; expected a tensor for each of {self.count} groups"
         raise ArgumentError(Diagnostic("E0608", message))
@@ -186,10 +212,16 @@ class _Splitter:
             raise ArgumentError(Diagnostic("E0604", message))
         return _rows(whole, dim, self.offsets)
 
-    def checked(self, name: str, values: Sequence[Any]) -> Sequence[Any]:
+    def checked(self, name: str, values: Sequence[Any], declared: Input | None = None) -> Sequence[Any]:
+        """One value for each group; None leaves out a tensor with a default in all groups or in none."""
         if len(values) != self.count:
             message = f"`{name}` is given for {len(values)} groups; there are {self.count}"
             raise ArgumentError(Diagnostic("E0604", message))
+        left_out = [index for index, each in enumerate(values) if each is None]
+        if declared is not None and is_absent(declared, {}) and 0 < len(left_out) < len(values):
+            given = next(index for index, each in enumerate(values) if each is not None)
+            message = f"`{name}` is given in group {given} and left out of group {left_out[0]}"
+            raise ArgumentError(Diagnostic("E0601", message, help="give it to every group, or to none"))
         return values
 
 

@@ -61,7 +61,8 @@ def plan_kernels(program: Program, bound: Bound, target: Target, atomic: bool = 
 
 def call_problem(program: Program, bound: Bound, target: Target, atomic: bool = False) -> Problem:
     """What the planner is asked for a bound call."""
-    return Problem(program.optimise(bound.dag), bound.signature, target, program.options(atomic))
+    dag = program.optimise(bound.dag)
+    return Problem(dag, bound.signature.only({*dag.input, *dag.output}), target, program.options(atomic))
 
 
 def is_empty(bound: Bound) -> bool:

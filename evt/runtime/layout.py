@@ -7,9 +7,13 @@ from dataclasses import dataclass
 
 import torch
 
+from evt.errors import LayoutError
 from evt.ir.dtype import DType
-from evt.layout import single_stride
+from evt.layout import overlaps, single_stride
 from evt.plan import Layout, alignment_of
+
+#: The (extent, stride) pairs of a tensor's dimensions, in elements.
+Modes = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +23,23 @@ class TensorArgument:
     name: str
     strides: Mapping[str, int]
     layout: Layout
+
+
+def modes_of(tensor: torch.Tensor) -> Modes:
+    """The extents and strides of a tensor."""
+    return tuple(zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def repeated(tensor: torch.Tensor) -> str:
+    """Why a tensor cannot be written to in any order: two of its elements are or may be one. Nothing if they are not.
+
+    Exact but for strides that give no answer after very many tries, which PyTorch's own views never have.
+    """
+    shown = f"shape {list(tensor.shape)} and strides {tuple(tensor.stride())}"
+    try:
+        return f"with {shown} some of its elements share memory" if overlaps(modes_of(tensor)) else ""
+    except LayoutError:
+        return f"whether elements share memory was not decided for {shown}"
 
 
 def strides_of(tensor: torch.Tensor, groups: Sequence[tuple[str, tuple[int, ...]]]) -> dict[str, int] | str | None:

@@ -1,15 +1,22 @@
-"""Memory that a call's tensors share: ``find_overlap(...) -> Overlap``, checked at every call with buffers."""
+"""Memory that tensors share: ``find_overlap(...) -> Overlap``, checked at every call with buffers.
+
+Kernels read and write in no order, so a buffer shares no memory with what else the call reads or writes
+(:class:`Overlap`), nor with another group's tensors (:func:`check_groups`). That its own elements lie apart is checked
+with its strides, by :func:`evt.runtime.layout.repeated`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError, LayoutError
 from evt.layout import interleaves, span
+from evt.runtime.layout import Modes, modes_of
 from evt.runtime.tensors import Bound
 
 
@@ -22,7 +29,7 @@ class Overlap:
     """
 
     spans: tuple[int, ...]
-    modes: tuple[tuple[tuple[int, int], ...], ...]
+    modes: tuple[Modes, ...]
     sizes: tuple[int, ...]
     in_place: frozenset[tuple[int, int]]
 
@@ -39,7 +46,8 @@ class Overlap:
                     continue
                 if address == start and (buffer, other) in self.in_place:
                     continue
-                if not self._interleave(buffer, other, address - start):
+                modes, sizes = self.modes, self.sizes
+                if not _meet(modes[buffer], modes[other], address - start, sizes[buffer], sizes[other]):
                     continue
                 raise ArgumentError(
                     Diagnostic(
@@ -49,22 +57,69 @@ class Overlap:
                     )
                 )
 
-    def _interleave(self, slot: int, other: int, distance: int) -> bool:
-        """Whether two tensors whose bytes overlap share one: halves of the columns of one matrix do not."""
-        try:
-            return interleaves(self.modes[slot], self.modes[other], distance, self.sizes[slot], self.sizes[other])
-        except LayoutError:  # no answer after very many tries
-            return True
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The memory of a tensor of a group: its bytes from ``start`` to ``end``, and its elements."""
+
+    start: int
+    end: int
+    group: int
+    name: str
+    written: bool
+    modes: Modes
+    size: int
+
+
+def places_of(group: int, tensors: Sequence[tuple[str, torch.Tensor]], overlap: Overlap, buffers: int) -> list[Place]:
+    """Where the tensors of a group lie, of which the last are ``buffers``."""
+    inputs = len(tensors) - buffers
+    starts = [tensor.data_ptr() for _, tensor in tensors]
+    return [
+        Place(start, start + span, group, name, slot >= inputs, modes, size)
+        for slot, ((name, _), start, span, modes, size) in enumerate(
+            zip(tensors, starts, overlap.spans, overlap.modes, overlap.sizes, strict=True)
+        )
+    ]
+
+
+def check_groups(places: Iterable[Place]) -> None:
+    """Refuse buffers of one group that share memory with tensors of another. Raises ArgumentError (E0609)."""
+    open_places: list[Place] = []
+    for place in sorted(places, key=lambda each: each.start):
+        open_places = [other for other in open_places if other.end > place.start]
+        for other in open_places:
+            if other.group == place.group or not (place.written or other.written):
+                continue
+            if _meet(other.modes, place.modes, place.start - other.start, other.size, place.size):
+                message = (
+                    f"`{place.name}` of group {place.group} shares memory with `{other.name}` of group {other.group}"
+                )
+                raise ArgumentError(Diagnostic("E0609", message, help="pass buffers of their own"))
+        open_places.append(place)
+
+
+@lru_cache(maxsize=4096)
+def _meet(modes: Modes, others: Modes, distance: int, size: int, other_size: int) -> bool:
+    """Whether two tensors whose bytes overlap share one: halves of the columns of one matrix do not.
+
+    ``distance`` is from the first tensor's address to the other's.
+    """
+    try:
+        return interleaves(modes, others, distance, size, other_size)
+    except LayoutError:  # no answer after very many tries
+        return True
 
 
 def find_overlap(bound: Bound, tensors: Sequence[tuple[str, torch.Tensor]], buffers: Iterable[str]) -> Overlap:
     """What of a call's metadata the check needs; ``tensors`` are in the order of the call's slots."""
     slots = {name: slot for slot, (name, _) in enumerate(tensors)}
-    strides = tuple(tuple(zip(tensor.shape, tensor.stride(), strict=True)) for _, tensor in tensors)
+    modes = tuple(modes_of(tensor) for _, tensor in tensors)
+    sizes = tuple(tensor.element_size() for _, tensor in tensors)
     return Overlap(
-        tuple(span(modes)[1] * tensor.element_size() for modes, (_, tensor) in zip(strides, tensors, strict=True)),
-        strides,
-        tuple(tensor.element_size() for _, tensor in tensors),
+        tuple(span(each)[1] * size for each, size in zip(modes, sizes, strict=True)),
+        modes,
+        sizes,
         frozenset((slots[buffer], slots[name]) for buffer, name in _in_place(bound, buffers)),
     )
 

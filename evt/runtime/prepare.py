@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
 
@@ -14,10 +14,11 @@ from evt.ir import Dag, Output
 from evt.ir.dtype import I32
 from evt.reference import as_image, is_image
 from evt.runtime.arguments import integer_range
-from evt.runtime.convolution import follows_channels_last
+from evt.runtime.convolution import copied_channels_last, follows_channels_last
 from evt.runtime.kernels import Kernels
 from evt.runtime.library import launch_failure
 from evt.runtime.overlap import Overlap, find_overlap
+from evt.runtime.plain import Places
 from evt.runtime.tensors import Bound
 
 # The public functions check for initialisation on every call, which a CUDA tensor has already proven.
@@ -25,6 +26,10 @@ _raw_stream: Callable[[int], int] = getattr(
     torch._C, "_cuda_getCurrentRawStream", lambda index: torch.cuda.current_stream(index).cuda_stream
 )
 _current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
+
+
+#: A tensor in the place of another, and the buffer to which it is copied in the end, if it is.
+_Conversion = tuple[torch.Tensor, torch.Tensor | None]
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)  # either would read the prototypes, which have no memory
@@ -38,8 +43,10 @@ class Prepared:
     ``allocations`` are (position among the outputs, prototype) of fresh outputs: torch.empty_like of a prototype,
     which has no memory of its own, is twice as fast as torch.empty of its shape. ``workspace`` is such a prototype
     too, or None where the kernel needs none. ``integers`` are (slot, least, most) of numbers that are i32.
-    Of a convolution, the tensors at the slots ``copied`` are made channels_last by a copy, and the fresh outputs at the
-    positions ``contiguous`` are copied to contiguous memory.
+    ``places`` are where the tensors of calls were.
+    Of a convolution, ``copied`` are the slots of tensors that are not channels_last, each with the prototype of what is
+    written in the place of a buffer, or None for what is read; the fresh outputs at the positions ``contiguous`` are
+    copied to contiguous memory.
     """
 
     run: Callable[[bytes, int, int], int]
@@ -53,8 +60,19 @@ class Prepared:
     workspace: torch.Tensor | None
     integers: tuple[tuple[int, int, int], ...]
     overlap: Overlap
-    copied: tuple[int, ...] = ()
+    copied: tuple[tuple[int, torch.Tensor | None], ...] = ()
     contiguous: tuple[int, ...] = ()
+    places: Places = field(default_factory=Places)
+
+    def convert(self, tensors: Sequence[torch.Tensor], addresses: list[int]) -> list[_Conversion]:
+        """Put channels_last tensors in the place of those that are not, which have to live until the launch."""
+        made = []
+        for slot, prototype in self.copied:
+            tensor = tensors[slot]
+            other = copied_channels_last(tensor) if prototype is None else torch.empty_like(prototype)
+            addresses[slot] = other.data_ptr()
+            made.append((other, None if prototype is None else tensor))
+        return made
 
     def launch(self, slots: Sequence[Any]) -> None:
         """Launch on the current stream. Raises LaunchError."""
@@ -128,7 +146,11 @@ def prepare(
         _without_memory(torch.empty(needed, dtype=torch.uint8, device=bound.device)) if needed else None,
         tuple((values[name], *integer_range(dag, name)) for name in numbers if dag.input[name].dtype == I32),
         find_overlap(bound, tensors, buffers),
-        tuple(slot for slot, (name, _) in enumerate(tensors) if name in bound.copied),
+        tuple(
+            (slot, _output_prototype(bound, bound.dag.output[name]) if name in buffers else None)
+            for slot, (name, _) in enumerate(tensors)
+            if name in bound.copied
+        ),
         tuple(positions[output.name] for output in fresh if contiguous and is_image(output)),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -26,7 +27,8 @@ LIMIT = 2**31 - 1
 class Bound:
     """A checked call. ``sizes`` has m, n, k, l; ``leads`` the dimensions that m and l stand for in shapes.
 
-    Of a ``convolution``, ``copied`` are the tensors that are not channels_last; ``tensors`` has their copies.
+    ``values`` are what the call gives by name, tensors as nothing but memory. Of a ``convolution``, ``copied`` are the
+    tensors that are not channels_last; ``tensors`` has the copies, and for buffers what the kernel writes before them.
     """
 
     dag: TypedDag
@@ -36,6 +38,7 @@ class Bound:
     tensors: Mapping[str, TensorArgument] = field(default_factory=dict)
     convolution: ConvolutionProblem | None = None
     copied: tuple[str, ...] = ()
+    values: Mapping[str, Any] = field(default_factory=dict)
     operand_bytes: int = 0  # of a convolution's larger operand, from its first to its last element
 
     @property
@@ -78,6 +81,10 @@ class Report:
 
     def __call__(self, code: str, message: str, hint: str = "") -> None:
         self.diagnostics.append(Diagnostic(code, message, help=hint))
+
+    def add(self, *found: Diagnostic | None) -> None:
+        """Add what was found, None being nothing."""
+        self.diagnostics += [each for each in found if each is not None]
 
     def check(self) -> None:
         if self.diagnostics:
@@ -201,12 +208,13 @@ def buffer_argument(bound: Bound, output: Output, tensor: torch.Tensor, report: 
     assert output.dtype is not None
     for groups in _shapes(bound, output):
         strides = strides_of(tensor, groups)
-        if isinstance(strides, dict):
+        if isinstance(strides, str):
+            shown = tuple(tensor.stride())
+            message = f"the buffer `{output.name}` has strides {shown}: its leading dimensions have no single stride"
+            report("E0608", message, "pass a contiguous one")
+            return None
+        if strides is not None:
             sizes = {mode: math.prod(dims) for mode, dims in groups}
-            for mode, stride in strides.items():
-                if stride == 0 and sizes[mode] > 1:
-                    report("E0608", f"the buffer `{output.name}` is expanded: its elements share memory")
-                    return None
             needs_unit = [mode for mode, _ in groups if mode != "l"][-1:] if not output.is_tile else []
             needs_unit = ["n"] if has_own_columns(output) else needs_unit
             if any(strides[mode] != 1 and sizes[mode] > 1 for mode in needs_unit):

@@ -344,3 +344,25 @@ def test_explain_says_of_each_route_whether_it_applies() -> None:
         assert section.count("\n") >= 1
         assert ("no  " in section) == (not route["applies"])
         assert ("KiB of shared memory" in section) == route["applies"]
+
+
+@pytest.mark.usefixtures("_no_gpu")
+def test_run_says_that_no_kernel_could() -> None:
+    arguments = (
+        "D = silu(acc)",
+        "--op",
+        "conv2d_dgrad",
+        "--stride",
+        "2",
+        "--a-shape",
+        "1,8,4,4",
+        "--b-shape",
+        "8,8,3,3",
+    )
+    result = run("run", *arguments)
+    assert "D: f16[1, 8, 9, 9]" in result.stdout
+    assert "warning: no kernel of evt computes this call on any GPU" in result.stderr
+    assert "E0503: CUTLASS permutes the rows of a dgrad with a stride" in result.stderr
+    assert "warning" not in run("run", "D = acc", *arguments[1:]).stderr
+    assert "E0503" in document("run", *arguments)["warning"]
+    assert document("run", "D = acc", *arguments[1:])["warning"] == ""

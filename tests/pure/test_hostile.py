@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -19,10 +20,11 @@ from hypothesis import strategies as st
 from programs import typed
 
 from evt.diagnostics import MAX_DIAGNOSTICS
-from evt.errors import EvtError, InternalError, ProgramError
+from evt.errors import EvtError, InternalError, ProgramError, TargetError
 from evt.ir import TypedDag, format_dag, parse_dag
 from evt.language import format_tree, parse, read_program
 from evt.optimise import optimise
+from evt.plan import Problem, choose_route, find_target, natural_signature
 
 ROOT = Path(__file__).parents[2]
 
@@ -375,3 +377,27 @@ def test_output_does_not_depend_on_the_hash_seed() -> None:
         seen.add(done.stdout)
     assert len(seen) == 1
     assert "store gate" in seen.pop()
+
+
+class Counted(tuple):
+    """A tuple that counts how often it is gone through."""
+
+    walks = 0
+
+    def __iter__(self):
+        type(self).walks += 1
+        return super().__iter__()
+
+
+def test_the_refusal_of_many_inputs_looks_at_each_a_few_times() -> None:
+    """Planning goes through the tensors' layouts as often for many inputs as for few."""
+    walks = []
+    for size in (60, 120):
+        dag = optimise(typed("D = acc" + "".join(f" + name{i}x" for i in range(size))))
+        signature = natural_signature(dag)
+        Counted.walks = 0
+        counted = replace(signature, tensors=Counted(signature.tensors))
+        with pytest.raises(TargetError, match="E0503"):
+            choose_route(Problem(dag, counted, find_target("sm90")))
+        walks.append(Counted.walks)
+    assert walks[0] == walks[1] < 20

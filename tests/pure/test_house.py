@@ -21,10 +21,10 @@ MODULES = sorted(path for path in (ROOT / "evt").rglob("*.py") if path.parent.na
 LONGEST = 450
 #: Rooms and single modules; each may import those before it, and itself. ``TYPE_CHECKING`` imports are free.
 ORDER = (
-    *("version", "resources", "diagnostics", "errors", "layout", "settings"),
+    *("version", "resources", "untraced", "diagnostics", "errors", "layout", "settings"),
     *("language", "functions", "ir", "optimise", "plan", "emission"),
     *("explain", "draw", "reference", "build", "runtime", "tuning"),
-    *("program", "grouped", "bench", "cli", "__main__"),
+    *("given", "program", "grouped", "bench", "cli", "__main__"),
 )
 #: Three outputs and shared values, and the formula of the README.
 PROGRAMS = (

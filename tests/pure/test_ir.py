@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import re
 import struct
 from dataclasses import replace
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import networkx as nx
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from programs import Sample, programs, typed
 
 from evt.diagnostics import Diagnostic
@@ -38,9 +41,11 @@ from evt.ir import (
     verify,
 )
 from evt.ir.dag import prune
-from evt.ir.dtype import BY_NAME, OPERANDS, STORAGE, from_torch_name
+from evt.ir.dtype import BY_NAME, OPERANDS, STORAGE, DType, from_torch_name
 from evt.ir.node import Node
+from evt.ir.specialise import without_inputs
 from evt.language import parse
+from evt.optimise import optimise
 
 F16, BF16, F32, TF32 = (BY_NAME[name] for name in ("f16", "bf16", "f32", "tf32"))
 D = Output("D", F16, ("m", "n"))
@@ -577,3 +582,64 @@ def test_the_text() -> None:
 def test_other_text_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         parse_dag(text)
+
+
+# When mistakes are found
+
+MISTAKES = {
+    "gemm(A: i8[m, k], B: e4m3[n, k])\nD = acc": "E0308",
+    "gemm(A: i32, B: i32)\nD = acc": "E0308",
+    "in s: f32[m]; out D, r: f32[m]; D = acc; r = acc*s": "E0304",
+    "D = even(acc) + acc": "E0307",
+    "in x: b1[n]; D = acc + x": "E0308",
+    "in alpha: e4m3; D = acc*alpha": "E0308",
+    "in seed: f32[]; D = dropout(acc, 0.5, seed, offset)": "E0308",
+    "out D, r; r = sum[n](acc); D = acc/r": "E0410",
+}
+
+
+@pytest.mark.parametrize("text", MISTAKES)
+def test_mistakes_of_types_and_modes_are_found_when_a_program_is_made(text: str) -> None:
+    import evt
+
+    makers = [evt.gemm, evt.linear, evt.grouped_gemm]
+    for make in (*makers, evt.conv2d) if not text.startswith("gemm") and "r: f32" not in text else makers:
+        with pytest.raises(evt.ProgramError) as caught:
+            make(text)
+        assert caught.value.diagnostics[0].code == MISTAKES[text]
+
+
+@settings(deadline=None, derandomize=True, max_examples=150)
+@given(programs(), st.integers(0, 10**6))
+def test_mistakes_do_not_depend_on_the_operands_types(sample: Sample, seed: int) -> None:
+    """What is wrong with any operands is wrong with all of them, so that it can be said before they are known."""
+    shake = random.Random(seed)
+    words = re.split(r"(\W)", sample.text)
+    for _ in range(2):  # exchange a type, a mode or a name for another
+        place = shake.choice([each for each, word in enumerate(words) if word.isalnum()])
+        words[place] = shake.choice([*BY_NAME, "m", "n", "acc", "alpha", "s", "C", "sum", "even"])
+    try:
+        dag = lower(parse("".join(words)))
+    except ProgramError:
+        return
+    assert len({mistakes_of(dag, dtype) for dtype in OPERANDS}) == 1
+
+
+def mistakes_of(dag: Dag, dtype: DType) -> tuple[object, ...]:
+    try:
+        infer(dag, (Operand("A", dtype, ("m", "k")), Operand("B", dtype, ("k", "n"))))
+    except ProgramError as error:
+        return tuple((each.code, each.span) for each in error.diagnostics)
+    return ()
+
+
+def test_an_input_that_cancels_out_is_one() -> None:
+    """It is in the graph's interface, and goes with the optimiser's first pass."""
+    for text in ("def first(x, y) = x\nD = first(acc, s)", "in s: f32[n] = 2\nD = where(2 > 1, acc, s)"):
+        dag = untyped(text)
+        assert [value.name for value in dag.inputs] == ["s"]
+        assert [value.name for value in infer(dag, AB).inputs] == ["s"]
+        assert optimise(infer(dag, AB), check=True).inputs == ()
+        assert parse_dag(format_dag(dag)) == dag
+    dag = without_inputs(untyped("def first(x, y) = x\nin s: f32[m]; D = first(acc, s) + C"), {"C": 0.0})
+    assert [value.name for value in dag.inputs] == ["s"]

@@ -2,56 +2,14 @@
 
 from __future__ import annotations
 
-import struct
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 import evt
 from evt.diagnostics import Source
-from evt.plan import find_target
-from evt.runtime import call as call_module
 from evt.runtime import prepare as prepare_module
-from evt.runtime.kernels import Kernels, plan_kernels
-from evt.runtime.library import Library
-
-_FORMATS = {"size": "q", "pointer": "Q", "number": "d"}
-
-
-@pytest.fixture
-def launches(monkeypatch):
-    """Programs launch on a machine that only looks like one GPU; each launch's members are recorded by name."""
-    recorded: list[dict[str, float]] = []
-
-    def make_kernels(program, bound, target, atomic):
-        plans = plan_kernels(program, bound, find_target("sm90"))
-        return Kernels(plans, tuple(map(library, plans)))
-
-    def library(plan):
-        form = "".join(_FORMATS[field.kind] for field in plan.fields)
-
-        def run(arguments: bytes, size: int, stream: int) -> int:
-            assert size == len(arguments) == 8 * len(plan.fields)
-            assert stream == 77
-            values = struct.unpack(f"={form}", arguments)
-            recorded.append(dict(zip((field.name for field in plan.fields), values, strict=True)))
-            return 0
-
-        needed = 64 if any(field.role == "workspace" for field in plan.fields) else 0
-        return Library(None, run, form, lambda arguments: needed)
-
-    monkeypatch.setattr(call_module, "make_kernels", make_kernels)
-    monkeypatch.setattr(call_module, "_needs_no_kernel", lambda bound: False)
-    monkeypatch.setattr(call_module, "device_target", lambda index: find_target("sm90"))
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (9, 0))
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(multi_processor_count=132))
-    monkeypatch.setattr(prepare_module, "_current_device", lambda: 0)
-    monkeypatch.setattr(prepare_module, "_raw_stream", lambda index: 77)
-    return recorded
-
 
 A, B = torch.zeros(40, 24, dtype=torch.float16), torch.zeros(24, 16, dtype=torch.float16)
 C = torch.zeros(40, 16, dtype=torch.float16)
@@ -235,13 +193,13 @@ def test_a_pointwise_convolution_is_called_as_a_gemm(launches):
 def copies(monkeypatch):
     """The copies that calls make, as (address of the tensor, copy)."""
     made: list[tuple[int, torch.Tensor]] = []
-    convert = call_module.copied_channels_last
+    convert = prepare_module.copied_channels_last
 
     def recorded(tensor):
         made.append((tensor.data_ptr(), convert(tensor)))
         return made[-1][1]
 
-    monkeypatch.setattr(call_module, "copied_channels_last", recorded)
+    monkeypatch.setattr(prepare_module, "copied_channels_last", recorded)
     return made
 
 
@@ -295,6 +253,32 @@ def test_slices_and_buffers_of_a_convolution_are_used_in_place(launches, copies)
         op(wide[:, 16:32], W, residual=out[:, :24], out=out[:, 8:32])
 
 
+def test_a_contiguous_buffer_is_written_through_a_channels_last_one(launches, copies, monkeypatch):
+    op = evt.conv2d("out D, z; z = acc + residual; D = relu(z)", **GEOMETRY)
+    z = torch.zeros(2, 24, 4, 10, dtype=torch.float16)
+    filled: list[torch.Tensor] = []
+
+    def fill(prototype, empty_like=torch.empty_like):
+        filled.append(empty_like(prototype).fill_(7.0))  # in the place of the kernel
+        return filled[-1]
+
+    monkeypatch.setattr(prepare_module.torch, "empty_like", fill)
+    for _ in range(2):  # the remembered call as well
+        version = z.zero_()._version
+        found = op(X, W, residual=RESIDUAL, out={"z": z})
+        assert not copies
+        assert found.z is z
+        assert (z == 7).all()
+        assert z._version > version
+        assert launches[-1]["out_z"] == filled[-1].data_ptr() != z.data_ptr()
+        assert filled[-1].stride() == RESIDUAL.stride()
+        assert launches[-1]["out_D"] == found.D.data_ptr()
+    op(X, W, residual=z, out={"z": z})  # in place: it is read before it is written
+    assert launches[-1]["in_residual"] == copies[-1][1].data_ptr()
+    with pytest.raises(evt.ArgumentError, match="E0609"):
+        op(X, W, residual=RESIDUAL, out={"z": z, "D": z})
+
+
 @pytest.mark.parametrize("shape", [(2, 16, 9, 7), (1, 16, 9, 7), (2, 1, 9, 7), (2, 16, 1, 1), (1, 16, 1, 7)])
 @pytest.mark.parametrize("formats", [(a, b) for a in (True, False) for b in (True, False)])
 def test_results_have_the_memory_format_of_pytorch(launches, shape, formats):
@@ -315,7 +299,7 @@ def test_calls_of_a_convolution_that_are_wrong(launches):
     for wrong, code in (
         ((X, W, {"residual": RESIDUAL[:1]}), "E0604"),
         ((X[:, :8], W, {"residual": RESIDUAL}), "E0604"),
-        ((X, W, {"residual": RESIDUAL, "out": torch.zeros(2, 24, 4, 10, dtype=torch.float16)}), "E0608"),
+        ((X, W, {"residual": RESIDUAL, "out": torch.zeros(2, 24, 4, 10)}), "E0603"),
         ((X, W, {}), "E0601"),
         ((X.float(), W, {"residual": RESIDUAL}), "E0603"),
     ):
@@ -335,3 +319,17 @@ def test_failures_of_the_library_are_diagnostics(launches, code, expected):
     prepared[key] = replace(known, run=lambda *arguments: code)
     with pytest.raises(evt.LaunchError, match=expected):
         op(A, B)
+
+
+def test_none_is_a_launch_like_any_other_without_it(launches):
+    op = evt.gemm("in bias: f16[n] = 0, gamma: f32[] = 3; D = gamma*acc + bias")
+    op(A, B)
+    op(A, B, bias=None)
+    op(A, B, bias=None, gamma=None)
+    assert len(op._caller._prepared) == 1
+    assert [members["value_of_in_gamma"] for members in launches] == [3.0] * 3
+    assert "in_bias" not in launches[0]
+    with pytest.raises(evt.ArgumentError, match="E0602"):
+        op(A, B, A=A)
+    with pytest.raises(evt.ArgumentError, match="E0602"):
+        op(A, B, beta=None)

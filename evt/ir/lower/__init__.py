@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from evt.diagnostics import first
 from evt.errors import ProgramError
@@ -57,15 +58,9 @@ def _lower(tree: syntax.Tree, operation: str, report: Report) -> Dag | None:
         expressions.builder.add(Store(output.name), expressions.values[output.name])
     for name, value in feeds.items():
         expressions.builder.add(Feed(name), value)
-    dag = prune(
-        expressions.builder.finish(
-            operation,
-            operands,
-            names.inputs.values(),
-            outputs,
-            tree.source,
-        )
-    )
+    inputs = tuple(names.inputs.values())
+    # An input that cancels out stays one: what a call has to give follows from the text, not from what is done with it.
+    dag = replace(prune(expressions.builder.finish(operation, operands, inputs, outputs, tree.source)), inputs=inputs)
     if not reads_accumulator(dag):
         report(
             "E0405",

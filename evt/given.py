@@ -1,0 +1,50 @@
+"""What the public functions are given, read: a program's text, types by name, shapes, flags."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from evt.diagnostics import Diagnostic, Source, hint, shown
+from evt.errors import ArgumentError, TargetError
+from evt.ir.dtype import BY_NAME, OPERANDS, DType
+
+
+def read_text(text: object) -> Source:
+    """A program's text. Raises ArgumentError (E0607) for what is none."""
+    if isinstance(text, Source | str):
+        return text if isinstance(text, Source) else Source(text)
+    help_text = "evt.load reads a file" if isinstance(text, Path | bytes) else ""
+    message = f"a program is a str, not {type(text).__name__}"
+    raise ArgumentError(Diagnostic("E0607", message, help=help_text))
+
+
+def check_kind(name: str, value: object, kind: Any, wanted: str) -> None:
+    """Refuse a value of another kind. Raises ArgumentError (E0607)."""
+    if not isinstance(value, kind):
+        raise ArgumentError(Diagnostic("E0607", f"`{name}` is {shown(value)}; expected {wanted}"))
+
+
+def read_dtype(name: object) -> DType:
+    """The type of a name, or of a torch dtype, which prints as ``torch.float16``.
+
+    Raises TargetError (E0303) where there is none.
+    """
+    text = str(name).removeprefix("torch.") if type(name).__name__ == "dtype" else shown(name)
+    dtype = BY_NAME.get(text)
+    if dtype is None:
+        types = [each.name for each in OPERANDS]
+        raise TargetError(Diagnostic("E0303", f"there is no type `{text}`", help=hint(text, types, "types")))
+    return dtype
+
+
+def matrix_sizes(modes: tuple[tuple[str, ...], tuple[str, ...]], a: Sequence[int], b: Sequence[int]) -> dict[str, int]:
+    """The extents by mode of a product of matrices of these shapes. Raises ValueError when they do not fit."""
+    if len(a) < 2 or len(b) < 2:
+        raise ValueError(f"A is {list(a)} and B is {list(b)}; expected at least two dimensions")
+    sizes_a, sizes_b = dict(zip(modes[0], a[-2:], strict=True)), dict(zip(modes[1], b[-2:], strict=True))
+    if sizes_a["k"] != sizes_b["k"]:
+        raise ValueError(f"A is {list(a)} and B is {list(b)}: k is {sizes_a['k']} in A and {sizes_b['k']} in B")
+    return {"l": math.prod(a[:-2]), **sizes_a, **sizes_b}

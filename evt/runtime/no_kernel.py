@@ -1,0 +1,82 @@
+"""Calls that the CPU answers, and for which no GPU would have a kernel: ``warn_without_kernel(plan)`` says so."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+from evt.diagnostics import Diagnostic
+from evt.errors import EvtError, InternalError, NoKernelWarning
+from evt.plan import ROUTES, TARGETS, Target, find_target
+from evt.runtime.tensors import Bound
+
+#: The target that decides: what others have kernels for, it has too, but for what only newer ones do.
+_YARDSTICK = "sm90"
+
+#: Plans a call's kernels for a target, or raises what a call there would.
+Planning = Callable[[Target], object]
+
+
+def warn_without_kernel(plan: Planning, help_text: str = "") -> None:
+    """Warn with NoKernelWarning where ``plan`` has no kernel for sm90; the warning names the targets that have one.
+
+    Nothing that goes wrong in planning is raised: the CPU's answer does not depend on it.
+    """
+    refused = _refusal(plan, find_target(_YARDSTICK))
+    if refused is None:
+        return
+    others = [name for name, target in TARGETS.items() if name != _YARDSTICK and _refusal(plan, target) is None]
+    where = f"{_YARDSTICK}, only on {', '.join(others)}" if others else "any GPU"
+    help_text = help_text or refused.help or "op.explain(arch, shapes=(A.shape, B.shape)) has the rules of every route"
+    lines = [
+        f"no kernel of evt computes this call on {where}; the CPU computed the reference",
+        f"{refused.code}: {_reason(refused)}",
+        f"help: {help_text}",
+    ]
+    warnings.warn("\n".join(lines), NoKernelWarning, stacklevel=_user_level())
+
+
+def _refusal(plan: Planning, target: Target) -> Diagnostic | None:
+    """Why a target has no kernel, or None where it has, or where planning itself fails."""
+    try:
+        plan(target)
+    except InternalError:
+        return None
+    except EvtError as error:
+        return error.diagnostics[0]
+    except Exception:  # a bug that a call on a GPU shows, and that must not take the CPU's answer away
+        return None
+    return None
+
+
+def _reason(refused: Diagnostic) -> str:
+    """What failed: of several routes, of the one that failed the fewest rules, one of convolutions first."""
+    routes = {route.name: route for route in ROUTES}
+    failures: dict[str, list[str]] = {}
+    for note in refused.notes:
+        route, _, reason = note.partition(": ")
+        failures.setdefault(route, []).append(reason)
+    if not failures or not failures.keys() <= routes.keys():
+        return ": ".join([refused.message, *refused.notes[:1]])
+    return failures[min(failures, key=lambda name: (len(failures[name]), not routes[name].of_convolutions))][0]
+
+
+def advice(bound: Bound) -> str:
+    """What to pass instead, where that is known: 8-bit operands are multiplied along k."""
+    for operand in bound.dag.operands:
+        layout = bound.tensors[operand.name].layout
+        if operand.dtype.bits == 8 and bound.convolution is None and layout.contiguous != "k":
+            shown = operand.name
+            return f"pass {shown}.mT.contiguous().mT" if operand.modes[-1] != "k" else f"pass {shown}.contiguous()"
+    return ""
+
+
+def _user_level() -> int:
+    """The stack level of the first caller outside of evt, for warnings.warn in the function that asks."""
+    root = str(Path(__file__).parents[1])
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(root):
+        frame, level = frame.f_back, level + 1
+    return level

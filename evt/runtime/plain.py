@@ -1,0 +1,139 @@
+"""What a torch.Tensor may be besides memory with a shape and strides, which is all that kernels know of it.
+
+:func:`plain` takes off what changes nothing: subclasses without behaviour of their own, names of dimensions, a negative
+bit. :func:`fault` refuses what has no memory to point at, or what a launch would drop: tensors that PyTorch traces or
+transforms, tangents. Both serve the first call of a combination; remembered calls ask the cheaper questions that decide
+whether anything of this may have changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+from evt.diagnostics import Diagnostic
+from evt.layout import span
+from evt.reference.dense import not_dense
+from evt.runtime.layout import modes_of
+
+#: Tensors without a class of their own.
+PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+
+#: Addresses that are remembered of one combination before they are forgotten.
+_MAX_PLACES = 256
+
+#: How many modes of torch.utils._python_dispatch are active: PyTorch's tracers are among them.
+mode_depth = torch._C._len_torch_dispatch_stack
+#: Whether a transform of torch.func is active: vmap, grad, jvp and their like.
+transforming = torch._C._are_functorch_transforms_active
+_mode_at = torch._C._get_dispatch_stack_at
+
+
+def not_traced() -> Diagnostic | None:
+    """That PyTorch traces or transforms the call, whoever its tensors belong to, or None."""
+    if torch._C._get_tracing_state() is not None:
+        return _traced("this call is traced by torch.jit.trace")
+    modes = (type(_mode_at(place)) for place in range(mode_depth()))
+    if tracer := next((mode.__name__ for mode in modes if mode.is_infra_mode()), ""):
+        return _traced(f"this call is traced by {tracer}")
+    if transforming():
+        return _traced("this call is inside of a transform of torch.func (vmap, grad, jvp, ...)")
+    return None
+
+
+def _traced(what: str) -> Diagnostic:
+    help_text = "call the program outside of it, on tensors that have values; batches take the place of vmap"
+    return Diagnostic("E0611", f"{what}, which is not supported yet", help=help_text)
+
+
+def fault(name: str, tensor: torch.Tensor, *, written: bool = False) -> Diagnostic | None:
+    """Why a launch cannot be given a tensor, whatever its shape and type, or None; ``written``: it is a buffer."""
+    return (
+        not_dense(name, tensor)
+        or _without_values(name, tensor)
+        or _with_more(name, tensor, written)
+        or _without_memory(name, tensor)
+    )
+
+
+def _without_values(name: str, tensor: torch.Tensor) -> Diagnostic | None:
+    """Why a tensor has no values of its own: PyTorch traces or transforms it, or it stands for others."""
+    kind = type(tensor)
+    if kind.__name__ in ("FakeTensor", "FunctionalTensor") and kind.__module__.startswith("torch._subclasses"):
+        return _traced(f"`{name}` is a {kind.__name__} of torch.export, make_fx or their like")
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor) or torch._is_functional_tensor(tensor):
+        return _traced(f"`{name}` is inside of a transform of torch.func (vmap, grad, jvp, ...)")
+    if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        message = f"`{name}` is a {kind.__name__}, which is not one piece of memory; expected a plain tensor"
+        help_text = f"pass the tensor that it stands for, of a DTensor `{name}.to_local()`"
+        return Diagnostic("E0607", message, help=help_text)
+    return None
+
+
+def _with_more(name: str, tensor: torch.Tensor, written: bool) -> Diagnostic | None:
+    """What a tensor has besides its values that a launch would drop."""
+    if tensor.requires_grad and torch.is_grad_enabled():
+        message = f"`{name}` requires grad; gradients are not supported yet"
+        return Diagnostic("E0610", message, help=f"call under torch.no_grad(), or pass {name}.detach()")
+    if forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None:  # type: ignore[no-untyped-call]
+        message = f"`{name}` has a tangent of forward-mode differentiation; gradients are not supported yet"
+        help_text = f"pass torch.autograd.forward_ad.unpack_dual({name}).primal"
+        return Diagnostic("E0610", message, help=help_text)
+    if written and tensor.is_neg():
+        message = f"the buffer `{name}` is a negative view: its memory holds its elements' negatives"
+        return Diagnostic("E0608", message, help="pass a buffer of its own")
+    return None
+
+
+def _without_memory(name: str, tensor: torch.Tensor) -> Diagnostic | None:
+    """Why there is no memory behind some elements, as of an unsharded parameter that FSDP has freed."""
+    if tensor.device.type == "meta" or reaches_memory(tensor):
+        return None
+    message = f"`{name}` has no memory: its storage has fewer bytes than its shape and strides reach over"
+    help_text = "its storage was resized: pass it while its values are there (of FSDP, inside of the wrapped module)"
+    return Diagnostic("E0612", message, help=help_text)
+
+
+def reaches_memory(tensor: torch.Tensor) -> bool:
+    """Whether a strided tensor's storage holds all of its elements."""
+    if not tensor.numel():
+        return True
+    end = tensor.storage_offset() + span(modes_of(tensor))[1]
+    return tensor.data_ptr() != 0 and end * tensor.element_size() <= tensor.untyped_storage().nbytes()
+
+
+class Places(set[tuple[int, ...]]):
+    """Addresses that the tensors of a combination had while they had memory, a tuple for each call.
+
+    Whether tensors have memory is asked once for an address: what is freed has that of an offset from nothing.
+    """
+
+    def admit(self, addresses: tuple[int, ...], tensors: Iterable[torch.Tensor]) -> bool:
+        """Whether tensors at new addresses have memory; these addresses are then known."""
+        if not all(map(reaches_memory, tensors)):
+            return False
+        if len(self) >= _MAX_PLACES:
+            self.clear()
+        self.add(addresses)
+        return True
+
+
+def plain(value: Any) -> Any:
+    """A tensor as nothing but memory: without its subclass, names and negative bit (by a copy). Else the value."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    if type(value) not in PLAIN:
+        with torch._C.DisableTorchFunctionSubclass():
+            value = value.as_subclass(torch.Tensor)
+    if hasattr(value, "has_names") and value.has_names():  # of PyTorch up to 2.12
+        value = value.rename(None)
+    return value.resolve_neg() if value.is_neg() else value
+
+
+def write(buffer: torch.Tensor, found: torch.Tensor) -> None:
+    """Write an answer into a plain buffer, also into one of torch.inference_mode outside of it, as a kernel does."""
+    with torch.inference_mode(buffer.is_inference()):
+        buffer.copy_(found.reshape(buffer.shape))

@@ -1,0 +1,102 @@
+"""What a grouped launch is given: a table of words, a row for each member of the kernel's arguments; and the launch."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from evt.plan import Signature
+from evt.plan.family_grouped import GroupedPlan
+from evt.plan.plan import Field
+from evt.runtime.arguments import is_number
+from evt.runtime.groups import Group
+from evt.runtime.library import Library, launch_failure
+from evt.runtime.plain import Places
+from evt.runtime.tensors import Bound
+
+
+@dataclass(slots=True)
+class Known:
+    """A checked group: its metadata, and the words that it decides in the rows of the plan that asked last.
+
+    ``places`` are where such groups' tensors were.
+    """
+
+    bound: Bound
+    signature: Signature
+    empty: bool
+    places: Places = field(default_factory=Places)
+    last: tuple[GroupedPlan, tuple[int, ...]] | None = None
+
+    def sizes(self, plan: GroupedPlan) -> tuple[int, ...]:
+        """The words of the plan's rows of sizes, in order."""
+        last = self.last
+        if last is None or last[0] is not plan:
+            words = tuple(_size(self.bound, field) for field in plan.group_fields if field.kind == "size")
+            last = self.last = plan, words
+        return last[1]
+
+
+def _size(bound: Bound, field: Field) -> int:
+    """An extent, or the stride of a tensor along a mode."""
+    return bound.tensors[field.tensor].strides.get(field.role, 0) if field.tensor else bound.sizes[field.role]
+
+
+def make_table(plan: GroupedPlan, groups: Sequence[Group], known: Sequence[Known]) -> bytes:
+    """The rows of the plan's table, one after the other, of a word for each group."""
+    rows: list[bytes] = []
+    sizes = list(zip(*(each.sizes(plan) for each in known), strict=True))
+    taken = 0
+    defaults = {value.name: value.default for value in known[0].bound.dag.inputs}
+    for member in plan.group_fields:
+        name = member.tensor
+        if member.kind == "size":
+            rows.append(struct.pack(f"={len(groups)}q", *sizes[taken]))
+            taken += 1
+            continue
+        values = [_value(group, name) for group in groups]
+        if member.kind == "pointer":
+            addresses = [value.data_ptr() if isinstance(value, torch.Tensor) else 0 for value in values]
+            rows.append(struct.pack(f"={len(groups)}Q", *addresses))
+        else:
+            default = defaults[name] or 0.0
+            numbers = [float(value) if is_number(value) else default for value in values]
+            rows.append(struct.pack(f"={len(groups)}d", *numbers))
+    return b"".join(rows)
+
+
+def _value(group: Group, name: str) -> Any:
+    if name in ("A", "B"):
+        return group.a if name == "A" else group.b
+    return group.buffers[name] if name in group.buffers else group.inputs.get(name)
+
+
+def launch(
+    plan: GroupedPlan, library: Library, table: bytes, groups: int, varies: Mapping[str, bool], device: torch.device
+) -> None:
+    """Launch on the current stream of the current device. Raises LaunchError."""
+    address = ctypes.cast(ctypes.c_char_p(table), ctypes.c_void_p).value or 0
+    workspace = 0
+
+    def arguments() -> bytes:
+        values = {"table": address, "workspace": workspace, "groups": groups}
+        words = [
+            int(varies[field.role.removeprefix("varies ")])
+            if field.role.startswith("varies ")
+            else values.get(field.role, 0)
+            for field in plan.fields
+        ]
+        return struct.pack(f"={library.form}", *words)
+
+    needed = library.workspace(arguments())
+    memory = torch.empty(needed, dtype=torch.uint8, device=device)  # the allocator keeps it until the kernel is done
+    workspace = memory.data_ptr()
+    packed = arguments()
+    code = library.run(packed, len(packed), torch.cuda.current_stream().cuda_stream)
+    if code:
+        raise launch_failure(code)

@@ -1,0 +1,53 @@
+"""torch.compile and calls: where it meets one, it breaks its graph, and the call runs as it is."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any, TypeVar
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+#: What torch.compile says with ``fullgraph=True``.
+_REASON = "calls of evt's programs are not traced yet: leave fullgraph=True out, or call the program outside"
+
+#: Functions whose frames TorchDynamo has still to be told to skip; PyTorch need not be imported yet.
+_untold: list[Callable[..., Any]] = []
+
+
+def untraced(function: _Function) -> _Function:
+    """Mark a function that TorchDynamo neither traces nor compiles, whatever it calls."""
+    function._torchdynamo_disable = True  # type: ignore[attr-defined]
+    function._torchdynamo_disable_msg = _REASON  # type: ignore[attr-defined]
+    _untold.append(function)
+    return function
+
+
+def skip_frames() -> None:
+    """Tell TorchDynamo, if PyTorch is there, to skip the frames of marked functions and of all that they call.
+
+    This costs calls nothing; torch.compiler.disable would import all of torch.compile and wrap every call. Before
+    PyTorch 2.8 it skips the frames of single functions only, and so is told of every one of evt's.
+    """
+    torch = sys.modules.get("torch")
+    while torch is not None and _untold:
+        dynamo, code = torch._C._dynamo.eval_frame, _untold.pop().__code__
+        if hasattr(dynamo, "set_code_exec_strategy"):
+            skip = dynamo._FrameAction.SKIP
+            dynamo.set_code_exec_strategy(code, dynamo._FrameExecStrategy(skip, skip))
+        else:
+            for each in _codes_of_evt():
+                dynamo.skip_code(each)
+
+
+def _codes_of_evt() -> Iterator[CodeType]:
+    """The code of every function of evt that is imported, and of those inside of it."""
+    root = str(Path(__file__).parent)
+    functions = (each for each in gc.get_objects() if type(each) is FunctionType)
+    codes = [each.__code__ for each in functions if each.__code__.co_filename.startswith(root)]
+    while codes:
+        yield (code := codes.pop())
+        codes += [each for each in code.co_consts if isinstance(each, CodeType)]

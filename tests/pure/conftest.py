@@ -1,0 +1,50 @@
+"""A machine that only looks like one GPU, so that launches are tested without one."""
+
+from __future__ import annotations
+
+import struct
+from types import SimpleNamespace
+
+import pytest
+
+_FORMATS = {"size": "q", "pointer": "Q", "number": "d"}
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    """Programs launch on a machine that only looks like one GPU; each launch's members are recorded by name."""
+    torch = pytest.importorskip("torch")
+    from evt.plan import find_target
+    from evt.runtime import call as call_module
+    from evt.runtime import prepare as prepare_module
+    from evt.runtime.kernels import Kernels, plan_kernels
+    from evt.runtime.library import Library
+
+    recorded: list[dict[str, float]] = []
+
+    def make_kernels(program, bound, target, atomic):
+        plans = plan_kernels(program, bound, find_target("sm90"))
+        return Kernels(plans, tuple(map(library, plans)))
+
+    def library(plan):
+        form = "".join(_FORMATS[field.kind] for field in plan.fields)
+
+        def run(arguments: bytes, size: int, stream: int) -> int:
+            assert size == len(arguments) == 8 * len(plan.fields)
+            assert stream == 77
+            values = struct.unpack(f"={form}", arguments)
+            recorded.append(dict(zip((field.name for field in plan.fields), values, strict=True)))
+            return 0
+
+        needed = 64 if any(field.role == "workspace" for field in plan.fields) else 0
+        return Library(None, run, form, lambda arguments: needed)
+
+    monkeypatch.setattr(call_module, "make_kernels", make_kernels)
+    monkeypatch.setattr(call_module, "_needs_no_kernel", lambda bound: False)
+    monkeypatch.setattr(call_module, "device_target", lambda index: find_target("sm90"))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (9, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(multi_processor_count=132))
+    monkeypatch.setattr(prepare_module, "_current_device", lambda: 0)
+    monkeypatch.setattr(prepare_module, "_raw_stream", lambda index: 77)
+    return recorded
