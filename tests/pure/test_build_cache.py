@@ -32,7 +32,7 @@ def put(cache: Cache, source: KernelSource = SOURCE, library: bytes = b"library"
     assert lock is not None
     work = cache.workspace(key, {"kernel.cu": source.text})
     (work / "kernel.so").write_bytes(library)
-    path = cache.publish(key, work, {"nvcc": TOOLS.nvcc_version})
+    path = cache.publish(key, work, {"nvcc": TOOLS.nvcc_version, "read": {}})
     shutil.rmtree(work)
     lock.release()
     return path
@@ -363,7 +363,7 @@ def test_a_waiter_holds_the_lock_that_others_see(cache: Cache) -> None:
 
 def test_clear_leaves_what_is_not_ours(cache: Cache) -> None:
     put(cache)
-    kept = cache.keep_failure("f" * 64, "source", "log")
+    kept = cache.keep_failure("f" * 64, "source", "log", [])
     (cache.root / "notes.txt").write_text("mine")
     (cache.root / "ab").mkdir(exist_ok=True)
     (cache.root / "ab/README").write_text("mine")
