@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from evt.build.cache import Cache
 from evt.build.event import BuildEvent, Reporter
 from evt.build.inputs import Inputs, find_inputs
+from evt.build.pool import run_all
 from evt.build.source import KernelSource, cache_key
 from evt.build.toolchain import Toolchain, find_toolchain, require_target
 from evt.diagnostics import Diagnostic
@@ -164,40 +164,13 @@ class _Build:
 
     def _compile(self, compilations: Sequence[Compilation], jobs: int) -> None:
         """All passes of all sources, ``jobs`` at a time."""
-        todo = deque((each, step) for each in compilations for step in each.passes)
-        errors: list[BaseException] = []
+        tasks = [partial(each.run, step, self._report) for each in compilations for step in each.passes]
 
         def give_up() -> None:
-            todo.clear()
             for each in compilations:
                 each.kill()
 
-        def work() -> None:
-            while todo:
-                try:
-                    each, step = todo.popleft()
-                except IndexError:  # another thread was faster
-                    return
-                try:
-                    each.run(step, self._report)
-                except BaseException as error:  # the listener's
-                    errors.append(error)
-                    give_up()
-
-        # No pool of concurrent.futures: at the interpreter's end it would wait for compilers.
-        threads = [Thread(target=work, name="evt-build", daemon=True) for _ in range(min(jobs, len(todo)))]
-        try:
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-        except BaseException:  # Ctrl-C
-            give_up()
-            for thread in filter(Thread.is_alive, threads):
-                thread.join()
-            raise
-        if errors:
-            raise errors[0]
+        run_all(tasks, jobs, give_up)
         self._libraries |= {each.key: each.library for each in compilations if each.library}
         self._problems += [problem for each in compilations for problem in each.problems]
 

@@ -110,12 +110,23 @@ class Charges:
 
 
 def end(find: Callable[[], list[int]]) -> None:
-    """Kill the processes that ``find`` finds until it finds none: they may start others meanwhile."""
-    while pids := find():
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+    """Kill the processes that ``find`` finds, and what they start meanwhile.
+
+    They are stopped first: what a dead one has started belongs to nobody that could be found.
+    """
+    stopped = set[int]()
+    while new := set(find()) - stopped:
+        _signal(new, signal.SIGSTOP)
+        stopped |= new
+    while left := find():
+        _signal(left, signal.SIGKILL)
         time.sleep(0.001)
+
+
+def _signal(pids: Iterable[int], number: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def members(leader: int) -> list[int]:

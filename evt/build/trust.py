@@ -33,16 +33,17 @@ def read_private(path: Path, most: int) -> bytes:
     """
     require_private(path)
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC)
-    with open(descriptor, "rb") as file:
+    try:
         status = os.fstat(descriptor)
         _require_private(path, status)  # of what was opened: it may have been replaced
-        if stat.S_ISDIR(status.st_mode):
-            raise ValueError("is a directory")
         if not stat.S_ISREG(status.st_mode):
             raise ValueError("is not a regular file")
         if status.st_size > most:
             raise ValueError(f"has {status.st_size} bytes, more than {most}")
-        return file.read(most)
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read(most)
+    finally:
+        os.close(descriptor)
 
 
 def _require_private(path: Path, status: os.stat_result) -> None:

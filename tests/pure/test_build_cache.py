@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import stat
+import struct
 import subprocess
 import sys
 import time
@@ -121,6 +122,23 @@ def directory_for_a_library(entry: Path) -> None:
     (entry / "kernel.so").mkdir(mode=0o700)
 
 
+def pipe_for(name: str) -> Callable[[Path], None]:
+    def make(entry: Path) -> None:
+        (entry / name).unlink()
+        os.mkfifo(entry / name, 0o600)
+
+    return make
+
+
+def directory_for_a_record(entry: Path) -> None:
+    (entry / "build.json").unlink()
+    (entry / "build.json").mkdir(mode=0o700)
+
+
+def huge_record(entry: Path) -> None:
+    os.truncate(entry / "build.json", 10**10)
+
+
 def file_for_an_entry(entry: Path) -> None:
     shutil.rmtree(entry)
     entry.write_text("")
@@ -139,6 +157,10 @@ def file_for_an_entry(entry: Path) -> None:
         (record(b'{"library": {"size": 7}}'), "cannot be read"),
         (record(b"[" * 100_000), "cannot be read"),
         (directory_for_a_library, "kernel.so"),
+        (pipe_for("kernel.so"), "kernel.so has 0 bytes"),  # to be opened for reading it would wait for a writer
+        (pipe_for("build.json"), "cannot be read"),
+        (directory_for_a_record, "cannot be read"),
+        (huge_record, "cannot be read"),
         (file_for_an_entry, "is not a directory"),
     ],
 )
@@ -246,6 +268,44 @@ def test_a_directory_above_that_others_could_swap_is_refused(tmp_path: Path) -> 
     for action in (lambda: cache.lookup(SOURCE, TOOLS), cache.prepare):
         with pytest.raises(BuildError, match="E0705"):
             action()
+
+
+def allow(path: Path, *entries: tuple[int, int, int]) -> None:
+    """Give a path an access control list of (tag, permissions, id)."""
+    packed = (struct.pack("<HHI", tag, bits, number & 0xFFFFFFFF) for tag, bits, number in entries)
+    try:
+        os.setxattr(path, "system.posix_acl_access", struct.pack("<I", 2) + b"".join(packed))
+    except OSError as error:
+        pytest.skip(f"no access control lists here: {error}")
+
+
+USER, NAMED_USER, GROUP, NAMED_GROUP, MASK, OTHER = 0x01, 0x02, 0x04, 0x08, 0x10, 0x20
+
+
+@pytest.mark.parametrize(
+    ("entries", "who"),
+    [
+        ([(NAMED_USER, 7, 12345), (GROUP, 5, -1), (MASK, 7, -1)], "uid 12345"),
+        ([(NAMED_USER, 2, 12345), (GROUP, 5, -1), (MASK, 7, -1)], "uid 12345"),
+        ([(GROUP, 5, -1), (NAMED_GROUP, 7, 54321), (MASK, 7, -1)], "its group"),
+        ([(NAMED_USER, 5, 12345), (GROUP, 5, -1), (MASK, 7, -1)], ""),  # may read
+        ([(NAMED_USER, 7, 12345), (GROUP, 5, -1), (MASK, 5, -1)], ""),  # masked
+        ([(NAMED_USER, 7, os.getuid()), (GROUP, 5, -1), (MASK, 7, -1)], ""),  # ourselves
+    ],
+)
+def test_whom_an_access_control_list_lets_write(tmp_path: Path, entries: list[tuple[int, int, int]], who: str) -> None:
+    """The mode's bits for the group are the list's mask, and the group may be our own."""
+    above = tmp_path / "above"
+    cache = Cache(above / "cache")
+    path = put(cache)
+    allow(above, (USER, 7, -1), *entries, (OTHER, 5, -1))
+    if not who:
+        assert cache.lookup(SOURCE, TOOLS) == path
+        return
+    with pytest.raises(BuildError, match=f"above can be written by {who}") as caught:
+        cache.lookup(SOURCE, TOOLS)
+    subprocess.run(caught.value.diagnostics[0].help, shell=True, check=True)
+    assert cache.lookup(SOURCE, TOOLS) == path
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to give a directory to another group")

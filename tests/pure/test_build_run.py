@@ -186,6 +186,49 @@ def test_what_is_not_our_bug_is_not_called_one(room: Room, text: str, code: str,
     assert "bug in evt" not in str(caught.value)
 
 
+def test_who_waited_for_a_build_that_failed_is_told(room: Room) -> None:
+    """Of many that ask at one time, one runs nvcc. Who asks later tries again."""
+    text = "// gate\n// fail device kernel.cu(3): error: no such visitor\n"
+    processes = [room.spawn(text, program=_SAY_HOW_IT_FAILED) for _ in range(8)]
+    wait_for(lambda: len(list(room.cache.root.glob("waiting-*"))) == 7)
+    Path(f"{room.file}.open").touch()
+    answers = [outcome(process) for process in processes]
+    assert room.starts()["device"] == 1
+    assert answers == [answers[0]] * 8
+    assert "bug in evt" in answers[0][0]
+    with pytest.raises(BuildError, match="no such visitor"):
+        room.build(text)
+    assert room.starts()["device"] == 2
+
+
+_SAY_HOW_IT_FAILED = """
+from evt.errors import BuildError
+def listen(event):
+    if event.kind == "wait":
+        Path(root, f"waiting-{os.getpid()}").touch()
+try:
+    go(on_event=listen)
+except BuildError as error:
+    print(json.dumps([str(error)]))
+"""
+
+
+def test_of_a_failure_only_what_is_asked_at_the_time_is_told(room: Room) -> None:
+    """A source that was refused yesterday is tried once more, also by who waits for another that is built today."""
+    with pytest.raises(BuildError):
+        room.build("// fail device error: yesterday\n")
+    other = room.spawn("// gate\n")
+    wait_for(lambda: room.starts()["host"] >= 2)
+    room.calm()
+    texts = ("// gate\n", "// fail device error: yesterday\n")
+    mine = room.spawn(*texts)
+    wait_for(lambda: len(room.cache.entries()) == 1)
+    Path(f"{room.file}.open").touch()
+    assert outcome(mine) == list(texts)
+    assert outcome(other) == ["// gate\n"]
+    assert not any((room.cache.root / "failed").iterdir())
+
+
 def test_an_nvcc_that_is_gone(room: Room) -> None:
     room.tools.nvcc.unlink()
     with pytest.raises(BuildError, match="E0701"):
