@@ -10,6 +10,7 @@ from evt.diagnostics.diagnostic import Diagnostic
 from evt.diagnostics.render import render, render_all
 from evt.diagnostics.source import Source, Span
 from evt.diagnostics.suggest import Misspellings, closest, hint
+from evt.diagnostics.visible import visible
 
 __all__ = [
     "CODES",
@@ -25,4 +26,5 @@ __all__ = [
     "page",
     "render",
     "render_all",
+    "visible",
 ]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from evt.build import Cache
 from evt.build.lock import KeyLock
-from evt.diagnostics import Diagnostic
+from evt.diagnostics import Diagnostic, visible
 from evt.errors import BuildError
 from evt.tuning.measurement import Measurement
 
@@ -151,5 +151,5 @@ class Store:
 
 
 def _warn(path: Path, reason: str) -> None:
-    text = f"the measurements in {path} cannot be read, and are ignored: {reason}"
+    text = visible(f"the measurements in {path} cannot be read, and are ignored: {reason}")
     warnings.warn(f"E0704: {text}; `evt cache clear` removes them", stacklevel=4)
