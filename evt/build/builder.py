@@ -64,21 +64,24 @@ def build_and_use(
     sources: Sequence[KernelSource],
     use: Callable[[int, Path], _Result],
     *,
+    cache: Cache | None = None,
+    toolchain: Toolchain | None = None,
     verbose: bool = False,
     on_event: Callable[[BuildEvent], None] | None = None,
 ) -> list[_Result]:
-    """What ``use`` makes of each library, given its position; what is removed before that is built again.
+    """What ``use`` makes of each library, given its position. What is removed before that is built again.
 
     Raises what :func:`build` and ``use`` raise.
     """
+    cache = cache or Cache()
     for _ in range(_TRIES):
-        libraries = build(sources, verbose=verbose, on_event=on_event)
+        libraries = build(sources, cache=cache, toolchain=toolchain, verbose=verbose, on_event=on_event)
         try:
             return [use(index, library) for index, library in enumerate(libraries)]
         except (OSError, EvtError):
             if all(library.exists() for library in libraries):
                 raise
-    message = f"the cache directory {Cache().root} cannot be used: libraries are removed as soon as they are built"
+    message = f"the cache directory {cache.root} cannot be used: libraries are removed as soon as they are built"
     raise BuildError(Diagnostic("E0704", message, help="end the process that clears it, or set EVT_CACHE_DIR"))
 
 

@@ -98,6 +98,11 @@ class Cache:
             damage = _damage(entry)
             return (None, damage) if damage else (entry / LIBRARY, "")
 
+    def exists(self) -> bool:
+        """Whether there is a cache."""
+        with self._usable():
+            return self._exists()
+
     def entries(self) -> list[Entry]:
         """All entries, the longest unused first."""
         with self._usable():
@@ -272,7 +277,10 @@ def _default_root() -> Path:
     if not named:
         import platformdirs
 
-        root = Path(platformdirs.user_cache_dir("evt", appauthor=False))
+        try:
+            root = Path(platformdirs.user_cache_dir("evt", appauthor=False))
+        except RuntimeError:  # newer versions; older ones leave the `~`
+            root = Path("~/.cache/evt")
         if not root.is_absolute():
             raise _unusable(str(root), _HOMELESS)
         return root

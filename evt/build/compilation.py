@@ -95,12 +95,15 @@ class Compilation:
                 self.close()
                 report(BuildEvent("built", self.key, self.index, seconds=time.monotonic() - self._started))
         except BuildError as error:
+            problems = error.diagnostics
+            if not self._work.is_dir():
+                message = f"the directory {self._work} was removed while nvcc was at work in it"
+                problems = (Diagnostic("E0704", message, help="build again"),)
             with self._mutex:
-                first, self.problems = not self.problems, self.problems or error.diagnostics
+                first, self.problems = not self.problems, self.problems or problems
             self._children.kill()  # the other pass is of no use any more
             if first:
-                message = error.diagnostics[0].message
-                report(BuildEvent("failed", self.key, self.index, step.name, text=message))
+                report(BuildEvent("failed", self.key, self.index, step.name, text=problems[0].message))
 
     def kill(self) -> None:
         """End the passes that run and start no more."""
@@ -160,9 +163,6 @@ class Compilation:
         return read
 
     def _failure(self, command: str, returncode: int, output: str) -> BuildError:
-        if not self._work.is_dir():
-            message = f"the directory {self._work} was removed while nvcc was at work in it"
-            return BuildError(Diagnostic("E0704", message, help="build again"))
         output += f"\nterminated by signal {-returncode}" if returncode < 0 else f"\nexit status {returncode}"
         kept = self._cache.failed(self.key)
         problem = verdict(self.source, self._toolchain, output, self._cache.root, kept)

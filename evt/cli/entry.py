@@ -10,6 +10,7 @@ import contextlib
 import gc
 import importlib
 import sys
+import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,7 @@ class Entry(click.Group):
         """The process's entry. What a command makes lives to its end: not collecting saves a fifth of it."""
         gc.disable()
         take_over()
+        warnings.showwarning = _show_warning
         try:
             try:
                 return super().__call__(*args, **{"prog_name": "evt", **options})
@@ -99,6 +101,11 @@ class Entry(click.Group):
             text = " ".join(str(error).split())
             message = f"{type(error).__name__}: {text}" if text else type(error).__name__
             _report_bug(ctx, error, (Diagnostic("E0902", message),))
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    """A warning for people: without the place in our code."""
+    click.echo(f"warning: {message}", err=True)
 
 
 @contextlib.contextmanager

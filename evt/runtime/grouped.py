@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from evt.build import build
+from evt.build import build_and_use
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError, EvtError, LaunchError
 from evt.ir import Input, Output, TypedDag
@@ -285,8 +285,8 @@ class GroupedCaller:
                 settings, options = self.program.settings, self.program.options()
                 optimised, target = self.program.optimise(dag), device_target(device)
                 plan = plan_grouped(optimised, signature, target, config=settings.config, options=options)
-                (path,) = build(kernel_sources([plan]))
-                found = self._kernels[key] = plan, load_library(path, plan), (dag, signature)
+                (library,) = build_and_use(kernel_sources([plan]), lambda _, path: load_library(path, plan))
+                found = self._kernels[key] = plan, library, (dag, signature)
         return found[:2]
 
 

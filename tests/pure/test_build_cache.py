@@ -10,14 +10,17 @@ import struct
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import evt.build
 from evt.build import Cache, KernelSource, Toolchain, cache_key
+from evt.cli import main
 from evt.errors import BuildError
 
 TOOLS = Toolchain(Path("/opt/nvcc"), "13.0.88", Path("/opt/cutlass/include"), "4.2.0")
@@ -330,6 +333,61 @@ def test_a_file_for_a_root(tmp_path: Path) -> None:
         assert code_of(caught.value) == "E0704"
     with pytest.raises(BuildError, match="Not a directory"):
         Cache(tmp_path / "file").lookup(SOURCE, TOOLS)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("~nosuchuser/x", "there is no user nosuchuser"),
+        ("x" * 300, "File name too long"),
+        ("loop/cache", "Too many levels of symbolic links"),
+        ("file/cache", "Not a directory"),
+        ("closed/cache", "Permission denied"),
+    ],
+)
+def test_a_root_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, said: str) -> None:
+    if "closed" in value and os.getuid() == 0:
+        pytest.skip("root may look into any directory")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "file").write_text("")
+    (tmp_path / "closed").mkdir(mode=0)
+    monkeypatch.setenv("EVT_CACHE_DIR", value)
+    runner = CliRunner()
+    for command in ("cache clear", "cache size", "cache list", "cache prune --max-size 1GB", "build D=acc -o x.so"):
+        done = runner.invoke(main, command.split())
+        assert done.exit_code == 1, command
+        assert "error[E0704]: the cache directory" in done.stderr
+        assert said in done.stderr
+    done = runner.invoke(main, ["doctor"])
+    assert "MISSING  cache directory" in done.stdout
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        done = runner.invoke(main, ["explain", "D=acc", "--m", "8", "--n", "8", "--k", "8"])
+    assert done.exit_code == (1 if "~" in value else 0)  # measurements are left out of account
+
+
+@pytest.mark.parametrize("value", ["~", "~/x"])
+def test_nobody_is_at_home(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as of a user that the machine does not know
+    monkeypatch.setenv("EVT_CACHE_DIR", value)
+    with pytest.raises(BuildError, match=r"E0704.*HOME is not set"):
+        Cache()
+    monkeypatch.delenv("EVT_CACHE_DIR")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    with pytest.raises(BuildError, match=r"E0704.*HOME is not set"):
+        Cache()
+
+
+def test_a_current_directory_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    monkeypatch.setenv("EVT_CACHE_DIR", "relative")
+    with pytest.raises(BuildError, match=r"E0704.*relative cannot be used: No such file or directory"):
+        Cache()
+    monkeypatch.chdir(tmp_path)
 
 
 def test_a_link_to_nowhere_for_a_root(tmp_path: Path) -> None:

@@ -10,13 +10,15 @@ import stat
 import subprocess
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 from fake_nvcc import Line, Room, runs, wait_for
 
 import evt.build.process
-from evt.build import BuildEvent, KernelSource, build, cache_key
+from evt.build import BuildEvent, KernelSource, build, build_and_use, cache_key
 from evt.errors import BuildError
 
 # One process
@@ -290,6 +292,83 @@ def test_a_waiter_says_so(room: Room) -> None:
     (library,) = room.build("// gate\n", on_event=listener)
     assert kinds == ["wait", "hit"]
     assert outcome(other) == [library.read_text()]
+
+
+def test_clearing_and_building_at_one_time(room: Room) -> None:
+    """Each library is used whole or built again; nobody meets a file that is gone."""
+    stop = Event()
+    errors: list[BaseException] = []
+
+    def clear() -> None:
+        try:
+            while not stop.is_set():
+                room.cache.clear()
+                room.cache.entries()
+                room.cache.prune(max_bytes=0)
+        except BaseException as error:
+            errors.append(error)
+
+    clearing = [Thread(target=clear) for _ in range(2)]
+    for thread in clearing:
+        thread.start()
+    used = []
+    try:
+        for turn in range(12):
+            text = f"{turn % 3}\n"
+            with suppress(BuildError):  # E0704: cleared each time
+                used += [(text, use(room, text))]
+    finally:
+        stop.set()
+        for thread in clearing:
+            thread.join()
+    assert errors == []
+    assert all(read == text for text, read in used)
+    assert use(room, "last\n") == "last\n"
+    room.cache.clear()
+    assert room.left_over() == []
+
+
+def use(room: Room, text: str) -> str:
+    sources = [KernelSource(text, "sm_90a")]
+    (read,) = build_and_use(sources, lambda _, path: path.read_text(), cache=room.cache, toolchain=room.tools)
+    return read
+
+
+def test_a_library_that_is_removed_before_its_use_is_built_again(room: Room) -> None:
+    turns = []
+
+    def use(_: int, library: Path) -> str:
+        turns.append(library)
+        if len(turns) == 1:
+            room.cache.clear()
+        return library.read_text()
+
+    sources = [KernelSource("one\n", "sm_90a")]
+    assert build_and_use(sources, use, cache=room.cache, toolchain=room.tools) == ["one\n"]
+    assert room.starts()["link"] == 2
+
+    def never(_: int, library: Path) -> str:
+        room.cache.clear()
+        return library.read_text()
+
+    with pytest.raises(BuildError, match="removed as soon as they are built"):
+        build_and_use(sources, never, cache=room.cache, toolchain=room.tools)
+
+
+def test_what_using_a_library_raises_is_raised(room: Room) -> None:
+    def use(_: int, library: Path) -> str:
+        raise FileNotFoundError("something else")
+
+    with pytest.raises(FileNotFoundError, match="something else"):
+        build_and_use([KernelSource("one\n", "sm_90a")], use, cache=room.cache, toolchain=room.tools)
+    assert room.starts()["link"] == 1
+
+
+def test_a_directory_removed_under_nvcc(room: Room) -> None:
+    text = room.tools.nvcc.read_text()
+    room.tools.nvcc.write_text(text.replace("while read", f'rm -rf "{room.cache.root}"\nwhile read', 1))
+    with pytest.raises(BuildError, match=r"E0704.*was removed while nvcc was at work"):
+        room.build("one\n")
 
 
 def test_ctrl_c_ends_the_compilers_and_leaves_nothing(room: Room) -> None:
