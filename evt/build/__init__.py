@@ -1,11 +1,13 @@
 """From C++ text to a loaded-ready library: find the tools, compile, keep the result.
 
-In the order of the data: :mod:`source` (what is built, and its cache key), :mod:`toolchain` (with what),
-:mod:`cache` (where it is kept; :mod:`trust` and :mod:`lock` guard it), :mod:`compilation` (one source through
-nvcc, by :mod:`process`), :mod:`builder` (many sources at once), :mod:`doctor` (what is missing).
+In the order of the data: :mod:`toolchain` and :mod:`environment` (with what is built), :mod:`inputs` (what that
+reads, by :mod:`fingerprint`), :mod:`source` (what is built, and its cache key), :mod:`cache` (where it is kept;
+:mod:`trust` and :mod:`lock` guard it), :mod:`compilation` (one source through nvcc, by :mod:`process` and its
+:mod:`supervisor`; :mod:`verdict` judges failures), :mod:`builder` (many sources at once, by :mod:`pool`),
+:mod:`doctor` (what is missing).
 """
 
-from evt.build.builder import build
+from evt.build.builder import build, build_and_use
 from evt.build.cache import Cache, Entry
 from evt.build.doctor import Check, diagnose
 from evt.build.event import BuildEvent
@@ -20,6 +22,7 @@ __all__ = [
     "KernelSource",
     "Toolchain",
     "build",
+    "build_and_use",
     "cache_key",
     "diagnose",
     "find_toolchain",

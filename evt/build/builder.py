@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from evt.build.cache import Cache
-from evt.build.compilation import Compilation
 from evt.build.event import BuildEvent, Reporter
-from evt.build.process import default_jobs
+from evt.build.inputs import Inputs, find_inputs
+from evt.build.pool import run_all
 from evt.build.source import KernelSource, cache_key
 from evt.build.toolchain import Toolchain, find_toolchain, require_target
-from evt.errors import BuildError
+from evt.diagnostics import Diagnostic
+from evt.errors import BuildError, EvtError
+
+if TYPE_CHECKING:
+    from evt.build.compilation import Compilation
+    from evt.build.lock import KeyLock
+    from evt.build.process import Supervisor
+
+_Result = TypeVar("_Result")
+#: How often a library is built that another process removes before it is used.
+_TRIES = 3
 
 
 def build(
@@ -26,13 +38,14 @@ def build(
 ) -> list[Path]:
     """The libraries of ``sources``, in their order: from the cache, or built now.
 
-    At most ``jobs`` passes of nvcc run at a time. What another process is building is waited for. When a
-    source fails, the others are still built. ``on_event`` hears each step, one call at a time but from
-    several threads.
+    At most ``jobs`` passes of nvcc run at a time. What another process is building is waited for; if it fails there,
+    it has failed here. When a source fails, the others are still built. However this process ends, its compilers end
+    with it. ``on_event`` hears each step, one call at a time but from several threads.
 
-    Raises BuildError: E0701 or E0702 without tools, E0703 when nvcc refuses a source (a bug in evt), E0704
-    when the cache cannot be used, E0705 when another user could have written it, E0706 when nvcc is too old.
-    Raises ValueError for less than one job.
+    Raises BuildError: E0701 or E0702 without tools, E0703 when nvcc refuses a source (a bug in evt), E0653 when it
+    does so for the C++ of a function of the user's own, E0704 when the cache cannot be used, E0705 when another user
+    could have written it, E0706 when nvcc is too old, E0707 when headers are changed meanwhile. Raises ValueError for
+    less than one job.
     """
     if jobs is not None and jobs < 1:
         raise ValueError(f"jobs is {jobs}: at least one is needed")
@@ -40,61 +53,129 @@ def build(
     toolchain = toolchain or find_toolchain()
     for gencode in sorted({source.gencode for source in sources}):
         require_target(gencode, toolchain.nvcc_version)
-    keys = [cache_key(source, toolchain) for source in sources]
+    read = find_inputs(toolchain, cache.digests())
+    keys = [cache_key(source, toolchain, read) for source in sources]
     wanted = {key: (keys.index(key), source) for key, source in zip(keys, sources, strict=True)}
-    report = Reporter(on_event, verbose)
-    libraries: dict[str, Path] = {}
-
-    def found(key: str, locked: bool = False) -> bool:
-        library, damage = cache.find(key)
-        if library is not None:
-            libraries[key] = library
-            report(BuildEvent("hit", key, wanted[key][0]))
-        elif damage and locked:
-            report(BuildEvent("damaged", key, wanted[key][0], text=damage))
-        return library is not None
-
-    missing = [key for key in wanted if not found(key)]
-    if missing:
-        cache.prepare()
-    while missing:
-        with ExitStack() as held:
-            # We wait for a lock only while we hold none, so nobody waits in a circle.
-            locks = {key: lock for key in missing if (lock := cache.lock(key, wait=False))}
-            if not locks:
-                report(BuildEvent("wait", missing[0], wanted[missing[0]][0]))
-                if lock := cache.lock(missing[0], wait=True):
-                    locks = {missing[0]: lock}
-            for lock in locks.values():
-                held.callback(lock.release)
-            compilations = []
-            for key, lock in locks.items():
-                if found(key, locked=True):  # built by another since we looked
-                    lock.release()
-                    continue
-                compilation = Compilation(key, *wanted[key], toolchain, cache, lock)
-                held.callback(compilation.close)
-                compilations.append(compilation)
-            _run(compilations, jobs or default_jobs(), report)
-            libraries |= {each.key: each.library for each in compilations if each.library}
-        missing = [key for key in missing if key not in libraries]
+    libraries = _Build(wanted, cache, toolchain, read, Reporter(on_event, verbose)).run(jobs)
     return [libraries[key] for key in keys]
 
 
-def _run(compilations: Sequence[Compilation], jobs: int, report: Reporter) -> None:
-    """All passes of all sources through one pool. Raises BuildError with the problems of all that failed."""
-    from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait  # 17 ms: not needed for a hit
+def build_and_use(
+    sources: Sequence[KernelSource],
+    use: Callable[[int, Path], _Result],
+    *,
+    cache: Cache | None = None,
+    toolchain: Toolchain | None = None,
+    verbose: bool = False,
+    on_event: Callable[[BuildEvent], None] | None = None,
+) -> list[_Result]:
+    """What ``use`` makes of each library, given its position. What is removed before that is built again.
 
-    pool = ThreadPoolExecutor(jobs, thread_name_prefix="evt-build")
-    try:
-        futures = [pool.submit(each.run, step, report) for each in compilations for step in each.passes]
-        for future in wait(futures, return_when=FIRST_EXCEPTION).done:
-            future.result()
-    except BaseException:  # Ctrl-C, or a listener that raises
-        for each in compilations:
-            each.kill()
-        raise
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-    if problems := [problem for each in compilations for problem in each.problems]:
-        raise BuildError(problems)
+    Raises what :func:`build` and ``use`` raise.
+    """
+    cache = cache or Cache()
+    for _ in range(_TRIES):
+        libraries = build(sources, cache=cache, toolchain=toolchain, verbose=verbose, on_event=on_event)
+        try:
+            return [use(index, library) for index, library in enumerate(libraries)]
+        except (OSError, EvtError):
+            if all(library.exists() for library in libraries):
+                raise
+    message = f"the cache directory {cache.root} cannot be used: libraries are removed as soon as they are built"
+    raise BuildError(Diagnostic("E0704", message, help="end the process that clears it, or set EVT_CACHE_DIR"))
+
+
+class _Build:
+    """The sources of one call, by their keys and with their positions, and what has become of them."""
+
+    def __init__(
+        self,
+        wanted: Mapping[str, tuple[int, KernelSource]],
+        cache: Cache,
+        toolchain: Toolchain,
+        read: Inputs,
+        report: Reporter,
+    ) -> None:
+        self._wanted, self._cache, self._toolchain, self._read = wanted, cache, toolchain, read
+        self._report = report
+        self._libraries: dict[str, Path] = {}
+        self._problems: list[Diagnostic] = []
+
+    def run(self, jobs: int | None) -> dict[str, Path]:
+        """The libraries by key."""
+        missing = [key for key in self._wanted if not self._found(key)]
+        if not missing:
+            return self._libraries
+        from evt.build.process import Supervisor, default_jobs
+
+        self._cache.prepare()
+        earlier = {key: self._cache.failure(key) for key in missing}
+        with Supervisor.start() as supervisor:
+            while missing:
+                with ExitStack() as held:
+                    compilations = []
+                    for key, lock in self._claim(missing, held, supervisor).items():
+                        failure = self._cache.failure(key)
+                        if self._found(key, locked=True):  # built by another since we looked
+                            lock.release()
+                        elif failure is not None and failure != earlier[key]:  # not built by another since then
+                            lock.release()
+                            self._problems += failure.problems
+                            self._report(self._event("failed", key, failure.problems[0].message))
+                        else:
+                            compilations.append(self._compilation(key, lock, supervisor))
+                            held.callback(compilations[-1].close)
+                    self._compile(compilations, jobs or default_jobs())
+                if self._problems:
+                    raise BuildError(self._problems)
+                missing = [key for key in missing if key not in self._libraries]
+        return self._libraries
+
+    def _found(self, key: str, locked: bool = False) -> bool:
+        library, damage = self._cache.find(key)
+        if library is not None:
+            self._libraries[key] = library
+            self._report(self._event("hit", key))
+        elif damage and locked:
+            self._report(self._event("damaged", key, damage))
+        return library is not None
+
+    def _claim(self, missing: Sequence[str], held: ExitStack, supervisor: Supervisor) -> dict[str, KeyLock]:
+        """The locks of what nobody builds, or the first that is free; ``held`` releases them."""
+        locks: dict[str, KeyLock] = {}
+
+        def claim(key: str, wait: bool) -> None:
+            if lock := self._cache.lock(key, wait=wait):
+                held.callback(lock.release)
+                supervisor.keep(lock)
+                locks[key] = lock
+
+        for key in missing:
+            claim(key, wait=False)
+        if not locks:  # we wait for a lock only while we hold none, so nobody waits in a circle
+            self._report(self._event("wait", missing[0]))
+            claim(missing[0], wait=True)
+        return locks
+
+    def _compilation(self, key: str, lock: KeyLock, supervisor: Supervisor) -> Compilation:
+        from evt.build.compilation import Compilation
+
+        return Compilation(key, *self._wanted[key], self._toolchain, self._cache, lock, supervisor, self._unchanged)
+
+    def _unchanged(self) -> bool:
+        return find_inputs(self._toolchain, self._cache.digests()) == self._read
+
+    def _compile(self, compilations: Sequence[Compilation], jobs: int) -> None:
+        """All passes of all sources, ``jobs`` at a time."""
+        tasks = [partial(each.run, step, self._report) for each in compilations for step in each.passes]
+
+        def give_up() -> None:
+            for each in compilations:
+                each.kill()
+
+        run_all(tasks, jobs, give_up)
+        self._libraries |= {each.key: each.library for each in compilations if each.library}
+        self._problems += [problem for each in compilations for problem in each.problems]
+
+    def _event(self, kind: Literal["hit", "damaged", "wait", "failed"], key: str, text: str = "") -> BuildEvent:
+        return BuildEvent(kind, key, self._wanted[key][0], text=text)

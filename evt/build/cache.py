@@ -5,7 +5,8 @@
     root/ab/abcd…/kernel.so, kernel.cu, build.json     an entry: complete, or not there
     root/ab/.abcd….lock                                held by the process that builds it
     root/ab/.abcd…-x1y2z3/                             where it builds; renamed into place at the end
-    root/failed/abcd…/kernel.cu, nvcc.log              what nvcc did not accept
+    root/failed/abcd…/kernel.cu, nvcc.log, build.json  what nvcc did not accept, and what was said of it
+    root/digests.json                                  of headers, by what stat says of them
 """
 
 from __future__ import annotations
@@ -18,14 +19,17 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from evt.build.dependencies import changed_since
+from evt.build.fingerprint import Digests
+from evt.build.inputs import find_inputs
 from evt.build.lock import KeyLock
 from evt.build.source import KernelSource, cache_key
 from evt.build.toolchain import Toolchain
-from evt.build.trust import require_private, require_safe_path
+from evt.build.trust import read_private, require_private, require_safe_path
 from evt.diagnostics import Diagnostic
 from evt.errors import BuildError
 
@@ -33,6 +37,16 @@ LIBRARY, SOURCE, RECORD, LOG = "kernel.so", "kernel.cu", "build.json", "nvcc.log
 
 #: Libraries whose digest this process has checked, as (path, device, inode, change time, size).
 _verified: set[tuple[str, int, int, int, int]] = set()
+#: A record is no larger; a file that is may be anything.
+_MOST_RECORD = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """How a build failed; ``id`` tells it from others that say the same."""
+
+    id: str
+    problems: tuple[Diagnostic, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +67,22 @@ class Cache:
     """
 
     def __init__(self, root: Path | None = None) -> None:
-        self.root = Path(os.path.abspath(root or _default_root()))
+        try:
+            self.root = Path(os.path.abspath(root or _default_root()))
+        except OSError as error:  # a relative path, and no current directory
+            raise _unusable(str(root or os.environ.get("EVT_CACHE_DIR")), error.strerror or str(error)) from error
 
     def __repr__(self) -> str:
         return f"Cache({str(self.root)!r})"
 
     def lookup(self, source: KernelSource, toolchain: Toolchain) -> Path | None:
         """The library of this source, checked; None when it is not there, or damaged."""
-        return self.find(cache_key(source, toolchain))[0]
+        return self.find(cache_key(source, toolchain, find_inputs(toolchain, self.digests())))[0]
+
+    def digests(self) -> Digests:
+        """What is known of headers, here and in this process; nothing is kept before something is built."""
+        with self._usable():
+            return Digests(self.root / "digests.json" if self._exists() else None)
 
     def find(self, key: str) -> tuple[Path | None, str]:
         """(library, "") or (None, what is damaged), or (None, "") when it is not there."""
@@ -76,10 +98,15 @@ class Cache:
             damage = _damage(entry)
             return (None, damage) if damage else (entry / LIBRARY, "")
 
+    def exists(self) -> bool:
+        """Whether there is a cache."""
+        with self._usable():
+            return self._exists()
+
     def entries(self) -> list[Entry]:
         """All entries, the longest unused first."""
         with self._usable():
-            found = [_describe(path) for path in self._glob("??/" + "?" * 64)]
+            found = [_describe(path) for path in self._glob("??", "?" * 64)]
         return sorted((entry for entry in found if entry), key=lambda entry: (entry.used, entry.key))
 
     def size_bytes(self) -> int:
@@ -101,15 +128,19 @@ class Cache:
         return removed
 
     def clear(self) -> list[Entry]:
-        """Remove every entry, the logs of failures and what killed builders left; returns the entries."""
+        """Remove every entry, what is kept of failures and headers, and what killed builders left.
+
+        What is being built right now stays. Returns the entries that it removed.
+        """
         removed = [entry for entry in self.entries() if self._remove(entry)]
         with self._usable():
-            for path in self._glob("??/.*-*"):
-                if lock := self.lock(path.name[1:].split("-")[0], wait=False):
+            left = [(path.name[1:].split("-")[0], path) for path in self._glob("??", ".*-*")]
+            for key, path in [*left, *((path.name, path) for path in self._glob("failed", "?" * 64))]:
+                if lock := self.lock(key, wait=False):
                     shutil.rmtree(path, ignore_errors=True)
                     lock.release()
-            if self._exists():
-                shutil.rmtree(self.root / "failed", ignore_errors=True)
+            for path in self._glob("", "digests.json"):
+                path.unlink(missing_ok=True)
         return removed
 
     # For the builder.
@@ -128,8 +159,8 @@ class Cache:
             require_private(shard)
             return KeyLock.acquire(shard / f".{key}.lock", wait=wait)
 
-    def workspace(self, key: str, files: Mapping[str, str]) -> Path:
-        """A fresh private directory with ``files``. The caller holds the lock of ``key`` and removes it."""
+    def workspace(self, key: str, files: Mapping[str, str], links: Mapping[str, Path] | None = None) -> Path:
+        """A fresh private directory with ``files`` and ``links``. The caller has the lock of ``key`` and removes it."""
         with self._usable():
             shard = self._entry(key).parent
             for left in shard.glob(f".{key}-*"):  # of a killed builder
@@ -138,6 +169,8 @@ class Cache:
             try:
                 for name, text in files.items():
                     (work / name).write_text(text, encoding="utf-8")
+                for name, target in (links or {}).items():
+                    (work / name).symlink_to(target)
             except BaseException:
                 shutil.rmtree(work, ignore_errors=True)
                 raise
@@ -150,23 +183,44 @@ class Cache:
             new.mkdir(mode=0o700)
             for name in (LIBRARY, SOURCE):
                 (work / name).rename(new / name)
-            facts = {"size": (new / LIBRARY).stat().st_size, "sha256": _digest(new / LIBRARY)}
+            data = (new / LIBRARY).read_bytes()
+            facts = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
             (new / RECORD).write_text(json.dumps({"key": key, "library": facts, **record}, indent=1) + "\n")
             for path in new.iterdir():
                 path.chmod(0o600)
             if entry.exists():  # damaged: the reason why it was built again
                 entry.rename(work / "damaged")
             new.rename(entry)
+            shutil.rmtree(self.failed(key), ignore_errors=True)
             return entry / LIBRARY
 
-    def keep_failure(self, key: str, source: str, log: str) -> Path:
-        """Keep a source that nvcc refused, and what nvcc said, to be looked at; returns the directory."""
+    def keep_failure(self, key: str, source: str, log: str, problems: Sequence[Diagnostic]) -> Path:
+        """Keep a source that nvcc refused, what nvcc said, and what is said of it; returns the directory.
+
+        The caller holds the lock of ``key``.
+        """
         with self._usable():
-            kept = self.root / "failed" / key
+            kept = self.failed(key)
             _make_private(kept)
-            (kept / SOURCE).write_text(source, encoding="utf-8")
-            (kept / LOG).write_text(log, encoding="utf-8")
+            facts = {"id": os.urandom(8).hex(), "problems": [problem.to_json() for problem in problems]}
+            for name, text in ((SOURCE, source), (LOG, log), (RECORD, json.dumps(facts, indent=1))):
+                (kept / name).write_text(text, encoding="utf-8", errors="backslashreplace")
             return kept
+
+    def failure(self, key: str) -> Failure | None:
+        """How the last build of ``key`` failed, if it did and that is kept."""
+        with self._usable(), contextlib.suppress(FileNotFoundError, ValueError, LookupError, TypeError):
+            facts = json.loads(read_private(self.failed(key) / RECORD, _MOST_RECORD))
+            problems = [
+                Diagnostic(each["code"], each["message"], help=each["help"], notes=tuple(each["notes"]))
+                for each in facts["problems"]
+            ]
+            return Failure(facts["id"], tuple(problems))
+        return None
+
+    def failed(self, key: str) -> Path:
+        """Where a failure of ``key`` is kept."""
+        return self.root / "failed" / key
 
     def _entry(self, key: str) -> Path:
         return self.root / key[:2] / key
@@ -182,8 +236,13 @@ class Cache:
         require_private(Path(os.path.realpath(self.root)))
         return True
 
-    def _glob(self, pattern: str) -> list[Path]:
-        return sorted(self.root.glob(pattern)) if self._exists() else []
+    def _glob(self, folders: str, names: str) -> list[Path]:
+        """What is there now of that name in directories of that name; ``""`` is the root."""
+        found: list[Path] = []
+        for folder in (self.root.glob(folders) if folders else (self.root,)) if self._exists() else ():
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                found += [path for path in map(folder.joinpath, os.listdir(folder)) if path.match(names)]
+        return sorted(found)
 
     def _remove(self, entry: Entry) -> bool:
         """Out of sight in one rename, then gone. False when it is being built or already removed."""
@@ -191,14 +250,14 @@ class Cache:
             lock = self.lock(entry.key, wait=False)
             if lock is None:
                 return False
+            trash = self.workspace(entry.key, {})
             try:
-                trash = self.workspace(entry.key, {})
                 entry.library.parent.rename(trash / "entry")
-                shutil.rmtree(trash, ignore_errors=True)
                 return True
             except FileNotFoundError:
                 return False
             finally:
+                shutil.rmtree(trash, ignore_errors=True)
                 lock.release()
 
     @contextlib.contextmanager
@@ -206,19 +265,36 @@ class Cache:
         try:
             yield
         except OSError as error:
-            reason = error.strerror or type(error).__name__
             at = f" ({error.filename})" if error.filename and str(error.filename) != str(self.root) else ""
-            message = f"the cache directory {self.root} cannot be used: {reason}{at}"
-            mend = "set EVT_CACHE_DIR to a directory that you can write, on a disk with space"
-            raise BuildError(Diagnostic("E0704", message, help=mend)) from error
+            raise _unusable(str(self.root), f"{error.strerror or type(error).__name__}{at}") from error
+
+
+_HOMELESS = "there is no home directory; HOME is not set"
 
 
 def _default_root() -> Path:
-    if named := os.environ.get("EVT_CACHE_DIR"):
-        return Path(named).expanduser()
-    import platformdirs
+    named = os.environ.get("EVT_CACHE_DIR")
+    if not named:
+        import platformdirs
 
-    return Path(platformdirs.user_cache_dir("evt", appauthor=False))
+        try:
+            root = Path(platformdirs.user_cache_dir("evt", appauthor=False))
+        except RuntimeError:  # newer versions; older ones leave the `~`
+            root = Path("~/.cache/evt")
+        if not root.is_absolute():
+            raise _unusable(str(root), _HOMELESS)
+        return root
+    expanded = os.path.expanduser(named)
+    if expanded.startswith("~"):
+        user = expanded[1:].split("/")[0]
+        raise _unusable(named, f"there is no user {user}" if user else _HOMELESS)
+    return Path(expanded)
+
+
+def _unusable(root: str, reason: str) -> BuildError:
+    message = f"the cache directory {root} cannot be used: {reason}"
+    mend = "set EVT_CACHE_DIR to a directory that you can write, on a disk with space"
+    return BuildError(Diagnostic("E0704", message, help=mend))
 
 
 def _make_private(path: Path) -> None:
@@ -236,23 +312,23 @@ def _damage(entry: Path) -> str:
     try:
         require_private(library)
         require_private(record)
-        status = library.stat()
+        status = library.lstat()
         identity = (str(library), status.st_dev, status.st_ino, status.st_ctime_ns, status.st_size)
         if identity in _verified:
             return ""
-        facts = json.loads(record.read_text(encoding="utf-8"))["library"]
-        size, sha256 = facts["size"], facts["sha256"]
+        facts = json.loads(read_private(record, _MOST_RECORD))
+        size, sha256 = facts["library"]["size"], facts["library"]["sha256"]
         if status.st_size != size:
             return f"{LIBRARY} has {status.st_size} bytes instead of {size}"
-        if _digest(library) != sha256:
+        if _digest(library, size) != sha256:
             return f"{LIBRARY} has changed"
+        if path := changed_since(facts["read"]):
+            return f"{path} has changed"
     except FileNotFoundError as error:
         return f"{Path(str(error.filename)).name} is missing"
     except NotADirectoryError:
         return f"{entry.name} is not a directory"
-    except IsADirectoryError as error:
-        return f"{Path(str(error.filename)).name} is a directory"
-    except (ValueError, LookupError, TypeError, RecursionError):
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return f"{RECORD} cannot be read"
     _verified.add(identity)
     with contextlib.suppress(OSError):
@@ -272,5 +348,5 @@ def _describe(entry: Path) -> Entry | None:
     return Entry(entry.name, entry / LIBRARY, size, used)
 
 
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def _digest(path: Path, size: int) -> str:
+    return hashlib.sha256(read_private(path, size)).hexdigest()

@@ -2,49 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import re
 import shlex
 import shutil
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from evt.build.cache import LIBRARY, SOURCE, Cache
+from evt.build.dependencies import Read, files_read
+from evt.build.environment import compiler_environment, is_plain
 from evt.build.event import BuildEvent, Reporter
 from evt.build.lock import KeyLock
-from evt.build.process import Children
+from evt.build.process import Children, Supervisor
 from evt.build.source import FLAGS, LINK_FLAGS, KernelSource
-from evt.build.toolchain import Toolchain
+from evt.build.toolchain import Toolchain, toolkit_home
+from evt.build.verdict import verdict
 from evt.diagnostics import Diagnostic
 from evt.errors import BuildError
 from evt.version import __version__
 
 _EMBED = Path(__file__).with_name("embed.cpp")
-#: What nvcc prints when the fault is not in the source: (pattern, code, message, help).
-_NOT_OUR_BUG = (
-    (
-        r"No space left on device|Disk quota exceeded",
-        "E0704",
-        "there is no space left to build in {root}",
-        "free some space, or set EVT_CACHE_DIR to a directory on another disk",
-    ),
-    (
-        r"Failed to preprocess host compiler|unsupported GNU version|unsupported clang version"
-        r"|(?:gcc|g\+\+|cc1plus)['\"]?: (?:command )?not found|(?:gcc|g\+\+): No such file",
-        "E0701",
-        "nvcc has no host compiler that it can use",
-        "apt install g++, or set NVCC_CCBIN to a C++ compiler that this nvcc supports",
-    ),
-    (
-        r"died due to signal 9|terminated by signal 9|^Killed$|std::bad_alloc|virtual memory exhausted",
-        "E0703",
-        "nvcc was killed, most likely because memory ran out",
-        "build with fewer jobs at a time (jobs=1), or with more memory",
-    ),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +40,10 @@ def compile_passes(source: KernelSource, toolchain: Toolchain) -> tuple[Pass, Pa
     """The two independent passes, the longer one first."""
     nvcc = (str(toolchain.nvcc), *FLAGS, *toolchain.include_flags)
     target = f"-gencode=arch={source.gencode.replace('sm_', 'compute_')},code={source.gencode}"
+    rule = ("-MD", "-MF")
     return (
-        Pass("device", (*nvcc, "-DEVT_DEVICE_PASS", target, "-cubin", SOURCE, "-o", "kernel.cubin")),
-        Pass("host", (*nvcc, "-DEVT_HOST_PASS", "-c", SOURCE, "-o", "host.o")),
+        Pass("device", (*nvcc, "-DEVT_DEVICE_PASS", target, *rule, "device.d", "-cubin", SOURCE, "-o", "kernel.cubin")),
+        Pass("host", (*nvcc, "-DEVT_HOST_PASS", *rule, "host.d", "-c", SOURCE, "-o", "host.o")),
     )
 
 
@@ -74,21 +56,32 @@ def link_pass(toolchain: Toolchain) -> Pass:
 class Compilation:
     """Builds one key, whose lock it holds until ``close``. ``run`` is called once per pass, from any thread.
 
-    A failure does not raise: it ends up in ``problems``, a success in ``library``.
+    A failure does not raise: it ends up in ``problems``, a success in ``library``. ``unchanged`` says whether what
+    the key is of is still so; if not, nobody knows what the compilers have read.
     """
 
     def __init__(
-        self, key: str, index: int, source: KernelSource, toolchain: Toolchain, cache: Cache, lock: KeyLock
+        self,
+        key: str,
+        index: int,
+        source: KernelSource,
+        toolchain: Toolchain,
+        cache: Cache,
+        lock: KeyLock,
+        supervisor: Supervisor,
+        unchanged: Callable[[], bool],
     ) -> None:
         self.key, self.index, self.source = key, index, source
-        self.passes = compile_passes(source, toolchain)
+        self._linked, self._links = toolchain.linked()
+        self._home = toolkit_home(toolchain.nvcc)
+        self.passes = compile_passes(source, self._linked)
         self.problems: tuple[Diagnostic, ...] = ()
         self.library: Path | None = None
-        self._toolchain, self._cache, self._lock = toolchain, cache, lock
-        self._children, self._mutex, self._left = Children(), threading.Lock(), len(self.passes)
-        self._started = time.monotonic()
+        self._toolchain, self._cache, self._lock, self._unchanged = toolchain, cache, lock, unchanged
+        self._children, self._mutex, self._left = Children(supervisor), threading.Lock(), len(self.passes)
+        self._started, self._wall = time.monotonic(), time.time_ns()
         self._done: list[dict[str, object]] = []
-        self._work = cache.workspace(key, {SOURCE: source.text, "embed.cpp": _EMBED.read_text()})
+        self._work = cache.workspace(key, {SOURCE: source.text, "embed.cpp": _EMBED.read_text()}, self._links)
 
     def run(self, step: Pass, report: Reporter) -> None:
         """Run one pass; whoever finishes the last one links and publishes."""
@@ -97,17 +90,20 @@ class Compilation:
             with self._mutex:
                 self._left -= ok
                 last = ok and self._left == 0
-            if last and self._run(link_pass(self._toolchain), report):
-                self.library = self._cache.publish(self.key, self._work, self._record())
+            if last and self._run(link_pass(self._linked), report):
+                self.library = self._cache.publish(self.key, self._work, {"read": self._read(), **self._record()})
                 self.close()
                 report(BuildEvent("built", self.key, self.index, seconds=time.monotonic() - self._started))
         except BuildError as error:
+            problems = error.diagnostics
+            if not self._work.is_dir():
+                message = f"the directory {self._work} was removed while nvcc was at work in it"
+                problems = (Diagnostic("E0704", message, help="build again"),)
             with self._mutex:
-                first, self.problems = not self.problems, self.problems or error.diagnostics
+                first, self.problems = not self.problems, self.problems or problems
             self._children.kill()  # the other pass is of no use any more
             if first:
-                message = error.diagnostics[0].message
-                report(BuildEvent("failed", self.key, self.index, step.name, text=message))
+                report(BuildEvent("failed", self.key, self.index, step.name, text=problems[0].message))
 
     def kill(self) -> None:
         """End the passes that run and start no more."""
@@ -123,9 +119,11 @@ class Compilation:
         if self._children.killed():
             return False
         report(BuildEvent("start", self.key, self.index, step.name, text=shlex.join(step.argv)))
-        environment = {**os.environ, "TMPDIR": str(self._work), "LC_ALL": "C"}
+        self._require_plain()
+        # Temporary files by relative names: nvcc hands them to a shell.
+        environment = {**compiler_environment(), "TMPDIR": "."}
         try:
-            done = self._children.run(step.argv, self._work, environment)
+            done = self._children.run(step.argv, self._work, environment, self._work / f"{step.name}.log")
         except OSError as error:
             message = f"nvcc cannot be started: {error}"
             raise BuildError(Diagnostic("E0701", message, help="evt doctor")) from error
@@ -138,18 +136,40 @@ class Compilation:
             raise self._failure(command, done.returncode, done.output)
         return True
 
+    def _require_plain(self) -> None:
+        """Raise BuildError where a path that cannot be kept from nvcc's shell would be more than a path to it."""
+        work, home = os.path.realpath(self._work), self._home
+        if not is_plain(work):
+            message = (
+                f"nvcc hands the path of the cache directory to a shell, which would not take it literally: {work}"
+            )
+            mend = "set EVT_CACHE_DIR to a path without quotes, backslashes, backquotes and `$`"
+            raise BuildError(Diagnostic("E0704", message, help=mend))
+        if "cuda" not in self._links and not is_plain(str(home)):
+            message = f"nvcc hands its own path to a shell, which would not take it literally: {home}"
+            raise BuildError(Diagnostic("E0701", message, help="set CUDACXX to an nvcc elsewhere"))
+
+    def _read(self) -> Read:
+        """What was read besides CUTLASS's headers and ours. Raises BuildError (E0707) where that is not certain."""
+        rules = [self._work / f"{step.name}.d" for step in self.passes]
+        try:
+            read, changed = files_read(self._work, rules, ("cutlass", "evt"), self._home)
+        except OSError as error:
+            message = f"nvcc does not say which files it has read: {error}"
+            raise BuildError(Diagnostic("E0701", message, help="set CUDACXX to another nvcc")) from error
+        if changed > self._wall or not self._unchanged():
+            message = "a header or a compiler was changed while nvcc was at work"
+            raise BuildError(Diagnostic("E0707", message, help="build again"))
+        return read
+
     def _failure(self, command: str, returncode: int, output: str) -> BuildError:
-        output += f"\nterminated by signal {-returncode}" if returncode < 0 else ""
-        for pattern, code, message, mend in _NOT_OUR_BUG:
-            if re.search(pattern, output, re.MULTILINE):
-                return BuildError(Diagnostic(code, message.format(root=self._cache.root), help=mend))
-        lines = [line.strip() for line in output.splitlines() if line.strip()]
-        errors = [line for line in lines if re.search(r"\b(error|fatal|undefined reference)\b", line)]
-        notes = tuple((errors or lines or [f"no message; exit status {returncode}"])[:3])
-        kept = self._cache.keep_failure(self.key, self.source.text, f"$ {command}\n{output}\n")
-        message = f"nvcc did not accept generated code for {self.source.gencode}: this is a bug in evt"
-        mend = f"please report it with the source and the log in {kept}"
-        return BuildError(Diagnostic("E0703", message, help=mend, notes=notes))
+        output += f"\nterminated by signal {-returncode}" if returncode < 0 else f"\nexit status {returncode}"
+        kept = self._cache.failed(self.key)
+        problem = verdict(self.source, self._toolchain, output, self._cache.root, kept)
+        links = "".join(f"# {name} is a link to {target}\n" for name, target in self._links.items())
+        with contextlib.suppress(BuildError):  # a full disk, say: there is something worse to tell
+            self._cache.keep_failure(self.key, self.source.text, f"{links}$ {command}\n{output}\n", [problem])
+        return BuildError(problem)
 
     def _record(self) -> Mapping[str, object]:
         return {
@@ -159,5 +179,6 @@ class Compilation:
             "cutlass": self._toolchain.cutlass_version,
             "built": time.time(),
             "seconds": round(time.monotonic() - self._started, 3),
+            "links": {name: str(target) for name, target in self._links.items()},
             "passes": self._done,
         }

@@ -70,26 +70,31 @@ def _host_compiler() -> Check:
         compiler = shutil.which("g++", path=wanted)
     if compiler is None:
         return Check("C++ compiler", False, f"{wanted}: not found", "apt install g++")
-    done = subprocess.run([compiler, "--version"], capture_output=True, text=True, errors="replace")
+    try:
+        done = subprocess.run([compiler, "--version"], capture_output=True, text=True, errors="replace", timeout=60)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Check("C++ compiler", False, f"{compiler}: {error}", "apt install --reinstall g++")
     version = (done.stdout.splitlines() or ["?"])[0]
     ok = done.returncode == 0
     return Check("C++ compiler", ok, f"{version} ({compiler})", "" if ok else "apt install --reinstall g++")
 
 
 def _cache() -> list[Check]:
-    cache = Cache()
+    free = 0
 
     def look() -> tuple[str, str]:
+        nonlocal free
+        cache = Cache()
         cache.prepare()
         entries = cache.entries()
+        free = shutil.disk_usage(cache.root).free
         return f"{cache.root}, {len(entries)} kernels, {sum(e.size_bytes for e in entries) / 1e6:.0f} MB", ""
 
     check = _checked("cache directory", look)
     if not check.ok:
         return [check]
-    free = shutil.disk_usage(cache.root).free
     remedy = "" if free >= _DISK_BYTES else "evt cache clear"
-    return [check, Check("free disk", not remedy, f"{free / 1e9:.1f} GB at {cache.root}", remedy)]
+    return [check, Check("free disk", not remedy, f"{free / 1e9:.1f} GB at {Cache().root}", remedy)]
 
 
 def _torch() -> Check:

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from evt.diagnostics import visible
+
 
 @dataclass(frozen=True, slots=True)
 class BuildEvent:
@@ -27,7 +29,7 @@ class BuildEvent:
 
     def __str__(self) -> str:
         time = f"{self.seconds:.1f} s" if self.seconds else ""
-        words = (self.key[:12], self.kind, self.stage, time, self.text.rstrip())
+        words = (self.key[:12], self.kind, self.stage, time, visible(self.text.rstrip(), keep="\n\t"))
         return " ".join(word for word in words if word)
 
 

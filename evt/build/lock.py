@@ -9,10 +9,10 @@ from pathlib import Path
 
 
 class KeyLock:
-    """A held lock. The kernel drops it when its process dies, so a killed builder blocks nobody."""
+    """A held lock. The kernel drops it when all that hold it have died, so a killed builder blocks nobody."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
-        self._path, self._descriptor = path, descriptor
+        self.path, self._descriptor = path, descriptor
 
     @classmethod
     def acquire(cls, path: Path, *, wait: bool) -> KeyLock | None:
@@ -21,7 +21,8 @@ class KeyLock:
         Raises OSError where files cannot be made or locked.
         """
         while True:
-            descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+            descriptor = os.open(path, flags, 0o600)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
                 if _still_there(path, descriptor):
@@ -34,12 +35,17 @@ class KeyLock:
                 raise
             os.close(descriptor)  # the holder removed the file: the lock is a new file now
 
+    def fileno(self) -> int:
+        return self._descriptor
+
     def release(self) -> None:
         """Remove the file and let the next one in; a second call does nothing."""
         if self._descriptor < 0:
             return
         with contextlib.suppress(OSError):
-            self._path.unlink()
+            self.path.unlink()
+        # Closing alone would not do: a process that was forked meanwhile holds the descriptor too.
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         os.close(self._descriptor)
         self._descriptor = -1
 

@@ -1,20 +1,32 @@
-"""Child processes that end when the build ends."""
+"""Child processes that end when the build ends, or the process that builds."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
+import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
+
+from evt.build.lock import KeyLock
+from evt.build.supervisor import FAREWELL
+from evt.diagnostics import Diagnostic
+from evt.errors import BuildError
 
 #: Peak memory of a device pass of a CUTLASS 3.x kernel.
 _BYTES_PER_JOB = 4_500_000_000
+#: How long the supervisor has to end, in seconds; it has nothing left to do then.
+_PATIENCE = 60
+_PROGRAM = Path(__file__).with_name("supervisor.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,39 +36,121 @@ class Finished:
     seconds: float
 
 
-class Children:
-    """Runs commands, each in a process group of its own; ``kill`` ends them all and refuses new ones."""
+class Supervisor:
+    """A process that outlives ours by a moment: it runs commands, keeps locks, and ends both if we are killed.
 
-    def __init__(self) -> None:
+    See :mod:`evt.build.supervisor`. Leaving the context ends it.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], connection: socket.socket) -> None:
+        self._process, self._socket = process, connection
+
+    @classmethod
+    def start(cls) -> Supervisor:
+        """Start one, and wait until it is there. Raises BuildError (E0701) where it does not come."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command = [_python(), "-S", "-s", str(_PROGRAM), str(os.getpid())]
+        silent = subprocess.DEVNULL
+        try:
+            with theirs:
+                process = subprocess.Popen(
+                    command, stdin=theirs.fileno(), stdout=silent, stderr=silent, start_new_session=True
+                )
+            ours.settimeout(_PATIENCE)
+            if ours.recv(16):
+                ours.settimeout(None)
+                return cls(process, ours)
+            reason = "it ended at once"
+        except OSError as error:
+            reason = str(error)
+        ours.close()
+        mend = f"make sure that {command[0]} is Python; multiprocessing.set_executable says which program is"
+        raise BuildError(Diagnostic("E0701", f"the process that runs nvcc cannot be started: {reason}", help=mend))
+
+    def __enter__(self) -> Supervisor:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        with contextlib.suppress(OSError):  # it is gone already
+            self._socket.send(FAREWELL)
+        self._socket.close()
+        try:
+            self._process.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def keep(self, lock: KeyLock) -> None:
+        """Hold a lock as long as we do, and until the commands have ended if we are killed."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # then it runs no commands either
+            self.send({"lock": str(lock.path)}, lock.fileno())
+
+    def send(self, request: Mapping[str, object], *descriptors: int) -> None:
+        """Raises OSError when the supervisor is gone."""
+        socket.send_fds(self._socket, [json.dumps(request).encode()], descriptors)
+
+    def is_gone(self) -> bool:
+        return self._process.poll() is not None
+
+
+class Children:
+    """Runs commands under a supervisor; ``kill`` ends them, with all that they started, and refuses new ones."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
         self._killed = False
         self._mutex = threading.Lock()
-        self._running: set[subprocess.Popen[str]] = set()
+        self._answers: set[socket.socket] = set()
 
-    def run(self, argv: Sequence[str], cwd: Path, env: Mapping[str, str]) -> Finished:
-        """Run to the end, output and errors together. Raises OSError when the program cannot be started."""
+    def run(self, argv: Sequence[str], cwd: Path, env: Mapping[str, str], log: Path) -> Finished:
+        """Run to the end, output and errors together in ``log``. Raises OSError when it cannot be started."""
         started = time.monotonic()
-        with self._mutex:
-            if self._killed:
-                return Finished(-signal.SIGKILL, "", 0.0)
-            child = subprocess.Popen(
-                argv,
-                cwd=cwd,
-                env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                encoding="utf-8",
-                errors="replace",
-                start_new_session=True,
-            )
-            self._running.add(child)
-        try:
-            output, _ = child.communicate()
-        finally:
-            with self._mutex:
-                self._running.discard(child)
-        return Finished(child.returncode, output, time.monotonic() - started)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours:
+            with theirs, log.open("wb") as output, self._mutex:
+                if self._killed:
+                    return Finished(-signal.SIGKILL, "", 0.0)
+                request = {"argv": argv, "cwd": str(cwd), "env": env}
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # then there is no answer
+                    self._supervisor.send(request, theirs.fileno(), output.fileno())
+                self._answers.add(ours)
+            try:
+                returncode = self._wait(ours)
+            finally:
+                with self._mutex:
+                    self._answers.discard(ours)
+        output_text = log.read_text(encoding="utf-8", errors="replace")
+        return Finished(returncode, output_text, time.monotonic() - started)
+
+    def _wait(self, answer: socket.socket) -> int:
+        """The exit status. A supervisor that was killed takes what it ran along."""
+        leader = 0
+        while reply := self._receive(answer):
+            if "error" in reply:
+                raise OSError(reply["error"])
+            if "returncode" in reply:
+                return int(reply["returncode"])
+            leader = int(reply["pid"])
+        if leader:
+            with contextlib.suppress(OSError):
+                os.killpg(leader, signal.SIGKILL)
+        return -signal.SIGKILL
+
+    def _receive(self, answer: socket.socket) -> dict[str, str]:
+        answer.settimeout(1.0)  # a process forked from ours may hold the other end of a supervisor that is gone
+        while True:
+            try:
+                found = answer.recv(4096)
+            except TimeoutError:
+                if not self._supervisor.is_gone():
+                    continue
+                found = b""
+            except ConnectionResetError:
+                found = b""
+            reply: dict[str, str] = json.loads(found) if found else {}
+            return reply
 
     def killed(self) -> bool:
         """Whether ``kill`` was called; a failure after that means nothing."""
@@ -65,10 +159,16 @@ class Children:
     def kill(self) -> None:
         with self._mutex:
             self._killed = True
-            for child in self._running:
-                if child.returncode is None:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.killpg(child.pid, signal.SIGKILL)
+            for answer in self._answers:
+                with contextlib.suppress(OSError):
+                    answer.shutdown(socket.SHUT_WR)
+
+
+def _python() -> str:
+    """The Python that runs us; a program that embeds one tells multiprocessing which it is."""
+    from multiprocessing import spawn
+
+    return os.fsdecode(spawn.get_executable() or sys.executable or "python3")
 
 
 def default_jobs() -> int:

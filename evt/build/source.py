@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
-import os
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
 from evt import version
+from evt.build.fingerprint import Digests
+from evt.build.inputs import Inputs, find_inputs
 from evt.build.toolchain import Toolchain
 
 #: Raise it when the launcher's ABI, the embedding or the layout of the cache changes.
-SCHEMA = 1
+SCHEMA = 2
 #: Of every pass. The paths of the toolchain come on top and are no part of the key.
 FLAGS = (
     *("-std=c++17", "-O3", "-DNDEBUG", "--expt-relaxed-constexpr"),
@@ -23,8 +22,6 @@ FLAGS = (
 #: ``-z defs`` makes a reference to libcuda an error here, not at the load on a machine without a driver;
 #: ``--exclude-libs`` keeps the static runtime's symbols away from those of the process.
 LINK_FLAGS = ("-shared", "-nodlink", "-Xlinker", "-z,defs", "-Xlinker", "--exclude-libs,ALL")
-#: nvcc reads these by itself.
-_NVCC_VARIABLES = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,27 +41,14 @@ class KernelSource:
             raise ValueError(f"not a real architecture such as sm_80 or sm_90a: {self.gencode!r}")
 
 
-def cache_key(source: KernelSource, toolchain: Toolchain) -> str:
-    """The SHA-256 of all that decides what the library contains."""
+def cache_key(source: KernelSource, toolchain: Toolchain, read: Inputs | None = None) -> str:
+    """The SHA-256 of all that decides what the library contains; ``read`` is what :func:`find_inputs` found."""
     ingredients = {
         "schema": SCHEMA,
         "text": source.text,
         "gencode": source.gencode,
         "evt": version.__version__,
-        "headers": _headers_digest(toolchain.evt_include),
-        "nvcc": toolchain.nvcc_version,
-        "cutlass": (toolchain.cutlass_version, toolchain.cutlass_origin),
         "flags": (FLAGS, LINK_FLAGS),
-        "environment": [os.environ.get(name, "") for name in _NVCC_VARIABLES],
-        "host": (os.uname().machine, os.confstr("CS_GNU_LIBC_VERSION")),  # one home, several machines
+        "inputs": (read or find_inputs(toolchain, Digests())).digest,
     }
     return hashlib.sha256(json.dumps(ingredients, sort_keys=True).encode()).hexdigest()
-
-
-@functools.cache
-def _headers_digest(include: Path | None) -> str:
-    """Of our own headers, which a source may include. Read once per process."""
-    digest = hashlib.sha256()
-    for header in sorted(include.rglob("*.hpp")) if include else ():
-        digest.update(f"{header.relative_to(include or header)}\0".encode() + header.read_bytes() + b"\0")
-    return digest.hexdigest()

@@ -9,9 +9,10 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from evt.build.environment import compiler_environment
 from evt.diagnostics import Diagnostic
 from evt.errors import BuildError
 from evt.resources import directory
@@ -56,11 +57,39 @@ class Toolchain:
     evt_include: Path | None = None
 
     @property
+    def cutlass_folders(self) -> tuple[Path, Path]:
+        """CUTLASS's headers, and its utilities, which its convolutions include."""
+        return self.cutlass_include, self.cutlass_include.parent / "tools/util/include"
+
+    @property
     def include_flags(self) -> tuple[str, ...]:
         own = (f"-I{self.evt_include}",) if self.evt_include else ()
-        # CUTLASS's convolutions include its utilities.
-        others = (self.cutlass_include, self.cutlass_include.parent / "tools/util/include", *self.cuda_include)
-        return (*own, *(word for path in others for word in ("-isystem", str(path))))
+        return (
+            *own,
+            *(word for path in (*self.cutlass_folders, *self.cuda_include) for word in ("-isystem", str(path))),
+        )
+
+    def linked(self) -> tuple[Toolchain, dict[str, Path]]:
+        """The same tools under names of letters, for a directory with these links.
+
+        nvcc hands all paths to a shell, and takes lists apart at commas.
+        """
+        links = {"cutlass": self.cutlass_include.parent}
+        links |= {f"include{index}": path for index, path in enumerate(self.cuda_include)}
+        links |= {f"lib{index}": path for index, path in enumerate(self.cuda_lib)}
+        links |= {"evt": self.evt_include} if self.evt_include else {}
+        nvcc = self.nvcc
+        if is_toolkit_nvcc(nvcc):
+            links["cuda"], nvcc = nvcc.resolve().parents[1], Path("cuda/bin/nvcc")
+        tools = replace(
+            self,
+            nvcc=nvcc,
+            cutlass_include=Path("cutlass", self.cutlass_include.name),
+            cuda_include=tuple(Path(name) for name in links if name.startswith("include")),
+            cuda_lib=tuple(Path(name) for name in links if name.startswith("lib")),
+            evt_include=Path("evt") if self.evt_include else None,
+        )
+        return tools, links
 
 
 def find_toolchain() -> Toolchain:
@@ -107,7 +136,7 @@ def find_nvcc() -> Nvcc:
     """
     for path in _nvcc_places():
         if path.is_file() and os.access(path, os.X_OK):
-            version = _nvcc_version(path, path.stat().st_mtime_ns)
+            version = _nvcc_version(path, path.stat().st_ctime_ns)
             include, lib = _wheel_paths(path)
             return Nvcc(path, version, include, lib)
     notes = ("searched: CUDACXX, PATH, CUDA_HOME, CUDA_PATH, /usr/local/cuda and the wheels of pip",)
@@ -185,25 +214,49 @@ def _wheel_paths(nvcc: Path) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
 
 
 @functools.cache
-def _nvcc_version(nvcc: Path, mtime_ns: int) -> str:
+def _nvcc_version(nvcc: Path, changed: int) -> str:
     """What ``nvcc --version`` says, asked once per process. Raises BuildError E0701 for no answer."""
+    output = _ask(nvcc, "--version")
+    if found := re.search(r"release [\d.]+, V(\d+(?:\.\d+)+)", output):
+        return found[1]
+    notes = tuple(output.strip().splitlines()[:3])
+    message = f"{nvcc} does not say its version"
+    raise BuildError(Diagnostic("E0701", message, help="set CUDACXX to a working nvcc", notes=notes))
+
+
+def is_toolkit_nvcc(nvcc: Path) -> bool:
+    """Whether this is the compiler itself, in its toolkit, and no script or other program that stands for it."""
+    real = nvcc.resolve()
+    try:
+        with real.open("rb") as file:
+            return file.read(4) == b"\x7fELF" and (real.parent.name, real.name) == ("bin", "nvcc")
+    except OSError:
+        return False
+
+
+def toolkit_home(nvcc: Path) -> Path | None:
+    """The root of nvcc's toolkit, where a script calls the nvcc of; None when it does not say."""
+    if is_toolkit_nvcc(nvcc):
+        return nvcc.resolve().parents[1]
+    named = re.search(r"^#\$ _HERE_=(.+)$", _ask(nvcc, "--dryrun", "-fatbin", "x.cubin"), re.MULTILINE)
+    return Path(named[1]).parent if named else None
+
+
+def _ask(nvcc: Path, *options: str) -> str:
+    """What nvcc prints, or why it does not."""
     try:
         done = subprocess.run(
-            [nvcc, "--version"],
+            [nvcc, *options],
+            env=compiler_environment(),
             capture_output=True,
             text=True,
             errors="replace",
             stdin=subprocess.DEVNULL,
             timeout=60,
         )
-        output = done.stdout + done.stderr
     except (OSError, subprocess.TimeoutExpired) as error:
-        output = str(error)
-    if found := re.search(r"release [\d.]+, V(\d+(?:\.\d+)+)", output):
-        return found[1]
-    notes = tuple(output.strip().splitlines()[:3])
-    message = f"{nvcc} does not say its version"
-    raise BuildError(Diagnostic("E0701", message, help="set CUDACXX to a working nvcc", notes=notes))
+        return str(error)
+    return done.stdout + done.stderr
 
 
 def _numbers(version: str) -> tuple[int, ...]:

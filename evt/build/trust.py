@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 import stat
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from evt.diagnostics import Diagnostic
 from evt.errors import BuildError
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_WRITE = 2  #: in an entry of an access control list
 
 
 def require_private(path: Path) -> None:
@@ -19,7 +22,31 @@ def require_private(path: Path) -> None:
 
     Raises BuildError E0705 when it is not so, OSError when it cannot be looked at.
     """
-    status = path.lstat()
+    _require_private(path, path.lstat())
+
+
+def read_private(path: Path, most: int) -> bytes:
+    """The content of a regular file which is as :func:`require_private` has it, of at most ``most`` bytes.
+
+    Raises BuildError E0705, ValueError for what is no such file, OSError when it cannot be read. It never waits, as
+    opening a pipe would.
+    """
+    require_private(path)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        status = os.fstat(descriptor)
+        _require_private(path, status)  # of what was opened: it may have been replaced
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError("is not a regular file")
+        if status.st_size > most:
+            raise ValueError(f"has {status.st_size} bytes, more than {most}")
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read(most)
+    finally:
+        os.close(descriptor)
+
+
+def _require_private(path: Path, status: os.stat_result) -> None:
     if stat.S_ISLNK(status.st_mode):
         raise _refusal(f"{path} is a symbolic link", f"rm {shlex.quote(str(path))}")
     if status.st_uid != os.getuid():
@@ -43,8 +70,38 @@ def require_safe_path(path: Path) -> None:
         mode = status.st_mode
         if stat.S_ISLNK(mode) or mode & stat.S_ISVTX or not mode & _OTHERS_WRITE:
             continue
-        if mode & stat.S_IWOTH or not _is_private_group(status.st_gid):
+        if mode & stat.S_IWOTH:
             raise _writable(step, mode)
+        users, groups = _writers(step, status)
+        if not all(map(_is_private_group, groups)):
+            raise _writable(step, mode)
+        if strangers := users - owners:
+            message = f"{step} can be written by uid {min(strangers)}, whom its access control list names"
+            raise _refusal(message, _close(step))
+
+
+def _writers(path: Path, status: os.stat_result) -> tuple[set[int], set[int]]:
+    """The users and groups that the mode's bit for writing by the group is about.
+
+    That is the group of the path or, where it has an access control list, whom the list names: the bit is its mask.
+    """
+    try:
+        entries = os.getxattr(path, "system.posix_acl_access", follow_symlinks=False)
+    except OSError as error:
+        if error.errno in (errno.ENODATA, errno.ENOTSUP):
+            return set(), {status.st_gid}
+        raise
+    users, groups = set[int](), set[int]()
+    for tag, permissions, number in struct.iter_unpack("<HHI", entries[4:]):
+        if permissions & _WRITE:
+            match tag:
+                case 0x02:
+                    users.add(number)
+                case 0x04:
+                    groups.add(status.st_gid)
+                case 0x08:
+                    groups.add(number)
+    return users, groups
 
 
 def _steps(path: Path) -> Iterator[Path]:
@@ -80,7 +137,12 @@ def _is_private_group(gid: int) -> bool:
 def _writable(path: Path, mode: int) -> BuildError:
     who = "everybody" if mode & stat.S_IWOTH else "its group"
     message = f"{path} can be written by {who} (mode {stat.S_IMODE(mode):04o})"
-    return _refusal(message, f"chmod go-w {shlex.quote(str(path))}")
+    return _refusal(message, _close(path))
+
+
+def _close(path: Path) -> str:
+    """The command that takes the right to write from others; of an access control list it changes the mask."""
+    return f"chmod go-w {shlex.quote(str(path))}"
 
 
 def _refusal(message: str, mend: str) -> BuildError:

@@ -178,6 +178,8 @@ def _formula(op: str | None) -> str:
 
 
 def _title(request: Request) -> str:
+    from evt.diagnostics import visible
+
     name = request.source.name
-    text = " ".join(request.source.text.split()) if name.startswith("<") else os.path.basename(name)
+    text = visible(" ".join(request.source.text.split()) if name.startswith("<") else os.path.basename(name))
     return text if len(text) <= 60 else f"{text[:57]}..."

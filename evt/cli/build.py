@@ -38,7 +38,8 @@ def command(request: Request, output: str | None, print_command: bool, verbose: 
         return
     if output is None:
         raise click.UsageError("Missing option '-o'.")
-    from evt.build import KernelSource, build
+    from evt.build import KernelSource, build_and_use
+    from evt.diagnostics import visible
     from evt.emission import emit
 
     plan = request.program.plan(request.arch, request.a, request.b, shapes=request.shapes)
@@ -46,12 +47,12 @@ def command(request: Request, output: str | None, print_command: bool, verbose: 
     with _waiting(f"building for {plan.target.name}"):
         events: list[BuildEvent] = []
         source = KernelSource(emit(plan), plan.target.gencode)
-        (library,) = build([source], verbose=verbose, on_event=events.append)
-    write(output, library.read_bytes(), executable=True)
+        (library,) = build_and_use([source], lambda _, path: path.read_bytes(), verbose=verbose, on_event=events.append)
+    write(output, library, executable=True)
     seconds = time.monotonic() - started
     cached = all(event.kind == "hit" for event in events)
     if output != "-":
-        print_text(f"{output}: {'from the cache' if cached else f'built in {seconds:.1f} s'}")
+        print_text(f"{visible(output)}: {'from the cache' if cached else f'built in {seconds:.1f} s'}")
 
 
 def _waiting(text: str) -> AbstractContextManager[object]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evt.cli.output import json_option, print_json, print_text
+from evt.cli.output import json_option, print_json, print_path, print_text
 
 if TYPE_CHECKING:
     from evt.build import Entry
@@ -55,7 +55,7 @@ def path(json: bool) -> None:
     if json:
         print_json({"ok": True, "path": root})
     else:
-        print_text(root)
+        print_path(root)
 
 
 @command.command("size", epilog="Example: evt cache size --json")

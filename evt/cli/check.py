@@ -48,6 +48,8 @@ def command(
     json: bool,
 ) -> None:
     """Look for mistakes in programs, report all of them, and make nothing."""
+    from evt.diagnostics import visible
+
     found = []
     for text in programs:
         request = Request(text, op, a, b, arch or DEFAULT_ARCH, settings, **sizes)
@@ -59,7 +61,7 @@ def command(
         if diagnostics:
             report(diagnostics)
         elif not quiet:
-            print_text(f"{name}: ok")
+            print_text(f"{visible(name)}: ok")
     ok = not any(diagnostics for _, diagnostics in found)
     if json:
         every = [diagnostic.to_json() for _, diagnostics in found for diagnostic in diagnostics]

@@ -31,7 +31,7 @@ def command(ctx: click.Context, json: bool) -> None:
         missing = ("MISSING", "red") if check.required else ("absent", "yellow")
         word, style = ("ok", "green") if check.ok else missing
         mark = click.style(f"{word:<7}", style) if color else f"{word:<7}"
-        print_text(f"{mark}  {check.name:<{width}}  {check.found}")
+        print_text(f"  {check.name:<{width}}  {check.found}", mark=mark)
         if check.remedy:
             print_text(f"{'':7}  {'':{width}}  -> {check.remedy}")
     can_run = all(check.ok for check in checks) and any(check.name.startswith("GPU") for check in checks)

@@ -9,13 +9,15 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
-import os
 import sys
+import warnings
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from evt.cli import output
+from evt.cli.streams import UnwritableError, take_over
 from evt.version import __version__
 
 if TYPE_CHECKING:
@@ -33,10 +35,24 @@ class Entry(click.Group):
     def __call__(self, *args: Any, **options: Any) -> Any:
         """The process's entry. What a command makes lives to its end: not collecting saves a fifth of it."""
         gc.disable()
+        take_over()
+        warnings.showwarning = _show_warning
         try:
-            return super().__call__(*args, **options)
+            try:
+                return super().__call__(*args, **{"prog_name": "evt", **options})
+            finally:
+                sys.stdout.flush()
+        except UnwritableError as error:
+            if not str(error):
+                sys.exit(BROKEN_PIPE)
+            click.echo(f"Error: {error}", err=True)
+            sys.exit(DIAGNOSTICS)
         finally:
             gc.freeze()  # nor at the interpreter's end
+
+    def make_context(self, *args: Any, **options: Any) -> click.Context:
+        with _visible():
+            return super().make_context(*args, **options)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -66,16 +82,13 @@ class Entry(click.Group):
         from evt.errors import EvtError, InternalError
 
         try:
-            result = super().invoke(ctx)
-            output.flush()
-            return result
-        except (click.exceptions.Exit, click.ClickException, click.Abort):
+            with _visible():
+                return super().invoke(ctx)
+        except (click.exceptions.Exit, click.ClickException, click.Abort, UnwritableError):
             raise
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)
-        except BrokenPipeError:
-            with contextlib.suppress(OSError, ValueError, AttributeError):  # nothing more can be flushed
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except BrokenPipeError:  # that of -o
             ctx.exit(BROKEN_PIPE)
         except InternalError as error:
             _report_bug(ctx, error, error.diagnostics)
@@ -90,11 +103,35 @@ class Entry(click.Group):
             _report_bug(ctx, error, (Diagnostic("E0902", message),))
 
 
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    """A warning for people: without the place in our code."""
+    click.echo(f"warning: {message}", err=True)
+
+
+@contextlib.contextmanager
+def _visible() -> Iterator[None]:
+    """Errors of usage quote the command line."""
+    try:
+        yield
+    except click.ClickException as error:
+        from evt.diagnostics import visible
+
+        said = error.format_message()
+        text = visible(said, keep="\n")
+        if text == said:
+            raise
+        if isinstance(error, click.UsageError):
+            raise click.UsageError(text, error.ctx) from error
+        raise click.ClickException(text) from error
+
+
 def _report_bug(ctx: click.Context, error: Exception, diagnostics: tuple[Diagnostic, ...]) -> None:
     if ctx.params["traceback"]:
         import traceback
 
-        click.echo("".join(traceback.format_exception(error)), err=True)
+        from evt.diagnostics import visible
+
+        click.echo(visible("".join(traceback.format_exception(error)), keep="\n"), err=True)
     output.report(diagnostics, json=output.wants_json(ctx))
     with_traceback = "" if ctx.params["traceback"] else ", and the traceback that EVT_TRACEBACK=1 adds"
     click.echo(

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _JSON = "evt.cli.json"
+#: Of control characters those that text is laid out with.
+_LAYOUT = "\n\t"
 
 
 def json_option(command: _Command) -> _Command:
@@ -87,9 +89,19 @@ def write(path: str | None, data: str | bytes, *, executable: bool = False) -> N
         raise click.BadParameter(message, param_hint="'-o' / '--output'") from error
 
 
-def print_text(text: str) -> None:
-    """A line, or several, to standard output."""
-    _write_out(f"{text}\n".encode("utf-8", "backslashreplace"))
+def print_text(text: str, *, mark: str = "") -> None:
+    """A line, or several, to standard output, after a ``mark`` that may have colours."""
+    from evt.diagnostics import visible
+
+    _write_out(f"{mark}{visible(text, keep=_LAYOUT)}\n".encode())
+
+
+def print_path(path: str) -> None:
+    """A file's name to standard output, for other programs: to the byte, where no terminal reads it."""
+    if sys.stdout.isatty():
+        print_text(path)
+    else:
+        _write_out(os.fsencode(path) + b"\n")
 
 
 def print_json(value: object) -> None:
@@ -118,27 +130,15 @@ def use_color(stream: IO[str]) -> bool:
 def progress(text: str) -> None:
     """What takes a while, said on standard error; not where that is no terminal."""
     if sys.stderr is not None and sys.stderr.isatty():
-        click.echo(f"evt: {text}", err=True)
+        from evt.diagnostics import visible
 
-
-def flush() -> None:
-    """Raises BrokenPipeError, and click.ClickException for whatever else keeps text from being written."""
-    _write_out(b"")
+        click.echo(f"evt: {visible(text)}", err=True)
 
 
 def _write_out(data: bytes) -> None:
-    if sys.stdout is None:
-        raise click.ClickException("standard output is closed")
-    try:
-        sys.stdout.flush()
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the rest is not tried again at exit
-        message = f"cannot write to standard output: {error.strerror or error}"
-        raise click.ClickException(message) from error
+    sys.stdout.flush()
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
 
 
 def _is_plain(path: str) -> bool:

@@ -10,6 +10,7 @@ from evt.diagnostics.diagnostic import Diagnostic
 from evt.diagnostics.render import render, render_all
 from evt.diagnostics.source import Source, Span
 from evt.diagnostics.suggest import Misspellings, closest, hint, shown
+from evt.diagnostics.visible import visible
 
 __all__ = [
     "CODES",
@@ -26,4 +27,5 @@ __all__ = [
     "render",
     "render_all",
     "shown",
+    "visible",
 ]

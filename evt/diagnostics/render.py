@@ -6,6 +6,7 @@ import unicodedata
 from collections.abc import Iterable
 
 from evt.diagnostics.diagnostic import Diagnostic
+from evt.diagnostics.visible import visible
 
 _RESET = "\x1b[0m"
 _STYLES = {
@@ -24,7 +25,7 @@ def render(diagnostic: Diagnostic, *, color: bool = False) -> str:
     def paint(style: str, text: str) -> str:
         return f"{_STYLES[style]}{text}{_RESET}" if color else text
 
-    lines = [paint("error", f"error[{diagnostic.code}]") + paint("bold", f": {diagnostic.message}")]
+    lines = [paint("error", f"error[{diagnostic.code}]") + paint("bold", f": {visible(diagnostic.message)}")]
     gutter = 1
     if diagnostic.source is not None and diagnostic.span is not None:
         source, span = diagnostic.source, diagnostic.span
@@ -32,15 +33,15 @@ def render(diagnostic: Diagnostic, *, color: bool = False) -> str:
         gutter = len(str(number))
         text, caret, width = _window(_printable(source.line(number)), column - 1, span.end - span.start)
         bar = paint("frame", f"{' ' * gutter} |")
-        lines.append(paint("frame", f"{' ' * gutter}-->") + f" {source.name}:{number}:{column}")
+        lines.append(paint("frame", f"{' ' * gutter}-->") + f" {visible(source.name)}:{number}:{column}")
         lines.append(bar)
         lines.append(paint("frame", f"{number} |") + f" {text}")
         marker = "^" * max(1, _columns(text[caret : caret + width]))
-        marker += f" {diagnostic.label}" if diagnostic.label else ""
+        marker += f" {visible(diagnostic.label)}" if diagnostic.label else ""
         lines.append(f"{bar} {' ' * _columns(text[:caret])}" + paint("error", marker))
     if diagnostic.help:
-        lines.append(f"{' ' * gutter} = {paint('help', 'help')}: {diagnostic.help}")
-    lines.extend(f"{' ' * gutter} = {paint('bold', 'note')}: {note}" for note in diagnostic.notes)
+        lines.append(f"{' ' * gutter} = {paint('help', 'help')}: {visible(diagnostic.help)}")
+    lines.extend(f"{' ' * gutter} = {paint('bold', 'note')}: {visible(note)}" for note in diagnostic.notes)
     return "\n".join(lines)
 
 

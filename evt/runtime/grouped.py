@@ -16,7 +16,7 @@ import torch
 from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 
-from evt.build import build
+from evt.build import build_and_use
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError, EvtError, LaunchError
 from evt.ir import Input, Output, TypedDag
@@ -294,8 +294,8 @@ class GroupedCaller:
             if found is None:
                 _refuse_capture()
                 plan = self._plan(dag, signature, device_target(device))
-                (path,) = build(kernel_sources([plan]))
-                found = self._kernels[key] = plan, load_library(path, plan), (dag, signature)
+                (library,) = build_and_use(kernel_sources([plan]), lambda _, path: load_library(path, plan))
+                found = self._kernels[key] = plan, library, (dag, signature)
         return found[:2]
 
     def _plan(self, dag: TypedDag, signature: Signature, target: Target) -> GroupedPlan:

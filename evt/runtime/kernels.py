@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from evt.build import KernelSource, build
+from evt.build import KernelSource, build_and_use
 from evt.diagnostics import Diagnostic
 from evt.emission import emit
 from evt.errors import LaunchError
@@ -40,8 +40,8 @@ class Kernels:
 def make_kernels(program: Program, bound: Bound, target: Target, atomic: bool = False) -> Kernels:
     """Plan, build and load. Raises TargetError, BuildError, LaunchError."""
     plans = plan_kernels(program, bound, target, atomic)
-    paths = build(kernel_sources(plans))
-    return Kernels(plans, tuple(map(load_library, paths, plans)))
+    libraries = build_and_use(kernel_sources(plans), lambda index, path: load_library(path, plans[index]))
+    return Kernels(plans, tuple(libraries))
 
 
 def plan_kernels(program: Program, bound: Bound, target: Target, atomic: bool = False) -> tuple[Plan, ...]:

@@ -1,7 +1,8 @@
 """Measurements on disk, beside the kernels: ``tuning.json`` in the cache's directory.
 
 The file is replaced in one rename, under a lock: readers see the old one or the new one, and of several writers none
-loses what another wrote. A file that cannot be read is warned about and left out of account.
+loses what another wrote. A file that cannot be read, or that others could have written, is warned about and left out
+of account: calls do without measurements.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from pathlib import Path
 
 from evt.build import Cache
 from evt.build.lock import KeyLock
-from evt.diagnostics import Diagnostic
+from evt.build.trust import read_private
+from evt.diagnostics import Diagnostic, visible
 from evt.errors import BuildError
 from evt.tuning.measurement import Measurement
 
@@ -25,11 +27,14 @@ VERSION = 1
 #: Problems that are kept; the longest unmeasured go first.
 MOST = 10_000
 
+#: A larger file is none of ours.
+_MOST_BYTES = 1 << 26
+
 #: By problem, then by GPU.
 _Measurements = dict[str, dict[str, Measurement]]
 
 #: What this process has read, by path: the file's identity and its content.
-_read: dict[Path, tuple[tuple[int, int, int], _Measurements]] = {}
+_read: dict[Path, tuple[tuple[int, ...], _Measurements]] = {}
 
 
 class Store:
@@ -50,7 +55,7 @@ class Store:
 
     def exists(self) -> bool:
         """Whether anything was ever measured here; a cheap question."""
-        return self.path.exists()
+        return self._identity() is not None
 
     def find(self, key: str) -> tuple[Measurement, ...]:
         """The measurements of a problem, of each GPU that it was measured on."""
@@ -71,7 +76,7 @@ class Store:
 
     def clear(self) -> int:
         """Remove all measurements; returns how many there were. Raises BuildError (E0704)."""
-        if not self.exists():
+        if not self._cache.exists() or not os.path.lexists(self.path):
             return 0
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -117,22 +122,29 @@ class Store:
 
     def _load(self) -> _Measurements:
         """What the file holds; it is read again when it was replaced."""
-        try:
-            status = self.path.stat()
-        except FileNotFoundError:
+        identity = self._identity()
+        if identity is None:
             return {}
-        except OSError as error:
-            _warn(self.path, error.strerror or str(error))
-            return {}
-        identity = (status.st_ino, status.st_mtime_ns, status.st_size)
         known = _read.get(self.path)
         if known is None or known[0] != identity:
             known = _read[self.path] = identity, self._parse()
         return known[1]
 
+    def _identity(self) -> tuple[int, ...] | None:
+        """What tells the file from the one before; None for no file."""
+        try:
+            status = self.path.lstat()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            _warn(self.path, error.strerror or str(error))
+            return None
+        return status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_mode
+
     def _parse(self) -> _Measurements:
         try:
-            found = json.loads(self.path.read_text(encoding="utf-8"))
+            self._cache.exists()  # and nobody else can put something in its place
+            found = json.loads(read_private(self.path, _MOST_BYTES))
             if not isinstance(found, dict):
                 raise ValueError("it is not an object")
             if found.get("version") != VERSION:
@@ -143,6 +155,9 @@ class Store:
             }
         except FileNotFoundError:  # removed meanwhile
             return {}
+        except BuildError as error:
+            (problem,) = error.diagnostics
+            _warn(self.path, f"{problem.message}; {problem.help}", problem.code)
         except OSError as error:
             _warn(self.path, error.strerror or str(error))
         except (ValueError, LookupError, ArithmeticError, AttributeError, TypeError, RecursionError) as error:
@@ -150,6 +165,6 @@ class Store:
         return {}
 
 
-def _warn(path: Path, reason: str) -> None:
-    text = f"the measurements in {path} cannot be read, and are ignored: {reason}"
-    warnings.warn(f"E0704: {text}; `evt cache clear` removes them", stacklevel=4)
+def _warn(path: Path, reason: str, code: str = "E0704") -> None:
+    text = visible(f"the measurements in {path} cannot be read, and are ignored: {reason}")
+    warnings.warn(f"{code}: {text}; `evt cache clear` removes them", stacklevel=4)

@@ -1,11 +1,17 @@
-"""A machine that only looks like one GPU, so that launches are tested without one."""
+"""A machine that only looks like one GPU, and a room to build in: launches and builds are tested without either."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import struct
+from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from fake_nvcc import Room, make_room
 
 _FORMATS = {"size": "q", "pointer": "Q", "number": "d"}
 
@@ -48,3 +54,12 @@ def launches(monkeypatch):
     monkeypatch.setattr(prepare_module, "_current_device", lambda: 0)
     monkeypatch.setattr(prepare_module, "_raw_stream", lambda index: 77)
     return recorded
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Iterator[Room]:
+    room = make_room(tmp_path)
+    yield room
+    for pid in room.compilers():  # of a test that failed
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)

@@ -6,17 +6,21 @@ import json
 import os
 import shutil
 import stat
+import struct
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import evt.build
 from evt.build import Cache, KernelSource, Toolchain, cache_key
+from evt.cli import main
 from evt.errors import BuildError
 
 TOOLS = Toolchain(Path("/opt/nvcc"), "13.0.88", Path("/opt/cutlass/include"), "4.2.0")
@@ -32,7 +36,7 @@ def put(cache: Cache, source: KernelSource = SOURCE, library: bytes = b"library"
     assert lock is not None
     work = cache.workspace(key, {"kernel.cu": source.text})
     (work / "kernel.so").write_bytes(library)
-    path = cache.publish(key, work, {"nvcc": TOOLS.nvcc_version})
+    path = cache.publish(key, work, {"nvcc": TOOLS.nvcc_version, "read": {}})
     shutil.rmtree(work)
     lock.release()
     return path
@@ -121,6 +125,23 @@ def directory_for_a_library(entry: Path) -> None:
     (entry / "kernel.so").mkdir(mode=0o700)
 
 
+def pipe_for(name: str) -> Callable[[Path], None]:
+    def make(entry: Path) -> None:
+        (entry / name).unlink()
+        os.mkfifo(entry / name, 0o600)
+
+    return make
+
+
+def directory_for_a_record(entry: Path) -> None:
+    (entry / "build.json").unlink()
+    (entry / "build.json").mkdir(mode=0o700)
+
+
+def huge_record(entry: Path) -> None:
+    os.truncate(entry / "build.json", 10**10)
+
+
 def file_for_an_entry(entry: Path) -> None:
     shutil.rmtree(entry)
     entry.write_text("")
@@ -139,6 +160,10 @@ def file_for_an_entry(entry: Path) -> None:
         (record(b'{"library": {"size": 7}}'), "cannot be read"),
         (record(b"[" * 100_000), "cannot be read"),
         (directory_for_a_library, "kernel.so"),
+        (pipe_for("kernel.so"), "kernel.so has 0 bytes"),  # to be opened for reading it would wait for a writer
+        (pipe_for("build.json"), "cannot be read"),
+        (directory_for_a_record, "cannot be read"),
+        (huge_record, "cannot be read"),
         (file_for_an_entry, "is not a directory"),
     ],
 )
@@ -248,6 +273,44 @@ def test_a_directory_above_that_others_could_swap_is_refused(tmp_path: Path) -> 
             action()
 
 
+def allow(path: Path, *entries: tuple[int, int, int]) -> None:
+    """Give a path an access control list of (tag, permissions, id)."""
+    packed = (struct.pack("<HHI", tag, bits, number & 0xFFFFFFFF) for tag, bits, number in entries)
+    try:
+        os.setxattr(path, "system.posix_acl_access", struct.pack("<I", 2) + b"".join(packed))
+    except OSError as error:
+        pytest.skip(f"no access control lists here: {error}")
+
+
+USER, NAMED_USER, GROUP, NAMED_GROUP, MASK, OTHER = 0x01, 0x02, 0x04, 0x08, 0x10, 0x20
+
+
+@pytest.mark.parametrize(
+    ("entries", "who"),
+    [
+        ([(NAMED_USER, 7, 12345), (GROUP, 5, -1), (MASK, 7, -1)], "uid 12345"),
+        ([(NAMED_USER, 2, 12345), (GROUP, 5, -1), (MASK, 7, -1)], "uid 12345"),
+        ([(GROUP, 5, -1), (NAMED_GROUP, 7, 54321), (MASK, 7, -1)], "its group"),
+        ([(NAMED_USER, 5, 12345), (GROUP, 5, -1), (MASK, 7, -1)], ""),  # may read
+        ([(NAMED_USER, 7, 12345), (GROUP, 5, -1), (MASK, 5, -1)], ""),  # masked
+        ([(NAMED_USER, 7, os.getuid()), (GROUP, 5, -1), (MASK, 7, -1)], ""),  # ourselves
+    ],
+)
+def test_whom_an_access_control_list_lets_write(tmp_path: Path, entries: list[tuple[int, int, int]], who: str) -> None:
+    """The mode's bits for the group are the list's mask, and the group may be our own."""
+    above = tmp_path / "above"
+    cache = Cache(above / "cache")
+    path = put(cache)
+    allow(above, (USER, 7, -1), *entries, (OTHER, 5, -1))
+    if not who:
+        assert cache.lookup(SOURCE, TOOLS) == path
+        return
+    with pytest.raises(BuildError, match=f"above can be written by {who}") as caught:
+        cache.lookup(SOURCE, TOOLS)
+    subprocess.run(caught.value.diagnostics[0].help, shell=True, check=True)
+    assert cache.lookup(SOURCE, TOOLS) == path
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to give a directory to another group")
 def test_a_group_above_must_be_our_own(tmp_path: Path) -> None:
     cache = Cache(tmp_path / "above/cache")
@@ -270,6 +333,61 @@ def test_a_file_for_a_root(tmp_path: Path) -> None:
         assert code_of(caught.value) == "E0704"
     with pytest.raises(BuildError, match="Not a directory"):
         Cache(tmp_path / "file").lookup(SOURCE, TOOLS)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("~nosuchuser/x", "there is no user nosuchuser"),
+        ("x" * 300, "File name too long"),
+        ("loop/cache", "Too many levels of symbolic links"),
+        ("file/cache", "Not a directory"),
+        ("closed/cache", "Permission denied"),
+    ],
+)
+def test_a_root_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, said: str) -> None:
+    if "closed" in value and os.getuid() == 0:
+        pytest.skip("root may look into any directory")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "file").write_text("")
+    (tmp_path / "closed").mkdir(mode=0)
+    monkeypatch.setenv("EVT_CACHE_DIR", value)
+    runner = CliRunner()
+    for command in ("cache clear", "cache size", "cache list", "cache prune --max-size 1GB", "build D=acc -o x.so"):
+        done = runner.invoke(main, command.split())
+        assert done.exit_code == 1, command
+        assert "error[E0704]: the cache directory" in done.stderr
+        assert said in done.stderr
+    done = runner.invoke(main, ["doctor"])
+    assert "MISSING  cache directory" in done.stdout
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        done = runner.invoke(main, ["explain", "D=acc", "--m", "8", "--n", "8", "--k", "8"])
+    assert done.exit_code == (1 if "~" in value else 0)  # measurements are left out of account
+
+
+@pytest.mark.parametrize("value", ["~", "~/x"])
+def test_nobody_is_at_home(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as of a user that the machine does not know
+    monkeypatch.setenv("EVT_CACHE_DIR", value)
+    with pytest.raises(BuildError, match=r"E0704.*HOME is not set"):
+        Cache()
+    monkeypatch.delenv("EVT_CACHE_DIR")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    with pytest.raises(BuildError, match=r"E0704.*HOME is not set"):
+        Cache()
+
+
+def test_a_current_directory_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    monkeypatch.setenv("EVT_CACHE_DIR", "relative")
+    with pytest.raises(BuildError, match=r"E0704.*relative cannot be used: No such file or directory"):
+        Cache()
+    monkeypatch.chdir(tmp_path)
 
 
 def test_a_link_to_nowhere_for_a_root(tmp_path: Path) -> None:
@@ -363,7 +481,7 @@ def test_a_waiter_holds_the_lock_that_others_see(cache: Cache) -> None:
 
 def test_clear_leaves_what_is_not_ours(cache: Cache) -> None:
     put(cache)
-    kept = cache.keep_failure("f" * 64, "source", "log")
+    kept = cache.keep_failure("f" * 64, "source", "log", [])
     (cache.root / "notes.txt").write_text("mine")
     (cache.root / "ab").mkdir(exist_ok=True)
     (cache.root / "ab/README").write_text("mine")

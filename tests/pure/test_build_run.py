@@ -2,137 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
 import signal
 import stat
 import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
+from fake_nvcc import Line, Room, runs, wait_for
 
 import evt.build.process
-from evt.build import BuildEvent, Cache, KernelSource, Toolchain, build, cache_key
+from evt.build import BuildEvent, KernelSource, build, build_and_use, cache_key
 from evt.errors import BuildError
-
-#: Logs "start" and "stop"; lines such as `// fail host` in the source tell it what to do.
-FAKE_NVCC = """\
-#!/bin/sh
-out= previous=
-for word in "$@"; do
-  [ "$previous" = -o ] && out=$word
-  previous=$word
-done
-case $out in kernel.cubin) stage=device;; host.o) stage=host;; *) stage=link;; esac
-echo "start $stage $(date +%s%N) $$ $PWD" >> "$EVT_TEST_LOG"
-if [ $stage != link ]; then
-  case $(cat kernel.cu) in
-    *"// hang $stage"*) sleep 600 & wait;;
-    *"// meet"*) until [ $(grep -c start "$EVT_TEST_LOG") -ge "$EVT_TEST_MEET" ]; do sleep 0.02; done;;
-    *"// gate"*) until [ -e "$EVT_TEST_LOG.open" ]; do sleep 0.02; done;;
-    *"// sleep"*) sleep 0.5;;
-  esac
-else
-  [ -s kernel.cubin ] && [ -s host.o ] && [ -s embed.cpp ] || exit 9
-fi
-while read -r _ word where what; do
-  [ "$word $where" = "fail $stage" ] && printf 'kernel.cu(1): warning: w\\n%s\\n' "$what" && exit 2
-  [ "$word $where" = "die $stage" ] && kill -9 $$
-done < kernel.cu
-cat kernel.cu > "$out"
-echo "stop $stage $(date +%s%N) $$ $PWD" >> "$EVT_TEST_LOG"
-"""
-
-
-@dataclass(frozen=True)
-class Line:
-    what: str
-    stage: str
-    at: int
-    pid: int
-
-
-@dataclass(frozen=True)
-class Room:
-    """A fake nvcc with the log of its runs, and an empty cache."""
-
-    tools: Toolchain
-    cache: Cache
-    file: Path
-
-    def log(self) -> list[Line]:
-        text = self.file.read_text() if self.file.exists() else ""
-        rows = [line.split() for line in text.splitlines()]
-        return [Line(row[0], row[1], int(row[2]), int(row[3])) for row in rows]
-
-    def starts(self) -> Counter[str]:
-        return Counter(line.stage for line in self.log() if line.what == "start")
-
-    def build(self, *texts: str, jobs: int | None = 4, **more: object) -> list[Path]:
-        sources = [KernelSource(text, "sm_90a") for text in texts]
-        return build(sources, cache=self.cache, toolchain=self.tools, jobs=jobs, **more)  # type: ignore[arg-type]
-
-    def left_over(self) -> list[str]:
-        """What is in the cache besides entries and kept failures."""
-        shards = [path for path in self.cache.root.iterdir() if path.name != "failed"]
-        return [path.name for shard in shards for path in shard.iterdir() if path.name.startswith(".")]
-
-    def spawn(self, *texts: str) -> subprocess.Popen[str]:
-        """Another process that builds the same."""
-        program = (
-            "import json, sys; from pathlib import Path; from evt.build import *\n"
-            "nvcc, root, *texts = json.loads(sys.argv[1])\n"
-            "tools = Toolchain(Path(nvcc), '13.0.88', Path('/opt/cutlass'), '4.2.0')\n"
-            "sources = [KernelSource(text, 'sm_90a') for text in texts]\n"
-            "paths = build(sources, cache=Cache(Path(root)), toolchain=tools, jobs=4)\n"
-            "print(json.dumps([path.read_text() for path in paths]))\n"
-        )
-        return subprocess.Popen(
-            [sys.executable, "-c", program, json.dumps([str(self.tools.nvcc), str(self.cache.root), *texts])],
-            env={**os.environ, "PYTHONPATH": str(Path(evt.build.__file__).parents[2])},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-
-@pytest.fixture
-def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Room]:
-    nvcc = tmp_path / "nvcc"
-    nvcc.write_text(FAKE_NVCC)
-    nvcc.chmod(0o755)
-    monkeypatch.setenv("EVT_TEST_LOG", str(tmp_path / "log"))
-    tools = Toolchain(nvcc, "13.0.88", Path("/opt/cutlass"), "4.2.0")
-    room = Room(tools, Cache(tmp_path / "cache"), tmp_path / "log")
-    yield room
-    stopped = {line.pid for line in room.log() if line.what == "stop"}
-    for line in room.log():  # hanging scripts of a killed builder; each leads a group
-        if line.pid not in stopped:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(line.pid, signal.SIGKILL)
-
-
-def wait_for(condition: Callable[[], object], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "nothing happened"
-        time.sleep(0.02)
-
-
-def runs(pid: int) -> bool:
-    """Whether a process is there and not a zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
-
 
 # One process
 
@@ -167,8 +54,9 @@ def test_the_commands(room: Room) -> None:
     assert "-gencode=arch=compute_90a,code=sm_90a" in steps["device"]
     for stage, macro in (("device", "-DEVT_DEVICE_PASS"), ("host", "-DEVT_HOST_PASS")):
         assert macro in steps[stage]
-        assert "-isystem /opt/cutlass" in steps[stage]
+        assert "-isystem cutlass/cutlass" in steps[stage]
         assert "-std=c++17 -O3 -DNDEBUG --expt-relaxed-constexpr" in steps[stage]
+    assert record["links"]["cutlass"] == "/opt"  # no path reaches nvcc, which hands them to a shell
     assert "-gencode" not in steps["host"]
     assert list(steps)[-1] == "link"
 
@@ -186,7 +74,7 @@ def overlap(lines: list[Line]) -> int:
 def test_passes_run_side_by_side_up_to_the_number_of_jobs(
     room: Room, jobs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("EVT_TEST_MEET", str(jobs))  # a pass ends when as many have started
+    Path(f"{room.file}.meet").write_text(str(jobs))  # a pass ends when as many have started
     room.build("// meet 1\n", "// meet 2\n", jobs=jobs)
     assert overlap(room.log()) == jobs
 
@@ -300,6 +188,49 @@ def test_what_is_not_our_bug_is_not_called_one(room: Room, text: str, code: str,
     assert "bug in evt" not in str(caught.value)
 
 
+def test_who_waited_for_a_build_that_failed_is_told(room: Room) -> None:
+    """Of many that ask at one time, one runs nvcc. Who asks later tries again."""
+    text = "// gate\n// fail device kernel.cu(3): error: no such visitor\n"
+    processes = [room.spawn(text, program=_SAY_HOW_IT_FAILED) for _ in range(8)]
+    wait_for(lambda: len(list(room.cache.root.glob("waiting-*"))) == 7)
+    Path(f"{room.file}.open").touch()
+    answers = [outcome(process) for process in processes]
+    assert room.starts()["device"] == 1
+    assert answers == [answers[0]] * 8
+    assert "bug in evt" in answers[0][0]
+    with pytest.raises(BuildError, match="no such visitor"):
+        room.build(text)
+    assert room.starts()["device"] == 2
+
+
+_SAY_HOW_IT_FAILED = """
+from evt.errors import BuildError
+def listen(event):
+    if event.kind == "wait":
+        Path(root, f"waiting-{os.getpid()}").touch()
+try:
+    go(on_event=listen)
+except BuildError as error:
+    print(json.dumps([str(error)]))
+"""
+
+
+def test_of_a_failure_only_what_is_asked_at_the_time_is_told(room: Room) -> None:
+    """A source that was refused yesterday is tried once more, also by who waits for another that is built today."""
+    with pytest.raises(BuildError):
+        room.build("// fail device error: yesterday\n")
+    other = room.spawn("// gate\n")
+    wait_for(lambda: room.starts()["host"] >= 2)
+    room.calm()
+    texts = ("// gate\n", "// fail device error: yesterday\n")
+    mine = room.spawn(*texts)
+    wait_for(lambda: len(room.cache.entries()) == 1)
+    Path(f"{room.file}.open").touch()
+    assert outcome(mine) == list(texts)
+    assert outcome(other) == ["// gate\n"]
+    assert not any((room.cache.root / "failed").iterdir())
+
+
 def test_an_nvcc_that_is_gone(room: Room) -> None:
     room.tools.nvcc.unlink()
     with pytest.raises(BuildError, match="E0701"):
@@ -363,18 +294,81 @@ def test_a_waiter_says_so(room: Room) -> None:
     assert outcome(other) == [library.read_text()]
 
 
-def test_a_killed_builder_blocks_nobody(room: Room) -> None:
-    builder = room.spawn("// hang device\n")
-    wait_for(lambda: room.starts()["device"])
-    builder.kill()
-    builder.wait()
-    builder.communicate()
-    assert len(room.left_over()) == 2  # its lock file, which nobody holds, and its directory
-    working = room.tools.nvcc.read_text().replace("// hang", "// worked")
-    room.tools.nvcc.write_text(working)
-    (library,) = room.build("// hang device\n")
-    assert library.read_text() == "// hang device\n"
+def test_clearing_and_building_at_one_time(room: Room) -> None:
+    """Each library is used whole or built again; nobody meets a file that is gone."""
+    stop = Event()
+    errors: list[BaseException] = []
+
+    def clear() -> None:
+        try:
+            while not stop.is_set():
+                room.cache.clear()
+                room.cache.entries()
+                room.cache.prune(max_bytes=0)
+        except BaseException as error:
+            errors.append(error)
+
+    clearing = [Thread(target=clear) for _ in range(2)]
+    for thread in clearing:
+        thread.start()
+    used = []
+    try:
+        for turn in range(12):
+            text = f"{turn % 3}\n"
+            with suppress(BuildError):  # E0704: cleared each time
+                used += [(text, use(room, text))]
+    finally:
+        stop.set()
+        for thread in clearing:
+            thread.join()
+    assert errors == []
+    assert all(read == text for text, read in used)
+    assert use(room, "last\n") == "last\n"
+    room.cache.clear()
     assert room.left_over() == []
+
+
+def use(room: Room, text: str) -> str:
+    sources = [KernelSource(text, "sm_90a")]
+    (read,) = build_and_use(sources, lambda _, path: path.read_text(), cache=room.cache, toolchain=room.tools)
+    return read
+
+
+def test_a_library_that_is_removed_before_its_use_is_built_again(room: Room) -> None:
+    turns = []
+
+    def use(_: int, library: Path) -> str:
+        turns.append(library)
+        if len(turns) == 1:
+            room.cache.clear()
+        return library.read_text()
+
+    sources = [KernelSource("one\n", "sm_90a")]
+    assert build_and_use(sources, use, cache=room.cache, toolchain=room.tools) == ["one\n"]
+    assert room.starts()["link"] == 2
+
+    def never(_: int, library: Path) -> str:
+        room.cache.clear()
+        return library.read_text()
+
+    with pytest.raises(BuildError, match="removed as soon as they are built"):
+        build_and_use(sources, never, cache=room.cache, toolchain=room.tools)
+
+
+def test_what_using_a_library_raises_is_raised(room: Room) -> None:
+    def use(_: int, library: Path) -> str:
+        raise FileNotFoundError("something else")
+
+    with pytest.raises(FileNotFoundError, match="something else"):
+        build_and_use([KernelSource("one\n", "sm_90a")], use, cache=room.cache, toolchain=room.tools)
+    assert room.starts()["link"] == 1
+
+
+def test_a_directory_removed_under_nvcc(room: Room) -> None:
+    text = room.tools.nvcc.read_text()
+    room.tools.nvcc.write_text(text.replace("while read", f'rm -rf "{room.cache.root}"\nwhile read', 1))
+    with pytest.raises(BuildError, match=r"E0704.*was removed while nvcc was at work"):
+        room.build("one\n")
 
 
 def test_ctrl_c_ends_the_compilers_and_leaves_nothing(room: Room) -> None:

@@ -130,6 +130,61 @@ def test_what_cannot_be_read_at_all(root: Path) -> None:
         Store().add("key", measurement())
 
 
+def pipe(path: Path) -> None:
+    os.mkfifo(path, 0o600)
+
+
+def huge(path: Path) -> None:
+    path.touch(0o600)
+    os.truncate(path, 10**10)
+
+
+def link(path: Path) -> None:
+    path.symlink_to("elsewhere")
+
+
+def of_others(path: Path) -> None:
+    path.write_text("{}")
+    path.chmod(0o666)
+
+
+def among_others(path: Path) -> None:
+    path.write_text("{}")
+    path.parent.chmod(0o777)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (pipe, "E0704.*is not a regular file"),
+        (huge, "E0704.*more than"),
+        (link, "E0705.*is a symbolic link"),
+        (of_others, r"E0705.*tuning\.json can be written by everybody"),
+        (among_others, "E0705.*can be written by everybody"),
+    ],
+)
+def test_what_is_no_file_of_ours_is_neither_waited_for_nor_believed(
+    root: Path, make: Callable[[Path], None], said: str
+) -> None:
+    root.mkdir(mode=0o700)
+    make(root / "tuning.json")
+    with pytest.warns(UserWarning, match=said):
+        assert Store().find("k") == ()
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "loop/cache"])
+def test_a_directory_that_cannot_be_looked_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    monkeypatch.setenv("EVT_CACHE_DIR", str(tmp_path / name))
+    with pytest.warns(UserWarning, match="E0704"):
+        assert not Store().exists()
+    with pytest.warns(UserWarning, match="E0704"):
+        assert Store().find("k") == ()
+    for change in (lambda: Store().clear(), lambda: Store().add("key", measurement())):
+        with pytest.raises(BuildError, match="E0704"):
+            change()
+
+
 def test_a_file_of_another_version_is_as_good_as_none(root: Path) -> None:
     Store().add("key", measurement())
     path = root / "tuning.json"

@@ -1,0 +1,57 @@
+"""What compilers have read besides the headers that the key is of, by their own account, and whether it has changed."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+#: Of a toolkit, below its root: what nvcc runs, reads by itself or links.
+_TOOLKIT = (
+    *("bin/nvcc", "bin/nvcc.profile", "bin/cudafe++", "bin/ptxas", "bin/fatbinary", "nvvm/bin/cicc"),
+    *("nvvm/libdevice/libdevice.10.bc", "lib64/libcudart_static.a", "lib/libcudart_static.a"),
+)
+#: A name in a make rule: spaces in it come after a backslash.
+_NAME = re.compile(r"(?:\\.|[^\s\\])+", re.DOTALL)
+
+#: Size and time of the last change by path.
+Read = dict[str, tuple[int, int]]
+
+
+def files_read(work: Path, rules: Iterable[Path], known: Iterable[str], toolkit: Path | None) -> tuple[Read, int]:
+    """What the rules that nvcc wrote name, and what is used of the toolkit; and when the last of it was changed.
+
+    Left out is what lies in ``work``, or behind a link there that is ``known``.
+    """
+    names = [name for rule in rules for name in _names(rule.read_text(encoding="utf-8", errors="surrogateescape"))]
+    names += [str(toolkit / name) for name in _TOOLKIT] if toolkit else []
+    own = os.path.realpath(work) + os.sep
+    read: Read = {}
+    last = 0
+    for name in dict.fromkeys(names):
+        if name.split("/")[0] in known:
+            continue
+        path = os.path.realpath(work / name)
+        if not path.startswith(own) and os.path.isfile(path):
+            status = os.stat(path)
+            read[path], last = (status.st_size, status.st_mtime_ns), max(last, status.st_ctime_ns)
+    return read, last
+
+
+def changed_since(read: Mapping[str, object]) -> str:
+    """The first file that is no longer as it was read, or nothing."""
+    for path, facts in read.items():
+        try:
+            status = os.stat(path)
+        except OSError:
+            return path
+        if [status.st_size, status.st_mtime_ns] != facts:
+            return path
+    return ""
+
+
+def _names(rule: str) -> list[str]:
+    """The prerequisites of a make rule."""
+    words = _NAME.findall(rule.partition(":")[2].replace("\\\n", " "))
+    return [re.sub(r"\\(.)", r"\1", word).replace("$$", "$") for word in words]

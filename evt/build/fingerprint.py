@@ -1,0 +1,143 @@
+"""What files hold, told by a digest, which is remembered beside what ``stat`` says of them: reading takes a hundred
+times as long as looking.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import stat
+import tempfile
+import time
+from array import array
+from pathlib import Path
+
+from evt.build.trust import read_private
+
+#: Of each file: its name below the root, size, times of the last change of the content and of the file, inode.
+Listing = list[tuple[str, int, int, int, int]]
+
+VERSION = 1
+#: Digests that are kept in a file; the oldest go first.
+MOST = 64
+_MOST_BYTES = 1 << 16
+#: A file that was changed so shortly before it was looked at may change once more and look the same: its times come
+#: from a clock of coarse ticks, or from another machine's. In nanoseconds.
+_RECENT = 2_000_000_000
+_NO_FILE, _ALL_BITS = -1, (1 << 64) - 1
+
+#: What this process knows, by stamp, and which files hold it already.
+_known: dict[str, str] = {}
+_kept: set[tuple[Path | None, str]] = set()
+
+
+class Digests:
+    """The digests of folders, as remembered by this process and in ``file``, where there is one."""
+
+    def __init__(self, file: Path | None = None) -> None:
+        self._file = file
+
+    def of(self, root: Path) -> tuple[str, str]:
+        """A stamp of everything below ``root``, and the digest of its content.
+
+        The stamp tells of a change that was undone since, too: nothing but the clock sets a file's ctime back.
+        """
+        now = time.time_ns()
+        files = listing(root)
+        stamp = _stamp(root, files)
+        if (self._file, stamp) in _kept:
+            return stamp, _known[stamp]
+        stored = self._read()
+        digest = _known.get(stamp) or stored.get(stamp) or _content(root, files)
+        if files and all(changed < now - _RECENT for _, _, _, changed, _ in files):
+            _known[stamp] = digest
+            if stamp in stored or self._write({**stored, stamp: digest}):
+                _kept.add((self._file, stamp))
+        return stamp, digest
+
+    def _read(self) -> dict[str, str]:
+        if self._file is None:
+            return {}
+        try:
+            found = json.loads(read_private(self._file, _MOST_BYTES))
+            stored = found["digests"] if found["version"] == VERSION else {}
+            return {stamp: digest for stamp, digest in stored.items() if len(stamp) == len(digest) == 64}
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            return {}
+
+    def _write(self, digests: dict[str, str]) -> bool:
+        """Whether nothing is left to do: what is not kept is computed again."""
+        if self._file is None:
+            return True
+        rows = dict(list(digests.items())[-MOST:])
+        with contextlib.suppress(OSError):
+            descriptor, temporary = tempfile.mkstemp(prefix=".digests-", dir=self._file.parent)
+            try:
+                with open(descriptor, "w", encoding="ascii") as file:
+                    json.dump({"version": VERSION, "digests": rows}, file, indent=1)
+                os.replace(temporary, self._file)
+            except BaseException:
+                os.unlink(temporary)
+                raise
+            return True
+        return False
+
+
+def listing(root: Path) -> Listing:
+    """The files below a folder, sorted by name; nothing for one that is not there.
+
+    Hidden ones are left out, which no header is. A folder that links lead to is entered once.
+    """
+    found: Listing = []
+    folders, entered = [("", str(root))], {os.path.realpath(root)}
+    for prefix, folder in folders:
+        try:
+            entries = os.scandir(folder)
+        except OSError:
+            continue
+        with entries:
+            for entry in entries:
+                if entry.name.startswith("."):
+                    continue
+                try:
+                    if entry.is_dir():
+                        if _is_new(entry, entered):
+                            folders.append((f"{prefix}{entry.name}/", entry.path))
+                        continue
+                    status = entry.stat()
+                except OSError:  # a link to nowhere, or removed meanwhile
+                    continue
+                size = status.st_size if stat.S_ISREG(status.st_mode) else _NO_FILE
+                found.append((prefix + entry.name, size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino))
+    return sorted(found)
+
+
+def _is_new(folder: os.DirEntry[str], entered: set[str]) -> bool:
+    """Whether a folder is none that a link has led to already."""
+    if not folder.is_symlink():
+        return True
+    target = os.path.realpath(folder.path)
+    known = target in entered
+    entered.add(target)
+    return not known
+
+
+def _stamp(root: Path, files: Listing) -> str:
+    names = "\0".join([str(root), *(name for name, *_ in files)]).encode("utf-8", "surrogateescape")
+    numbers = array("Q")
+    for _, *each in files:
+        numbers.extend([number & _ALL_BITS for number in each])
+    return hashlib.sha256(names + b"\0" + numbers.tobytes()).hexdigest()
+
+
+def _content(root: Path, files: Listing) -> str:
+    digest = hashlib.sha256()
+    for name, size, *_ in files:
+        data = b""
+        if size != _NO_FILE:
+            with contextlib.suppress(OSError):  # what cannot be read is of no use to a compiler either
+                data = (root / name).read_bytes()
+        digest.update(f"{name}\0{len(data)}\0".encode("utf-8", "surrogateescape") + data)
+    return digest.hexdigest()

@@ -1,0 +1,100 @@
+"""What decides a compilation besides its source: ``find_inputs(toolchain, digests) -> Inputs``.
+
+Of the headers that people edit, CUTLASS's and ours, the content counts, whatever it takes to read it. Compilers are
+told by place, version, size and time of change. What else they read they tell when they have: :mod:`dependencies`.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from evt.build.environment import compiler_environment, deciding_variables, host_compilers
+from evt.build.fingerprint import Digests
+from evt.build.toolchain import Toolchain
+
+#: What gcc calls, besides what lies in its own directories.
+_BINUTILS = ("as", "ld")
+#: A program no larger may be a script that calls another one, and is told by its content.
+_SCRIPT = 1 << 16
+_COMPILER = re.compile(r"(.*-)?(gcc|g\+\+|clang|clang\+\+|as|ld|ld\.\w+)(-[\d.]+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """``digest`` of what the result depends on; ``stamps`` also tell of changes that were undone."""
+
+    digest: str
+    stamps: tuple[str, ...]
+
+
+def find_inputs(toolchain: Toolchain, digests: Digests) -> Inputs:
+    """What a compilation with these tools would read now."""
+    folders = (toolchain.evt_include, *toolchain.cutlass_folders)
+    found = [digests.of(folder) for folder in folders if folder is not None]
+    facts = {
+        "headers": [digest for _, digest in found],
+        "cutlass": toolchain.cutlass_version,
+        "nvcc": (str(toolchain.nvcc), toolchain.nvcc_version, _program(toolchain.nvcc)),
+        "compilers": [_compiler(path) for path in _host_programs(toolchain.nvcc)],
+        "environment": deciding_variables(),
+        "host": (os.uname().machine, os.confstr("CS_GNU_LIBC_VERSION")),  # one home, several machines
+    }
+    text = json.dumps(facts, sort_keys=True)
+    return Inputs(hashlib.sha256(text.encode()).hexdigest(), tuple(stamp for stamp, _ in found))
+
+
+def _host_programs(nvcc: Path) -> list[Path]:
+    """The compilers that nvcc calls, and what these call. It looks for them beside itself first."""
+    beside = os.path.dirname(os.path.realpath(nvcc))
+    places = os.pathsep.join([f"{beside}/../nvvm/bin", beside, os.environ.get("PATH", os.defpath)])
+    found: list[str | None] = []
+    for named in host_compilers():
+        if named and not os.path.isdir(named):
+            found.append(shutil.which(named, path=places))
+        else:
+            found += [shutil.which(name, path=named or places) for name in ("gcc", "g++")]
+    found += [shutil.which(name, path=places) for name in _BINUTILS]
+    return [Path(path) for path in found if path is not None]
+
+
+def _compiler(path: Path) -> tuple[object, ...]:
+    facts = _program(path)
+    real, size = Path(str(facts[0])), int(str(facts[1]))
+    known = size > _SCRIPT and _COMPILER.fullmatch(real.name)
+    return str(path), facts, "" if known else _version(path, facts)
+
+
+def _program(path: Path) -> tuple[object, ...]:
+    """Which file a program is; of what may be a script, the content."""
+    real = os.path.realpath(path)
+    try:
+        status = os.stat(real)
+        small = status.st_size <= _SCRIPT
+        content = hashlib.sha256(Path(real).read_bytes()).hexdigest() if small else ""
+    except OSError:
+        return real, 0, 0, ""
+    return real, status.st_size, status.st_mtime_ns, content
+
+
+@functools.cache
+def _version(path: Path, facts: tuple[object, ...]) -> str:
+    """What a script, or a program that stands for another one, says of itself; asked once per process."""
+    try:
+        done = subprocess.run(
+            [path, "--version"],
+            env=compiler_environment(),
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            timeout=60,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return type(error).__name__
+    return done.stdout.decode(errors="replace")

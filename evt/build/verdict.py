@@ -1,0 +1,83 @@
+"""Whose fault it is that nvcc failed: the machine's, the user's own C++, or ours."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from evt.build.cache import SOURCE
+from evt.build.environment import FLAGS
+from evt.build.source import KernelSource
+from evt.build.toolchain import Toolchain
+from evt.diagnostics import Diagnostic
+
+#: What nvcc prints when the fault is not in the source: (pattern, code, message, help).
+_MACHINE = (
+    (
+        r"No space left on device|Disk quota exceeded",
+        "E0704",
+        "there is no space left to build in {root}",
+        "free some space, or set EVT_CACHE_DIR to a directory on another disk",
+    ),
+    (
+        r"Failed to preprocess host compiler|unsupported GNU version|unsupported clang version"
+        r"|(?:gcc|g\+\+|cc1plus)['\"]?: (?:command )?not found|(?:gcc|g\+\+): No such file",
+        "E0701",
+        "nvcc has no host compiler that it can use",
+        "apt install g++, or set NVCC_CCBIN to a C++ compiler that this nvcc supports",
+    ),
+    (
+        r"died due to signal 9|terminated by signal 9|^Killed$|std::bad_alloc|virtual memory exhausted",
+        "E0703",
+        "nvcc was killed, most likely because memory ran out",
+        "build with fewer jobs at a time (jobs=1), or with more memory",
+    ),
+)
+#: What a compiler says of its command line, of which evt's own part is the same for everybody.
+_OPTIONS = re.compile(
+    r"^(nvcc|ptxas|nvlink) fatal\s*: |^(gcc|g\+\+|cc1plus|clang\S*|ld|\S*/ld): (fatal )?error: |unrecognized command",
+    re.MULTILINE,
+)
+#: An error's line, as nvcc and gcc write it.
+_ERROR_AT = re.compile(rf"^{re.escape(SOURCE)}[(:](\d+)[):].*\berror\b", re.MULTILINE)
+#: A function of the user's, as evt.functions.registry writes it.
+_FUNCTION = re.compile(
+    r"^namespace evt::user \{\n.*?\bfloat fn_(\w+)\(.*?^\}  // namespace evt::user", re.MULTILINE | re.DOTALL
+)
+
+
+def verdict(source: KernelSource, toolchain: Toolchain, output: str, root: Path, kept: Path) -> Diagnostic:
+    """What to tell of a failure; ``root`` is the cache's directory, ``kept`` where the source and the log are kept."""
+    for pattern, code, message, mend in _MACHINE:
+        if re.search(pattern, output, re.MULTILINE):
+            return Diagnostic(code, message.format(root=root), help=mend)
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    errors = [line for line in lines if re.search(r"\b(error|fatal|undefined reference)\b", line)]
+    notes = tuple((errors or lines)[:3])
+    flags = [name for name in FLAGS if os.environ.get(name)]
+    if flags and _OPTIONS.search(output):
+        message = f"nvcc does not take the options in {' and '.join(flags)}"
+        return Diagnostic("E0701", message, help=f"mend or unset {' and '.join(flags)}", notes=notes)
+    if name := _failing_function(source.text, output):
+        message = f"nvcc does not accept the C++ of `{name}`"
+        return Diagnostic("E0653", message, help=f"mend the `cxx` that `{name}` was registered with", notes=notes)
+    message = f"nvcc did not accept generated code for {source.gencode}"
+    report = f"report it with the source and the log in {kept}"
+    if doubts := [*flags, *["CUTLASS_PATH"] * (toolchain.cutlass_origin != "wheel")]:
+        unset = " and ".join(doubts)
+        message += f", built with {', '.join(f'{name}={os.environ.get(name)}' for name in doubts)}"
+        return Diagnostic(
+            "E0703", message, help=f"unset {unset} and build again; if that fails too, {report}", notes=notes
+        )
+    return Diagnostic("E0703", f"{message}: this is a bug in evt", help=f"please {report}", notes=notes)
+
+
+def _failing_function(text: str, output: str) -> str:
+    """The function of the user's own that an error is in, or nothing."""
+    wrong = {int(line) for line in _ERROR_AT.findall(output)}
+    for function in _FUNCTION.finditer(text):
+        first = text.count("\n", 0, function.start()) + 1
+        if not wrong.isdisjoint(range(first, first + function[0].count("\n") + 1)):
+            return function[1]
+    return ""
