@@ -16,9 +16,9 @@ from .call import Data
 from .derivatives import Derivatives
 from .dtypes import TYPES, compute, primary
 from .functions import FUNCTIONS, Row
-from .number import COUNT, NO_DOUBT, OPERATION, Arithmetic, Array, Number, deviation
+from .number import COUNT, FUNCTION, NO_DOUBT, OPERATION, Arithmetic, Array, Number, deviation
 from .philox import uniform
-from .products import convolution, product, total
+from .products import accumulated, total
 from .rounding import rounded, wrapped
 from .tree import (
     Acc,
@@ -62,12 +62,15 @@ class Mode:
     """How a program is computed: in f32 (``single``) or with its floats as doubles.
 
     ``loose``: operations may be contracted or come in another order, as an optimiser and a kernel may do; ``finite``:
-    what algebra makes of NaN and infinities is open.
+    what algebra makes of NaN and infinities is open. ``function`` is by how many units in the last place a function may
+    be off, ``product`` the part of it by which the product may.
     """
 
     single: bool
     loose: bool = False
     finite: bool = False
+    function: float = FUNCTION
+    product: float = 0.0
 
 
 def evaluate(program: Program, data: Data, mode: Mode, seed: int = 0) -> dict[str, Value]:
@@ -79,7 +82,8 @@ class Evaluator:
     def __init__(self, program: Program, data: Data, mode: Mode, seed: int) -> None:
         self.program = program
         self.data = data
-        self.single = single = mode.single
+        self.mode = mode
+        self.single = mode.single
         self.eager = dict(program.settings).get("numerics") == "match_eager"
         self.defined = {each.name: each for each in program.defines}
         self.assigned = {each.name: each.value for each in program.assigns}
@@ -89,7 +93,11 @@ class Evaluator:
         random = np.random.default_rng(seed)
         self.arithmetic = {
             (kind, exact): Arithmetic(
-                single and kind == "f32", 0.0 if exact and not mode.loose else OPERATION, random, mode.finite
+                mode.single and kind == "f32",
+                0.0 if exact and not mode.loose else OPERATION,
+                random,
+                mode.finite,
+                mode.function,
             )
             for kind in ("f32", "f64")
             for exact in (False, True)
@@ -181,25 +189,9 @@ class Evaluator:
     def accumulator(self) -> Value:
         key = "acc", self.order
         if key not in self.values:
-            program, data = self.program, self.data
-            operands = {each.name: self.operand(each.name, each.value) for each in program.feeds}
-            a = operands.get("A", self.plain(data.a[None]))
-            b = operands.get("B", self.plain(data.b[None]))
-            if program.geometry:
-                multiply = convolution(program.geometry)
-                a, b = replace(a, x=from_view(a.x, program)), b
-                terms = program.geometry.channels * int(np.prod(program.geometry.filter)) * 64
-            else:
-                multiply, terms = _multiply, data.sizes["k"]
-            if self.accumulates == "i32":
-                number = self.plain(
-                    np.stack([multiply(a.x[0], b.x[0])]), NO_DOUBT | bool(a.doubt.any() or b.doubt.any())
-                )
-                if len(a.x) > 1 or len(b.x) > 1:  # integers that may be off by one
-                    number = product(self.double, a, b, multiply, terms)
-            else:
-                t = self.arithmetic[self.accumulates, False]
-                number = product(t, t.number(a), t.number(b), multiply, terms)
+            formulas = {each.name: self.operand(each.name, each.value) for each in self.program.feeds}
+            t = self.double if self.accumulates == "i32" else self.arithmetic[self.accumulates, False]
+            number = accumulated(self.program, self.data, t, formulas, self.mode.product)
             value = Value(number, self.accumulates, columns=True, held=self.accumulates)
             if self.eager and self.accumulates == "f32":
                 value = self.hold(value, self.eager_product())
@@ -417,20 +409,6 @@ def _either(number: Number, other: Array) -> Number:
     x = np.array(np.broadcast_to(number.x, (COUNT, *number.x.shape[1:])))
     x[3] = np.where(differ, other, x[3])[0]
     return replace(number, x=x)
-
-
-def from_view(x: Array, program: Program) -> Array:
-    """An operand of a convolution whose formula was computed with its channels last."""
-    if not any(each.name == "A" for each in program.feeds):
-        return x
-    assert program.geometry is not None
-    g = program.geometry
-    return np.moveaxis(x.reshape(len(x), g.images, *g.pixels, g.channels), -1, 2)
-
-
-def _multiply(a: Array, b: Array) -> Array:
-    """[l, m, k] times [l, n, k]."""
-    return np.einsum("lmk,lnk->lmn", a, b)
 
 
 def _folded(kind: str, value: Number, axes: tuple[int, ...], dtype: str) -> Number:

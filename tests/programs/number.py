@@ -82,12 +82,21 @@ class Arithmetic:
 
     ``slack``: by how many units in the last place an operation's result may be off. 0 is IEEE's arithmetic to the bit;
     a formula has :data:`OPERATION`, since it may be computed in another way. ``finite``: what is not is in doubt.
+    ``function`` is by how many units a function may be off.
     """
 
-    def __init__(self, single: bool, slack: float, random: np.random.Generator, finite: bool = False) -> None:
+    def __init__(
+        self,
+        single: bool,
+        slack: float,
+        random: np.random.Generator,
+        finite: bool = False,
+        function: float = FUNCTION,
+    ) -> None:
         self.single = single
         self.slack = slack
         self.finite = finite
+        self.ulps = function
         self.random = random
         self.unit = 2.0**-23 if single else 2.0**-52
         self.least = 2.0**-149 if single else 5e-324
@@ -126,7 +135,7 @@ class Arithmetic:
         doubt = doubts(*numbers) | ((np.abs(exact) > self.largest / 8) & np.isfinite(exact)).any(0)
         for edge in edges:
             doubt = doubt | _straddles(numbers[0].x - edge)
-        return self.settle(exact, doubt, exact[:1] != 0, FUNCTION)
+        return self.settle(exact, doubt, exact[:1] != 0, self.ulps)
 
     def settle(self, exact: Array, doubt: Array, loose: Array, ulps: float) -> Number:
         """Round, and move what is ``loose`` by some units in the last place."""

@@ -3,28 +3,58 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from .call import Data
 from .number import NO_DOUBT, Arithmetic, Array, Number
 from .rounding import grain
-from .tree import Geometry
+from .tree import Geometry, Program
 
 
-def summed(t: Arithmetic, exact: Array, sizes: Array, doubt: Array, terms: int, step: float) -> Number:
+def accumulated(
+    program: Program, data: Data, t: Arithmetic, formulas: Mapping[str, Number], off: float = 0.0
+) -> Number:
+    """The product of A and B, [l, m, n], or of what their formulas give; off by a part of the sum of magnitudes.
+
+    Doubt in an operand is doubt in all of it.
+    """
+    a, b = (formulas.get(name, Number(x[None], NO_DOUBT, t)) for name, x in (("A", data.a), ("B", data.b)))
+    multiply, terms = _matrices, data.sizes["k"]
+    if (g := program.geometry) is not None:
+        multiply, terms = convolution(g), data.a.size + data.b.size
+        if "A" in formulas:  # whose channels come last
+            a = replace(a, x=np.moveaxis(a.x.reshape(len(a.x), g.images, *g.pixels, g.channels), -1, 2))
+    count = max(len(a.x), len(b.x))
+    pairs = [(a.x[min(i, len(a.x) - 1)], b.x[min(i, len(b.x) - 1)]) for i in range(count)]
+    with np.errstate(all="ignore"):
+        exact = np.stack([multiply(x, y) for x, y in pairs])
+        sizes = np.stack([multiply(_size(x), _size(y)) for x, y in pairs])
+    doubt = NO_DOUBT | bool(a.doubt.any() or b.doubt.any())
+    step = grain(a.x) * grain(b.x) if count == 1 and not off else 0.0
+    return summed(t, exact, sizes, doubt, terms, step, off)
+
+
+def _matrices(a: Array, b: Array) -> Array:
+    """[l, m, k] times [l, n, k]."""
+    return np.einsum("lmk,lnk->lmn", a, b)
+
+
+def summed(
+    t: Arithmetic, exact: Array, sizes: Array, doubt: Array, terms: int, step: float, off: float = 0.0
+) -> Number:
     """A sum, given its exact value and the sum of the terms' magnitudes; of multiples of ``step`` it may be exact."""
     with np.errstate(all="ignore"):
-        precise = sizes < step * 2.0 ** (24 if t.single else 53)
-        precise |= sizes == 0
-        scale = np.where(precise, 0.0, (2 + np.log2(max(terms, 1))) * (t.unit * sizes + t.least))
+        precise = (sizes < step * 2.0 ** (24 if t.single else 53)) | (sizes == 0)
+        reach = (2 + np.log2(max(terms, 1))) * (t.unit * sizes + t.least) + off * sizes
+        reach = np.where(precise, 0.0, reach)
         doubt = doubt | (sizes > t.largest).any(0)  # which order overflows on the way
-        loose = scale[:1].any(0) | (exact != exact[:1]).any(0)
-        central = t.nearest(exact[:1])
-        if len(exact) == 1 and not loose.any():
-            return t.any_zero(Number(central, doubt, t))
-        x = exact + t.signs(exact.shape[1:]) * np.where(np.isfinite(exact), scale, 0.0)
-    x[0] = central[0]
+        x = t.nearest(exact[:1])
+        if len(exact) > 1 or reach.any():
+            x = exact + t.signs(exact.shape[1:]) * np.where(np.isfinite(exact), reach, 0.0)
+            x[0] = t.nearest(exact[0])
     return t.any_zero(Number(x, doubt, t))
 
 
@@ -36,18 +66,6 @@ def total(t: Arithmetic, value: Number, axes: tuple[int, ...]) -> Number:
     doubt = doubt.any(tuple(axis - 1 for axis in axes), keepdims=True)
     terms = int(np.prod([value.x.shape[axis] for axis in axes]))
     return summed(t, exact, sizes, doubt, terms, grain(value.x) if len(value.x) == 1 else 0.0)
-
-
-def product(t: Arithmetic, a: Number, b: Number, multiply: Callable[[Array, Array], Array], terms: int) -> Number:
-    """A product of operands that ``multiply`` forms of one variant; doubt in an operand is doubt in all."""
-    count = max(len(a.x), len(b.x))
-    pairs = [(a.x[min(i, len(a.x) - 1)], b.x[min(i, len(b.x) - 1)]) for i in range(count)]
-    with np.errstate(all="ignore"):
-        exact = np.stack([multiply(x, y) for x, y in pairs])
-        sizes = np.stack([multiply(_size(x), _size(y)) for x, y in pairs])
-    doubt = NO_DOUBT | bool(a.doubt.any() or b.doubt.any())
-    step = grain(a.x) * grain(b.x) if count == 1 else 0.0
-    return summed(t, exact, sizes, doubt, terms, step)
 
 
 def _size(x: Array) -> Array:

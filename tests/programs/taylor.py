@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,10 +18,11 @@ from .number import ELEMENTARY, WIDE, Array, deviation, raised
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """Coefficients of the powers of h, arrays of variants as those of a number."""
+    """Coefficients of the powers of h, arrays of variants as those of a number; or a truth value, which has one."""
 
     c: tuple[Array, ...]
     t: Taylor
+    is_truth: bool = False
 
     def __add__(self, other: Series | float) -> Series:
         return self.t.each(np.add, self, other)
@@ -124,14 +125,14 @@ class Taylor:
         x, y = self.number(a).c[0], self.number(b).c[0]
         difference = x - y
         self.kinks = self.kinks | (np.abs(difference) <= WIDE * deviation(difference)).any(0)
-        return self.constant(f(x, y).astype(float))
+        return replace(self.constant(f(x, y).astype(float)), is_truth=True)
 
     def where(self, condition: Series | float, a: Series | float, b: Series | float) -> Series:
         chosen = self.truth(condition).c[0] != 0
         return self.each(lambda x, y: np.where(chosen, x, y), a, b)
 
     def truth(self, x: Series | float) -> Series:
-        return self.compare(operator.ne, x, 0.0)
+        return x if isinstance(x, Series) and x.is_truth else self.compare(operator.ne, x, 0.0)
 
     def max(self, a: Series | float, b: Series | float) -> Series:
         return self.where(self.number(a) > b, a, b)
@@ -166,10 +167,13 @@ class Taylor:
         return self.stairs(np.trunc, x)
 
     def isnan(self, x: Series | float) -> Series:
-        return self.stairs(lambda values: np.isnan(values).astype(float), x)
+        return self._class(np.isnan, x)
 
     def isinf(self, x: Series | float) -> Series:
-        return self.stairs(lambda values: np.isinf(values).astype(float), x)
+        return self._class(np.isinf, x)
+
+    def _class(self, f: Callable[[Array], Array], x: Series | float) -> Series:
+        return replace(self.constant(f(self.number(x).c[0]).astype(float)), is_truth=True)
 
     def sqrt(self, x: Series | float) -> Series:
         return self.lift(np.sqrt, [lambda t, x: 0.5 / t.sqrt(x)], x)
