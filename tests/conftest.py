@@ -9,6 +9,13 @@ from functools import cache
 import pytest
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("random programs")
+    group.addoption("--count", type=int, default=300, help="how many random programs are checked")
+    group.addoption("--first", type=int, default=0, help="the seed of the first of them")
+    group.addoption("--compiled", type=int, help="how many of them are compiled, or run on a GPU")
+
+
 @cache
 def _missing(need: str) -> str:
     """What this machine lacks for a mark, or nothing."""

@@ -210,7 +210,7 @@ TAME = ("add", "sub", "mul", "neg", "square", "abs", "min", "max", "sigmoid", "t
 
 
 @settings(bounded, max_examples=120)
-@given(sample=programs(functions=TAME, exact=True, max_statements=3))
+@given(sample=programs(functions=TAME, exact=True))
 def test_relaxed_rules_change_roundings_only(sample: Sample) -> None:
     """In f64, where the program rounds nothing itself; results without a finite value are left out."""
     dag = sample.dag

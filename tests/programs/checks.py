@@ -1,0 +1,271 @@
+"""What is checked of a random program, and how it failed: ``check(program) -> Report``.
+
+Every check compares evt with something that is not evt, or with what evt promises of itself. A failure has a kind that
+stays the same while the program is made smaller.
+"""
+
+from __future__ import annotations
+
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+
+import evt
+from evt.errors import EvtError, InternalError, ProgramError
+from evt.optimise import ROUNDING_KEPT, optimise
+from evt.runtime.arguments import bind
+from evt.runtime.convolution import call_reference
+
+from .call import Data, arguments, problems
+from .compare import compare, reductions, same
+from .emitted import faults
+from .evaluator import Mode, evaluate
+from .expressions import is_constant
+from .tree import Block, Call, Program, Reduce
+
+TARGETS = ("sm80", "sm86", "sm89", "sm90", "sm100", "sm103", "sm120")
+#: Functions that give the same bits on constants however they are computed.
+FOLDED = (
+    *("add", "sub", "mul", "neg", "square", "abs", "sign", "min", "max", "clamp", "floor", "ceil", "round", "trunc"),
+    *("relu", "relu6", "hardtanh", "fma", "lt", "le", "gt", "ge", "eq", "ne", "logical_and", "logical_or"),
+    *("logical_not", "where", "isnan", "isinf", "isfinite"),
+)
+#: Functions of PyTorch's that tell the zeros apart, or differ between numbers and tensors.
+UNSTEADY = frozenset(
+    (
+        "rcp",
+        "rsqrt",
+        "div",
+        "celu",
+        "copysign",
+        "atan2",
+        "fmod",
+        "remainder",
+        "lerp",
+        "pow",
+        "softplus",
+        "logit",
+        "xlogy",
+    )
+)
+T = TypeVar("T")
+Tensors = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Failure:
+    kind: str
+    detail: str
+
+
+@dataclass
+class Report:
+    """What came of one program: failures, whether a call was accepted, and how much was looked at."""
+
+    failures: list[Failure] = field(default_factory=list)
+    accepted: bool = False
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def fail(self, kind: str, detail: str) -> None:
+        self.failures.append(Failure(kind, detail))
+
+    def attempt(self, stage: str, run: Callable[[], T], where: str = "") -> T | None:
+        """What a stage gives. None where evt refuses, which it has to do in its own words, or fails."""
+        try:
+            return run()
+        except InternalError as error:
+            self.fail(f"{stage}: {place_of(error)}", f"{where}{error}")
+        except EvtError as error:
+            codes = [each.code for each in error.diagnostics]
+            self.counts[f"{stage} refused {' '.join(codes[:1])} {where}".strip(": ")] += 1
+            if "E0902" in codes or not codes or not all(each.message for each in error.diagnostics):
+                self.fail(f"{stage}: {' '.join(codes)}", f"{where}{error}")
+            if stage == "accept" and isinstance(error, ProgramError) and not all(e.span for e in error.diagnostics):
+                self.fail(f"{stage}: {codes[0]} without a place", f"{where}{error}")
+        except Exception as error:  # whatever else comes is the failure that is looked for
+            self.fail(f"{stage}: {place_of(error)}", f"{where}{type(error).__name__}: {error}")
+        return None
+
+
+def place_of(error: BaseException) -> str:
+    """The type of an exception and the last place of evt's that it passed."""
+    frames = traceback.extract_tb(error.__traceback__)
+    last = [frame for frame in frames if "/evt/" in frame.filename] or frames
+    return f"{type(error).__name__} at {last[-1].filename.rpartition('/evt/')[2]}:{last[-1].name}"
+
+
+def make(program: Program) -> Any:
+    """The program of evt's. Raises EvtError."""
+    keywords = dict(program.settings) | (dict(program.geometry.words) if program.geometry else {})
+    return getattr(evt, program.operation)(program.text, **keywords)
+
+
+def operand_types(program: Program) -> tuple[str | None, str | None]:
+    """The types of A and B, where the program's header does not say them."""
+    return (None, None) if program.header else (program.a, program.b)
+
+
+def check(program: Program, targets: Sequence[str] = TARGETS) -> Report:
+    """Everything that needs neither a compiler nor a GPU."""
+    report = Report()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        op = report.attempt("accept", lambda: make(program))
+        if op is not None:
+            check_names(program, op, report)
+            check_emission(program, op, targets, report)
+            for data in problems(program):
+                check_values(program, op, data, report)
+            if program.operation == "grouped_gemm" and report.accepted:
+                check_groups(program, op, report)
+    return report
+
+
+def check_names(program: Program, op: Any, report: Report) -> None:
+    """A program has the inputs and outputs that are written in it."""
+    for what in ("inputs", "outputs"):
+        wanted, found = ({each.name for each in getattr(program, what)}, set(getattr(op, what)))
+        if wanted != found:
+            report.fail(f"accept: other {what}", f"{sorted(found)}, expected {sorted(wanted)}")
+
+
+def check_emission(program: Program, op: Any, targets: Sequence[str], report: Report) -> None:
+    """Every target gives a text or says why not; some are explained, and emitted once more."""
+    types = operand_types(program)
+    for index, arch in enumerate(targets):
+        text = report.attempt("emit", partial(op.emit, arch, *types), f"{arch}: ")
+        if text is None:
+            continue
+        report.counts[f"emitted {arch}"] += 1
+        for fault in faults(text):
+            report.fail(f"text: {fault.partition(':')[0]}", f"{arch}: {fault}")
+        if (program.seed + index) % 32 == 0:
+            again = report.attempt("emit", lambda: make(program).emit(arch, *types), f"{arch}: ")  # noqa: B023
+            if again != text:
+                report.fail("text: another one the second time", f"{arch}: {program.seed}")
+        if (program.seed + index) % 32 == 1 and hasattr(op, "explain"):
+            report.attempt("explain", lambda: str(op.explain(arch, *types)), f"{arch}: ")  # noqa: B023
+
+
+def check_values(program: Program, op: Any, data: Data, report: Report) -> None:
+    """The reference, in f32 and in doubles, as written and optimised, against the evaluator and each other."""
+    single = getattr(op, "program", op)  # of a grouped program, that of one group
+    a, b, inputs = arguments(program, data)
+    inputs = {name: value for name, value in inputs.items() if name in op.inputs}
+    bound = report.attempt("bind", lambda: bind(single, a, b, inputs, {}))
+    if bound is None:
+        return
+    report.accepted = True
+    report.counts["evaluations"] += 1
+
+    def evaluated(stage: str, dag: Any, float64: bool = False) -> Tensors | None:
+        if dag is None:
+            return None
+        return report.attempt(stage, lambda: call_reference(single, dag, a, b, inputs, float64))
+
+    settings = dict(program.settings)
+    relaxed = bool(settings.get("relaxed"))
+    written = evaluated("reference", bound.dag)
+    if written is None:
+        return
+    double = evaluated("float64", bound.dag, True)
+    exact = evaluated("exact", report.attempt("optimise", lambda: optimise(bound.dag, ROUNDING_KEPT)))
+    optimised = evaluated("optimised", report.attempt("optimise", lambda: single.optimise(bound.dag)))
+    for stage, like in (("call", None), ("buffers", written)):
+        called = report.attempt(stage, lambda: call(single, a, b, inputs, like))  # noqa: B023
+        if called is not None:
+            agree(report, stage, written, called, same_bits)
+        else:
+            report.fail(f"{stage}: refused", "what the reference and the checks of a call accept")
+    if exact is not None and is_steady(program):
+        agree(report, "exact", written, exact, same)
+    kinds = reductions(program)
+    for stage, mode, found in (
+        ("float64", Mode(single=False), double),
+        ("reference", Mode(single=True), written),
+        ("optimised", Mode(single=True, loose=True, finite=relaxed), optimised),
+    ):
+        if found is not None:
+            compare(program, data, stage, evaluate(program, data, mode), found, kinds, report)
+
+
+def call(op: Any, a: Any, b: Any, inputs: Tensors, like: Tensors | None) -> Tensors:
+    """The outputs of a call, written into buffers ``like`` some tensors where there are any."""
+    if like is None:
+        result = op(a, b, **inputs)
+        return dict(zip(op.outputs, [result] if len(op.outputs) == 1 else result, strict=True))
+    buffers = {name: poisoned(each) for name, each in like.items()}
+    op(a, b, out=buffers if len(buffers) > 1 else next(iter(buffers.values())), **inputs)
+    return buffers
+
+
+def poisoned(tensor: Any) -> Any:
+    """A buffer like a tensor, with the same strides, of NaN or of a pattern that is unlikely."""
+    return torch.empty_like(tensor).fill_(float("nan") if tensor.dtype.is_floating_point else 0x55)
+
+
+def check_groups(program: Program, op: Any, report: Report) -> None:
+    """A call of all groups gives what the groups give by themselves."""
+    groups = [arguments(program, data) for data in problems(program)]
+    names = list(op.inputs)
+    operands = [[each[index] for each in groups] for index in (0, 1)]
+    absent = {each.name for each in program.inputs if each.given == "absent"}
+    inputs = {name: [each[2][name] for each in groups] for name in names if name not in absent}
+    together = report.attempt("groups", lambda: op.reference(*operands, **inputs))
+    called = report.attempt("groups", lambda: op(*operands, **inputs))
+    if together is None or called is None:
+        return
+    for index, (a, b, given) in enumerate(groups):
+        alone = op.program.reference(a, b, **{name: given[name] for name in inputs})
+        alone = [alone] if len(op.outputs) == 1 else alone
+        for name, whole, other, one in zip(
+            op.outputs, *(_lists(op, each) for each in (together, called)), alone, strict=True
+        ):
+            if not (same_bits(whole[index], one) and same_bits(other[index], one)):
+                report.fail("groups: another value", f"{name} of group {index}")
+
+
+def _lists(op: Any, outputs: Any) -> Any:
+    return [outputs] if len(op.outputs) == 1 else outputs
+
+
+def agree(report: Report, stage: str, one: Tensors, two: Tensors, equal: Callable[[Any, Any], bool]) -> None:
+    report.counts[f"compared {stage}"] += sum(each.numel() for each in one.values())
+    for name, value in one.items():
+        if not equal(two[name], value):
+            differ = [] if two[name].shape != value.shape else _different(two[name], value)
+            report.fail(f"{stage}: another value", f"{name}: {differ}")
+
+
+def _different(one: Any, two: Any) -> list[tuple[float, float]]:
+    pairs = zip(one.double().flatten().tolist(), two.double().flatten().tolist(), strict=True)
+    return [(x, y) for x, y in pairs if x != y and not (x != x and y != y)][:3]
+
+
+def same_bits(one: Any, two: Any) -> bool:
+    if one.shape != two.shape or one.dtype != two.dtype or one.stride() != two.stride():
+        return False
+    return bool((one.reshape(-1).view(torch.uint8) == two.reshape(-1).view(torch.uint8)).all())
+
+
+def is_steady(program: Program) -> bool:
+    """Whether every exact rewriting gives the same bits in PyTorch too."""
+    nodes = list(program.expressions())
+    if any(isinstance(node, Reduce | Block) and node.kind == "sum" for node in nodes):
+        return False  # whose order depends on strides
+    calls = [node for node in nodes if isinstance(node, Call)]
+    defined = {each.name for each in program.defines}
+    given_nothing = any(each.given == "absent" for each in program.inputs)
+    return not given_nothing and not any(
+        node.primes
+        or node.function in defined
+        or node.function in UNSTEADY
+        or (node.function not in FOLDED and all(map(is_constant, node.arguments)))
+        for node in calls
+    )

@@ -1,0 +1,64 @@
+"""Element types, by the names of the language."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Type:
+    """A type: its kind, the dtype of PyTorch's that stores it, and the names that a program may write for it."""
+
+    name: str
+    kind: str  # "float", "integer" or "bit"
+    torch: str
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def compute(self) -> str:
+        """The type in which arithmetic on its values is done."""
+        if self.kind == "float":
+            return "f64" if self.name == "f64" else "f32"
+        return "i32" if self.kind == "integer" else "b1"
+
+
+TYPES = {
+    each.name: each
+    for each in (
+        Type("f64", "float", "float64", ("float64", "double", "fp64")),
+        Type("f32", "float", "float32", ("float32", "float", "fp32", "single")),
+        Type("tf32", "float", "float32", ("tfloat32",)),
+        Type("f16", "float", "float16", ("float16", "half", "fp16")),
+        Type("bf16", "float", "bfloat16", ("bfloat16",)),
+        Type("e4m3", "float", "float8_e4m3fn", ("fp8_e4m3", "float8_e4m3fn", "fp8")),
+        Type("e5m2", "float", "float8_e5m2", ("fp8_e5m2", "float8_e5m2")),
+        Type("i32", "integer", "int32", ("int32", "int", "s32")),
+        Type("i8", "integer", "int8", ("int8", "s8")),
+        Type("u8", "integer", "uint8", ("uint8",)),
+        Type("b1", "bit", "uint8", ("bool", "bit")),
+    )
+}
+#: Of tensors: tf32 is f32 in memory.
+STORAGE = tuple(name for name in TYPES if name != "tf32")
+SCALARS = ("f64", "f32", "f16", "bf16", "i32")
+#: Of A and B, alone and mixed.
+OPERANDS = ("f64", "f32", "tf32", "f16", "bf16", "e4m3", "e5m2", "i8", "u8")
+PAIRS = (
+    *((name, name) for name in OPERANDS),
+    *(("e4m3", "e5m2"), ("e5m2", "e4m3"), ("i8", "u8"), ("u8", "i8"), ("f32", "tf32"), ("tf32", "f32")),
+)
+
+
+def compute(name: str) -> str:
+    return TYPES[name].compute
+
+
+def primary(operand: str, declared: str | None) -> str:
+    """The type of D, which undeclared tensors take too: that of A, but bf16 for 8-bit operands."""
+    if declared is not None:
+        return declared
+    return {"tf32": "f32", **dict.fromkeys(("e4m3", "e5m2", "i8", "u8"), "bf16")}.get(operand, operand)
+
+
+#: From which the integers of data are drawn, where they are not small.
+RANGE_OF_DATA = {"i32": (-100_000, 100_000), "i8": (-128, 127), "u8": (0, 255)}

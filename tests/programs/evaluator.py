@@ -1,0 +1,428 @@
+"""What a program means: its tree over numbers, from the language's documentation alone.
+
+``evaluate(program, data, single)`` gives every output as numbers [l, m, n] with how far they may be off: in f32 as
+kernels and the default reference compute (``single``), or with all floats as doubles. Nothing of evt is used here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from .call import Data
+from .derivatives import Derivatives
+from .dtypes import TYPES, compute, primary
+from .functions import FUNCTIONS, Row
+from .number import COUNT, FUNCTION, NO_DOUBT, OPERATION, Arithmetic, Array, Number, deviation
+from .philox import uniform
+from .products import accumulated, total
+from .rounding import rounded, wrapped
+from .tree import (
+    Acc,
+    Block,
+    Call,
+    Cast,
+    Dropout,
+    Element,
+    Expression,
+    Iota,
+    Pair,
+    Program,
+    Rand,
+    Read,
+    Reduce,
+)
+from .tree import Number as Literal
+
+_AXIS = {"l": 1, "m": 2, "n": 3}
+
+
+@dataclass(frozen=True)
+class Value:
+    """A number with its type in the language.
+
+    ``constant``: made of literals only, it takes the type of what it meets; ``literal``: it is one itself.
+    ``columns``: it varies along n, which a single column does not tell.
+    ``held`` is the dtype in which eager PyTorch would hold it, none of a number.
+    """
+
+    number: Number
+    type: str
+    constant: bool = False
+    literal: bool = False
+    columns: bool = False
+    held: str = ""
+
+
+@dataclass(frozen=True)
+class Mode:
+    """How a program is computed: in f32 (``single``) or with its floats as doubles.
+
+    ``loose``: operations may be contracted or come in another order, as an optimiser and a kernel may do; ``finite``:
+    what algebra makes of NaN and infinities is open. ``function`` is by how many units in the last place a function may
+    be off, ``product`` the part of it by which the product may.
+    """
+
+    single: bool
+    loose: bool = False
+    finite: bool = False
+    function: float = FUNCTION
+    product: float = 0.0
+
+
+def evaluate(program: Program, data: Data, mode: Mode, seed: int = 0) -> dict[str, Value]:
+    """The outputs by name, before they are rounded to their types."""
+    return Evaluator(program, data, mode, seed).outputs()
+
+
+class Evaluator:
+    def __init__(self, program: Program, data: Data, mode: Mode, seed: int) -> None:
+        self.program = program
+        self.data = data
+        self.mode = mode
+        self.single = mode.single
+        self.eager = dict(program.settings).get("numerics") == "match_eager"
+        self.defined = {each.name: each for each in program.defines}
+        self.assigned = {each.name: each.value for each in program.assigns}
+        self.values: dict[tuple[str, tuple[str, ...]], Value] = {}
+        #: The modes of values' last three axes: the epilogue's, or those of an operand's elements.
+        self.order: tuple[str, ...] = ("l", "m", "n")
+        random = np.random.default_rng(seed)
+        self.arithmetic = {
+            (kind, exact): Arithmetic(
+                mode.single and kind == "f32",
+                0.0 if exact and not mode.loose else OPERATION,
+                random,
+                mode.finite,
+                mode.function,
+            )
+            for kind in ("f32", "f64")
+            for exact in (False, True)
+        }
+        self.double = self.arithmetic["f64", True]
+        self.accumulates = compute(program.a)
+
+    def outputs(self) -> dict[str, Value]:
+        return {output.name: self.stored(self.name(output.name)) for output in self.program.outputs}
+
+    def stored(self, value: Value) -> Value:
+        """A value as it is stored: a constant meets nothing whose type it could take."""
+        if not value.constant:
+            return value
+        t = self.arithmetic["f64" if self.accumulates == "f64" else "f32", True]
+        return replace(value, number=t.number(value.number))
+
+    def name(self, name: str) -> Value:
+        """The value of a name that is assigned, or an input."""
+        key = name, self.order
+        if key not in self.values:
+            assigned = self.assigned.get(name)
+            self.values[key] = self.input(name) if assigned is None else self.value(assigned, {})
+        return self.values[key]
+
+    def plain(self, x: Array, doubt: Array = NO_DOUBT) -> Number:
+        return Number(x, doubt, self.double)
+
+    def value(self, node: Expression, scope: Mapping[str, Value]) -> Value:
+        def of(child: Expression) -> Value:
+            return self.value(child, scope)
+
+        match node:
+            case Acc():
+                return self.accumulator()
+            case Element(operand):
+                name = {"A": self.program.a, "B": self.program.b}[operand]
+                return Value(self.plain(self.data.elements[operand][None]), name, held=name)
+            case Literal():
+                return self.literal(node.value)
+            case Read(name):
+                return scope[name] if name in scope else self.name(name)
+            case Cast(dtype, x):
+                return self.cast(dtype, of(x))
+            case Reduce(kind, modes, x):
+                return self.reduce(kind, modes, of(x))
+            case Block(kind, width, x):
+                return self.blocks(kind, width, of(x))
+            case Pair(member, distance, x):
+                return self.pair(member, distance, of(x))
+            case Iota(mode):
+                shape = [1, 1, 1, 1]
+                shape[_AXIS[mode]] = -1
+                count = np.arange(self.data.sizes[mode]).reshape(shape) * 1.0
+                return Value(self.plain(count), "i32", columns=mode == "n", held="i32")
+            case Rand(seed, offset):
+                return self.random(of(seed), of(offset))
+            case Dropout(x, p, seed, offset):
+                rate, one, zero = of(p), self.literal(1.0), self.literal(0.0)
+                kept = self.apply("ge", [self.random(of(seed), of(offset)), rate])
+                scale = self.apply("div", [one, self.apply("sub", [one, rate])])
+                return self.apply("where", [kept, self.apply("mul", [of(x), scale]), zero])
+            case Call(primes=primes) if primes:
+                return self.derivative(node, scope)
+            case Call(function, arguments) if function in self.defined:
+                define = self.defined[function]
+                return self.value(define.body, dict(zip(define.parameters, map(of, arguments), strict=True)))
+            case Call(function, arguments, word, names):
+                given = [of(each) for each in arguments]
+                if word == "-" and len(given) == 1 and given[0].literal:
+                    return self.literal(-float(given[0].number.x.item()))
+                bound = FUNCTIONS[function].bind(tuple(given), names)
+                return self.apply(function, [self.literal(v) if isinstance(v, float) else v for v in bound])
+        raise AssertionError(node)
+
+    # Leaves
+
+    def literal(self, value: float) -> Value:
+        """A constant; a whole number is an integer among integers."""
+        whole = value.is_integer() and abs(value) < 2**31 and str(value) != "-0.0"
+        return Value(self.plain(np.full((1, 1, 1, 1), value)), "i32" if whole else "f32", True, True)
+
+    def input(self, name: str) -> Value:
+        loaded = self.data.inputs[name]
+        value = next(each for each in self.program.inputs if each.name == name)
+        number = self.plain(loaded.along(self.order)[None])
+        return Value(number, loaded.type, columns="n" in loaded.modes, held=loaded.type if value.modes else "")
+
+    def accumulator(self) -> Value:
+        key = "acc", self.order
+        if key not in self.values:
+            formulas = {each.name: self.operand(each.name, each.value) for each in self.program.feeds}
+            t = self.double if self.accumulates == "i32" else self.arithmetic[self.accumulates, False]
+            number = accumulated(self.program, self.data, t, formulas, self.mode.product)
+            value = Value(number, self.accumulates, columns=True, held=self.accumulates)
+            if self.eager and self.accumulates == "f32":
+                value = self.hold(value, self.eager_product())
+            self.values[key] = value
+        return self.values[key]
+
+    def eager_product(self) -> str:
+        """The type of the product in eager PyTorch: A's, but D's of 8-bit operands."""
+        if self.program.a in ("e4m3", "e5m2"):
+            declared = next(each.type for each in self.program.outputs if each.name == "D")
+            reduction = isinstance(self.assigned["D"], Reduce)
+            return declared or ("f32" if reduction else primary(self.program.a, None))
+        return primary(self.program.a, None)
+
+    def operand(self, name: str, formula: Expression) -> Number:
+        """What is multiplied in the place of an operand: rounded to its type, in doubles only where that is integer."""
+        dtype = self.program.a if name == "A" else self.program.b
+        outside, self.order = self.order, ("l", "m" if name == "A" else "n", "k")
+        value = self.value(formula, {})
+        self.order = outside
+        shape = self.data.elements[name].shape
+        number = value.number
+        if self.single or compute(dtype) == "i32":
+            number = self.cast(dtype, value).number
+        return replace(number, x=np.broadcast_to(number.x, (len(number.x), *shape)))
+
+    # Operations
+
+    def domain(self, row: Row, values: Sequence[Value]) -> str:
+        """What an application computes in: f64 where an operand is, i32 of integers, else f32."""
+        numbers = [value for slot, value in enumerate(values) if slot not in row.conditions]
+        if not numbers:
+            return "b1"
+        varying = {compute(value.type) for value in numbers if not value.constant}
+        if "f64" in varying or (not varying and self.accumulates == "f64"):
+            return "f64"
+        whole = all(compute(value.type) in ("i32", "b1") for value in numbers)
+        return "i32" if varying and whole and row.integers else "f32"
+
+    def apply(self, function: str, values: Sequence[Value]) -> Value:
+        return self.eagerly(function, values) if self.eager else self.applied(function, values)
+
+    def eagerly(self, function: str, values: Sequence[Value]) -> Value:
+        """An operation as eager PyTorch does it, which stores what comes of it in the type that it promotes to.
+
+        A number is compared in the tensor's type, divided by a tensor it multiplies the reciprocal, and small powers
+        are products.
+        """
+        row = FUNCTIONS[function]
+        promoted = _promoted([v.held for slot, v in enumerate(values) if slot not in row.conditions])
+        if row.predicate:
+            if promoted in ("f16", "bf16"):
+                values = [v if v.held else replace(self.cast(promoted, v), held="") for v in values]
+            return replace(self.applied(function, values), held="b1")
+
+        def stored(result: Value) -> Value:
+            held = promoted
+            if promoted and compute(promoted) != "f32" and result.type != "i32":
+                held = "f64" if result.type == "f64" else "f32"
+            return self.hold(result, held)
+
+        if function == "div" and not values[0].held and promoted and compute(promoted) in ("f32", "f64"):
+            reciprocal = stored(self.applied("rcp", values[1:]))
+            return stored(self.applied("mul", [reciprocal, values[0]]))
+        if function == "pow" and promoted and values[1].literal:
+            exponent = values[1].number.x.item()
+            if exponent in (2.0, 3.0):
+                product = stored(self.applied("mul", [values[0], values[0]]))
+                return product if exponent == 2.0 else stored(self.applied("mul", [product, values[0]]))
+        return stored(self.applied(function, values))
+
+    def hold(self, value: Value, held: str) -> Value:
+        """A value rounded to the half-width type in which PyTorch holds it."""
+        if held in ("f16", "bf16"):
+            number = self.cast(held, value).number
+            value = replace(value, number=number if value.type != "f64" else self.double.number(number))
+        return replace(value, held=held)
+
+    def applied(self, function: str, values: Sequence[Value]) -> Value:
+        row = FUNCTIONS[function]
+        domain = self.domain(row, values)
+        constant = all(value.constant for value in values)
+        dtype = "b1" if row.predicate else domain
+        columns = any(value.columns for value in values)
+        numbers = self.aligned(
+            [v.number.t.truth(v.number) if slot in row.conditions else v.number for slot, v in enumerate(values)]
+        )
+        if domain == "i32":
+            assert row.integers is not None
+            return Value(self.in_integers(row.integers, numbers), dtype, constant, columns=columns)
+        t = self.arithmetic["f64" if domain == "f64" else "f32", row.exact]
+        with np.errstate(all="ignore"):
+            number = row.meaning(t, *map(t.number, numbers))
+        return Value(number, dtype, constant, columns=columns)
+
+    def in_integers(self, f: Callable[..., Array], numbers: Sequence[Number]) -> Number:
+        """Integers, which are exact and wrap; variants that differ come from roundings of what was no integer."""
+        doubt = NO_DOUBT
+        for each in numbers:
+            doubt = doubt | each.doubt | (deviation(each.x) > 0)
+        x = f(*(np.nan_to_num(each.x[:1]).astype(np.int64) for each in numbers))
+        return self.plain(
+            np.asarray(x).astype(float), np.broadcast_to(doubt, np.broadcast_shapes(doubt.shape, x.shape[1:]))
+        )
+
+    def aligned(self, numbers: Sequence[Number]) -> list[Number]:
+        """Numbers that broadcast: a value of each block of columns stands for the block's columns."""
+        columns = max(each.x.shape[3] for each in numbers)
+
+        def widened(array: Array, axis: int) -> Array:
+            have = array.shape[axis]
+            return array if have in (0, 1, columns) else array.repeat(columns // have, axis)
+
+        return [replace(each, x=widened(each.x, 3), doubt=widened(each.doubt, 2)) for each in numbers]
+
+    def cast(self, dtype: str, value: Value) -> Value:
+        """A rounding point. What is wider than f32 may be rounded to f32 on the way to a narrower type."""
+        number = value.number
+
+        def rounds(x: Array) -> Array:
+            return rounded(dtype, x)
+
+        if dtype == "b1":
+            result = number.t.truth(number)
+        elif dtype == "f64":
+            result = number
+        elif TYPES[dtype].kind == "float":
+            result = number.t.stairs(rounds, number)
+            other = rounded(dtype, rounded("f32", number.x[:1]))
+            result = _either(result, other)
+        else:
+            result = number.t.stairs(rounds, number)
+        exact = self.arithmetic["f64" if dtype == "f64" else "f32", True]
+        return Value(exact.number(result), dtype, columns=value.columns, held={"tf32": "f32"}.get(dtype, dtype))
+
+    # Reductions, pairs, random numbers
+
+    def reduced(self, value: Value) -> tuple[Number, str]:
+        """A value in the type that it is reduced in."""
+        kind = "f32" if value.constant else {"b1": "i32"}.get(compute(value.type), compute(value.type))
+        t = self.double if kind == "i32" else self.arithmetic[kind, False]
+        return t.number(value.number), kind
+
+    def reduce(self, kind: str, modes: Sequence[str], value: Value) -> Value:
+        number, dtype = self.reduced(value)
+        shape = list(number.x.shape)
+        for mode in modes:
+            shape[_AXIS[mode]] = self.data.sizes[mode]
+        full = replace(number, x=np.broadcast_to(number.x, shape))
+        result = _folded(kind, full, tuple(_AXIS[mode] for mode in modes), dtype)
+        return Value(result, dtype, columns="n" not in modes, held=dtype)
+
+    def blocks(self, kind: str, width: int, value: Value) -> Value:
+        number, dtype = self.reduced(value)
+
+        def cut(array: Array) -> Array:
+            """[..., n] as [..., n / width, width]."""
+            if not value.columns:
+                return np.broadcast_to(array[..., None], (*array.shape, width))
+            if array.shape[-1] == 1 != self.data.sizes["n"]:
+                return np.broadcast_to(array[..., None], (*array.shape, width))
+            return array.reshape(*array.shape[:-1], array.shape[-1] // width, width)
+
+        cutting = Number(cut(number.x), cut(number.doubt), number.t)
+        result = _folded(kind, cutting, (4,), dtype)
+        result = replace(result, x=result.x[..., 0], doubt=result.doubt[..., 0])
+        block = Value(result, dtype, columns=value.columns)
+        return self.hold(block, value.held) if self.eager else block
+
+    def pair(self, member: int, distance: int, value: Value) -> Value:
+        if not value.columns:
+            return value
+
+        def pick(array: Array) -> Array:
+            if array.shape[-1] == 1:
+                return array
+            shape = (*array.shape[:-1], array.shape[-1] // (2 * distance), 2, distance)
+            picked = array.reshape(shape)[..., member, :]
+            return picked.reshape(*array.shape[:-1], -1) if array.size else array[..., : array.shape[-1] // 2]
+
+        number = value.number
+        return replace(value, number=replace(number, x=pick(number.x), doubt=pick(number.doubt)), literal=False)
+
+    def random(self, seed: Value, offset: Value) -> Value:
+        words = [int(each.number.x.item()) for each in (seed, offset)]
+        sizes = tuple(self.data.sizes[mode] for mode in ("l", "m", "n"))
+        return Value(self.plain(uniform(*words, sizes)[None]), "f32", columns=True, held="f32")
+
+    def derivative(self, call: Call, scope: Mapping[str, Value]) -> Value:
+        """``f''(x, constants)``. In eager PyTorch its formula would be rounded at every step."""
+        x, *rest = [self.value(each, scope) for each in call.arguments]
+        kind = "f64" if compute(x.type) == "f64" else "f32"
+        t = self.arithmetic["f32" if self.single else kind, False]  # constants of a formula may be those of f32
+        number = self.arithmetic[kind, False].number(x.number)
+        values, doubt = Derivatives(self.defined, t)(call, number.x, [each.number.x.item() for each in rest])
+        return Value(Number(values, number.doubt | doubt | self.eager, t), kind, columns=x.columns)
+
+
+def _promoted(types: Sequence[str]) -> str:
+    """torch.promote_types of what PyTorch holds; 8-bit floats are computed in f32. Empty of numbers alone."""
+    tensors = {each for each in types if each}
+    floats = {each for each in tensors if TYPES[each].kind == "float"}
+    if not floats:
+        return "" if not tensors else "i32" if len(tensors) > 1 else next(iter(tensors))
+    if "f64" in floats:
+        return "f64"
+    return next(iter(floats)) if floats in ({"f16"}, {"bf16"}) else "f32"
+
+
+def _either(number: Number, other: Array) -> Number:
+    """A number that may be another one too."""
+    differ = ~((number.x[:1] == other) | (np.isnan(number.x[:1]) & np.isnan(other)))
+    if not differ.any():
+        return number
+    x = np.array(np.broadcast_to(number.x, (COUNT, *number.x.shape[1:])))
+    x[3] = np.where(differ, other, x[3])[0]
+    return replace(number, x=x)
+
+
+def _folded(kind: str, value: Number, axes: tuple[int, ...], dtype: str) -> Number:
+    """A reduction over axes, which stay with one element. NaN wins in max and min; of nothing it is the identity."""
+    doubt = np.broadcast_to(value.doubt, value.x.shape[1:]).any(tuple(axis - 1 for axis in axes), keepdims=True)
+    if kind == "sum" and dtype == "i32":
+        doubt = doubt | (deviation(value.x) > 0).any(tuple(axis - 1 for axis in axes), keepdims=True)
+        sums = value.x[:1].astype(np.int64).sum(axes, keepdims=True)
+        return Number(wrapped(sums).astype(float), doubt, value.t)
+    if kind == "sum":
+        return total(value.t, value, axes)
+    identity = {"f32": math.inf, "f64": math.inf, "i32": 2.0**31}[dtype] * (-1 if kind == "max" else 1)
+    if dtype == "i32" and kind == "min":
+        identity -= 1
+    with np.errstate(invalid="ignore"):
+        extreme = (np.max if kind == "max" else np.min)(value.x, axis=axes, keepdims=True, initial=identity)
+    return value.t.any_zero(Number(extreme, doubt, value.t))

@@ -1,0 +1,200 @@
+"""What the functions of the language mean, each a formula over numbers; written from README's table and PyTorch's docs.
+
+``t`` is an arithmetic of :mod:`.number` or :mod:`.taylor`. A new function of the language is a new row here: its
+parameters by name, with the defaults that README gives them. A row that is ``exact`` is correctly rounded, a formula of
+operations in the order that everybody computes it; other rows may be off by some units of their formula's operations.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from .rounding import wrapped
+
+_ROOT_HALF = math.sqrt(0.5)
+_SELU = 1.6732632423543772, 1.0507009873554805
+
+
+@dataclass(frozen=True)
+class Row:
+    """A function: its meaning over numbers, and over 64-bit integers where those of i32 stay i32."""
+
+    meaning: Callable[..., Any]
+    exact: bool = False
+    predicate: bool = False
+    conditions: frozenset[int] = frozenset()
+    integers: Callable[..., Any] | None = None
+
+    @cached_property
+    def parameters(self) -> tuple[tuple[str, float | None], ...]:
+        """Names and defaults."""
+        given = list(inspect.signature(self.meaning).parameters.values())[1:]
+        return tuple((each.name, None if each.default is each.empty else each.default) for each in given)
+
+    def bind(self, arguments: tuple[Any, ...], names: tuple[str, ...]) -> list[Any]:
+        """Arguments in the order of the parameters, the last ``names`` by keyword; defaults are floats."""
+        values = dict(self.parameters)
+        positional = len(arguments) - len(names)
+        known = [name for name, _ in self.parameters]
+        values.update(zip(known, arguments[:positional]))  # noqa: B905
+        values.update(zip(names, arguments[positional:], strict=True))
+        return [values[name] for name in known]
+
+
+def _elementary(name: str) -> Callable[..., Any]:
+    return lambda t, x: getattr(t, name)(x)
+
+
+def _relu(t: Any, x: Any) -> Any:
+    return t.any_zero(t.max(x, 0.0))
+
+
+def _sigmoid(t: Any, x: Any) -> Any:
+    return 1.0 / (1.0 + t.exp(-x))
+
+
+def _softplus(t: Any, x: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
+    return t.where(x * beta > threshold, x, t.log1p(t.exp(x * beta)) / beta)
+
+
+def _logaddexp(t: Any, x: Any, y: Any) -> Any:
+    equal = (t.isinf(x), t.sign(x) * t.sign(y))
+    return t.where(equal[0], t.where(equal[1] > 0.0, t.max(x, y), _log_sum(t, x, y)), _log_sum(t, x, y))
+
+
+def _log_sum(t: Any, x: Any, y: Any) -> Any:
+    return t.max(x, y) + t.log1p(t.exp(-t.abs(x - y)))
+
+
+def _xlogy(t: Any, x: Any, y: Any) -> Any:
+    return t.where(t.isnan(y), math.nan, t.where(x, x * t.log(y), t.where(t.isnan(x), math.nan, 0.0)))
+
+
+def _sinc(t: Any, x: Any) -> Any:
+    return t.where(x, t.sin(math.pi * x) / (math.pi * x), 1.0)
+
+
+def _remainder(t: Any, x: Any, y: Any) -> Any:
+    rest = t.fmod(x, y)
+    other = t.where(rest < 0.0, y > 0.0, y < 0.0)
+    return t.where(rest, t.where(other, rest + y, rest), rest)
+
+
+def _clamp(t: Any, x: Any, low: Any, high: Any) -> Any:
+    return t.min(t.max(x, low), high)
+
+
+def _compare(symbol: Callable[..., Any], integers: Callable[..., Any]) -> Row:
+    return Row(symbol, exact=True, predicate=True, integers=integers)
+
+
+def _not(t: Any, x: Any) -> Any:
+    return t.where(x, 0.0, 1.0)
+
+
+FUNCTIONS: Mapping[str, Row] = {
+    # arithmetic
+    "add": Row(lambda t, x, y: x + y, exact=True, integers=lambda x, y: wrapped(x + y)),
+    "sub": Row(lambda t, x, y: x - y, exact=True, integers=lambda x, y: wrapped(x - y)),
+    "mul": Row(lambda t, x, y: x * y, exact=True, integers=lambda x, y: wrapped(x * y)),
+    "div": Row(lambda t, x, y: x / y, exact=True),
+    "neg": Row(lambda t, x: -x, exact=True, integers=lambda x: wrapped(-x)),
+    "fma": Row(lambda t, a, b, c: a * b + c, integers=lambda a, b, c: wrapped(wrapped(a * b) + c)),
+    "pow": Row(lambda t, x, y: t.pow(x, y)),
+    "min": Row(lambda t, x, y: t.min(x, y), exact=True, integers=np.minimum),
+    "max": Row(lambda t, x, y: t.max(x, y), exact=True, integers=np.maximum),
+    "clamp": Row(
+        lambda t, x, min, max: _clamp(t, x, min, max),
+        exact=True,
+        integers=lambda x, low, high: np.minimum(np.maximum(x, low), high),
+    ),
+    "abs": Row(lambda t, x: t.abs(x), exact=True, integers=lambda x: wrapped(np.abs(x))),
+    "sign": Row(lambda t, x: t.any_zero(t.sign(x)), exact=True, integers=np.sign),
+    "square": Row(lambda t, x: x * x, exact=True, integers=lambda x: wrapped(x * x)),
+    "sqrt": Row(lambda t, x: t.sqrt(x), exact=True),
+    "rsqrt": Row(lambda t, x: 1.0 / t.sqrt(x)),
+    "rcp": Row(lambda t, x: 1.0 / x, exact=True),
+    "lerp": Row(
+        lambda t, a, b, weight: t.where(t.abs(weight) < 0.5, a + weight * (b - a), b - (b - a) * (1.0 - weight))
+    ),
+    "copysign": Row(lambda t, x, y: t.copysign(x, y), exact=True),
+    "heaviside": Row(lambda t, x, values: t.where(x, t.where(x > 0.0, 1.0, 0.0), values), exact=True),
+    "fmod": Row(lambda t, x, y: t.fmod(x, y), exact=True),
+    "remainder": Row(_remainder),
+    # rounding
+    "floor": Row(lambda t, x: t.floor(x), exact=True, integers=lambda x: x),
+    "ceil": Row(lambda t, x: t.ceil(x), exact=True, integers=lambda x: x),
+    "round": Row(lambda t, x: t.round(x), exact=True, integers=lambda x: x),
+    "trunc": Row(lambda t, x: t.trunc(x), exact=True, integers=lambda x: x),
+    "frac": Row(lambda t, x: x - t.trunc(x), exact=True),
+    # elementary
+    **{
+        name: Row(_elementary(name))
+        for name in (
+            *("exp", "exp2", "expm1", "log", "log1p", "log2", "log10", "sin", "cos", "tan", "asin", "acos", "atan"),
+            *("sinh", "cosh", "asinh", "acosh", "atanh", "erf", "erfc"),
+        )
+    },
+    "logaddexp": Row(_logaddexp),
+    "xlogy": Row(_xlogy),
+    "logit": Row(lambda t, x: t.log(x / (1.0 - x))),
+    "hypot": Row(lambda t, x, y: t.hypot(x, y)),
+    "atan2": Row(lambda t, y, x: t.atan2(y, x)),
+    "sinc": Row(_sinc),
+    # activations
+    "relu": Row(_relu, exact=True, integers=lambda x: np.maximum(x, 0)),
+    "leaky_relu": Row(lambda t, x, negative_slope=0.01: t.where(x > 0.0, x, x * negative_slope), exact=True),
+    "prelu": Row(lambda t, x, weight: t.where(x > 0.0, x, x * weight), exact=True),
+    "rrelu": Row(
+        lambda t, x, lower=1 / 8, upper=1 / 3: t.where(x > 0.0, x, x * ((t.number(lower) + upper) * 0.5)), exact=True
+    ),
+    "relu6": Row(lambda t, x: t.any_zero(_clamp(t, x, 0.0, 6.0)), exact=True, integers=lambda x: x.clip(0, 6)),
+    "threshold": Row(lambda t, x, threshold, value: t.where(x <= threshold, value, x), exact=True),
+    "elu": Row(lambda t, x, alpha=1.0: t.where(x < 0.0, alpha * t.expm1(x), x)),
+    "celu": Row(lambda t, x, alpha=1.0: t.where(x < 0.0, alpha * t.expm1(x / alpha), x)),
+    "selu": Row(lambda t, x: _SELU[1] * t.where(x < 0.0, _SELU[0] * t.expm1(x), x)),
+    "gelu": Row(lambda t, x: 0.5 * x * t.erfc(-x * _ROOT_HALF)),
+    "gelu_tanh": Row(lambda t, x: x * _sigmoid(t, math.sqrt(8 / math.pi) * (x + 0.044715 * x * x * x))),
+    "sigmoid": Row(_sigmoid),
+    "logsigmoid": Row(lambda t, x: t.min(x, 0.0) - t.log1p(t.exp(-t.abs(x)))),
+    "silu": Row(lambda t, x: x * _sigmoid(t, x)),
+    "mish": Row(lambda t, x: x * t.tanh(t.log1p(t.exp(x)))),
+    "softplus": Row(_softplus),
+    "softsign": Row(lambda t, x: x / (1.0 + t.abs(x))),
+    "tanh": Row(lambda t, x: t.tanh(x)),
+    "hardtanh": Row(lambda t, x, min_val=-1.0, max_val=1.0: _clamp(t, x, min_val, max_val), exact=True),
+    "hardsigmoid": Row(lambda t, x: _clamp(t, x + 3.0, 0.0, 6.0) / 6.0),
+    "hardswish": Row(lambda t, x: x * _clamp(t, x + 3.0, 0.0, 6.0) / 6.0),
+    "tanhshrink": Row(lambda t, x: x - t.tanh(x)),
+    "hardshrink": Row(lambda t, x, lambd=0.5: t.where(x >= -lambd, t.where(x <= lambd, 0.0, x), x), exact=True),
+    "softshrink": Row(
+        lambda t, x, lambd=0.5: t.where(x > lambd, x - lambd, t.where(x < -lambd, x + lambd, t.any_zero(x * 0.0))),
+        exact=True,
+    ),
+    # logic
+    "lt": _compare(lambda t, x, y: x < y, np.less),
+    "le": _compare(lambda t, x, y: x <= y, np.less_equal),
+    "gt": _compare(lambda t, x, y: x > y, np.greater),
+    "ge": _compare(lambda t, x, y: x >= y, np.greater_equal),
+    "eq": _compare(lambda t, x, y: t.compare(np.equal, x, y), np.equal),
+    "ne": _compare(lambda t, x, y: t.compare(np.not_equal, x, y), np.not_equal),
+    "logical_and": Row(lambda t, x, y: t.where(x, t.truth(y), 0.0), True, True, frozenset({0, 1})),
+    "logical_or": Row(lambda t, x, y: t.where(x, 1.0, t.truth(y)), True, True, frozenset({0, 1})),
+    "logical_not": Row(_not, True, True, frozenset({0})),
+    "where": Row(
+        lambda t, condition, x, y: t.where(condition, x, y),
+        exact=True,
+        conditions=frozenset({0}),
+        integers=lambda condition, x, y: np.where(condition != 0, x, y),
+    ),
+    "isnan": Row(lambda t, x: t.isnan(x), True, True),
+    "isinf": Row(lambda t, x: t.isinf(x), True, True),
+    "isfinite": Row(lambda t, x: _not(t, t.where(t.isnan(x), 1.0, t.isinf(x))), True, True),
+}

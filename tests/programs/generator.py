@@ -1,0 +1,226 @@
+"""Random programs: ``generate(seed) -> Program``, the same whenever and wherever it is called.
+
+A program is drawn in the order in which one is written: the operation and its operands, the outputs and what they are
+made of, the inputs that were read, then sizes that suit. What is drawn keeps the rules about columns, so that most
+programs are accepted; types meet in every pair.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from .draw import Draw, Profile
+from .dtypes import PAIRS, STORAGE
+from .expressions import Expressions, surviving
+from .sizes import geometry, matrices
+from .tree import Acc, Assign, Call, Element, Expression, Output, Pair, Program, Read, Reduce
+
+ALL = Profile()
+_KINDS = ("tile", "tile", "tile", "transposed", "bits", "reduced", "reduced", "half", "blocks", "thin")
+#: Modes of outputs that have no rows, no columns, or neither, and are no reductions.
+_FEWER = (("l",), ("l",), ("l", "n"), ("m",), ("n",), ("l", "m"))
+_HALVES = (("f16", "f16"), ("bf16", "bf16"), ("f32", "f32"))
+
+Layouts = tuple[tuple[str, ...], tuple[str, ...]]
+
+
+def generate(seed: int, profile: Profile = ALL) -> Program:
+    """The program of a seed."""
+    return _Generator(seed, profile).program()
+
+
+class _Generator:
+    def __init__(self, seed: int, profile: Profile) -> None:
+        self.draw = draw = Draw(seed)
+        self.profile = profile
+        self.seed = seed
+        self.operation = draw.pick(profile.operations)
+        self.convolved = self.operation.startswith("conv")
+        self.a, self.b = self.operands()
+        #: 8-bit operands in the layout that kernels multiply.
+        self.narrow = "tf32" not in (self.a, self.b) and self.a in ("e4m3", "e5m2", "i8", "u8") and not draw.chance(6)
+        #: D may be of bits, which nothing undeclared can be then.
+        self.typed = draw.chance(5)
+        self.of = Expressions(draw, profile, self.operation, self.a, self.typed)
+        self.assigns: list[Assign] = []
+
+    def program(self) -> Program:
+        draw, of = self.draw, self.of
+        header = self.header()
+        feeds = self.feeds() if draw.chance(8) and not self.profile.tame else ()
+        outputs = self.outputs()
+        grouped = self.operation == "grouped_gemm"
+        return normalised(
+            Program(
+                operation=self.operation,
+                a=self.a,
+                b=self.b,
+                header=header,
+                inputs=tuple(of.inputs.values()),
+                outputs=outputs,
+                defines=tuple(of.defines.values()),
+                assigns=tuple(self.assigns),
+                feeds=feeds,
+                settings=() if self.profile.tame else self.settings(),
+                sizes=matrices(draw, self.operation, of.step),
+                geometry=geometry(draw, self.operation, of.step) if self.convolved else None,
+                groups=tuple(matrices(draw, "", of.step) for _ in range(draw.whole(1, 3))) if grouped else (),
+                data="plain" if self.profile.tame else draw.pick(("plain", "normal", "normal", "edge")),
+                transposed=self.transposed(header),
+                separator=draw.pick(("\n", "\n", "; ", "\n\n", " # a comment\n")),
+                seed=self.seed,
+            )
+        )
+
+    # Operands and settings
+
+    def operands(self) -> tuple[str, str]:
+        """The types of A and B: every pair, though rarely those of which few kernels form this product."""
+        if self.operation.endswith(("dgrad", "wgrad")) and not self.draw.chance(5):
+            return self.draw.pick(_HALVES)
+        found = self.draw.pick((*PAIRS, ("f64", "f64")))
+        return ("f16", "f16") if self.draw.chance(4) or (self.convolved and "f64" in found) else found
+
+    def header(self) -> Layouts | None:
+        """The modes of A and B where a header has them; empty ones where it has types only."""
+        if "tf32" not in (self.a, self.b) and not self.draw.chance(4):
+            return None
+        if self.convolved or self.draw.chance(3):
+            return (), ()
+        if self.narrow:
+            return ("m", "k"), ("n", "k")
+        a = self.draw.pick((("m", "k"), ("k", "m") if self.operation != "linear" else ("m", "k")))
+        return a, self.draw.pick((("k", "n"), ("n", "k")))
+
+    def transposed(self, header: Layouts | None) -> tuple[bool, bool]:
+        """Whether A and B are transposes of contiguous tensors."""
+        if self.convolved:
+            return False, False
+        if self.narrow:
+            along = header[1] if header and header[1] else ("n", "k") if self.operation == "linear" else ("k", "n")
+            return False, along == ("k", "n")
+        return self.draw.chance(4), self.draw.chance(4)
+
+    def settings(self) -> tuple[tuple[str, object], ...]:
+        found: dict[str, object] = {}
+        if self.draw.chance(6):
+            found["numerics"] = "match_eager"
+        else:
+            found |= {name: True for name in ("relaxed", "fast_math") if self.draw.chance(5)}
+        if self.draw.chance(6):
+            found["deterministic"] = self.draw.pick((True, False))
+        if self.operation == "grouped_gemm" and self.draw.chance(2):
+            found["route"] = "loop"
+        return tuple(found.items())
+
+    # Outputs and what they are made of
+
+    def outputs(self) -> tuple[Output, ...]:
+        draw = self.draw
+        for index in range(draw.pick((0, 0, 1, 1, 2, 3))):
+            columns = draw.pick(("n",) * 12 + ("thin",) + (() if self.of.plain_columns else ("half", "block")))
+            self.assign(f"t{index}", self.of.expression(draw.whole(1, 3), columns), columns)
+        made = [self.output("D", first=True)]
+        made += [self.output(f"Y{index}") for index in range(draw.pick((0, 0, 1, 1, 2, 3)))]
+        self.read_accumulator({each.name for each in made})
+        return draw.shuffled(made)
+
+    def assign(self, name: str, value: Expression, columns: str) -> None:
+        self.assigns.append(Assign(name, value))
+        self.of.values[name] = columns
+
+    def output(self, name: str, first: bool = False) -> Output:
+        """An output, assigned."""
+        draw, of, depth = self.draw, self.of, self.draw.whole(1, 3)
+        types = [each for each in STORAGE if each != "b1"]
+        dtype = draw.pick(types) if self.typed or not draw.chance(4) else None
+        kind = "tile" if first and draw.chance(1.5) else draw.pick(_KINDS)
+        if (of.plain_columns and kind in ("bits", "half", "blocks")) or (first and kind == "bits" and not self.typed):
+            kind = "tile"
+        match kind:
+            case "reduced":
+                over = draw.pick((("n",), ("m",), ("m", "n"), ("l", "m"), ("l", "m", "n"), ("l", "n")))
+                over = over if of.batched else tuple(mode for mode in over if mode != "l")
+                self.assign(name, Reduce(draw.pick(("sum", "max", "min")), over, of.expression(depth, "n")), "reduced")
+                return Output(name, tuple(mode for mode in ("m", "n") if mode not in over), dtype, draw.chance(2))
+            case "half":
+                value = of.pair(depth)
+                value = of.meeting(value, of.expression(depth, "half")) if draw.chance(1.3) else value
+                self.assign(name, value, "half")
+                return Output(name, self.arranged("n/2"), dtype)
+            case "blocks":
+                value = of.block(depth)
+                value = of.meeting(value, of.expression(depth, "block")) if draw.chance(2) else value
+                self.assign(name, value, "block")
+                return Output(name, self.arranged(f"n/{of.width}"), dtype)
+            case "bits":
+                self.assign(name, of.condition(depth, "n"), "n")
+                return Output(name, self.batch_first(("m", "n")), "b1")
+            case "thin" if not first:  # of fewer modes than it is stored with, or stored with fewer modes
+                modes = draw.pick(_FEWER) if of.batched and draw.chance(4) else ()
+                value = of.expression(depth, "thin")
+                if modes:
+                    value = of.meeting(Read(of.input(modes, draw.pick(types), always=True).name), of.number())
+                self.assign(name, value, "thin")
+                return Output(name, modes or ("m", "n"), dtype)
+        self.assign(name, of.expression(draw.whole(1, 4), "n"), "n")
+        if kind == "transposed":
+            return Output(name, self.batch_first(("n", "m")), dtype)
+        return Output(name, self.batch_first(("m", "n")), dtype, draw.chance(2))
+
+    def batch_first(self, modes: tuple[str, ...]) -> tuple[str, ...]:
+        return ("l", *modes) if self.of.batched and self.draw.chance(8) else modes
+
+    def arranged(self, columns: str) -> tuple[str, ...]:
+        return self.batch_first((columns, "m") if self.draw.chance(12) else ("m", columns))
+
+    def read_accumulator(self, outputs: set[str]) -> None:
+        """Have an output read the accumulator, where none does."""
+        values = {each.name: each.value for each in self.assigns}
+        stack, seen = sorted(outputs), set(outputs)
+        while stack:
+            for node in surviving(values[stack.pop()]):
+                if isinstance(node, Acc):
+                    return
+                if isinstance(node, Read) and node.name in values and node.name not in seen:
+                    seen.add(node.name)
+                    stack.append(node.name)
+        for at, each in enumerate(self.assigns):
+            acc = {"n": Acc(), "half": Pair(0, self.of.distance, Acc())}.get(self.of.values[each.name])
+            if acc is not None and each.name in outputs:
+                self.assigns[at] = Assign(each.name, Call("add", (each.value, acc), "+"))
+                return
+
+    def feeds(self) -> tuple[Assign, ...]:
+        """Formulas of operands: of A of a convolution of one or two dimensions, of either of a product."""
+        names: tuple[str, ...] = self.draw.pick((("A",), ("B",), ("A", "B")))
+        if self.convolved:
+            names = ("A",) if self.operation in ("conv1d", "conv2d") else ()
+        made = []
+        for name in names:
+            value = self.of.expression(self.draw.whole(1, 3), name)
+            if not any(isinstance(node, Element) for node in surviving(value)):
+                value = Call("mul", (Element(name), value), "*")
+            made.append(Assign(name, value))
+        return tuple(made)
+
+
+def normalised(program: Program) -> Program:
+    """The program without values, functions and inputs that nothing reads."""
+    stored = {each.name for each in program.outputs}
+    while True:
+        nodes = list(program.expressions())
+        read = stored | {node.name for node in nodes if isinstance(node, Read)}
+        called = {node.function for node in nodes if isinstance(node, Call)}
+        smaller = replace(
+            program,
+            assigns=tuple(each for each in program.assigns if each.name in read),
+            defines=tuple(each for each in program.defines if each.name in called),
+            inputs=tuple(each for each in program.inputs if each.name in read),
+        )
+        if smaller == program:
+            return program
+        program = smaller
+
+
+__all__ = ["ALL", "Profile", "generate", "normalised"]

@@ -1,0 +1,354 @@
+"""Numbers that know how far off they may be.
+
+A kernel and PyTorch may round differently and both be right. So a value is computed :data:`COUNT` times: once as it
+should be, and then with every result that is not exact moved up or down by as much as it may be off. How far the
+variants lie apart is the error that the program makes of those errors, cancellation and all. Where they straddle a
+decision (a comparison, a sign, the edge of a domain) the element is in doubt: it is not checked, but counted.
+
+Arrays are [variant, l, m, n], of one variant where a value is exact; doubts are [l, m, n].
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .rounding import rounded
+
+COUNT = 8
+#: How many times the largest deviation found a result may be off.
+WIDE = 3.0
+#: How many units in the last place a function may be off, and an operation of a formula.
+FUNCTION, OPERATION = 4.0, 1.0
+LARGEST = (2 - 2**-23) * 2.0**127
+NO_DOUBT = np.zeros((1, 1, 1), dtype=bool)
+Array = np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Number:
+    """Values in an arithmetic, and where they are in doubt."""
+
+    x: Array
+    doubt: Array
+    t: Arithmetic
+
+    def __add__(self, other: Number | float) -> Number:
+        return self.t.operation(np.add, self, other)
+
+    def __radd__(self, other: float) -> Number:
+        return self.t.operation(np.add, other, self)
+
+    def __sub__(self, other: Number | float) -> Number:
+        return self.t.operation(np.subtract, self, other)
+
+    def __rsub__(self, other: float) -> Number:
+        return self.t.operation(np.subtract, other, self)
+
+    def __mul__(self, other: Number | float) -> Number:
+        return self.t.operation(np.multiply, self, other)
+
+    def __rmul__(self, other: float) -> Number:
+        return self.t.operation(np.multiply, other, self)
+
+    def __truediv__(self, other: Number | float) -> Number:
+        return self.t.operation(np.divide, self, other)
+
+    def __rtruediv__(self, other: float) -> Number:
+        return self.t.operation(np.divide, other, self)
+
+    def __neg__(self) -> Number:
+        return Number(-self.x, self.doubt, self.t)
+
+    def __lt__(self, other: Number | float) -> Number:
+        return self.t.compare(operator.lt, self, other)
+
+    def __le__(self, other: Number | float) -> Number:
+        return self.t.compare(operator.le, self, other)
+
+    def __gt__(self, other: Number | float) -> Number:
+        return self.t.compare(operator.gt, self, other)
+
+    def __ge__(self, other: Number | float) -> Number:
+        return self.t.compare(operator.ge, self, other)
+
+
+class Arithmetic:
+    """Floating-point arithmetic in f32 (``single``) or f64, and the functions that it is made of.
+
+    ``slack``: by how many units in the last place an operation's result may be off. 0 is IEEE's arithmetic to the bit;
+    a formula has :data:`OPERATION`, since it may be computed in another way. ``finite``: what is not is in doubt.
+    ``function`` is by how many units a function may be off.
+    """
+
+    def __init__(
+        self,
+        single: bool,
+        slack: float,
+        random: np.random.Generator,
+        finite: bool = False,
+        function: float = FUNCTION,
+    ) -> None:
+        self.single = single
+        self.slack = slack
+        self.finite = finite
+        self.ulps = function
+        self.random = random
+        self.unit = 2.0**-23 if single else 2.0**-52
+        self.least = 2.0**-149 if single else 5e-324
+        self.largest = LARGEST if single else float(np.finfo(np.float64).max)
+
+    def number(self, value: Number | float) -> Number:
+        """A value in this arithmetic; a constant of a formula may be rounded at another place than here."""
+        if not isinstance(value, Number):
+            constant = np.full((1, 1, 1, 1), float(value))
+            loose = self.nearest(constant) != constant if self.slack else constant != constant
+            return self.settle(constant, NO_DOUBT, loose, OPERATION)
+        if not self.single or value.t.single:
+            return value if value.t is self else Number(value.x, value.doubt, self)
+        return Number(np.concatenate([self.nearest(value.x[:1]), value.x[1:]]), value.doubt, self)
+
+    def nearest(self, x: Array) -> Array:
+        return rounded("f32", x) if self.single else x
+
+    # Results and how far they may be off
+
+    def operation(self, f: Callable[..., Array], *operands: Number | float) -> Number:
+        """An operation that IEEE's arithmetic rounds correctly."""
+        numbers = [self.number(each) for each in operands]
+        with np.errstate(all="ignore"):
+            exact = f(*(each.x for each in numbers))
+        loose = rounded("f32", exact[:1]) != exact[:1]  # a result of few bits is exact
+        moved = (exact != exact[:1]).any(0)
+        loose = loose | moved if self.slack else moved
+        return self.settle(exact, doubts(*numbers), loose, OPERATION)
+
+    def function(self, f: Callable[..., Array], *operands: Number | float, edges: Sequence[float] = ()) -> Number:
+        """A function that is off by a few units in the last place; ``edges`` are those of its domain."""
+        numbers = [self.number(each) for each in operands]
+        with np.errstate(all="ignore"):
+            exact = f(*(each.x for each in numbers))
+        doubt = doubts(*numbers) | ((np.abs(exact) > self.largest / 8) & np.isfinite(exact)).any(0)
+        for edge in edges:
+            doubt = doubt | _straddles(numbers[0].x - edge)
+        return self.settle(exact, doubt, exact[:1] != 0, self.ulps)
+
+    def settle(self, exact: Array, doubt: Array, loose: Array, ulps: float) -> Number:
+        """Round, and move what is ``loose`` by some units in the last place."""
+        central = self.nearest(exact[:1])
+        if self.finite:
+            doubt = doubt | ~np.isfinite(central[0])
+        loose = loose & np.isfinite(exact[:1])
+        if len(exact) == 1 and not loose.any():
+            return Number(central, doubt, self)
+        with np.errstate(all="ignore"):
+            reach = np.where(loose & np.isfinite(exact), ulps * (self.unit * np.abs(exact) + self.least), 0.0)
+            x = exact + self.signs(exact.shape[1:]) * reach
+            x = np.where(np.abs(x) > self.largest, np.copysign(np.inf, x), x)
+        x[0] = central[0]
+        return Number(x, doubt, self)
+
+    def signs(self, shape: tuple[int, ...]) -> Array:
+        """Which way and how far each variant moves: not, all up, all down, at random as far, at random less far."""
+        signs = self.random.random((COUNT, *shape)) * 2.0 - 1.0
+        for variant, sign in enumerate((0.0, 1.0, -1.0)):
+            signs[variant] = sign
+        signs[3:-2] = np.sign(signs[3:-2])
+        return signs
+
+    # Decisions
+
+    def compare(self, f: Callable[..., Array], a: Number | float, b: Number | float) -> Number:
+        """A truth value, 0 or 1."""
+        a, b = self.number(a), self.number(b)
+        outcome = f(a.x, b.x)
+        with np.errstate(all="ignore"):
+            difference = a.x - b.x
+        doubt = doubts(a, b) | _straddles(difference) | (outcome != outcome[:1]).any(0)
+        if self.finite:
+            doubt = doubt | np.isnan(difference).any(0)
+        return Number(outcome[:1].astype(float), doubt, self)
+
+    def stairs(self, f: Callable[[Array], Array], x: Number | float) -> Number:
+        """A function that ascends in steps, such as a rounding."""
+        x = self.number(x)
+        with np.errstate(all="ignore"):
+            y = f(x.x)
+            reach = WIDE * deviation(x.x)
+            if len(y) > 1:
+                y = np.array(np.broadcast_to(y, (COUNT, *y.shape[1:])))
+                for variant, end in ((1, x.x[0] + reach), (2, x.x[0] - reach)):
+                    y[variant] = np.where(reach > 0, f(end), y[variant])
+        return Number(y, x.doubt, self)
+
+    def where(self, condition: Number | float, a: Number | float, b: Number | float) -> Number:
+        c, a, b = self.truth(condition), self.number(a), self.number(b)
+        chosen = c.x[:1] != 0
+        differ = ~((a.x == b.x) | (np.isnan(a.x) & np.isnan(b.x))).all(0)
+        doubt = np.where(chosen[0], a.doubt, b.doubt) | (c.doubt & (differ | a.doubt | b.doubt))
+        return Number(np.where(chosen, a.x, b.x), doubt, self)
+
+    def truth(self, x: Number | float) -> Number:
+        return self.compare(operator.ne, x, 0.0)
+
+    def max(self, a: Number | float, b: Number | float) -> Number:
+        return self._extreme(np.maximum, a, b)
+
+    def min(self, a: Number | float, b: Number | float) -> Number:
+        return self._extreme(np.minimum, a, b)
+
+    def _extreme(self, f: Callable[..., Array], a: Number | float, b: Number | float) -> Number:
+        a, b = self.number(a), self.number(b)
+        return self.any_zero(Number(f(a.x, b.x), doubts(a, b), self), (a.x == 0) & (b.x == 0))
+
+    def any_zero(self, value: Number, where: Array | bool = True) -> Number:
+        """A zero of either sign, where PyTorch leaves it open."""
+        zero = (value.x == 0) & where
+        if not zero.any():
+            return value
+        x = np.array(np.broadcast_to(value.x, (COUNT, *value.x.shape[1:])))
+        zero = np.broadcast_to(zero, x.shape)
+        x[1][zero[1]], x[2][zero[2]] = 0.0, -0.0
+        return Number(x, value.doubt, self)
+
+    # The parts of which functions are made
+
+    def abs(self, x: Number | float) -> Number:
+        x = self.number(x)
+        return Number(np.abs(x.x), x.doubt, self)
+
+    def sign(self, x: Number | float) -> Number:
+        return self.where(
+            self.compare(operator.gt, x, 0.0), 1.0, self.where(self.compare(operator.lt, x, 0.0), -1.0, 0.0)
+        )
+
+    def floor(self, x: Number | float) -> Number:
+        return self.stairs(np.floor, x)
+
+    def ceil(self, x: Number | float) -> Number:
+        return self.stairs(np.ceil, x)
+
+    def round(self, x: Number | float) -> Number:
+        return self.stairs(np.rint, x)
+
+    def trunc(self, x: Number | float) -> Number:
+        return self.stairs(np.trunc, x)
+
+    def isnan(self, x: Number | float) -> Number:
+        return self._class(np.isnan, x)
+
+    def isinf(self, x: Number | float) -> Number:
+        return self._class(np.isinf, x)
+
+    def _class(self, f: Callable[[Array], Array], x: Number | float) -> Number:
+        x = self.number(x)
+        outcome = f(x.x)
+        return Number(outcome[:1].astype(float), x.doubt | (outcome != outcome[:1]).any(0), self)
+
+    def sqrt(self, x: Number | float) -> Number:
+        """Correctly rounded in f32; PyTorch's of doubles need not be."""
+        x = self.number(x)
+        root = self.operation(np.sqrt, x) if self.single else self.function(np.sqrt, x)
+        return Number(root.x, root.doubt | _straddles(x.x), self)
+
+    def pow(self, x: Number | float, y: Number | float) -> Number:
+        x, y = self.number(x), self.number(y)
+        power = self.function(raised, x, y, edges=(0.0,))
+        with np.errstate(all="ignore"):
+            whole = _straddles(y.x - np.rint(y.x[:1])) & (x.x[0] < 0)
+        return Number(power.x, power.doubt | whole, self)
+
+    def atan2(self, y: Number | float, x: Number | float) -> Number:
+        y, x = self.number(y), self.number(x)
+        angle = self.function(np.arctan2, y, x)
+        return Number(angle.x, angle.doubt | (_straddles(y.x) & (x.x.min(0) <= 0)), self)
+
+    def hypot(self, x: Number | float, y: Number | float) -> Number:
+        return self.function(np.hypot, x, y)
+
+    def copysign(self, x: Number | float, y: Number | float) -> Number:
+        x, y = self.number(x), self.number(y)
+        signs = np.copysign(1.0, y.x)
+        doubt = doubts(x, y) | _straddles(y.x) | (signs != signs[:1]).any(0) | np.isnan(y.x).any(0)
+        return Number(np.copysign(x.x, signs[:1]), doubt, self)
+
+    def fmod(self, x: Number | float, y: Number | float) -> Number:
+        """Exact; in doubt where the quotient is nearly whole and may be on either side."""
+        x, y = self.number(x), self.number(y)
+        with np.errstate(all="ignore"):
+            rest, quotient = np.fmod(x.x, y.x), x.x / y.x
+            doubt = doubts(x, y) | _straddles(quotient - np.rint(quotient[:1]))
+        return Number(self.nearest(rest), doubt, self)
+
+
+def _elementary(
+    f: Callable[[Array], Array], edges: Sequence[float] = ()
+) -> Callable[[Arithmetic, Number | float], Number]:
+    return lambda t, x: t.function(f, x, edges=edges)
+
+
+#: Functions of one argument, with the edges of their domains.
+ELEMENTARY: dict[str, tuple[Callable[[Array], Array], tuple[float, ...]]] = {
+    "exp": (np.exp, ()),
+    "exp2": (np.exp2, ()),
+    "expm1": (np.expm1, ()),
+    "log": (np.log, (0.0,)),
+    "log1p": (np.log1p, (-1.0,)),
+    "log2": (np.log2, (0.0,)),
+    "log10": (np.log10, (0.0,)),
+    "sin": (np.sin, ()),
+    "cos": (np.cos, ()),
+    "tan": (np.tan, ()),
+    "asin": (np.arcsin, (-1.0, 1.0)),
+    "acos": (np.arccos, (-1.0, 1.0)),
+    "atan": (np.arctan, ()),
+    "sinh": (np.sinh, ()),
+    "cosh": (np.cosh, ()),
+    "tanh": (np.tanh, ()),
+    "asinh": (np.arcsinh, ()),
+    "acosh": (np.arccosh, (1.0,)),
+    "atanh": (np.arctanh, (-1.0, 1.0)),
+    "erf": (np.vectorize(math.erf, otypes=[float]), ()),
+    "erfc": (np.vectorize(math.erfc, otypes=[float]), ()),
+}
+for _name, (_f, _edges) in ELEMENTARY.items():
+    setattr(Arithmetic, _name, _elementary(_f, _edges))
+
+
+def raised(x: Array, y: Array) -> Array:
+    """The power as IEEE 754 has it; numpy's takes the square root for an exponent of 0.5, of infinities too."""
+    size = np.power(np.abs(x), y)
+    whole, odd = np.rint(y) == y, np.fmod(y, 2.0) != 0
+    negative = np.where(
+        whole, np.where(odd & np.isfinite(y), -size, size), np.where(np.isinf(x) | (x == 0), size, np.nan)
+    )
+    return np.where(np.signbit(x) & ~np.isnan(x) & (y != 0), negative, size)
+
+
+def doubts(*numbers: Number) -> Array:
+    doubt = NO_DOUBT
+    for each in numbers:
+        doubt = doubt | each.doubt
+    return doubt
+
+
+def deviation(x: Array) -> Array:
+    """How far the variants lie from the first, [l, m, n]: infinitely far where one is no number and others are."""
+    if len(x) == 1:
+        return np.zeros(x.shape[1:])
+    with np.errstate(all="ignore"):
+        same = (x == x[:1]) | (np.isnan(x) & np.isnan(x[:1]))
+        distance = np.where(same, 0.0, np.abs(x - x[:1]))
+    return np.where(np.isnan(distance), np.inf, distance).max(0)
+
+
+def _straddles(x: Array) -> Array:
+    """Where a value may be on either side of 0."""
+    if len(x) == 1:
+        return NO_DOUBT
+    reach = deviation(x)
+    return (reach > 0) & ~(np.abs(x[0]) > WIDE * reach)

@@ -1,0 +1,121 @@
+"""The smallest program that still fails in the same way: ``shrink(program, fails)``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from .generator import normalised
+from .tree import Acc, Assign, Define, Expression, Input, Number, Program, Sizes, children, with_children
+
+_LEAVES: tuple[Expression, ...] = (Acc(), Number("1"))
+
+
+def shrink(program: Program, fails: Callable[[Program], bool], most: int = 600) -> Program:
+    """Take the first smaller program that fails, until there is none or ``most`` were tried."""
+    tried = set[str]()
+    while True:
+        for smaller in _smaller(program):
+            key = str(smaller)
+            if key in tried or smaller == program:
+                continue
+            tried.add(key)
+            if len(tried) > most:
+                return program
+            if fails(smaller):
+                program = smaller
+                break
+        else:
+            return program
+
+
+def _smaller(program: Program) -> Iterator[Program]:
+    """Smaller programs, the boldest changes first. They need not be valid."""
+    for output in program.outputs:
+        if output.name != "D":
+            yield normalised(replace(program, outputs=tuple(each for each in program.outputs if each != output)))
+    for name, value in (("settings", ()), ("feeds", ()), ("header", None), ("separator", "\n"), ("data", "plain")):
+        if getattr(program, name) != value:
+            yield normalised(replace(program, **{name: value}))
+    for setting in program.settings:
+        yield replace(program, settings=tuple(each for each in program.settings if each != setting))
+    for feed in program.feeds:
+        yield normalised(replace(program, feeds=tuple(each for each in program.feeds if each != feed)))
+    yield from _sizes(program)
+    yield from _expressions(program)
+    for index, output in enumerate(program.outputs):
+        for change in ({"modes": ("m", "n")}, {"modes": tuple(m for m in output.modes if m != "l")}, {"type": None}):
+            yield _with(program, "outputs", index, replace(output, **change))
+        if output.type not in (None, "f32", "b1"):
+            yield _with(program, "outputs", index, replace(output, type="f32"))
+    for index, value in enumerate(program.inputs):
+        for simple in _inputs(value):
+            yield _with(program, "inputs", index, simple)
+
+
+def _with(program: Program, name: str, index: int, value: object) -> Program:
+    values = list(getattr(program, name))
+    values[index] = value
+    return replace(program, **{name: tuple(values)})
+
+
+def _sizes(program: Program) -> Iterator[Program]:
+    if program.operation != "gemm":
+        geometry = None
+        yield replace(program, operation="gemm", geometry=geometry, sizes=replace(program.sizes, rows=(2,)), groups=())
+    if len(program.groups) > 1:
+        yield replace(program, groups=program.groups[:1])
+    if program.transposed != (False, False):
+        yield replace(program, transposed=(False, False))
+    sizes = program.sizes
+    for smaller in (Sizes((), (2,), sizes.n, sizes.k), Sizes((2,), (2,), sizes.n, 2)):
+        if program.geometry is None and smaller != sizes and (smaller.batch == () or sizes.batch not in ((), (2,))):
+            yield replace(program, sizes=smaller)
+    for n in (1, 2, 16, 32, 64):
+        if n < sizes.n:
+            yield replace(program, sizes=replace(sizes, n=n))
+    if sizes.k not in (0, 1):
+        yield replace(program, sizes=replace(sizes, k=1))
+    for types in (("f32", "f32"), ("f16", "f16")):
+        if (program.a, program.b) not in (("f32", "f32"), types) and program.header is None:
+            yield replace(program, a=types[0], b=types[1])
+
+
+def _expressions(program: Program) -> Iterator[Program]:
+    for field in ("assigns", "feeds", "defines"):
+        for index, each in enumerate(getattr(program, field)):
+            for value in _simpler(each.body if isinstance(each, Define) else each.value):
+                changed: Define | Assign = (
+                    replace(each, body=value) if isinstance(each, Define) else replace(each, value=value)
+                )
+                yield normalised(_with(program, field, index, changed))
+
+
+def _simpler(node: Expression) -> Iterator[Expression]:
+    """A part in the place of the whole, a leaf, and the same of every part."""
+    parts = children(node)
+    yield from parts
+    if parts:
+        yield from _LEAVES
+    elif isinstance(node, Number) and node.text not in ("1", "2"):
+        yield from (Number("1"), Number("2"))
+    for index, part in enumerate(parts):
+        for simpler in _simpler(part):
+            yield with_children(node, (*parts[:index], simpler, *parts[index + 1 :]))
+
+
+def _inputs(value: Input) -> Iterator[Input]:
+    if value.given not in ("tensor", "number") and (value.given != "absent" or value.default):
+        yield replace(value, given="tensor" if value.modes else "number")
+    if value.default:
+        yield replace(value, default="", given="tensor" if value.modes else "number")
+        if value.default not in ("0", "1"):
+            yield replace(value, default="1")
+    if value.flexible:
+        yield replace(value, flexible=False, given="tensor")
+    if value.type not in (None, "f32", "b1") and value.name not in ("seed", "offset"):
+        yield replace(value, type="f32")
+    if value.type == "b1":
+        return
+    if value.declared and value.modes and value.modes not in (("m",), ("n",)):
+        yield replace(value, modes=("m",), given="tensor" if value.given == "batched" else value.given)

@@ -1,0 +1,351 @@
+"""A program as data, and as the text that evt reads.
+
+Names in the tree are resolved: a :class:`Read` is of an input, of a value that is assigned above, or of a parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, replace
+from typing import TypeAlias
+
+
+@dataclass(frozen=True)
+class Acc:
+    pass
+
+
+@dataclass(frozen=True)
+class Element:
+    """An element of the operand A or B, in its own formula."""
+
+    operand: str
+
+
+@dataclass(frozen=True)
+class Number:
+    """A literal as it is written, perhaps with a sign."""
+
+    text: str
+
+    @property
+    def value(self) -> float:
+        return float(self.text)
+
+
+@dataclass(frozen=True)
+class Read:
+    """A name; ``subscript`` as written at this use."""
+
+    name: str
+    subscript: str = ""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function of the table or of the program's own; ``word`` is an operator or a name for it.
+
+    The last arguments have the keywords ``names``.
+    """
+
+    function: str
+    arguments: tuple[Expression, ...]
+    word: str = ""
+    names: tuple[str, ...] = ()
+    primes: int = 0
+
+
+@dataclass(frozen=True)
+class Cast:
+    type: str
+    x: Expression
+    word: str = ""
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """``sum[n](x)``, complete when the kernel ends."""
+
+    kind: str
+    modes: tuple[str, ...]
+    x: Expression
+
+
+@dataclass(frozen=True)
+class Block:
+    """``max[n%32](x)``, of each block of columns."""
+
+    kind: str
+    width: int
+    x: Expression
+
+
+@dataclass(frozen=True)
+class Pair:
+    """``even(x)`` and ``odd(x, 32)``."""
+
+    member: int
+    distance: int
+    x: Expression
+
+
+@dataclass(frozen=True)
+class Iota:
+    mode: str
+
+
+@dataclass(frozen=True)
+class Rand:
+    seed: Expression
+    offset: Expression
+
+
+@dataclass(frozen=True)
+class Dropout:
+    x: Expression
+    p: Expression
+    seed: Expression
+    offset: Expression
+
+
+Expression: TypeAlias = Acc | Element | Number | Read | Call | Cast | Reduce | Block | Pair | Iota | Rand | Dropout
+OPERATORS = dict(
+    zip(
+        ("add", "sub", "mul", "div", "pow", "lt", "le", "gt", "ge", "eq", "ne", "logical_and", "logical_or"),
+        ["+", "-", "*", "/", "**", "<", "<=", ">", ">=", "==", "!=", "&&", "||"],
+        strict=True,
+    )
+)
+PREFIXES = {"neg": "-", "logical_not": "!"}
+
+
+def children(node: Expression) -> tuple[Expression, ...]:
+    if isinstance(node, Call):
+        return node.arguments
+    values = (getattr(node, each.name) for each in fields(node))
+    return tuple(each for each in values if isinstance(each, NODES))
+
+
+def with_children(node: Expression, new: tuple[Expression, ...]) -> Expression:
+    if isinstance(node, Call):
+        return replace(node, arguments=new)
+    names = [each.name for each in fields(node) if isinstance(getattr(node, each.name), NODES)]
+    return replace(node, **dict(zip(names, new, strict=True)))
+
+
+def walk(node: Expression) -> Iterator[Expression]:
+    """A node and everything that it is made of."""
+    yield node
+    for child in children(node):
+        yield from walk(child)
+
+
+NODES = (Acc, Element, Number, Read, Call, Cast, Reduce, Block, Pair, Iota, Rand, Dropout)
+
+
+@dataclass(frozen=True)
+class Input:
+    """An input. ``modes`` are its meaning; an undeclared one has them by its name, or by the subscript at its use.
+
+    ``type`` None leaves the type open. ``given`` is how a call gives it: ``"tensor"``, ``"number"``, ``"element"`` (a
+    tensor of one element), ``"batched"`` (with the batch's dimensions, which the program leaves open), ``"absent"``.
+    """
+
+    name: str
+    modes: tuple[str, ...]
+    type: str | None
+    declared: bool = True
+    flexible: bool = False
+    default: str = ""
+    given: str = "tensor"
+
+
+@dataclass(frozen=True)
+class Output:
+    """An output. ``modes`` are its meaning without an implied batch; ``subscript`` whether they are written."""
+
+    name: str
+    modes: tuple[str, ...]
+    type: str | None = None
+    subscript: bool = True
+
+
+@dataclass(frozen=True)
+class Define:
+    name: str
+    parameters: tuple[str, ...]
+    body: Expression
+
+
+@dataclass(frozen=True)
+class Assign:
+    name: str
+    value: Expression
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The extents of a problem: ``batch`` dimensions, rows (several of ``linear``), columns and k."""
+
+    batch: tuple[int, ...] = ()
+    rows: tuple[int, ...] = (5,)
+    n: int = 8
+    k: int = 4
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """A convolution: its keywords, one number a dimension, and the sizes of one problem.
+
+    ``padding`` has (before, after) pairs; ``words`` are the keywords as a call gives them.
+    """
+
+    operator: str
+    stride: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+    dilation: tuple[int, ...]
+    groups: int
+    filter: tuple[int, ...]
+    pixels: tuple[int, ...]
+    images: int
+    channels: int
+    filters: int
+    words: tuple[tuple[str, object], ...] = ()
+
+    @property
+    def rank(self) -> int:
+        return len(self.stride)
+
+    @property
+    def results(self) -> tuple[int, ...]:
+        """The pixels of the output."""
+        rows = zip(self.pixels, self.padding, self.dilation, self.filter, self.stride, strict=True)
+        return tuple((size + sum(pad) - step * (taps - 1) - 1) // stride + 1 for size, pad, step, taps, stride in rows)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program, how it is compiled, and the kind of call that it is tried with."""
+
+    operation: str = "gemm"
+    a: str = "f16"
+    b: str = "f16"
+    header: tuple[tuple[str, ...], tuple[str, ...]] | None = None
+    inputs: tuple[Input, ...] = ()
+    outputs: tuple[Output, ...] = ()
+    declares_outputs: bool = True
+    defines: tuple[Define, ...] = ()
+    assigns: tuple[Assign, ...] = ()
+    feeds: tuple[Assign, ...] = ()
+    settings: tuple[tuple[str, object], ...] = ()
+    sizes: Sizes = field(default_factory=Sizes)
+    geometry: Geometry | None = None
+    groups: tuple[Sizes, ...] = ()
+    data: str = "plain"
+    transposed: tuple[bool, bool] = (False, False)
+    separator: str = "\n"
+    seed: int = 0
+
+    @property
+    def text(self) -> str:
+        return self.separator.join(_statements(self))
+
+    @property
+    def operand_modes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The modes of A's and B's last two dimensions, of a matrix product."""
+        if self.header and self.header[0]:
+            return self.header
+        return ("m", "k"), (("n", "k") if self.operation == "linear" else ("k", "n"))
+
+    def expressions(self) -> Iterator[Expression]:
+        for each in (*self.defines, *self.assigns, *self.feeds):
+            yield from walk(each.body if isinstance(each, Define) else each.value)
+
+    def __str__(self) -> str:
+        return f"{self.text}\n{describe_call(self)}"
+
+
+def describe_call(program: Program) -> str:
+    """What else there is to a program than its text."""
+    parts = [f"operation {program.operation}", f"A {program.a}", f"B {program.b}"]
+    parts += [f"{key}={value!r}" for key, value in program.settings]
+    if program.geometry:
+        parts.append(f"{program.geometry}")
+    else:
+        parts.append(f"{program.groups or program.sizes}")
+    given = [f"{each.name} {each.given}" for each in program.inputs if each.given != "tensor"]
+    return f"# seed {program.seed}: {', '.join([*parts, f'data {program.data}', *given])}"
+
+
+def _statements(program: Program) -> Iterator[str]:
+    if program.header:
+        operands = zip("AB", (program.a, program.b), program.header, strict=True)
+        written = (f"{name}: {dtype}" + (f"[{', '.join(modes)}]" if modes else "") for name, dtype, modes in operands)
+        operation = "gemm" if program.operation == "grouped_gemm" else program.operation
+        yield f"{operation}({', '.join(written)})"
+    for each in program.inputs:
+        if each.declared:
+            yield f"in {declaration(each)}"
+    if program.declares_outputs:
+        outputs = []
+        for each in program.outputs:
+            subscript = f"[{', '.join(each.modes)}]" if each.subscript else ""
+            outputs.append(f"{each.name}: {each.type}{subscript}" if each.type else f"{each.name}{subscript}")
+        yield f"out {', '.join(outputs)}"
+    for each in program.defines:
+        yield f"def {each.name}({', '.join(each.parameters)}) = {show(each.body)}"
+    for each in (*program.feeds, *program.assigns):
+        yield f"{each.name} = {show(each.value)}"
+
+
+def declaration(value: Input) -> str:
+    subscript = ", ".join(f"{mode}?" if value.flexible and mode != "l" else mode for mode in value.modes)
+    plain = is_plain(value)
+    text = value.name + (f": {value.type}" if value.type else "") + ("" if plain else f"[{subscript}]")
+    return text + (f" = {value.default}" if value.default else "")
+
+
+def is_plain(value: Input) -> bool:
+    """Whether an input has the modes of its name, so that it may be written without a subscript."""
+    return value.modes == () and (value.name in GREEK or bool(value.default))
+
+
+GREEK = ("alpha", "beta", "gamma", "delta", "theta", "kappa", "sigma", "omega", "mu")
+
+
+def show(node: Expression) -> str:
+    """An expression, with parentheses around every operation."""
+    match node:
+        case Acc():
+            return "acc"
+        case Element(operand):
+            return operand
+        case Number(text):
+            return f"({text})" if text.startswith("-") else text
+        case Read(name, subscript):
+            return name + subscript
+        case Cast(dtype, x, word):
+            return f"{word or dtype}({show(x)})"
+        case Reduce(kind, modes, x):
+            return f"{kind}[{', '.join(modes)}]({show(x)})"
+        case Block(kind, width, x):
+            return f"{kind}[n%{width}]({show(x)})"
+        case Pair(member, distance, x):
+            return f"{('even', 'odd')[member]}({show(x)}{f', {distance}' if distance > 1 else ''})"
+        case Iota(mode):
+            return f"iota({mode})"
+        case Rand(seed, offset):
+            return f"rand({show(seed)}, {show(offset)})"
+        case Dropout(x, p, seed, offset):
+            return f"dropout({show(x)}, {show(p)}, {show(seed)}, {show(offset)})"
+        case Call():
+            return _call(node)
+
+
+def _call(call: Call) -> str:
+    arguments = [show(each) for each in call.arguments]
+    if call.word and not call.word[0].isalpha():
+        return f"({call.word}{arguments[0]})" if len(arguments) == 1 else f"({arguments[0]} {call.word} {arguments[1]})"
+    first = len(arguments) - len(call.names)
+    named = [f"{name}={text}" for name, text in zip(call.names, arguments[first:], strict=True)]
+    return f"{call.word or call.function}{chr(39) * call.primes}({', '.join([*arguments[:first], *named])})"
