@@ -1,0 +1,180 @@
+"""One small launch of every kind of kernel, as a program for compute-sanitizer: ``python tests/gpu/launches.py``.
+
+Sizes are no multiples of the tiles. Each kind is compared with the reference; the names of those that ran are printed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+import evt
+from evt.build import build
+from evt.diagnostics import Source
+from evt.ir.dtype import from_torch_name
+from evt.reference.rounding import unpack_bits
+from evt.runtime.arguments import bind
+from evt.runtime.kernels import device_target, kernel_sources, plan_kernels
+
+Call = tuple[evt.Program, torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]
+
+REDUCED = """
+    out D, rows: f32[m], columns: f32[n], amax: f32, mask: b1[m, n]
+    D = relu(acc + bias + C)
+    rows = sum[n](D)
+    columns = max[m](D)
+    amax = max[m, n](abs(D))
+    mask = D > 0
+"""
+PAIRED = """
+    out D: f16[m, n/2], scales: f32[m, n/32]
+    D = silu(even(acc, 32)) * odd(acc, 32)
+    scales = max[n%32](abs(acc))
+"""
+DROPOUT = "D = dropout(acc + bias, 0.5, 1234, 7)"
+PLAIN = "D = silu(acc + bias) + C"
+TYPED = "in bias: f16[n], C: f16; out D: f16; D = silu(acc + bias) + C"
+WORKED = "A = relu(s[k]*A + t[k]); D = silu(acc + bias) + C"
+
+
+def random(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
+    generator = torch.Generator("cuda").manual_seed(sum(shape))
+    made = torch.randn(shape, device="cuda", generator=generator)
+    if dtype == torch.int8:
+        made = (3 * made).round()
+    made = made.to(dtype)
+    return evt.channels_last(made) if len(shape) > 3 else made
+
+
+def gemm(
+    text: str, route: str, dtype: torch.dtype = torch.float16, sizes: tuple[int, int, int] = (200, 136, 80)
+) -> Call:
+    m, n, k = sizes
+    op = evt.linear(text, route=route)
+    found = {"bias": random(n), "C": random(m, n), "s": random(k), "t": random(k)}
+    return op, random(m, k, dtype=dtype), random(n, k, dtype=dtype), found
+
+
+def convolution(
+    text: str,
+    route: str,
+    channels: int = 40,
+    operation: str = "conv2d",
+    filters: int = 72,
+    groups: int = 1,
+    **keywords: object,
+) -> Call:
+    """A convolution of 3x3 filters, or a gradient: A and B are then D's gradient and the filters, or the pixels."""
+    op = evt.Program(Source(text), operation, route=route, padding=1, groups=groups, **keywords)
+    x, w, d = random(2, channels, 11, 13), random(filters, channels // groups, 3, 3), random(2, filters, 11, 13)
+    a, b = {"conv2d": (x, w), "conv2d_dgrad": (d, w), "conv2d_wgrad": (d, x)}[operation]
+    like = {"conv2d": d, "conv2d_dgrad": x, "conv2d_wgrad": w}[operation]
+    columns = like.shape[1]
+    found = {"bias": random(columns), "s": random(channels), "t": random(channels)}
+    return op, a, b, {**found, "C": random(*like.shape)}
+
+
+#: The kinds by name; each makes its call.
+KINDS: dict[str, Callable[[], Call]] = {
+    "gemm-3x": lambda: gemm(PLAIN, "evt-3x"),
+    "gemm-3x-reductions-masks": lambda: gemm(REDUCED, "evt-3x"),
+    "gemm-3x-pairs-blocks": lambda: gemm(PAIRED, "evt-3x", sizes=(200, 192, 80)),
+    "gemm-3x-dropout": lambda: gemm(DROPOUT, "evt-3x"),
+    "gemm-3x-e4m3": lambda: gemm(TYPED, "evt-3x", torch.float8_e4m3fn),
+    "gemm-3x-i8": lambda: gemm(TYPED, "evt-3x", torch.int8),
+    "gemm-3x-stock": lambda: gemm("D = relu(acc + bias)", "stock-3x"),
+    "gemm-2x": lambda: gemm(PLAIN, "evt-2x"),
+    "gemm-2x-reductions-masks": lambda: gemm(REDUCED, "evt-2x"),
+    "gemm-2x-pairs-blocks": lambda: gemm(PAIRED, "evt-2x", sizes=(200, 192, 80)),
+    "gemm-2x-dropout": lambda: gemm(DROPOUT, "evt-2x"),
+    "gemm-2x-odd": lambda: gemm(REDUCED, "evt-2x", sizes=(201, 157, 83)),
+    "gemm-2x-f64": lambda: gemm(TYPED, "evt-2x", torch.float64),
+    "gemm-2x-stock": lambda: gemm("D = relu(acc + bias)", "stock-2x"),
+    "gemm-mainloop": lambda: gemm(WORKED, "mainloop-2x"),
+    "conv-3x": lambda: convolution(PLAIN, "conv-evt-3x"),
+    "conv-3x-reductions-masks": lambda: convolution(REDUCED, "conv-evt-3x"),
+    "conv-3x-own": lambda: convolution(PLAIN, "conv-evt-3x", config="implicit_own_128x128x64"),
+    "conv-3x-dgrad": lambda: convolution(PLAIN, "conv-evt-3x", operation="conv2d_dgrad"),
+    "conv-3x-few-channels": lambda: convolution(PLAIN, "conv-padded-3x", channels=3),
+    "conv-3x-odd-channels": lambda: convolution(PLAIN, "conv-padded-3x", channels=35),
+    "conv-2x": lambda: convolution(PLAIN, "conv-evt-2x"),
+    "conv-2x-reductions-masks": lambda: convolution(REDUCED, "conv-evt-2x"),
+    "conv-2x-few-channels": lambda: convolution(PLAIN, "conv-evt-2x", channels=3),
+    "conv-2x-groups": lambda: convolution(PLAIN, "conv-evt-2x", channels=128, filters=64, groups=2),
+    "conv-2x-wgrad": lambda: convolution(PLAIN, "conv-evt-2x", operation="conv2d_wgrad", kernel_size=3),
+    "conv-2x-stock": lambda: convolution("D = relu(acc + bias)", "conv-stock-2x"),
+    "conv-mainloop": lambda: convolution(WORKED, "conv-mainloop-2x"),
+}
+GROUPED = "grouped"
+
+
+def inputs_of(call: Call) -> dict[str, torch.Tensor]:
+    """Of what there is, the inputs that the program reads."""
+    op, a, b, found = call
+    read = {each.name for each in op.typed(_name(a), _name(b)).inputs}
+    return {name: value for name, value in found.items() if name in read}
+
+
+def _name(tensor: torch.Tensor) -> str:
+    return from_torch_name(str(tensor.dtype).removeprefix("torch.")).name
+
+
+def check(name: str, got: object, want: object) -> None:
+    """Compare the outputs of two calls; bits may differ where a number is next to zero."""
+    pairs = zip(_several(got), _several(want), strict=True)
+    for mine, right in pairs:
+        if mine.dtype == torch.uint8:
+            bits = [unpack_bits(each, 8 * each.shape[-1]).double() for each in (mine, right)]
+            error = float((bits[0] - bits[1]).abs().mean())
+        else:
+            error = float((mine.double() - right.double()).norm() / right.double().norm())
+        assert error < 2e-2, f"{name}: relative error {error}"
+
+
+def _several(outputs: object) -> tuple[torch.Tensor, ...]:
+    return (outputs,) if isinstance(outputs, torch.Tensor) else tuple(outputs)  # type: ignore[arg-type]
+
+
+def launch_grouped() -> None:
+    """Launch groups of several sizes, one of them empty.
+
+    PyTorch fills the memory that it gives: CUTLASS's kernel fences its tensor maps, in the workspace, by an exchange
+    of their words, which initcheck takes for a read, also of those words that no map has.
+    """
+    op = evt.grouped_gemm(PLAIN)
+    rows = (37, 128, 0, 5, 200)
+    a, b = [random(m, 80) for m in rows], [random(80, 136) for _ in rows]
+    inputs = {"bias": random(136), "C": [random(m, 136) for m in rows]}
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    for mine, right in zip(op(a, b, **inputs), op.reference(a, b, **inputs), strict=True):
+        if right.numel():
+            check(GROUPED, mine, right)
+
+
+def main(names: list[str]) -> None:
+    calls = {name: KINDS[name]() for name in names or KINDS if name != GROUPED}
+    plans = []
+    for call in calls.values():
+        op, a, b, _ = call
+        (first, *_) = plan_kernels(op, bind(op, a, b, inputs_of(call), {}), device_target(0))
+        op.settings = replace(op.settings, config=first.config.name)
+        plans.append(first)
+    build(list(dict.fromkeys(kernel_sources(plans))))
+    for name, call in calls.items():
+        op, a, b, _ = call
+        inputs = inputs_of(call)
+        check(name, op(a, b, **inputs), op.reference(a, b, **inputs))
+        torch.cuda.synchronize()
+        print("ran", name, flush=True)
+    if not names or GROUPED in names:
+        launch_grouped()
+        torch.cuda.synchronize()
+        print("ran", GROUPED, flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,35 @@
+"""Every kind of kernel under compute-sanitizer's four tools."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+LAUNCHES = Path(__file__).with_name("launches.py")
+SANITIZER = shutil.which("compute-sanitizer")
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(SANITIZER is None, reason="compute-sanitizer is not installed")]
+
+
+@pytest.fixture(scope="module")
+def kinds() -> list[str]:
+    """The kinds, which have run without a tool: their kernels are built and right."""
+    done = subprocess.run([sys.executable, LAUNCHES], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return re.findall(r"^ran (.+)$", done.stdout, re.MULTILINE)
+
+
+@pytest.mark.parametrize("tool", ["memcheck", "racecheck", "synccheck", "initcheck"])
+def test_nothing_is_reported(tool: str, kinds: list[str]) -> None:
+    command = [SANITIZER, "--tool", tool, "--error-exitcode", "9", "--kernel-name", "kernel_substring=evt"]
+    done = subprocess.run([*command, sys.executable, LAUNCHES, *kinds], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    assert re.findall(r"^ran (.+)$", done.stdout, re.MULTILINE) == kinds
+    assert "ERROR SUMMARY: 0 errors" in done.stdout or "0 hazards displayed" in done.stdout
