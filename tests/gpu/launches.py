@@ -104,7 +104,7 @@ KINDS: dict[str, Callable[[], Call]] = {
     "conv-2x-reductions-masks": lambda: convolution(REDUCED, "conv-evt-2x"),
     "conv-2x-few-channels": lambda: convolution(PLAIN, "conv-evt-2x", channels=3),
     "conv-2x-groups": lambda: convolution(PLAIN, "conv-evt-2x", channels=128, filters=64, groups=2),
-    "conv-2x-wgrad": lambda: convolution(PLAIN, "conv-evt-2x", operation="conv2d_wgrad", kernel_size=3),
+    "conv-2x-wgrad": lambda: convolution("D = silu(acc) + C", "conv-evt-2x", operation="conv2d_wgrad", kernel_size=3),
     "conv-2x-stock": lambda: convolution("D = relu(acc + bias)", "conv-stock-2x"),
     "conv-mainloop": lambda: convolution(WORKED, "conv-mainloop-2x"),
 }
