@@ -393,6 +393,23 @@ def test_a_file_is_replaced_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        *((["emit", FORMULA, option, ""], "E0303") for option in ("--dtype", "--a", "--b")),
+        (["emit", FORMULA, "--dtype", "f16", "--a", ""], "E0303"),
+        (["bench", FORMULA, "--dtype", ""], "E0303"),
+        *(([command, FORMULA, "--arch", ""], "E0501") for command in ("emit", "check", "explain")),
+        *((["emit", FORMULA, option, ""], "E0501") for option in ("--op", "--route", "--config")),
+        (["bench", ""], "E0103"),
+    ],
+)
+def test_an_empty_value_is_no_value_left_out(arguments: list[str], code: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 1
+    assert f"[{code}]" in result.stderr
+
+
 def test_a_mistake_leaves_the_file(tmp_path: Path) -> None:
     path = tmp_path / "kernel.cu"
     path.write_text("old")
