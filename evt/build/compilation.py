@@ -56,8 +56,8 @@ def link_pass(toolchain: Toolchain) -> Pass:
 class Compilation:
     """Builds one key, whose lock it holds until ``close``. ``run`` is called once per pass, from any thread.
 
-    A failure does not raise: it ends up in ``problems``, a success in ``library``. ``unchanged`` says whether what
-    the key is of is still so; if not, nobody knows what the compilers have read.
+    A failure does not raise: it ends up in ``problems``, a success in ``library``. ``unchanged`` says whether the
+    inputs in the key are still the same; if not, nobody knows which of them the compilers have read.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ from evt.diagnostics import Diagnostic, Source, Span, shown
 from evt.errors import ArgumentError
 from evt.functions import formula, scalar, single
 from evt.functions.row import Fact, Function, Parameter
-from evt.functions.table import TABLE, Table
+from evt.functions.table import TABLE
 from evt.functions.words import CXX, LANGUAGE
 
 _NAME = re.compile(r"(?!.*__)[A-Za-z][A-Za-z0-9_]*")

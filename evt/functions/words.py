@@ -7,7 +7,8 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-#: No function's name: words of the language, names that it gives a meaning, operations and types; a test compares with those rooms.
+#: No function's name: words of the language, names that it gives a meaning, operations and types; a test compares
+#: them with those rooms.
 LANGUAGE = _words(
     "in out def acc A B C D bias k l m n "
     "sum iota rand dropout even odd "

@@ -442,7 +442,8 @@ def test_names_are_mangled_and_bounded():
 
 @pytest.mark.parametrize("length", [32, 33, 38, 40, 41, 80])
 def test_no_two_names_are_mangled_to_one(length):
-    names = [f"{'x' * length}{tail}" for tail in ("LONGTAIL_abcdefghijk", "", *(f"_{i}" for i in range(4)), "_LONGTAIL")]
+    tails = ("LONGTAIL_abcdefghijk", "", *(f"_{index}" for index in range(4)), "_LONGTAIL")
+    names = [f"{'x' * length}{tail}" for tail in tails]
     made = make(f"in {', '.join(names)}: f16[m, n]; D = acc + {' + '.join(names)}")
     fields = {field.name: field.tensor for field in made.fields if field.kind == "pointer"}
     assert set(names) <= set(fields.values())
