@@ -143,7 +143,7 @@ class Compilation:
             message = (
                 f"nvcc hands the path of the cache directory to a shell, which would not take it literally: {work}"
             )
-            mend = "set EVT_CACHE_DIR to a path without quotes, backslashes, backquotes and `$`"
+            mend = "set EVT_CACHE_DIR to a path without double quotes, backslashes, backquotes and `$`"
             raise BuildError(Diagnostic("E0704", message, help=mend))
         if "cuda" not in self._links and not is_plain(str(home)):
             message = f"nvcc hands its own path to a shell, which would not take it literally: {home}"
