@@ -971,12 +971,12 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path.parent.mkdir()
     path.write_bytes(b"\x7fELF library")
 
-    def build(sources: Any, *, verbose: bool, on_event: Callable[[BuildEvent], None]) -> list[Path]:
+    def build(sources: Any, *, on_event: Callable[[BuildEvent], None], **_: object) -> list[Path]:
         assert [(source.text, source.gencode) for source in sources] == [(evt.emit(FORMULA), "sm_90a")]
         on_event(BuildEvent("hit", "key", 0))
         return [path]
 
-    monkeypatch.setattr("evt.build.build", build)
+    monkeypatch.setattr("evt.build.builder.build", build)
     return path
 
 
