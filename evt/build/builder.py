@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from evt.build.process import Supervisor
 
 _Result = TypeVar("_Result")
-#: How often a library is built that another process removes before it is used.
+#: How many times to build libraries that another process removes before they are used.
 _TRIES = 3
 
 
@@ -36,16 +36,16 @@ def build(
     verbose: bool = False,
     on_event: Callable[[BuildEvent], None] | None = None,
 ) -> list[Path]:
-    """The libraries of ``sources``, in their order: from the cache, or built now.
+    """Return the libraries of ``sources``, in their order: from the cache, or built now.
 
     At most ``jobs`` passes of nvcc run at a time. What another process is building is waited for; if it fails there,
-    it has failed here. When a source fails, the others are still built. However this process ends, its compilers end
+    it fails here. When a source fails, the others are still built. However this process ends, its compilers end
     with it. ``on_event`` hears each step, one call at a time but from several threads.
 
-    Raises BuildError: E0701 or E0702 without tools, E0703 when nvcc refuses a source (a bug in evt), E0653 when it
-    does so for the C++ of a function of the user's own, E0704 when the cache cannot be used, E0705 when another user
-    could have written it, E0706 when nvcc is too old, E0707 when headers are changed meanwhile. Raises ValueError for
-    less than one job.
+    Raises BuildError: E0701 or E0702 without tools that can be used, E0703 when nvcc refuses a source (a bug in evt),
+    E0653 when it refuses the C++ of a function of the user's own, E0704 when the cache cannot be used, E0705 when
+    another user could have written it, E0706 when nvcc is too old, E0707 when headers are changed meanwhile. Raises
+    ValueError for less than one job.
     """
     if jobs is not None and jobs < 1:
         raise ValueError(f"jobs is {jobs}: at least one is needed")
@@ -69,9 +69,10 @@ def build_and_use(
     verbose: bool = False,
     on_event: Callable[[BuildEvent], None] | None = None,
 ) -> list[_Result]:
-    """What ``use`` makes of each library, given its position. What is removed before that is built again.
+    """Return what ``use`` returns for the position and the path of each library.
 
-    Raises what :func:`build` and ``use`` raise.
+    Libraries that another process removes before they are used are built again. Raises what :func:`build` and ``use``
+    raise.
     """
     cache = cache or Cache()
     for _ in range(_TRIES):
@@ -102,7 +103,7 @@ class _Build:
         self._problems: list[Diagnostic] = []
 
     def run(self, jobs: int | None) -> dict[str, Path]:
-        """The libraries by key."""
+        """Return the libraries by key."""
         missing = [key for key in self._wanted if not self._found(key)]
         if not missing:
             return self._libraries
@@ -141,7 +142,7 @@ class _Build:
         return library is not None
 
     def _claim(self, missing: Sequence[str], held: ExitStack, supervisor: Supervisor) -> dict[str, KeyLock]:
-        """The locks of what nobody builds, or the first that is free; ``held`` releases them."""
+        """Return the locks of what nobody builds, or wait for the first one; ``held`` releases them."""
         locks: dict[str, KeyLock] = {}
 
         def claim(key: str, wait: bool) -> None:

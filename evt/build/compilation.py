@@ -56,8 +56,8 @@ def link_pass(toolchain: Toolchain) -> Pass:
 class Compilation:
     """Builds one key, whose lock it holds until ``close``. ``run`` is called once per pass, from any thread.
 
-    A failure does not raise: it ends up in ``problems``, a success in ``library``. ``unchanged`` says whether what
-    the key is of is still so; if not, nobody knows what the compilers have read.
+    A failure does not raise: it ends up in ``problems``, a success in ``library``. ``unchanged`` says whether the
+    inputs in the key are still the same; if not, nobody knows which of them the compilers have read.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class Compilation:
             message = (
                 f"nvcc hands the path of the cache directory to a shell, which would not take it literally: {work}"
             )
-            mend = "set EVT_CACHE_DIR to a path without quotes, backslashes, backquotes and `$`"
+            mend = "set EVT_CACHE_DIR to a path without double quotes, backslashes, backquotes and `$`"
             raise BuildError(Diagnostic("E0704", message, help=mend))
         if "cuda" not in self._links and not is_plain(str(home)):
             message = f"nvcc hands its own path to a shell, which would not take it literally: {home}"

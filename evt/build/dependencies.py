@@ -1,4 +1,4 @@
-"""What compilers have read besides the headers that the key is of, by their own account, and whether it has changed."""
+"""What compilers report to have read besides the headers in the key, and whether it has changed since."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-#: Of a toolkit, below its root: what nvcc runs, reads by itself or links.
+#: What nvcc runs, reads by itself or links, below the toolkit's root.
 _TOOLKIT = (
     *("bin/nvcc", "bin/nvcc.profile", "bin/cudafe++", "bin/ptxas", "bin/fatbinary", "nvvm/bin/cicc"),
     *("nvvm/libdevice/libdevice.10.bc", "lib64/libcudart_static.a", "lib/libcudart_static.a"),
@@ -20,9 +20,9 @@ Read = dict[str, tuple[int, int]]
 
 
 def files_read(work: Path, rules: Iterable[Path], known: Iterable[str], toolkit: Path | None) -> tuple[Read, int]:
-    """What the rules that nvcc wrote name, and what is used of the toolkit; and when the last of it was changed.
+    """Return the files that nvcc's make rules name and those that it uses of its toolkit, and when the last changed.
 
-    Left out is what lies in ``work``, or behind a link there that is ``known``.
+    What lies in ``work``, or behind a link there that is ``known``, is left out.
     """
     names = [name for rule in rules for name in _names(rule.read_text(encoding="utf-8", errors="surrogateescape"))]
     names += [str(toolkit / name) for name in _TOOLKIT] if toolkit else []
@@ -40,7 +40,7 @@ def files_read(work: Path, rules: Iterable[Path], known: Iterable[str], toolkit:
 
 
 def changed_since(read: Mapping[str, object]) -> str:
-    """The first file that is no longer as it was read, or nothing."""
+    """Return the first file that is no longer as it was read, or ""."""
     for path, facts in read.items():
         try:
             status = os.stat(path)
@@ -52,6 +52,6 @@ def changed_since(read: Mapping[str, object]) -> str:
 
 
 def _names(rule: str) -> list[str]:
-    """The prerequisites of a make rule."""
+    """Return the prerequisites of a make rule."""
     words = _NAME.findall(rule.partition(":")[2].replace("\\\n", " "))
     return [re.sub(r"\\(.)", r"\1", word).replace("$$", "$") for word in words]

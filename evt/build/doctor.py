@@ -80,21 +80,19 @@ def _host_compiler() -> Check:
 
 
 def _cache() -> list[Check]:
-    free = 0
-
     def look() -> tuple[str, str]:
-        nonlocal free
         cache = Cache()
         cache.prepare()
         entries = cache.entries()
-        free = shutil.disk_usage(cache.root).free
         return f"{cache.root}, {len(entries)} kernels, {sum(e.size_bytes for e in entries) / 1e6:.0f} MB", ""
 
-    check = _checked("cache directory", look)
-    if not check.ok:
-        return [check]
-    remedy = "" if free >= _DISK_BYTES else "evt cache clear"
-    return [check, Check("free disk", not remedy, f"{free / 1e9:.1f} GB at {Cache().root}", remedy)]
+    def look_for_space() -> tuple[str, str]:
+        root = Cache().root
+        free = shutil.disk_usage(root).free
+        return f"{free / 1e9:.1f} GB at {root}", "" if free >= _DISK_BYTES else "evt cache clear"
+
+    directory = _checked("cache directory", look)
+    return [directory, _checked("free disk", look_for_space)] if directory.ok else [directory]
 
 
 def _torch() -> Check:

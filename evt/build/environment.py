@@ -1,8 +1,8 @@
-"""What of the process's environment reaches the compilers: a short list, so that nothing unknown decides the result.
+"""Which environment variables reach the compilers: a short list, so that nothing unknown affects the result.
 
 nvcc, its profile and gcc read dozens of variables (CPATH, LIBRARY_PATH, INCLUDES, PTXAS_FLAGS, GCC_EXEC_PREFIX...) that
-are set for other work, and would put other headers in the place of those that evt means. What has to be said to nvcc
-is said in its own variables, which are kept.
+are set for other work, and would replace the headers that evt means by others. Options for nvcc go into its own
+variables, which are kept.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from pathlib import Path
 from evt.diagnostics import Diagnostic
 from evt.errors import BuildError
 
-#: What nvcc takes to be part of every command line, and its host compiler.
+#: Options that nvcc adds to every command line, and its host compiler.
 FLAGS = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
 COMPILER = "NVCC_CCBIN"
-#: Part of the key. The toolkit's are for scripts that stand for nvcc; compilers may need the last to run at all.
+#: Part of the key. CUDA_HOME and CUDA_PATH are for scripts that stand for nvcc; compilers may need the last to run.
 _DECIDING = (*FLAGS, COMPILER, "CUDA_HOME", "CUDA_PATH", "LD_LIBRARY_PATH")
-#: No part of it: of what is on PATH the compilers are, and the home directory holds nothing that they compile.
+#: Not part of it: the compilers found on PATH are, and the home directory holds nothing that they compile.
 _OTHER = ("PATH", "HOME")
-#: What a shell makes something of, besides quotes.
+#: What a shell acts on, besides quotes.
 _ACTIVE = re.compile(r"[$`;|&<>\n]")
-#: What a shell makes something of between double quotes, and what no terminal should see.
+#: What a shell acts on between double quotes, and control characters.
 _ACTIVE_IN_QUOTES = re.compile(r'[$`"\\\x00-\x1f\x7f]')
 
 
@@ -36,10 +36,10 @@ def deciding_variables() -> dict[str, str]:
 
 
 def compiler_environment() -> dict[str, str]:
-    """The environment of every compiler.
+    """Return the environment of every compiler.
 
-    nvcc hands its command lines to a shell, with what these variables say. Raises BuildError E0701 for those of nvcc
-    that would make a shell do something.
+    nvcc hands its command lines, with these variables' options in them, to a shell. Raises BuildError E0701 for
+    variables of nvcc on which a shell would act.
     """
     for name in (*FLAGS, COMPILER):
         active = (_ACTIVE if name in FLAGS else _ACTIVE_IN_QUOTES).search(os.environ.get(name, ""))
@@ -51,12 +51,12 @@ def compiler_environment() -> dict[str, str]:
 
 
 def is_plain(path: Path | str) -> bool:
-    """Whether a path may stand between double quotes in a shell's command line, as nvcc puts it there."""
+    """Return whether a shell takes a path literally between double quotes, where nvcc puts it."""
     return not _ACTIVE_IN_QUOTES.search(str(path))
 
 
 def host_compilers() -> list[str]:
-    """The programs that nvcc calls for C++, or the directory where they are, in the order of its preference."""
+    """Return the programs that nvcc may call for C++, or the directories where they are; "" for its own choice."""
     found = []
     for word, following in _pairs():
         option, equals, value = word.partition("=")
@@ -66,7 +66,7 @@ def host_compilers() -> list[str]:
 
 
 def _pairs() -> Iterator[tuple[str, str]]:
-    """The words in nvcc's variables, each with the next."""
+    """Yield the words in nvcc's variables, each with the next one."""
     for name in FLAGS:
         text = os.environ.get(name, "")
         try:

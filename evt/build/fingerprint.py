@@ -1,6 +1,4 @@
-"""What files hold, told by a digest, which is remembered beside what ``stat`` says of them: reading takes a hundred
-times as long as looking.
-"""
+"""Digests of folders, kept beside what ``stat`` says of their files: reading these takes a hundred times as long."""
 
 from __future__ import annotations
 
@@ -11,7 +9,6 @@ import os
 import stat
 import tempfile
 import time
-from array import array
 from pathlib import Path
 
 from evt.build.trust import read_private
@@ -23,10 +20,10 @@ VERSION = 1
 #: Digests that are kept in a file; the oldest go first.
 MOST = 64
 _MOST_BYTES = 1 << 16
-#: A file that was changed so shortly before it was looked at may change once more and look the same: its times come
-#: from a clock of coarse ticks, or from another machine's. In nanoseconds.
+#: A file that was changed so recently, in nanoseconds, may change once more and look the same: its times come from a
+#: clock of coarse ticks, or from another machine's.
 _RECENT = 2_000_000_000
-_NO_FILE, _ALL_BITS = -1, (1 << 64) - 1
+_NO_FILE = -1
 
 #: What this process knows, by stamp, and which files hold it already.
 _known: dict[str, str] = {}
@@ -34,15 +31,15 @@ _kept: set[tuple[Path | None, str]] = set()
 
 
 class Digests:
-    """The digests of folders, as remembered by this process and in ``file``, where there is one."""
+    """The digests of folders that this process knows, and those kept in ``file``, where there is one."""
 
     def __init__(self, file: Path | None = None) -> None:
         self._file = file
 
     def of(self, root: Path) -> tuple[str, str]:
-        """A stamp of everything below ``root``, and the digest of its content.
+        """Return a stamp of everything below ``root``, and the digest of its content.
 
-        The stamp tells of a change that was undone since, too: nothing but the clock sets a file's ctime back.
+        The stamp also differs after a change that was undone: nobody can set back a file's ctime.
         """
         now = time.time_ns()
         files = listing(root)
@@ -68,7 +65,7 @@ class Digests:
             return {}
 
     def _write(self, digests: dict[str, str]) -> bool:
-        """Whether nothing is left to do: what is not kept is computed again."""
+        """Return whether there is no need to try again; a digest that is not kept is computed again."""
         if self._file is None:
             return True
         rows = dict(list(digests.items())[-MOST:])
@@ -86,9 +83,9 @@ class Digests:
 
 
 def listing(root: Path) -> Listing:
-    """The files below a folder, sorted by name; nothing for one that is not there.
+    """Return the files below a folder, sorted by name; none for a folder that is not there.
 
-    Hidden ones are left out, which no header is. A folder that links lead to is entered once.
+    Hidden files are left out: no header is one. A folder that several links lead to is entered once.
     """
     found: Listing = []
     folders, entered = [("", str(root))], {os.path.realpath(root)}
@@ -115,7 +112,7 @@ def listing(root: Path) -> Listing:
 
 
 def _is_new(folder: os.DirEntry[str], entered: set[str]) -> bool:
-    """Whether a folder is none that a link has led to already."""
+    """Return whether no link has led to this folder before."""
     if not folder.is_symlink():
         return True
     target = os.path.realpath(folder.path)
@@ -125,11 +122,7 @@ def _is_new(folder: os.DirEntry[str], entered: set[str]) -> bool:
 
 
 def _stamp(root: Path, files: Listing) -> str:
-    names = "\0".join([str(root), *(name for name, *_ in files)]).encode("utf-8", "surrogateescape")
-    numbers = array("Q")
-    for _, *each in files:
-        numbers.extend([number & _ALL_BITS for number in each])
-    return hashlib.sha256(names + b"\0" + numbers.tobytes()).hexdigest()
+    return hashlib.sha256(ascii((str(root), files)).encode()).hexdigest()
 
 
 def _content(root: Path, files: Listing) -> str:

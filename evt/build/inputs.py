@@ -1,7 +1,7 @@
-"""What decides a compilation besides its source: ``find_inputs(toolchain, digests) -> Inputs``.
+"""What a compilation depends on besides its source: ``find_inputs(toolchain, digests) -> Inputs``.
 
-Of the headers that people edit, CUTLASS's and ours, the content counts, whatever it takes to read it. Compilers are
-told by place, version, size and time of change. What else they read they tell when they have: :mod:`dependencies`.
+Headers that people edit, CUTLASS's and ours, count by their content. Compilers count by path, version, size and time of
+change. What else compilers read, they report afterwards: :mod:`dependencies`.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from evt.build.toolchain import Toolchain
 
 #: What gcc calls, besides what lies in its own directories.
 _BINUTILS = ("as", "ld")
-#: A program no larger may be a script that calls another one, and is told by its content.
+#: A program no larger than this may be a script that calls another one, and counts by its content.
 _SCRIPT = 1 << 16
 _COMPILER = re.compile(r"(.*-)?(gcc|g\+\+|clang|clang\+\+|as|ld|ld\.\w+)(-[\d.]+)?")
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """``digest`` of what the result depends on; ``stamps`` also tell of changes that were undone."""
+    """``digest`` of what the result depends on; ``stamps`` also differ after changes that were undone."""
 
     digest: str
     stamps: tuple[str, ...]
 
 
 def find_inputs(toolchain: Toolchain, digests: Digests) -> Inputs:
-    """What a compilation with these tools would read now."""
+    """Return what a compilation with these tools would read now."""
     folders = (toolchain.evt_include, *toolchain.cutlass_folders)
     found = [digests.of(folder) for folder in folders if folder is not None]
     facts = {
@@ -52,7 +52,7 @@ def find_inputs(toolchain: Toolchain, digests: Digests) -> Inputs:
 
 
 def _host_programs(nvcc: Path) -> list[Path]:
-    """The compilers that nvcc calls, and what these call. It looks for them beside itself first."""
+    """Return the compilers that nvcc calls, and what these call. nvcc looks for them beside itself first."""
     beside = os.path.dirname(os.path.realpath(nvcc))
     places = os.pathsep.join([f"{beside}/../nvvm/bin", beside, os.environ.get("PATH", os.defpath)])
     found: list[str | None] = []
@@ -73,7 +73,7 @@ def _compiler(path: Path) -> tuple[object, ...]:
 
 
 def _program(path: Path) -> tuple[object, ...]:
-    """Which file a program is; of what may be a script, the content."""
+    """Return which file a program is, and the content of what may be a script."""
     real = os.path.realpath(path)
     try:
         status = os.stat(real)
@@ -86,7 +86,7 @@ def _program(path: Path) -> tuple[object, ...]:
 
 @functools.cache
 def _version(path: Path, facts: tuple[object, ...]) -> str:
-    """What a script, or a program that stands for another one, says of itself; asked once per process."""
+    """Return what a script, or a program that stands for another one, says of itself; asked once per process."""
     try:
         done = subprocess.run(
             [path, "--version"],

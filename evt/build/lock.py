@@ -16,7 +16,7 @@ class KeyLock:
 
     @classmethod
     def acquire(cls, path: Path, *, wait: bool) -> KeyLock | None:
-        """The lock, or None when another holds it and ``wait`` is false.
+        """Return the lock, or None when another holds it and ``wait`` is false.
 
         Raises OSError where files cannot be made or locked.
         """

@@ -1,4 +1,4 @@
-"""Tasks by threads: ``run_all(tasks, workers, give_up)``."""
+"""Tasks in threads: ``run_all(tasks, workers, give_up)``."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from threading import Condition, Thread
 
 
 def run_all(tasks: Iterable[Callable[[], None]], workers: int, give_up: Callable[[], None]) -> None:
-    """Run tasks, as many at a time as there are ``workers``, and wait for them.
+    """Run tasks, at most ``workers`` at a time, and wait for them.
 
-    At the first error, and at Ctrl-C, ``give_up`` is called, which ends those that run, the others are not begun, and
-    the error is raised.
+    At the first error, and at Ctrl-C, call ``give_up``, which ends the tasks that run; begin no others, and raise the
+    error.
 
-    A pool of concurrent.futures would keep the interpreter from ending before its threads; and Thread.join, after a
-    Ctrl-C, takes a thread that runs for one that has ended.
+    A pool of concurrent.futures would keep the interpreter from ending before its threads; and after a Ctrl-C,
+    Thread.join takes a thread that still runs for one that has ended.
     """
     todo = deque(tasks)
     errors: list[BaseException] = []

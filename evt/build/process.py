@@ -125,7 +125,7 @@ class Children:
         return Finished(returncode, output_text, time.monotonic() - started)
 
     def _wait(self, answer: socket.socket) -> int:
-        """The exit status. A supervisor that was killed takes what it ran along."""
+        """Return the exit status; after a supervisor that was killed, kill what it ran."""
         leader = 0
         while reply := self._receive(answer):
             if "error" in reply:
@@ -165,14 +165,14 @@ class Children:
 
 
 def _python() -> str:
-    """The Python that runs us; a program that embeds one tells multiprocessing which it is."""
+    """Return the path of this Python; a program that embeds Python tells multiprocessing which it is."""
     from multiprocessing import spawn
 
     return os.fsdecode(spawn.get_executable() or sys.executable or "python3")
 
 
 def default_jobs() -> int:
-    """As many passes at a time as there are processors and memory for their compilers; at least one."""
+    """Return how many passes there are processors and memory for, at least one."""
     return max(1, min(len(os.sched_getaffinity(0)), available_bytes() // _BYTES_PER_JOB))
 
 

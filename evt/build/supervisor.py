@@ -2,13 +2,13 @@
 
 A program of its own, ``python supervisor.py PARENT``, made of the standard library alone; :mod:`evt.build.process`
 starts it and talks to it. Its standard input is a socket. Each message is a request and brings its descriptors: a
-command to run, with the socket for its answer and the file for its output, or a lock to keep. Who hangs up the socket
-of an answer kills the command; the parent's death is the end of everything.
+command to run, with the socket for its answer and the file for its output, or a lock to keep. Closing the socket of an
+answer kills its command; the parent's death ends everything.
 
-The parent's death is found by asking, for nothing tells of it reliably: the signal at a parent's death comes when its
-*thread* ends, and a pipe stays open as long as a process that the parent forked holds its other end. Nor does anything
-take grandchildren along, so this process adopts them (it is their subreaper), looks for them in /proc, and kills until
-there is none. Only then are the locks free, so that nobody builds beside a compiler that was left over.
+The parent's death is found by polling, because nothing reports it reliably: the signal at a parent's death comes when
+its *thread* ends, and a pipe stays open as long as a process that the parent forked holds its other end. Nor does
+anything end grandchildren, so this process adopts them (it is their subreaper), finds them in /proc, and kills until
+there are none. Only then does it give up the locks, so that nobody builds beside a compiler that was left over.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-#: How often the parent is asked for, in seconds.
+#: How often to look for the parent, in seconds.
 INTERVAL = 0.1
 #: The longest request: a command and its environment.
 MOST_BYTES = 1 << 18
-#: What a builder says that is through; one that hangs up without it was killed.
+#: What a builder sends when it is done; one that closes its socket without it was killed.
 FAREWELL = b"farewell"
 
 _SET_PDEATHSIG, _SET_CHILD_SUBREAPER = 1, 36
@@ -48,7 +49,7 @@ class Charges:
         self._locks: list[tuple[int, str]] = []
 
     def waiting(self) -> dict[socket.socket, int]:
-        """The sockets on which a command is waited for."""
+        """Return the commands that run, by the sockets of their answers."""
         return {answer: pid for pid, answer in self._answers.items() if pid not in self._killed}
 
     def take(self, request: dict[str, Any], descriptors: list[int]) -> None:
@@ -84,7 +85,7 @@ class Charges:
         """Kill commands with all that they started; they are reaped and answered as others are."""
         for pid in pids:
             self._killed.add(pid)
-            end(lambda pid=pid: members(pid))  # type: ignore[misc]
+            end(partial(members, pid))
 
     def reap(self) -> None:
         """Answer for the commands that have ended."""
@@ -97,8 +98,8 @@ class Charges:
                     answer.close()
 
     def clear(self) -> None:
-        """Do for a builder that is gone what it would have done: end everything, and let nobody wait."""
-        end(lambda: descendants(os.getpid()))
+        """Do what a builder that is gone would have done: end everything, and release the locks."""
+        end(partial(descendants, os.getpid()))
         for descriptor, path in self._locks:
             with contextlib.suppress(OSError):
                 if os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(descriptor)):
@@ -112,7 +113,7 @@ class Charges:
 def end(find: Callable[[], list[int]]) -> None:
     """Kill the processes that ``find`` finds, and what they start meanwhile.
 
-    They are stopped first: what a dead one has started belongs to nobody that could be found.
+    They are stopped first: of what a dead process started, nothing says that it did.
     """
     stopped = set[int]()
     while new := set(find()) - stopped:
@@ -130,12 +131,12 @@ def _signal(pids: Iterable[int], number: int) -> None:
 
 
 def members(leader: int) -> list[int]:
-    """The processes of a session, and the descendants of its leader that have left it."""
+    """Return the processes of a session, and the descendants of its leader that have left it."""
     return [*{*descendants(leader), *(pid for pid, (_, session) in _processes().items() if session == leader)}]
 
 
 def descendants(ancestor: int) -> list[int]:
-    """Children, their children, and so on; the ancestor itself is none."""
+    """Return the children of a process, their children, and so on, without the process itself."""
     processes = _processes()
     found, new = set[int](), {ancestor}
     while new:
@@ -145,7 +146,7 @@ def descendants(ancestor: int) -> list[int]:
 
 
 def _processes() -> dict[int, tuple[int, int]]:
-    """Parent and session of all processes that live."""
+    """Return the parent and the session of every process that lives."""
     found = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -157,7 +158,7 @@ def _processes() -> dict[int, tuple[int, int]]:
 
 
 def prctl(option: int, value: int) -> None:
-    """What Linux has it for; without ctypes it does nothing."""
+    """Call Linux's prctl; do nothing in a Python without ctypes."""
     with contextlib.suppress(ImportError):
         import ctypes
 
@@ -170,7 +171,7 @@ def _send(answer: socket.socket, value: dict[str, object]) -> None:
 
 
 def main(parent: int) -> None:
-    """Serve until the builder takes its leave or is gone."""
+    """Serve until the builder is done or gone."""
     prctl(_SET_CHILD_SUBREAPER, 1)
     woken, waker = socket.socketpair()
     woken.setblocking(False)

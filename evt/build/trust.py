@@ -18,18 +18,18 @@ _WRITE = 2  #: in an entry of an access control list
 
 
 def require_private(path: Path) -> None:
-    """``path`` itself is ours, is no link, and nobody else may write it.
+    """Raise BuildError E0705 unless ``path`` itself is ours, is no link, and nobody else may write it.
 
-    Raises BuildError E0705 when it is not so, OSError when it cannot be looked at.
+    Raises OSError when it cannot be looked at.
     """
     _require_private(path, path.lstat())
 
 
 def read_private(path: Path, most: int) -> bytes:
-    """The content of a regular file which is as :func:`require_private` has it, of at most ``most`` bytes.
+    """Return the content of a regular file of at most ``most`` bytes that only we may write.
 
-    Raises BuildError E0705, ValueError for what is no such file, OSError when it cannot be read. It never waits, as
-    opening a pipe would.
+    Raises BuildError E0705 as :func:`require_private` does, ValueError for a larger file or one that is not regular,
+    OSError when it cannot be read. It never waits, as opening a pipe would.
     """
     require_private(path)
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC)
@@ -57,9 +57,9 @@ def _require_private(path: Path, status: os.stat_result) -> None:
 
 
 def require_safe_path(path: Path) -> None:
-    """Nobody but us and root can put something else in the place of any step that leads to ``path``.
+    """Raise BuildError E0705 unless only we and root can replace each of the steps that lead to ``path``.
 
-    Raises BuildError E0705 when it is not so, OSError when a step cannot be looked at.
+    Raises OSError when a step cannot be looked at.
     """
     owners = {0, os.getuid(), os.lstat("/").st_uid}  # in a user namespace, "/" belongs to an unmapped root
     for step in _steps(path):
@@ -81,9 +81,9 @@ def require_safe_path(path: Path) -> None:
 
 
 def _writers(path: Path, status: os.stat_result) -> tuple[set[int], set[int]]:
-    """The users and groups that the mode's bit for writing by the group is about.
+    """Return the users and groups to whom the mode's bit for writing by the group applies.
 
-    That is the group of the path or, where it has an access control list, whom the list names: the bit is its mask.
+    That is the path's group or, where there is an access control list, everyone whom it names: the bit is its mask.
     """
     try:
         entries = os.getxattr(path, "system.posix_acl_access", follow_symlinks=False)
@@ -141,7 +141,7 @@ def _writable(path: Path, mode: int) -> BuildError:
 
 
 def _close(path: Path) -> str:
-    """The command that takes the right to write from others; of an access control list it changes the mask."""
+    """Return the command that forbids others to write; with an access control list it changes the mask."""
     return f"chmod go-w {shlex.quote(str(path))}"
 
 

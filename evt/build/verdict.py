@@ -34,7 +34,7 @@ _MACHINE = (
         "build with fewer jobs at a time (jobs=1), or with more memory",
     ),
 )
-#: What a compiler says of its command line, of which evt's own part is the same for everybody.
+#: What a compiler says of a wrong command line. Evt's own part of it is the same for everybody.
 _OPTIONS = re.compile(
     r"^(nvcc|ptxas|nvlink) fatal\s*: |^(gcc|g\+\+|cc1plus|clang\S*|ld|\S*/ld): (fatal )?error: |unrecognized command",
     re.MULTILINE,
@@ -48,7 +48,7 @@ _FUNCTION = re.compile(
 
 
 def verdict(source: KernelSource, toolchain: Toolchain, output: str, root: Path, kept: Path) -> Diagnostic:
-    """What to tell of a failure; ``root`` is the cache's directory, ``kept`` where the source and the log are kept."""
+    """Return what to say of a failure; ``root`` is the cache's directory, ``kept`` that of the source and the log."""
     for pattern, code, message, mend in _MACHINE:
         if re.search(pattern, output, re.MULTILINE):
             return Diagnostic(code, message.format(root=root), help=mend)
@@ -74,7 +74,7 @@ def verdict(source: KernelSource, toolchain: Toolchain, output: str, root: Path,
 
 
 def _failing_function(text: str, output: str) -> str:
-    """The function of the user's own that an error is in, or nothing."""
+    """Return the name of the user's function that an error is in, or ""."""
     wrong = {int(line) for line in _ERROR_AT.findall(output)}
     for function in _FUNCTION.finditer(text):
         first = text.count("\n", 0, function.start()) + 1

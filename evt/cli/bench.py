@@ -112,7 +112,7 @@ def command(
         raise click.UsageError("--suite brings its own programs, sizes and kernels.")
     if batch is not None and suite != "resnet":
         raise click.UsageError("--batch is for --suite resnet; of other convolutions it is in --a-shape.")
-    request = Request(program or _formula(op), op, dtype, dtype, settings=settings, **sizes)
+    request = Request(_formula(op) if program is None else program, op, dtype, dtype, settings=settings, **sizes)
     known = request.program  # its diagnostics, before torch is imported
     if host and known.convolution is not None:
         raise click.UsageError("--host measures products of matrices.")

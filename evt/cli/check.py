@@ -52,7 +52,7 @@ def command(
 
     found = []
     for text in programs:
-        request = Request(text, op, a, b, arch or DEFAULT_ARCH, settings, **sizes)
+        request = Request(text, op, a, b, DEFAULT_ARCH if arch is None else arch, settings, **sizes)
         name = "<stdin>" if text == "-" else text if is_file(text) else "<formula>"
         diagnostics = _check(request, plan=arch is not None)
         found.append((name, diagnostics))

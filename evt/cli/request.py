@@ -51,7 +51,7 @@ class Request:
         from evt.ir.dtype import BY_NAME
         from evt.program import Program
 
-        program = Program(self.source, self.operation or "gemm", **self.settings)
+        program = Program(self.source, "gemm" if self.operation is None else self.operation, **self.settings)
         if self.operation not in (None, program.operation):
             raise click.UsageError(f"The program's header says {program.operation}, not {self.operation}.")
         for operand, given in zip(program.dag.operands, (self.a, self.b), strict=False):
@@ -240,7 +240,7 @@ def takes_operands(command: _Command) -> _Command:
 
     @functools.wraps(command)
     def decorated(*arguments: Any, dtype: str | None, a: str | None, b: str | None, **rest: Any) -> None:
-        command(*arguments, a=a or dtype, b=b or dtype, **rest)
+        command(*arguments, a=dtype if a is None else a, b=dtype if b is None else b, **rest)
 
     return _add(decorated, _OPERANDS)
 

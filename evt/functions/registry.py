@@ -13,12 +13,14 @@ from evt.diagnostics import Diagnostic, Source, Span, shown
 from evt.errors import ArgumentError
 from evt.functions import formula, scalar, single
 from evt.functions.row import Fact, Function, Parameter
-from evt.functions.table import TABLE, Table
+from evt.functions.table import TABLE
 from evt.functions.words import CXX, LANGUAGE
 
 _NAME = re.compile(r"(?!.*__)[A-Za-z][A-Za-z0-9_]*")
 _SIGNATURE = re.compile(r"\s*([^\s()]*)\s*\((.*)\)\s*", re.DOTALL)
 _BRACKETS = {")": "(", "]": "["}
+#: In C++: a number, a name of a namespace or of a member, or a name by itself, which a parameter may be.
+_WORD = re.compile(r"\.?\d[\w.]*|(?:::|\.|->)\s*\w+|(?P<name>\w+)")
 
 
 def function(
@@ -57,7 +59,7 @@ def function(
         _check_name(each)
         if each in (name, *aliases)[:place]:
             _refuse("E0651", f"`{each}` is given twice as a name of `{name}`", help="give every alias once")
-    cxx = _check_cxx(name, cxx, names)
+    cxx = _check_cxx(cxx, names)
     meaning = _meaning(torch, name, names)
     slots = ", ".join(f"{{{slot}}}" for slot in range(len(names)))
     row = Function(
@@ -65,7 +67,7 @@ def function(
         parameters,
         text or f"A function of the user's own: `{cxx}`.",
         meaning,
-        f"evt::user::{name}({slots})",
+        f"evt::user::fn_{name}({slots})",
         None,
         _check_facts(facts),
         aliases,
@@ -79,7 +81,10 @@ def function(
                 help_text = "give it another name; kernels may have been compiled with the first meaning"
                 _refuse("E0656", f"`{name}` is registered with another meaning", help=help_text)
             return known
-        _check_free(TABLE, row)
+        for each in (name, *aliases):
+            if (taken := TABLE.lookup(each)) is not None:
+                help_text = f"rename it: `{each}_`, or use that one"
+                _refuse("E0651", f"there is a function `{each}`: `{taken}`", help=help_text)
         TABLE.add(row)
     return row
 
@@ -167,35 +172,12 @@ def _check_name(name: str) -> None:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         help_text = "letters, digits and single underscores, a letter first"
         _refuse("E0652", f"`{shown(name)}` cannot be a function's name", help=help_text)
-    if name in LANGUAGE or name in CXX:
-        where = "the language" if name in LANGUAGE else "C++"
-        _refuse("E0651", f"`{name}` is a word of {where}", help=f"rename it: `{name}_`")
+    if name in LANGUAGE:
+        _refuse("E0651", f"`{name}` is a word of the language", help=f"rename it: `{name}_`")
 
 
-def _check_free(table: Table, row: Function) -> None:
-    """That no row has one of the names, and that no C++ of the user's means another function by one of them."""
-    for name in (row.name, *row.aliases):
-        if (taken := table.lookup(name)) is not None:
-            _refuse("E0651", f"there is a function `{name}`: `{taken}`", help=f"rename it: `{name}_`, or use that one")
-    for other in table.values():
-        if other.source and _calls(_body(other), row.name):
-            help_text = f"rename one of the two: inside of `evt::user`, `{row.name}` would be this function"
-            _refuse("E0651", f"the C++ of `{other.name}` calls another `{row.name}`", help=help_text)
-        if other.source and _calls(_body(row), other.name):
-            _refuse(
-                "E0653",
-                f"the C++ calls `{other.name}`, which is a function of the language",
-                help=f"call both in a formula, or `::{other.name}` for a C++ function of the same name",
-            )
-
-
-def _calls(cxx: str, name: str) -> bool:
-    """Whether an expression calls ``name`` unqualified."""
-    return re.search(rf"(?<![\w:.]){name}\s*\(", cxx) is not None
-
-
-def _check_cxx(name: str, cxx: str, names: Sequence[str]) -> str:
-    """The expression on one line, checked for what can be seen without a C++ compiler."""
+def _check_cxx(cxx: str, names: Sequence[str]) -> str:
+    """Return the expression on one line, checked for what can be seen without a C++ compiler."""
     help_text = f"write one expression over {', '.join(names)}, such as `{names[0]} * {names[0]}`"
     if not isinstance(cxx, str) or not cxx.strip():
         _refuse("E0653", "the C++ expression is empty", help=help_text)
@@ -218,28 +200,28 @@ def _check_cxx(name: str, cxx: str, names: Sequence[str]) -> str:
             _refuse("E0653", f"the C++ has a `{char}` that nothing opens", source, Span(place, place + 1))
     if opened:
         _refuse("E0653", f"the C++ never closes a `{cxx[opened[-1]]}`", source, Span(opened[-1], opened[-1] + 1))
-    if not any(_mentions(cxx, each) for each in names):
+    if not any(match["name"] in names for match in _WORD.finditer(cxx)):
         _refuse("E0653", "the C++ uses none of the parameters", source, help=help_text)
-    if _calls(cxx, name):
-        _refuse("E0653", f"the C++ calls `{name}` itself", source, help=f"write `::{name}` if that is a C++ function")
     return " ".join(cxx.split())
 
 
-def _mentions(cxx: str, name: str) -> bool:
-    return re.search(rf"(?<![\w:.]){name}\b", cxx) is not None
-
-
 def _source(name: str, names: Sequence[str], cxx: str) -> str:
-    """The C++ definition. The expression has a line of its own."""
-    unused = ("" if _mentions(cxx, each) else "[[maybe_unused]] " for each in names)
-    parameters = ", ".join(f"{mark}float {each}" for mark, each in zip(unused, names, strict=True))
-    head = f"EVT_HOST_DEVICE float {name}({parameters}) {{"
-    return f"namespace evt::user {{\n\n{head}\n  return {cxx};\n}}\n\n}}  // namespace evt::user"
+    """Return the C++ definition. The expression has a line of its own.
 
+    The user's names are prefixed: they may be those of macros, and of functions of C++ that the expression calls.
+    """
+    used = set[str]()
 
-def _body(row: Function) -> str:
-    """The expression in a source."""
-    return row.source.partition("\n  return ")[2].rpartition(";\n}\n")[0]
+    def prefixed(word: re.Match[str]) -> str:
+        if word["name"] not in names:
+            return word[0]
+        used.add(word["name"])
+        return f"p_{word['name']}"
+
+    body = _WORD.sub(prefixed, cxx)
+    parameters = ", ".join(f"{'' if each in used else '[[maybe_unused]] '}float p_{each}" for each in names)
+    head = f"EVT_HOST_DEVICE float fn_{name}({parameters}) {{"
+    return f"namespace evt::user {{\n\n{head}\n  return {body};\n}}\n\n}}  // namespace evt::user"
 
 
 def _meaning(torch: Callable[..., Any], name: str, names: Sequence[str]) -> Meaning:

@@ -1,4 +1,4 @@
-"""Words that a registered function cannot be called by."""
+"""Words that cannot be the name of a registered function, or of a parameter of one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-#: Words of the language, names that it gives a meaning, operations and types; a test compares with those rooms.
+#: No function's name: words of the language, names that it gives a meaning, operations and types; a test compares
+#: them with those rooms.
 LANGUAGE = _words(
     "in out def acc A B C D bias k l m n "
     "sum iota rand dropout even odd "
@@ -19,7 +20,7 @@ LANGUAGE = _words(
     "f64 f32 tf32 f16 bf16 e4m3 e5m2 i32 i8 u8 b1 float64 double fp64 float32 float fp32 single tfloat32 float16 "
     "half fp16 bfloat16 fp8_e4m3 float8_e4m3fn fp8 fp8_e5m2 float8_e5m2 int32 int s32 int8 s8 uint8 bool bit"
 )
-#: Keywords of C++ and of CUDA's C++, and the namespaces in which a function is defined.
+#: No parameter's name, since an expression uses them for what they are: keywords of C++, and namespaces.
 CXX = _words(
     "alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t char8_t class "
     "compl concept const const_cast consteval constexpr constinit continue co_await co_return co_yield decltype "
@@ -27,5 +28,5 @@ CXX = _words(
     "int long mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected public "
     "register reinterpret_cast requires return short signed sizeof static static_assert static_cast struct switch "
     "template this thread_local throw true try typedef typeid typename union unsigned using virtual void volatile "
-    "wchar_t while xor xor_eq std evt fn user detail cute cutlass main NULL INFINITY NAN EOF"
+    "wchar_t while xor xor_eq std evt fn cute cutlass"
 )

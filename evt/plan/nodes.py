@@ -307,11 +307,14 @@ class NodePlanner:
 
 
 def mangle(dag: TypedDag) -> dict[str, str]:
-    """C++ names for the user's: prefixed, so that keywords and macros cannot be met, and of bounded length."""
+    """C++ names for the user's: prefixed, so that keywords and macros cannot be met, and of bounded length.
+
+    A shortened name is longer than every name that is kept, and ends in its position, so no two are equal.
+    """
     names: dict[str, str] = {}
     known = (("in", [value.name for value in dag.inputs]), ("out", [value.name for value in dag.outputs]))
     for prefix, group in known:
         for index, name in enumerate(group):
-            short = name if len(name) <= 40 else f"{name[:32]}_{index}"
+            short = name if len(name) <= 40 else f"{name[:40]}_{index}"
             names[name] = f"{prefix}_{short}"
     return names

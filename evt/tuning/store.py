@@ -143,7 +143,7 @@ class Store:
 
     def _parse(self) -> _Measurements:
         try:
-            self._cache.exists()  # and nobody else can put something in its place
+            self._cache.exists()  # raises where others could replace the file
             found = json.loads(read_private(self.path, _MOST_BYTES))
             if not isinstance(found, dict):
                 raise ValueError("it is not an object")

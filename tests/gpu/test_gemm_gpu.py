@@ -171,8 +171,13 @@ def test_no_new_shape_recompiles(monkeypatch):
     built = []
     import evt.runtime.kernels as kernels_module
 
-    real = kernels_module.build
-    monkeypatch.setattr(kernels_module, "build", lambda sources: built.append(len(sources)) or real(sources))
+    real = kernels_module.build_and_use
+
+    def build_and_use(sources, use):
+        built.append(len(sources))
+        return real(sources, use)
+
+    monkeypatch.setattr(kernels_module, "build_and_use", build_and_use)
     for m, n, k in ((128, 128, 64), (136, 264, 72), (3000, 512, 256), (8, 8, 8), (1, 8, 8), (40000, 128, 64)):
         a = torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
         b = torch.randn(k, n, device="cuda", dtype=torch.bfloat16)

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import re
+import signal
 import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fake_nvcc import Room, wait_for
 
 from evt.build import BuildEvent, Cache, KernelSource, build, find_toolchain
 from evt.errors import BuildError
+from evt.functions import function
+from evt.functions.testing import temporarily
 
 try:
     find_toolchain()
@@ -135,6 +142,71 @@ def test_what_nvcc_refuses_is_our_bug(cache: Cache) -> None:
     assert str(kept) in problem.help
     assert "undeclared" in (kept / "kernel.cu").read_text()
     assert 'identifier "undeclared" is undefined' in (kept / "nvcc.log").read_text()
+
+
+def test_what_nvcc_refuses_of_a_function_is_the_users(cache: Cache) -> None:
+    with temporarily():
+        rows = [
+            function(f"{name}(x)", cxx=cxx, torch=lambda x: x)
+            for name, cxx in (("before", "x"), ("wave", "undeclared(x)"), ("after", "x"))
+        ]
+    definitions = "\n\n".join(row.source for row in rows)
+    text = f"#define EVT_HOST_DEVICE __host__ __device__\n{definitions}\n{SOURCE.replace('FACTOR', '2')}"
+    with pytest.raises(BuildError) as caught:
+        build([KernelSource(text, "sm_80")], cache=cache)
+    (problem,) = caught.value.diagnostics
+    assert (problem.code, problem.message) == ("E0653", "nvcc does not accept the C++ of `wave`")
+    assert 'identifier "undeclared" is undefined' in problem.notes[0]
+
+
+@pytest.mark.parametrize("flags", ["--no-such-option", "-Xcompiler -fno-such-option", "-Xptxas --no-such-option"])
+@pytest.mark.parametrize("name", ["NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS"])
+def test_flags_that_nvcc_does_not_take(cache: Cache, monkeypatch: pytest.MonkeyPatch, name: str, flags: str) -> None:
+    monkeypatch.setenv(name, flags)
+    with pytest.raises(BuildError) as caught:
+        build([source("2", "sm_80")], cache=cache)
+    (problem,) = caught.value.diagnostics
+    assert (problem.code, problem.message) == ("E0701", f"nvcc does not take the options in {name}")
+    assert "no-such-option" in " ".join(problem.notes)
+
+
+def test_paths_are_taken_literally(tmp_path: Path) -> None:
+    """Although nvcc hands its command lines to a shell."""
+    headers = tmp_path / """a $(touch PWNED)`touch PWNED`;touch PWNED;",'\\&|b"""
+    headers.mkdir()
+    tools = find_toolchain()
+    (headers / "include").symlink_to(tools.cutlass_include)
+    cache = Cache(tmp_path / "c ,'(&|;touch PWNED;)d")
+    assert build([source("2", "sm_80")], cache=cache, toolchain=replace(tools, cutlass_include=headers / "include"))
+    assert not list(tmp_path.rglob("PWNED"))
+
+
+@pytest.mark.parametrize("name", ["a$(touch PWNED)b", "a`touch PWNED`b", 'a"b', "a\\b", "a\nb"])
+def test_a_path_that_cannot_be_kept_from_the_shell(tmp_path: Path, name: str) -> None:
+    with pytest.raises(BuildError, match="E0704"):
+        build([source("2", "sm_80")], cache=Cache(tmp_path / name))
+    assert not list(tmp_path.rglob("PWNED"))
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL], ids=lambda sent: sent.name)
+def test_a_process_that_is_killed_leaves_nothing(tmp_path: Path, sent: signal.Signals) -> None:
+    """Not one of the processes that nvcc starts, and no lock: the next build goes on at once."""
+    cache = Cache(tmp_path / "cache")
+    work = source("2", "sm_80")
+    program = "import sys\nfrom evt.build import *\nbuild([KernelSource(sys.argv[1], sys.argv[2])])"
+    builder = subprocess.Popen(
+        [sys.executable, "-c", program, work.text, work.gencode],
+        env={**os.environ, "EVT_CACHE_DIR": str(cache.root), "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    room = Room(find_toolchain(), cache, tmp_path / "log")
+    wait_for(lambda: len(room.compilers()) >= 4)
+    builder.send_signal(sent)
+    assert builder.wait() == -sent
+    wait_for(lambda: not room.compilers(), seconds=2)
+    wait_for(lambda: not room.left_over(), seconds=2)
+    kinds: list[str] = []
+    assert build([work], cache=cache, on_event=lambda event: kinds.append(event.kind))
+    assert "wait" not in kinds
 
 
 def test_a_reference_to_the_driver_does_not_link(cache: Cache) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
 from fake_nvcc import Room, wait_for
+
+import evt.build
 
 SIGNALS = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL]
 #: How a process comes to build, over ``go``, which does.
@@ -108,6 +111,12 @@ def test_a_supervisor_that_is_killed(room: Room) -> None:
     assert "memory" in errors
     wait_for(lambda: not room.compilers(), seconds=2)
     assert room.left_over() == []
+
+
+def test_the_supervisor_imports_pythons_modules() -> None:
+    """Its own folder comes first when it is run as a program."""
+    folder = Path(evt.build.__file__).parent
+    assert not {path.stem for path in folder.glob("*.py")} & sys.stdlib_module_names
 
 
 def children(pid: int) -> list[int]:

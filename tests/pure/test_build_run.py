@@ -188,6 +188,41 @@ def test_what_is_not_our_bug_is_not_called_one(room: Room, text: str, code: str,
     assert "bug in evt" not in str(caught.value)
 
 
+USERS = (
+    "namespace evt::user {\n\nfloat fn_wave(float p_x) {\n  return undeclared(p_x);\n}\n\n}  // namespace evt::user\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "origin", "flags", "code", "said"),
+    [
+        (f"{USERS}// fail device kernel.cu(4): error: x", "wheel", "", "E0653", "the C++ of `wave`"),
+        (f"{USERS}// fail host kernel.cu:4:10: error: x", "wheel", "", "E0653", "the C++ of `wave`"),
+        (f"{USERS}// fail device kernel.cu(4): error: x", "/opt/c", "-G", "E0653", "the C++ of `wave`"),
+        (f"{USERS}// fail device kernel.cu(14): error: x", "wheel", "", "E0703", "a bug in evt"),
+        (f"{USERS}// fail device other.h(4): error: x", "wheel", "", "E0703", "a bug in evt"),
+        (f"{USERS}// fail device kernel.cu(4): warning: x", "wheel", "", "E0703", "a bug in evt"),
+        ("// fail device nvcc fatal   : Unknown option '-no'", "wheel", "-no", "E0701", "in NVCC_APPEND_FLAGS"),
+        ("// fail host g++: error: unrecognized option '-no'", "wheel", "-no", "E0701", "in NVCC_APPEND_FLAGS"),
+        ("// fail device nvcc fatal   : Unknown option '-no'", "wheel", "", "E0703", "a bug in evt"),
+        ("// fail device kernel.cu(4): error: x", "wheel", "-G", "E0703", "unset NVCC_APPEND_FLAGS"),
+        ("// fail device kernel.cu(4): error: x", "/opt/c", "", "E0703", "unset CUTLASS_PATH"),
+    ],
+)
+def test_whose_fault_it_is(
+    room: Room, monkeypatch: pytest.MonkeyPatch, text: str, origin: str, flags: str, code: str, said: str
+) -> None:
+    monkeypatch.setenv("NVCC_APPEND_FLAGS", flags)
+    if origin != "wheel":
+        monkeypatch.setenv("CUTLASS_PATH", origin)
+    with pytest.raises(BuildError) as caught:
+        dataclasses.replace(room, tools=dataclasses.replace(room.tools, cutlass_origin=origin)).build(f"{text}\n")
+    (problem,) = caught.value.diagnostics
+    assert problem.code == code
+    assert said in str(caught.value)
+    assert ("a bug in evt" in str(caught.value)) == (said == "a bug in evt")
+
+
 def test_who_waited_for_a_build_that_failed_is_told(room: Room) -> None:
     """Of many that ask at one time, one runs nvcc. Who asks later tries again."""
     text = "// gate\n// fail device kernel.cu(3): error: no such visitor\n"

@@ -393,6 +393,23 @@ def test_a_file_is_replaced_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        *((["emit", FORMULA, option, ""], "E0303") for option in ("--dtype", "--a", "--b")),
+        (["emit", FORMULA, "--dtype", "f16", "--a", ""], "E0303"),
+        (["bench", FORMULA, "--dtype", ""], "E0303"),
+        *(([command, FORMULA, "--arch", ""], "E0501") for command in ("emit", "check", "explain")),
+        *((["emit", FORMULA, option, ""], "E0501") for option in ("--op", "--route", "--config")),
+        (["bench", ""], "E0103"),
+    ],
+)
+def test_an_empty_value_is_no_value_left_out(arguments: list[str], code: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 1
+    assert f"[{code}]" in result.stderr
+
+
 def test_a_mistake_leaves_the_file(tmp_path: Path) -> None:
     path = tmp_path / "kernel.cu"
     path.write_text("old")
@@ -954,12 +971,12 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path.parent.mkdir()
     path.write_bytes(b"\x7fELF library")
 
-    def build(sources: Any, *, verbose: bool, on_event: Callable[[BuildEvent], None]) -> list[Path]:
+    def build(sources: Any, *, on_event: Callable[[BuildEvent], None], **_: object) -> list[Path]:
         assert [(source.text, source.gencode) for source in sources] == [(evt.emit(FORMULA), "sm_90a")]
         on_event(BuildEvent("hit", "key", 0))
         return [path]
 
-    monkeypatch.setattr("evt.build.build", build)
+    monkeypatch.setattr("evt.build.builder.build", build)
     return path
 
 

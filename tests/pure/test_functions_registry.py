@@ -51,10 +51,10 @@ def cube(signature: str = "cube(x)", **changes: Any) -> Function:
 def test_a_row() -> None:
     row = function("snake(x, a=1)", **SNAKE, facts=[Fact.ZERO_TO_ZERO], aliases=["serpent"], text="A wave: `snake`.")
     assert str(row) == "snake(x, a=1)"
-    assert row.cxx == "evt::user::snake({0}, {1})"
+    assert row.cxx == "evt::user::fn_snake({0}, {1})"
     assert row.source == (
-        "namespace evt::user {\n\nEVT_HOST_DEVICE float snake(float x, float a) {\n"
-        "  return x + sinf(a * x) * sinf(a * x) / a;\n}\n\n}  // namespace evt::user"
+        "namespace evt::user {\n\nEVT_HOST_DEVICE float fn_snake(float p_x, float p_a) {\n"
+        "  return p_x + sinf(p_a * p_x) * sinf(p_a * p_x) / p_a;\n}\n\n}  // namespace evt::user"
     )
     assert row.derivatives == ("1 + sin(2 * a * x)", "")
     assert row.facts == {Fact.ZERO_TO_ZERO}
@@ -92,7 +92,7 @@ def test_programs_call_it() -> None:
     a, b, c = torch.randn(4, 3), torch.randn(3, 5), torch.randn(4, 5)
     x = a @ b
     torch.testing.assert_close(evt.gemm(op)(a, b, C=c), x + torch.sin(2 * x) ** 2 / 2 + c)
-    assert "evt::user::snake(" in evt.emit(op, arch="sm80")
+    assert "evt::user::fn_snake(" in evt.emit(op, arch="sm80")
 
 
 def test_the_meaning_on_floats() -> None:
@@ -148,7 +148,7 @@ def test_once_more_is_fine() -> None:
             "nan",
             "m",
         ),
-        *("float", "double", "switch", "register", "std"),
+        *("float", "double"),
     ],
 )
 def test_taken_names(name: str) -> None:
@@ -170,13 +170,28 @@ def test_the_words_are_those_of_the_language() -> None:
     assert needed - words.LANGUAGE == set()
 
 
-def test_names_of_functions_in_cxx() -> None:
-    """Inside of ``evt::user`` a registered name hides the C function of that name."""
-    assert code("cbrtf(x)", cxx="cbrtf(x)", torch=lambda x: x) == "E0653"
+@pytest.mark.cxx
+@pytest.mark.skipif(not shutil.which("g++"), reason="g++ is not on PATH")
+@pytest.mark.parametrize(
+    ("signature", "cxx"),
+    [
+        *((f"{name}(x)", "x * x * x") for name in ("assert", "M_PI", "EVT_HOST_DEVICE", "errno", "switch", "std", "x")),
+        *((f"cube({name})", f"{name} * {name} * {name}") for name in ("assert", "M_PI", "EVT_HOST_DEVICE", "errno")),
+        ("cbrtf(x)", "cbrtf(x * x * x) * x * x"),  # C++'s own, not itself
+        ("cube(f)", "f*1.f*f * (f > 0.f ? f:f) * 1e0f"),  # a suffix of numbers
+        ("cube(square)", "fn::square(square) * ::evt :: fn:: abs(1.0f) * square"),  # a function of evt's
+    ],
+)
+def test_names_that_c_has_too(signature: str, cxx: str) -> None:
+    """Neither a macro nor a function of C++ takes the place of the user's name, nor the other way round."""
+    check(function(signature, cxx=cxx, torch=lambda x: x**3), low=-2, high=2)
+
+
+def test_functions_do_not_see_each_other() -> None:
+    """The C++ of one means a function of C++, whatever is registered by its name, before or after."""
     function("root(x)", cxx="cbrtf(x)", torch=lambda x: x)
-    assert code("cbrtf(x)", cxx="::cbrtf(x)", torch=lambda x: x) == "E0651"
-    assert code("roots(x)", cxx="root(x) + 1", torch=lambda x: x) == "E0653"
-    function("erfcxf(x)", cxx="::erfcxf(x)", torch=lambda t, x: t.special.erfcx(x))
+    assert "return cbrtf(p_x);" in function("cbrtf(x)", cxx="cbrtf(x)", torch=lambda x: x).source
+    assert "return root(p_x) + 1;" in function("roots(x)", cxx="root(x) + 1", torch=lambda x: x).source
 
 
 @pytest.mark.parametrize(
@@ -214,7 +229,7 @@ def test_a_signature_is_text() -> None:
             "x // twice",
             "x @ x",
         ),
-        *("x /* twice */", "'x'", '"x"', "x \\ x", "ﬁ(x)", "<% x %>", "cube(x)", "f.x", "xx", "asm(x)"),
+        *("x /* twice */", "'x'", '"x"', "x \\ x", "ﬁ(x)", "<% x %>", "f.x", "f::x", "xx", "asm(x)"),
     ],
 )
 def test_cxx_that_cannot_be_used(cxx: str) -> None:
@@ -224,8 +239,8 @@ def test_cxx_that_cannot_be_used(cxx: str) -> None:
 def test_cxx_is_text_on_one_line() -> None:
     assert code("cube(x)", cxx=None, torch=lambda x: x) == "E0653"
     assert "  return x * x\n" not in cube(cxx=" x *\n  x ").source
-    assert "return x * x;" in TABLE["cube"].source
-    assert "[[maybe_unused]] float a" in cube("other(x, a=1)", torch=lambda x, a: x).source
+    assert "return p_x * p_x;" in TABLE["cube"].source
+    assert "[[maybe_unused]] float p_a" in cube("other(x, a=1)", torch=lambda x, a: x).source
 
 
 def test_facts_are_facts() -> None:

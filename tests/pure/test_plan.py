@@ -440,6 +440,15 @@ def test_names_are_mangled_and_bounded():
     assert not re.search(r"\w{200}", text)
 
 
+@pytest.mark.parametrize("length", [32, 33, 38, 40, 41, 80])
+def test_no_two_names_are_mangled_to_one(length):
+    tails = ("LONGTAIL_abcdefghijk", "", *(f"_{index}" for index in range(4)), "_LONGTAIL")
+    names = [f"{'x' * length}{tail}" for tail in tails]
+    made = make(f"in {', '.join(names)}: f16[m, n]; D = acc + {' + '.join(names)}")
+    fields = {field.name: field.tensor for field in made.fields if field.kind == "pointer"}
+    assert set(names) <= set(fields.values())
+
+
 def test_inputs_cannot_collide_with_our_own_names():
     made = make("in C, C_stride_m, stride_m_of_in_C: f16[m, n]; D = acc + C*C_stride_m + stride_m_of_in_C")
     names = [field.name for field in made.fields]
