@@ -86,8 +86,12 @@ def bind(program: Program, a: object, b: object, inputs: Mapping[str, object], b
 
 def given_inputs(dag: Dag, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The inputs that a call gives: None leaves out what has a default."""
-    optional = [value.name for value in dag.inputs if value.default is not None]
-    return {name: value for name, value in inputs.items() if value is not None or name not in optional}
+    return {name: value for name, value in inputs.items() if value is not None or not _has_default(dag, name)}
+
+
+def _has_default(dag: Dag, name: str) -> bool:
+    declared = dag.input.get(name)
+    return declared is not None and declared.default is not None
 
 
 def given_buffers(buffers: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from evt.runtime.convolution import call_reference, contiguous_image
 from evt.runtime.kernels import Kernels, device_target, is_empty, make_kernels, plan_kernels
 from evt.runtime.no_kernel import advice, warn_without_kernel
 from evt.runtime.overlap import find_overlap
-from evt.runtime.plain import PLAIN, mode_depth, not_traced, transforming, write
+from evt.runtime.plain import NUMBERS, PLAIN, mode_depth, not_traced, reaches_memory, transforming, write
 from evt.runtime.prepare import Prepared, prepare
 from evt.runtime.tensors import Bound
 from evt.untraced import untraced
@@ -37,9 +37,6 @@ if TYPE_CHECKING:
 #: Remembered combinations before the memory is emptied; a workload with ever-changing shapes must not grow it.
 _MAX_PREPARED = 4096
 
-#: What the fast path recognises by type, beside tensors: isinstance() on torch.Tensor costs ten times as much.
-_NUMBERS = frozenset({float, int})
-_USUAL = PLAIN | _NUMBERS
 _is_grad_enabled = torch.is_grad_enabled
 _is_deterministic = torch.are_deterministic_algorithms_enabled
 _empty_like = torch.empty_like
@@ -55,7 +52,7 @@ class _Form:
 
     def __init__(self, kinds: Sequence[type]) -> None:
         tensors = [position for position, kind in enumerate(kinds) if kind in PLAIN]
-        numbers = [position for position, kind in enumerate(kinds) if kind in _NUMBERS]
+        numbers = [position for position, kind in enumerate(kinds) if kind in NUMBERS]
         self.tensors = _picker(tensors)
         self.numbers = _picker(numbers)
         #: How many values were recognised; a value of another type than None was not.
@@ -133,10 +130,11 @@ class Caller:
                 return self._result(self._evaluate(bound, buffers))
             known = self._prepare(key, bound, values)
         places = tuple(addresses)
-        if places not in known.places and not known.places.admit(places, tensors):
-            bind(self.program, a, b, inputs, buffers)  # says what is wrong
-        if buffers:
+        if places not in known.places:
+            if not all(map(reaches_memory, tensors)):
+                bind(self.program, a, b, inputs, buffers)  # says what is wrong
             known.overlap.check(addresses, len(buffers), lambda: [name for name, _ in self._tensors(values)])
+            known.places.remember(places)
         converted = known.convert(tensors, addresses) if known.copied else ()
         slots = [*addresses, *form.numbers(values), *known.constants]
         for position, prototype in known.allocations:
@@ -190,7 +188,7 @@ class Caller:
         given = [("A", a), ("B", b), *read.items(), *written.items()]
         usual = [(name, plain_value(name, value, written=name in written)) for name, value in given]
         differentiated = forward_ad._current_level >= 0
-        if differentiated or not_traced() or any(type(value) not in _USUAL for _, value in usual):
+        if differentiated or not_traced() or any(type(value) not in PLAIN | NUMBERS for _, value in usual):
             bind(self.program, a, b, read, written)  # says what is wrong, if anything is
         (_, a), (_, b), *others = usual
         inputs, buffers = dict(others[: len(read)]), dict(others[len(read) :])
@@ -206,7 +204,7 @@ class Caller:
     def _prepare(self, key: object, bound: Bound, values: Sequence[Any]) -> Prepared:
         """Plan, build and load what a new combination needs, and remember it."""
         tensors = self._tensors(values)
-        numbers = [n for n, v in zip(self._inputs, values[2:], strict=False) if type(v) in _NUMBERS]
+        numbers = [n for n, v in zip(self._inputs, values[2:], strict=False) if type(v) in NUMBERS]
         buffers = [name for name, _ in tensors if name in self._outputs]
         device = bound.device.index if bound.device.index is not None else torch.cuda.current_device()
         with self._lock:

@@ -8,7 +8,6 @@ whether anything of this may have changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -19,8 +18,10 @@ from evt.layout import span
 from evt.reference.dense import not_dense
 from evt.runtime.layout import modes_of
 
-#: Tensors without a class of their own.
+#: What calls recognise by type: isinstance() on torch.Tensor costs ten times as much. Tensors without a class of their
+#: own, and numbers.
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+NUMBERS = frozenset({float, int})
 
 #: Addresses that are remembered of one combination before they are forgotten.
 _MAX_PLACES = 256
@@ -106,19 +107,16 @@ def reaches_memory(tensor: torch.Tensor) -> bool:
 
 
 class Places(set[tuple[int, ...]]):
-    """Addresses that the tensors of a combination had while they had memory, a tuple for each call.
+    """Where the tensors of a combination were in calls whose memory was checked, a tuple of addresses for each.
 
-    Whether tensors have memory is asked once for an address: what is freed has that of an offset from nothing.
+    What is freed is elsewhere: at nothing, or at an offset from it.
     """
 
-    def admit(self, addresses: tuple[int, ...], tensors: Iterable[torch.Tensor]) -> bool:
-        """Whether tensors at new addresses have memory; these addresses are then known."""
-        if not all(map(reaches_memory, tensors)):
-            return False
+    def remember(self, addresses: tuple[int, ...]) -> None:
+        """Add the addresses of a call, after forgetting all others where they are too many."""
         if len(self) >= _MAX_PLACES:
             self.clear()
         self.add(addresses)
-        return True
 
 
 def plain(value: Any) -> Any:
