@@ -23,9 +23,6 @@ from evt.runtime.layout import modes_of
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 NUMBERS = frozenset({float, int})
 
-#: Addresses that are remembered of one combination before they are forgotten.
-_MAX_PLACES = 256
-
 #: How many modes of torch.utils._python_dispatch are active: PyTorch's tracers are among them.
 mode_depth = torch._C._len_torch_dispatch_stack
 #: Whether a transform of torch.func is active: vmap, grad, jvp and their like.
@@ -104,19 +101,6 @@ def reaches_memory(tensor: torch.Tensor) -> bool:
         return True
     end = tensor.storage_offset() + span(modes_of(tensor))[1]
     return tensor.data_ptr() != 0 and end * tensor.element_size() <= tensor.untyped_storage().nbytes()
-
-
-class Places(set[tuple[int, ...]]):
-    """Where the tensors of a combination were in calls whose memory was checked, a tuple of addresses for each.
-
-    What is freed is elsewhere: at nothing, or at an offset from it.
-    """
-
-    def remember(self, addresses: tuple[int, ...]) -> None:
-        """Add the addresses of a call, after forgetting all others where they are too many."""
-        if len(self) >= _MAX_PLACES:
-            self.clear()
-        self.add(addresses)
 
 
 def plain(value: Any) -> Any:
