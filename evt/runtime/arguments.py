@@ -22,7 +22,7 @@ from evt.ir.specialise import without_inputs
 from evt.layout import span
 from evt.runtime.convolution import convolution_views
 from evt.runtime.layout import modes_of, repeated
-from evt.runtime.plain import fault, not_traced, plain
+from evt.runtime.plain import fault, plain, tracing_fault
 from evt.runtime.tensors import (
     LIMIT,
     Bound,
@@ -100,7 +100,7 @@ def given_buffers(buffers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plain_value(name: str, value: Any, *, written: bool = False) -> Any:
-    """A tensor as nothing but memory, a number as a float; what is neither, or refused, as it is."""
+    """Return a tensor as :func:`plain` has it unless :func:`fault` refuses it, a number as a float, else the value."""
     if isinstance(value, torch.Tensor):
         return value if fault(name, value, written=written) else plain(value)
     try:
@@ -128,7 +128,7 @@ def _tensors(
         else:
             _refuse_kind(name, value, declared, report)
     report.check()
-    report.add(not_traced())
+    report.add(tracing_fault())
     report.check()
     report.add(*(fault(name, tensor, written=name in buffers) for name, tensor in tensors.items()))
     report.check()

@@ -18,16 +18,16 @@ import torch
 from torch.autograd import forward_ad
 
 from evt.diagnostics import Diagnostic
-from evt.errors import ArgumentError, LaunchError
+from evt.errors import ArgumentError
 from evt.ir import Reduce
 from evt.reference import is_image
 from evt.reference.convolution import to_view
 from evt.runtime.arguments import bind, given_buffers, given_inputs, plain_value
 from evt.runtime.convolution import call_reference, contiguous_image
-from evt.runtime.kernels import Kernels, device_target, is_empty, make_kernels, plan_kernels
+from evt.runtime.kernels import Kernels, device_target, is_empty, make_kernels, plan_kernels, refuse_capture
 from evt.runtime.no_kernel import advice, warn_without_kernel
 from evt.runtime.overlap import find_overlap
-from evt.runtime.plain import NUMBERS, PLAIN, mode_depth, not_traced, reaches_memory, transforming, write
+from evt.runtime.plain import NUMBERS, PLAIN, mode_depth, reaches_memory, tracing_fault, transforming, write
 from evt.runtime.prepare import Prepared, prepare
 from evt.runtime.tensors import Bound
 from evt.untraced import untraced
@@ -189,7 +189,7 @@ class Caller:
         given = [("A", a), ("B", b), *read.items(), *written.items()]
         usual = [(name, plain_value(name, value, written=name in written)) for name, value in given]
         differentiated = forward_ad._current_level >= 0
-        if differentiated or not_traced() or any(type(value) not in PLAIN | NUMBERS for _, value in usual):
+        if differentiated or tracing_fault() or any(type(value) not in PLAIN | NUMBERS for _, value in usual):
             bind(self.program, a, b, read, written)  # says what is wrong, if anything is
         (_, a), (_, b), *others = usual
         inputs, buffers = dict(others[: len(read)]), dict(others[len(read) :])
@@ -217,7 +217,7 @@ class Caller:
             signature = (bound.dag, bound.signature, self._atomic(), capability, chosen)
             kernels = self._kernels.get(signature)
             if kernels is None:
-                _refuse_capture()
+                refuse_capture()
                 program = self.program.forced(*chosen) if chosen else self.program
                 kernels = self._kernels[signature] = make_kernels(program, bound, device_target(device), self._atomic())
             prepared = prepare(self.program.dag, bound, kernels, tensors, numbers, buffers)
@@ -262,15 +262,3 @@ class Caller:
 def _needs_no_kernel(bound: Bound) -> bool:
     """Whether the reference answers: on the CPU, and for an empty product, which is all zeros."""
     return bound.device.type == "cpu" or is_empty(bound)
-
-
-def _refuse_capture() -> None:
-    """A kernel is built and loaded outside CUDA graph capture: loading may synchronise, which ends the capture."""
-    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-        raise LaunchError(
-            Diagnostic(
-                "E0803",
-                "a program's first call with these types and layouts is inside CUDA graph capture",
-                help="call it once before the capture, which builds and loads its kernel",
-            )
-        )

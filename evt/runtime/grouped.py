@@ -18,7 +18,7 @@ from torch.autograd.graph import increment_version
 
 from evt.build import build_and_use
 from evt.diagnostics import Diagnostic
-from evt.errors import ArgumentError, EvtError, LaunchError
+from evt.errors import ArgumentError, EvtError
 from evt.ir import Input, Output, TypedDag
 from evt.ir.dtype import I32
 from evt.ir.node import base
@@ -27,11 +27,11 @@ from evt.plan.family_grouped import GroupedPlan, plan_grouped
 from evt.reference import reference
 from evt.runtime.arguments import bind
 from evt.runtime.groups import Group, Groups, split
-from evt.runtime.kernels import device_target, kernel_sources
+from evt.runtime.kernels import device_target, kernel_sources, refuse_capture
 from evt.runtime.library import Library, load_library
 from evt.runtime.no_kernel import advice, warn_without_kernel
 from evt.runtime.overlap import Place, check_groups, find_overlap, places_of
-from evt.runtime.plain import NUMBERS, PLAIN, not_traced, reaches_memory, write
+from evt.runtime.plain import NUMBERS, PLAIN, reaches_memory, tracing_fault, write
 from evt.runtime.table import Known, launch, make_table
 from evt.runtime.tensors import Bound
 from evt.untraced import untraced
@@ -64,7 +64,7 @@ class GroupedCaller:
 
     @untraced
     def __call__(self, a: object, b: object, inputs: Mapping[str, object], out: object, offsets: object) -> Any:
-        if traced := not_traced():
+        if traced := tracing_fault():
             raise ArgumentError(traced)
         groups = split(self.program, a, b, inputs, out, offsets)
         given = [dict(group.buffers) for group in groups.members]
@@ -292,7 +292,7 @@ class GroupedCaller:
         with self._lock:
             found = self._kernels.get(key)
             if found is None:
-                _refuse_capture()
+                refuse_capture()
                 plan = self._plan(dag, signature, device_target(device))
                 (library,) = build_and_use(kernel_sources([plan]), lambda _, path: load_library(path, plan))
                 found = self._kernels[key] = plan, library, (dag, signature)
@@ -353,15 +353,3 @@ def _types(dag: TypedDag) -> str:
 def _empty(bound: Bound, output: Output, shape: Sequence[int]) -> torch.Tensor:
     assert output.dtype is not None
     return torch.empty(tuple(shape), dtype=getattr(torch, output.dtype.torch), device=bound.device)
-
-
-def _refuse_capture() -> None:
-    """A kernel is built and loaded outside CUDA graph capture: loading may synchronise, which ends the capture."""
-    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-        raise LaunchError(
-            Diagnostic(
-                "E0803",
-                "a program's first call with these types and layouts is inside CUDA graph capture",
-                help="call it once before the capture, which builds and loads its kernel",
-            )
-        )

@@ -12,7 +12,7 @@ from evt.errors import EvtError, InternalError, NoKernelWarning
 from evt.plan import ROUTES, TARGETS, Target, find_target
 from evt.runtime.tensors import Bound
 
-#: The target that decides: what others have kernels for, it has too, but for what only newer ones do.
+#: The target that is asked first: it has kernels for all that older targets have kernels for.
 _YARDSTICK = "sm90"
 
 #: Plans a call's kernels for a target, or raises what a call there would.
