@@ -79,10 +79,10 @@ class TypedBuilder(Builder):
     def typed(self) -> TypedDag:
         """The graph that was made, pruned; of what it was made if that is the same."""
         dag = self.dag
-        if tuple(self.table) == dag.table:
-            return dag
         made = self.finish(dag.operation, dag.operands, dag.inputs, dag.outputs, dag.source)
         pruned = prune(made)
+        if (pruned.table, pruned.inputs) == (dag.table, dag.inputs):
+            return dag
         types = tuple([self.types[node] for node in live_nodes(made)])
         return TypedDag(dag.operation, dag.operands, pruned.inputs, dag.outputs, pruned.table, dag.source, types)
 

@@ -22,7 +22,7 @@ from evt.ir.specialise import without_inputs
 from evt.layout import span
 from evt.runtime.convolution import convolution_views
 from evt.runtime.layout import modes_of, repeated
-from evt.runtime.plain import fault, not_traced, plain
+from evt.runtime.plain import fault, plain, tracing_fault
 from evt.runtime.tensors import (
     LIMIT,
     Bound,
@@ -86,8 +86,12 @@ def bind(program: Program, a: object, b: object, inputs: Mapping[str, object], b
 
 def given_inputs(dag: Dag, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The inputs that a call gives: None leaves out what has a default."""
-    optional = [value.name for value in dag.inputs if value.default is not None]
-    return {name: value for name, value in inputs.items() if value is not None or name not in optional}
+    return {name: value for name, value in inputs.items() if value is not None or not _has_default(dag, name)}
+
+
+def _has_default(dag: Dag, name: str) -> bool:
+    declared = dag.input.get(name)
+    return declared is not None and declared.default is not None
 
 
 def given_buffers(buffers: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,7 +100,7 @@ def given_buffers(buffers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plain_value(name: str, value: Any, *, written: bool = False) -> Any:
-    """A tensor as nothing but memory, a number as a float; what is neither, or refused, as it is."""
+    """Return a tensor as :func:`plain` has it unless :func:`fault` refuses it, a number as a float, else the value."""
     if isinstance(value, torch.Tensor):
         return value if fault(name, value, written=written) else plain(value)
     try:
@@ -124,7 +128,7 @@ def _tensors(
         else:
             _refuse_kind(name, value, declared, report)
     report.check()
-    report.add(not_traced())
+    report.add(tracing_fault())
     report.check()
     report.add(*(fault(name, tensor, written=name in buffers) for name, tensor in tensors.items()))
     report.check()

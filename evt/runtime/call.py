@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -17,16 +18,16 @@ import torch
 from torch.autograd import forward_ad
 
 from evt.diagnostics import Diagnostic
-from evt.errors import ArgumentError, LaunchError
+from evt.errors import ArgumentError
 from evt.ir import Reduce
 from evt.reference import is_image
 from evt.reference.convolution import to_view
 from evt.runtime.arguments import bind, given_buffers, given_inputs, plain_value
 from evt.runtime.convolution import call_reference, contiguous_image
-from evt.runtime.kernels import Kernels, device_target, is_empty, make_kernels, plan_kernels
+from evt.runtime.kernels import Kernels, device_target, is_empty, make_kernels, plan_kernels, refuse_capture
 from evt.runtime.no_kernel import advice, warn_without_kernel
 from evt.runtime.overlap import find_overlap
-from evt.runtime.plain import PLAIN, mode_depth, not_traced, transforming, write
+from evt.runtime.plain import NUMBERS, PLAIN, mode_depth, reaches_memory, tracing_fault, transforming, write
 from evt.runtime.prepare import Prepared, prepare
 from evt.runtime.tensors import Bound
 from evt.untraced import untraced
@@ -36,10 +37,9 @@ if TYPE_CHECKING:
 
 #: Remembered combinations before the memory is emptied; a workload with ever-changing shapes must not grow it.
 _MAX_PREPARED = 4096
+#: Likewise of combinations with addresses: of layers that share a program, and of what the allocator gives them.
+_MAX_LAUNCHED = 1024
 
-#: What the fast path recognises by type, beside tensors: isinstance() on torch.Tensor costs ten times as much.
-_NUMBERS = frozenset({float, int})
-_USUAL = PLAIN | _NUMBERS
 _is_grad_enabled = torch.is_grad_enabled
 _is_deterministic = torch.are_deterministic_algorithms_enabled
 _empty_like = torch.empty_like
@@ -55,7 +55,7 @@ class _Form:
 
     def __init__(self, kinds: Sequence[type]) -> None:
         tensors = [position for position, kind in enumerate(kinds) if kind in PLAIN]
-        numbers = [position for position, kind in enumerate(kinds) if kind in _NUMBERS]
+        numbers = [position for position, kind in enumerate(kinds) if kind in NUMBERS]
         self.tensors = _picker(tensors)
         self.numbers = _picker(numbers)
         #: How many values were recognised; a value of another type than None was not.
@@ -79,7 +79,9 @@ class Caller:
         self._single = len(self._outputs) == 1
         self._reduces = any(isinstance(program.dag[node], Reduce) for node in range(len(program.dag)))
         self._forms: dict[tuple[type, ...], _Form] = {}
+        #: By all that decides about a launch, and by that and the addresses, at which the memory was checked.
         self._prepared: dict[object, Prepared] = {}
+        self._launched: dict[object, Prepared] = {}
         self._kernels: dict[object, Kernels] = {}
         self._judged: set[object] = set()
         self._lock = threading.Lock()
@@ -98,9 +100,11 @@ class Caller:
         kinds = tuple(map(type, values))
         form = self._forms.get(kinds) or self._forms.setdefault(kinds, _Form(kinds))
         tensors = form.tensors(values)
-        known_values = form.given == 2 + len(inputs) + len(buffers)
-        if not usual and (not known_values or mode_depth() or transforming() or forward_ad._current_level >= 0):
+        unknown = form.given != 2 + len(inputs) + len(buffers)
+        if not usual and (unknown or mode_depth() or transforming() or forward_ad._current_level >= 0):
             return self._unusual(a, b, inputs, buffers)
+        if unknown:
+            bind(self.program, a, b, inputs, buffers)  # says what is wrong
         try:
             addresses = [tensor.data_ptr() for tensor in tensors]
             grad = _is_grad_enabled()
@@ -110,33 +114,26 @@ class Caller:
         except RuntimeError:  # no memory or no shape behind it
             bind(self.program, a, b, inputs, buffers)
             raise
-        low_bits = 0
-        for address in addresses:
-            low_bits |= address
-        key = (
-            form,
-            self._reduces and _is_deterministic(),
-            low_bits & 15 and tuple([address & 15 for address in addresses]),
-            *facts,
-        )
-        known = self._prepared.get(key) if known_values else None
+        deterministic = self._reduces and _is_deterministic()
+        key = (form, deterministic, *addresses, *facts)
+        known = self._launched.get(key)
         if known is None:
             if not usual and True in map(_is_negative, tensors):
                 return self._unusual(a, b, inputs, buffers)
-            bound = bind(self.program, a, b, inputs, buffers)
-            if _needs_no_kernel(bound):
-                self._judge(bound)
-                if buffers:
-                    given = self._tensors(values)
-                    overlap = find_overlap(bound, given, buffers)
-                    overlap.check(addresses, len(buffers), lambda: [name for name, _ in given])
-                return self._result(self._evaluate(bound, buffers))
-            known = self._prepare(key, bound, values)
-        places = tuple(addresses)
-        if places not in known.places and not known.places.admit(places, tensors):
-            bind(self.program, a, b, inputs, buffers)  # says what is wrong
-        if buffers:
-            known.overlap.check(addresses, len(buffers), lambda: [name for name, _ in self._tensors(values)])
+            combination = (form, deterministic, *[address & 15 for address in addresses], *facts)
+            known = self._prepared.get(combination)
+            if known is None or not all(map(reaches_memory, tensors)):
+                bound = bind(self.program, a, b, inputs, buffers)
+                if _needs_no_kernel(bound):
+                    self._judge(bound)
+                    overlap = find_overlap(bound, self._tensors(values), buffers)
+                    overlap.check(addresses, len(buffers), partial(self._names, values))
+                    return self._result(self._evaluate(bound, buffers))
+                known = self._prepare(combination, bound, values)
+            known.overlap.check(addresses, len(buffers), partial(self._names, values))
+            if len(self._launched) >= _MAX_LAUNCHED:
+                self._launched.clear()
+            self._launched[key] = known
         converted = known.convert(tensors, addresses) if known.copied else ()
         slots = [*addresses, *form.numbers(values), *known.constants]
         for position, prototype in known.allocations:
@@ -160,7 +157,7 @@ class Caller:
                 buffer.copy_(made)
         for position in known.contiguous:
             results[position] = contiguous_image(results[position])
-        return results[0] if self._single else self.program.result_type(*results)
+        return self._result(results)
 
     def _result(self, results: Sequence[torch.Tensor]) -> Any:
         """One output: a tensor; several: a namedtuple."""
@@ -179,7 +176,7 @@ class Caller:
         raise ArgumentError(Diagnostic("E0608", f"`out` is of type {type(out).__name__}; expected {wanted}"))
 
     def _unusual(self, a: torch.Tensor, b: torch.Tensor, inputs: Mapping[str, Any], buffers: Mapping[str, Any]) -> Any:
-        """A call that the fast path does not know: buffers by output name, wrong names, None, unusual tensors."""
+        """A call that the fast path does not know: buffers by output name, None, wrong names, unusual values."""
         named = {name: inputs[name] for name in self._outputs if name in inputs}
         if named and buffers:
             raise ArgumentError(
@@ -187,16 +184,21 @@ class Caller:
             )
         written = given_buffers(named or buffers)
         read = given_inputs(self.program.dag, {name: value for name, value in inputs.items() if name not in named})
+        if named or len(read) + len(written) < len(inputs) + len(buffers):
+            return self(a, b, read, written or None)
         given = [("A", a), ("B", b), *read.items(), *written.items()]
         usual = [(name, plain_value(name, value, written=name in written)) for name, value in given]
         differentiated = forward_ad._current_level >= 0
-        if differentiated or not_traced() or any(type(value) not in _USUAL for _, value in usual):
+        if differentiated or tracing_fault() or any(type(value) not in PLAIN | NUMBERS for _, value in usual):
             bind(self.program, a, b, read, written)  # says what is wrong, if anything is
         (_, a), (_, b), *others = usual
         inputs, buffers = dict(others[: len(read)]), dict(others[len(read) :])
         result = self(a, b, inputs, buffers or None, usual=True)
-        results = [result] if len(self._outputs) == 1 else result
+        results = [result] if self._single else result
         return self._result([written.get(name, made) for name, made in zip(self._outputs, results, strict=True)])
+
+    def _names(self, values: Sequence[Any]) -> list[str]:
+        return [name for name, _ in self._tensors(values)]
 
     def _tensors(self, values: Sequence[Any]) -> list[tuple[str, torch.Tensor]]:
         """The tensors among a call's values, by name."""
@@ -206,7 +208,7 @@ class Caller:
     def _prepare(self, key: object, bound: Bound, values: Sequence[Any]) -> Prepared:
         """Plan, build and load what a new combination needs, and remember it."""
         tensors = self._tensors(values)
-        numbers = [n for n, v in zip(self._inputs, values[2:], strict=False) if type(v) in _NUMBERS]
+        numbers = [n for n, v in zip(self._inputs, values[2:], strict=False) if type(v) in NUMBERS]
         buffers = [name for name, _ in tensors if name in self._outputs]
         device = bound.device.index if bound.device.index is not None else torch.cuda.current_device()
         with self._lock:
@@ -215,7 +217,7 @@ class Caller:
             signature = (bound.dag, bound.signature, self._atomic(), capability, chosen)
             kernels = self._kernels.get(signature)
             if kernels is None:
-                _refuse_capture()
+                refuse_capture()
                 program = self.program.forced(*chosen) if chosen else self.program
                 kernels = self._kernels[signature] = make_kernels(program, bound, device_target(device), self._atomic())
             prepared = prepare(self.program.dag, bound, kernels, tensors, numbers, buffers)
@@ -228,6 +230,7 @@ class Caller:
         """Prepare every combination anew: another kernel may be the best one now."""
         with self._lock:
             self._prepared.clear()
+            self._launched.clear()
 
     def _atomic(self) -> bool:
         """Whether reductions may be combined in any order: where the program asks for that and PyTorch allows it."""
@@ -259,15 +262,3 @@ class Caller:
 def _needs_no_kernel(bound: Bound) -> bool:
     """Whether the reference answers: on the CPU, and for an empty product, which is all zeros."""
     return bound.device.type == "cpu" or is_empty(bound)
-
-
-def _refuse_capture() -> None:
-    """A kernel is built and loaded outside CUDA graph capture: loading may synchronise, which ends the capture."""
-    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-        raise LaunchError(
-            Diagnostic(
-                "E0803",
-                "a program's first call with these types and layouts is inside CUDA graph capture",
-                help="call it once before the capture, which builds and loads its kernel",
-            )
-        )

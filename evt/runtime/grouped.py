@@ -18,7 +18,7 @@ from torch.autograd.graph import increment_version
 
 from evt.build import build_and_use
 from evt.diagnostics import Diagnostic
-from evt.errors import ArgumentError, EvtError, LaunchError
+from evt.errors import ArgumentError, EvtError
 from evt.ir import Input, Output, TypedDag
 from evt.ir.dtype import I32
 from evt.ir.node import base
@@ -27,11 +27,11 @@ from evt.plan.family_grouped import GroupedPlan, plan_grouped
 from evt.reference import reference
 from evt.runtime.arguments import bind
 from evt.runtime.groups import Group, Groups, split
-from evt.runtime.kernels import device_target, kernel_sources
+from evt.runtime.kernels import device_target, kernel_sources, refuse_capture
 from evt.runtime.library import Library, load_library
 from evt.runtime.no_kernel import advice, warn_without_kernel
 from evt.runtime.overlap import Place, check_groups, find_overlap, places_of
-from evt.runtime.plain import PLAIN, not_traced, write
+from evt.runtime.plain import NUMBERS, PLAIN, reaches_memory, tracing_fault, write
 from evt.runtime.table import Known, launch, make_table
 from evt.runtime.tensors import Bound
 from evt.untraced import untraced
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 #: Remembered combinations of one group before the memory is emptied.
 _MAX_KNOWN = 65536
 
-_USUAL = PLAIN | {float, int}
-_is_negative = torch.Tensor.is_neg
 _is_grad_enabled = torch.is_grad_enabled
 
 
@@ -66,7 +64,7 @@ class GroupedCaller:
 
     @untraced
     def __call__(self, a: object, b: object, inputs: Mapping[str, object], out: object, offsets: object) -> Any:
-        if traced := not_traced():
+        if traced := tracing_fault():
             raise ArgumentError(traced)
         groups = split(self.program, a, b, inputs, out, offsets)
         given = [dict(group.buffers) for group in groups.members]
@@ -95,9 +93,16 @@ class GroupedCaller:
     def _bind(self, index: int, group: Group) -> Known:
         """The group's metadata, checked. Raises ArgumentError and ProgramError that name the group."""
         key, places = self._key(group)
+        if key is None:
+            group.make_plain()
+            key, places = self._key(group)
         known = self._known.get(key)
-        if known is not None and (places in known.places or known.places.admit(places, group.tensors())):
-            return known
+        if known is not None:
+            if places in known.places:
+                return known
+            if all(map(reaches_memory, group.tensors())):
+                known.places.remember(places)
+                return known
         try:
             bound = bind(self.program, group.a, group.b, group.inputs, group.buffers)
         except EvtError as error:
@@ -117,33 +122,28 @@ class GroupedCaller:
         return known
 
     def _key(self, group: Group) -> tuple[object, tuple[int, ...]]:
-        """What decides about a group, and its tensors' addresses; None for what only :func:`bind` can tell."""
-        values = group.values()
-        if any(type(value) not in _USUAL for value in values) or True in map(_is_negative, group.tensors()):
-            group.make_plain()
-            values = group.values()
-        unusual = any(type(value) not in _USUAL for value in values) or True in map(_is_negative, group.tensors())
-        if unusual or forward_ad._current_level >= 0:
+        """What decides about a group, and its tensors' addresses; None where only :func:`bind` can tell."""
+        if forward_ad._current_level >= 0:
             return None, ()
         grad = _is_grad_enabled()
+        key: list[object] = [*group.inputs, *group.buffers]
+        places: list[int] = []
         try:
-            places = tuple([tensor.data_ptr() for tensor in group.tensors()])
-            key = (
-                *group.inputs,
-                *group.buffers,
-                *(
-                    (v.size(), v.stride(), v.dtype, v.get_device(), grad and v.requires_grad, v.data_ptr() & 15)
-                    if type(v) in PLAIN
-                    else v
-                    if self._exact
-                    else type(v)
-                    for v in values
-                ),
-            )
-            hash(key)
-        except (RuntimeError, TypeError):  # no memory or no shape behind it
+            for value in group.values():
+                kind = type(value)
+                if kind in PLAIN and not value.is_neg():
+                    place = value.data_ptr()
+                    requires_grad = grad and value.requires_grad
+                    places.append(place)
+                    facts = value.size(), value.stride(), value.dtype, value.get_device(), requires_grad, place & 15
+                    key.append(facts)
+                elif kind in NUMBERS:
+                    key.append(value if self._exact else kind)
+                else:
+                    return None, ()
+        except RuntimeError:  # no memory or no shape behind it
             return None, ()
-        return key, places
+        return tuple(key), tuple(places)
 
     def _check_alike(self, known: Sequence[Known]) -> None:
         """All groups must be the same program on one device."""
@@ -292,7 +292,7 @@ class GroupedCaller:
         with self._lock:
             found = self._kernels.get(key)
             if found is None:
-                _refuse_capture()
+                refuse_capture()
                 plan = self._plan(dag, signature, device_target(device))
                 (library,) = build_and_use(kernel_sources([plan]), lambda _, path: load_library(path, plan))
                 found = self._kernels[key] = plan, library, (dag, signature)
@@ -353,15 +353,3 @@ def _types(dag: TypedDag) -> str:
 def _empty(bound: Bound, output: Output, shape: Sequence[int]) -> torch.Tensor:
     assert output.dtype is not None
     return torch.empty(tuple(shape), dtype=getattr(torch, output.dtype.torch), device=bound.device)
-
-
-def _refuse_capture() -> None:
-    """A kernel is built and loaded outside CUDA graph capture: loading may synchronise, which ends the capture."""
-    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-        raise LaunchError(
-            Diagnostic(
-                "E0803",
-                "a program's first call with these types and layouts is inside CUDA graph capture",
-                help="call it once before the capture, which builds and loads its kernel",
-            )
-        )

@@ -43,7 +43,7 @@ class Group:
         return [value for value in self.values() if type(value) in PLAIN]
 
     def make_plain(self) -> None:
-        """Take every value for what it is to a kernel, where it is anything: see :func:`plain_value`."""
+        """Replace every value by its :func:`plain_value`."""
         self.a, self.b = plain_value("A", self.a), plain_value("B", self.b)
         for values, written in ((self.inputs, False), (self.buffers, True)):
             for name, value in values.items():

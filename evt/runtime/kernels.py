@@ -75,6 +75,18 @@ def kernel_sources(plans: Iterable[Plan]) -> list[KernelSource]:
     return [KernelSource(emit(each), each.target.gencode) for each in plans]
 
 
+def refuse_capture() -> None:
+    """Raise LaunchError (E0803) inside CUDA graph capture, which loading a kernel may end by synchronising."""
+    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        raise LaunchError(
+            Diagnostic(
+                "E0803",
+                "a program's first call with these types and layouts is inside CUDA graph capture",
+                help="call it once before the capture, which builds and loads its kernel",
+            )
+        )
+
+
 def device_target(index: int) -> Target:
     """The target of a CUDA device. Raises TargetError for one that evt does not know."""
     major, minor = torch.cuda.get_device_capability(index)

@@ -12,7 +12,7 @@ from evt.errors import EvtError, InternalError, NoKernelWarning
 from evt.plan import ROUTES, TARGETS, Target, find_target
 from evt.runtime.tensors import Bound
 
-#: The target that decides: what others have kernels for, it has too, but for what only newer ones do.
+#: The target that is asked first: it has kernels for all that older targets have kernels for.
 _YARDSTICK = "sm90"
 
 #: Plans a call's kernels for a target, or raises what a call there would.
@@ -52,7 +52,7 @@ def _refusal(plan: Planning, target: Target) -> Diagnostic | None:
 
 
 def _reason(refused: Diagnostic) -> str:
-    """What failed: of several routes, of the one that failed the fewest rules, one of convolutions first."""
+    """The rule that failed: of the route that failed the fewest, one of convolutions first, then the most general."""
     routes = {route.name: route for route in ROUTES}
     failures: dict[str, list[str]] = {}
     for note in refused.notes:
@@ -60,7 +60,9 @@ def _reason(refused: Diagnostic) -> str:
         failures.setdefault(route, []).append(reason)
     if not failures or not failures.keys() <= routes.keys():
         return ": ".join([refused.message, *refused.notes[:1]])
-    return failures[min(failures, key=lambda name: (len(failures[name]), not routes[name].of_convolutions))][0]
+    # Routes are in order of preference: the last serves most.
+    nearest = min(reversed(failures), key=lambda name: (len(failures[name]), not routes[name].of_convolutions))
+    return failures[nearest][0]
 
 
 def advice(bound: Bound) -> str:

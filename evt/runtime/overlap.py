@@ -1,6 +1,6 @@
-"""Memory that tensors share: ``find_overlap(...) -> Overlap``, checked at every call with buffers.
+"""Memory that tensors share: ``find_overlap(...) -> Overlap``, checked when a call's tensors are at new addresses.
 
-Kernels read and write in no order, so a buffer shares no memory with what else the call reads or writes
+Kernels read and write in any order, so a buffer shares no memory with what else the call reads or writes
 (:class:`Overlap`), nor with another group's tensors (:func:`check_groups`). That its own elements lie apart is checked
 with its strides, by :func:`evt.runtime.layout.repeated`.
 """

@@ -8,7 +8,6 @@ whether anything of this may have changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -19,11 +18,10 @@ from evt.layout import span
 from evt.reference.dense import not_dense
 from evt.runtime.layout import modes_of
 
-#: Tensors without a class of their own.
+#: What calls recognise by type: isinstance() on torch.Tensor costs ten times as much. Tensors without a class of their
+#: own, and numbers.
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
-
-#: Addresses that are remembered of one combination before they are forgotten.
-_MAX_PLACES = 256
+NUMBERS = frozenset({float, int})
 
 #: How many modes of torch.utils._python_dispatch are active: PyTorch's tracers are among them.
 mode_depth = torch._C._len_torch_dispatch_stack
@@ -32,8 +30,8 @@ transforming = torch._C._are_functorch_transforms_active
 _mode_at = torch._C._get_dispatch_stack_at
 
 
-def not_traced() -> Diagnostic | None:
-    """That PyTorch traces or transforms the call, whoever its tensors belong to, or None."""
+def tracing_fault() -> Diagnostic | None:
+    """Return why nothing can be launched here, or None: PyTorch traces or transforms the call, whatever its tensors."""
     if torch._C._get_tracing_state() is not None:
         return _traced("this call is traced by torch.jit.trace")
     modes = (type(_mode_at(place)) for place in range(mode_depth()))
@@ -50,17 +48,17 @@ def _traced(what: str) -> Diagnostic:
 
 
 def fault(name: str, tensor: torch.Tensor, *, written: bool = False) -> Diagnostic | None:
-    """Why a launch cannot be given a tensor, whatever its shape and type, or None; ``written``: it is a buffer."""
+    """Return why a launch cannot take a tensor, whatever its shape and type, or None; ``written``: it is a buffer."""
     return (
         not_dense(name, tensor)
         or _without_values(name, tensor)
-        or _with_more(name, tensor, written)
+        or _dropped(name, tensor, written)
         or _without_memory(name, tensor)
     )
 
 
 def _without_values(name: str, tensor: torch.Tensor) -> Diagnostic | None:
-    """Why a tensor has no values of its own: PyTorch traces or transforms it, or it stands for others."""
+    """Return why a tensor has no values of its own, or None: it is traced or transformed, or stands for others."""
     kind = type(tensor)
     if kind.__name__ in ("FakeTensor", "FunctionalTensor") and kind.__module__.startswith("torch._subclasses"):
         return _traced(f"`{name}` is a {kind.__name__} of torch.export, make_fx or their like")
@@ -73,8 +71,8 @@ def _without_values(name: str, tensor: torch.Tensor) -> Diagnostic | None:
     return None
 
 
-def _with_more(name: str, tensor: torch.Tensor, written: bool) -> Diagnostic | None:
-    """What a tensor has besides its values that a launch would drop."""
+def _dropped(name: str, tensor: torch.Tensor, written: bool) -> Diagnostic | None:
+    """Return what a launch would drop of a tensor, or None."""
     if tensor.requires_grad and torch.is_grad_enabled():
         message = f"`{name}` requires grad; gradients are not supported yet"
         return Diagnostic("E0610", message, help=f"call under torch.no_grad(), or pass {name}.detach()")
@@ -89,7 +87,7 @@ def _with_more(name: str, tensor: torch.Tensor, written: bool) -> Diagnostic | N
 
 
 def _without_memory(name: str, tensor: torch.Tensor) -> Diagnostic | None:
-    """Why there is no memory behind some elements, as of an unsharded parameter that FSDP has freed."""
+    """Return why some elements have no memory, or None; FSDP frees that of unsharded parameters."""
     if tensor.device.type == "meta" or reaches_memory(tensor):
         return None
     message = f"`{name}` has no memory: its storage has fewer bytes than its shape and strides reach over"
@@ -98,31 +96,15 @@ def _without_memory(name: str, tensor: torch.Tensor) -> Diagnostic | None:
 
 
 def reaches_memory(tensor: torch.Tensor) -> bool:
-    """Whether a strided tensor's storage holds all of its elements."""
+    """Return whether a strided tensor's storage holds all of its elements."""
     if not tensor.numel():
         return True
     end = tensor.storage_offset() + span(modes_of(tensor))[1]
     return tensor.data_ptr() != 0 and end * tensor.element_size() <= tensor.untyped_storage().nbytes()
 
 
-class Places(set[tuple[int, ...]]):
-    """Addresses that the tensors of a combination had while they had memory, a tuple for each call.
-
-    Whether tensors have memory is asked once for an address: what is freed has that of an offset from nothing.
-    """
-
-    def admit(self, addresses: tuple[int, ...], tensors: Iterable[torch.Tensor]) -> bool:
-        """Whether tensors at new addresses have memory; these addresses are then known."""
-        if not all(map(reaches_memory, tensors)):
-            return False
-        if len(self) >= _MAX_PLACES:
-            self.clear()
-        self.add(addresses)
-        return True
-
-
 def plain(value: Any) -> Any:
-    """A tensor as nothing but memory: without its subclass, names and negative bit (by a copy). Else the value."""
+    """Return a tensor without its subclass, names and negative bit (by a copy), and any other value as it is."""
     if not isinstance(value, torch.Tensor):
         return value
     if type(value) not in PLAIN:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
@@ -18,7 +18,6 @@ from evt.runtime.convolution import copied_channels_last, follows_channels_last
 from evt.runtime.kernels import Kernels
 from evt.runtime.library import launch_failure
 from evt.runtime.overlap import Overlap, find_overlap
-from evt.runtime.plain import Places
 from evt.runtime.tensors import Bound
 
 # The public functions check for initialisation on every call, which a CUDA tensor has already proven.
@@ -43,7 +42,6 @@ class Prepared:
     ``allocations`` are (position among the outputs, prototype) of fresh outputs: torch.empty_like of a prototype,
     which has no memory of its own, is twice as fast as torch.empty of its shape. ``workspace`` is such a prototype
     too, or None where the kernel needs none. ``integers`` are (slot, least, most) of numbers that are i32.
-    ``places`` are where the tensors of calls were.
     Of a convolution, ``copied`` are the slots of tensors that are not channels_last, each with the prototype of what is
     written in the place of a buffer, or None for what is read; the fresh outputs at the positions ``contiguous`` are
     copied to contiguous memory.
@@ -62,7 +60,6 @@ class Prepared:
     overlap: Overlap
     copied: tuple[tuple[int, torch.Tensor | None], ...] = ()
     contiguous: tuple[int, ...] = ()
-    places: Places = field(default_factory=Places)
 
     def convert(self, tensors: Sequence[torch.Tensor], addresses: list[int]) -> list[_Conversion]:
         """Put channels_last tensors in the place of those that are not, which have to live until the launch."""

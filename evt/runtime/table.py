@@ -16,8 +16,23 @@ from evt.plan.plan import Field
 from evt.runtime.arguments import is_number
 from evt.runtime.groups import Group
 from evt.runtime.library import Library, launch_failure
-from evt.runtime.plain import Places
 from evt.runtime.tensors import Bound
+
+#: Addresses that are remembered of one combination before they are forgotten.
+_MAX_PLACES = 256
+
+
+class Places(set[tuple[int, ...]]):
+    """Where the tensors of groups of one kind were when their memory was checked, a tuple of addresses for each group.
+
+    What is freed is elsewhere: at nothing, or at an offset from it.
+    """
+
+    def remember(self, addresses: tuple[int, ...]) -> None:
+        """Add the addresses of a group, after forgetting all others where they are too many."""
+        if len(self) >= _MAX_PLACES:
+            self.clear()
+        self.add(addresses)
 
 
 @dataclass(slots=True)

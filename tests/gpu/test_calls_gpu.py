@@ -17,10 +17,12 @@ import evt  # noqa: E402
 pytestmark = pytest.mark.gpu
 
 M, N, K = 200, 136, 264
-GEMM = evt.gemm("D = relu(alpha*acc + C) + bias")
-LINEAR = evt.linear("D = relu(alpha*acc + C) + bias")
-CONV = evt.conv2d("D = relu(alpha*acc + C) + bias", padding=1)
-GROUPED = evt.grouped_gemm("D = relu(alpha*acc + C) + bias", route="loop")
+TEXT = "D = relu(alpha*acc + C) + bias"
+# Few kernels serve: those of GEMM are GROUPED's as well, and the routes of 2.x have one configuration each.
+GEMM = evt.gemm(TEXT)
+GROUPED = evt.grouped_gemm(TEXT, route="loop")
+LINEAR = evt.linear(TEXT, route="evt-2x")
+CONV = evt.conv2d(TEXT, padding=1, route="conv-evt-2x")
 
 Values = dict[str, torch.Tensor]
 
@@ -63,13 +65,12 @@ def test_negative_bits_are_resolved(kind: str, name: str) -> None:
 
 
 def test_the_part_of_a_conjugate_is_read_right() -> None:
-    op = evt.gemm("in C: f32[m, n]; D = acc + C")
+    op = evt.gemm("in C: f32[m, n]; D = acc + C", route="evt-2x")
     a, b = random(M, K), random(K, N)
     c = torch.complex(random(M, N).float(), random(M, N, seed=1).float())
     assert c.conj().imag.is_neg()
     for _ in range(2):
         assert torch.equal(op(a, b, C=c.conj().imag), op(a, b, C=-c.imag))
-        assert torch.equal(op(a, b, C=c.imag), op(a, b, C=c.imag.contiguous()))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -201,7 +202,7 @@ def test_a_launch_tells_autograd_what_it_wrote() -> None:
 
 def test_none_and_inputs_that_cancel_out() -> None:
     a, b = random(M, K), random(K, N)
-    op = evt.gemm("def first(x, y) = x\nin bias: f16[n] = 0\nD = first(acc + bias, C)")
+    op = evt.gemm("def first(x, y) = x\nin bias: f16[n] = 0\nD = first(acc + bias, C)", route="evt-2x")
     want = op(a, b, C=random(M, N))
     for c in (random(M, N, seed=2), random(N, M).mT, torch.full((M, N), torch.nan, device="cuda").half()):
         assert torch.equal(op(a, b, C=c, bias=None), want)

@@ -8,7 +8,7 @@ import torch
 import evt
 from evt.plan import TARGETS, find_target
 from evt.runtime.arguments import bind
-from evt.runtime.kernels import plan_kernels
+from evt.runtime.kernels import plan_kernels, refuse_capture
 
 A, B = torch.zeros(40, 24, dtype=torch.float16), torch.zeros(24, 16, dtype=torch.float16)
 C = torch.zeros(40, 16, dtype=torch.float16)
@@ -172,13 +172,11 @@ def test_an_overlapping_buffer_is_refused_on_every_device():
 
 
 def test_a_first_call_inside_graph_capture_is_refused(monkeypatch):
-    from evt.runtime.call import _refuse_capture
-
-    _refuse_capture()
+    refuse_capture()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     with pytest.raises(evt.LaunchError, match="inside CUDA graph capture"):
-        _refuse_capture()
+        refuse_capture()
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -9,6 +9,7 @@ import torch
 
 import evt
 from evt.diagnostics import Source
+from evt.runtime import call as call_module
 from evt.runtime import prepare as prepare_module
 
 A, B = torch.zeros(40, 24, dtype=torch.float16), torch.zeros(24, 16, dtype=torch.float16)
@@ -314,9 +315,9 @@ def test_calls_of_a_convolution_that_are_wrong(launches):
 def test_failures_of_the_library_are_diagnostics(launches, code, expected):
     op = evt.gemm("D = acc")
     op(A, B)
-    prepared = op._caller._prepared
-    ((key, known),) = prepared.items()
-    prepared[key] = replace(known, run=lambda *arguments: code)
+    launched = op._caller._launched
+    ((key, known),) = launched.items()
+    launched[key] = replace(known, run=lambda *arguments: code)
     with pytest.raises(evt.LaunchError, match=expected):
         op(A, B)
 
@@ -333,3 +334,36 @@ def test_none_is_a_launch_like_any_other_without_it(launches):
         op(A, B, A=A)
     with pytest.raises(evt.ArgumentError, match="E0602"):
         op(A, B, beta=None)
+
+
+def test_later_calls_check_nothing_again(launches, monkeypatch):
+    op = evt.gemm("in bias: f16[n] = 0; D = acc + C + bias")
+    op(A, B, C=C)
+    op(A, B, C=C, D=C)
+
+    def fail(*arguments):
+        raise AssertionError("a remembered call is checked")
+
+    monkeypatch.setattr(call_module, "bind", fail)
+    monkeypatch.setattr(call_module, "plain_value", fail)
+    monkeypatch.setattr(call_module, "reaches_memory", fail)
+    op(A, B, C=C, bias=None)
+    assert op(A, B, C=C, D=C) is C
+    assert op(A, B, C=C, bias=None, D=None) is not C
+    assert len(launches) == 5
+
+
+def test_what_is_remembered_is_bounded(launches, monkeypatch):
+    monkeypatch.setattr(call_module, "_MAX_LAUNCHED", 3)
+    monkeypatch.setattr(call_module, "_MAX_PREPARED", 2)
+    op = evt.gemm("D = acc")
+    wide = torch.zeros(400, 24, dtype=torch.float16)
+    for rows in (40, 41, 42, 43):
+        for start in range(5):
+            op(wide[start : start + rows], B)
+    assert [members["A"] for members in launches] == [wide[start:].data_ptr() for start in range(5)] * 4
+    assert len(op._caller._launched) <= 3
+    assert len(op._caller._prepared) <= 2
+    op._caller.forget()
+    op(wide[:43], B)
+    assert (len(launches), len(op._caller._launched), len(op._caller._prepared)) == (21, 1, 1)
