@@ -10,7 +10,7 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -167,7 +167,7 @@ def check_values(program: Program, op: Any, data: Data, report: Report) -> None:
     def evaluated(stage: str, dag: Any, float64: bool = False) -> Tensors | None:
         if dag is None:
             return None
-        return report.attempt(stage, lambda: call_reference(single, dag, a, b, inputs, float64))
+        return report.attempt(stage, lambda: call_reference(single, replace(bound, dag=dag), float64))
 
     settings = dict(program.settings)
     relaxed = bool(settings.get("relaxed"))
