@@ -156,7 +156,8 @@ def _operand_values(
     dims = tuple(tensor.shape[:-1])
     leads = {outer: dims if dag.operation == "linear" and name == "A" else dims[-1:], k: tuple(tensor.shape[-1:])}
     operand = next(each.dtype for each in dag.operands if each.name == name)
-    elements = tensor.reshape(-1, math.prod(leads[outer]), tensor.shape[-1])
+    batch = math.prod(dims[: len(dims) - len(leads[outer])])
+    elements = tensor.reshape(batch, math.prod(leads[outer]), tensor.shape[-1])
     values: dict[int, torch.Tensor] = {}
     for node in formula_of(dag, name):
         operands = [values[each] for each in dag.arguments(node)]
