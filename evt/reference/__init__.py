@@ -221,8 +221,10 @@ def _evaluate(
                 values[node] = acc
             case Load(name):
                 values[node] = _load(dag.input[name], inputs, leads, acc.device, dtype)
-            case Const() as constant:
-                values[node] = torch.tensor(constant.value, dtype=torch.float64, device=acc.device)
+            case Const(_, modes) as constant:
+                extents = {base(mode): sizes[base(mode)] // divisor(mode) for mode in modes}
+                value = torch.tensor(constant.value, dtype=torch.float64, device=acc.device)
+                values[node] = value.expand([extents.get(mode, 1) for mode in MODES] if modes else [])
             case Apply(function):
                 values[node] = _apply(dag, function, operands, types, dtype)
             case Cast(to):

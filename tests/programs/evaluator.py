@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .call import Data
+from .call import Data, output_type
 from .derivatives import Derivatives
 from .dtypes import TYPES, compute, primary
 from .functions import FUNCTIONS, Row
@@ -29,6 +29,7 @@ from .tree import (
     Element,
     Expression,
     Iota,
+    Output,
     Pair,
     Program,
     Rand,
@@ -106,11 +107,12 @@ class Evaluator:
         self.accumulates = compute(program.a)
 
     def outputs(self) -> dict[str, Value]:
-        return {output.name: self.stored(self.name(output.name)) for output in self.program.outputs}
+        return {output.name: self.stored(output, self.name(output.name)) for output in self.program.outputs}
 
-    def stored(self, value: Value) -> Value:
-        """A value as it is stored: a constant meets nothing whose type it could take."""
-        if not value.constant:
+    def stored(self, output: Output, value: Value) -> Value:
+        """A value as it is stored: a literal takes the output's type, another constant is computed without one."""
+        wide = output_type(self.program, output, value.type) == "f64"
+        if not value.constant or (value.literal and (wide or value.type == "i32")):
             return value
         t = self.arithmetic["f64" if self.accumulates == "f64" else "f32", True]
         return replace(value, number=t.number(value.number))
