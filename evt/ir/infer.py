@@ -125,6 +125,8 @@ def value_modes(inputs: Mapping[str, Input], op: Node, operands: Sequence[tuple[
             return ELEMENT_MODES[name]
         case Load(name):
             return canonical(inputs[name].modes)
+        case Const(_, modes) if modes:
+            return modes
         case Reduce(_, modes):
             # The kernel writes every row or column that is left, whatever the operand varies over.
             return canonical(mode for mode in ("m", "n", *operands[0]) if mode not in modes)

@@ -5,7 +5,7 @@
     Node = Acc                  the accumulator, [m, n] of each batch
          | Element(name)        an element of the operand A or B, before it is multiplied
          | Load(name)           an input, as stored; its facts are in Dag.inputs
-         | Const(bits)          a constant, rounded to the type of the operation that reads it
+         | Const(bits, modes)   a constant, rounded to the type of the operation that reads it
          | Apply(function)      a function of evt.functions.TABLE, operands in slots 0, 1, ...
          | Cast(dtype)          a rounding point: the operand rounded to dtype (to nearest even, saturating)
          | Reduce(kind, modes)  sum, max or min over modes: complete when the kernel ends, so only stored
@@ -56,13 +56,17 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Const:
-    """A constant, kept as the bits of its double so that -0.0 and 0.0 stay apart."""
+    """A constant, kept as the bits of its double so that -0.0 and 0.0 stay apart.
+
+    In the place of a tensor it has that one's ``modes``, where the width of something depends on them.
+    """
 
     bits: int
+    modes: tuple[str, ...] = ()
 
     @staticmethod
-    def of(value: float) -> Const:
-        return Const(struct.unpack("<Q", struct.pack("<d", value))[0])
+    def of(value: float, modes: tuple[str, ...] = ()) -> Const:
+        return Const(struct.unpack("<Q", struct.pack("<d", value))[0], modes)
 
     @property
     def value(self) -> float:

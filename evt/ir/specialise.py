@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from evt.ir.dag import Builder, Dag, prune
+from evt.ir.infer import canonical
 from evt.ir.node import Cast, Const, Load
 
 
 def without_inputs(dag: Dag, values: Mapping[str, float]) -> Dag:
     """The program with constants in the place of inputs, by name: what a call does not give is not read.
 
-    Where the inputs' types are resolved, the constants keep them: a default is rounded as the tensor would be.
+    The constants have the inputs' modes, and their types where those are resolved: a default is rounded as the tensor
+    would be.
     """
     if not values:
         return dag
@@ -20,8 +22,8 @@ def without_inputs(dag: Dag, values: Mapping[str, float]) -> Dag:
     for node in range(len(dag)):
         op = dag[node]
         if isinstance(op, Load) and op.name in values:
-            dtype = dag.input[op.name].dtype
-            constant = builder.add(Const.of(values[op.name]))
+            dtype, modes = dag.input[op.name].dtype, canonical(dag.input[op.name].modes)
+            constant = builder.add(Const.of(values[op.name], modes))
             renamed.append(constant if dtype is None else builder.add(Cast(dtype), constant))
         else:
             renamed.append(builder.add(op, *(renamed[operand] for operand in dag.arguments(node))))

@@ -71,7 +71,7 @@ def format_node(op: Node) -> str:
         case Load(name):
             return f"load {name}"
         case Const():
-            return f"const {op.value.hex()}"
+            return f"const {op.value.hex()}" + (f"[{','.join(op.modes)}]" if op.modes else "")
         case Apply(function):
             return function
         case Cast(dtype):
@@ -141,7 +141,8 @@ def _node(word: str, attribute: str | None) -> Node:
         case "load", str(name):
             return Load(name)
         case "const", str(value):
-            return Const.of(float.fromhex(value))
+            number, _, modes = value.removesuffix("]").partition("[")
+            return Const.of(float.fromhex(number), tuple(modes.split(",")) if modes else ())
         case "cast", str(name):
             return Cast(_known(name))
         case "store", str(name):

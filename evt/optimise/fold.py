@@ -20,11 +20,9 @@ def fold(dag: TypedDag) -> TypedDag:
 
 @on(Const)
 def round_constants(builder: TypedBuilder, op: Const, operands: tuple[int, ...]) -> int | None:
-    """``0.1 -> f32(0.1)``, in a program that computes in f32, so that equal constants are one node."""
-    if builder.wide or op.is_integer:
-        return None
-    rounded = round_constant(F32, op.value)
-    return builder.number(rounded) if rounded != op.value and math.isfinite(rounded) else None
+    """``0.1 -> f32(0.1)``, in a program that computes in f32, so that equal constants are one node, without modes."""
+    rounded = op.value if builder.wide or op.is_integer else round_constant(F32, op.value)
+    return builder.number(rounded if math.isfinite(rounded) else op.value)
 
 
 @on(Apply)

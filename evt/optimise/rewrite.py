@@ -17,7 +17,7 @@ from evt.functions import TABLE, Fact
 from evt.ir.dag import Builder, TypedDag, live_nodes, prune, reads_accumulator
 from evt.ir.dtype import B1, F64, DType
 from evt.ir.infer import alone, domain, reduced_type, value_type
-from evt.ir.node import Apply, Cast, Const, Feed, Fold, Node, Pick, Reduce, Store, ValueType
+from evt.ir.node import Apply, Cast, Const, Feed, Fold, Node, Pick, Reduce, Store, ValueType, base
 from evt.optimise.rounding import is_exact
 
 
@@ -176,7 +176,7 @@ class _Rewriter:
         if have.dtype.compute == wanted or (wanted != B1 and (have.constant or value is not None)):
             return node
         if value is not None:
-            return self.builder.number(float(value != 0.0))
+            return self.builder.add(Const.of(float(value != 0.0), have.modes))
         return self.builder.add(Cast(wanted), node)
 
     def converted(self, node: int, wanted: ValueType) -> int:
@@ -186,7 +186,7 @@ class _Rewriter:
         builder = self.builder
         for rule in self.rules_for(op):
             new = rule.apply(builder, op, operands)
-            if new is None or (pinned and builder.types[new].modes != _modes(builder, op, operands)):
+            if new is None or not _keeps_modes(builder, new, op, operands, pinned):
                 continue
             # A rule's result is smaller than its input in the rules' common measure, so this ends.
             replaced, arguments = builder[new], builder.arguments(new)
@@ -196,17 +196,27 @@ class _Rewriter:
         return builder.add(op, *operands)
 
 
-def _modes(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> tuple[str, ...]:
-    return value_type(builder.dag, op, [builder.types[operand] for operand in operands]).modes
+def _keeps_modes(builder: TypedBuilder, new: int, op: Node, operands: tuple[int, ...], pinned: bool) -> bool:
+    """Whether a node may take the place of another: of whole columns not one of blocks, where pinned none of others."""
+    modes = builder.types[new].modes
+    blocks = any("/" in mode for mode in modes)
+    if not pinned and not blocks:
+        return True
+    before = value_type(builder.dag, op, [builder.types[operand] for operand in operands]).modes
+    return modes == before if pinned else "n" not in before
 
 
 def _pinned(dag: TypedDag) -> list[bool]:
-    """For each node whether something depends on the modes that its value varies over."""
+    """For each node whether something depends on the modes that its value varies over.
+
+    That is so of whole columns too that a value of blocks of columns meets.
+    """
     pinned = [False] * len(dag)
     for node in reversed(range(len(dag))):
         op = dag[node]
         divided = isinstance(op, Store) and any("/" in mode for mode in dag.output[op.name].modes)
-        if pinned[node] or divided or isinstance(op, Reduce | Fold | Pick):
+        meets = len({mode for each in dag.arguments(node) for mode in dag.types[each].modes if base(mode) == "n"}) > 1
+        if pinned[node] or divided or meets or isinstance(op, Reduce | Fold | Pick):
             for operand in dag.arguments(node):
                 pinned[operand] = True
     return pinned

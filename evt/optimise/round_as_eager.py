@@ -10,6 +10,8 @@ from evt.ir.dtype import B1, BF16, F16, F32, F64, I32, DType
 from evt.ir.node import Acc, Apply, Cast, Const, Fold, Load, Node, Pick
 from evt.optimise.rewrite import TypedBuilder
 
+_TWO, _THREE = Const.of(2.0), Const.of(3.0)
+
 
 def round_as_eager(dag: TypedDag) -> TypedDag:
     """``f(x) -> f16(f(x))`` and ``acc -> f16(acc)`` where PyTorch would hold the value in f16 (or bf16).
@@ -22,11 +24,12 @@ def round_as_eager(dag: TypedDag) -> TypedDag:
     for node in range(len(dag)):
         op, operands = dag[node], dag.arguments(node)
         types = [held[operand] for operand in operands]
-        dtype = _held(dag, op, node, types)
         arguments = [renamed[operand] for operand in operands]
         if isinstance(op, Apply):
+            dtype = _result(builder, op, arguments, types)
             new = _operation(builder, op, arguments, types, dtype)
         else:
+            dtype = _held(dag, op, node, types)
             new = builder.add(op, *arguments)
             new = _rounded(builder, new, dtype) if isinstance(op, Acc | Fold) else new
         renamed.append(new)
@@ -39,23 +42,28 @@ def _operation(
 ) -> int:
     """An operation as PyTorch does it, with the roundings in between.
 
-    A number is compared in the tensor's type; ``number / x`` is ``number * (1 / x)``; ``x ** 3`` is ``x * x * x``,
-    whose products PyTorch's CUDA kernels round one by one.
+    Integers are converted to the type of the floats that they meet, and a number that is compared to the tensor's;
+    ``number / x`` is ``number * (1 / x)``; ``x ** 3`` is ``x * x * x``, whose products PyTorch's CUDA kernels round
+    one by one.
     """
 
     def apply(function: str, *operands: int) -> int:
         return _rounded(builder, builder.add(Apply(function), *operands), dtype)
 
-    found = _promoted([each for each in types if each is not None])
-    if TABLE[op.function].result == "predicate" and found is not None:
-        numbers = zip(arguments, types, strict=True)
-        return builder.add(op, *(_rounded(builder, a, found) if held is None else a for a, held in numbers))
+    row, found = TABLE[op.function], _promoted([each for each in types if each is not None])
+    predicate = row.result == "predicate"
+    for slot, held in enumerate(types):
+        converted = predicate if held is None else not held.is_float
+        if converted and slot not in row.conditions:
+            arguments[slot] = _rounded(builder, arguments[slot], found)
+    if predicate:
+        return builder.add(op, *arguments)
     if op.function == "div" and types[0] is None and dtype is not None and found is not None and found.is_float:
         return apply("mul", apply("rcp", arguments[1]), arguments[0])
-    if op.function == "pow" and dtype is not None and builder[arguments[1]] in (Const.of(2.0), Const.of(3.0)):
+    if dtype is not None and _is_product(builder, op, arguments):
         x = arguments[0]
         squared = apply("mul", x, x)
-        return squared if builder[arguments[1]] == Const.of(2.0) else apply("mul", squared, x)
+        return squared if builder[arguments[1]] == _TWO else apply("mul", squared, x)
     return apply(op.function, *arguments)
 
 
@@ -63,7 +71,26 @@ def _rounded(builder: TypedBuilder, value: int, dtype: DType | None) -> int:
     return builder.add(Cast(dtype), value) if dtype in (F16, BF16) else value
 
 
+def _result(builder: TypedBuilder, op: Apply, arguments: list[int], types: Sequence[DType | None]) -> DType | None:
+    """The type in which PyTorch holds what comes of an operation."""
+    row = TABLE[op.function]
+    if row.result == "predicate":
+        return B1
+    values = [dtype for slot, dtype in enumerate(types) if slot not in row.conditions]
+    found = _promoted([dtype for dtype in values if dtype is not None])
+    if found is None:
+        return None
+    whole = builder.domain(op.function, tuple(arguments)) == I32 or _is_product(builder, op, arguments)
+    return found if found.is_float or whole else F32
+
+
+def _is_product(builder: TypedBuilder, op: Apply, arguments: Sequence[int]) -> bool:
+    """Whether an operation is a power that PyTorch computes as a product."""
+    return op.function == "pow" and builder[arguments[1]] in (_TWO, _THREE)
+
+
 def _held(dag: TypedDag, op: Node, node: int, operands: Sequence[DType | None]) -> DType | None:
+    """The type in which PyTorch holds a value that is no operation's."""
     value = dag.types[node]
     match op:
         case Const():
@@ -75,15 +102,6 @@ def _held(dag: TypedDag, op: Node, node: int, operands: Sequence[DType | None]) 
             if operand.is_float and operand.bits == 8:
                 return dag.output["D"].dtype
             return operand if operand in (F16, BF16) else value.dtype
-        case Apply(function):
-            if value.dtype == B1:
-                return B1
-            row = TABLE[function]
-            types = [dtype for slot, dtype in enumerate(operands) if slot not in row.conditions]
-            found = _promoted([dtype for dtype in types if dtype is not None])
-            if found is None:
-                return None
-            return found if value.dtype == I32 or found.is_float else F32
         case Pick() | Fold():
             return operands[0]
         case _:

@@ -156,7 +156,8 @@ def _operand_values(
     dims = tuple(tensor.shape[:-1])
     leads = {outer: dims if dag.operation == "linear" and name == "A" else dims[-1:], k: tuple(tensor.shape[-1:])}
     operand = next(each.dtype for each in dag.operands if each.name == name)
-    elements = tensor.reshape(-1, math.prod(leads[outer]), tensor.shape[-1])
+    batch = math.prod(dims[: len(dims) - len(leads[outer])])
+    elements = tensor.reshape(batch, math.prod(leads[outer]), tensor.shape[-1])
     values: dict[int, torch.Tensor] = {}
     for node in formula_of(dag, name):
         operands = [values[each] for each in dag.arguments(node)]
@@ -220,8 +221,10 @@ def _evaluate(
                 values[node] = acc
             case Load(name):
                 values[node] = _load(dag.input[name], inputs, leads, acc.device, dtype)
-            case Const() as constant:
-                values[node] = torch.tensor(constant.value, dtype=torch.float64, device=acc.device)
+            case Const(_, modes) as constant:
+                extents = {base(mode): sizes[base(mode)] // divisor(mode) for mode in modes}
+                value = torch.tensor(constant.value, dtype=torch.float64, device=acc.device)
+                values[node] = value.expand([extents.get(mode, 1) for mode in MODES] if modes else [])
             case Apply(function):
                 values[node] = _apply(dag, function, operands, types, dtype)
             case Cast(to):

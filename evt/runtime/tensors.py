@@ -215,8 +215,8 @@ def buffer_argument(bound: Bound, output: Output, tensor: torch.Tensor, report: 
             return None
         if strides is not None:
             sizes = {mode: math.prod(dims) for mode, dims in groups}
-            needs_unit = [mode for mode, _ in groups if mode != "l"][-1:] if not output.is_tile else []
-            needs_unit = ["n"] if has_own_columns(output) else needs_unit
+            packs = not output.is_tile or has_own_columns(output)
+            needs_unit = [mode for mode, _ in groups if mode != "l"][-1:] if packs else []
             if any(strides[mode] != 1 and sizes[mode] > 1 for mode in needs_unit):
                 shown = tuple(tensor.stride())
                 report("E0608", f"the buffer `{output.name}` has strides {shown}; the last must be 1")

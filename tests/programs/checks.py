@@ -10,7 +10,7 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -160,6 +160,7 @@ def check_values(program: Program, op: Any, data: Data, report: Report) -> None:
     inputs = {name: value for name, value in inputs.items() if name in op.inputs}
     bound = report.attempt("bind", lambda: bind(single, a, b, inputs, {}))
     if bound is None:
+        report.fail("bind: refused", "a call that fits the program")
         return
     report.accepted = True
     report.counts["evaluations"] += 1
@@ -167,7 +168,7 @@ def check_values(program: Program, op: Any, data: Data, report: Report) -> None:
     def evaluated(stage: str, dag: Any, float64: bool = False) -> Tensors | None:
         if dag is None:
             return None
-        return report.attempt(stage, lambda: call_reference(single, dag, a, b, inputs, float64))
+        return report.attempt(stage, lambda: call_reference(single, replace(bound, dag=dag), float64))
 
     settings = dict(program.settings)
     relaxed = bool(settings.get("relaxed"))
@@ -220,6 +221,7 @@ def check_groups(program: Program, op: Any, report: Report) -> None:
     together = report.attempt("groups", lambda: op.reference(*operands, **inputs))
     called = report.attempt("groups", lambda: op(*operands, **inputs))
     if together is None or called is None:
+        report.fail("groups: refused", "what each group accepts")
         return
     for index, (a, b, given) in enumerate(groups):
         alone = op.program.reference(a, b, **{name: given[name] for name in inputs})

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .call import Data
+from .call import Data, output_type
 from .derivatives import Derivatives
 from .dtypes import TYPES, compute, primary
 from .functions import FUNCTIONS, Row
@@ -29,6 +29,7 @@ from .tree import (
     Element,
     Expression,
     Iota,
+    Output,
     Pair,
     Program,
     Rand,
@@ -106,11 +107,12 @@ class Evaluator:
         self.accumulates = compute(program.a)
 
     def outputs(self) -> dict[str, Value]:
-        return {output.name: self.stored(self.name(output.name)) for output in self.program.outputs}
+        return {output.name: self.stored(output, self.name(output.name)) for output in self.program.outputs}
 
-    def stored(self, value: Value) -> Value:
-        """A value as it is stored: a constant meets nothing whose type it could take."""
-        if not value.constant:
+    def stored(self, output: Output, value: Value) -> Value:
+        """A value as it is stored: a literal takes the output's type, another constant is computed without one."""
+        wide = output_type(self.program, output, value.type) == "f64"
+        if not value.constant or (value.literal and (wide or value.type == "i32")):
             return value
         t = self.arithmetic["f64" if self.accumulates == "f64" else "f32", True]
         return replace(value, number=t.number(value.number))
@@ -237,14 +239,20 @@ class Evaluator:
     def eagerly(self, function: str, values: Sequence[Value]) -> Value:
         """An operation as eager PyTorch does it, which stores what comes of it in the type that it promotes to.
 
-        A number is compared in the tensor's type, divided by a tensor it multiplies the reciprocal, and small powers
-        are products.
+        Integers are converted to the type of the floats that they meet, and a number that is compared to the tensor's;
+        divided by a tensor a number multiplies the reciprocal, and small powers are products.
         """
         row = FUNCTIONS[function]
         promoted = _promoted([v.held for slot, v in enumerate(values) if slot not in row.conditions])
+
+        def converted(slot: int, value: Value) -> Value:
+            integer = compute(value.held) in ("i32", "b1") if value.held else row.predicate
+            if not integer or slot in row.conditions or promoted not in ("f16", "bf16"):
+                return value
+            return replace(self.cast(promoted, value), held=value.held and promoted)
+
+        values = [converted(slot, value) for slot, value in enumerate(values)]
         if row.predicate:
-            if promoted in ("f16", "bf16"):
-                values = [v if v.held else replace(self.cast(promoted, v), held="") for v in values]
             return replace(self.applied(function, values), held="b1")
 
         def stored(result: Value) -> Value:
@@ -331,7 +339,9 @@ class Evaluator:
 
     def reduced(self, value: Value) -> tuple[Number, str]:
         """A value in the type that it is reduced in."""
-        kind = "f32" if value.constant else {"b1": "i32"}.get(compute(value.type), compute(value.type))
+        kind = {"b1": "i32"}.get(compute(value.type), compute(value.type))
+        if value.constant:
+            kind = "f64" if self.accumulates == "f64" else "f32"
         t = self.double if kind == "i32" else self.arithmetic[kind, False]
         return t.number(value.number), kind
 

@@ -15,6 +15,7 @@ import evt
 
 Tensor = torch.Tensor
 F = torch.nn.functional
+COLUMNS = torch.arange(64, dtype=torch.int32)
 #: A formula over acc, C, r[n] and alpha, and what a PyTorch user writes for it.
 CASES: dict[str, tuple[str, Callable[[Tensor, Tensor, Tensor, float], Tensor]]] = {
     "residual": ("D = relu(alpha*acc + C) + C", lambda x, c, r, a: torch.relu(a * x + c) + c),
@@ -33,6 +34,11 @@ CASES: dict[str, tuple[str, Callable[[Tensor, Tensor, Tensor, float], Tensor]]] 
     "blocks": (
         "out D; D = acc*(max[n%16](abs(C))*C)",
         lambda x, c, r, a: x * (c.abs().unflatten(1, (-1, 16)).amax(2).repeat_interleave(16, 1) * c),
+    ),
+    "integers": ("D = acc + iota(n)**2*35 + C", lambda x, c, r, a: x + COLUMNS**2 * 35 + c),
+    "an integer compared": (
+        "D = where(iota(n)*1021 == f16(iota(n)*1021), acc, C)",
+        lambda x, c, r, a: torch.where(COLUMNS * 1021 == (COLUMNS * 1021).half(), x, c),
     ),
     "cast": ("D = f32(acc*C) * r[n]", lambda x, c, r, a: ((x * c).float() * r).to(x.dtype)),
 }
