@@ -111,11 +111,23 @@ KNOWN = {
     "cosize(composition(Swizzle<3, 3, 3>{}, Layout<Shape<_8, _40>, Stride<_40, _1>>{}))": "320",
     "cosize(composition(Swizzle<3, 3, 3>{}, Layout<Shape<_8, Int<36>>, Stride<Int<36>, _1>>{}))": "288",  # ours is 320
     "composition(Layout<Shape<_8, _8>, Stride<_8, _1>>{}, Swizzle<3, 0, 3>{})": "Sw<3,0,-3> o 0 o (8,8):(8,1)",
+    "composition(Swizzle<0, 0, 3>{}, Layout<_8, _1>{})": "8:1",  # ours keeps the swizzle in the text
+    "right_inverse(ComposedLayout<Swizzle<1, 2, 3>, _1, Layout<_8, _1>>{})": "8:1 o -1 o Sw<1,2,3>",  # we refuse
 }
 
 
 def test_what_the_documents_say_of_cute(tmp_path: Path) -> None:
     assert dict(zip(KNOWN, map(str, ask(list(KNOWN), tmp_path)), strict=True)) == KNOWN
+
+
+def test_where_cute_has_no_layout(tmp_path: Path) -> None:
+    """Negative extents, and numbers beyond an int, which it no longer has as static ones."""
+    expressions = (
+        "left_inverse(Layout<_4, Int<-1>>{})",
+        "complement(Layout<_4, Int<-1>>{}, _8{})",
+        "coalesce(Layout<Shape<Int<65536>, Int<65536>>>{})",
+    )
+    assert {type(answer) for answer in ask(expressions, tmp_path)} == {Garbage}
 
 
 def test_where_cute_stops(tmp_path: Path) -> None:
