@@ -1,7 +1,7 @@
 """What the operations of ``evt.layout`` promise, by enumeration: one law for each, and the table of the operations.
 
-A law takes an operation's arguments and a result, CuTe's or ours, and says what is wrong with it; nothing when nothing
-is. The table has what CuTe's C++ calls the operation, and draws arguments for it.
+A law takes an operation's arguments and a result, CuTe's or ours, and returns what is wrong with it, or an empty
+string. The table has the name of the operation in CuTe's C++, and draws arguments for it.
 """
 
 from __future__ import annotations
@@ -35,25 +35,32 @@ from evt.layout.tree import leaves
 
 @dataclass(frozen=True)
 class Nested:
-    """A swizzled layout of CuTe's over a swizzled layout."""
+    """A composed layout of CuTe's that is not one swizzle over one layout: two swizzles, or a layout over a swizzle."""
 
-    swizzle: Swizzle
+    left: Layout | Swizzle
     offset: int
-    layout: ComposedLayout | Nested
+    right: Layout | Swizzle | ComposedLayout | Nested
 
     @property
     def size(self) -> int:
-        return self.layout.size
+        return self._sized.size
 
     @property
     def shape(self) -> IntTuple:
-        return self.layout.shape
+        return self._sized.shape
 
     def __call__(self, place: int) -> int:
-        return self.swizzle(self.offset + self.layout(place))
+        return self.left(self.offset + self.right(place))
 
     def __str__(self) -> str:
-        return f"{self.swizzle} o {self.offset} o {self.layout}"
+        return f"{self.left} o {self.offset} o {self.right}"
+
+    @property
+    def _sized(self) -> Layout | ComposedLayout | Nested:
+        """The part with a shape; CuTe has none for a layout over a swizzle, where it is that of the layout."""
+        part = self.left if isinstance(self.right, Swizzle) else self.right
+        assert not isinstance(part, Swizzle)
+        return part
 
 
 Function = Layout | ComposedLayout | Nested
@@ -289,6 +296,43 @@ def compatible_forms(tree: IntTuple, other: IntTuple) -> bool:
     return not isinstance(tree, tuple) and not isinstance(other, tuple)
 
 
+def law_of_concatenate(*arguments: Layout) -> str:
+    """A coordinate for each of the layouts, and the sum of their indices."""
+    *layouts, result = arguments
+    if result.shape != tuple(layout.shape for layout in layouts):
+        return "another shape"
+    places = itertools.product(*(range(layout.size) for layout in layouts))
+    wrong = [each for each in places if result(each) != sum(map(Layout.__call__, layouts, each))]
+    return f"other indices, at {wrong[0]}" if wrong else ""
+
+
+def law_of_compact(shape: IntTuple, result: Layout) -> str:
+    """Every place is its own index."""
+    if result.shape != shape:
+        return "another shape"
+    return "" if values(result) == list(range(prod(leaves(shape)))) else "other indices"
+
+
+def law_of_swizzle(swizzle: Swizzle, index: int, result: int) -> str:
+    """Bit by bit."""
+    lowest = swizzle.base + max(-swizzle.shift, 0)
+    for bit in range(32):
+        read = index >> (bit + swizzle.shift) & 1 if lowest <= bit < lowest + swizzle.bits else 0
+        if result >> bit & 1 != (index >> bit & 1) ^ read:
+            return f"another bit {bit}"
+    return ""
+
+
+def law_of_size(layout: Layout, result: int) -> str:
+    return "" if result == prod(leaves(layout.shape)) else "another size"
+
+
+def law_of_depth(layout: Layout, result: int) -> str:
+    """The most brackets around an extent."""
+    brackets = itertools.accumulate({"(": 1, ")": -1}.get(character, 0) for character in str(layout.shape))
+    return "" if result == max(brackets) else "another depth"
+
+
 def law_of_cosize(layout: Layout, result: int) -> str:
     return "" if result == max(values(layout)) - min(values(layout)) + 1 else "another interval"
 
@@ -319,6 +363,10 @@ def one(rng: random.Random) -> tuple[Any, ...]:
 
 def two(rng: random.Random) -> tuple[Any, ...]:
     return random_layout(rng), random_layout(rng)
+
+
+def a_few(rng: random.Random) -> tuple[Any, ...]:
+    return tuple(random_layout(rng, 12) for _ in range(rng.randrange(1, 4)))
 
 
 def two_small(rng: random.Random) -> tuple[Any, ...]:
@@ -416,6 +464,13 @@ def operations() -> dict[str, Operation]:
     }
     for name, draw in pairs.items():
         table[f"compose {name}"] = Operation(room.compose, "composition", draw, law_of_compose)
+    table["concatenate"] = Operation(room.concatenate, "make_layout", a_few, law_of_concatenate)
+    table["compact"] = Operation(Layout, "make_layout", lambda rng: (random_layout(rng).shape,), law_of_compact)
+    table["swizzle"] = Operation(
+        Swizzle.__call__, "{0}({1})", lambda rng: (random_swizzle(rng), rng.randrange(-300, 1000)), law_of_swizzle
+    )
+    table["size"] = Operation(lambda layout: layout.size, "size", one, law_of_size)
+    table["depth"] = Operation(lambda layout: layout.depth, "depth", one, law_of_depth)
     table["index"] = Operation(Layout.__call__, "{0}({1})", at_coordinate, law_of_index)
     through = Operation(ComposedLayout.__call__, "{0}({1})", swizzled(at_coordinate), law_of_index)
     table["index through a swizzle"] = through

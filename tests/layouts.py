@@ -6,6 +6,7 @@ or both signs, with overlapping modes, with extents of 1.
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator
 from math import prod
@@ -14,6 +15,11 @@ from evt.layout import ComposedLayout, IntTuple, Layout, Swizzle, Tiler
 from evt.layout.tree import leaves
 
 EXTENTS = (1, 2, 2, 3, 4, 4, 5, 6, 8)
+
+
+def questions(usual: int) -> int:
+    """Return how many random cases a test draws; ``EVT_LAYOUT_QUESTIONS=20000`` in the environment asks for more."""
+    return max(usual, int(os.environ.get("EVT_LAYOUT_QUESTIONS", "0")))
 
 
 # Drawing

@@ -45,8 +45,8 @@ def command(layout: str, svg: bool, banks: int | None, json: bool, output: str |
     """Print what a layout is, and draw it.
 
     LAYOUT is SHAPE:STRIDE, as in (4,(2,2)):(8,(1,4)), a shape alone (compact, the first extent nearest), or a tuple
-    of layouts, their concatenation; before it may stand a swizzle and an offset, Sw<3,3,3> o 0 o. B is a layout, or
-    by mode extents and layouts, <4:2,8>. Give one operation or none.
+    of layouts, their concatenation. A swizzle and an offset may precede it: Sw<3,3,3> o 0 o (8,64). B is a layout, or
+    an extent or a layout for each mode: <4:2,8>. Give one operation at most.
     """
     asked = {name: value for name, value in operations.items() if value not in (None, False)}
     if len(asked) > 1:
@@ -69,7 +69,7 @@ def command(layout: str, svg: bool, banks: int | None, json: bool, output: str |
 
 
 def _read(text: str) -> Layout | ComposedLayout:
-    """The layout of a text; of a swizzle alone that of the indices which it tells apart."""
+    """Return the layout of a text; for a swizzle alone, that of the indices whose bits it reads and changes."""
     from evt.layout import ComposedLayout, Layout, Swizzle, parse
 
     given = parse(text)
@@ -79,7 +79,7 @@ def _read(text: str) -> Layout | ComposedLayout:
 
 
 def _apply(name: str, value: str | int, layout: Layout | ComposedLayout) -> Layout | ComposedLayout:
-    """An operation's result, as CuTe under the swizzle where there is one."""
+    """Return an operation's result."""
     import evt.layout as room
 
     arguments: tuple[Any, ...] = (value,)

@@ -5,14 +5,13 @@
     >>> tile(1, 2), tile @ Layout(8, 4), complement(Layout(4, 2), 24)
     (10, Layout.parse('8:1'), Layout.parse('(2,3):(1,8)'))
 
-An int n stands for the layout n:1 wherever a layout is taken; a tuple is a tiler, which works mode by mode, and no
-layout. Whatever is passed, these functions answer or raise LayoutError.
+An int n stands for the layout n:1 wherever a layout is taken. A tuple is not a layout but a tiler, which works mode by
+mode. Whatever is passed, these functions return an answer or raise LayoutError.
 
-Room by room, each above those it uses: :mod:`tree` of integers; :mod:`layout`; :mod:`swizzle`; :mod:`sums`,
+The modules, each after those that it uses: :mod:`tree` of integers; :mod:`layout`; :mod:`swizzle`; :mod:`sums`,
 :mod:`facts` and :mod:`flat`; :mod:`compose`, by way of a :mod:`derivation` and of what a layout may :mod:`carry`;
 :mod:`coalesce`, :mod:`complement`, :mod:`inverse`; :mod:`tile` (division and product); :mod:`parse`; :mod:`access`
-(vector width, overlap, bank conflicts); :mod:`draw`. Nothing but Python's integers: no PyTorch, no other room of evt
-than diagnostics.
+(vector width, overlap, bank conflicts); :mod:`draw`. They need Python's integers and evt's diagnostics, nothing else.
 """
 
 from evt.errors import LayoutError

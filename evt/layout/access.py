@@ -31,7 +31,7 @@ def vector_width(layout: int | Layout | ComposedLayout, mode: int, element_bytes
     """Return how many elements every access along a mode may cover: a power of two, 16 bytes at most.
 
     The mode must run contiguously, in whole vectors, which start at aligned addresses: that of the tensor (in bytes)
-    and every other stride are multiples. A swizzle keeps together what is below its lowest bit. Raise LayoutError
+    and every other stride are multiples. A swizzle keeps blocks below its lowest bit together. Raise LayoutError
     E0674 for a mode that the layout does not have.
     """
     layout = as_function(layout)
@@ -72,7 +72,7 @@ def widest_vector(element_bytes: int, address: int, extent: int, strides: Iterab
 
 
 def contiguous_mode(layout: int | Layout) -> int | None:
-    """Return the mode whose neighbours are neighbours in memory: of several that of the longest run, then the first."""
+    """Return the mode whose neighbours are neighbours in memory: of several, the first with the longest run."""
     heads = [coalesced(mode.leaves)[0] for mode in as_layout(layout).modes]
     runs = [extent if stride == 1 else 1 for extent, stride in heads]
     longest = max(runs)
@@ -82,7 +82,7 @@ def contiguous_mode(layout: int | Layout) -> int | None:
 def single_stride(modes: Sequence[tuple[int, int]]) -> int | None:
     """Return the stride that walks all modes as one, the last running fastest, as PyTorch's shapes are read.
 
-    None when there is none; 0 when there is but one element.
+    None when there is none; 0 when there is only one element.
     """
     stride: int | None = None
     reach = 0
@@ -114,7 +114,7 @@ def overlaps(modes: Modes) -> bool:
 def interleaves(a: Modes, b: Modes, distance: int, a_bytes: int = 1, b_bytes: int = 1) -> bool:
     """Return whether two tensors share a byte; ``distance`` is b's address less a's, in bytes.
 
-    Exact: of two interleaved tensors, as two halves of the columns of one matrix, each may use the other's gaps.
+    Exact: two interleaved tensors, such as two halves of the columns of one matrix, may lie in each other's gaps.
     With the default sizes of their elements, the distance is in elements. Raise LayoutError E0675 when there is no
     answer after many tries.
     """
@@ -151,8 +151,8 @@ def bank_conflicts(
 
     Without ``threads`` the lanes take the layout's coordinates in order, a vector each. The model is NVIDIA's: 32
     banks of 4 bytes; a pass serves 128 bytes, so all lanes at 4 bytes a lane or fewer, 16 at 8 and 8 at 16; lanes that
-    read one word share it; words of one bank take a pass each. Raise LayoutError E0674 for an access of no such
-    width, which is not aligned to its width, or by more than 32 lanes.
+    read one word share it; words of one bank take a pass each. Raise LayoutError E0674 for accesses of
+    other widths, not aligned to their width, or by more than 32 lanes.
     """
     layout = as_function(layout)
     vector, element_bytes = integer(vector, "vector", 1), integer(element_bytes, "element_bytes", 1)
@@ -183,7 +183,7 @@ def bank(index: int, element_bytes: int) -> int:
 
 
 def _passes(starts: Sequence[int], width: int) -> int:
-    """The most different words that one bank is asked for."""
+    """Return the largest number of different words that one bank is asked for."""
     words = {word for start in starts for word in range(start // BANK_BYTES, -(-(start + width) // BANK_BYTES))}
     return max(Counter(word % BANKS for word in words).values())
 
@@ -205,7 +205,7 @@ def _pairs(modes: Modes) -> Sequence[tuple[int, int]]:
 
 
 def _read(modes: object) -> Sequence[tuple[int, int]]:
-    """The pairs, of integers, with extents of 0 or more. Raise LayoutError E0672 for others."""
+    """Return the pairs as integers, extents 0 or more. Raise LayoutError E0672 for other values."""
     if isinstance(modes, (tuple, list)) and len(modes) <= MAX_LEAVES and all(map(_is_plain, modes)):
         return modes  # as at every call
     if not isinstance(modes, Sequence) or len(modes) > MAX_LEAVES or not all(map(_is_pair, modes)):

@@ -1,4 +1,4 @@
-"""Whether two functions of places agree, place by place: for what no rule decides."""
+"""Whether two functions of places agree, place by place, where no rule decides it."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from itertools import chain
 
 from evt.layout.refused import refused
 
-#: Places that are looked at, in some milliseconds.
+#: How many places are looked at, which takes some milliseconds.
 MOST_PLACES = 1024
 
 
 def difference(
     first: Callable[[int], int], second: Callable[[int], int], size: int, suspects: Iterable[int] = ()
 ) -> int | None:
-    """Return a place below ``size`` where the functions differ, the first or a suspect; None where they agree.
+    """Return a place below ``size`` where the functions differ, the first one or a suspect; None where they agree.
 
-    Raise LayoutError E0675 for a size above :data:`MOST_PLACES` when no suspect and none of the first places tells.
+    Raise LayoutError E0675 for a size above :data:`MOST_PLACES` when they agree at the suspects and the first places.
     """
     places = range(size) if size <= MOST_PLACES else chain(suspects, range(MOST_PLACES))
     for place in places:

@@ -1,6 +1,6 @@
 """What becomes of a swizzle in a composition: merged with another, or carried through a layout to its left.
 
-As in CuTe the result is the swizzle of the bits' images; a layout can carry one so when it moves bits to bits.
+As in CuTe, the result is the swizzle of the images of the bits. That is right when the layout moves bits to bits.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ def merged(a: Swizzle, b: Swizzle) -> Swizzle:
 def carried(layout: Layout, swizzle: Swizzle) -> Swizzle:
     """Return the swizzle of the images of the bits that ``swizzle`` reads and changes, as CuTe does.
 
-    ``layout(swizzle(i))`` is that swizzle of ``layout(i)`` where :func:`moves_bits` says so, and else by chance. Raise
-    LayoutError E0674 when the images are no masks of a swizzle.
+    ``layout(swizzle(i))`` is that swizzle of ``layout(i)`` where :func:`moves_bits` says so, and elsewhere by chance.
+    Raise LayoutError E0674 when the images are not the masks of a swizzle.
     """
     return _of_masks(layout(swizzle.source), layout(swizzle.target), layout, swizzle)
 
 
 def moves_bits(layout: Layout, swizzle: Swizzle, places: int) -> bool:
-    """Return whether the layout moves every bit of the places to a bit of its own, swizzled ones equally far.
+    """Return whether the layout moves every bit of the places to a bit of its own, and the swizzled ones equally far.
 
-    So does any layout for a swizzle of no bits.
+    For a swizzle of no bits any layout will do.
     """
     if not swizzle.bits:
         return True
@@ -46,7 +46,7 @@ def moves_bits(layout: Layout, swizzle: Swizzle, places: int) -> bool:
 
 
 def _of_masks(source: int, target: int, left: object, right: object) -> Swizzle:
-    """The swizzle that xors one run of bits into another. Raises LayoutError E0674 when they are no runs."""
+    """Return the swizzle that xors one run of bits into another. Raise LayoutError E0674 when they are not runs."""
     if not source and not target:
         return Swizzle(0, 0, 0)
     if min(source, target) > 0:

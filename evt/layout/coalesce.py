@@ -1,4 +1,4 @@
-"""Coalescence: the same function with the fewest modes, with and without those that repeat indices."""
+"""Coalescing: the same function with the fewest modes; and CuTe's ``filter``, the same indices with the fewest."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def coalesce(layout: Layout, profile: IntTuple = 0) -> Layout:
 
 @through_swizzles
 def filtered(layout: Layout, profile: IntTuple = 0) -> Layout:
-    """Return the layout coalesced, without modes of stride 0 and of extent 1; with a profile, at its leaves.
+    """Return the layout coalesced, without modes of stride 0, as CuTe's ``filter``; with a profile, at its leaves.
 
     Raise LayoutError E0674 for a profile with more modes than the layout.
     """

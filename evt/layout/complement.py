@@ -1,4 +1,4 @@
-"""The complement: what repeats a layout, as CuTe's C++ derives it, where that is what CuTe promises."""
+"""The complement: what repeats a layout, as CuTe's C++ derives it, where it is what CuTe promises."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from evt.layout.tree import IntTuple
 def complement(layout: int | Layout | ComposedLayout, cotarget: IntTuple | None = None) -> Layout:
     """Return the ordered layout that repeats this one up to ``cotarget`` indices (by default its own cosize).
 
-    It promises what CuTe documents, modes of stride 0 and extents of 1 left aside: its indices ascend, and besides 0
-    are none of the layout's; with it the layout reaches ``cotarget`` indices; and it has as many elements as whole
-    copies of the layout fit there. Every index is reached when each stride, in ascending order, is a multiple of what
-    the modes before it reach. The complement of a swizzled layout is that of its layout.
+    It keeps what CuTe's headers and tests ask of a complement, modes of stride 0 left aside: its indices ascend; none
+    but 0 is one of the layout's; together the two reach ``cotarget`` indices; and it has at least as many elements as
+    whole copies of the layout fit there. They cover every index when each stride, in ascending order, is a multiple of
+    what the modes before it reach. The complement of a swizzled layout is that of its layout.
 
     Raise LayoutError E0674 for negative strides, for modes that begin inside the span of another, and where C++ gives
-    less than is promised.
+    a layout that is less than that.
     """
     layout = as_function(layout)
     own = filtered_pairs(inner(layout))
@@ -41,7 +41,10 @@ def complement(layout: int | Layout | ComposedLayout, cotarget: IntTuple | None 
 
 
 def complementary(pairs: Pairs, target: IntTuple) -> Pairs:
-    """Return what C++ derives for the complement of filtered pairs. Raise LayoutError E0674 where it stops."""
+    """Return what C++ derives for the complement of filtered pairs.
+
+    Raise LayoutError E0674 where C++ does not compile, and for negative strides, for which it has negative extents.
+    """
     result: Pairs = []
     last = 1
     for extent, stride in sorted((pair for pair in pairs if pair[1]), key=lambda pair: pair[1]):
@@ -57,7 +60,7 @@ def complementary(pairs: Pairs, target: IntTuple) -> Pairs:
 
 
 def _require_disjoint(layout: ComposedLayout, result: Layout) -> None:
-    """Raise LayoutError E0674 for a complement that meets the layout besides at 0."""
+    """Raise LayoutError E0674 for a complement that meets the layout elsewhere than at 0."""
     step = min((stride for extent, stride in result.leaves if extent > 1), default=0)
     if not step or layout.bounds[1] < step:
         return
@@ -71,7 +74,7 @@ def _require_disjoint(layout: ComposedLayout, result: Layout) -> None:
 
 
 def _has(ordered: Layout, index: int) -> bool:
-    """Whether an ordered layout, each of whose modes is beyond the reach of those before it, has an index."""
+    """Return whether a layout has an index, when each of its modes steps beyond the reach of those before it."""
     for extent, stride in reversed(ordered.leaves):
         if stride:
             index -= min(index // stride, extent - 1) * stride
@@ -79,12 +82,12 @@ def _has(ordered: Layout, index: int) -> bool:
 
 
 def _reach(pairs: Pairs) -> int:
-    """The cosize of the pairs side by side."""
+    """Return the cosize of the pairs side by side."""
     return 1 + sum((extent - 1) * abs(stride) for extent, stride in pairs)
 
 
 def _uneven(pairs: Pairs, target: IntTuple) -> tuple[str, str]:
-    """Why a complement falls short of the target, and what would not."""
+    """Return why a complement falls short of the target, and what would help."""
     last = 1
     for extent, stride in sorted(pairs, key=lambda pair: pair[1]):
         if stride % last:
@@ -95,7 +98,7 @@ def _uneven(pairs: Pairs, target: IntTuple) -> tuple[str, str]:
 
 
 def _blocks(target: IntTuple, length: int) -> int:
-    """How many blocks cover the target; as in CuTe a tuple is covered part by part."""
+    """Return how many blocks cover the target; as in CuTe, a tuple is covered part by part."""
     blocks = 1
     for part in tree.leaves(target):
         blocks *= -(-part // length)

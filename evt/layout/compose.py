@@ -1,6 +1,6 @@
-"""Concatenation, which puts layouts side by side, and composition, which feeds one's indices to another.
+"""Concatenation, CuTe's ``make_layout`` of layouts, and composition, which feeds one's indices to another.
 
-``((5,1):(16,4),(2,2):(80,4))`` is the concatenation of two layouts, with a coordinate for each, and no composition.
+``((5,1):(16,4),(2,2):(80,4))`` is a concatenation of two layouts, with a coordinate for each, and not a composition.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from evt.layout.layout import Layout, as_layout
 from evt.layout.refused import refused
 from evt.layout.swizzle import ComposedLayout, Swizzle
 
-#: What may be composed with a layout from the right: a layout, an int n for n:1, or by mode a tuple of such.
+#: What may stand to the right of a layout: a layout, an int n for n:1, or a tuple of these, one for each mode.
 Tiler: TypeAlias = "int | Layout | tuple[Tiler, ...]"
 
 
@@ -41,15 +41,15 @@ def compose(a: ComposedLayout, b: Tiler | Swizzle | ComposedLayout) -> ComposedL
 def compose(
     a: int | Layout | Swizzle | ComposedLayout, b: Tiler | Swizzle | ComposedLayout
 ) -> Layout | Swizzle | ComposedLayout:
-    """Return ``i -> a(b(i))``, in the shape of ``b``. A tuple composes mode by mode and drops further modes.
+    """Return ``i -> a(b(i))``, in the shape of ``b``. A tuple composes mode by mode and drops the modes beyond it.
 
     Raise LayoutError E0674 where ``b`` does not step evenly through the modes of ``a``. Two conditions are CuTe's: a
     stride is a multiple of the extent it steps over, or less; an extent splits evenly where it enters the next mode.
     One is ours: CuTe's layout must be the composition at every place. For ``(6,4):(1,12) o 4:4`` it is
-    ``(2,2):(4,12)``, which maps 2 to 12 instead of 14. Raise E0675 when that was not decided.
+    ``(2,2):(4,12)``, which maps 2 to 12 instead of 14. Raise LayoutError E0675 when that was not decided.
 
-    Swizzles compose where they make one, and a layout with a swizzle where it carries that through. What CuTe would
-    write with two swizzles is refused.
+    Two swizzles compose where they make one, a layout and a swizzle where the layout carries it through. What CuTe
+    would write with two swizzles is refused.
     """
     if isinstance(a, Swizzle):
         if isinstance(b, Swizzle):
@@ -64,14 +64,14 @@ def compose(
         return _carried(a, b, None)
     if isinstance(b, ComposedLayout):
         if b.offset:
-            message = f"the offset {b.offset} stands between the layout and {b.swizzle}, which it would carry"
+            message = f"the offset {b.offset} stands between the layout and {b.swizzle}, which it would have to carry"
             raise refused("E0674", message, "compose with a swizzled layout without offset", left=a, right=b)
         return _carried(a, b.swizzle, b.layout)
     return _by_mode(a, as_tiler(b))
 
 
 def as_tiler(value: object) -> Tiler:
-    """Return a tiler; lists are read as tuples. Raise LayoutError E0672 for what is none."""
+    """Return the value as a tiler; lists are read as tuples. Raise LayoutError E0672 for other values."""
     tiler: Tiler = tree.nested(value, lambda leaf: leaf if isinstance(leaf, Layout) else as_layout(leaf).size)
     return tiler
 
@@ -97,7 +97,7 @@ def _within(a: ComposedLayout, right: Layout | ComposedLayout) -> ComposedLayout
     if not right.swizzle.bits:
         return ComposedLayout(a.swizzle, a.offset + right.offset, right.layout)
     if a.offset:
-        message = f"the offset {a.offset} stands between {a.swizzle} and {right.swizzle}, which would merge"
+        message = f"the offset {a.offset} stands between {a.swizzle} and {right.swizzle}, which would have to merge"
         raise refused("E0674", message, "compose with a layout, or without the offset", left=a, right=right)
     swizzle = merged(a.swizzle, right.swizzle) if a.swizzle.bits else right.swizzle
     return ComposedLayout(swizzle, right.offset, right.layout)
@@ -115,13 +115,13 @@ def _carried(a: Layout, swizzle: Swizzle, b: Layout | None) -> ComposedLayout:
     place = difference(result, lambda place: a(swizzle(right(place))), right.size, _suspects(swizzle, right))
     if place is not None:
         wrong = f"{result}, which is {result(place)} at {place}, not {a(swizzle(right(place)))}"
-        help = "a layout does that moves each bit of a place to a bit of its own, and the swizzled ones equally far"
+        help = "a layout does when it moves each bit of a place to a bit of its own, and the swizzled ones equally far"
         raise refused("E0674", f"{a} does not carry {swizzle} through", help, right=right, CuTe=wrong)
     return result
 
 
 def _suspects(swizzle: Swizzle, layout: Layout) -> Iterator[int]:
-    """Places where a swizzle shows that its bits lie across modes: in the first blocks that each mode repeats."""
+    """Yield places where a swizzle shows whose bits lie across modes: in the first blocks that each mode repeats."""
     reads = [swizzle.source, *(1 << bit for bit in range(swizzle.source.bit_length()) if swizzle.source >> bit & 1)]
     for extent in accumulate((extent for extent, _ in layout.leaves), mul):
         for place in (extent, 2 * extent, extent - 1):

@@ -20,13 +20,13 @@ from evt.layout.layout import Layout
 from evt.layout.refused import refused
 from evt.layout.tree import IntTuple
 
-#: Of how many parts of the right layout, two at a time, places are suspected to be wrong.
+#: How many parts of the right layout are combined, two at a time, to places that are suspected to be wrong.
 _MOST_PAIRED = 24
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A mode of the result, at a place of its second coordinate, with its stride in the right layout and its own."""
+    """A mode of the result: the place of its second coordinate, its stride in the right layout, and its own."""
 
     extent: int
     place: int
@@ -44,10 +44,10 @@ class _Fault:
 
 
 class Derivation:
-    """CuTe's composition of two layouts, ``result``. Raise LayoutError E0674 where C++ stops to compile.
+    """CuTe's composition of two layouts, ``result``. Raise LayoutError E0674 where the C++ does not compile.
 
-    The left layout is a number of mixed radix: its extents are the radices of its digits, the last without bound. Each
-    mode of the right layout is split into parts, each of which steps through one digit.
+    The left layout reads a place as a number of mixed radix: its extents are the radices of the digits, the last of
+    which is unbounded. Each mode of the right layout is split into parts, each of which steps through one digit.
     """
 
     def __init__(self, left: Layout, right: Layout) -> None:
@@ -95,7 +95,7 @@ class Derivation:
         return flat_layout(pairs)
 
     def _mode(self, extent: int, stride: int) -> Pairs:
-        """The composition with ``extent:stride``, as C++ does it in its static arithmetic."""
+        """Return the composition with ``extent:stride``, as C++ computes it in its static arithmetic."""
         if stride == 0:
             return [(extent, 0)]
         rest, step = extent, stride
@@ -129,16 +129,16 @@ class Derivation:
         return result
 
     def _break(self, message: str, help: str, stops: bool = False) -> None:
-        """Note a condition that fails; raise it where C++ ``stops``."""
+        """Note a condition that fails; raise LayoutError E0674 where C++ ``stops``."""
         fault = _Fault(message, help)
         if stops:
             raise self._refused(fault)
         self._uneven = self._uneven or fault
 
     def _fault(self) -> _Fault | None:
-        """Where the parts' steps may carry from one digit into the next; None where they never do.
+        """Return where the parts' steps may carry from one digit into the next; None where they never do.
 
-        Then every digit is the sum of what the parts contribute to it, and the composition that of their strides.
+        Where they never do, each digit is the sum of what the parts contribute to it, and the composition is linear.
         """
         steps = [part.step for part in self._parts]
         for digit, (size, _) in enumerate(self._digits[:-1]):
@@ -159,7 +159,7 @@ class Derivation:
         return None
 
     def _overflow(self, steps: list[int], whole: list[int], size: int) -> int:
-        """A place at which the steps add up to the size or more, of few parts that step on to further digits."""
+        """Return a place at which the steps add up to the size or more, by parts that step little in further digits."""
         place, missing = 0, size
         for _, step, part in sorted(zip(map(abs, whole), steps, self._parts, strict=True), key=lambda each: each[0]):
             if step and missing > 0:
@@ -169,7 +169,7 @@ class Derivation:
         return place
 
     def _suspects(self, fault: _Fault | None) -> Iterator[int]:
-        """Places at which a wrong result shows: of a carry, of each part alone, of all, of two."""
+        """Yield places at which a wrong result may show: of a carry, of each part alone, of all, of two."""
         if fault:
             yield fault.place
         for part in self._parts:

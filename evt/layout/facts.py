@@ -8,7 +8,7 @@ from evt.layout.swizzle import ComposedLayout, as_function, inner
 
 
 def is_injective(layout: int | Layout | ComposedLayout) -> bool:
-    """Return whether no index has two coordinates. A swizzle changes nothing about it.
+    """Return whether no index has two coordinates. A swizzle has no bearing on it.
 
     Raise LayoutError E0675 when there is no answer after many tries.
     """
@@ -25,10 +25,10 @@ def is_contiguous(layout: int | Layout | ComposedLayout) -> bool:
 
 
 def naive_cosize_fault(layout: int | Layout | ComposedLayout) -> str:
-    """Return why ``L(size - 1) + 1`` is not the cosize of this layout, as a sentence; nothing where it is.
+    """Return why ``L(size - 1) + 1`` is not the cosize of this layout, as a sentence, or an empty string where it is.
 
-    It takes the last coordinate's index for the highest, and 0 for the lowest: so it is for strides that are all 0
-    or more, and for a swizzle that carries the last index nowhere and none out of the layout's interval.
+    The formula takes the last coordinate's index for the highest, and 0 for the lowest. That holds when no stride is
+    negative, and a swizzle leaves the last index in place and carries none out of the layout's interval.
     """
     layout = as_function(layout)
     naive, cosize = layout.naive_cosize, layout.cosize

@@ -11,7 +11,7 @@ Pairs: TypeAlias = "list[tuple[int, int]]"
 
 
 def coalesced(leaves: Iterable[tuple[int, int]]) -> Pairs:
-    """Without extents of 1, neighbours joined that one stride walks over."""
+    """Return the pairs without extents of 1, neighbours joined where one stride steps through both."""
     result: Pairs = []
     for extent, stride in leaves:
         if extent == 1:
@@ -24,25 +24,25 @@ def coalesced(leaves: Iterable[tuple[int, int]]) -> Pairs:
 
 
 def unbounded(layout: Layout) -> Pairs:
-    """Coalesced, but the same function beyond the extents too: the last mode keeps its stride."""
+    """Return the coalesced pairs of the same function, also beyond the extents: the last mode keeps its stride."""
     *others, (extent, stride) = layout.leaves
     return coalesced([*others, (max(extent, 2), stride)])
 
 
 def filtered_pairs(layout: Layout) -> Pairs:
-    """Coalesced, without modes of stride 0."""
+    """Return the coalesced pairs, without modes of stride 0."""
     return coalesced([(extent if stride else 1, stride) for extent, stride in layout.leaves])
 
 
 def flat_layout(pairs: Pairs) -> Layout:
-    """The layout of the pairs; one mode alone is no tuple."""
+    """Return the layout of the pairs; a single pair becomes an integral shape, not a tuple of one."""
     if len(pairs) == 1:
         return Layout(*pairs[0])
     return Layout(tuple(extent for extent, _ in pairs), tuple(stride for _, stride in pairs))
 
 
 def order_by_stride(pairs: Pairs) -> list[int]:
-    """The places of the pairs by ascending stride; of equal strides in the order that CuTe's exchanges leave."""
+    """Return the places of the pairs by ascending stride; equal strides in the order that CuTe's sort gives them."""
     order = list(range(len(pairs)))
     for place in range(len(order)):
         for other in range(place + 1, len(order)):

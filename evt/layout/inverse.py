@@ -1,4 +1,4 @@
-"""Inverses: layouts that take indices back to places, as CuTe's C++ derives them, where they do."""
+"""Inverses: layouts that take indices back to places, as CuTe's C++ derives them, where they do that."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ def right_inverse(layout: int | Layout) -> Layout: ...
 @overload
 def right_inverse(layout: ComposedLayout) -> ComposedLayout: ...
 def right_inverse(layout: int | Layout | ComposedLayout) -> Layout | ComposedLayout:
-    """Return a layout R with ``layout(R(i)) == i`` for all of R's i: over the modes that meet from stride 1 on.
+    """Return the layout R with ``layout(R(i)) == i`` for all i below its size.
 
-    Through a swizzle it is that of the layout, which carries the swizzle. Raise LayoutError E0674 where it does not.
+    It inverts the modes that follow each other without gaps from stride 1 on. For a swizzled layout it is the
+    inverse of the layout, with the swizzle carried through. Raise LayoutError E0674 where it does not carry it.
     """
     layout = as_function(layout)
     result = _right_inverse(inner(layout))
@@ -43,9 +44,9 @@ def left_inverse(layout: ComposedLayout) -> ComposedLayout: ...
 def left_inverse(layout: int | Layout | ComposedLayout) -> Layout | ComposedLayout:
     """Return a layout R with ``R(layout(i)) == i`` for all i, when the layout is injective.
 
-    Else it is a quasi-inverse, as in CuTe 4: ``layout(R(layout(i))) == layout(i)``. Through a swizzle it is that of the
-    layout, which carries the swizzle. Raise LayoutError E0674 for strides that do not divide each other, and where
-    CuTe's layout is no inverse.
+    Otherwise it is a quasi-inverse, as in CuTe 4: ``layout(R(layout(i))) == layout(i)``. For a swizzled layout it is
+    the inverse of the layout, with the swizzle carried through. Raise LayoutError E0674 for strides that do not divide
+    each other, and where CuTe's layout is not an inverse.
     """
     layout = as_function(layout)
     plain = inner(layout)
@@ -77,7 +78,7 @@ def _right_inverse(layout: Layout) -> Layout:
 
 
 def _left_inverse(pairs: Pairs, layout: Layout) -> Layout:
-    """What C++ derives; where its extents are negative, the layout with positive ones that is the same function."""
+    """Return what C++ derives; where its extents are negative, the same function with positive ones."""
     places, order = _places(pairs), order_by_stride(pairs)
     result: Pairs = []
     reached, step, sign = 1, 0, 1
@@ -94,10 +95,10 @@ def _left_inverse(pairs: Pairs, layout: Layout) -> Layout:
 
 
 def _suspect(pairs: Pairs, result: Layout, runs_on: bool) -> int | None:
-    """A place that the result may not give back; None where a rule says that it gives back every index.
+    """Return a place that the result may not give back; None where a rule says that it gives back every place.
 
-    It does when no digit of an index, in the radices that are the ratios of the strides, exceeds the extent of its
-    mode; that of the last mode may where it ``runs_on``.
+    It does so when no digit of an index, the ratios of the strides being the radices, exceeds the extent of its mode;
+    that of the last mode may where it ``runs_on``.
     """
     if min(stride for _, stride in pairs) < 0:
         mirrored = [(extent, -stride) for extent, stride in pairs]
@@ -116,7 +117,7 @@ def _suspect(pairs: Pairs, result: Layout, runs_on: bool) -> int | None:
 
 
 def _carry(pairs: Pairs, order: list[int]) -> int:
-    """A place at which the last of the modes is full, and those of smaller strides add up to one more step of it."""
+    """Return a place where the last mode of the order is at its end, and the others add up to one more step of it."""
     places = _places(pairs)
     extent, missing = pairs[order[-1]]
     place = (extent - 1) * places[order[-1]]
@@ -158,19 +159,19 @@ def _require(
         message = "a left inverse of strides of both signs is not defined"
         help = "reverse the negative modes first"
     else:
-        message, help = "the modes of the layout overlap", "a stride that is what the smaller ones reach would do"
+        message, help = "the modes of the layout overlap", "a multiple of what the smaller strides reach would do"
     wrong = f"{result}, under which {wanted(place)} comes back as {found(place)}"
     raise refused("E0674", message, help, layout=layout, CuTe=wrong)
 
 
 def _with_swizzle(layout: ComposedLayout, inverse: Layout) -> ComposedLayout:
-    """The inverse of a swizzled layout that C++ derives from that of its layout."""
+    """Return the inverse of a swizzled layout that C++ derives from that of its layout."""
     if layout.offset:
-        message = f"an inverse with the offset {layout.offset} between swizzle and layout is no layout with a swizzle"
+        message = f"the offset {layout.offset} between swizzle and layout makes the inverse a layout over a swizzle"
         raise refused("E0674", message, f"invert {layout.swizzle} o 0 o {layout.layout}", layout=layout)
     return ComposedLayout(carried(inverse, layout.swizzle), 0, inverse)
 
 
 def _places(pairs: Pairs) -> list[int]:
-    """The place of each mode's second coordinate among the layout's coordinates."""
+    """Return the place of each mode's second coordinate among the layout's coordinates."""
     return list(accumulate((extent for extent, _ in pairs), mul, initial=1))[:-1]

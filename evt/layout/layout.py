@@ -34,9 +34,9 @@ class Layout:
 
     @classmethod
     def parse(cls, text: str) -> Layout:
-        """Return the layout of a text: ``shape:stride``, a shape alone, or a tuple of layouts, their concatenation.
+        """Return the layout of a text: ``shape:stride``, a shape alone, or a tuple of layouts (a concatenation).
 
-        Raise LayoutError E0671 for other texts, among them those of swizzles, which ``evt.layout.parse`` reads.
+        Raise LayoutError E0671 for other texts, also those of swizzles, which ``evt.layout.parse`` reads.
         """
         from evt.layout.parse import parse_layout
 
@@ -75,22 +75,22 @@ class Layout:
     def cosize(self) -> int:
         """How many indices there are from the lowest to the highest: ``1 + sum (extent - 1) * |stride|``.
 
-        It is CuTe's. The memory that a pointer to index 0 needs is that from ``bounds[0]`` to ``bounds[1]``: without
-        negative strides, this many elements from the pointer on.
+        As in CuTe. A tensor with its pointer at index 0 lies from ``bounds[0]`` to ``bounds[1]``: without negative
+        strides, it has this many elements from the pointer on.
         """
         low, high = self.bounds
         return high - low + 1
 
     @property
     def naive_cosize(self) -> int:
-        """``L(size - 1) + 1``, which is the cosize of a layout without negative strides only."""
+        """``L(size - 1) + 1``, which is surely the cosize only where no stride is negative."""
         return self(self.size - 1) + 1
 
     def __call__(self, *coordinate: IntTuple) -> int:
-        """Return the index of a coordinate: of one integer, or of one integer or tuple for each mode.
+        """Return the index of a coordinate: one integer, or an integer or a tuple for each mode.
 
-        An integer in the place of a tuple is that place in its colexicographic order. As in CuTe, beyond the extents
-        the last leaf runs on, and ``L(-i) = -L(i)``. Raise LayoutError E0673 for a coordinate of another form.
+        An integer where a tuple might be is a place in the colexicographic order. As in CuTe, the last leaf runs on
+        beyond its extent, and ``L(-i) = -L(i)``. Raise LayoutError E0673 for a coordinate of another form.
         """
         given = coordinate[0] if len(coordinate) == 1 else coordinate
         if type(given) is int:
@@ -102,7 +102,7 @@ class Layout:
         return tree.coordinate(tree.integer(place, "a place", largest=tree.MAX_COORDINATE), self.shape)
 
     def __getitem__(self, mode: int) -> Layout:
-        """Return a mode. Raise IndexError where there is none, which ends an iteration over the modes."""
+        """Return a mode. Raise IndexError where there is none; so one can iterate over the modes."""
         return self.modes[mode]
 
     def __matmul__(self, other: Layout) -> Layout:
@@ -118,7 +118,7 @@ class Layout:
         return f"Layout.parse({str(self)!r})"
 
     def concatenated(self) -> str:
-        """The other text of this layout, ``(L0,L1,...)``: its modes, of which it is the concatenation."""
+        """Return the other text of this layout, ``(L0,L1,...)``: the concatenation of its modes."""
         return f"({','.join(map(str, self.modes))})" if isinstance(self.shape, tuple) else str(self)
 
     def _index(self, coordinate: IntTuple, shape: IntTuple, stride: IntTuple) -> int:
@@ -149,7 +149,7 @@ def as_layout(value: object) -> Layout:
     raise refused("E0672", f"a layout is wanted here, not a value of type {name}", help)
 
 
-#: What to pass instead of a value of a type that is close to a layout.
+#: What to do with values of types that are easily taken for layouts.
 _INSTEAD = {
     "str": "evt.layout.parse reads a text",
     "tuple": "Layout(shape) and Layout(shape, stride) make a layout of tuples",
@@ -159,7 +159,7 @@ _INSTEAD = {
 
 
 def _index(place: int, shape: tuple[int, ...], stride: tuple[int, ...]) -> int:
-    """The index of a place among the coordinates of leaves; a negative one is that of its negative, negated."""
+    """Return the index of a place among the coordinates of leaves: for ``-place`` that of ``place``, negated."""
     rest, index = abs(place), 0
     for extent, step in zip(shape[:-1], stride, strict=False):
         rest, inside = divmod(rest, extent)

@@ -10,7 +10,7 @@
     tree     ::= int | "(" tree "," ... ")"
     tiler    ::= layout | tree | "<" tiler "," ... ">"
 
-CuTe's mark of a static integer, as in ``_8``, is read over.
+CuTe's mark of a static integer, as in ``_8``, is skipped.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def parse(text: str) -> Layout | Swizzle | ComposedLayout:
 
 
 def parse_layout(text: str) -> Layout:
-    """Return a layout without a swizzle. Raise LayoutError as :func:`parse`."""
+    """Return a layout without a swizzle. Raise LayoutError as :func:`parse` does."""
     reader = _Reader(text)
     result = reader.layout()
     reader.end()
@@ -52,7 +52,7 @@ def parse_layout(text: str) -> Layout:
 def parse_tiler(text: str) -> Tiler:
     """Return what divides or multiplies a layout: a layout; or by mode an integer, a tuple of them, ``<4:2,8>``.
 
-    Raise LayoutError as :func:`parse`.
+    Raise LayoutError as :func:`parse` does.
     """
     reader = _Reader(text)
     result = reader.tiler()

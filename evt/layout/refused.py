@@ -1,4 +1,4 @@
-"""Refusals of this room: which condition failed, on which layouts, and what would satisfy it."""
+"""The refusals of evt.layout: which condition failed, on which layouts, and what would satisfy it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from evt.errors import LayoutError
 
 
 def refused(code: str, message: str, help: str = "", **operands: object) -> LayoutError:
-    """An error to raise; ``operands`` are noted by name, as text."""
+    """Return an error to raise; ``operands`` are noted by name, as text."""
     notes = (_note(name, str(value)) for name, value in operands.items())
     return LayoutError(Diagnostic(code, message, help=help, notes=tuple(notes)))
 

@@ -1,7 +1,7 @@
-"""Which sums strides can make: the exact questions behind overlap, quickly for the few modes that tensors have.
+"""Which sums strides can make: the questions behind overlap, answered exactly, and fast for the modes of tensors.
 
-A term ``(step, count)`` contributes ``step * x`` with ``0 <= x <= count``. All questions raise LayoutError E0675 when
-there is no answer after many tries.
+A term ``(step, count)`` contributes ``step * x`` with ``0 <= x <= count``. All functions raise LayoutError E0675
+when there is no answer after many tries.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def reaches(terms: Iterable[tuple[int, int]], target: int) -> bool:
 def repeats(modes: Iterable[tuple[int, int]]) -> bool:
     """Return whether two coordinates of the modes (extent, stride) have the same index.
 
-    So it is when there are more coordinates than indices. Else some mode takes 1 or more steps that the modes of
-    smaller strides, both ways, make up for.
+    They do when there are more coordinates than indices, and otherwise when some mode takes 1 or more steps that the
+    modes of smaller strides, both ways, make up for.
     """
     terms = sorted((abs(stride), extent - 1) for extent, stride in modes if extent > 1)
     if prod(count + 1 for _, count in terms) > 1 + sum(step * count for step, count in terms):
@@ -41,9 +41,9 @@ def repeats(modes: Iterable[tuple[int, int]]) -> bool:
 
 
 def differ_and_meet(modes: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]]) -> bool:
-    """Return whether two coordinates of all modes (extent, stride) have the same index, and differ in the first ones.
+    """Return whether two coordinates of all modes (extent, stride) have the same index, and differ in ``modes``.
 
-    Then one of these takes 1 or more steps that all the others, both ways, make up for.
+    They do when one of these takes 1 or more steps that all the other modes, both ways, make up for.
     """
     question = _Question()
     for place, (extent, stride) in enumerate(modes):
@@ -77,7 +77,7 @@ class _Question:
 
 
 def _joined(terms: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same sums with fewer terms, steps descending: a term joins one whose steps it continues without gaps."""
+    """Return fewer terms of the same sums, steps descending: a term joins one whose steps it continues without gaps."""
     result: list[tuple[int, int]] = []
     for step, count in sorted(terms):
         for place, (small, many) in enumerate(result):
@@ -116,7 +116,7 @@ class _Search:
         first = target // common * pow(step // common, -1, stride) % stride
         first += -(-(least - first) // stride) * stride
         following = self._terms[place + 1][0]
-        if self._rest[place + 2][0] < following:  # what is left is decided by its remainder: try each one once
+        if self._rest[place + 2][0] < following:  # only the remainder of what is left matters: try each once
             most = min(most, first + stride * (following // gcd(step * stride, following) - 1))
         for x in range(first, most + 1, stride):
             self.tries += 1

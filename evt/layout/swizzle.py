@@ -1,4 +1,4 @@
-"""Swizzles, and layouts seen through one.
+"""Swizzles, and layouts over which one stands.
 
 The functor is CuTe's ``Swizzle<B,M,S>``: of an index, ``B`` bits from bit ``M + max(S, 0)`` are xored into the ``B``
 bits ``S`` places below them (above, for a negative ``S``). It is its own inverse.
@@ -128,7 +128,7 @@ class ComposedLayout:
     def cosize(self) -> int:
         """How many indices there are from the lowest to the highest, exactly.
 
-        CuTe gives the inner layout's, which is less where the swizzle carries an index out of the layout's interval.
+        CuTe gives the inner layout's, which may be another where the swizzle moves the lowest or the highest index.
         """
         low, high = self.bounds
         return high - low + 1
@@ -150,7 +150,7 @@ class ComposedLayout:
     ) -> ComposedLayout:
         """Return the swizzle over the operation's result on the inner layout.
 
-        So CuTe coalesces, divides and multiplies composed layouts, and evt's functions do.
+        This is how CuTe coalesces, divides and multiplies composed layouts, and how the functions of evt.layout do.
         """
         return ComposedLayout(self.swizzle, self.offset, operation(self.layout, *arguments, **options))
 
@@ -168,7 +168,7 @@ class _Through(Protocol[_P]):
 
 
 def through_swizzles(operation: Callable[Concatenate[Layout, _P], Layout]) -> _Through[_P]:
-    """Return the operation for layouts seen through a swizzle too, which stays as it is, and for ints n as n:1."""
+    """Return the operation for swizzled layouts too, whose swizzle stays as it is, and for ints n as n:1."""
 
     @wraps(operation)
     def through(layout: object, /, *arguments: _P.args, **options: _P.kwargs) -> Layout | ComposedLayout:
@@ -196,7 +196,7 @@ def inner(layout: Layout | ComposedLayout) -> Layout:
 
 
 def _sums(terms: list[tuple[int, int]], limit: int) -> int:
-    """The values up to ``limit`` of the sum of ``step * x`` with ``0 <= x <= count``, over (step, count)."""
+    """Return the values up to ``limit`` of the sum of ``step * x`` with ``0 <= x <= count``, over (step, count)."""
     seen, mask = 1, (1 << (limit + 1)) - 1
     for step, count in terms:
         count = min(count, limit // step) if step else 0
@@ -213,7 +213,7 @@ def _reversed(places: int, length: int) -> int:
 
 
 def _swizzled(swizzle: Swizzle, start: int, places: int) -> int:
-    """Where the swizzle puts the places of the block that begins at ``start``."""
+    """Return where the swizzle puts the places of the block that begins at ``start``."""
     period = swizzle.period
     low = swizzle.base + max(-swizzle.shift, 0)
     for target in range(low, low + swizzle.bits):
@@ -229,7 +229,7 @@ def _swizzled(swizzle: Swizzle, start: int, places: int) -> int:
 
 
 def _zeros(bit: int, period: int) -> int:
-    """The places of a block whose number has a 0 in that bit."""
+    """Return the places of a block whose number has a 0 in that bit."""
     run = 1 << bit
     pattern = (1 << run) - 1
     while run < period:

@@ -1,7 +1,7 @@
-"""Tiling: division cuts a layout into tiles, multiplication repeats a layout as a tile. Results are as CuTe's C++.
+"""Tiling: division cuts a layout into tiles, multiplication repeats a layout as a tile. Results are CuTe's.
 
-A tiler is a layout, or an int n for n:1; or a tuple of tilers, one for each mode. All raise LayoutError E0674 where the
-compositions and complements that they consist of do, and products where copies would share an index.
+A tiler is a layout, an int n for n:1, or a tuple of tilers, one for each mode. All functions raise LayoutError E0674
+where the compositions and complements do that they are made of; products also where copies would share an index.
 """
 
 from __future__ import annotations
@@ -88,11 +88,11 @@ def _multiply(block: Layout, tiler: Layout) -> Layout:
     gaps = flat_layout(complementary(own, block.size * tiler.cosize))
     copies = compose(gaps, tiler)
     low, high = tiler.bounds
-    if tiler.cosize > gaps.size or low < 0 < high:  # places beyond those that the complement keeps free, or both ways
+    if tiler.cosize > gaps.size or low < 0 < high:  # beyond the places that the complement has, or to both sides
         coincide = gaps.size == 1 < tiler.cosize
         if coincide or differ_and_meet(own, copies.leaves):
             message = f"the copies share indices: the block leaves room for {gaps.size}, {gaps}, and not for {tiler}"
-            help = f"tilers that have {gaps.size} places or fewer, up or down from 0, would do"
+            help = f"a tiler of cosize {gaps.size} or less, with strides of one sign, would do"
             raise refused("E0674", message, help, block=block, tiler=tiler)
     return concatenate(block, copies)
 
@@ -107,7 +107,7 @@ def _by_mode(layout: Layout, tiler: Tiler, operation: Callable[[Layout, Layout],
 
 
 def _zipped(layout: Layout, tiler: Tiler) -> tuple[Layout, Layout]:
-    """The first and the second halves of the pairs that stand at the tiler's leaves; what has no tiler is a rest."""
+    """Return the first and the second halves of the pairs at the tiler's leaves; modes without tiler are second."""
     if not isinstance(tiler, tuple):
         first, second = layout.modes
         return first, second
@@ -128,7 +128,7 @@ def _flat(zipped: Layout) -> Layout:
 
 
 def _unpacked(layout: Layout) -> tuple[Layout, ...]:
-    """The modes; as in CuTe's slices a tuple of one stays a tuple."""
+    """Return the modes; as in CuTe's slices, a tuple of one stays a tuple."""
     return layout.modes if layout.rank > 1 else (layout,)
 
 
@@ -139,7 +139,7 @@ def _padded_product(block: Layout, tiler: Layout) -> tuple[Layout, Layout]:
 
 
 def _paired(first: Layout, second: Layout) -> Layout:
-    """The pairs of the modes of two layouts, which have as many; as in CuTe an integral one is paired as a whole."""
+    """Return the modes of two layouts of equal rank in pairs; as in CuTe, an integral layout is paired as a whole."""
     if not isinstance(first.shape, tuple):
         return concatenate(concatenate(first, second))
     if not isinstance(second.shape, tuple) or second.rank != first.rank:
@@ -149,7 +149,7 @@ def _paired(first: Layout, second: Layout) -> Layout:
 
 
 def _padded(layout: Layout, rank: int) -> Layout:
-    """The layout with as many modes, of one element where it has none."""
+    """Return the layout with modes of one element added up to the rank."""
     if layout.rank == rank:
         return layout
     return concatenate(*layout.modes, *[Layout(1, 0)] * (rank - layout.rank))

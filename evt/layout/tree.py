@@ -1,4 +1,5 @@
-"""Trees of integers, as CuTe's IntTuples: an int, or a tuple of trees. Shapes, strides and coordinates are such.
+"""Trees of integers, as CuTe's IntTuples: an int, or a tuple of trees. Shapes, strides and coordinates are
+trees.
 
 Two trees are congruent when they have the same form. The order of coordinates is colexicographic: the leftmost
 leaf runs fastest.
@@ -24,7 +25,7 @@ MAX_COORDINATE = 2 ** (64 * MAX_LEAVES)
 
 
 def integer(value: object, name: str, least: int | None = None, largest: int = MAX_LEAF) -> int:
-    """Return the value as an int; whatever has ``__index__`` is one, but a bool is not.
+    """Return the value as an int; whatever has ``__index__`` is accepted, except a bool.
 
     Raise LayoutError E0672, with the name, for other values, and for integers below ``least`` or beyond ``largest``.
     """
@@ -48,7 +49,7 @@ def integer(value: object, name: str, least: int | None = None, largest: int = M
 def tree(value: object, name: str = "a leaf of a layout", largest: int = MAX_LEAF) -> IntTuple:
     """Return the value as a tree; lists are read as tuples.
 
-    Raise LayoutError E0672 for what is none, and for trees that are deeper, larger or of larger integers than any
+    Raise LayoutError E0672 for other values, and for trees that are deeper, larger or of larger integers than any
     layout needs.
     """
     result: IntTuple = nested(value, lambda leaf: integer(leaf, name, largest=largest))
@@ -58,7 +59,7 @@ def tree(value: object, name: str = "a leaf of a layout", largest: int = MAX_LEA
 def nested(value: object, leaf: Callable[[object], Any]) -> Any:
     """Return the value with its lists as tuples and its leaves converted.
 
-    Raise LayoutError E0672 for empty tuples, and for more of them or more leaves than any layout needs.
+    Raise LayoutError E0672 for empty tuples, and for deeper ones or more leaves than any layout needs.
     """
     count = 0
 
@@ -79,12 +80,12 @@ def nested(value: object, leaf: Callable[[object], Any]) -> Any:
 
 
 def modes(tree: IntTuple) -> tuple[IntTuple, ...]:
-    """The top-level parts; an integer is its own only part."""
+    """Return the top-level parts; an integer is its own only part."""
     return tree if isinstance(tree, tuple) else (tree,)
 
 
 def leaves(tree: IntTuple) -> tuple[int, ...]:
-    """The integers from left to right."""
+    """Return the integers from left to right."""
     if not isinstance(tree, tuple):
         return (tree,)
     result: list[int] = []
@@ -101,7 +102,7 @@ def size(shape: IntTuple) -> int:
 
 
 def depth(tree: IntTuple) -> int:
-    """0 for an integer, else one more than the deepest part."""
+    """Return 0 for an integer, else one more than the depth of the deepest part."""
     return 1 + max(map(depth, tree)) if isinstance(tree, tuple) else 0
 
 
@@ -112,7 +113,7 @@ def congruent(a: IntTuple, b: IntTuple) -> bool:
 
 
 def compact(shape: IntTuple, first: int = 1) -> IntTuple:
-    """The strides under which the shape has no gaps, the leftmost leaf nearest; as in CuTe 0 for an extent of 1."""
+    """Return the strides of CuTe's LayoutLeft: no gaps, the leftmost leaf nearest, and 0 for an extent of 1."""
     if not isinstance(shape, tuple):
         return first if shape != 1 else 0
     strides = []
@@ -123,9 +124,9 @@ def compact(shape: IntTuple, first: int = 1) -> IntTuple:
 
 
 def coordinate(index: int, shape: IntTuple) -> IntTuple:
-    """The coordinate, congruent with the shape, at a place in the colexicographic order.
+    """Return the coordinate, congruent with the shape, at a place in the colexicographic order.
 
-    As in CuTe the last leaf runs on beyond its extent, and below zero every leaf is negated.
+    As in CuTe, the last leaf runs on beyond its extent, and the coordinate of ``-place`` is that of ``place``, negated.
     """
     if index < 0:
         return _negated(coordinate(-index, shape))
@@ -139,7 +140,7 @@ def coordinate(index: int, shape: IntTuple) -> IntTuple:
 
 
 def text(tree: IntTuple) -> str:
-    """``(4,(2,2))``; reads back by :func:`evt.layout.parse`."""
+    """Return the text, such as ``(4,(2,2))``, which :func:`evt.layout.parse` reads back."""
     return f"({','.join(map(text, tree))})" if isinstance(tree, tuple) else str(tree)
 
 

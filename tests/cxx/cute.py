@@ -1,7 +1,7 @@
 """CuTe's own C++ as an oracle: :func:`ask` compiles expressions of static layouts and reads off their types.
 
 Nothing is run: the type of a static layout is its value, and g++ names it in an error. So one compilation answers
-hundreds of questions, those also at which CuTe's static assertions stop.
+hundreds of questions, including those which CuTe's static assertions refuse.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ WORD = re.compile(r"\s*([A-Za-z_:]+|-?\d+|[<>,])")
 
 @dataclass(frozen=True)
 class Garbage:
-    """A layout of CuTe's with an extent below 1, or of another kind: no layout of ours."""
+    """A type of CuTe's that is not a layout: with an extent below 1, or a swizzle that does not compile where used."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Stop:
-    """The error at which g++ stops."""
+    """The error for which g++ refuses an expression."""
 
     message: str
 
@@ -71,7 +71,7 @@ def include_flags() -> tuple[str, ...]:
 
 
 def ask(expressions: Sequence[str], folder: Path) -> list[Answer]:
-    """What each expression is, or the error at which it stops."""
+    """Return the value of each expression, or the error at which it does not compile."""
     batches = [expressions[start : start + BATCH] for start in range(0, len(expressions), BATCH)]
 
     def one(place: int) -> list[Answer]:
@@ -182,8 +182,9 @@ class _Reader:
             return Swizzle(*parts)  # type: ignore[arg-type]
         if name == "Layout":
             return Layout(*parts)  # type: ignore[arg-type]
-        if name == "ComposedLayout" and isinstance(parts[0], Swizzle) and isinstance(parts[1], int):
-            kind = ComposedLayout if isinstance(parts[2], Layout) else Nested
-            if isinstance(parts[2], Function):
-                return kind(*parts)  # type: ignore[arg-type]
+        if name == "ComposedLayout":
+            left, offset, right = parts
+            kind = ComposedLayout if isinstance(left, Swizzle) and isinstance(right, Layout) else Nested
+            if isinstance(offset, int) and all(isinstance(part, Function | Swizzle) for part in (left, right)):
+                return kind(left, offset, right)  # type: ignore[arg-type]
         return (name, *parts)

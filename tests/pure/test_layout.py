@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import random
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 from layout_laws import operations, values
-from layouts import random_layout
+from layouts import questions, random_layout
 
 import evt
 from evt.layout import (
@@ -39,13 +38,13 @@ from evt.layout import (
 )
 from evt.layout.tree import leaves
 
-QUESTIONS = int(os.environ.get("EVT_LAYOUT_QUESTIONS", "150"))
+QUESTIONS = questions(150)
 TABLE = operations()
 
 
 def layouts(count: int, seed: int) -> Iterator[tuple[Layout, random.Random]]:
     rng = random.Random(seed)
-    for _ in range(count):
+    for _ in range(questions(count)):
         yield random_layout(rng), rng
 
 

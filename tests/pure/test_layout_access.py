@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterator
 
 import pytest
-from layouts import random_composed, random_layout
+from layouts import questions, random_composed, random_layout
 
 from evt.layout import (
     ComposedLayout,
@@ -32,7 +32,7 @@ Modes = list[tuple[int, int]]
 
 def tensors(count: int, seed: int, empty: bool = False) -> Iterator[tuple[Modes, random.Random]]:
     rng = random.Random(seed)
-    for _ in range(count):
+    for _ in range(questions(count)):
         yield random_tensor(rng, empty), rng
 
 
@@ -68,7 +68,7 @@ def test_span_and_overlaps() -> None:
 
 
 def test_interleaves() -> None:
-    together = 0
+    together = apart = 0
     for a, rng in tensors(4000, seed=2, empty=True):
         b = random_tensor(rng) if rng.random() < 0.6 else a
         a_bytes, b_bytes = rng.choice(((1, 1), (2, 2), (4, 2), (1, 4)))
@@ -79,7 +79,8 @@ def test_interleaves() -> None:
         assert interleaves(a, b, distance, a_bytes, b_bytes) == shared, (a, b, distance, a_bytes, b_bytes)
         assert interleaves(b, a, -distance, b_bytes, a_bytes) == shared
         together += shared
-    assert 500 < together < 3500
+        apart += not shared
+    assert min(together, apart) > (together + apart) // 8
 
 
 def test_large_tensors_are_decided_at_once() -> None:
@@ -107,7 +108,7 @@ def test_vector_width_by_its_definition() -> None:
     """The widest for a layout; for a swizzled one, whose swizzle may have no effect, none that is too wide."""
     rng = random.Random(3)
     wide = 0
-    for _ in range(1000):
+    for _ in range(questions(1000)):
         swizzled = random_composed(rng)
         layout: Layout | ComposedLayout = swizzled if rng.random() < 0.5 else random_layout(rng)
         element_bytes, address = rng.choice((1, 2, 4, 8)), rng.choice((0, 16, 32, 8, 4, 2, 6, -16))
@@ -156,7 +157,7 @@ def test_widest_vector_is_what_signatures_have() -> None:
     from evt.plan import alignment_of
 
     rng = random.Random(4)
-    for _ in range(2000):
+    for _ in range(questions(2000)):
         dtype = BY_NAME[rng.choice(("f16", "f32", "e4m3", "f64", "i8"))]
         extent, address = rng.choice((0, 1, 4, 6, 8, 24, 4096)), rng.choice((0, 2, 4, 8, 16, 24, 4096))
         strides = {mode: rng.choice((0, 1, 4, 8, 12, 4096)) for mode in "ml"[: rng.randrange(3)]}
@@ -181,7 +182,7 @@ def test_single_stride() -> None:
     assert single_stride([(4, 5), (3, 0)]) is None
     assert single_stride([(1, 5), (1, 7)]) == single_stride([]) == 0
     rng = random.Random(6)
-    for _ in range(1000):
+    for _ in range(questions(1000)):
         modes = random_tensor(rng)
         found = single_stride(modes)
         walked = indices(modes)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import os
 import random
 import sys
 from collections import Counter
@@ -15,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from layouts import random_composed, random_layout, random_swizzle, random_tiler
+from layouts import questions, random_composed, random_layout, random_swizzle, random_tiler
 
 import evt.layout as room
 from evt.layout import (
@@ -50,7 +49,7 @@ from evt.layout import (
     zipped_product,
 )
 
-QUESTIONS = int(os.environ.get("EVT_LAYOUT_QUESTIONS", "300"))
+QUESTIONS = questions(300)
 FUNCTIONS = {name: value for name in room.__all__ if inspect.isfunction(value := getattr(room, name))}
 CALLABLES: dict[str, Callable[..., Any]] = {
     **FUNCTIONS,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
 import time
@@ -13,7 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner, Result
-from layouts import random_composed, random_layout, random_swizzle, random_tiler
+from layouts import questions, random_composed, random_layout, random_swizzle, random_tiler
 
 from evt.cli import main
 from evt.layout import (
@@ -30,7 +29,7 @@ from evt.layout import (
     parse_tiler,
 )
 
-QUESTIONS = int(os.environ.get("EVT_LAYOUT_QUESTIONS", "200"))
+QUESTIONS = questions(200)
 ALPHABET = ("(", ")", ":", ",", "<", ">", "o", "Sw", "8", "2", "1", "-", "_", " ")
 HOSTILE = {
     "empty": "",
@@ -145,7 +144,7 @@ def test_hostile_texts(name: str) -> None:
 
 def test_random_texts_are_layouts_or_refused() -> None:
     rng = random.Random(1)
-    for _ in range(3000):
+    for _ in range(questions(3000)):
         text = "".join(rng.choices(ALPHABET, k=rng.randrange(1, 16)))
         try:
             found = parse(text)
