@@ -56,10 +56,10 @@ class Number:
         return self.t.operation(np.multiply, other, self)
 
     def __truediv__(self, other: Number | float) -> Number:
-        return self.t.operation(np.divide, self, other)
+        return self.t.divide(self, other)
 
     def __rtruediv__(self, other: float) -> Number:
-        return self.t.operation(np.divide, other, self)
+        return self.t.divide(other, self)
 
     def __neg__(self) -> Number:
         return Number(-self.x, self.doubt, self.t)
@@ -126,6 +126,12 @@ class Arithmetic:
         moved = (exact != exact[:1]).any(0)
         loose = loose | moved if self.slack else moved
         return self.settle(exact, doubts(*numbers), loose, OPERATION)
+
+    def divide(self, a: Number | float, b: Number | float) -> Number:
+        """A quotient; in doubt where the divisor may be on either side of 0."""
+        a, b = self.number(a), self.number(b)
+        quotient = self.operation(np.divide, a, b)
+        return Number(quotient.x, quotient.doubt | _straddles(b.x), self)
 
     def function(self, f: Callable[..., Array], *operands: Number | float, edges: Sequence[float] = ()) -> Number:
         """A function that is off by a few units in the last place; ``edges`` are those of its domain."""
