@@ -7,7 +7,7 @@ PYTEST_FLAGS ?=
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint clean
+.PHONY: help venv demo test test-all lint clean
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 
 INSTALLED := $(VENV)/.installed
@@ -17,7 +17,8 @@ EXCERPT := | sed -n '1,/^$$/p; /^struct Region0 /,/^};/p; /^\/\/ The visitor/,/^
 
 help:
 	@echo "make demo    the main job on real input: a formula is checked, emitted, explained, drawn and run"
-	@echo "make test    lint, then all tests that this machine can run, in about ten minutes on two cores"
+	@echo "make test    lint, then the tests that this machine can run in about ten minutes on two cores"
+	@echo "make test-all  the same and the slow ones: every kernel that nvcc is to compile, more random programs"
 	@echo "make lint    ruff and mypy"
 	@echo "make clean   remove $(VENV) and what tools left behind (not the cache of kernels: evt cache clear)"
 	@echo "Variables: PYTHON=$(PYTHON), VENV=$(VENV), PYTEST_FLAGS='-k name'"
@@ -47,6 +48,9 @@ demo: $(INSTALLED)
 	$(call step,Run it on random numbers: on the GPU or else with the reference on the CPU.,evt run '$(FORMULA)' --m 1000 --n 768 --k 512 --dtype f16)
 
 test: lint
+	pytest -n auto --maxprocesses 8 --dist loadfile -m 'not slow' $(PYTEST_FLAGS)
+
+test-all: lint
 	pytest -n auto --maxprocesses 8 --dist loadfile $(PYTEST_FLAGS)
 
 lint: $(INSTALLED)

@@ -212,14 +212,20 @@ def _pinned(dag: TypedDag) -> list[bool]:
     That is so of whole columns too that a value of blocks of columns meets.
     """
     pinned = [False] * len(dag)
+    has_blocks = any(isinstance(op, Fold) for op, _ in dag.table)
     for node in reversed(range(len(dag))):
         op = dag[node]
         divided = isinstance(op, Store) and any("/" in mode for mode in dag.output[op.name].modes)
-        meets = len({mode for each in dag.arguments(node) for mode in dag.types[each].modes if base(mode) == "n"}) > 1
-        if pinned[node] or divided or meets or isinstance(op, Reduce | Fold | Pick):
+        mixed = has_blocks and len(_widths(dag, node)) > 1
+        if pinned[node] or divided or mixed or isinstance(op, Reduce | Fold | Pick):
             for operand in dag.arguments(node):
                 pinned[operand] = True
     return pinned
+
+
+def _widths(dag: TypedDag, node: int) -> set[str]:
+    """The modes of columns that a node's operands have."""
+    return {mode for operand in dag.arguments(node) for mode in dag.types[operand].modes if base(mode) == "n"}
 
 
 def constant_operand(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> list[tuple[float, int]]:

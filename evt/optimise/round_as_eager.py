@@ -96,7 +96,7 @@ def _held(dag: TypedDag, op: Node, node: int, operands: Sequence[DType | None]) 
         case Const():
             return None
         case Load(name):
-            return None if dag.input[name].is_scalar else value.dtype
+            return value.dtype if dag.input[name].modes else None
         case Acc():
             operand = dag.operands[0].dtype
             if operand.is_float and operand.bits == 8:

@@ -56,10 +56,10 @@ class Number:
         return self.t.operation(np.multiply, other, self)
 
     def __truediv__(self, other: Number | float) -> Number:
-        return self.t.operation(np.divide, self, other)
+        return self.t.divide(self, other)
 
     def __rtruediv__(self, other: float) -> Number:
-        return self.t.operation(np.divide, other, self)
+        return self.t.divide(other, self)
 
     def __neg__(self) -> Number:
         return Number(-self.x, self.doubt, self.t)
@@ -126,6 +126,12 @@ class Arithmetic:
         moved = (exact != exact[:1]).any(0)
         loose = loose | moved if self.slack else moved
         return self.settle(exact, doubts(*numbers), loose, OPERATION)
+
+    def divide(self, a: Number | float, b: Number | float) -> Number:
+        """A quotient; in doubt where the divisor may be on either side of 0."""
+        a, b = self.number(a), self.number(b)
+        quotient = self.operation(np.divide, a, b)
+        return Number(quotient.x, quotient.doubt | _straddles(b.x), self)
 
     def function(self, f: Callable[..., Array], *operands: Number | float, edges: Sequence[float] = ()) -> Number:
         """A function that is off by a few units in the last place; ``edges`` are those of its domain."""
@@ -291,6 +297,21 @@ def _elementary(
     return lambda t, x: t.function(f, x, edges=edges)
 
 
+def _periodic(
+    f: Callable[[Array], Array], room: Callable[[Array], Array]
+) -> Callable[[Arithmetic, Number | float], Number]:
+    """A function in doubt where its argument may be off by more than there is ``room`` for."""
+
+    def value(t: Arithmetic, x: Number | float) -> Number:
+        x = t.number(x)
+        with np.errstate(all="ignore"):
+            reach, found = WIDE * deviation(x.x), t.function(f, x)
+            doubt = (reach > 0) & ~(reach < room(x.x[0]))
+        return Number(found.x, found.doubt | doubt, t)
+
+    return value
+
+
 #: Functions of one argument, with the edges of their domains.
 ELEMENTARY: dict[str, tuple[Callable[[Array], Array], tuple[float, ...]]] = {
     "exp": (np.exp, ()),
@@ -317,6 +338,14 @@ ELEMENTARY: dict[str, tuple[Callable[[Array], Array], tuple[float, ...]]] = {
 }
 for _name, (_f, _edges) in ELEMENTARY.items():
     setattr(Arithmetic, _name, _elementary(_f, _edges))
+#: How far the argument of a periodic function may be off: far less than a period, and not to a pole.
+_ROOM: dict[str, Callable[[Array], Array]] = {
+    "sin": np.ones_like,
+    "cos": np.ones_like,
+    "tan": lambda x: np.abs(np.cos(x)),
+}
+for _name, _room in _ROOM.items():
+    setattr(Arithmetic, _name, _periodic(ELEMENTARY[_name][0], _room))
 
 
 def raised(x: Array, y: Array) -> Array:

@@ -61,7 +61,8 @@ def summed(
 def total(t: Arithmetic, value: Number, axes: tuple[int, ...]) -> Number:
     """The sum over axes of [variant, l, m, n], which stay with one element."""
     with np.errstate(all="ignore"):
-        exact, sizes = value.x.sum(axes, keepdims=True), _size(value.x).sum(axes, keepdims=True)
+        sizes = _size(value.x).sum(axes, keepdims=True)
+        exact = value.x.astype(np.longdouble).sum(axes, keepdims=True).astype(float)  # numpy adds one after the other
     doubt = np.broadcast_to(value.doubt, value.x.shape[1:])
     doubt = doubt.any(tuple(axis - 1 for axis in axes), keepdims=True)
     terms = int(np.prod([value.x.shape[axis] for axis in axes]))

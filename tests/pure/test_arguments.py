@@ -107,6 +107,14 @@ def test_outputs_go_where_they_are_asked_to():
     assert op(A, B, C=C, D=d).D is d
 
 
+@pytest.mark.parametrize("output", ["D[n/2, m]", "D[l, n/16, m]", "D[n, m]"])
+def test_what_a_call_allocates_may_be_given_to_one(output):
+    value = "even(acc)" if "n/2" in output else "max[n%16](acc)" if "n/16" in output else "acc"
+    op = evt.gemm(f"out {output}; D = {value}")
+    fresh = op(A, B)
+    assert op(A, B, out=torch.full_like(fresh, 3)).equal(fresh)
+
+
 def layout(op: evt.Program, name: str, a=A, b=B, **inputs):
     return bind(op, a, b, inputs, {}).tensors[name]
 

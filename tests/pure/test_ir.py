@@ -641,5 +641,8 @@ def test_an_input_that_cancels_out_is_one() -> None:
         assert [value.name for value in infer(dag, AB).inputs] == ["s"]
         assert optimise(infer(dag, AB), check=True).inputs == ()
         assert parse_dag(format_dag(dag)) == dag
-    dag = without_inputs(untyped("def first(x, y) = x\nin s: f32[m]; D = first(acc, s) + C"), {"C": 0.0})
+    dag = without_inputs(untyped("def first(x, y) = x\nin s: f32[m]; D = first(acc, s) + C"), {"C": 0.5})
     assert [value.name for value in dag.inputs] == ["s"]
+    for each in (dag, infer(dag, AB)):  # the constant has the modes of C
+        assert parse_dag(format_dag(each)) == each
+        assert Const.of(0.5, ("m", "n")) in (each[node] for node in range(len(each)))

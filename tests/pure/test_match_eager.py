@@ -38,7 +38,7 @@ CASES: dict[str, tuple[str, Callable[[Tensor, Tensor, Tensor, float], Tensor]]] 
     "integers": ("D = acc + iota(n)**2*35 + C", lambda x, c, r, a: x + COLUMNS**2 * 35 + c),
     "an integer compared": (
         "D = where(iota(n)*1021 == f16(iota(n)*1021), acc, C)",
-        lambda x, c, r, a: torch.where(COLUMNS * 1021 == (COLUMNS * 1021).half(), x, c),
+        lambda x, c, r, a: torch.where((COLUMNS * 1021).half() == COLUMNS * 1021, x, c),
     ),
     "cast": ("D = f32(acc*C) * r[n]", lambda x, c, r, a: ((x * c).float() * r).to(x.dtype)),
 }
@@ -66,3 +66,11 @@ def test_precise_rounds_less() -> None:
     a, b = torch.ones(8, 8).half(), torch.ones(8, 64).half()
     c = torch.randn(8, 64, generator=torch.Generator().manual_seed(1)).half()
     assert not torch.equal(evt.gemm(formula)(a, b, C=c, alpha=0.1), eager(a @ b, c, c, 0.1))
+
+
+def test_one_value_a_batch_is_a_tensor() -> None:
+    """It has a dimension, and so a say in the type; a scalar has none."""
+    a, b = torch.ones(3, 8, 8), torch.ones(8, 16)
+    v = torch.randn(3, generator=torch.Generator().manual_seed(2)).half()
+    op = evt.gemm("in v: f16[l]; D = mish(v) + 0*acc", numerics="match_eager")
+    assert torch.equal(op(a, b, v=v), F.mish(v)[:, None, None].expand(3, 8, 16).float())

@@ -17,9 +17,10 @@ from torch.nn import functional
 
 import evt
 from evt.functions import TABLE
-from evt.ir import Dag, TypedDag, infer, lower, parse_dag
+from evt.ir import Dag, TypedDag, infer, lower, parse_dag, verify
 from evt.language import parse
 from evt.reference import evaluate, reference
+from evt.runtime.arguments import bind
 
 M, N, K, L = 5, 7, 11, 3
 
@@ -238,6 +239,9 @@ def test_small_problems(shape: tuple[int, int]) -> None:
     assert found["E"].shape == (n, m)
     empty = reference(typed("D = acc + bias"), make(m, 0), make(0, n), {"bias": make(n)})["D"]
     assert same(empty, make(n).expand(m, n))
+    for k in (0, K):
+        worked = reference(typed("A = relu(A) + 1; B = -B; D = acc"), make(m, k), make(k, n), {})["D"]
+        assert same(worked, ((make(m, k).float().relu() + 1) @ -make(k, n).float()).half())
 
 
 def test_strides_do_not_matter() -> None:
@@ -520,6 +524,35 @@ def test_what_does_not_vary_is_as_if_it_did(use: str) -> None:
                 *((each,) if isinstance(each, Tensor) else tuple(each) for each in (found, expected)), strict=True
             )
             assert all(same(left, right) for left, right in pairs), name
+
+
+#: Whole columns that meet a value of each block, so that what comes of both is whole; ``x`` may be left out.
+MEETINGS = (
+    *("D = max[n%16](acc) + x", "D = where(x, max[n%16](acc), 0)", "D = max(0*acc, max[n%16](acc)*x)"),
+    *("out D, s: f32[m]; D = acc; s = sum[n](max[n%16](acc) + x)", "D = even(max[n%16](acc) + x)"),
+    *("out D, E: f32[m, n/2]; D = acc; E = even(x)", "out D, E: f32[m, n/16]; D = acc; E = min[n%16](2*x)"),
+    "D = where(acc > 0, where(acc > 0, max[n%16](acc), x), 2)",
+)
+
+
+@pytest.mark.parametrize("settings", [{}, {"relaxed": True}, {"numerics": "match_eager"}], ids=str)
+@pytest.mark.parametrize("formula", MEETINGS)
+def test_whole_columns_stay_whole_where_blocks_meet_them(formula: str, settings: dict[str, Any]) -> None:
+    """What is left out, cancels out or is a constant has all columns all the same, optimised or not."""
+    op = evt.gemm(f"in x: f32[n] = 1; {formula}", **settings)
+    integer = evt.gemm(f"in x: i32[n] = 1; {formula}", **settings)
+    whole = torch.ones(M, K, dtype=torch.int8), torch.ones(K, 32, dtype=torch.int8)
+    for program, (a, b), x in (
+        (op, (make(M, K).float(), make(K, 32).float()), torch.ones(32)),
+        (integer, whole, torch.ones(32, dtype=torch.int32)),
+    ):
+        expected, left_out = program(a, b, x=x), program(a, b)
+        dag = program.optimise(bind(program, a, b, {}, {}).dag)
+        verify(dag)
+        optimised = tuple(reference(dag, a, b, {}).values())
+        expected, left_out = (each if isinstance(each, tuple) else (each,) for each in (expected, left_out))
+        assert all(map(same, expected, left_out))
+        assert all(map(same, expected, optimised))
 
 
 def plain_product(a: Tensor, b: Tensor) -> Tensor:
