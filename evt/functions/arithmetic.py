@@ -216,7 +216,7 @@ ARITHMETIC = (
     define(
         "lerp(a, b, weight)",
         "The value between `a` and `b`: `a + weight * (b - a)`.",
-        lambda t, a, b, weight: t.where(t.abs(weight) < 0.5, a + weight * (b - a), b - (b - a) * (1.0 - weight)),
+        lambda t, a, b, weight: t.where(t.abs(weight) < 0.5, a + weight * (b - a), b + (b - a) * (weight - 1.0)),
         derivatives=("1 - weight", "weight", "b - a"),
         targets=(*aten("lerp", "Tensor"), "torch.ops.aten.lerp.Scalar"),
     ),
