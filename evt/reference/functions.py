@@ -19,7 +19,7 @@ _ROUNDED = frozenset(
     {
         *("exp", "exp2", "expm1", "log", "log1p", "log2", "log10", "logaddexp", "xlogy", "logit", "hypot"),
         *("sin", "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "asinh", "acosh", "atanh", "sinc"),
-        *("erf", "erfc", "sigmoid", "tanh", "pow", "sqrt", "rsqrt", "fmod", "remainder"),
+        *("erf", "erfc", "sigmoid", "tanh", "pow", "sqrt", "rsqrt"),
     }
 )
 
@@ -42,6 +42,25 @@ def clamp(x: torch.Tensor, lower: torch.Tensor | float, upper: torch.Tensor | fl
 
 def relu(x: torch.Tensor) -> torch.Tensor:
     return torch.relu(x) + 0  # which makes -0 +0
+
+
+def fmod(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Exact, also where the quotient is beyond f64, of which PyTorch's may make NaN."""
+    return _rest(x, y).to(x.dtype)
+
+
+def remainder(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    rest = _rest(x, y)
+    other = (rest != 0) & ((rest < 0) != (y < 0))
+    return torch.where(other, rest + y, rest).to(x.dtype)
+
+
+def _rest(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """What is left of x in f64 by steps that each keep the quotient small: first by multiples of y."""
+    rest, step = x.to(torch.float64), y.to(torch.float64)
+    for multiple in (step * 2.0**700 * 2.0**700, step * 2.0**700):
+        rest = torch.where(multiple.isfinite(), torch.fmod(rest, multiple), rest)
+    return torch.fmod(rest, step)
 
 
 @cache

@@ -14,6 +14,7 @@ from .derivatives import varies
 from .draw import Draw, Profile
 from .dtypes import SCALARS, STORAGE, TYPES, compute
 from .functions import FUNCTIONS
+from .rounding import RANGES
 from .tree import (
     GREEK,
     OPERATORS,
@@ -220,7 +221,8 @@ class Expressions:
         draw, kind = self.draw, self.draw.part()
         if kind < 0.03 and self.profile.folding is None:
             function = draw.pick(self.functions)
-            return Call(function, tuple(self.number() for _ in range(TABLE[function].required)))
+            pool = _RARE if draw.chance(2) else _CONSTANTS
+            return Call(function, tuple(Number(draw.pick(pool)) for _ in range(TABLE[function].required)))
         if kind < 0.2:
             return self.number()
         if columns in ("A", "B"):
@@ -322,7 +324,8 @@ class Expressions:
     def default(self, dtype: str) -> str:
         if TYPES[dtype].kind == "float":
             return self.draw.pick(("0", "1", "-2", "0.1", "-0.0", "0.5", "3", "-0.3"))
-        return self.draw.pick(("0", "1", "3") if dtype == "u8" else ("0", "1", "-2", "3"))
+        low, high = RANGES[dtype]
+        return self.draw.pick(("0", "1", "3", str(low), str(high)))
 
 
 def is_constant(node: Expression) -> bool:
