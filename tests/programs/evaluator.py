@@ -396,7 +396,7 @@ class Evaluator:
         return Value(self.plain(uniform(*words, sizes)[None]), "f32", columns=True, held="f32")
 
     def derivative(self, call: Call, scope: Mapping[str, Value]) -> Value:
-        """``f''(x, constants)``. In eager PyTorch its formula would be rounded at every step, each in a type of its own."""
+        """``f''(x, constants)``. Eager PyTorch would round its formula at every step, each in a type of its own."""
         x, *rest = [self.value(each, scope) for each in call.arguments]
         kind = "f64" if compute(x.type) == "f64" else "f32"
         t = self.arithmetic["f32" if self.single else kind, False]  # constants of a formula may be those of f32
