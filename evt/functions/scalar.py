@@ -162,7 +162,12 @@ def xlogy(x: float, y: float) -> float:
 
 
 def sinc(x: float) -> float:
-    return sin(math.pi * x) / (math.pi * x) if x else 1.0
+    """Zero at every whole number but 0."""
+    if not x or not math.isfinite(x):
+        return 1.0 if x == 0 else math.nan
+    rest = math.remainder(math.fabs(x), 2.0)
+    near = math.copysign(1.0, rest) - rest if math.fabs(rest) > 0.5 else rest
+    return math.sin(math.pi * near) / (math.pi * math.fabs(x))
 
 
 def pow(x: float, y: float) -> float:

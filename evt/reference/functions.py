@@ -8,6 +8,7 @@ zeros are ordered as IEEE 754-2019 and kernels order them. Operators on tensors 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -18,8 +19,8 @@ import torch
 _ROUNDED = frozenset(
     {
         *("exp", "exp2", "expm1", "log", "log1p", "log2", "log10", "logaddexp", "xlogy", "logit", "hypot"),
-        *("sin", "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "asinh", "acosh", "atanh", "sinc"),
-        *("erf", "erfc", "sigmoid", "tanh", "pow", "sqrt", "rsqrt", "fmod", "remainder"),
+        *("sin", "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "asinh", "acosh", "atanh"),
+        *("erf", "erfc", "sigmoid", "tanh", "pow", "sqrt", "rsqrt"),
     }
 )
 
@@ -42,6 +43,34 @@ def clamp(x: torch.Tensor, lower: torch.Tensor | float, upper: torch.Tensor | fl
 
 def relu(x: torch.Tensor) -> torch.Tensor:
     return torch.relu(x) + 0  # which makes -0 +0
+
+
+def fmod(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Exact, also where the quotient is beyond f64, of which PyTorch's may make NaN."""
+    return _rest(x, y).to(x.dtype)
+
+
+def remainder(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    rest = _rest(x, y)
+    other = (rest != 0) & ((rest < 0) != (y < 0))
+    return torch.where(other, rest + y, rest).to(x.dtype)
+
+
+def _rest(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """What is left of x in f64 by steps that each keep the quotient small: first by multiples of y."""
+    rest, step = x.to(torch.float64), y.to(torch.float64)
+    for multiple in (step * 2.0**700 * 2.0**700, step * 2.0**700):
+        rest = torch.where(multiple.isfinite(), torch.fmod(rest, multiple), rest)
+    return torch.fmod(rest, step)
+
+
+def sinc(x: torch.Tensor) -> torch.Tensor:
+    """Zero at every whole number but 0; PyTorch rounds pi * x before it takes the sine."""
+    size = x.to(torch.float64).abs()
+    rest = size - 2 * torch.round(size / 2)  # exact, in [-1, 1]
+    near = torch.where(rest.abs() > 0.5, torch.copysign(torch.ones_like(rest), rest) - rest, rest)
+    result = torch.sin(math.pi * near) / (math.pi * size)
+    return torch.where(size == 0, torch.ones_like(size), result).to(x.dtype)
 
 
 @cache

@@ -37,7 +37,9 @@ class Derivatives:
             series = self.called(taylor, call, taylor.variable(x), [taylor.number(each) for each in constants])
             values = self.moved(call, series)
             values = np.where(np.abs(values) > self.t.largest, np.inf, values)
-        known = (np.abs(x) <= _FAR).all(0) & np.isfinite(values).all(0)
+            known = (np.abs(x) <= _FAR).all(0) & np.isfinite(values).all(0)
+            if call.function in self.defines:  # whose quotients are derived as they stand, by powers of divisors
+                known = known & (taylor.size ** (2.0**call.primes) < self.t.largest)
         return np.where(np.isfinite(values), values, 0.0), taylor.kinks | ~known
 
     def off(self, term: Array) -> Array:
@@ -87,7 +89,7 @@ class Derivatives:
         def value(at: Array) -> Array:
             inner = Taylor(call.primes + 1, self.off)
             series = self.called(inner, call, inner.variable(at), [inner.constant(each.c[0]) for each in rest])
-            t.kinks = t.kinks | inner.kinks
+            t.collect(inner)
             return self.moved(call, series)
 
         higher = replace(call, primes=call.primes + 1)

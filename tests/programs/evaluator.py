@@ -38,6 +38,8 @@ from .tree import (
 )
 from .tree import Number as Literal
 
+#: The dtype in which eager PyTorch would hold what is made of a derivative: nobody says.
+_OPEN = "?"
 _AXIS = {"l": 1, "m": 2, "n": 3}
 
 
@@ -242,6 +244,9 @@ class Evaluator:
         Integers are converted to the type of the floats that they meet, and a number that is compared to the tensor's;
         divided by a tensor a number multiplies the reciprocal, and small powers are products.
         """
+        if any(value.held == _OPEN for value in values):
+            result = self.applied(function, values)
+            return replace(result, number=replace(result.number, doubt=~NO_DOUBT), held=_OPEN)
         row = FUNCTIONS[function]
         promoted = _promoted([v.held for slot, v in enumerate(values) if slot not in row.conditions])
 
@@ -332,7 +337,7 @@ class Evaluator:
             result = _either(result, other)
         else:
             result = number.t.stairs(rounds, number)
-        exact = self.arithmetic["f64" if dtype == "f64" else "f32", True]
+        exact = self.arithmetic["f32", True] if compute(dtype) == "f32" else self.double
         return Value(exact.number(result), dtype, columns=value.columns, held={"tf32": "f32"}.get(dtype, dtype))
 
     # Reductions, pairs, random numbers
@@ -391,13 +396,14 @@ class Evaluator:
         return Value(self.plain(uniform(*words, sizes)[None]), "f32", columns=True, held="f32")
 
     def derivative(self, call: Call, scope: Mapping[str, Value]) -> Value:
-        """``f''(x, constants)``. In eager PyTorch its formula would be rounded at every step."""
+        """``f''(x, constants)``. Eager PyTorch would round its formula at every step, each in a type of its own."""
         x, *rest = [self.value(each, scope) for each in call.arguments]
         kind = "f64" if compute(x.type) == "f64" else "f32"
         t = self.arithmetic["f32" if self.single else kind, False]  # constants of a formula may be those of f32
         number = self.arithmetic[kind, False].number(x.number)
         values, doubt = Derivatives(self.defined, t)(call, number.x, [each.number.x.item() for each in rest])
-        return Value(Number(values, number.doubt | doubt | self.eager, t), kind, columns=x.columns)
+        held = _OPEN if self.eager else ""
+        return Value(Number(values, number.doubt | doubt | self.eager, t), kind, columns=x.columns, held=held)
 
 
 def _promoted(types: Sequence[str]) -> str:

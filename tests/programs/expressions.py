@@ -14,6 +14,7 @@ from .derivatives import varies
 from .draw import Draw, Profile
 from .dtypes import SCALARS, STORAGE, TYPES, compute
 from .functions import FUNCTIONS
+from .rounding import RANGES
 from .tree import (
     GREEK,
     OPERATORS,
@@ -38,6 +39,7 @@ from .tree import (
 
 _CONSTANTS = ("0", "1", "-1", "2", "3", "-2", "6", "0.5", "-0.5", "0.25", "0.1", "-2.5", "1e-3", "1.702", "-0.0", "100")
 _RARE = ("16777217", "2147483647", "1e10", "-1e30", "3e38", "1e-40", "200", "0.044715", "0.7071067811865476")
+_GROWING = ("exp", "expm1", "exp2", "cosh", "sinh", "square", "mul")  # beyond f32, of rare numbers
 _EXPONENTS = ("2", "3", "-1", "0.5", "4", "1", "0", "-2", "1.5", "2.5")
 _RATES = ("0.25", "0.5", "0.1")
 _VECTORS = ("v", "scale", "shift", "row", "column", "offsets")
@@ -219,8 +221,9 @@ class Expressions:
     def leaf(self, columns: str, depth: int) -> Expression:
         draw, kind = self.draw, self.draw.part()
         if kind < 0.03 and self.profile.folding is None:
-            function = draw.pick(self.functions)
-            return Call(function, tuple(self.number() for _ in range(TABLE[function].required)))
+            function = draw.pick(_GROWING if draw.chance(3) else self.functions)
+            pool = _RARE if draw.chance(2) or function in _GROWING else _CONSTANTS
+            return Call(function, tuple(Number(draw.pick(pool)) for _ in range(TABLE[function].required)))
         if kind < 0.2:
             return self.number()
         if columns in ("A", "B"):
@@ -322,7 +325,8 @@ class Expressions:
     def default(self, dtype: str) -> str:
         if TYPES[dtype].kind == "float":
             return self.draw.pick(("0", "1", "-2", "0.1", "-0.0", "0.5", "3", "-0.3"))
-        return self.draw.pick(("0", "1", "3") if dtype == "u8" else ("0", "1", "-2", "3"))
+        low, high = RANGES[dtype]
+        return self.draw.pick(("0", "1", "3", str(low), str(high)))
 
 
 def is_constant(node: Expression) -> bool:

@@ -78,7 +78,9 @@ def _xlogy(t: Any, x: Any, y: Any) -> Any:
 
 
 def _sinc(t: Any, x: Any) -> Any:
-    return t.where(x, t.sin(math.pi * x) / (math.pi * x), 1.0)
+    rest = x - 2.0 * t.round(x * 0.5)
+    near = t.where(rest > 0.5, 1.0 - rest, t.where(rest < -0.5, -1.0 - rest, rest))
+    return t.where(x, t.sin(math.pi * near) / (math.pi * x), 1.0)
 
 
 def _remainder(t: Any, x: Any, y: Any) -> Any:

@@ -152,7 +152,8 @@ class Arithmetic:
         if len(exact) == 1 and not loose.any():
             return Number(central, doubt, self)
         with np.errstate(all="ignore"):
-            reach = np.where(loose & np.isfinite(exact), ulps * (self.unit * np.abs(exact) + self.least), 0.0)
+            loose = loose & np.isfinite(exact) & (exact != 0)  # a zero gets no sign
+            reach = np.where(loose, ulps * (self.unit * np.abs(exact) + self.least), 0.0)
             x = exact + self.signs(exact.shape[1:]) * reach
             x = np.where(np.abs(x) > self.largest, np.copysign(np.inf, x), x)
         x[0] = central[0]

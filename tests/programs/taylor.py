@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -46,6 +46,7 @@ class Series:
 
     def __truediv__(self, other: Series | float) -> Series:
         a, b, off = self.c, self.t.number(other).c, self.t.off
+        self.t.meet(1.0 / b[0])
         quotient: list[Array] = []
         for k in range(self.t.order + 1):
             quotient.append((off(a[k]) - sum(off(quotient[i] * b[k - i]) for i in range(k))) / b[0])
@@ -71,17 +72,28 @@ class Taylor:
     """Arithmetic on series up to h**order, by the method names of :class:`.number.Arithmetic`.
 
     ``off`` moves the terms of sums by what they may be off, since derivatives are sums of terms that may cancel.
-    ``kinks`` collects where a decision is at its very point, or may be: a derivative there is a convention.
+    ``kinks`` collects where a decision is at its very point, or may be: a derivative there is a convention. ``size`` is
+    the largest magnitude of any value on the way, and of any divisor's reciprocal.
     """
 
     def __init__(self, order: int, off: Callable[[Array], Array]) -> None:
         self.order = order
         self.off = off
         self.kinks: Array = np.zeros((1, 1, 1), dtype=bool)
+        self.size: Array = np.zeros((1, 1, 1))
         self.at: Array = np.zeros((1, 1, 1, 1))  # the variable's values
 
-    def series(self, coefficients: Sequence[Array]) -> Series:
-        return Series(tuple(coefficients), self)
+    def series(self, coefficients: Iterable[Array]) -> Series:
+        found = tuple(coefficients)
+        self.meet(found[0])
+        return Series(found, self)
+
+    def meet(self, values: Array) -> None:
+        self.size = np.fmax(self.size, np.abs(values).max(0))
+
+    def collect(self, other: Taylor) -> None:
+        """Add what another arithmetic has met."""
+        self.kinks, self.size = self.kinks | other.kinks, np.fmax(self.size, other.size)
 
     def number(self, value: Series | float) -> Series:
         """A constant."""
@@ -108,7 +120,7 @@ class Taylor:
             return self.series([first])
         lower = Taylor(self.order - 1, self.off)
         slopes = [partial(lower, *(lower.series(each.c[:-1]) for each in arguments)) for partial in partials]
-        self.kinks = self.kinks | lower.kinks
+        self.collect(lower)
         found = [first]
         for k in range(1, self.order + 1):
             terms = (

@@ -371,7 +371,7 @@ def test_facts_that_do_not_hold_are_not_claimed() -> None:
         ("heaviside", (math.nan, 0.5), 0.0),
         ("heaviside", (-0.0, 0.5), 0.5),
         ("copysign", (-3.0, 0.0), 3.0),
-        ("sinc", (0.0,), 1.0),
+        *(("sinc", (x,), float(x == 0)) for x in (0.0, 1.0, -1.0, 2.0, -7.0, 44710.0, 2.0**24, 3.4e38)),
         ("threshold", (math.nan, 1.0, 2.0), math.nan),
         ("softshrink", (-0.25, 0.5), -0.0),
         ("hardshrink", (-0.25, 0.5), 0.0),

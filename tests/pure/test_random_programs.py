@@ -322,12 +322,13 @@ def test_an_optimiser_that_rounds_once_too_often_is_seen(monkeypatch: pytest.Mon
     from evt.ir.dtype import BF16
     from evt.ir.node import Cast as Rounding
     from evt.ir.node import Load
-    from evt.optimise.rewrite import rewrite
+    from evt.optimise.rewrite import on, rewrite
 
     program = gemm(Call("mul", (Acc(), Read("x")), "*"), Input("x", ("n",), "f32"))
 
-    def rule(builder: Any, op: Any, operands: tuple[int, ...]) -> int | None:
-        return builder.add(Rounding(BF16), builder.add(op)) if isinstance(op, Load) else None
+    @on(Load)
+    def rule(builder: Any, op: Any, operands: tuple[int, ...]) -> int:
+        return builder.add(Rounding(BF16), builder.add(op))
 
     optimise = evt.program.optimise
     monkeypatch.setattr(evt.program, "optimise", lambda dag, *rest, **more: rewrite(optimise(dag, *rest, **more), rule))

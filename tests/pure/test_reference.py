@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import evt
-from evt.functions import TABLE
+from evt.functions import TABLE, scalar
 from evt.ir import Dag, TypedDag, infer, lower, parse_dag, verify
 from evt.language import parse
 from evt.reference import evaluate, reference
@@ -615,3 +616,19 @@ def test_functions_are_rounded_to_the_nearest() -> None:
     }
     for name, values in exact.items():
         assert same(found[name], torch.tensor(values, dtype=torch.float64).float()), name
+
+
+def test_remainders_are_exact() -> None:
+    """Of any two doubles, also where PyTorch's functions of several values at once make NaN of them."""
+    generator = random.Random(3)
+    numbers = [generator.uniform(-1, 1) * 2.0 ** generator.randint(-1074, 1023) for _ in range(600)]
+    numbers += [0.0, -0.0, math.inf, -math.inf, math.nan, 5e-324, -5e-324, 1.7e308, -1.7e308, 2.0**-1022]
+    x, y = torch.tensor(numbers, dtype=torch.float64)[:, None], torch.tensor(numbers[::-1], dtype=torch.float64)
+    op = evt.gemm("in x: f64[m], y: f64[n]\nout D, r: f64, s: f64; D = acc; r = fmod(x, y); s = remainder(x, y)")
+    count = len(numbers)
+    found = op(torch.ones(count, 1), torch.ones(1, count), x=x.flatten(), y=y)
+    for name, function in (("r", scalar.fmod), ("s", scalar.remainder)):
+        expected = torch.tensor([[function(a, b) for b in y.tolist()] for a in numbers], dtype=torch.float64)
+        have = getattr(found, name)
+        assert same(have, expected)
+        assert torch.equal(have[have == 0].signbit(), expected[expected == 0].signbit())
