@@ -36,6 +36,12 @@ KERNELS = {
     "sm90-few": ("sm90", None, FIRST),
     "sm90-padded": ("sm90", None, PADDED),
 }
+#: Those that are not left to `make test-all`.
+QUICK = ("sm80-few", "sm90-few")
+
+each_kernel = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in KERNELS]
+)
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +53,11 @@ def plans() -> dict[str, Plan]:
 
 
 @pytest.fixture(scope="module")
-def built(plans: dict[str, Plan]) -> tuple[dict[str, Path], dict[str, str]]:
-    """The libraries, and what nvcc and ptxas printed."""
-    names, said = list(plans), dict.fromkeys(plans, "")
+def built(request: pytest.FixtureRequest, plans: dict[str, Plan]) -> tuple[dict[str, Path], dict[str, str]]:
+    """The libraries of the selected tests, and what nvcc and ptxas printed."""
+    items = [item for item in request.session.items if item.path == request.path]
+    names = list(dict.fromkeys(item.callspec.params["name"] for item in items if hasattr(item, "callspec")))
+    said = dict.fromkeys(names, "")
 
     def listen(event: BuildEvent) -> None:
         if event.kind == "end":
@@ -57,7 +65,7 @@ def built(plans: dict[str, Plan]) -> tuple[dict[str, Path], dict[str, str]]:
         if event.kind == "built":
             print(f"{names[event.index]}: {event.seconds:.0f} s")
 
-    sources = [KernelSource(emit(each), each.target.gencode) for each in plans.values()]
+    sources = [KernelSource(emit(plans[name]), plans[name].target.gencode) for name in names]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NVCC_APPEND_FLAGS", "-Xcompiler -Wall,-Wextra -Xptxas -v")
         return dict(zip(names, build(sources, jobs=2, on_event=listen), strict=True)), said
@@ -73,14 +81,14 @@ def test_the_routes_are_those_of_convolutions(plans: dict[str, Plan]) -> None:
     }
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@each_kernel
 def test_compiles_without_a_warning(built: tuple[dict[str, Path], dict[str, str]], name: str) -> None:
     libraries, said = built
     assert libraries[name].is_file()
     assert "warning" not in said[name]
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@each_kernel
 def test_nothing_spills(built: tuple[dict[str, Path], dict[str, str]], plans: dict[str, Plan], name: str) -> None:
     text = built[1][name]
     spills = re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", text)
@@ -91,14 +99,14 @@ def test_nothing_spills(built: tuple[dict[str, Path], dict[str, str]], plans: di
     assert 40 < max(used) <= register_limit(plans[name].config)
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@each_kernel
 def test_says_what_it_takes(built: tuple[dict[str, Path], dict[str, str]], plans: dict[str, Plan], name: str) -> None:
     library = ctypes.CDLL(str(built[0][name]))
     library.evt_schema.restype = ctypes.c_char_p
     assert json.loads(library.evt_schema()) == json.loads(plans[name].schema)
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@each_kernel
 def test_refuses_arguments_of_another_size(
     built: tuple[dict[str, Path], dict[str, str]], plans: dict[str, Plan], name: str
 ) -> None:

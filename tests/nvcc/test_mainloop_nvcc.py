@@ -14,7 +14,7 @@ from evt.build import BuildEvent, KernelSource, build
 from evt.emission import emit
 from evt.plan import Plan
 
-pytestmark = pytest.mark.nvcc
+pytestmark = [pytest.mark.nvcc, pytest.mark.slow]
 
 PLANS: dict[str, Callable[[], Plan]] = {
     "both operands": lambda: evt.gemm(

@@ -14,7 +14,7 @@ from evt.emission import emit
 from evt.plan import Plan
 from evt.program import Program
 
-pytestmark = pytest.mark.nvcc
+pytestmark = [pytest.mark.nvcc, pytest.mark.slow]
 
 #: (formula, operation, geometry, target).
 KERNELS = {

@@ -13,7 +13,7 @@ from evt.emission import emit
 from evt.plan import Plan
 from evt.program import gemm
 
-pytestmark = pytest.mark.nvcc
+pytestmark = [pytest.mark.nvcc, pytest.mark.slow]
 
 SCALED = """\
 in rows, columns: f32[n], bias
