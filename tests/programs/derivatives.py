@@ -32,7 +32,7 @@ class Derivatives:
 
     def __call__(self, call: Call, x: Array, constants: Sequence[float]) -> tuple[Array, Array]:
         """``f''(x, constants)`` and where it is in doubt: at kinks, where x is far, where one of them is no number."""
-        taylor = Taylor(call.primes + 1, self.off)
+        taylor = self.taylor(call)
         with np.errstate(all="ignore"):
             series = self.called(taylor, call, taylor.variable(x), [taylor.number(each) for each in constants])
             values = self.moved(call, series)
@@ -41,6 +41,16 @@ class Derivatives:
             if call.function in self.defines:  # whose quotients are derived as they stand, by powers of divisors
                 known = known & (taylor.size ** (2.0**call.primes) < self.t.largest)
         return np.where(np.isfinite(values), values, 0.0), taylor.kinks | ~known
+
+    def taylor(self, call: Call) -> Taylor:
+        """The arithmetic of a call's series: a function of the program's own is derived by formulas of its parts."""
+        return Taylor(call.primes + 1, self.off, self.near if call.function in self.defines else lambda slope: slope)
+
+    def near(self, slope: Array) -> Array:
+        """A derivative of an elementary function, moved by what a formula with terms as large as 1 may be off."""
+        moved = slope + _TERM * self.t.unit * self.t.signs(slope.shape[1:]) * (np.abs(slope) + 1.0)
+        moved[0] = slope[0]
+        return moved
 
     def off(self, term: Array) -> Array:
         """A term of a sum, moved by what it may be off."""
@@ -87,7 +97,7 @@ class Derivatives:
         """A derivative within a function that is derived: its own derivative has one prime more."""
 
         def value(at: Array) -> Array:
-            inner = Taylor(call.primes + 1, self.off)
+            inner = self.taylor(call)
             series = self.called(inner, call, inner.variable(at), [inner.constant(each.c[0]) for each in rest])
             t.collect(inner)
             return self.moved(call, series)

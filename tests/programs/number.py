@@ -131,7 +131,7 @@ class Arithmetic:
         """A quotient; in doubt where the divisor may be on either side of 0."""
         a, b = self.number(a), self.number(b)
         quotient = self.operation(np.divide, a, b)
-        return Number(quotient.x, quotient.doubt | _straddles(b.x), self)
+        return Number(quotient.x, quotient.doubt | straddles(b.x), self)
 
     def function(self, f: Callable[..., Array], *operands: Number | float, edges: Sequence[float] = ()) -> Number:
         """A function that is off by a few units in the last place; ``edges`` are those of its domain."""
@@ -140,7 +140,7 @@ class Arithmetic:
             exact = f(*(each.x for each in numbers))
         doubt = doubts(*numbers) | ((np.abs(exact) > self.largest / 8) & np.isfinite(exact)).any(0)
         for edge in edges:
-            doubt = doubt | _straddles(numbers[0].x - edge)
+            doubt = doubt | straddles(numbers[0].x - edge)
         return self.settle(exact, doubt, exact[:1] != 0, self.ulps)
 
     def settle(self, exact: Array, doubt: Array, loose: Array, ulps: float) -> Number:
@@ -175,7 +175,7 @@ class Arithmetic:
         outcome = f(a.x, b.x)
         with np.errstate(all="ignore"):
             difference = a.x - b.x
-        doubt = doubts(a, b) | _straddles(difference) | (outcome != outcome[:1]).any(0)
+        doubt = doubts(a, b) | straddles(difference) | (outcome != outcome[:1]).any(0)
         if self.finite:
             doubt = doubt | np.isnan(difference).any(0)
         return Number(outcome[:1].astype(float), doubt, self)
@@ -260,19 +260,19 @@ class Arithmetic:
         """Correctly rounded in f32; PyTorch's of doubles need not be."""
         x = self.number(x)
         root = self.operation(np.sqrt, x) if self.single else self.function(np.sqrt, x)
-        return Number(root.x, root.doubt | _straddles(x.x), self)
+        return Number(root.x, root.doubt | straddles(x.x), self)
 
     def pow(self, x: Number | float, y: Number | float) -> Number:
         x, y = self.number(x), self.number(y)
         power = self.function(raised, x, y, edges=(0.0,))
         with np.errstate(all="ignore"):
-            whole = _straddles(y.x - np.rint(y.x[:1])) & (x.x[0] < 0)
+            whole = straddles(y.x - np.rint(y.x[:1])) & (x.x[0] < 0)
         return Number(power.x, power.doubt | whole, self)
 
     def atan2(self, y: Number | float, x: Number | float) -> Number:
         y, x = self.number(y), self.number(x)
         angle = self.function(np.arctan2, y, x)
-        return Number(angle.x, angle.doubt | (_straddles(y.x) & (x.x.min(0) <= 0)), self)
+        return Number(angle.x, angle.doubt | (straddles(y.x) & (x.x.min(0) <= 0)), self)
 
     def hypot(self, x: Number | float, y: Number | float) -> Number:
         return self.function(np.hypot, x, y)
@@ -280,7 +280,7 @@ class Arithmetic:
     def copysign(self, x: Number | float, y: Number | float) -> Number:
         x, y = self.number(x), self.number(y)
         signs = np.copysign(1.0, y.x)
-        doubt = doubts(x, y) | _straddles(y.x) | (signs != signs[:1]).any(0) | np.isnan(y.x).any(0)
+        doubt = doubts(x, y) | straddles(y.x) | (signs != signs[:1]).any(0) | np.isnan(y.x).any(0)
         return Number(np.copysign(x.x, signs[:1]), doubt, self)
 
     def fmod(self, x: Number | float, y: Number | float) -> Number:
@@ -288,7 +288,7 @@ class Arithmetic:
         x, y = self.number(x), self.number(y)
         with np.errstate(all="ignore"):
             rest, quotient = np.fmod(x.x, y.x), x.x / y.x
-            doubt = doubts(x, y) | _straddles(quotient - np.rint(quotient[:1]))
+            doubt = doubts(x, y) | straddles(quotient - np.rint(quotient[:1]))
         return Number(self.nearest(rest), doubt, self)
 
 
@@ -376,7 +376,7 @@ def deviation(x: Array) -> Array:
     return np.where(np.isnan(distance), np.inf, distance).max(0)
 
 
-def _straddles(x: Array) -> Array:
+def straddles(x: Array) -> Array:
     """Where a value may be on either side of 0."""
     if len(x) == 1:
         return NO_DOUBT

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .number import ELEMENTARY, WIDE, Array, deviation, raised
+from .number import ELEMENTARY, WIDE, Array, deviation, raised, straddles
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +47,7 @@ class Series:
     def __truediv__(self, other: Series | float) -> Series:
         a, b, off = self.c, self.t.number(other).c, self.t.off
         self.t.meet(1.0 / b[0])
+        self.t.kinks = self.t.kinks | straddles(b[0])
         quotient: list[Array] = []
         for k in range(self.t.order + 1):
             quotient.append((off(a[k]) - sum(off(quotient[i] * b[k - i]) for i in range(k))) / b[0])
@@ -71,14 +72,16 @@ class Series:
 class Taylor:
     """Arithmetic on series up to h**order, by the method names of :class:`.number.Arithmetic`.
 
-    ``off`` moves the terms of sums by what they may be off, since derivatives are sums of terms that may cancel.
+    ``off`` moves the terms of sums by what they may be off, since derivatives are sums of terms that may cancel, and
+    ``near`` the derivative of an elementary function by what another formula of it may be off.
     ``kinks`` collects where a decision is at its very point, or may be: a derivative there is a convention. ``size`` is
     the largest magnitude of any value on the way, and of any divisor's reciprocal.
     """
 
-    def __init__(self, order: int, off: Callable[[Array], Array]) -> None:
+    def __init__(self, order: int, off: Callable[[Array], Array], near: Callable[[Array], Array]) -> None:
         self.order = order
         self.off = off
+        self.near = near
         self.kinks: Array = np.zeros((1, 1, 1), dtype=bool)
         self.size: Array = np.zeros((1, 1, 1))
         self.at: Array = np.zeros((1, 1, 1, 1))  # the variable's values
@@ -118,13 +121,13 @@ class Taylor:
         first = f(*(each.c[0] for each in arguments))
         if not self.order:
             return self.series([first])
-        lower = Taylor(self.order - 1, self.off)
+        lower = Taylor(self.order - 1, self.off, self.near)
         slopes = [partial(lower, *(lower.series(each.c[:-1]) for each in arguments)) for partial in partials]
         self.collect(lower)
         found = [first]
         for k in range(1, self.order + 1):
             terms = (
-                self.off(j * u.c[j] * slope.c[k - j])
+                self.off(j * u.c[j] * self.near(slope.c[k - j]))
                 for u, slope in zip(arguments, slopes, strict=True)
                 for j in range(1, k + 1)
             )
