@@ -28,7 +28,9 @@ def kinds() -> list[str]:
 
 @pytest.mark.parametrize("tool", ["memcheck", "racecheck", "synccheck", "initcheck"])
 def test_nothing_is_reported(tool: str, kinds: list[str]) -> None:
-    command = [SANITIZER, "--tool", tool, "--error-exitcode", "9", "--kernel-name", "kernel_substring=evt"]
+    command = [SANITIZER, "--tool", tool, "--error-exitcode", "9"]
+    if tool != "initcheck":  # which has to see PyTorch write what our kernels read
+        command += ["--kernel-name", "kernel_substring=evt"]
     done = subprocess.run([*command, sys.executable, LAUNCHES, *kinds], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
     assert re.findall(r"^ran (.+)$", done.stdout, re.MULTILINE) == kinds
