@@ -113,7 +113,7 @@ class Evaluator:
 
     def stored(self, output: Output, value: Value) -> Value:
         """A value as it is stored: a literal takes the output's type, another constant is computed without one."""
-        wide = output_type(self.program, output, value.type) == "f64"
+        wide = output_type(self.program, output, None) == "f64"
         if not value.constant or (value.literal and (wide or value.type == "i32")):
             return value
         t = self.arithmetic["f64" if self.accumulates == "f64" else "f32", True]

@@ -85,6 +85,18 @@ def test_primes(function: Function) -> None:
         torch.testing.assert_close(found, expected.detach(), rtol=1e-6, atol=1e-7)
 
 
+@each([row for row in DIFFERENTIABLE if row.required == 1])
+def test_far_away_derivatives_are_no_nan(function: Function) -> None:
+    """What overflows in a branch that is not taken does not matter."""
+    operands = (Operand("A", F32, ("m", "k")), Operand("B", F32, ("k", "n")))
+    far = torch.tensor([40.0, 60.0, 89.0, 95.0, 104.0, 200.0, 500.0])
+    x = torch.stack([far, -far])
+    for primes in ("'", "''"):
+        dag = infer(lower(parse(f"D = {function.name}{primes}(acc) + 0 * acc")), operands)
+        found, wide = (reference.evaluate(dag, x, {}, dtype=dtype)["D"] for dtype in (torch.float32, torch.float64))
+        assert torch.equal(found.isnan(), wide.isnan())
+
+
 @each(DIFFERENTIABLE)
 def test_derivatives_are_those_of_the_meaning(function: Function) -> None:
     arguments = points(function, 500)

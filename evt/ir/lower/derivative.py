@@ -80,9 +80,14 @@ class Derivatives:
         return self.formula(row.derivatives[slot], dict(zip(names, operands, strict=True)))
 
     def _times(self, a: int, b: int) -> int:
+        """A partial derivative times a slope: ``where(c, p, 0) * b -> where(c, p*b, 0)``, as b may overflow."""
         one, zero = Const.of(1.0), Const.of(0.0)
         if self.builder[a] == one or self.builder[b] == zero:
             return b
         if self.builder[b] == one or self.builder[a] == zero:
             return a
+        if self.builder[a] == Apply("where"):
+            condition, x, y = self.builder.arguments(a)
+            if zero in (self.builder[x], self.builder[y]):
+                return self.builder.add(Apply("where"), condition, self._times(x, b), self._times(y, b))
         return self.builder.add(Apply("mul"), a, b)
