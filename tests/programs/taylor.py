@@ -139,7 +139,7 @@ class Taylor:
     def compare(self, f: Callable[..., Array], a: Series | float, b: Series | float) -> Series:
         x, y = self.number(a).c[0], self.number(b).c[0]
         difference = x - y
-        self.kinks = self.kinks | (np.abs(difference) <= WIDE * deviation(difference)).any(0)
+        self.kinks = self.kinks | ~(np.abs(difference) > WIDE * deviation(difference)).all(0)  # or is no number
         return replace(self.constant(f(x, y).astype(float)), is_truth=True)
 
     def where(self, condition: Series | float, a: Series | float, b: Series | float) -> Series:
