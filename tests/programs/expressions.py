@@ -7,6 +7,7 @@ that need not vary over all modes), or an operand's name within its formula.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from evt.functions import TABLE
 
@@ -321,6 +322,13 @@ class Expressions:
             given = "batched"
         self.inputs[name] = Input(name, modes, dtype, declared, flexible, default, given)
         return self.inputs[name]
+
+    def left_out(self, dtype: str) -> Expression:
+        """A function of nothing but an input that a call leaves out."""
+        value = self.input(self.draw.pick((("m", "n"), ("m",), ("n",))), dtype, always=True)
+        self.inputs[value.name] = replace(value, default=self.default(dtype), given="absent")
+        function = self.draw.pick([name for name in self.functions if TABLE[name].required == 1])
+        return Call(function, (Read(value.name),))
 
     def default(self, dtype: str) -> str:
         if TYPES[dtype].kind == "float":

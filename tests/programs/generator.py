@@ -16,7 +16,7 @@ from .sizes import geometry, matrices
 from .tree import Acc, Assign, Call, Element, Expression, Output, Pair, Program, Read, Reduce
 
 ALL = Profile()
-_KINDS = ("tile", "tile", "tile", "transposed", "bits", "reduced", "reduced", "half", "blocks", "thin")
+_KINDS = ("tile", "tile", "tile", "transposed", "bits", "reduced", "reduced", "half", "blocks", "thin", "left out")
 #: Modes of outputs that have no rows, no columns, or neither, and are no reductions.
 _FEWER = (("l",), ("l",), ("l", "n"), ("m",), ("n",), ("l", "m"))
 _HALVES = (("f16", "f16"), ("bf16", "bf16"), ("f32", "f32"))
@@ -163,6 +163,10 @@ class _Generator:
                     value = of.meeting(Read(of.input(modes, draw.pick(types), always=True).name), of.number())
                 self.assign(name, value, "thin")
                 return Output(name, modes or ("m", "n"), dtype)
+            case "left out" if not first and not self.profile.tame:
+                dtype = draw.pick(("f64", "f64", "f32", "f16", "i32"))
+                self.assign(name, of.left_out(dtype), "thin")
+                return Output(name, ("m", "n"), dtype)
         self.assign(name, of.expression(draw.whole(1, 4), "n"), "n")
         if kind == "transposed":
             return Output(name, self.batch_first(("n", "m")), dtype)
