@@ -128,10 +128,10 @@ class Arithmetic:
         return self.settle(exact, doubts(*numbers), loose, OPERATION)
 
     def divide(self, a: Number | float, b: Number | float) -> Number:
-        """A quotient; in doubt where the divisor may be on either side of 0."""
+        """A quotient; in doubt where the divisor may be on either side of 0, or a zero of either sign."""
         a, b = self.number(a), self.number(b)
         quotient = self.operation(np.divide, a, b)
-        return Number(quotient.x, quotient.doubt | straddles(b.x), self)
+        return Number(quotient.x, quotient.doubt | straddles(b.x) | _open_zeros(b.x), self)
 
     def function(self, f: Callable[..., Array], *operands: Number | float, edges: Sequence[float] = ()) -> Number:
         """A function that is off by a few units in the last place; ``edges`` are those of its domain."""
@@ -267,12 +267,13 @@ class Arithmetic:
         power = self.function(raised, x, y, edges=(0.0,))
         with np.errstate(all="ignore"):
             whole = straddles(y.x - np.rint(y.x[:1])) & (x.x[0] < 0)
-        return Number(power.x, power.doubt | whole, self)
+        return Number(power.x, power.doubt | whole | _open_zeros(x.x), self)
 
     def atan2(self, y: Number | float, x: Number | float) -> Number:
         y, x = self.number(y), self.number(x)
         angle = self.function(np.arctan2, y, x)
-        return Number(angle.x, angle.doubt | (straddles(y.x) & (x.x.min(0) <= 0)), self)
+        doubt = (straddles(y.x) & (x.x.min(0) <= 0)) | _open_zeros(x.x) | _open_zeros(y.x)
+        return Number(angle.x, angle.doubt | doubt, self)
 
     def hypot(self, x: Number | float, y: Number | float) -> Number:
         return self.function(np.hypot, x, y)
@@ -382,3 +383,11 @@ def straddles(x: Array) -> Array:
         return NO_DOUBT
     reach = deviation(x)
     return (reach > 0) & ~(np.abs(x[0]) > WIDE * reach)
+
+
+def _open_zeros(x: Array) -> Array:
+    """Where a value is a zero of which nobody says the sign."""
+    if len(x) == 1:
+        return NO_DOUBT
+    zero, sign = x == 0, np.signbit(x)
+    return (zero & sign).any(0) & (zero & ~sign).any(0)
