@@ -38,21 +38,10 @@ FOLDED = (
 )
 #: Functions of PyTorch's that tell the zeros apart, or differ between numbers and tensors.
 UNSTEADY = frozenset(
-    (
-        "rcp",
-        "rsqrt",
-        "div",
-        "celu",
-        "copysign",
-        "atan2",
-        "fmod",
-        "remainder",
-        "lerp",
-        "pow",
-        "softplus",
-        "logit",
-        "xlogy",
-    )
+    {
+        *("rcp", "rsqrt", "div", "celu", "copysign", "atan2", "fmod", "remainder"),
+        *("lerp", "pow", "softplus", "logit", "xlogy"),
+    }
 )
 T = TypeVar("T")
 Tensors = Mapping[str, Any]
