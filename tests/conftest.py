@@ -8,6 +8,8 @@ from functools import cache
 
 import pytest
 
+from evt.functions import TABLE
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("random programs")
@@ -49,3 +51,11 @@ def _cache_directory(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EVT_CACHE_DIR", str((root if worker_id == "master" else root.parent) / "evt-cache"))
         yield
+
+
+@pytest.fixture(autouse=True)
+def _functions_are_forgotten() -> Iterator[None]:
+    """A function that a test registers and leaves there would be found by others."""
+    before = len(TABLE)
+    yield
+    assert len(TABLE) == before, "register functions under evt.functions.testing.temporarily()"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import evt.build
@@ -33,9 +34,9 @@ done
 case $out in kernel.cubin) stage=device;; host.o) stage=host;; *) stage=link;; esac
 echo "start $stage $(date +%s%N) $$ $PWD" >> "$log"
 if [ $stage != link ]; then
-  [ -e "$log.calm" ] || case $(cat kernel.cu) in
-    *"// hang $stage"*) sh -c 'sleep 600 & setsid sleep 600 & wait' & wait;;
-    *"// stay $stage"*) sh -c 'sleep 600 & wait' & wait;;
+  case $(cat kernel.cu) in
+    *"// hang $stage"*) [ -e "$log.calm" ] || { sh -c 'sleep 600 & setsid sleep 600 & wait' & wait; };;
+    *"// stay $stage"*) [ -e "$log.calm" ] || { sh -c 'sleep 600 & wait' & wait; };;
     *"// meet"*) until [ $(grep -c start "$log") -ge "$(cat "$log.meet")" ]; do sleep 0.02; done;;
     *"// gate"*) until [ -e "$log.open" ]; do sleep 0.02; done;;
     *"// sleep"*) sleep 0.5;;
@@ -68,6 +69,7 @@ class Room:
     tools: Toolchain
     cache: Cache
     file: Path
+    spawned: list[Process] = field(default_factory=list)
 
     def log(self) -> list[Line]:
         text = self.file.read_text() if self.file.exists() else ""
@@ -82,7 +84,7 @@ class Room:
         return build(sources, cache=self.cache, toolchain=self.tools, jobs=jobs, **more)  # type: ignore[arg-type]
 
     def calm(self) -> None:
-        """Let nvcc do from now on what it is for, whatever a source says."""
+        """From now on let nvcc neither hang nor fail, whatever a source says."""
         Path(f"{self.file}.calm").touch()
 
     def left_over(self) -> list[str]:
@@ -110,13 +112,24 @@ class Room:
             "    return build(sources, cache=Cache(Path(root)), toolchain=tools, jobs=4, **more)\n"
         )
         arguments = json.dumps([str(self.tools.nvcc), str(self.cache.root), *texts])
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-c", start + program, arguments],
             env={**os.environ, "PYTHONPATH": str(Path(evt.build.__file__).parents[2])},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
+        self.spawned.append(process)
+        return process
+
+    def end(self) -> None:
+        """End what a test that failed has left running, and leave no pipe open."""
+        for process in self.spawned:
+            process.kill()
+            process.communicate()
+        for pid in self.compilers():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def make_room(folder: Path) -> Room:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,6 +57,4 @@ def launches(monkeypatch):
 def room(tmp_path: Path) -> Iterator[Room]:
     room = make_room(tmp_path)
     yield room
-    for pid in room.compilers():  # of a test that failed
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    room.end()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,8 +14,15 @@ numpy = pytest.importorskip("numpy")
 
 import evt  # noqa: E402
 from evt.errors import EvtError, InternalError  # noqa: E402
+from evt.functions.testing import temporarily  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> Iterator[None]:
+    with temporarily():
+        yield
 
 
 class Evil:
