@@ -12,9 +12,9 @@ from evt.errors import TargetError
 from evt.ir import Input, Output, TypedDag
 from evt.ir.node import base, divisor
 from evt.plan import Plan, Problem, Route, candidates, plan, plan_defaults
+from evt.plan.epilogue.reductions import OPS
+from evt.plan.epilogue.registers import register_limit
 from evt.plan.plan import Node
-from evt.plan.reductions import OPS
-from evt.plan.registers import register_limit
 
 if TYPE_CHECKING:
     from evt.tuning.measurement import Measurement, Timing

@@ -1,12 +1,12 @@
 """Planning: from a typed graph, a signature and a target to a frozen plan that templates print."""
 
-from evt.plan.choice import configs, default_configs, find_config, natural_signature
-from evt.plan.config import Config
+from evt.plan.configurations.choice import configs, default_configs, find_config, natural_signature
+from evt.plan.configurations.config import Config
 from evt.plan.options import Options
 from evt.plan.plan import ABI, Field, Plan
 from evt.plan.planner import plan, plan_defaults
 from evt.plan.problem import Problem, Route, Rule
-from evt.plan.routes import ROUTES, candidates, find_route
+from evt.plan.routes.table import ROUTES, candidates, find_route
 from evt.plan.signature import ConvolutionClass, Layout, Signature, alignment_of, convolution_class
 from evt.plan.target import TARGETS, Target, find_target
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from evt.plan.config import Config
-from evt.plan.functor import Functor
+from evt.plan.configurations.config import Config
+from evt.plan.epilogue.functor import Functor
 from evt.plan.target import Family, Target
 
 #: Version of ``evt_arguments`` and ``evt_run``; a library of another version is rebuilt, never called.

@@ -5,24 +5,24 @@ from __future__ import annotations
 from evt.diagnostics import Diagnostic
 from evt.errors import TargetError
 from evt.ir import TypedDag
-from evt.plan.choice import configs, default_configs, find_config
-from evt.plan.config import Config
-from evt.plan.family import exceeded_memory
-from evt.plan.family_2x import Planner2x
-from evt.plan.family_3x import Planner3x
-from evt.plan.family_conv_2x import PlannerConv2x
-from evt.plan.family_conv_3x import PlannerConv3x
-from evt.plan.family_conv_padded_3x import PlannerConvPadded3x
-from evt.plan.family_conv_stock_2x import PlannerConvStock2x
-from evt.plan.family_mainloop import PlannerConvMainloop2x, PlannerMainloop2x
-from evt.plan.family_sm100 import PlannerSm100
-from evt.plan.family_sm120 import PlannerSm120
-from evt.plan.family_stock_2x import PlannerStock2x
-from evt.plan.family_stock_3x import PlannerStock3x, PlannerStockSm100, PlannerStockSm120
+from evt.plan.configurations.choice import configs, default_configs, find_config
+from evt.plan.configurations.config import Config
+from evt.plan.kernels.convolution_2x import PlannerConv2x
+from evt.plan.kernels.convolution_3x import PlannerConv3x
+from evt.plan.kernels.convolution_padded_3x import PlannerConvPadded3x
+from evt.plan.kernels.convolution_stock_2x import PlannerConvStock2x
+from evt.plan.kernels.family import exceeded_memory
+from evt.plan.kernels.gemm_2x import Planner2x
+from evt.plan.kernels.gemm_3x import Planner3x
+from evt.plan.kernels.gemm_sm100 import PlannerSm100
+from evt.plan.kernels.gemm_sm120 import PlannerSm120
+from evt.plan.kernels.mainloop_2x import PlannerConvMainloop2x, PlannerMainloop2x
+from evt.plan.kernels.stock_2x import PlannerStock2x
+from evt.plan.kernels.stock_3x import PlannerStock3x, PlannerStockSm100, PlannerStockSm120
 from evt.plan.options import PLAIN, Options
 from evt.plan.plan import Plan
 from evt.plan.problem import Problem, Route
-from evt.plan.routes import find_route, find_routes
+from evt.plan.routes.table import find_route, find_routes
 from evt.plan.signature import Signature
 from evt.plan.target import Family, Target
 

@@ -63,7 +63,7 @@ Kind = Literal["stock", "evt", "mainloop", "own"]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A way to compile a program. Routes are tried in the order of evt.plan.routes.
+    """A way to compile a program. Routes are tried in the order of evt.plan.routes.table.
 
     ``of_convolutions``: by the kernel of a convolution, so that there is nothing to say of it for matrices.
     """

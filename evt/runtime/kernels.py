@@ -13,7 +13,7 @@ from evt.diagnostics import Diagnostic
 from evt.emission import emit
 from evt.errors import LaunchError
 from evt.plan import Plan, Problem, Target, find_target, plan_defaults
-from evt.plan.speed import fastest
+from evt.plan.configurations.speed import fastest
 from evt.runtime.library import Library, load_library
 from evt.runtime.tensors import Bound
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from evt.plan import Signature
-from evt.plan.family_grouped import GroupedPlan
+from evt.plan.kernels.grouped_3x import GroupedPlan
 from evt.plan.plan import Field
 from evt.runtime.arguments import is_number
 from evt.runtime.groups import Group

@@ -12,7 +12,7 @@ from evt.grouped import grouped_gemm  # noqa: E402
 from evt.ir.dtype import BY_NAME  # noqa: E402
 from evt.ir.node import base, divisor  # noqa: E402
 from evt.plan import find_target, natural_signature  # noqa: E402
-from evt.plan.family_grouped import configs_grouped, plan_grouped  # noqa: E402
+from evt.plan.kernels.grouped_3x import configs_grouped, plan_grouped  # noqa: E402
 from evt.runtime.kernels import kernel_sources  # noqa: E402
 
 pytestmark = [

@@ -17,7 +17,7 @@ import evt
 from evt.build import BuildEvent, KernelSource, build
 from evt.emission import emit
 from evt.plan import Plan
-from evt.plan.registers import register_limit
+from evt.plan.epilogue.registers import register_limit
 
 pytestmark = pytest.mark.nvcc
 

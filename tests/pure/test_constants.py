@@ -24,7 +24,7 @@ from evt.ir.specialise import without_inputs
 from evt.language import parse
 from evt.optimise import PIPELINE, RELAXED, fold, optimise
 from evt.plan import find_target, natural_signature, plan
-from evt.plan.functor import literal
+from evt.plan.epilogue.functor import literal
 from evt.reference import reference
 
 TARGETS = ("sm80", "sm86", "sm89", "sm90", "sm100", "sm103", "sm120")

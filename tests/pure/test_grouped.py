@@ -16,7 +16,7 @@ import evt  # noqa: E402
 from evt.emission import emit  # noqa: E402
 from evt.grouped import GroupedProgram, grouped_gemm  # noqa: E402
 from evt.plan import Layout, find_target, natural_signature  # noqa: E402
-from evt.plan.family_grouped import configs_grouped, plan_grouped  # noqa: E402
+from evt.plan.kernels.grouped_3x import configs_grouped, plan_grouped  # noqa: E402
 from evt.runtime import grouped as grouped_module  # noqa: E402
 from evt.runtime.groups import split  # noqa: E402
 from evt.runtime.library import Library  # noqa: E402

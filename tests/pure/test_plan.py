@@ -28,8 +28,8 @@ from evt.plan import (
     natural_signature,
     plan,
 )
-from evt.plan.configurations import config_2x
-from evt.plan.functor import literal
+from evt.plan.configurations.known import config_2x
+from evt.plan.epilogue.functor import literal
 from evt.plan.signature import alignment_of
 
 RELU = "D = relu(alpha*acc + beta*C) + residual"

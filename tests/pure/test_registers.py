@@ -8,11 +8,11 @@ from programs import typed
 from evt.functions import TABLE
 from evt.ir import Apply, Fold, Random, Store
 from evt.optimise import optimise
-from evt.plan.config import Config
-from evt.plan.configurations import config_2x, configs_3x
-from evt.plan.cost import _INSTRUCTIONS, cost, function_cost, is_light
-from evt.plan.registers import accumulator_registers, estimate_registers, register_limit
-from evt.plan.visitors import Graph, build_visitors
+from evt.plan.configurations.config import Config
+from evt.plan.configurations.known import config_2x, configs_3x
+from evt.plan.epilogue.cost import _INSTRUCTIONS, cost, function_cost, is_light
+from evt.plan.epilogue.registers import accumulator_registers, estimate_registers, register_limit
+from evt.plan.epilogue.visitors import Graph, build_visitors
 
 CONFIG_2X = config_2x(typed("D = acc").operands[0].dtype, 8)
 CONFIGS_3X = {config.name: config for config in configs_3x(typed("D = acc").operands[0].dtype)}

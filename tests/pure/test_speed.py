@@ -7,8 +7,8 @@ import pytest
 import evt
 from evt.ir.convolution import ConvolutionProblem
 from evt.plan import plan_defaults
-from evt.plan.config import Config, Speed
-from evt.plan.speed import fastest, time
+from evt.plan.configurations.config import Config, Speed
+from evt.plan.configurations.speed import fastest, time
 
 MULTIPROCESSORS = 132
 EPILOGUE = "D = relu(acc + bias + residual)"

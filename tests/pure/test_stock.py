@@ -11,7 +11,7 @@ import evt
 from evt.diagnostics import Source
 from evt.emission import emit
 from evt.plan import Layout, Problem, convolution_class, find_target, natural_signature, plan
-from evt.plan.stock import ONE, Activation, Factor, Stock, Term, match_stock
+from evt.plan.stock.match import ONE, Activation, Factor, Stock, Term, match_stock
 from evt.program import Program
 
 THREAD = "cutlass::epilogue::thread::"

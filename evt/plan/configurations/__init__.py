@@ -1,0 +1,1 @@
+"""Configurations: tile shapes and schedules, and which of them a problem gets."""

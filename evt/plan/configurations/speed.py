@@ -1,0 +1,41 @@
+"""Which of a problem's kernels is fastest, by the waves of their tiles: ``fastest(plans, ...)``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+from evt.plan.configurations.config import Config, ceil_div
+from evt.plan.plan import Plan
+
+
+def fastest(plans: Sequence[Plan], sizes: Mapping[str, int], multiprocessors: int) -> int:
+    """The index of the kernel that serves a problem's sizes; of those that are as fast, the first."""
+    general = plans[0]
+    rows, columns, depth = sizes[general.rows], sizes[general.columns], _depth(sizes)
+    steps = max(1, depth * general.operand_bits // 16)
+    times = [
+        time(plan.config, rows, columns, steps, sizes["l"], multiprocessors, plan.read_bytes + plan.written_bytes)
+        for plan in plans
+    ]
+    return times.index(min(times))
+
+
+def time(
+    config: Config, rows: int, columns: int, steps: int, batches: int, multiprocessors: int, traffic: float
+) -> float:
+    """How long a kernel takes, in units of its own: see :class:`evt.plan.configurations.config.Speed`.
+
+    ``steps`` are elements of k, of 16 bits; ``traffic`` are the bytes that the epilogue moves per element.
+    """
+    speed, (m, n, _) = config.speed, config.tile
+    tall, wide = config.cluster[0] * m, config.cluster[1] * n
+    tiles = ceil_div(rows, tall) * ceil_div(columns, wide) * config.cluster[0] * config.cluster[1] * batches
+    waves = ceil_div(tiles, multiprocessors * config.blocks)
+    tile = max(steps + speed.overhead, speed.bound * traffic)
+    return m * n * speed.cost * ((speed.alone if waves == 1 else waves) * config.blocks * tile + speed.tail)
+
+
+def _depth(sizes: Mapping[str, int]) -> int:
+    """The length of the sums: of a convolution ``k`` counts the channels alone."""
+    return sizes["k"] * prod(size for name, size in sizes.items() if name.startswith("filter_"))

@@ -1,0 +1,1 @@
+"""The epilogue: which visitors a program has, and what each is."""

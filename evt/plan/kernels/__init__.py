@@ -1,0 +1,1 @@
+"""Kernels: what is decided of each kind of them."""

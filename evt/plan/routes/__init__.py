@@ -1,0 +1,1 @@
+"""The routes to a kernel, in order of preference."""

@@ -1,0 +1,1 @@
+"""Epilogues of CUTLASS's own: which formulas they compute."""
