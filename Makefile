@@ -7,7 +7,7 @@ PYTEST_FLAGS ?=
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-all lint clean
+.PHONY: help venv demo test test-slow test-all lint clean
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 
 INSTALLED := $(VENV)/.installed
@@ -18,7 +18,8 @@ EXCERPT := | sed -n '1,/^$$/p; /^struct Region0 /,/^};/p; /^\/\/ The visitor/,/^
 help:
 	@echo "make demo    the main job on real input: a formula is checked, emitted, explained, drawn and run"
 	@echo "make test    lint, then the tests that this machine can run in about ten minutes on two cores"
-	@echo "make test-all  the same and the slow ones: every kernel that nvcc is to compile, more random programs"
+	@echo "make test-slow  the others: every kernel that nvcc is to compile, more random programs"
+	@echo "make test-all  both"
 	@echo "make lint    ruff and mypy"
 	@echo "make clean   remove $(VENV) and what tools left behind (not the cache of kernels: evt cache clear)"
 	@echo "Variables: PYTHON=$(PYTHON), VENV=$(VENV), PYTEST_FLAGS='-k name'"
@@ -47,11 +48,15 @@ demo: $(INSTALLED)
 	$(call step,The same text is the epilogue of a convolution. Which kernel that is on Ada and why.,evt explain samples/conv_relu_add.evt --arch sm89 --padding 1)
 	$(call step,Run it on random numbers: on the GPU or else with the reference on the CPU.,evt run '$(FORMULA)' --m 1000 --n 768 --k 512 --dtype f16)
 
-test: lint
-	pytest -n auto --maxprocesses 8 --dist loadfile -m 'not slow' $(PYTEST_FLAGS)
+PYTEST := pytest -n auto --maxprocesses 8
 
-test-all: lint
-	pytest -n auto --maxprocesses 8 --dist loadfile $(PYTEST_FLAGS)
+test: lint
+	$(PYTEST) --dist loadfile -m 'not slow' $(PYTEST_FLAGS)
+
+test-slow: $(INSTALLED)
+	$(PYTEST) --dist loadgroup -m slow $(PYTEST_FLAGS)
+
+test-all: test test-slow
 
 lint: $(INSTALLED)
 	ruff check

@@ -21,7 +21,9 @@ pytestmark = pytest.mark.nvcc
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    metafunc.parametrize("index", range(metafunc.config.getoption("compiled") or 3))
+    compiled = metafunc.config.getoption("compiled")
+    rest = [pytest.param(index, marks=pytest.mark.slow) for index in range(1, 3)]
+    metafunc.parametrize("index", range(compiled) if compiled else [0, *rest])
 
 
 @cache

@@ -1,0 +1,214 @@
+"""Emitted kernels through the real nvcc: a representative few, of every family and kind, as whole libraries.
+
+They are compiled with the warnings of the host compiler on. CUTLASS comes by ``-isystem``, so what is said is
+said about our text.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import re
+import struct
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import evt
+from evt.build import BuildEvent, KernelSource, build
+from evt.emission import emit
+from evt.plan import Layout, Plan, Signature, find_target, natural_signature, plan
+from evt.plan.epilogue.registers import register_limit
+
+pytestmark = pytest.mark.nvcc
+
+RELU_RESIDUAL = "D = relu(alpha*acc + beta*C) + residual"
+#: Every way of a tile: the source C, auxiliary loads and stores; a vector or scalar.
+TILES = """\
+in scale: f32[m?], bias
+out D, E
+E = alpha*acc + beta*C
+D = relu(E*scale) + residual + bias
+"""
+#: ``z`` is shared: two outputs and a column-major D, with every broadcast.
+SHARED = """\
+in alpha, rows: f32[m], bias: bf16[n], mask: bf16[m, n]
+out D: bf16[n, m], gate: bf16[m, n], twice: f32[m, n]
+z = alpha*acc + rows + bias
+gate = sigmoid(z)
+twice = gate*mask
+D = z*gate + twice*z
+"""
+ON_BOTH = "in t: f32[k]; A = relu(s[k]*(A - mu[m]) + alpha*t); B = B*u[n]; D = relu(acc + bias)"
+CONVOLUTION = "D = relu(acc + bias) + residual"
+WIDE = (8, 64, 56, 56), (64, 64, 3, 3)
+FIRST = (2, 3, 33, 35), (64, 3, 7, 7)
+PADDED = (2, 20, 9, 11), (64, 20, 3, 3)
+
+
+def aligned_to_one(signature: Signature, general: str) -> Signature:
+    """The signature of tensors that start and stride anywhere; ``general`` has no mode with stride 1."""
+
+    def loosen(name: str, layout: Layout) -> Layout:
+        return replace(layout, alignment=1, contiguous=None if name == general else layout.contiguous)
+
+    return Signature(
+        loosen("A", signature.a),
+        loosen("B", signature.b),
+        tuple((name, loosen(name, layout)) for name, layout in signature.tensors),
+    )
+
+
+def strided() -> Plan:
+    dag = evt.gemm("D = gelu(acc + bias) * gate + other[n, m]").optimised("f16")
+    return plan(dag, aligned_to_one(natural_signature(dag), "gate"), find_target("sm89"))
+
+
+def gemm(text: str, arch: str, dtype: str, *, fused: bool = True, **settings: Any) -> Callable[[], Plan]:
+    return lambda: evt.gemm(text, **settings).plan(arch, dtype, dtype, fused=fused)
+
+
+def conv(arch: str, shapes: Any, text: str = CONVOLUTION, **settings: Any) -> Callable[[], Plan]:
+    return lambda: evt.conv2d(text, padding=1, **settings).plan(arch, "f16", "f16", shapes=shapes)
+
+
+KERNELS: dict[str, Callable[[], Plan]] = {
+    "sm80-f16": gemm(RELU_RESIDUAL, "sm80", "f16"),
+    "sm90-f16": gemm(RELU_RESIDUAL, "sm90", "f16"),
+    "sm80-conv-few": conv("sm80", FIRST),
+    "sm90-conv": conv("sm90", WIDE),
+    "sm89-f16-strided": strided,
+    "sm80-bf16-transposed": gemm(SHARED.replace("bf16[n]", "bf16[l, n]"), "sm80", "bf16"),
+    "sm90-bf16-shared": gemm(SHARED, "sm90", "bf16", fused=False, config="cooperative_128x128x64"),
+    "sm90-f32": gemm("D = silu(acc * scale[m] + bias)", "sm90", "f32"),
+    "sm100-f16": gemm(TILES, "sm100", "f16"),
+    "sm120-e4m3": gemm(TILES, "sm120", "e4m3"),
+    "sm80-stock": gemm("D = relu(alpha*acc + bias)*C + residual", "sm80", "f16", route="stock"),
+    "sm90-stock": gemm("out D, Z; Z = alpha*acc + bias + 0.5*C; D = clamp(Z, 0, 6)", "sm90", "f16", route="stock"),
+    "sm80-conv": conv("sm80", WIDE, route="evt"),
+    "sm89-conv-stock": conv("sm89", WIDE, route="stock"),
+    "sm90-conv-few": conv("sm90", FIRST),
+    "sm90-conv-padded": conv("sm90", PADDED),
+    "sm80-mainloop": gemm(ON_BOTH, "sm80", "bf16"),
+    "sm80-conv-mainloop": conv("sm80", WIDE, "A = relu(s[k]*A + t[k]); D = relu(acc + bias) + C"),
+}
+#: Those that are not left to `make test-all`.
+QUICK = ("sm80-f16", "sm90-f16", "sm80-conv-few")
+#: Values of these are spilled, as they say in the estimate of their registers.
+SPILLED = ("sm90-bf16-shared",)
+
+
+#: Of kernels that copy their operands: the channels of the copies, the pixels of a row, and the taps.
+COPIES = {"sm80-conv-few": (4, 35, 7), "sm90-conv-few": (8, 37, 7)}
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A compiled plan; ``said`` is what the compilers had to say."""
+
+    plan: Plan
+    path: Path
+    said: str
+
+    @property
+    def library(self) -> ctypes.CDLL:
+        return ctypes.CDLL(str(self.path))
+
+
+def compiled(made: Plan) -> Kernel:
+    said: list[str] = []
+
+    def listen(event: BuildEvent) -> None:
+        if event.kind == "end":
+            said.append(event.text)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NVCC_APPEND_FLAGS", "-Xcompiler -Wall,-Wextra -Xptxas -v")
+        (path,) = build([KernelSource(emit(made), made.target.gencode)], on_event=listen)
+    return Kernel(made, path, "\n".join(said))
+
+
+def marks(name: str) -> list[pytest.MarkDecorator]:
+    """A kernel's tests stay in one process, which compiles it."""
+    return [pytest.mark.xdist_group(name)] + [pytest.mark.slow] * (name not in QUICK)
+
+
+@pytest.fixture(scope="module", params=[pytest.param(name, marks=marks(name)) for name in KERNELS])
+def name(request: pytest.FixtureRequest) -> str:
+    chosen: str = request.param
+    return chosen
+
+
+@pytest.fixture(scope="module")
+def kernel(name: str) -> Kernel:
+    return compiled(KERNELS[name]())
+
+
+def test_the_few_are_representative() -> None:
+    plans = [make() for make in KERNELS.values()]
+    assert {each.family for each in plans} == {"2x", "3x", "sm100", "sm120"}
+    assert {each.tree for each in plans} == {True, False}
+    assert {each.target.name for each in plans} == {"sm80", "sm89", "sm90", "sm100", "sm120"}
+    schedules = {"pingpong", "cooperative", "implicit", "one_sm", "multistage"}
+    assert schedules <= {each.config.schedule for each in plans}
+    templates = {"gemm_2x", "gemm_2x_stock", "gemm_2x_mainloop", "conv_2x", "conv_2x_stock", "conv_2x_mainloop"}
+    templates |= {"gemm_3x", "conv_3x", "gemm_sm100", "gemm_sm120"}
+    assert {each.template for each in plans} == templates
+
+
+def test_compiles_without_a_warning(kernel: Kernel) -> None:
+    assert kernel.path.is_file()
+    assert "warning" not in kernel.said
+
+
+def test_registers_are_as_estimated(kernel: Kernel, name: str) -> None:
+    spills = re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", kernel.said)
+    assert spills
+    assert (set(spills) == {("0", "0")}) == (name not in SPILLED)
+    used = [int(number) for number in re.findall(r"Used (\d+) registers", kernel.said)]
+    print(f"{name}: {used} registers, {kernel.plan.registers} estimated")
+    assert 40 < max(used) <= register_limit(kernel.plan.config)
+
+
+def test_needs_no_driver_to_load(kernel: Kernel) -> None:
+    command = ["nm", "-D", "--undefined-only", str(kernel.path)]
+    undefined = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert re.findall(r"\bcu[A-Z]\w*", undefined) == []
+    command = ["readelf", "-d", str(kernel.path)]
+    assert "libcuda" not in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_says_what_it_takes(kernel: Kernel) -> None:
+    library = kernel.library
+    library.evt_schema.restype = ctypes.c_char_p
+    schema = json.loads(library.evt_schema())
+    assert schema == json.loads(kernel.plan.schema)
+    assert schema["fields"] == [[field.name, field.kind] for field in kernel.plan.fields]
+
+
+def test_refuses_arguments_of_another_size(kernel: Kernel) -> None:
+    library = kernel.library
+    library.evt_run.argtypes = (ctypes.c_char_p, ctypes.c_size_t, ctypes.c_void_p)
+    size = 8 * len(kernel.plan.fields)
+    for wrong in (0, size - 8, size + 8):
+        assert library.evt_run(bytes(size + 8), wrong, None) == 1 << 16  # evt::Failure::arguments
+    assert library.evt_run(None, size, None) == 1 << 16
+
+
+@pytest.mark.parametrize(
+    ("name", "channels", "pixels", "taps"),
+    [pytest.param(name, *sizes, marks=marks(name)) for name, sizes in COPIES.items()],
+    indirect=["name"],
+)
+def test_the_workspace_holds_the_padded_copies(kernel: Kernel, channels: int, pixels: int, taps: int) -> None:
+    library = kernel.library
+    library.evt_workspace.restype = ctypes.c_int64
+    sizes = evt.conv2d(CONVOLUTION, padding=1).sizes(FIRST)
+    members = [sizes.get(field.role, 0) if not field.tensor else 0 for field in kernel.plan.fields]
+    needed = library.evt_workspace(struct.pack(f"={len(members)}q", *members))
+    copies = (2 * 33 * pixels * channels * 2, 64 * 7 * taps * channels * 2)
+    assert needed == sum(-(-size // 256) * 256 for size in copies)
