@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from collections.abc import Iterator
 from functools import cache
 
@@ -16,6 +17,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--count", type=int, default=300, help="how many random programs are checked")
     group.addoption("--first", type=int, default=0, help="the seed of the first of them")
     group.addoption("--compiled", type=int, help="how many of them are compiled, or run on a GPU")
+
+
+def pytest_configure() -> None:
+    """Ctrl-C reaches the processes of tests, also where these run in the background and it would be ignored."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @cache
