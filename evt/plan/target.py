@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from evt.diagnostics import Diagnostic, hint, shown
 from evt.errors import TargetError
 
+#: The generations of CUTLASS's kernels.
+Generation = Literal["3x", "2x"]
 #: The families of kernels: CUTLASS 2.x, and 3.x for sm90 (``3x``), for sm100 and sm103, for sm120.
 Family = Literal["2x", "3x", "sm100", "sm120", "3x_grouped"]
+
+GENERATION_OF: Mapping[Family, Generation] = {
+    "2x": "2x",
+    **dict.fromkeys(("3x", "sm100", "sm120", "3x_grouped"), "3x"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +39,14 @@ class Target:
         """89 of ``sm89``."""
         return int(self.name.removeprefix("sm"))
 
-    def family(self, generation: str) -> Family | None:
-        """The family of CUTLASS ``2x`` or ``3x`` that runs here, if one does."""
-        return next((each for each in self.families if (each == "2x") == (generation == "2x")), None)
+    @property
+    def generations(self) -> tuple[Generation, ...]:
+        """Those whose kernels run here, best first."""
+        return tuple(GENERATION_OF[each] for each in self.families)
+
+    def family(self, generation: Generation) -> Family | None:
+        """The family of a generation's kernels that runs here, if one does."""
+        return next((each for each in self.families if GENERATION_OF[each] == generation), None)
 
     @property
     def virtual(self) -> str:

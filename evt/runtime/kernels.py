@@ -12,8 +12,8 @@ from evt.build import KernelSource, build_and_use
 from evt.diagnostics import Diagnostic
 from evt.emission import emit
 from evt.errors import LaunchError
-from evt.plan import Plan, Problem, Target, find_target, plan_defaults
-from evt.plan.configurations.speed import fastest
+from evt.plan import Plan, Problem, Target, find_target, survey
+from evt.plan.speed import fastest
 from evt.runtime.library import Library, load_library
 from evt.runtime.tensors import Bound
 
@@ -47,7 +47,7 @@ def make_kernels(program: Program, bound: Bound, target: Target, atomic: bool = 
 def plan_kernels(program: Program, bound: Bound, target: Target, atomic: bool = False) -> tuple[Plan, ...]:
     """The plans of all configurations that serve a bound call. Raises TargetError, LaunchError (E0804)."""
     settings = program.settings
-    plans = plan_defaults(call_problem(program, bound, target, atomic), settings.route, settings.config)
+    plans = survey(call_problem(program, bound, target, atomic), settings.route, settings.config).defaults
     if plans[0].family != "3x" and bound.sizes["l"] > _MAX_GRID_Z:
         raise LaunchError(
             Diagnostic(

@@ -250,7 +250,7 @@ def test_narrow_tensors_narrow_the_accesses():
     tensors = dict(signature.tensors)
     for name, alignment in (("D", 2), ("bias", 4)):
         narrow = replace(signature, tensors=tuple({**tensors, name: Layout("n", alignment)}.items()))
-        made = plan(dag, narrow, find_target("sm80"), route="stock-2x")
+        made = plan(Problem(dag, narrow, find_target("sm80")), "stock-2x")
         assert made.elements_per_access == alignment
         assert made.destination.alignment == alignment
 
@@ -315,7 +315,7 @@ def convolution(formula: str, operation: str = "conv2d", dtype: str = "f16", arc
 def of_convolution(formula: str, operation: str = "conv2d", arch: str = "sm80", **keywords) -> str:
     """The text of the kernel by the stock route."""
     problem = convolution(formula, operation, arch=arch, **keywords)
-    made = plan(problem.dag, problem.signature, problem.target, route="conv-stock-2x")
+    made = plan(problem, "conv-stock-2x")
     return emit(made).partition("namespace evt_generated {")[2]
 
 
@@ -378,7 +378,7 @@ def test_a_gradient_of_the_input_with_a_stride_has_the_stock_route_only():
 def test_accesses_of_a_weights_gradient_stay_within_a_tap():
     problem = convolution("D = acc", "conv2d_wgrad", kernel_size=3)
     signature = replace(problem.signature, b=Layout("n", 2))
-    made = plan(problem.dag, signature, problem.target, route="conv-stock-2x")
+    made = plan(replace(problem, signature=signature), "conv-stock-2x")
     assert made.elements_per_access == 2
 
 

@@ -14,6 +14,7 @@ from evt.plan.epilogue.nodes import NodePlanner
 from evt.plan.epilogue.registers import estimate_registers
 from evt.plan.epilogue.visitors import Graph, is_collective, is_reduced
 from evt.plan.plan import ABI, Node, OperandPlan, Plan, Tensor
+from evt.plan.rules.rule import Matches
 from evt.plan.signature import Layout, Signature, bytes_of
 
 
@@ -21,6 +22,7 @@ from evt.plan.signature import Layout, Signature, bytes_of
 class Planner(NodePlanner):
     """What both families share besides the nodes: operands, and the plan as a whole."""
 
+    matches: Matches  #: of the route's rules
     template: ClassVar[str]  #: of codegen/templates
 
     def operands(self) -> tuple[OperandPlan, OperandPlan]:
