@@ -4,7 +4,7 @@ from evt.plan.configurations.config import Config
 from evt.plan.options import Options
 from evt.plan.plan import ABI, Field, Plan
 from evt.plan.problem import Problem
-from evt.plan.routes.order import ROUTES, find_route
+from evt.plan.routes.order import ROUTES
 from evt.plan.routes.route import Kernel, Route
 from evt.plan.signature import (
     ConvolutionClass,
@@ -36,7 +36,6 @@ __all__ = [
     "Target",
     "alignment_of",
     "convolution_class",
-    "find_route",
     "find_target",
     "natural_signature",
     "plan",

@@ -58,14 +58,14 @@ class Problem:
 
     @property
     def swaps_operands(self) -> bool:
-        """Whether sm90 computes D' = B' A'.
+        """Whether sm90's kernels compute D' = B' A'.
 
         WGMMA takes 32-bit operands K-major only. CUTLASS transposes one of them on the way, and for a K-major A
         with an N-major B it does so by swapping A and B under an epilogue that is not told: the transposed problem
         needs no swap.
         """
         layouts = (self.signature.a.contiguous, self.signature.b.contiguous)
-        return self.operand_bytes == 4 and layouts == ("k", "n")
+        return self.target.family("3x") == "3x" and self.operand_bytes == 4 and layouts == ("k", "n")
 
     @property
     def has_few_channels(self) -> bool:

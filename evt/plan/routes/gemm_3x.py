@@ -119,7 +119,7 @@ STOCK = Route(
     summary="fusion operation of CUTLASS's own in a TMA warp-specialised kernel (CUTLASS 3.x)",
     rules=(stock.fusion, *RULES),
     kernels={
-        "3x": Kernel(PlannerStock3x, configs_sm90),
+        "3x": Kernel(PlannerStock3x, configs_sm90, max_batches=None),
         "sm100": Kernel(PlannerStockSm100, configs_sm100),
         "sm120": Kernel(PlannerStockSm120, configs_sm120),
     },
@@ -132,7 +132,7 @@ EVT = Route(
     summary="visitor tree in a TMA warp-specialised kernel (CUTLASS 3.x)",
     rules=RULES,
     kernels={
-        "3x": Kernel(Planner3x, configs_sm90),
+        "3x": Kernel(Planner3x, configs_sm90, max_batches=None),
         "sm100": Kernel(PlannerSm100, configs_sm100),
         "sm120": Kernel(PlannerSm120, configs_sm120),
     },

@@ -44,8 +44,3 @@ def find_routes(problem: Problem, named: str | None = None) -> tuple[Route, ...]
         names = ", ".join(dict.fromkeys([route.name for route in known] + [route.kind for route in known]))
         raise TargetError(Diagnostic("E0501", f"there is no route `{named}`", help=f"routes: {names}"))
     return routes
-
-
-def find_route(name: str) -> Route:
-    """The route of a name, which there is."""
-    return next(route for route in ROUTES if route.name == name)

@@ -15,18 +15,21 @@ from evt.plan.target import Family, Generation, Target
 #: What a route's kernel is: a fused epilogue of CUTLASS's own, a visitor tree, work on an operand in the main loop, or
 #: a kernel of ours.
 Kind = Literal["stock", "evt", "mainloop", "own"]
+#: The most batches of a kernel that is not persistent: they are the grid's third dimension.
+GRID_Z = 65535
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kernel:
     """A route's kernel for one family of targets.
 
-    ``planner`` decides about it, within the limits of its targets, and names the template that prints it;
-    ``configurations`` are those that it may have for a problem that the route's rules admit, the general one first.
+    ``planner`` decides about it and names the template that prints it; ``configurations`` are those that it may have
+    for a problem that the route's rules admit, the general one first. ``max_batches`` is None where there is no limit.
     """
 
     planner: type[Planner]
     configurations: Callable[[Problem], tuple[Config, ...]]
+    max_batches: int | None = GRID_Z
 
 
 @dataclass(frozen=True, slots=True, eq=False)

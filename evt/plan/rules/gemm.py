@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from evt.ir import Fold, Index, Input, Output, Pick, Random, Reduce, TypedDag
 from evt.ir.dtype import B1
 from evt.ir.node import base
 from evt.plan.epilogue.visitors import has_fixed_columns, is_collective, is_reduced
 from evt.plan.problem import Problem
-from evt.plan.rules.rule import HOLDS, Refusal, Rule, Verdict, rule
+from evt.plan.rules.rule import HOLDS, Check, Refusal, Rule, Verdict, rule
 from evt.plan.signature import Layout
-from evt.plan.target import Generation
+from evt.plan.target import Family, Generation
 
 #: Inputs and outputs of one kernel: each is a visitor, whose templates nest, and takes kernel parameters.
 MAX_TENSORS = 48
@@ -75,21 +77,26 @@ def multiplied_by_mma(problem: Problem, alignment: int) -> Verdict:
 
 @rule("the target's 3.x kernels multiply the operands' types and layouts")
 def tensor_cores(problem: Problem) -> Verdict:
-    a, b = (operand.dtype for operand in problem.dag.operands)
-    if a.bits == 64:
+    if problem.dag.operands[0].dtype.bits == 64:
         return Refusal("f64 is multiplied by the mma instructions of 2.x kernels")
-    name = problem.target.name
-    match problem.target.family("3x"):
-        case "sm100":
-            if not a.is_float and name != "sm100":
-                return Refusal(f"the tcgen05 instructions of {name} multiply floats only")
-            if not a.is_float and a != b:
-                return Refusal(f"tcgen05 multiplies integers of one type, and A is {a}, B is {b}")
-            return HOLDS
-        case "sm120" if not (a.is_float and a.bits == 8):
-            return Refusal(f"CUTLASS 3.x multiplies 8-bit floats only on {name}, and A is {a}")
-        case _:
-            return _along_k(problem)
+    multiplied = _MULTIPLIED.get(problem.target.family("3x"), _along_k)
+    return multiplied(problem)
+
+
+def _multiplied_by_tcgen05(problem: Problem) -> Verdict:
+    name, (a, b) = problem.target.name, (operand.dtype for operand in problem.dag.operands)
+    if not a.is_float and name != "sm100":
+        return Refusal(f"the tcgen05 instructions of {name} multiply floats only")
+    if not a.is_float and a != b:
+        return Refusal(f"tcgen05 multiplies integers of one type, and A is {a}, B is {b}")
+    return HOLDS
+
+
+def _multiplied_by_sm120(problem: Problem) -> Verdict:
+    a = problem.dag.operands[0].dtype
+    if not (a.is_float and a.bits == 8):
+        return Refusal(f"CUTLASS 3.x multiplies 8-bit floats only on {problem.target.name}, and A is {a}")
+    return _along_k(problem)
 
 
 def _along_k(problem: Problem) -> Verdict:
@@ -100,6 +107,10 @@ def _along_k(problem: Problem) -> Verdict:
                 given = f"`{operand.name}` is contiguous along {layout.contiguous}"
                 return Refusal(f"8-bit operands must be contiguous along k, and {given}")
     return HOLDS
+
+
+#: What the instructions of a family multiply, where it is not what WGMMA does.
+_MULTIPLIED: Mapping[Family | None, Check] = {"sm100": _multiplied_by_tcgen05, "sm120": _multiplied_by_sm120}
 
 
 # What is moved.
@@ -161,11 +172,10 @@ def transposition(problem: Problem) -> Verdict:
     """See ``is_transposed`` of the planners of 3.x kernels."""
     if not has_fixed_columns(problem.dag):
         return HOLDS
-    match problem.target.family("3x"):
-        case "3x" if problem.swaps_operands:
-            return Refusal("f32 A along k with B along n is computed as the transposed problem")
-        case "sm100" if reads_columns(problem):
-            return Refusal("a column-major D of 16 bits is computed as the transposed problem")
+    if problem.swaps_operands:
+        return Refusal("f32 A along k with B along n is computed as the transposed problem")
+    if problem.target.family("3x") == "sm100" and reads_columns(problem):
+        return Refusal("a column-major D of 16 bits is computed as the transposed problem")
     return HOLDS
 
 

@@ -26,6 +26,7 @@ class Refusal:
 
 
 Verdict = Match | Refusal
+Check = Callable[[Problem], Verdict]
 
 #: The match of a rule with nothing to hand on.
 HOLDS = Match()
@@ -36,13 +37,13 @@ class Rule:
     """A rule: its statement, and what decides whether a problem keeps it."""
 
     statement: str
-    check: Callable[[Problem], Verdict]
+    check: Check
 
 
-def rule(statement: str) -> Callable[[Callable[[Problem], Verdict]], Rule]:
+def rule(statement: str) -> Callable[[Check], Rule]:
     """Make a function the check of a rule with this statement."""
 
-    def make(check: Callable[[Problem], Verdict]) -> Rule:
+    def make(check: Check) -> Rule:
         return Rule(statement, check)
 
     return make

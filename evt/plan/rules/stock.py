@@ -14,8 +14,8 @@ def fusion(problem: Problem) -> Verdict:
     stock = _stock(problem)
     if isinstance(stock, Refusal):
         return stock
-    swapped = problem.target.family("3x") == "3x" and problem.swaps_operands
-    return _found(fusion_operation(stock, problem.dag, problem.signature, "n" if swapped else "m"))
+    rows = "n" if problem.swaps_operands else "m"
+    return _found(fusion_operation(stock, problem.dag, problem.signature, rows))
 
 
 @rule("the formula is what an output operator computes")
