@@ -14,7 +14,7 @@ from evt.plan import Candidate, Plan, Problem, survey
 from evt.plan.epilogue.reductions import OPS
 from evt.plan.epilogue.registers import register_limit
 from evt.plan.plan import Node
-from evt.plan.rules.rule import Refusal
+from evt.plan.verdict import Refusal
 
 if TYPE_CHECKING:
     from evt.tuning.measurement import Measurement, Timing

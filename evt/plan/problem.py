@@ -11,6 +11,7 @@ from evt.plan.options import PLAIN, Options
 from evt.plan.signature import ConvolutionClass, Signature, bytes_of
 from evt.plan.stock.match import Stock, match_stock
 from evt.plan.target import Target
+from evt.plan.verdict import Refusal
 
 #: What is computed: a product of matrices, batched or not; many products of one layout, each with its own extents; or
 #: a convolution.
@@ -103,6 +104,6 @@ class Problem:
         return max(together, default=1)
 
     @cached_property
-    def stock(self) -> Stock | str:
+    def stock(self) -> Stock | Refusal:
         """The formula as stock epilogues have it, or why they do not."""
         return match_stock(self.dag)

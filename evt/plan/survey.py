@@ -19,7 +19,8 @@ from evt.plan.plan import Plan
 from evt.plan.problem import Problem
 from evt.plan.routes.order import find_routes, routes_of
 from evt.plan.routes.route import Route
-from evt.plan.rules.rule import Matches, Refusal, Rule, Verdict
+from evt.plan.rules.rule import Rule
+from evt.plan.verdict import Matches, Refusal, Verdict
 
 
 class _Verdicts(dict[Rule, Verdict]):

@@ -28,7 +28,16 @@ ORDER = (
 )
 #: The rooms of the planner in the same way; type-only imports count too. Those of one group may import each other.
 PLANNER_ORDER = (
-    *(["target"], ["options"], ["signature"], ["stock"], ["problem"], ["configurations"], ["plan", "epilogue"]),
+    *(
+        ["verdict"],
+        ["target"],
+        ["options"],
+        ["signature"],
+        ["stock"],
+        ["problem"],
+        ["configurations"],
+        ["plan", "epilogue"],
+    ),
     *(["rules"], ["kernels"], ["routes"], ["speed"], ["survey"], ["__init__"]),
 )
 #: Three outputs and shared values, and the formula of the README.

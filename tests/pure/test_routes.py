@@ -16,8 +16,9 @@ from evt.explain import explain
 from evt.ir import Apply
 from evt.plan import ROUTES, Config, Kernel, Plan, Problem, Route, find_target, natural_signature, plan, survey
 from evt.plan.routes import gemm_2x, order
-from evt.plan.rules.rule import HOLDS, Match, Matches, Refusal, Rule, Verdict, rule
+from evt.plan.rules.rule import Rule, rule
 from evt.plan.target import GENERATION_OF
+from evt.plan.verdict import HOLDS, Match, Matches, Refusal, Verdict
 
 ROOT = Path(__file__).parents[2]
 RELU = "D = relu(alpha*acc + beta*C) + residual"

@@ -12,6 +12,7 @@ from evt.diagnostics import Source
 from evt.emission import emit
 from evt.plan import Layout, Problem, convolution_class, find_target, natural_signature, plan
 from evt.plan.stock.match import ONE, Activation, Factor, Stock, Term, match_stock
+from evt.plan.verdict import Refusal
 from evt.program import Program
 
 THREAD = "cutlass::epilogue::thread::"
@@ -21,7 +22,7 @@ ALPHA, BETA = Factor("alpha"), Factor("beta")
 BIAS, C, R = Term("bias"), Term("C"), Term("residual")
 
 
-def matched(formula: str, dtype: str = "f16", **settings) -> Stock | str:
+def matched(formula: str, dtype: str = "f16", **settings) -> Stock | Refusal:
     return match_stock(evt.gemm(formula, **settings).optimised(dtype, dtype))
 
 
@@ -98,12 +99,12 @@ def test_formulas_of_stock_epilogues(formula, expected):
     ],
 )
 def test_other_formulas_have_a_reason(formula, reason):
-    assert matched(formula) == reason
+    assert matched(formula) == Refusal(reason)
 
 
 def test_types_other_than_f32_have_a_reason():
-    assert matched("out D: f64; D = acc", "f64") == "D is computed in f64, not in f32"
-    assert matched("out D: i32; D = acc + C; in C: i32", "i8") == "D is computed in i32, not in f32"
+    assert matched("out D: f64; D = acc", "f64") == Refusal("D is computed in f64, not in f32")
+    assert matched("out D: i32; D = acc + C; in C: i32", "i8") == Refusal("D is computed in i32, not in f32")
     assert matched("D = alpha*acc + bias", "i8") == Stock(ALPHA, (BIAS,))
 
 

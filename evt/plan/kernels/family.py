@@ -14,8 +14,8 @@ from evt.plan.epilogue.nodes import NodePlanner
 from evt.plan.epilogue.registers import estimate_registers
 from evt.plan.epilogue.visitors import Graph, is_collective, is_reduced
 from evt.plan.plan import ABI, Node, OperandPlan, Plan, Tensor
-from evt.plan.rules.rule import Matches
 from evt.plan.signature import Layout, Signature, bytes_of
+from evt.plan.verdict import Matches
 
 
 @dataclass

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from evt.plan.problem import Problem
 from evt.plan.rules.gemm import d_moved_by_tma, moved_by_tma, multiplied_by_mma
-from evt.plan.rules.rule import HOLDS, Refusal, Rule, Verdict, rule
+from evt.plan.rules.rule import Rule, rule
+from evt.plan.verdict import HOLDS, Refusal, Verdict
 
 # CUTLASS 3.x
 

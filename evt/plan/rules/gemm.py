@@ -9,9 +9,10 @@ from evt.ir.dtype import B1
 from evt.ir.node import base
 from evt.plan.epilogue.visitors import has_fixed_columns, is_collective, is_reduced
 from evt.plan.problem import Problem
-from evt.plan.rules.rule import HOLDS, Check, Refusal, Rule, Verdict, rule
+from evt.plan.rules.rule import Check, Rule, rule
 from evt.plan.signature import Layout
 from evt.plan.target import Family, Generation
+from evt.plan.verdict import HOLDS, Refusal, Verdict
 
 #: Inputs and outputs of one kernel: each is a visitor, whose templates nest, and takes kernel parameters.
 MAX_TENSORS = 48

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from evt.ir import Index, Input, Output, Random, Reduce
 from evt.plan.problem import Problem
-from evt.plan.rules.rule import HOLDS, Refusal, Verdict, rule
+from evt.plan.rules.rule import rule
+from evt.plan.verdict import HOLDS, Refusal, Verdict
 
 
 @rule("the target has grouped kernels with visitors")

@@ -6,7 +6,8 @@ from evt.ir import Apply, Element, Load, TypedDag
 from evt.ir.node import ELEMENT_MODES
 from evt.ir.operand import formula_of
 from evt.plan.problem import Problem
-from evt.plan.rules.rule import HOLDS, Refusal, Verdict, rule
+from evt.plan.rules.rule import rule
+from evt.plan.verdict import HOLDS, Refusal, Verdict
 
 
 @rule("the operands are multiplied as they are")

@@ -1,35 +1,14 @@
-"""Rules: what is asked of a problem, and how that is answered."""
+"""Rules: what is asked of a problem."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
 
 from evt.plan.problem import Problem
+from evt.plan.verdict import Verdict
 
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Match:
-    """A rule holds; ``found`` is what it came upon that a kernel's planner goes on with, if anything."""
-
-    found: object = None
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A rule does not hold, or a configuration does not fit, and why."""
-
-    reason: str
-
-
-Verdict = Match | Refusal
 Check = Callable[[Problem], Verdict]
-
-#: The match of a rule with nothing to hand on.
-HOLDS = Match()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,17 +26,3 @@ def rule(statement: str) -> Callable[[Check], Rule]:
         return Rule(statement, check)
 
     return make
-
-
-class Matches:
-    """What the rules of a route found, by its type."""
-
-    def __init__(self, verdicts: Iterable[Verdict] = ()) -> None:
-        found = (verdict.found for verdict in verdicts if isinstance(verdict, Match))
-        self._found = {type(each): each for each in found if each is not None}
-
-    def __getitem__(self, kind: type[T]) -> T:
-        """What is of a type, which one of the rules has to have found."""
-        found = self._found[kind]
-        assert isinstance(found, kind)
-        return found
