@@ -27,19 +27,13 @@ ORDER = (
     *("given", "program", "grouped", "bench", "cli", "__main__"),
 )
 #: The rooms of the planner in the same way; type-only imports count too. Those of one group may import each other.
-PLANNER_ORDER = (
-    *(
-        ["verdict"],
-        ["target"],
-        ["options"],
-        ["signature"],
-        ["stock"],
-        ["problem"],
-        ["configurations"],
-        ["plan", "epilogue"],
-    ),
-    *(["rules"], ["kernels"], ["routes"], ["speed"], ["survey"], ["__init__"]),
-)
+PLANNER_ORDER = [
+    group.split()
+    for group in (
+        *("verdict", "target", "options", "signature", "stock", "problem", "configurations", "plan epilogue"),
+        *("rules", "kernels", "routes", "speed", "survey", "__init__"),
+    )
+]
 #: Three outputs and shared values, and the formula of the README.
 PROGRAMS = (
     "out D, E: f32[m, n], F; z = alpha*acc + bias; E = tanh(z); F = z*E + C; D = F*residual + E*z",

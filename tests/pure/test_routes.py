@@ -287,6 +287,13 @@ def test_grouped_products_have_routes_of_their_own() -> None:
         evt.gemm(RELU, route="evt-3x-grouped").plan("sm90")
 
 
+def test_measurements_of_groups_are_of_their_own() -> None:
+    from evt.tuning.key import problem_key
+
+    problems = (problem_of(RELU, "sm90", shape) for shape in ("gemm", "grouped"))
+    assert len({problem_key(problem, {"m": 8, "n": 8, "k": 8}) for problem in problems}) == 2
+
+
 def test_a_grouped_refusal_has_its_rules_and_what_to_do() -> None:
     dag = evt.gemm("D = acc; s = sum[n](acc)").optimised("f16")
     for arch, reason in (("sm90", "a reduction would be over each group"), ("sm80", "for sm90, not for sm80")):
