@@ -14,6 +14,7 @@ from evt.plan import Candidate, Plan, Problem, survey
 from evt.plan.epilogue.reductions import OPS
 from evt.plan.epilogue.registers import register_limit
 from evt.plan.plan import Node
+from evt.plan.routes.route import Kind
 from evt.plan.verdict import Refusal
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class RouteExplanation:
     """
 
     name: str
-    kind: str
+    kind: Kind
     summary: str
     rules: tuple[tuple[str, str], ...]
     chosen: bool

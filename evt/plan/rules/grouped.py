@@ -10,10 +10,9 @@ from evt.plan.verdict import HOLDS, Refusal, Verdict
 
 @rule("the target has grouped kernels with visitors")
 def on_sm90(problem: Problem) -> Verdict:
-    name = problem.target.name
-    if name == "sm90":
+    if problem.target.family("3x") == "3x":
         return HOLDS
-    return Refusal(f"CUTLASS has grouped kernels with visitors for sm90, not for {name}")
+    return Refusal(f"CUTLASS has grouped kernels with visitors for sm90, not for {problem.target.name}")
 
 
 @rule("operands need no transposition")
