@@ -21,7 +21,7 @@ import pytest
 import evt
 from evt.build import BuildEvent, KernelSource, build
 from evt.emission import emit
-from evt.plan import Layout, Plan, Signature, find_target, natural_signature, plan
+from evt.plan import Layout, Plan, Problem, Signature, find_target, natural_signature, plan
 from evt.plan.epilogue.registers import register_limit
 
 pytestmark = pytest.mark.nvcc
@@ -65,7 +65,7 @@ def aligned_to_one(signature: Signature, general: str) -> Signature:
 
 def strided() -> Plan:
     dag = evt.gemm("D = gelu(acc + bias) * gate + other[n, m]").optimised("f16")
-    return plan(dag, aligned_to_one(natural_signature(dag), "gate"), find_target("sm89"))
+    return plan(Problem(dag, aligned_to_one(natural_signature(dag), "gate"), find_target("sm89")))
 
 
 def gemm(text: str, arch: str, dtype: str, *, fused: bool = True, **settings: Any) -> Callable[[], Plan]:

@@ -9,7 +9,7 @@ import pytest
 import evt
 from evt.diagnostics import Source
 from evt.ir.convolution import Convolution
-from evt.plan import Plan, convolution_class, find_route, plan
+from evt.plan import Plan, convolution_class, plan, survey
 
 TREE = "D = relu(acc + bias) + residual"
 
@@ -119,7 +119,7 @@ def test_what_tma_does_not_reach_goes_by_another_route(keywords):
 def test_why_nothing_is_copied(operation, a, b, keywords, reason):
     program = evt.Program(Source("D = acc"), operation, **keywords)
     problem = program.problem("sm90", "f16", "f16", (a, b))
-    failures = find_route("conv-padded-3x").failures(problem)
+    failures = survey(problem, "conv-padded-3x").asked[0].refusals
     assert any(reason in failure for failure in failures)
 
 
@@ -144,7 +144,7 @@ def test_operands_that_are_not_aligned_are_copied_too():
     problem = op.problem("sm80", "f16", "f16", shapes)
     assert not op.plan("sm80", "f16", "f16", shapes=shapes).before
     signature = replace(problem.signature, b=replace(problem.signature.b, alignment=4))
-    assert plan(problem.dag, signature, problem.target).before
+    assert plan(replace(problem, signature=signature)).before
 
 
 def test_the_stock_convolutions_with_a_vector_take_a_step_for_every_tap():

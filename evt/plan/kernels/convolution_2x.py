@@ -8,7 +8,7 @@ from evt.ir import Operand
 from evt.plan.kernels.family import operand_element
 from evt.plan.kernels.gemm_2x import Planner2x
 from evt.plan.kernels.implicit_gemm import ImplicitGemm
-from evt.plan.kernels.padding import PaddedCopy, has_few_channels, padded_vector
+from evt.plan.kernels.padding import PaddedCopy
 from evt.plan.plan import ConvolutionPlan, Node, OperandPlan, Plan
 from evt.plan.signature import Layout
 
@@ -28,10 +28,10 @@ class PlannerConv2x(ImplicitGemm, Planner2x):
     @property
     def padded(self) -> int:
         """The vectors of the copies that are multiplied, or 0."""
-        return padded_vector(self.problem)
+        return self.problem.padded_vector
 
     def copies(self) -> dict[str, PaddedCopy]:
-        few = str(self.padded) if has_few_channels(self.problem) else ""
+        few = str(self.padded) if self.problem.has_few_channels else ""
         return self.plain_copies(self.padded, few) if self.padded else {}
 
     def operand(self, operand: Operand, layout: Layout, outer: str) -> OperandPlan:
@@ -100,7 +100,7 @@ class PlannerConv2x(ImplicitGemm, Planner2x):
 
     def iterators(self) -> str:
         """CUTLASS's name of the algorithm by which taps are found."""
-        if has_few_channels(self.problem):
+        if self.problem.has_few_channels:
             return "kFixedChannels"
         if self.shape.large_filter or self.group_mode() == "kMultipleGroup":
             return "kAnalytic"

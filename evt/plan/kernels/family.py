@@ -15,12 +15,14 @@ from evt.plan.epilogue.registers import estimate_registers
 from evt.plan.epilogue.visitors import Graph, is_collective, is_reduced
 from evt.plan.plan import ABI, Node, OperandPlan, Plan, Tensor
 from evt.plan.signature import Layout, Signature, bytes_of
+from evt.plan.verdict import Matches
 
 
 @dataclass
 class Planner(NodePlanner):
     """What both families share besides the nodes: operands, and the plan as a whole."""
 
+    matches: Matches  #: of the route's rules
     template: ClassVar[str]  #: of codegen/templates
 
     def operands(self) -> tuple[OperandPlan, OperandPlan]:

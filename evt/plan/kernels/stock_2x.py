@@ -11,7 +11,6 @@ from evt.plan.plan import Node, OutputPlan, Plan, Tensor
 from evt.plan.signature import bytes_of
 from evt.plan.stock.match import Factor
 from evt.plan.stock.operators import Fused
-from evt.plan.stock.rules import stock_operator
 
 #: How the kernel's arguments name the pitch of the rows of a tensor, where it is not by the tensor's name.
 _PITCHES = {"Vector": "ldr", "Tensor": "ldt"}
@@ -42,8 +41,7 @@ class PlannerStock2x(Planner2x):
         return width
 
     def nodes(self, graph: Graph) -> tuple[Node, ...]:
-        operator = stock_operator(self.problem, self.columns)
-        assert isinstance(operator, Fused)
+        operator = self.matches[Fused]
         self.output = self.make_output(operator)
         arguments = [*self.scale("alpha", operator.alpha), *self.scale("beta", operator.beta)]
         arguments += [(member, literal(value)) for member, value in operator.members]

@@ -10,7 +10,6 @@ from evt.plan.kernels.gemm_sm120 import PlannerSm120
 from evt.plan.plan import Node
 from evt.plan.stock.match import Factor
 from evt.plan.stock.operators import Fused
-from evt.plan.stock.rules import fusion
 
 
 class PlannerStock3x(Planner3x):
@@ -20,8 +19,7 @@ class PlannerStock3x(Planner3x):
     """
 
     def nodes(self, graph: Graph) -> tuple[Node, ...]:
-        found = fusion(self.problem)
-        assert isinstance(found, Fused)
+        found = self.matches[Fused]
         return (
             Node(
                 "stock_aux" if found.stored else "stock",
