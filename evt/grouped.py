@@ -9,7 +9,8 @@ from evt.diagnostics import Diagnostic, hint
 from evt.emission import emit as emit_plan
 from evt.errors import TargetError
 from evt.plan import find_target, natural_signature
-from evt.plan.kernels.grouped_3x import ROUTE, GroupedPlan, plan_grouped
+from evt.plan.kernels.grouped_3x import ROUTE, plan_grouped
+from evt.plan.plan import GroupedPlan
 from evt.program import DEFAULT_ARCH, Program
 from evt.settings import Settings
 from evt.untraced import skip_frames, untraced

@@ -2,8 +2,9 @@
 
 from evt.plan.configurations.choice import configs, default_configs, find_config, natural_signature
 from evt.plan.configurations.config import Config
+from evt.plan.fields import ABI, Field
 from evt.plan.options import Options
-from evt.plan.plan import ABI, Field, Plan
+from evt.plan.plan import Plan
 from evt.plan.planner import plan, plan_defaults
 from evt.plan.problem import Problem, Route, Rule
 from evt.plan.routes.table import ROUTES, candidates, find_route

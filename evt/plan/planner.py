@@ -7,18 +7,9 @@ from evt.errors import TargetError
 from evt.ir import TypedDag
 from evt.plan.configurations.choice import configs, default_configs, find_config
 from evt.plan.configurations.config import Config
-from evt.plan.kernels.convolution_2x import PlannerConv2x
-from evt.plan.kernels.convolution_3x import PlannerConv3x
-from evt.plan.kernels.convolution_padded_3x import PlannerConvPadded3x
-from evt.plan.kernels.convolution_stock_2x import PlannerConvStock2x
-from evt.plan.kernels.family import exceeded_memory
-from evt.plan.kernels.gemm_2x import Planner2x
-from evt.plan.kernels.gemm_3x import Planner3x
-from evt.plan.kernels.gemm_sm100 import PlannerSm100
-from evt.plan.kernels.gemm_sm120 import PlannerSm120
-from evt.plan.kernels.mainloop_2x import PlannerConvMainloop2x, PlannerMainloop2x
-from evt.plan.kernels.stock_2x import PlannerStock2x
-from evt.plan.kernels.stock_3x import PlannerStock3x, PlannerStockSm100, PlannerStockSm120
+from evt.plan.kernels import convolution, gemm
+from evt.plan.kernels.draft import Planner, Request
+from evt.plan.kernels.memory import exceeded_memory
 from evt.plan.options import PLAIN, Options
 from evt.plan.plan import Plan
 from evt.plan.problem import Problem, Route
@@ -27,21 +18,21 @@ from evt.plan.signature import Signature
 from evt.plan.target import Family, Target
 
 #: What plans the kernels of a route, by the target's family.
-PLANNERS: dict[tuple[str, Family], type[Planner2x | Planner3x]] = {
-    ("stock-3x", "3x"): PlannerStock3x,
-    ("stock-3x", "sm100"): PlannerStockSm100,
-    ("stock-3x", "sm120"): PlannerStockSm120,
-    ("evt-3x", "3x"): Planner3x,
-    ("evt-3x", "sm100"): PlannerSm100,
-    ("evt-3x", "sm120"): PlannerSm120,
-    ("stock-2x", "2x"): PlannerStock2x,
-    ("evt-2x", "2x"): Planner2x,
-    ("conv-padded-3x", "3x"): PlannerConvPadded3x,
-    ("conv-evt-3x", "3x"): PlannerConv3x,
-    ("conv-stock-2x", "2x"): PlannerConvStock2x,
-    ("conv-evt-2x", "2x"): PlannerConv2x,
-    ("mainloop-2x", "2x"): PlannerMainloop2x,
-    ("conv-mainloop-2x", "2x"): PlannerConvMainloop2x,
+PLANNERS: dict[tuple[str, Family], Planner] = {
+    ("stock-3x", "3x"): gemm.stock_3x(gemm.SM90),
+    ("stock-3x", "sm100"): gemm.stock_3x(gemm.SM100),
+    ("stock-3x", "sm120"): gemm.stock_3x(gemm.SM120),
+    ("evt-3x", "3x"): gemm.visitors_3x(gemm.SM90),
+    ("evt-3x", "sm100"): gemm.visitors_3x(gemm.SM100),
+    ("evt-3x", "sm120"): gemm.visitors_3x(gemm.SM120),
+    ("stock-2x", "2x"): gemm.stock_2x,
+    ("evt-2x", "2x"): gemm.visitors_2x,
+    ("conv-padded-3x", "3x"): convolution.conv_padded_3x,
+    ("conv-evt-3x", "3x"): convolution.conv_3x,
+    ("conv-stock-2x", "2x"): convolution.conv_stock_2x,
+    ("conv-evt-2x", "2x"): convolution.conv_2x,
+    ("mainloop-2x", "2x"): gemm.worked_2x,
+    ("conv-mainloop-2x", "2x"): convolution.conv_worked_2x,
 }
 
 
@@ -111,6 +102,5 @@ def _plan_config(problem: Problem, route: Route, config: Config, fused: bool = T
     """The plan of a configuration, or why it does not fit."""
     family = problem.target.family(route.family)
     assert family is not None
-    planner = PLANNERS[route.name, family](problem, route.name, config, fused)
-    made = planner.plan()
-    return exceeded_memory(planner, made) or made
+    made = PLANNERS[route.name, family](Request(problem, route.name, config, fused))
+    return exceeded_memory(made) or made

@@ -20,6 +20,17 @@ from evt.build import BuildEvent, KernelSource, build
 from evt.emission import emit
 from evt.ir import TypedDag
 from evt.plan import Layout, Plan, Signature, find_target, natural_signature, plan
+from evt.plan.epilogue.nodes import (
+    Access,
+    AccFetch,
+    AuxLoad,
+    AuxStore,
+    ColumnBroadcast,
+    Compute,
+    RowBroadcast,
+    ScalarBroadcast,
+    SourceFetch,
+)
 from evt.program import Program, gemm
 
 pytestmark = pytest.mark.nvcc
@@ -117,8 +128,11 @@ def test_the_few_are_representative(plans: dict[str, Plan]) -> None:
     assert {each.tree for each in plans.values()} == {True, False}
     assert {each.config.schedule for each in plans.values()} == {"pingpong", "cooperative", "one_sm", "multistage"}
     assert {each.target.name for each in plans.values()} == {"sm80", "sm89", "sm90", "sm100", "sm120"}
-    kinds = {node.kind for each in plans.values() for node in each.nodes}
-    assert {"acc", "source", "scalar", "row", "column", "tile", "tile_strided", "compute", "store"} <= kinds
+    kinds = {type(node) for each in plans.values() for node in each.nodes}
+    wanted = {AccFetch, SourceFetch, ScalarBroadcast, RowBroadcast, ColumnBroadcast, AuxLoad, AuxStore, Compute}
+    assert wanted <= kinds
+    loads = {node.access for each in plans.values() for node in each.nodes if isinstance(node, AuxLoad)}
+    assert {Access.TILE, Access.STRIDED} <= loads
 
 
 def test_compiles_without_a_warning(libraries: dict[str, Path], said: dict[str, str], name: str) -> None:
