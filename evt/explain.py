@@ -330,10 +330,7 @@ def _epilogue(plan: Plan) -> tuple[str, ...]:
         nodes = {node.name: node for node in plan.nodes}
         return tuple(f"{name}: {_describe(node)}" for name, node in nodes.items())
     fused = plan.epilogue.fused
-    words = [fused.template, *fused.parameters]
-    classes = [word for word in words if word.startswith("cutlass::") and "::ScaleType::" not in word]
-    functors = [word.rpartition("::")[2].partition("<")[0] for word in classes if not word.endswith("_t")]
-    lines = [f"{functors[0]}{' of ' if functors[1:] else ''}{', '.join(functors[1:])}"]
+    lines = [f"{fused.name}{' of ' if fused.functors else ''}{', '.join(fused.functors)}"]
     for each in given(plan):
         if not each.is_implied:
             names = ", ".join(str(field) for field in dict.fromkeys(each.fields))

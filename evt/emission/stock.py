@@ -18,11 +18,24 @@ from evt.emission.expressions import (
     value_of,
 )
 from evt.emission.text import Assignments, NodeText, StockText
+from evt.ir.dtype import DType
 from evt.plan import Field, Plan
 from evt.plan.epilogue.nodes import Single, Stride
 from evt.plan.plan import Convolution2x, Scale, StockFusion, StockOperator, StockTensor, StockVector
-from evt.plan.stock.operators import Fused
+from evt.plan.stock.operators import Functor, Fused, Major, Own, Parameter, Scaling
 
+_THREAD, _FUSION = "cutlass::epilogue::thread", "cutlass::epilogue::fusion"
+#: Where functors are that are not among the activations.
+_FUNCTORS = {"plus": "cutlass", "multiplies": "cutlass", "NoOp": f"{_THREAD}::detail"}
+#: What a kernel calls that which every kernel has.
+_OWN = {
+    Own.C: "ElementC",
+    Own.D: "ElementD",
+    Own.ACCUMULATOR: "ElementAccumulator",
+    Own.COMPUTE: "ElementCompute",
+    Own.ACCESS: "kElementsPerAccess",
+    Own.ROUNDING: "kRoundStyle",
+}
 _KERNEL = "cutlass::gemm::kernel::DefaultGemm"
 _SWIZZLE = "cutlass::conv::threadblock::StridedDgradIdentityThreadblockSwizzle<8>"
 #: How the kernel's arguments name the pitch of the rows of a tensor, where it is not by the tensor's name.
@@ -90,7 +103,7 @@ def stock_text(plan: Plan, swizzle: str, convolution: tuple[str, str]) -> StockT
         kernel = f"{_KERNEL}{'Universal' if simple else 'WithBroadcast'}"
         headers = ("cutlass/gemm/kernel/default_gemm_" + ("universal.h" if simple else "with_broadcast.h"),)
     return StockText(
-        operator=_class(fused),
+        operator=_class(_THREAD, fused),
         kernel=kernel,
         headers=(*headers, _header(fused)),
         swizzle=_SWIZZLE if epilogue.permuted else swizzle,
@@ -99,14 +112,29 @@ def stock_text(plan: Plan, swizzle: str, convolution: tuple[str, str]) -> StockT
     )
 
 
-def _class(fused: Fused) -> str:
-    return f"{fused.template}<{', '.join(fused.parameters)}>"
+def _class(namespace: str, fused: Fused) -> str:
+    return f"{namespace}::{fused.name}<{', '.join(map(_parameter, fused.parameters))}>"
+
+
+def _parameter(given: Parameter) -> str:
+    match given:
+        case Own():
+            return _OWN[given]
+        case Functor(name, applied):
+            return f"{_FUNCTORS.get(name, _THREAD)}::{name}{'<float>' if applied else ''}"
+        case Scaling():
+            return f"{_THREAD}::ScaleType::{given.value}"
+        case Major():
+            return f"cutlass::layout::{given.value}"
+        case DType():
+            return given.cutlass
+        case _:
+            return str(given).lower()
 
 
 def _header(fused: Fused) -> str:
     """The header of CUTLASS that has an output operator."""
-    name = fused.template.rpartition("::")[2]
-    words = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
+    words = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in fused.name)
     return f"cutlass/epilogue/thread/{words[1:]}.h"
 
 
@@ -173,13 +201,13 @@ def fusion_node(plan: Plan) -> NodeText | None:
         return None
     fused, stored, arguments = epilogue.fused, epilogue.stored, _assignments(given(plan))
     if stored is None:
-        return NodeText("stock", "Operation", functor=_class(fused), arguments=arguments)
+        return NodeText("stock", "Operation", functor=_class(_FUSION, fused), arguments=arguments)
     return NodeText(
         "stock_aux",
         "Operation",
         element(stored.dtype),
         stride_type(stored.strides),
-        functor=_class(fused),
+        functor=_class(_FUSION, fused),
         arguments=arguments,
     )
 

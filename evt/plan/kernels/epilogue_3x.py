@@ -95,7 +95,7 @@ def stock_fusion(draft: Draft, graph: Graph, budget: Budget) -> StockFusion:
     assert isinstance(found, Fused)
     if found.stored:
         draft.strides(found.stored)
-    has_beta = bool(found.sources) or not found.template.endswith("ScaledAcc")
+    has_beta = bool(found.sources) or found.name != "ScaledAcc"
     return StockFusion(
         found,
         _scale(draft, found.alpha),

@@ -6,31 +6,7 @@ tile's depth. A copy, made on the way, costs a pass over the input, whose pixels
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from evt.plan.problem import Problem
-
-
-@dataclass(frozen=True, slots=True)
-class PaddedCopy:
-    """A packed copy of an operand in the workspace, zeros behind the channels of its pixels, and around its rows.
-
-    ``extents`` are those of the copy but the channels, outermost first, ``channels`` those of a pixel: C++ expressions.
-    ``vector`` elements are moved at a time and divide the channels; ``before`` are the zero pixels before a row's own.
-    """
-
-    extents: tuple[str, ...]
-    channels: str
-    vector: int
-    before: str = "0"
-
-    @property
-    def strides(self) -> list[str]:
-        """Those of all extents but the channels, outermost first."""
-        steps = [self.channels]
-        for extent in reversed(self.extents[1:]):
-            steps.append(f"{steps[-1]} * {extent}")
-        return steps[::-1]
 
 
 def has_few_channels(problem: Problem) -> bool:

@@ -53,7 +53,7 @@ def no_convolution_operator(problem: Problem) -> str | None:
     found = stock_operator(problem, "n")
     if isinstance(found, str) or found.reads_source_only:
         return found if isinstance(found, str) else None
-    name = found.template.rpartition("::")[2]
+    name = found.name
     if convolution.operator != "fprop" or convolution.group_filters:
         return f"{name} reads a vector, and CUTLASS has such convolutions for fprop without groups only"
     if len(found.sources) > 1:
