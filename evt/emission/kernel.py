@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from evt.emission.configuration import configuration
 from evt.emission.convolution import convolution
 from evt.emission.expressions import as_int
 from evt.emission.functors import functor
 from evt.emission.nest import nest
 from evt.emission.operands import operands, tensor
 from evt.emission.stock import fusion_node, stock_text
-from evt.emission.text import ConfigText, KernelText, NestText, TensorText
+from evt.emission.text import KernelText, NestText, TensorText
 from evt.emission.visitors import Dialect
 from evt.emission.visitors_2x import Dialect2x
 from evt.emission.visitors_3x import Dialect3x
@@ -32,7 +33,7 @@ def spell(plan: Plan) -> KernelText:
     """Everything that the plan's template prints."""
     a, b = operands(plan)
     spelled = convolution(plan)
-    config = _config(plan)
+    config = configuration(plan)
     found = (spelled.kernel, spelled.headers[0]) if spelled else ("", "")
     grouped = isinstance(plan, GroupedPlan)
     return KernelText(
@@ -70,11 +71,6 @@ def _comment(text: str) -> tuple[str, ...]:
     lines = text.strip().splitlines()
     safe = ["".join(c if " " <= c <= "~" and c != "\\" else "?" for c in line)[:200] for line in lines[:40]]
     return (*safe, "...") if len(lines) > 40 else tuple(safe)
-
-
-def _config(plan: Plan) -> ConfigText:
-    config = plan.config
-    return ConfigText(config.tile_shape, config.kernel_schedule, config.epilogue_schedule, config.threadblock_swizzle)
 
 
 def _math_operator(plan: Plan) -> str:

@@ -172,12 +172,13 @@ class WorkText:
 
 @dataclass(frozen=True, slots=True)
 class ConfigText:
-    """A configuration's types."""
+    """A configuration's types; ``epilogue_memory`` is where a convolution's epilogue has its shared memory."""
 
-    tile_shape: str
-    kernel_schedule: str
-    epilogue_schedule: str
-    threadblock_swizzle: str
+    tile_shape: str = ""
+    kernel_schedule: str = ""
+    epilogue_schedule: str = ""
+    epilogue_memory: str = ""
+    threadblock_swizzle: str = ""
 
 
 @dataclass(frozen=True, slots=True)

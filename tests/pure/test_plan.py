@@ -443,8 +443,9 @@ def test_the_epilogue_visits_both_columns_of_a_pair(arch, dtype):
 def test_sm100_multiplies_the_tile_of_a_pair_of_blocks():
     one, two = (make("D = acc", "sm100", config=name).config for name in ("one_sm_128x128x64", "two_sm_128x128x64_2x1"))
     assert (one.mma_tile, two.mma_tile) == ((128, 128, 64), (256, 128, 64))
-    assert two.kernel_schedule == "cutlass::gemm::KernelTmaWarpSpecialized2SmSm100"
-    assert two.epilogue_schedule == "cutlass::epilogue::TmaWarpSpecialized2Sm"
+    spelled = emit(make("D = acc", "sm100", config=two.name))
+    assert "using KernelSchedule = cutlass::gemm::KernelTmaWarpSpecialized2SmSm100;" in spelled
+    assert "using EpilogueSchedule = cutlass::epilogue::TmaWarpSpecialized2Sm;" in spelled
 
 
 def default_configs_of(formula: str, dtype: str) -> tuple[Config, ...]:

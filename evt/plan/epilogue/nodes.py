@@ -238,17 +238,15 @@ class MaskStore(Packed):
 
 
 @dataclass(frozen=True, slots=True)
-class Half(Packed):
+class HalfLoad(Packed):
     dtype: DType
     distance: int
 
 
-class HalfLoad(Half):
-    __slots__ = ()
-
-
-class HalfStore(Half):
-    __slots__ = ()
+@dataclass(frozen=True, slots=True)
+class HalfStore(Packed):
+    dtype: DType
+    distance: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ Every group has its own extents, addresses and strides: the rows of a table, whi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 from evt.diagnostics import Diagnostic, hint
 from evt.errors import TargetError
@@ -29,32 +29,15 @@ from evt.plan.signature import Signature
 from evt.plan.target import Target
 
 
-@dataclass(frozen=True, slots=True)
-class GroupedConfig(Config):
-    """A configuration of a grouped kernel."""
-
-    @property
-    def kernel_schedule(self) -> str:
-        """The main loop's schedule tag."""
-        return f"cutlass::gemm::KernelPtrArrayTmaWarpSpecialized{self.schedule.capitalize()}"
-
-    @property
-    def epilogue_schedule(self) -> str:
-        """The epilogue's schedule tag."""
-        return f"cutlass::epilogue::PtrArrayTmaWarpSpecialized{self.schedule.capitalize()}"
-
-
 def configs_grouped(operand: DType) -> tuple[Config, ...]:
     """The configurations of a grouped kernel, the default first.
 
     8-bit floats are summed in two sets of accumulators, for which the larger tiles have no registers.
     """
     k = 1024 // operand.bits
-    pingpong = GroupedConfig((128, 128, k), "pingpong", (1, 2, 1), (64, 64), stages_c=2, stages_d=1, reuse_c=True)
+    pingpong = Config((128, 128, k), "pingpong", (1, 2, 1), (64, 64), stages_c=2, stages_d=1, reuse_c=True)
     small = replace(pingpong, tile=(64, 128, k), cluster=(1, 1, 1))
-    cooperative = GroupedConfig(
-        (128, 128, k), "cooperative", (1, 1, 1), (128, 32), stages_c=4, stages_d=2, reuse_c=True
-    )
+    cooperative = Config((128, 128, k), "cooperative", (1, 1, 1), (128, 32), stages_c=4, stages_d=2, reuse_c=True)
     if operand.is_float and operand.bits == 8:
         return cooperative, small, replace(cooperative, cluster=(1, 2, 1)), replace(small, cluster=(1, 2, 1))
     return (
