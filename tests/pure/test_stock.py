@@ -16,8 +16,8 @@ from evt.plan.stock.match import ONE, Activation, Factor, Stock, Term, match_sto
 from evt.program import Program
 
 THREAD = "cutlass::epilogue::thread::"
-RELU = Activation("ReLu")
-GELU = Activation("GELU", has_fast=True)
+RELU = Activation(f"{THREAD}ReLu")
+GELU = Activation(f"{THREAD}GELU", has_fast=True)
 ALPHA, BETA = Factor("alpha"), Factor("beta")
 BIAS, C, R = Term("bias"), Term("C"), Term("residual")
 
@@ -27,7 +27,7 @@ def matched(formula: str, dtype: str = "f16", **settings) -> Stock | str:
 
 
 def clamp(lower: float, upper: float) -> Activation:
-    return Activation("Clamp", (("lower_bound", lower), ("upper_bound", upper)))
+    return Activation(f"{THREAD}Clamp", (("lower_bound", lower), ("upper_bound", upper)))
 
 
 @pytest.mark.parametrize(
@@ -50,8 +50,8 @@ def clamp(lower: float, upper: float) -> Activation:
         ("D = min(max(acc, 0), 6)", Stock(last=clamp(0, 6))),
         ("D = clamp(acc + bias, -1, 2)", Stock(ONE, (BIAS,), last=clamp(-1, 2))),
         ("D = hardtanh(acc)", Stock(last=clamp(-1, 1))),
-        ("D = leaky_relu(acc, 0.25)", Stock(last=Activation("LeakyReLU", (("leaky_alpha", 0.25),)))),
-        ("D = hardswish(acc)", Stock(last=Activation("HardSwish"))),
+        ("D = leaky_relu(acc, 0.25)", Stock(last=Activation(f"{THREAD}LeakyReLU", (("leaky_alpha", 0.25),)))),
+        ("D = hardswish(acc)", Stock(last=Activation(f"{THREAD}HardSwish"))),
         ("D = acc + bias + C", Stock(ONE, (BIAS, C))),
         ("D = acc + C + bias", Stock(ONE, (C, BIAS))),  # sums of floats are not rearranged
         ("D = C + (bias + acc)", Stock(ONE, (BIAS, C))),

@@ -46,9 +46,9 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """CUTLASS's name of the functor that computes what a function of ours does, and its (member, number) arguments."""
+    """A functor of CUTLASS that computes what a function of ours does, and its (member, number) arguments."""
 
-    functor: str = "Identity"
+    functor: str = "cutlass::epilogue::thread::Identity"
     arguments: tuple[tuple[str, float], ...] = ()
     has_fast: bool = False
 
@@ -197,7 +197,7 @@ class _Match:
                     raise _MismatchError(f"`{value}` of `{name}` is no finite number")
                 value = given.value
             arguments.append((member, value))
-        return Activation(functor, tuple(arguments), row.fast is not None)
+        return Activation(f"cutlass::epilogue::thread::{functor}", tuple(arguments), row.fast is not None)
 
     def multiplied(self, value: int, by: int) -> _Step:
         """A factor of the accumulator itself, or a tensor that multiplies what was computed from it."""

@@ -38,6 +38,11 @@ class Functor:
     name: str
     applied: bool = False
 
+    @staticmethod
+    def of(activation: Activation, applied: bool = False) -> Functor:
+        """The functor of an activation, which has it by its full name."""
+        return Functor(activation.functor.rpartition("::")[2], applied)
+
 
 class Scaling(Enum):
     """Which of alpha and beta there are, in CUTLASS's words."""
@@ -230,7 +235,7 @@ def _linear(stock: Stock, source: str, beta: Factor = ONE) -> Fused:
     name = "LinearCombination"
     parameters: tuple[Parameter, ...] = (Own.D, Own.ACCESS, Own.ACCUMULATOR, F32, scaling, Own.ROUNDING)
     if not stock.last.is_identity:
-        name, parameters = "LinearCombinationGeneric", (Functor(stock.last.functor), *parameters)
+        name, parameters = "LinearCombinationGeneric", (Functor.of(stock.last), *parameters)
     sources = (source,) if source else ()
     return Fused(name, parameters, stock.alpha, beta, "", sources, "", stock.last.arguments)
 
@@ -252,7 +257,7 @@ def _biased(stock: Stock, dag: TypedDag, vector: str, sources: tuple[Term, ...])
         *(Own.D, Own.ACCUMULATOR, F32, Own.D),
         _dtype(dag, stock.stored) if stock.stored else Own.D,
         Own.ACCESS,
-        Functor(stock.last.functor, applied=True),
+        Functor.of(stock.last, applied=True),
         Functor("plus", applied=True),
         bool(stock.stored),
         _dtype(dag, vector) if vector else Own.D,
@@ -272,13 +277,12 @@ def _residual(stock: Stock, dag: TypedDag, vector: str, sources: tuple[Term, ...
         raise _NoOperatorError(f"`{sources[0].name}` and `{sources[1].name}` have different factors")
     for activation in stock.activations:
         if activation.arguments:
-            raise _NoOperatorError(
-                f"the stock operator with a residual does not pass arguments to {activation.functor}"
-            )
+            name = Functor.of(activation).name
+            raise _NoOperatorError(f"the stock operator with a residual does not pass arguments to {name}")
     binary = [Functor("plus" if term.operation == "+" else "multiplies") for term in sources]
     parameters: tuple[Parameter, ...] = (
         *(Own.D, Own.ACCUMULATOR, F32, Own.D, Own.ACCESS),
-        *(Functor(stock.first.functor), binary[0], Functor(stock.last.functor)),
+        *(Functor.of(stock.first), binary[0], Functor.of(stock.last)),
         binary[1] if len(sources) > 1 else Functor("NoOp"),
         False,
         _dtype(dag, vector) if vector else Own.D,
@@ -326,7 +330,7 @@ def _operation_3x(stock: Stock, dag: TypedDag, signature: Signature, rows: str) 
         )
     if stock.stored and vector is None:
         raise _NoOperatorError(f"the stock operation that stores `{stock.stored}` adds a vector")
-    activation = [] if stock.last.is_identity else [Functor(stock.last.functor)]
+    activation = [] if stock.last.is_identity else [Functor.of(stock.last)]
     parameters: list[Parameter] = [*activation, Own.D, Own.COMPUTE]
     if vector is not None:
         name = f"LinComb{along}Bias{'EltAct' if activation else ''}{'Aux' if stock.stored else ''}"
@@ -409,7 +413,7 @@ def _scaled_vectors(
     return Fused(
         name,
         (
-            *(Functor(activation.functor), Own.D, Own.COMPUTE, _dtype(dag, vector.name), Own.C, alpha.dtype),
+            *(Functor.of(activation), Own.D, Own.COMPUTE, _dtype(dag, vector.name), Own.C, alpha.dtype),
             *(1, 1, Own.ROUNDING),
         ),
         stock.alpha,
