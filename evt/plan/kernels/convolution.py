@@ -7,8 +7,8 @@ from collections.abc import Callable
 from evt.plan.configurations.config import ConfigConvolution
 from evt.plan.epilogue.visitors import Graph
 from evt.plan.kernels import epilogue_2x, epilogue_3x
-from evt.plan.kernels.draft import Draft, Kernel, Request
-from evt.plan.kernels.gemm import kernel_2x
+from evt.plan.kernels.draft import Draft, Frame, Request
+from evt.plan.kernels.gemm import frame_2x
 from evt.plan.kernels.implicit_gemm import (
     convolution_2x,
     convolution_3x,
@@ -51,7 +51,7 @@ def _conv_3x(request: Request, implicit_gemm: Callable[[Draft], Convolution3x]) 
         draft, space, _visitors_3x, lambda value: draft.signature[value.name].contiguous == "n"
     )
     swizzle_and_raster(draft)
-    return draft.finish(Kernel("3x", "conv_3x", 90, limit, least_memory=limit), mainloop, epilogue)
+    return draft.finish(Frame("3x", "conv_3x", 90, limit, least_memory=limit), mainloop, epilogue)
 
 
 def _visitors_3x(draft: Draft, graph: Graph, budget: Budget) -> Visitors:
@@ -66,14 +66,14 @@ def conv_2x(request: Request) -> Plan:
     """Visitors, by a kernel of ours."""
     draft = Draft(request)
     mainloop = convolution_2x(draft)
-    return draft.finish(kernel_2x(draft, "conv_2x"), mainloop, epilogue_2x.visitors(draft))
+    return draft.finish(frame_2x(draft, "conv_2x"), mainloop, epilogue_2x.visitors(draft))
 
 
 def conv_worked_2x(request: Request) -> Plan:
     """Visitors, and work on the input."""
     draft = Draft(request)
     mainloop = convolution_2x(draft, plan_work(draft))
-    return draft.finish(kernel_2x(draft, "conv_2x_mainloop"), mainloop, epilogue_2x.visitors(draft))
+    return draft.finish(frame_2x(draft, "conv_2x_mainloop"), mainloop, epilogue_2x.visitors(draft))
 
 
 def conv_stock_2x(request: Request) -> Plan:
@@ -84,4 +84,4 @@ def conv_stock_2x(request: Request) -> Plan:
     most = draft.signature.b.alignment if mainloop.operator == "wgrad" else 16
     permuted = is_strided_dgrad(draft) and mainloop.rank == 2
     epilogue = epilogue_2x.stock(draft, epilogue_2x.image_tensors, most, permuted)
-    return draft.finish(kernel_2x(draft, "conv_2x_stock"), mainloop, epilogue)
+    return draft.finish(frame_2x(draft, "conv_2x_stock"), mainloop, epilogue)

@@ -33,8 +33,8 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
-    """What a kernel is called, and the shared memory of a thread block that it may have, and has at least."""
+class Frame:
+    """What a kernel is printed by, and the shared memory of a thread block that it may have, and has at least."""
 
     family: Family
     template: str
@@ -134,16 +134,16 @@ class Draft:
         assert value.dtype is not None
         return Single(value.dtype, self.fields.number(value.name), self.fields.pointer(value.name))
 
-    def finish(self, kernel: Kernel, mainloop: Mainloop, epilogue: Collective) -> Plan:
+    def finish(self, frame: Frame, mainloop: Mainloop, epilogue: Collective) -> Plan:
         """The plan of a kernel that is made of these parts."""
         dag, program = self.dag, self.problem.dag
         operations = map(program.__getitem__, range(len(program)))
         rows = (TABLE[op.function] for op in operations if isinstance(op, Apply))
         return Plan(
             route=self.request.route,
-            family=kernel.family,
-            template=kernel.template,
-            instructions=kernel.instructions,
+            family=frame.family,
+            template=frame.template,
+            instructions=frame.instructions,
             target=self.problem.target,
             config=self.config,
             options=self.problem.options,
@@ -160,9 +160,9 @@ class Draft:
             elements_per_access=epilogue.elements_per_access,
             whole_accesses=self.stores_tile,
             fields=self.fields.members,
-            shared_memory=max(epilogue.shared_memory, kernel.least_memory),
-            memory_limit=kernel.memory_limit,
-            registers=estimate_registers(dag, epilogue.graph, self.config) if kernel.family in ("2x", "3x") else 0,
+            shared_memory=max(epilogue.shared_memory, frame.least_memory),
+            memory_limit=frame.memory_limit,
+            registers=estimate_registers(dag, epilogue.graph, self.config) if frame.family in ("2x", "3x") else 0,
             operand_bits=dag.operands[0].dtype.bits,
             read_bytes=sum(map(tile_bytes, dag.inputs)),
             written_bytes=sum(map(tile_bytes, dag.outputs)),

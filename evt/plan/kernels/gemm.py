@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from evt.plan.epilogue.visitors import has_fixed_columns
 from evt.plan.kernels import epilogue_2x, epilogue_3x
-from evt.plan.kernels.draft import Draft, Kernel, Planner, Request
+from evt.plan.kernels.draft import Draft, Frame, Planner, Request
 from evt.plan.kernels.matrices import matrix_product
 from evt.plan.kernels.memory import Space, least_stages
 from evt.plan.kernels.schedulers import swizzle_and_raster
@@ -55,12 +55,12 @@ def stock_3x(architecture: Architecture) -> Planner:
 def _gemm_3x(request: Request, architecture: Architecture, epilogue: epilogue_3x.Make) -> Plan:
     draft = Draft(request, transposed=architecture.is_transposed(request.problem))
     limit = request.problem.target.shared_memory
-    kernel = Kernel(architecture.family, architecture.template, architecture.instructions, limit)
+    frame = Frame(architecture.family, architecture.template, architecture.instructions, limit)
     space = Space(limit, least_stages(draft), architecture.warps_meet)
     mainloop = matrix_product(draft)
     collective = epilogue_3x.collective(draft, space, epilogue, epilogue_3x.has_batches(draft))
     swizzle_and_raster(draft)
-    return draft.finish(kernel, mainloop, collective)
+    return draft.finish(frame, mainloop, collective)
 
 
 # CUTLASS 2.x: a multistage tensor-op kernel.
@@ -70,7 +70,7 @@ def visitors_2x(request: Request) -> Plan:
     """Visitors."""
     draft = _draft_2x(request)
     mainloop = matrix_product(draft)
-    return draft.finish(kernel_2x(draft, "gemm_2x"), mainloop, epilogue_2x.visitors(draft))
+    return draft.finish(frame_2x(draft, "gemm_2x"), mainloop, epilogue_2x.visitors(draft))
 
 
 def stock_2x(request: Request) -> Plan:
@@ -78,14 +78,14 @@ def stock_2x(request: Request) -> Plan:
     draft = _draft_2x(request)
     mainloop = matrix_product(draft)
     epilogue = epilogue_2x.stock(draft, epilogue_2x.matrix_tensors)
-    return draft.finish(kernel_2x(draft, "gemm_2x_stock"), mainloop, epilogue)
+    return draft.finish(frame_2x(draft, "gemm_2x_stock"), mainloop, epilogue)
 
 
 def worked_2x(request: Request) -> Plan:
     """Visitors, and work on the operands."""
     draft = _draft_2x(request)
     mainloop = matrix_product(draft, plan_work(draft))
-    return draft.finish(kernel_2x(draft, "gemm_2x_mainloop"), mainloop, epilogue_2x.visitors(draft))
+    return draft.finish(frame_2x(draft, "gemm_2x_mainloop"), mainloop, epilogue_2x.visitors(draft))
 
 
 def _draft_2x(request: Request) -> Draft:
@@ -96,8 +96,8 @@ def _draft_2x(request: Request) -> Draft:
     return draft
 
 
-def kernel_2x(draft: Draft, template: str) -> Kernel:
+def frame_2x(draft: Draft, template: str) -> Frame:
     """A kernel of CUTLASS 2.x: of sm89 where that has the instructions for 8-bit floats, else of sm80."""
     operand = draft.dag.operands[0].dtype
     instructions = 89 if operand.is_float and draft.problem.operand_bytes == 1 else 80
-    return Kernel("2x", template, instructions, draft.problem.target.shared_memory)
+    return Frame("2x", template, instructions, draft.problem.target.shared_memory)

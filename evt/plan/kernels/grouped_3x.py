@@ -15,7 +15,7 @@ from evt.plan.configurations.choice import visits_together
 from evt.plan.configurations.config import Config
 from evt.plan.epilogue.visitors import Graph, is_collective
 from evt.plan.fields import GroupFields
-from evt.plan.kernels.draft import Draft, Kernel, Request
+from evt.plan.kernels.draft import Draft, Frame, Request
 from evt.plan.kernels.epilogue_3x import collective, has_batches
 from evt.plan.kernels.matrices import matrix_product
 from evt.plan.kernels.memory import Budget, Space, exceeded_memory, least_stages
@@ -146,7 +146,7 @@ def gemm_grouped(request: Request) -> GroupedPlan:
     mainloop = matrix_product(draft)
     epilogue = collective(draft, Space(limit, least_stages(draft)), _visitors, has_batches(draft))
     raster(draft)
-    made = draft.finish(Kernel("3x_grouped", "gemm_3x_grouped", 90, limit), mainloop, epilogue)
+    made = draft.finish(Frame("3x_grouped", "gemm_3x_grouped", 90, limit), mainloop, epilogue)
     known = {field.name: getattr(made, field.name) for field in fields(Plan)}
     return GroupedPlan(**known, group_fields=members.rows)
 
