@@ -3,17 +3,44 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from evt.emission.functors import stock_functor
+from evt.emission.stock import given
+from evt.emission.text import Jobs
+from evt.emission.workspace import jobs_after, jobs_before, parts
 from evt.ir import Input, Output, TypedDag
 from evt.ir.node import base, divisor
 from evt.plan import Candidate, Plan, Problem, survey
-from evt.plan.epilogue.reductions import OPS
+from evt.plan.epilogue.nodes import (
+    Access,
+    AccFetch,
+    Apply,
+    AuxLoad,
+    AuxStore,
+    BlockReduce,
+    BlockStore,
+    ColumnBroadcast,
+    ColumnOrScalarBroadcast,
+    Compute,
+    Coordinate,
+    HalfLoad,
+    HalfStore,
+    MaskLoad,
+    MaskStore,
+    Node,
+    PairMember,
+    RandomNumbers,
+    Reduction,
+    RowBroadcast,
+    RowOrScalarBroadcast,
+    ScalarBroadcast,
+    SourceFetch,
+)
 from evt.plan.epilogue.registers import register_limit
-from evt.plan.plan import Node
+from evt.plan.plan import Visitors
 from evt.plan.routes.route import Kind
 from evt.plan.verdict import Refusal
 
@@ -137,6 +164,11 @@ class Explanation:
     gpus: tuple[str, ...] = ()
     costs: Costs | None = None
 
+    @property
+    def kernels(self) -> tuple[tuple[str, tuple[Jobs, ...]], ...]:
+        """The small kernels before and after the kernel."""
+        return ("before", jobs_before(self.plan)), ("after", jobs_after(self.plan))
+
     def to_json(self) -> dict[str, object]:
         return {
             "target": self.target,
@@ -151,15 +183,16 @@ class Explanation:
             "kernels": [
                 {
                     "name": jobs.kernel,
-                    "when": "before" if jobs in self.plan.before else "after",
+                    "when": when,
                     "summary": jobs.summary,
                     "jobs": [{"name": job.name, "type": job.type} for job in jobs.jobs],
                 }
-                for jobs in self.plan.jobs
+                for when, kernels in self.kernels
+                for jobs in kernels
             ],
             "workspace": [
                 {"node": part.node, "element": part.element, "parts": part.count, "extent": part.kept}
-                for part in self.plan.parts
+                for part in parts(self.plan)
             ],
             "epilogue_bytes_per_element": {"read": self.plan.read_bytes, "written": self.plan.written_bytes},
             "costs": self.costs.to_json() if self.costs else None,
@@ -177,14 +210,14 @@ class Explanation:
         kind = "as a tree" if self.plan.tree else "as a topological visitor (a value is shared)"
         lines.append("epilogue, of CUTLASS's own:" if is_stock(self.plan) else f"visitors, {kind}:")
         lines += [f"   {visitor}" for visitor in self.visitors]
-        for when, kernels in (("before", self.plan.before), ("after", self.plan.after)):
+        for when, kernels in self.kernels:
             for jobs in kernels:
                 summary = jobs.summary[:1].lower() + jobs.summary[1:].rstrip(".")
                 lines.append(f"{when} the kernel, {jobs.kernel}: {summary}")
                 lines += [f"   {job.name}: {job.type}" for job in jobs.jobs]
-        if self.plan.parts:
+        if workspace := parts(self.plan):
             lines.append("workspace, for each batch:")
-            for part in self.plan.parts:
+            for part in workspace:
                 lines.append(f"   {part.node}: {part.element}{''.join(f'[{extent}]' for extent in part.shape)}")
         lines.append(f"configurations: {', '.join(self.configurations)}")
         lines.append(f"shared memory: at least {self.plan.shared_memory / 1024:.0f} KiB a thread block")
@@ -199,43 +232,6 @@ class Explanation:
         if self.costs:
             lines.append(str(self.costs))
         return "\n".join(lines)
-
-
-_KINDS = {
-    "acc": "accumulator fetch",
-    "source": "source C, through the collective's own load",
-    "scalar": "scalar broadcast",
-    "row": "row broadcast",
-    "column": "column broadcast",
-    "tile": "auxiliary load",
-    "tile_direct": "auxiliary load, directly from global memory",
-    "tile_strided": "auxiliary load, element by element",
-    "compute": "compute",
-    "store": "auxiliary store",
-    "store_direct": "auxiliary store, directly to global memory",
-    "store_strided": "auxiliary store, element by element",
-    "apply": "compute",
-}
-#: Our own visitors, by their class templates.
-_OWN = {
-    "VectorOrScalarRow": "row or scalar broadcast",
-    "VectorOrScalarCol": "column or scalar broadcast",
-    "Index": "coordinates",
-    "Random": "random numbers",
-    "Even": "first columns of pairs",
-    "Odd": "second columns of pairs",
-    "BlockReduce": "reduction of blocks of columns",
-    "MaskLoad": "load of packed bits",
-    "MaskStore": "store of packed bits",
-    "HalfLoad": "load of half as many columns",
-    "HalfStore": "store of half as many columns",
-    "BlockStore": "store of one value a block",
-    "RowReduction": "row reduction",
-    "ColReduction": "column reduction",
-    "ScalarReduction": "scalar reduction",
-}
-#: Of reductions.
-_DETAILS = {**{op: name for name, op in OPS.items()}, "evt::Partial": "in parts", "evt::Atomic": "by atomics"}
 
 
 def explain(
@@ -256,13 +252,12 @@ def explain(
     made = plans[0]
     timings = measured[0].timings if len(measured) == 1 else ()
     routes = tuple(_explain_route(each, made if each is found.chosen else None, timings) for each in found.candidates)
-    visitors = _stock(made) if is_stock(made) else _visitors(made)
     return Explanation(
         problem.target.name,
         routes,
         made,
         tuple(each.config.name for each in plans),
-        visitors,
+        _epilogue(made),
         "measurement" if best else "force" if forced else "rules",
         tuple(measurement.gpu for measurement in measured),
         _costs(problem.dag, sizes, shapes) if sizes and shapes else None,
@@ -324,35 +319,69 @@ def _scaled(count: int) -> str:
 
 def is_stock(plan: Plan) -> bool:
     """Whether a kernel's epilogue is CUTLASS's own, and no visitor of ours."""
-    return plan.nodes[0].kind in ("stock", "stock_aux")
+    return not isinstance(plan.epilogue, Visitors)
 
 
-def _stock(plan: Plan) -> tuple[str, ...]:
-    """The operator or operation of a stock epilogue, its functors, and what it is given."""
-    (node,) = plan.nodes
-    words = [node.functor, *node.parameters]
-    classes = [word for word in words if word.startswith("cutlass::") and "::ScaleType::" not in word]
-    functors = [word.rpartition("::")[2].partition("<")[0] for word in classes if not word.endswith("_t")]
-    given = [*node.arguments, *(plan.output.arguments if plan.output else ())]
-    lines = [f"{functors[0]}{' of ' if functors[1:] else ''}{', '.join(functors[1:])}"]
-    for member, expression in given:
-        if expression in ("0", "nullptr") or member.startswith(("ld", "batch_stride")):
-            continue  # absent, or said by the tensor's own line
-        fields = re.findall(r"arguments\.(\w+)", expression)
-        lines.append(f"{member}: {', '.join(dict.fromkeys(fields)) if fields else expression}")
+def _epilogue(plan: Plan) -> tuple[str, ...]:
+    """The visitors by name, each once; or the class of a stock epilogue, its functors, and what it is given."""
+    if isinstance(plan.epilogue, Visitors):
+        nodes = {node.name: node for node in plan.nodes}
+        return tuple(f"{name}: {_describe(node)}" for name, node in nodes.items())
+    fused = plan.epilogue.fused
+    lines = [f"{fused.name}{' of ' if fused.functors else ''}{', '.join(fused.functors)}"]
+    for each in given(plan):
+        if not each.is_implied:
+            names = ", ".join(str(field) for field in dict.fromkeys(each.fields))
+            lines.append(f"{each.member}: {names or each.expression}")
     return tuple(lines)
 
 
-def _visitors(plan: Plan) -> tuple[str, ...]:
-    """The visitors by name, each once."""
-    nodes = {node.name: node for node in plan.nodes}
-    return tuple(f"{name}: {_describe(node)}" for name, node in nodes.items())
-
-
 def _describe(node: Node) -> str:
-    """What a visitor does."""
-    if node.kind != "own":
-        return f"{_KINDS[node.kind]}{f' of {node.functor}' if node.functor else ''}"
-    template = node.functor.rpartition("::")[2]
-    details = (_DETAILS[word] for word in node.parameters if word in _DETAILS)
-    return ", ".join((_OWN.get(template, template), *details))
+    """What a visitor does, in CUTLASS's words for its own."""
+    match node:
+        case AccFetch():
+            return "accumulator fetch"
+        case SourceFetch():
+            return "source C, through the collective's own load"
+        case ScalarBroadcast():
+            return "scalar broadcast"
+        case RowBroadcast():
+            return "row broadcast"
+        case ColumnBroadcast():
+            return "column broadcast"
+        case RowOrScalarBroadcast():
+            return "row or scalar broadcast"
+        case ColumnOrScalarBroadcast():
+            return "column or scalar broadcast"
+        case AuxLoad(access=access):
+            return f"auxiliary load{_LOADS[access]}"
+        case AuxStore(access=access):
+            return f"auxiliary store{_STORES[access]}"
+        case Compute(function):
+            return f"compute of {stock_functor(function)}"
+        case Apply(region):
+            return f"compute of {region.name}"
+        case Coordinate():
+            return "coordinates"
+        case RandomNumbers():
+            return "random numbers"
+        case PairMember(member):
+            return f"{'second' if member else 'first'} columns of pairs"
+        case BlockReduce(kind):
+            return f"reduction of blocks of columns, {kind}"
+        case MaskLoad():
+            return "load of packed bits"
+        case MaskStore():
+            return "store of packed bits"
+        case HalfLoad():
+            return "load of half as many columns"
+        case HalfStore():
+            return "store of half as many columns"
+        case BlockStore():
+            return "store of one value a block"
+        case Reduction(shape, kind, atomic=atomic):
+            return f"{shape} reduction, {kind}, {'by atomics' if atomic else 'in parts'}"
+
+
+_LOADS = {Access.TILE: "", Access.DIRECT: ", directly from global memory", Access.STRIDED: ", element by element"}
+_STORES = {Access.TILE: "", Access.DIRECT: ", directly to global memory", Access.STRIDED: ", element by element"}

@@ -9,7 +9,7 @@ from evt.diagnostics import Diagnostic, hint
 from evt.emission import emit as emit_plan
 from evt.errors import TargetError
 from evt.plan import Problem, find_target, natural_signature, plan
-from evt.plan.kernels.grouped_3x import GroupedPlan
+from evt.plan.plan import GroupedPlan
 from evt.plan.routes.grouped_3x import EVT
 from evt.program import DEFAULT_ARCH, Program
 from evt.settings import Settings

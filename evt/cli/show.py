@@ -61,23 +61,30 @@ def format_plan(plan: Plan) -> str:
 def _lines(value: object, indent: str) -> Iterator[str]:
     """A value of fields, each on lines of its own."""
     for name, item in _facts(value):
-        if _is_table(item):
+        if _is_table(name, item):
             yield f"{indent}{name}:"
             for position, row in enumerate(item):
                 yield f"{indent}  {position}: {_row(row)}"
                 for _, nested in _facts(row):
-                    if _is_table(nested):
-                        yield from (f"{indent}     {_row(each)}" for each in nested)
-        elif dataclasses.is_dataclass(item):
-            yield f"{indent}{name}:"
+                    yield from (f"{indent}     {line}" for line in _statements(nested))
+        elif _has_fields(item) and not _is_printed(item):
+            yield f"{indent}{name}: {type(item).__name__}"
             yield from _lines(item, f"{indent}  ")
         else:
             yield f"{indent}{name}: {_text(item)}"
 
 
+def _statements(value: object) -> Iterator[str]:
+    """The statements of a region, which is the only thing in a row that has lines of its own."""
+    from evt.plan.epilogue.regions import Region
+
+    if isinstance(value, Region):
+        yield from map(str, value.statements)
+
+
 def _row(value: object) -> str:
-    """A value of fields on one line, without the tables in it."""
-    return "  ".join(f"{name}={_text(item)}" for name, item in _facts(value) if not _is_table(item))
+    """A value of fields on one line: the kind of thing that it is, and what it has."""
+    return "  ".join((type(value).__name__, *(f"{name}={_text(item)}" for name, item in _facts(value))))
 
 
 def _facts(value: Any) -> list[tuple[str, Any]]:
@@ -86,11 +93,25 @@ def _facts(value: Any) -> list[tuple[str, Any]]:
     return [(field.name, item) for field, item in facts if item != field.default]
 
 
-def _is_table(value: object) -> TypeGuard[tuple[object, ...]]:
-    return isinstance(value, tuple) and any(map(dataclasses.is_dataclass, value))
+def _has_fields(value: object) -> bool:
+    return dataclasses.is_dataclass(value)
+
+
+def _is_table(name: str, value: object) -> TypeGuard[tuple[object, ...]]:
+    """Whether it has rows: values of fields, but for members of the call where they are what strides are."""
+    if not isinstance(value, tuple) or not value or not all(map(_has_fields, value)):
+        return False
+    return name == "fields" or not all(map(_is_printed, value))
+
+
+def _is_printed(value: object) -> bool:
+    """Whether it has a text of its own."""
+    return type(value).__str__ is not object.__str__
 
 
 def _text(value: object) -> str:
     if isinstance(value, tuple):
         return f"({', '.join(map(_text, value))})"
+    if _has_fields(value) and not _is_printed(value):
+        return f"{type(value).__name__}({', '.join(f'{name}={_text(item)}' for name, item in _facts(value))})"
     return str(value) if value != "" else "-"

@@ -1,8 +1,9 @@
 """Planning: from a typed graph, a signature and a target to a frozen plan that templates print."""
 
 from evt.plan.configurations.config import Config
+from evt.plan.fields import ABI, Field
 from evt.plan.options import Options
-from evt.plan.plan import ABI, Field, Plan
+from evt.plan.plan import Plan
 from evt.plan.problem import Problem
 from evt.plan.routes.order import ROUTES
 from evt.plan.routes.route import Kernel, Route

@@ -1,226 +1,289 @@
-"""The plan: everything that a template prints, decided. Frozen; templates decide nothing.
+"""The plan: a kernel, decided. It says what the kernel is made of; evt.emission says how that is spelled in C++.
 
-A plan names C++ types and expressions; it holds no graph and no target logic.
+::
+
+    Plan      = mainloop, epilogue, C and D of the collective, fields, and facts for reports
+
+    Mainloop  = MatrixProduct(a, b, work)           two matrices
+              | Convolution2x(operator, ..., work)  an implicit GEMM of CUTLASS 2.x
+              | Convolution3x(operator, ...)        one of CUTLASS 3.x
+    Epilogue  = Visitors(nodes, tree)               a visitor tree, or a topological visitor
+              | StockOperator(fused, ...)           an output operator of CUTLASS 2.x
+              | StockFusion(fused, ...)             a fusion operation of CUTLASS 3.x
+
+A plan holds no graph and no C++, but for the user's own functions and the classes of stock epilogues.
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
+from evt.ir.convolution import SPATIAL, Operator
+from evt.ir.dtype import DType
 from evt.plan.configurations.config import Config
-from evt.plan.epilogue.functor import Functor
+from evt.plan.epilogue.nodes import Apply, Node, Reduction, Single, Strides
+from evt.plan.epilogue.regions import Region
+from evt.plan.fields import ABI, Field
+from evt.plan.options import Options
+from evt.plan.stock.operators import Fused
 from evt.plan.target import Family, Target
 
-#: Version of ``evt_arguments`` and ``evt_run``; a library of another version is rebuilt, never called.
-ABI = 2
-
-FieldKind = Literal["size", "pointer", "number"]
+# The main loop.
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
-    """One 8-byte member of ``evt_arguments``: a size or stride (int64), a pointer, or a number (double).
-
-    ``tensor`` and ``role`` say what the runtime puts there: ("C", "pointer"), ("C", "m") for the stride of
-    mode m in elements, ("alpha", "value"), ("", "k") for an extent, ("", "workspace") for memory to work in,
-    ("", "swizzle") for a scheduler setting.
-    """
+class Matrix:
+    """The operand ``name`` of a matrix product; ``leading`` is its stride along the mode that is not contiguous."""
 
     name: str
-    kind: FieldKind
-    tensor: str
-    role: str
+    dtype: DType
+    contiguous: str | None
+    alignment: int
+    pointer: Field
+    leading: Field
+    batch: Field | Literal[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """The operand ``name`` of a convolution, channels last; ``strides`` are those of the rest, outermost first."""
+
+    name: str
+    dtype: DType
+    alignment: int
+    pointer: Field
+    strides: tuple[Field, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """How the rows of a padded copy are made: zeros around each, up to a multiple of so many ``pixels``."""
+
+    pixels: int
+    padding: tuple[Field, Field] | None
+
+
+@dataclass(frozen=True, slots=True)
+class PaddedCopy:
+    """A packed copy of ``original`` in the workspace, with zeros behind the channels of its pixels.
+
+    ``extents`` are those of the original but the ``channels``, outermost first. ``vector`` elements are moved at a time
+    and divide the copy's channels: ``padded_channels``, or as many whole vectors as the channels take where that is 0.
+    """
+
+    original: Image
+    extents: tuple[Field, ...]
+    channels: Field
+    vector: int
+    padded_channels: int = 0
+    row: Row | None = None
 
     @property
-    def type(self) -> str:
-        """The member's C++ type."""
-        return {"size": "std::int64_t", "pointer": "void const*", "number": "double"}[self.kind]
+    def name(self) -> str:
+        return self.original.name
+
+    @property
+    def dtype(self) -> DType:
+        return self.original.dtype
 
 
 @dataclass(frozen=True, slots=True)
-class OperandPlan:
-    """A or B as the kernel sees it: C++ element, layout (tag or stride type), alignment in elements."""
+class WorkVector:
+    """An input of an operand's formula, of one value for each index along k or along the operand's other mode."""
 
-    element: str
-    layout: str
-    alignment: int
-    pointer: str
-    stride: str
-    batch_stride: str
-    leading: str
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """One visitor node as text: ``kind`` names the macro that prints its type from the other fields.
-
-    ``functor`` and ``parameters`` are the class template and its arguments of a node of ours. ``arguments`` are
-    (member of the node's CUTLASS Arguments, expression that fills it); a node without any has none to fill.
-    ``operands`` index earlier nodes.
-    """
-
-    kind: str
-    name: str
-    element: str = ""
-    stride: str = ""
-    alignment: int = 1
-    functor: str = ""
-    output: str = ""
-    parameters: tuple[str, ...] = ()
-    arguments: tuple[tuple[str, str], ...] = ()
-    operands: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """C or D of a collective; ``element`` is ``void`` for a C that is not there."""
-
-    element: str
-    layout: str
-    alignment: int
-    arguments: tuple[tuple[str, str], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """An array in the workspace, called ``node``: ``element`` of [l][``count``][``kept``], as C++ expressions.
-
-    The partial results of a reduction's node, or a copy of an operand. ``shape`` says in words what it is of.
-    """
-
-    node: str
-    element: str
-    count: str
-    kept: str
-    shape: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One job of a small kernel, in finish.hpp: its C++ type and (member, expression) that fill it."""
-
-    name: str
-    type: str
-    members: tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Jobs:
-    """A small kernel and its jobs: what atomic reductions need before the kernel, or partial ones after it."""
-
-    kernel: str
-    type: str
-    summary: str
-    jobs: tuple[Job, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ConvolutionPlan:
-    """A convolution as CUTLASS names it: the ``operator``, the ``kernel`` template and the ``headers`` that have it.
-
-    ``options`` are the last template arguments of that kernel; (name, expression) ``extents`` make a ``problem``.
-    """
-
-    operator: str
-    kernel: str
-    headers: tuple[str, ...]
-    problem: str
-    extents: tuple[tuple[str, str], ...]
-    options: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class OutputPlan:
-    """A stock epilogue of CUTLASS 2.x: the ``kernel`` template that takes its output operator, the ``headers`` of both.
-
-    ``swizzle`` is the order of its tiles; ``arguments`` fill the kernel's own, (member, expression): the tensors that
-    the epilogue reads and stores.
-    """
-
-    kernel: str
-    headers: tuple[str, ...]
-    swizzle: str
-    arguments: tuple[tuple[str, str], ...]
+    dtype: DType
+    pointer: Field
+    along_k: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Work on one of the kernel's operands: the ``functor`` of its element, its inputs as (C++ type, what makes it)."""
+    """Work on the kernel's operand ``operand``: the region of its element, and the region's inputs."""
 
     operand: str
-    functor: str
-    inputs: tuple[tuple[str, str], ...]
-
-    @property
-    def types(self) -> tuple[str, ...]:
-        """The template arguments of evt::mainloop::Work."""
-        return (self.functor, *(type_ for type_, _ in self.inputs))
+    region: Region
+    inputs: tuple[Single | WorkVector, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Mainloop:
-    """The ``work`` in a main loop, and the template ``parameters`` of evt::mainloop::Worked after the stock one."""
+class MatrixProduct:
+    """A product of matrices: ``a`` and ``b`` as the kernel has them, exchanged in a transposed problem."""
 
-    work: tuple[Work, ...]
-    parameters: tuple[str, ...]
+    a: Matrix
+    b: Matrix
+    work: tuple[Work, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """An implicit GEMM; its sizes are members of the call by the names of ConvolutionProblem."""
+
+    operator: Operator
+    rank: int
+    a: Image | PaddedCopy
+    b: Image | PaddedCopy
+
+    @property
+    def spatial(self) -> tuple[str, ...]:
+        """The spatial dimensions, innermost last."""
+        return SPATIAL[-self.rank :]
+
+    @property
+    def copies(self) -> tuple[PaddedCopy, ...]:
+        """The copies that are made before the kernel."""
+        return tuple(each for each in (self.a, self.b) if isinstance(each, PaddedCopy))
+
+
+#: How taps are found: in tables that are made on the host, by division, or as channels that lie together.
+Iterators = Literal["optimized", "analytic", "fixed channels"]
+#: How a tile of columns meets the groups: there is one group, the tile lies in one, or has several whole ones.
+Groups = Literal["one", "single", "multiple"]
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution2x(Convolution):
+    """One of CUTLASS 2.x. ``strided`` iterators take any stride where CUTLASS tells them from those that do not.
+
+    ``alignments`` are the elements of A and of B in an access, where the kernel has to be told; ``padded`` says whether
+    ``work`` meets the input's padding.
+    """
+
+    groups: Groups
+    iterators: Iterators
+    strided: bool
+    alignments: tuple[int, ...]
+    padded: bool
+    work: tuple[Work, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution3x(Convolution):
+    """One of CUTLASS 3.x; ``window_channels`` are those of a copy in which a row of taps is one tap, or 0."""
+
+    window_channels: int = 0
+
+
+Mainloop: TypeAlias = MatrixProduct | Convolution2x | Convolution3x
+
+# The epilogue.
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tile's tensor that the collective itself loads as C or stores as D."""
+
+    dtype: DType
+    row_major: bool
+    alignment: int
+    pointer: Field
+    strides: Strides
+
+
+@dataclass(frozen=True, slots=True)
+class Visitors:
+    """``nodes`` in the order in which they are visited, the root last; ``tree`` tells whether they nest as a tree."""
+
+    nodes: tuple[Node, ...]
+    tree: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StockVector:
+    """A vector of a stock epilogue, and its strides of (rows, columns, batch)."""
+
+    dtype: DType
+    pointer: Field
+    strides: Strides
+
+
+#: What acc or C is multiplied by.
+Scale: TypeAlias = float | Single | StockVector
+
+
+@dataclass(frozen=True, slots=True)
+class StockTensor:
+    """A tensor of a stock epilogue of CUTLASS 2.x, or a vector: one whose rows are all the same."""
+
+    dtype: DType
+    pointer: Field
+    pitch: Field | Literal[0]
+    batch: Field | Literal[0]
+
+
+@dataclass(frozen=True, slots=True)
+class StockOperator:
+    """An output operator of CUTLASS 2.x, and its tensors by the kernel's names: None for one that the formula lacks.
+
+    ``permuted`` tiles are those of the steps of a strided dgrad.
+    """
+
+    fused: Fused
+    alpha: Scale
+    beta: Scale
+    tensors: tuple[tuple[str, StockTensor | None], ...]
+    permuted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StockFusion:
+    """A fusion operation of CUTLASS 3.x. ``beta`` is None where it has none, ``stored`` what it stores besides D."""
+
+    fused: Fused
+    alpha: Scale
+    beta: Scale | None
+    bias: StockVector | None
+    stored: StockVector | None
+
+
+Epilogue: TypeAlias = Visitors | StockOperator | StockFusion
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A kernel, ready to print.
+    """A kernel, ready to be spelled.
 
     ``route`` is the name of the route that it takes; ``template`` is that of ``codegen/templates`` which prints it;
-    ``headers`` are those of ours (in ``codegen/include/evt``) that it needs, ``functions`` C++ definitions of the
-    user's functions; ``program`` and ``description`` are comment lines and ``remark`` ends one; ``rows`` and
-    ``columns`` are the modes along the kernel's own rows and columns. ``accumulator`` is the C++ type of sums,
-    ``epilogue_element`` the one for which the epilogue's tiles are cut; ``wrapper`` and ``epilogue_wrapper`` are the
-    class templates around the root visitor and around the collective epilogue, if any. ``parts`` lie in the workspace.
-    ``elements_per_access`` is the width of the 2.x epilogue's accesses; ``shared_memory`` is estimated, in bytes.
-    ``operand_bits`` is the width of A's elements; ``read_bytes`` and ``written_bytes`` are those of the epilogue's
-    tiles, for each element of the product.
+    ``instructions`` is the architecture whose instructions are used, ``accumulator`` the type of sums. ``program`` is
+    the user's text, ``signature`` says in words what the kernel is specialised for; ``functions`` are the definitions
+    of the user's own functions. ``transposed``: the kernel's rows are the program's columns.
+
+    ``source`` and ``destination`` are C and D of the collective, if it has them, and ``epilogue_dtype`` is the type for
+    which the epilogue's tiles are cut. Of 2.x, ``elements_per_access`` is the width of the epilogue's accesses, and
+    ``whole_accesses`` says whether the kernel refuses rows that are no multiple of it.
+
+    ``shared_memory`` is estimated, in bytes, of the ``memory_limit`` of a thread block. ``operand_bits`` is the width
+    of A's elements; ``read_bytes`` and ``written_bytes`` are those of the epilogue's tiles, for each element of the
+    product.
     """
 
     route: str
     family: Family
     template: str
-    arch_tag: str
-    math_operator: str
+    instructions: int
     target: Target
     config: Config
-    program: tuple[str, ...]
-    description: str
-    remark: str
-    rows: str
-    columns: str
-    headers: tuple[str, ...]
+    options: Options
+    program: str
+    signature: str
     functions: tuple[str, ...]
-    accumulator: str
-    epilogue_element: str
-    wrapper: str
-    epilogue_wrapper: str
-    a: OperandPlan
-    b: OperandPlan
-    source: Tensor
-    destination: Tensor
-    functors: tuple[Functor, ...]
-    nodes: tuple[Node, ...]
-    parts: tuple[Parts, ...]
-    before: tuple[Jobs, ...]
-    after: tuple[Jobs, ...]
-    tree: bool
+    transposed: bool
+    accumulator: DType
+    mainloop: Mainloop
+    epilogue: Epilogue
+    source: Tensor | None
+    destination: Tensor | None
+    epilogue_dtype: DType
+    elements_per_access: int
+    whole_accesses: bool
     fields: tuple[Field, ...]
     shared_memory: int
+    memory_limit: int
     registers: int
-    elements_per_access: int
-    checked_columns: str
     operand_bits: int
     read_bytes: float
     written_bytes: float
-    schema: str
-    convolution: ConvolutionPlan | None = None
-    output: OutputPlan | None = None
-    mainloop: Mainloop | None = None
 
     @property
     def generation(self) -> str:
@@ -228,6 +291,60 @@ class Plan:
         return "2.x" if self.family == "2x" else "3.x"
 
     @property
-    def jobs(self) -> tuple[Jobs, ...]:
-        """The small kernels, in the order in which they run."""
-        return (*self.before, *self.after)
+    def rows(self) -> str:
+        """The mode along the kernel's own rows."""
+        return "n" if self.transposed else "m"
+
+    @property
+    def columns(self) -> str:
+        """The mode along the kernel's own columns."""
+        return "m" if self.transposed else "n"
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """The visitor nodes; a stock epilogue has none."""
+        return self.epilogue.nodes if isinstance(self.epilogue, Visitors) else ()
+
+    @property
+    def tree(self) -> bool:
+        """Whether the epilogue nests as a tree."""
+        return not isinstance(self.epilogue, Visitors) or self.epilogue.tree
+
+    @property
+    def reductions(self) -> tuple[Reduction, ...]:
+        """The nodes that reduce."""
+        return tuple(node for node in self.nodes if isinstance(node, Reduction))
+
+    @property
+    def copies(self) -> tuple[PaddedCopy, ...]:
+        """The copies of operands that are made before the kernel."""
+        return () if isinstance(self.mainloop, MatrixProduct) else self.mainloop.copies
+
+    @property
+    def work(self) -> tuple[Work, ...]:
+        """The work on the operands in the main loop."""
+        return () if isinstance(self.mainloop, Convolution3x) else self.mainloop.work
+
+    @property
+    def regions(self) -> tuple[Region, ...]:
+        """The regions that functors of ours compute, by their numbers."""
+        found = [work.region for work in self.work]
+        found += [node.region for node in self.nodes if isinstance(node, Apply)]
+        return tuple(sorted(found, key=lambda region: region.number))
+
+    @property
+    def schema(self) -> str:
+        """The members of the kernel's arguments, as JSON."""
+        return json.dumps({"abi": ABI, "fields": [[each.name, each.kind] for each in self.fields]})
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupedPlan(Plan):
+    """A grouped kernel; ``group_fields`` are the rows of its table, in order: a field for each group."""
+
+    group_fields: tuple[Field, ...]
+
+    @property
+    def schema(self) -> str:
+        listed = (("fields", self.fields), ("rows", self.group_fields))
+        return json.dumps({"abi": ABI, **{key: [[each.name, each.kind] for each in group] for key, group in listed}})

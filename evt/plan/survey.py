@@ -14,7 +14,8 @@ from evt.diagnostics import Diagnostic
 from evt.errors import TargetError
 from evt.plan.configurations.config import Config
 from evt.plan.epilogue.cost import is_light
-from evt.plan.kernels.family import exceeded_memory
+from evt.plan.kernels.draft import Request
+from evt.plan.kernels.memory import exceeded_memory
 from evt.plan.plan import Plan
 from evt.plan.problem import Problem
 from evt.plan.routes.order import find_routes, routes_of
@@ -110,9 +111,8 @@ class Candidate:
         if config not in self._made:
             route, matches = self.route, Matches(verdict for _, verdict in self.verdicts)
             kernel = route.kernel(self._problem.target)
-            planner = kernel.planner(self._problem, route.name, config, self._fused, matches)
-            made = planner.plan()
-            exceeded = exceeded_memory(planner, made)
+            made = kernel.planner(Request(self._problem, route.name, config, matches, self._fused))
+            exceeded = exceeded_memory(made)
             self._made[config] = Refusal(exceeded) if exceeded else made
         return self._made[config]
 

@@ -23,7 +23,7 @@ from evt.ir import Input, Output, TypedDag
 from evt.ir.dtype import I32
 from evt.ir.node import base
 from evt.plan import Layout, Problem, Signature, Target, plan
-from evt.plan.kernels.grouped_3x import GroupedPlan
+from evt.plan.plan import GroupedPlan
 from evt.reference import reference
 from evt.runtime.arguments import bind
 from evt.runtime.groups import Group, Groups, split

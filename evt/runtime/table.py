@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from evt.plan import Signature
-from evt.plan.kernels.grouped_3x import GroupedPlan
-from evt.plan.plan import Field
+from evt.plan.fields import Field
+from evt.plan.plan import GroupedPlan
 from evt.runtime.arguments import is_number
 from evt.runtime.groups import Group
 from evt.runtime.library import Library, launch_failure

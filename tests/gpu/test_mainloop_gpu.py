@@ -141,7 +141,7 @@ def check(op, a, b, inputs, want, dtype: str) -> list[float]:
 def test_products(name, dtype, size, majors, record):
     op, a, b, inputs = gemm_call(name, dtype, size, majors)
     dag = op.typed(dtype, dtype)
-    assert plan_kernels(op, bind(op, a, b, inputs, {}), device_target(0))[0].mainloop is not None
+    assert plan_kernels(op, bind(op, a, b, inputs, {}), device_target(0))[0].work
     left = operand_values(dag, "A", a, inputs)
     right = operand_values(dag, "B", b.mT, inputs).mT
     results = evaluate(dag, left.double() @ right.double(), inputs, dtype=torch.float64)

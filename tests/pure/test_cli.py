@@ -617,11 +617,11 @@ def test_show_the_plan(arch: str) -> None:
     text = ok("show", THREE_OUTPUTS, "--stage", "plan", "--arch", arch)
     plan = Program(evt.gemm(THREE_OUTPUTS).source).plan(arch)
     for node in plan.nodes:
-        assert f"name={node.name}" in text
+        assert f"{type(node).__name__}  name={node.name}" in text
     for field in plan.fields:
         assert f"name={field.name}  kind={field.kind}" in text
-    for functor in plan.functors:
-        assert all(statement.expression in text for statement in functor.statements)
+    for region in plan.regions:
+        assert all(str(statement) in text for statement in region.statements)
     assert f"family: {plan.family}\n" in text
     assert "object at 0x" not in text
 

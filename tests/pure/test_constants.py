@@ -16,6 +16,7 @@ from programs import typed
 
 import evt
 from evt.emission import emit
+from evt.emission.expressions import literal
 from evt.errors import EvtError
 from evt.functions import TABLE
 from evt.ir import Apply, TypedDag, infer, lower
@@ -24,7 +25,6 @@ from evt.ir.specialise import without_inputs
 from evt.language import parse
 from evt.optimise import PIPELINE, RELAXED, fold, optimise
 from evt.plan import Problem, find_target, natural_signature, plan
-from evt.plan.epilogue.functor import literal
 from evt.reference import reference
 
 TARGETS = ("sm80", "sm86", "sm89", "sm90", "sm100", "sm103", "sm120")

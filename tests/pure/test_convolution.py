@@ -19,8 +19,10 @@ from torch.nn import functional, grad
 
 import evt
 from evt.diagnostics import Source
+from evt.emission import emit
 from evt.ir.convolution import Convolution
 from evt.plan import Layout, find_target
+from evt.plan.plan import Convolution2x, MatrixProduct
 from evt.program import Program
 from evt.runtime.arguments import bind
 from evt.runtime.kernels import plan_kernels
@@ -698,7 +700,7 @@ def test_a_pointwise_convolution_is_a_gemm(
 ) -> None:
     op = convolution(TREE, operation, **keywords)
     assert chosen(op, arch, shapes=shapes) == route
-    assert op.plan(arch, shapes=shapes).convolution is None
+    assert isinstance(op.plan(arch, shapes=shapes).mainloop, MatrixProduct)
     assert op.plan(arch, shapes=shapes).template.startswith("gemm_")
 
 
@@ -728,10 +730,11 @@ def test_output_does_not_depend_on_the_hash_seed(seeds: int) -> None:
 
 def test_filters_and_channels_decide_the_iterators() -> None:
     large = ((1, 64, 64, 64), (64, 64, 33, 33))
-    for shapes, expected in ((TYPICAL, "kOptimized"), (large, "kAnalytic")):
+    for shapes, expected in ((TYPICAL, "optimized"), (large, "analytic")):
         plan = evt.conv2d(TREE, padding=1).plan("sm80", shapes=shapes)
-        assert plan.convolution is not None
-        assert f"cutlass::conv::IteratorAlgorithm::{expected}" in plan.convolution.options
+        assert isinstance(plan.mainloop, Convolution2x)
+        assert plan.mainloop.iterators == expected
+        assert f"cutlass::conv::IteratorAlgorithm::k{expected.capitalize()}," in emit(plan)
 
 
 def test_groups_fill_tiles() -> None:

@@ -10,14 +10,18 @@ from programs import typed
 
 import evt
 from evt.diagnostics import Diagnostic, Source
+from evt.emission.kernel import spell
+from evt.emission.work import worked
 from evt.errors import ArgumentError, InternalError, ProgramError, TargetError
 from evt.functions.testing import temporarily
 from evt.ir import Apply, Builder, Dag, Element, Feed, Load, lower, parse_dag, verify
 from evt.ir.dag import prune
+from evt.ir.dtype import F32
 from evt.ir.operand import epilogue_of, formula_of, sides_of
 from evt.language import parse
 from evt.optimise import PIPELINE, RELAXED, ROUNDING_KEPT, optimise, place_casts, round_as_eager
 from evt.plan import survey
+from evt.plan.epilogue.regions import Copy, Value
 from evt.program import Program
 from evt.reference import operand_values
 
@@ -294,34 +298,31 @@ def test_work_that_no_kernel_does_is_refused() -> None:
 def test_the_functor_takes_the_element_and_the_inputs() -> None:
     plan = evt.gemm(NORMALISED).plan("sm80")
     assert plan.template == "gemm_2x_mainloop"
-    assert plan.mainloop is not None
-    (work,) = plan.mainloop.work
-    assert work.operand == "A"
-    assert plan.mainloop.parameters == ("WorkOnA", "evt::mainloop::None")
-    assert [each.removeprefix("evt::mainloop::") for each in work.types[1:]] == [
+    (work,), (spelled,) = plan.work, spell(plan).work
+    assert work.operand == spelled.operand == "A"
+    assert worked(plan) == ("WorkOnA", "evt::mainloop::None")
+    assert [each.removeprefix("evt::mainloop::") for each in spelled.types[1:]] == [
         "AlongK<cutlass::half_t>",
         "AlongOuter<cutlass::half_t>",
         "Single<float>",
         "AlongK<float>",
     ]
-    functor = next(each for each in plan.functors if each.name == work.functor)
-    assert [name for _, name in functor.parameters] == ["x", "in_s", "in_mu", "in_alpha", "in_t"]
+    assert spelled.types[0] == work.region.name
+    assert [value.name for value in work.region.parameters] == ["x", "in_s", "in_mu", "in_alpha", "in_t"]
     assert {"in_s", "in_t", "in_mu", "in_alpha"} <= {field.name for field in plan.fields}
 
 
 def test_a_transposed_problem_exchanges_the_work() -> None:
     plan = evt.gemm("out D[n, m]; B = B*u[n]; D = acc").plan("sm80")
-    assert plan.mainloop is not None
-    assert [work.operand for work in plan.mainloop.work] == ["A"]
-    assert plan.remark
+    assert [work.operand for work in plan.work] == ["A"]
+    assert plan.transposed
 
 
 def test_an_operand_that_does_not_matter_any_more() -> None:
     plan = evt.gemm("A = A*0 + s[k]; D = acc", relaxed=True).plan("sm80")
-    assert plan.mainloop is not None
-    functor = next(each for each in plan.functors if each.name == plan.mainloop.work[0].functor)
-    assert functor.parameters == (("float", "x"), ("float", "in_s"))
-    assert functor.statements[-1].expression == "in_s"
+    region = plan.work[0].region
+    assert region.parameters == (Value("x", F32), Value("in_s", F32))
+    assert region.statements == (Copy(Value("t0", F32), Value("in_s", F32)),)
 
 
 @pytest.mark.parametrize("operand", ["f16", "bf16", "f32", "e4m3", "i8"])
@@ -337,8 +338,7 @@ def test_a_convolution_knows_whether_it_is_padded() -> None:
     for padding in (0, 1):
         plan = evt.conv2d("A = relu(s[k]*A + t[k]); D = relu(acc + bias)", padding=padding).plan("sm80")
         assert plan.template == "conv_2x_mainloop"
-        assert plan.mainloop is not None
-        assert plan.mainloop.parameters[-1] == ("true" if padding else "false")
+        assert worked(plan)[-1] == ("true" if padding else "false")
 
 
 def test_functions_of_the_users_own_are_defined_in_the_text() -> None:

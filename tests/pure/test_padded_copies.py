@@ -8,8 +8,11 @@ import pytest
 
 import evt
 from evt.diagnostics import Source
+from evt.emission.convolution import convolution
+from evt.emission.workspace import jobs_before
 from evt.ir.convolution import Convolution
 from evt.plan import Plan, convolution_class, plan, survey
+from evt.plan.plan import Convolution2x
 
 TREE = "D = relu(acc + bias) + residual"
 
@@ -23,6 +26,22 @@ def row_channels(channels: int, element_bytes: int, stride: int) -> int:
     geometry = Convolution.of("conv2d", {"stride": stride})
     problem = geometry.problem((2, channels, 33, 35), (64, channels, 7, 7))
     return convolution_class(geometry, problem, element_bytes).row_channels
+
+
+def extents_of(made: Plan) -> dict[str, str]:
+    """What the problem of a convolution is made of."""
+    found = convolution(made)
+    assert found is not None
+    return dict(found.extents)
+
+
+def alignments(made: Plan) -> tuple[int, ...]:
+    """The elements of an access to A and to B, as the kernel is told and as its text has them last."""
+    assert isinstance(made.mainloop, Convolution2x)
+    spelled = convolution(made)
+    assert spelled is not None
+    assert spelled.options[-2:] == tuple(map(str, made.mainloop.alignments))
+    return made.mainloop.alignments
 
 
 @pytest.mark.parametrize("element_bytes", [1, 2, 4])
@@ -42,16 +61,17 @@ def test_channels_that_are_few_or_no_whole_vectors_are_copied(channels):
     made = planned("sm90", channels, stride=2, padding=3)
     copied = channels <= 8 or channels % 8
     assert made.route == ("conv-padded-3x" if copied else "conv-evt-3x")
-    jobs = [job for jobs in made.before for job in jobs.jobs]
-    assert [job.name for job in jobs] == (["padded_A", "padded_B"] if copied else [])
-    for job in jobs:
-        expected = str(4 if channels <= 4 else 8) if channels <= 8 else "evt::rounded_up<8>(arguments.channels)"
+    assert [copy.name for copy in made.copies] == (["A", "B"] if copied else [])
+    for copy, job in zip(made.copies, (job for jobs in jobs_before(made) for job in jobs.jobs), strict=True):
+        assert copy.padded_channels == ((4 if channels <= 4 else 8) if channels <= 8 else 0)
+        assert (job.name, copy.vector % 4) == (f"padded_{copy.name}", 0)
+        expected = str(copy.padded_channels) if channels <= 8 else "evt::rounded_up<8>(arguments.channels)"
         assert dict(job.members)["padded_channels"] == expected
 
 
 def test_whole_vectors_keep_taps_and_pixels():
     made = planned("sm90", 100, 3, padding=1)
-    extents = dict(made.convolution.extents)
+    extents = extents_of(made)
     channels = "evt::rounded_up<8>(arguments.channels)"
     assert extents["extents of the activation"].endswith(f"static_cast<int>({channels})}}")
     assert extents["strides of the activation"] == (
@@ -66,22 +86,23 @@ def test_volumes_are_copied_too(channels):
     for arch, route in (("sm90", "conv-padded-3x"), ("sm80", "conv-evt-2x")):
         made = evt.conv3d(TREE, padding=1).plan(arch, "f16", "f16", shapes=shapes)
         assert made.route in (route, "conv-stock-2x")
-        (jobs,) = made.before
+        (jobs,) = jobs_before(made)
         assert dict(jobs.jobs[0].members)["slices"] == "arguments.depth"
         assert dict(jobs.jobs[0].members)["stride_slice"] == "arguments.stride_depth_of_A"
+        assert [extent.role for extent in made.copies[0].extents] == ["images", "depth", "height", "width"]
 
 
 def test_narrow_accesses_of_2x_are_avoided_by_a_copy():
     for channels, dtype, vector in ((9, "f16", 8), (3, "i8", 16), (5, "e4m3", 16)):
         made = planned("sm89", channels, 3, dtype, "D = relu(acc + bias)", padding=1)
-        assert made.convolution.options[-2:] == (str(vector),) * 2
+        assert alignments(made) == (vector, vector)
         assert made.config.stages > 2
-    assert not planned("sm89", 10, 3).before  # 4 bytes at a time
+    assert not planned("sm89", 10, 3).copies  # 4 bytes at a time
 
 
 def test_a_row_of_taps_is_one_tap():
     made = planned("sm90", 3, stride=2, padding=3)
-    extents = dict(made.convolution.extents)
+    extents = extents_of(made)
     window = "4 * static_cast<int>(arguments.filter_width)"
     assert extents["extents of the activation"].endswith(f"static_cast<int>(arguments.output_width), {window}}}")
     assert extents["strides of the activation"].endswith("4 * arguments.stride_width, 1}")
@@ -95,7 +116,8 @@ def test_a_row_of_taps_is_one_tap():
 def test_taps_that_lie_apart_are_no_row(keywords):
     made = planned("sm90", 3, 3, **keywords)
     assert made.route == "conv-padded-3x"
-    assert dict(made.before[0].jobs[0].members)["padded_channels"] == "evt::rounded_up<8>(arguments.channels)"
+    assert made.copies[0].row is None
+    assert (made.copies[0].padded_channels, made.copies[0].vector) == (0, 8)
 
 
 @pytest.mark.parametrize("keywords", [{"padding": (200, 0)}, {"stride": (9, 1)}])
@@ -132,19 +154,20 @@ def test_rows_may_be_dilated_and_padded_on_one_side():
 def test_2x_kernels_for_few_channels_copy_to_4_or_8_channels_where_there_are_not_so_many(channels, padded):
     made = planned("sm80", channels)
     assert made.route == "conv-evt-2x"
-    assert "cutlass::conv::IteratorAlgorithm::kFixedChannels" in made.convolution.options
-    assert made.convolution.options[-2:] == (str(padded or channels),) * 2
-    assert len(made.before) == bool(padded)
-    assert dict(made.convolution.extents)["C"] == f"static_cast<int>({padded or 'arguments.channels'})"
+    assert isinstance(made.mainloop, Convolution2x)
+    assert made.mainloop.iterators == "fixed channels"
+    assert alignments(made) == (padded or channels,) * 2
+    assert [copy.padded_channels for copy in made.copies] == [padded] * 2 * bool(padded)
+    assert extents_of(made)["C"] == f"static_cast<int>({padded or 'arguments.channels'})"
 
 
 def test_operands_that_are_not_aligned_are_copied_too():
     shapes = ((2, 8, 33, 35), (64, 8, 7, 7))
     op = evt.conv2d(TREE)
     problem = op.problem("sm80", "f16", "f16", shapes)
-    assert not op.plan("sm80", "f16", "f16", shapes=shapes).before
+    assert not op.plan("sm80", "f16", "f16", shapes=shapes).copies
     signature = replace(problem.signature, b=replace(problem.signature.b, alignment=4))
-    assert plan(replace(problem, signature=signature)).before
+    assert plan(replace(problem, signature=signature)).copies
 
 
 def test_the_stock_convolutions_with_a_vector_take_a_step_for_every_tap():
@@ -153,7 +176,7 @@ def test_the_stock_convolutions_with_a_vector_take_a_step_for_every_tap():
         evt.conv2d(TREE, route="stock").plan("sm80", "f16", "f16", shapes=shapes)
     made = evt.conv2d("D = relu(alpha*acc)", route="stock").plan("sm80", "f16", "f16", shapes=shapes)
     assert made.route == "conv-stock-2x"
-    assert made.before
+    assert made.copies
 
 
 def test_a_padded_copy_of_2_gib_is_refused_where_offsets_end():

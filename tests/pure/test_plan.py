@@ -12,8 +12,10 @@ from route_taken import route_of
 
 import evt
 from evt.emission import emit
+from evt.emission.expressions import literal
+from evt.emission.kernel import spell
 from evt.ir import TypedDag
-from evt.ir.dtype import OPERANDS
+from evt.ir.dtype import F32, OPERANDS
 from evt.plan import (
     TARGETS,
     Config,
@@ -26,7 +28,32 @@ from evt.plan import (
     plan,
     survey,
 )
-from evt.plan.epilogue.functor import literal
+from evt.plan.epilogue.nodes import (
+    Access,
+    AccFetch,
+    Apply,
+    AuxLoad,
+    AuxStore,
+    BlockReduce,
+    ColumnBroadcast,
+    Compute,
+    Coordinate,
+    Destination,
+    HalfStore,
+    MaskStore,
+    Node,
+    Number,
+    PairMember,
+    RandomNumbers,
+    Reduction,
+    ResultShape,
+    RowBroadcast,
+    RowOrScalarBroadcast,
+    ScalarBroadcast,
+    SourceFetch,
+)
+from evt.plan.epilogue.regions import Call, Value
+from evt.plan.plan import MatrixProduct
 from evt.plan.routes.gemm_2x import general_config
 from evt.plan.signature import alignment_of
 
@@ -41,8 +68,21 @@ def dag_of(formula: str, dtype: str = "f16") -> TypedDag:
     return evt.gemm(formula).optimised(dtype, dtype)
 
 
-def kinds(made: Plan) -> list[str]:
-    return [node.kind for node in made.nodes]
+def kinds(made: Plan) -> list[type[Node]]:
+    return [type(node) for node in made.nodes]
+
+
+def accesses(made: Plan, kind: type[AuxLoad | AuxStore]) -> list[Access]:
+    return [node.access for node in made.nodes if isinstance(node, kind)]
+
+
+def computed(made: Plan) -> list[str]:
+    """The functions and regions of the compute nodes."""
+    return [
+        node.function if isinstance(node, Compute) else node.region.name
+        for node in made.nodes
+        if isinstance(node, Compute | Apply)
+    ]
 
 
 def with_layout(signature: Signature, name: str, layout: Layout) -> Signature:
@@ -131,14 +171,16 @@ def test_places_on_each_target(what):
     formula = PLACED[what]
     assert f"there are no 3.x visitors for {what} on sm120" in refusal(formula, "sm120", "e4m3")
     assert make(formula, "sm120", "e4m3").family == "2x"
-    own = [node.functor for node in make(formula, "sm100").nodes if node.kind == "own"]
-    assert own
-    assert all(functor.startswith("evt::sm100::") for functor in own)
-    assert [each.replace("sm100", "fusion") for each in own] == [
-        node.functor for node in make(formula).nodes if node.kind == "own"
-    ]
+    own = (PairMember, Coordinate, RandomNumbers, BlockReduce, Reduction, MaskStore, HalfStore)
+    assert any(isinstance(node, own) for node in make(formula, "sm100").nodes)
+    assert kinds(make(formula, "sm100")) == kinds(make(formula))
+    ours = {arch: re.findall(rf"= evt::{name}::(\w+)", emit(make(formula, arch))) for arch, name in NAMESPACES.items()}
+    assert ours["sm100"]
+    assert ours["sm100"] == [each for each in ours["sm90"] if each not in ("Apply", "Graph")]
 
 
+#: Where our nodes are, by target.
+NAMESPACES = {"sm90": "fusion", "sm100": "sm100"}
 #: What the text for a target must not have: names of other architectures' collectives, descriptors and nodes.
 FOREIGN = {
     "sm90": r"Sm100|Sm120|sm100|sm120",
@@ -162,8 +204,9 @@ def test_sm100_is_given_rows():
     formula = "out D[n, m], r: f32[m]; D = relu(acc); r = sum[n](D)"
     made = make(formula, "sm100")
     assert (made.rows, made.columns) == ("n", "m")
-    assert made.destination.layout == "cutlass::layout::RowMajor"
-    assert [node.functor for node in made.nodes if node.kind == "own"] == ["evt::sm100::RowReduction"]
+    assert made.destination is not None
+    assert made.destination.row_major
+    assert [node.shape for node in made.reductions] == [ResultShape.ROW]
     for other in (formula.replace("D[n, m]", "D: f32[n, m]"), formula.replace("[n, m]", ""), "out D[n, m]; D = acc"):
         assert make(other, "sm100").rows == "m"
     reason = "a column-major D of 16 bits is computed as the transposed problem"
@@ -173,11 +216,9 @@ def test_sm100_is_given_rows():
 
 def test_a_d_that_is_not_stored_is_wrapped():
     formula = "out D: f32[m]; D = sum[n](acc)"
-    assert {arch: make(formula, arch, "e4m3").epilogue_wrapper for arch in ("sm90", "sm100")} == {
-        "sm90": "",
-        "sm100": "evt::unstored",
-    }
-    assert make(RELU, "sm100").epilogue_wrapper == ""
+    wrapped = "using CollectiveEpilogue = evt::unstored<"
+    assert [wrapped in emit(make(formula, arch, "e4m3")) for arch in ("sm90", "sm100")] == [False, True]
+    assert wrapped not in emit(make(RELU, "sm100"))
     assert "EVT_UNSTORED_SM100_HPP" not in emit(make(RELU, "sm100"))
 
 
@@ -229,81 +270,85 @@ def test_a_header_and_another_type_contradict():
 def test_one_region_is_one_functor_in_a_tree():
     made = make(RELU)
     assert made.tree
-    assert kinds(made) == ["scalar", "acc", "scalar", "source", "tile", "apply"]
-    (functor,) = made.functors
-    assert [s.expression for s in functor.statements][-1] == "t2 + in_residual"
-    assert kinds(make(RELU, "sm80")) == ["scalar", "acc", "scalar", "tile", "tile", "apply", "store"]
+    assert kinds(made) == [ScalarBroadcast, AccFetch, ScalarBroadcast, SourceFetch, AuxLoad, Apply]
+    (region,) = made.regions
+    last = region.statements[-1]
+    assert isinstance(last, Call)
+    assert (last.function, last.operands) == ("add", (Value("t2", F32), Value("in_residual", F32)))
+    assert "return t2 + in_residual;" in emit(made)
+    assert kinds(make(RELU, "sm80")) == [*[ScalarBroadcast, AccFetch, ScalarBroadcast], *[AuxLoad] * 2, Apply, AuxStore]
 
 
 @pytest.mark.parametrize(
     ("formula", "functor"),
     [
-        ("D = acc", "cutlass::epilogue::thread::Identity"),
-        ("D = acc + bias", "cutlass::plus"),
-        ("D = relu(acc)", "cutlass::epilogue::thread::ReLu"),
+        ("D = acc", ("", "cutlass::epilogue::thread::Identity")),
+        ("D = acc + bias", ("add", "cutlass::plus")),
+        ("D = relu(acc)", ("relu", "cutlass::epilogue::thread::ReLu")),
     ],
 )
 def test_a_single_stock_operation_keeps_the_stock_functor(formula, functor):
     made = make(formula, route="evt")
-    assert [node.functor for node in made.nodes if node.kind == "compute"] == [functor]
-    assert not made.functors
+    function, spelled = functor
+    assert computed(made) == [function]
+    assert f"fusion::Sm90Compute<{spelled}, " in emit(made)
+    assert not made.regions
 
 
 def test_stock_functors_keep_the_order_of_their_operands():
     made = make("out D, Z; Z = acc + bias; D = Z - bias")
-    assert made.nodes[-1].functor == "cutlass::minus"
-    first, second = (made.nodes[operand] for operand in made.nodes[-1].operands)
-    assert (first.kind, second.kind) == ("compute", "row")
+    assert computed(made) == ["add", "sub"]
+    assert [type(made.nodes[operand]) for operand in made.nodes[-1].operands] == [Compute, RowBroadcast]
 
 
 def test_a_region_of_several_operations_reads_its_operands_by_name():
-    (functor,) = make("D = (C - acc)*(C + acc)").functors
+    made = make("D = (C - acc)*(C + acc)")
+    (region,) = made.regions
+    assert list(map(str, region.statements)) == ["t0 = sub(in_C, acc)", "t1 = add(in_C, acc)", "t2 = mul(t0, t1)"]
+    (functor,) = spell(made).functors
     assert [statement.expression for statement in functor.statements] == ["in_C - acc", "in_C + acc", "t0 * t1"]
 
 
 def test_a_stored_intermediate_flows_through_its_store():
     made = make("out D, Z; Z = acc + bias; D = silu(Z)")
     assert made.tree
-    assert kinds(made) == ["acc", "row", "compute", "store", "apply"]
+    assert kinds(made) == [AccFetch, RowBroadcast, Compute, AuxStore, Apply]
 
 
 def test_a_shared_value_makes_a_topological_visitor():
     made = make("out D, E; T = tanh(alpha*acc); D = T + C; E = T*R")
     assert not made.tree
-    compute = [node for node in made.nodes if node.kind in ("compute", "apply")]
-    assert len(compute) == 3  # T is kept: it costs more than an instruction
-    assert made.nodes[-1].output == "ElementD"
+    assert len(computed(made)) == 3  # T is kept: it costs more than an instruction
+    assert isinstance(root := made.nodes[-1], Compute | Apply)
+    assert root.output is Destination.D
 
 
 def test_cheap_shared_values_are_computed_again():
     made = make("out D, E; t = acc + 1; D = t*C; E = t*C")
-    assert len(made.functors) == 1  # D and E are one value
+    assert len(made.regions) == 1  # D and E are one value
     made = make("out D, E; t = acc + 1; D = t*C; E = t - C")
-    assert sum(node.kind == "apply" for node in made.nodes) == 2
+    assert len(made.regions) == 2
 
 
 def test_a_value_that_others_read_is_not_the_root():
     made = make("out D, E: f32[m, n]; D = acc*C; E = gelu(D)")
-    assert made.nodes[-1].functor == "cutlass::epilogue::thread::Identity"
-    assert made.nodes[-1].output == "ElementD"
+    assert isinstance(root := made.nodes[-1], Compute)
+    assert (root.function, root.output) == ("", Destination.D)
 
 
 def test_a_constant_output_is_a_scalar_broadcast():
     for arch in ("sm80", "sm90"):
         made = make("out D, E; D = relu(acc); E = 2*3", arch)
-        (constant,) = [node for node in made.nodes if node.kind == "scalar"]
-        assert constant.arguments == (("scalars[0]", "6.0f"),)
-        assert not made.functors
+        (constant,) = [node for node in made.nodes if isinstance(node, ScalarBroadcast)]
+        assert constant.value == Number(F32, 6.0)
+        assert f"arguments_of_{constant.name}.scalars[0] = 6.0f;" in emit(made)
+        assert not made.regions
 
 
 def test_every_operation_by_itself_when_not_fused():
     made = evt.gemm(RELU).plan("sm90", "f16", "f16", fused=False)
-    assert [node.functor for node in made.nodes if node.kind in ("compute", "apply")] == [
-        "cutlass::multiplies",
-        "Region0",  # of CUTLASS's multiply-adds one leaves out what is scaled by 0
-        "cutlass::epilogue::thread::ReLu",
-        "cutlass::plus",
-    ]
+    # Of CUTLASS's multiply-adds one leaves out what is scaled by 0.
+    assert computed(made) == ["mul", "Region0", "relu", "add"]
 
 
 # The source C, and auxiliary tiles
@@ -311,30 +356,31 @@ def test_every_operation_by_itself_when_not_fused():
 
 def test_the_source_is_the_tile_that_shares_shared_memory_with_d():
     made = make("in r: f32[m, n], t: f16[n, m]; D = acc + r + t + C")
-    assert made.source.arguments[0][1].endswith("(arguments.in_C))")
-    assert kinds(made).count("source") == 1
-    assert kinds(made).count("tile") == 2
+    assert made.source is not None
+    assert made.source.pointer.tensor == "C"
+    assert kinds(made).count(SourceFetch) == 1
+    assert accesses(made, AuxLoad) == [Access.TILE, Access.TILE]
 
 
 def test_a_tile_shared_by_all_batches_is_not_the_source():
     made = make("in C[m, n]; D = acc + C")
-    assert made.source.element == "void"
-    (tile,) = [node for node in made.nodes if node.kind == "tile"]
-    assert "cute::_0" in tile.stride
+    assert made.source is None
+    (tile,) = [node for node in made.nodes if isinstance(node, AuxLoad)]
+    assert tile.strides[2] == 0
 
 
 def test_unaligned_and_surplus_tiles_are_loaded_directly():
     dag = dag_of("D = acc + C")
     signature = with_layout(natural_signature(dag), "C", Layout("n", 1))
-    assert "tile_direct" in kinds(plan(Problem(dag, signature, find_target("sm90"))))
+    assert accesses(plan(Problem(dag, signature, find_target("sm90"))), AuxLoad) == [Access.DIRECT]
     made = make("in a1: f32[m, n], a2: f32[m, n], a3: f32[m, n], a4: f32[m, n]; D = acc + C + a1 + a2 + a3 + a4")
-    assert {"tile", "tile_direct"} <= set(kinds(made))
+    assert set(accesses(made, AuxLoad)) == {Access.TILE, Access.DIRECT}
     assert made.shared_memory <= made.target.shared_memory
 
 
 def test_2x_reads_other_layouts_element_by_element():
-    assert "tile_strided" in kinds(make("in C[n, m]; D = acc + C", "sm80"))
-    assert "store_strided" in kinds(make("out D, Z[n, m]; Z = acc; D = relu(acc)", "sm80"))
+    assert accesses(make("in C[n, m]; D = acc + C", "sm80"), AuxLoad) == [Access.STRIDED]
+    assert Access.STRIDED in accesses(make("out D, Z[n, m]; Z = acc; D = relu(acc)", "sm80"), AuxStore)
 
 
 # Transposed problems
@@ -343,10 +389,11 @@ def test_2x_reads_other_layouts_element_by_element():
 def test_2x_computes_a_column_major_d_as_the_transposed_problem():
     made = make("in s: f32[m]; out D[n, m]; D = acc*s + bias", "sm80")
     assert (made.rows, made.columns) == ("n", "m")
-    assert made.a.pointer == "arguments.B"
-    found = {node.name: node for node in made.nodes}
-    assert found["in_s"].functor == "evt::threadblock::VectorOrScalarRow"
-    assert found["in_bias"].kind == "column"
+    assert isinstance(made.mainloop, MatrixProduct)
+    assert (made.mainloop.a.name, made.mainloop.b.name) == ("B", "A")
+    found = {node.name: type(node) for node in made.nodes}
+    assert found["in_s"] is RowOrScalarBroadcast
+    assert found["in_bias"] is ColumnBroadcast
 
 
 @pytest.mark.parametrize(("a", "b", "rows"), [("k", "n", "n"), ("k", "k", "m"), ("m", "n", "m"), ("m", "k", "m")])
@@ -394,8 +441,9 @@ def test_the_epilogue_visits_both_columns_of_a_pair(arch, dtype):
 def test_sm100_multiplies_the_tile_of_a_pair_of_blocks():
     one, two = (make("D = acc", "sm100", config=name).config for name in ("one_sm_128x128x64", "two_sm_128x128x64_2x1"))
     assert (one.mma_tile, two.mma_tile) == ((128, 128, 64), (256, 128, 64))
-    assert two.kernel_schedule == "cutlass::gemm::KernelTmaWarpSpecialized2SmSm100"
-    assert two.epilogue_schedule == "cutlass::epilogue::TmaWarpSpecialized2Sm"
+    spelled = emit(make("D = acc", "sm100", config=two.name))
+    assert "using KernelSchedule = cutlass::gemm::KernelTmaWarpSpecialized2SmSm100;" in spelled
+    assert "using EpilogueSchedule = cutlass::epilogue::TmaWarpSpecialized2Sm;" in spelled
 
 
 def default_configs_of(formula: str, dtype: str) -> tuple[Config, ...]:
@@ -512,7 +560,8 @@ def test_what_does_not_fit_takes_another_source_configuration_or_route(text, arc
 
 def test_a_source_beyond_shared_memory_is_loaded_by_a_visitor():
     taken = [make(f"in C: {dtype}\nout D: e4m3\nD = C - acc", "sm100") for dtype in ("i32", "f64")]
-    assert [kinds(each)[0] for each in taken] == ["source", "tile_direct"]
+    assert [kinds(each)[0] for each in taken] == [SourceFetch, AuxLoad]
+    assert accesses(taken[1], AuxLoad) == [Access.DIRECT]
 
 
 def test_reductions_fill_shared_memory_only_where_warps_meet_in_it():
@@ -548,15 +597,15 @@ PAIRED = "in C: f16[m, n]\nout D: f16[m, n/2]\nD = silu(even(acc + C, 32)) * odd
 def test_pairs_meet_within_a_warp_whatever_the_alignment():
     """A warp's 32 accesses cover both members of a pair: what is aligned to less than such an access is read singly."""
     dag = dag_of(PAIRED)
-    for alignment, access, kind in ((8, 8, "tile"), (2, 2, "tile"), (1, 2, "tile_strided")):
+    for alignment, width, access in ((8, 8, Access.TILE), (2, 2, Access.TILE), (1, 2, Access.STRIDED)):
         signature = with_layout(natural_signature(dag), "C", Layout("n", alignment))
         made = plan(Problem(dag, signature, find_target("sm80")))
-        assert made.elements_per_access == access
-        assert kind in kinds(made)
+        assert made.elements_per_access == width
+        assert access in accesses(made, AuxLoad)
 
 
 @pytest.mark.parametrize("dtype", ["f16", "f64"])
 def test_pairs_far_apart_do_not_cut_tiles_by_a_wide_type(dtype):
     text = "out D: f64[m, n], E: f64[m, n/2]\nD = acc*2\nE = even(D, {block})*odd(D, {block})"
-    elements = [make(text.format(block=block), "sm80", dtype).epilogue_element for block in (16, 32)]
-    assert elements == ["double", "float"]
+    elements = [make(text.format(block=block), "sm80", dtype).epilogue_dtype.name for block in (16, 32)]
+    assert elements == ["f64", "f32"]

@@ -70,33 +70,12 @@ class Config:
         return self.epilogue_tile[1] % columns == 0
 
     @property
-    def threadblock_swizzle(self) -> str:
-        """The order of tiles, in CUTLASS 2.x's words."""
-        return f"cutlass::gemm::threadblock::GemmIdentityThreadblockSwizzle<{self.swizzle}>"
-
-    @property
     def name(self) -> str:
         """How a configuration is named on the command line: ``pingpong_128x128x64_1x2``."""
         parts = [self.schedule, "x".join(map(str, self.tile))]
         if self.cluster != (1, 1, 1):
             parts.append("x".join(map(str, self.cluster[:2])))
         return "_".join(parts)
-
-    @property
-    def tile_shape(self) -> str:
-        """The tile as 3.x collectives take it."""
-        return f"cute::Shape<{', '.join(f'cute::Int<{extent}>' for extent in self.tile)}>"
-
-    @property
-    def kernel_schedule(self) -> str:
-        """The 3.x main loop's schedule tag."""
-        return f"cutlass::gemm::KernelTmaWarpSpecialized{self.schedule.capitalize()}"
-
-    @property
-    def epilogue_schedule(self) -> str:
-        """The 3.x epilogue's schedule tag."""
-        suffix = "Cooperative" if self.schedule == "cooperative" else ""
-        return f"cutlass::epilogue::TmaWarpSpecialized{suffix}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,46 +97,10 @@ class ConfigConvolution(Config):
         return self.min_blocks
 
     @property
-    def tile_shape(self) -> str:
-        """The tile, in which the modes of the sums are nested."""
-        m, n, k = self.tile
-        return f"cute::Shape<cute::Int<{m}>, cute::Int<{n}>, cute::Shape<cute::Int<{k}>>>"
-
-    @property
-    def kernel_schedule(self) -> str:
-        """The main loop's schedule tag."""
-        return "cutlass::conv::KernelImplicitTmaWarpSpecializedSm90"
-
-    @property
-    def epilogue_schedule(self) -> str:
-        """The epilogue's schedule tag."""
-        return f"cutlass::epilogue::TmaWarpSpecialized{'Cooperative' if self.consumers == 2 else ''}"
-
-    @property
     def registers(self) -> int:
         """What a consumer's thread may have: see Sm90Kernel in convolution_3x.hpp."""
         shared = 65536 // (128 * (1 + self.consumers) * self.min_blocks) // 8 * 8
         return min(240, (shared * (1 + self.consumers) - 40) // self.consumers // 8 * 8)
-
-    @property
-    def epilogue_memory(self) -> str:
-        """Whether the epilogue has shared memory beside the main loop's, so that it loads while that runs."""
-        return f"evt::convolution::EpilogueMemory::{'own' if self.consumers == 2 else 'shared'}"
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigGrouped(Config):
-    """A configuration of a grouped kernel."""
-
-    @property
-    def kernel_schedule(self) -> str:
-        """The main loop's schedule tag."""
-        return f"cutlass::gemm::KernelPtrArrayTmaWarpSpecialized{self.schedule.capitalize()}"
-
-    @property
-    def epilogue_schedule(self) -> str:
-        """The epilogue's schedule tag."""
-        return f"cutlass::epilogue::PtrArrayTmaWarpSpecialized{self.schedule.capitalize()}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,24 +108,15 @@ class ConfigSm100(Config):
     """A configuration of sm100: with ``two_sm``, a pair of thread blocks multiplies a tile of twice the rows."""
 
     @property
-    def _multiprocessors(self) -> int:
+    def multiprocessors(self) -> int:
+        """How many of them multiply a tile together."""
         return 2 if self.schedule == "two_sm" else 1
 
     @property
     def mma_tile(self) -> tuple[int, int, int]:
         """The tile of the multiplication, in elements."""
         m, n, k = self.tile
-        return self._multiprocessors * m, n, k
-
-    @property
-    def kernel_schedule(self) -> str:
-        """The main loop's schedule tag."""
-        return f"cutlass::gemm::KernelTmaWarpSpecialized{self._multiprocessors}SmSm100"
-
-    @property
-    def epilogue_schedule(self) -> str:
-        """The epilogue's schedule tag."""
-        return f"cutlass::epilogue::TmaWarpSpecialized{self._multiprocessors}Sm"
+        return self.multiprocessors * m, n, k
 
 
 def ceil_div(a: int, b: int) -> int:

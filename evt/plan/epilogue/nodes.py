@@ -1,320 +1,311 @@
-"""The visitors of a plan as text: what each node's type and arguments are, and the fields that fill them."""
+"""The visitor nodes of a kernel: what each of them loads, computes or stores. Flat and frozen; no C++.
+
+::
+
+    Node = AccFetch                                       the accumulator
+         | SourceFetch(dtype)                             C, which the collective has loaded
+         | ScalarBroadcast(value, strides)                a scalar, or a number of the program
+         | RowBroadcast(dtype, values, strides)           a value for each column
+         | ColumnBroadcast(...)                           a value for each row
+         | RowOrScalarBroadcast(dtype, values, stride, batch)       the same, by nodes of ours (2.x)
+         | ColumnOrScalarBroadcast(...)
+         | AuxLoad(dtype, pointer, strides, alignment, access)              a tile of an input
+         | AuxStore(...)                                  a tile of an output
+         | Compute(function, output)                      one function, by CUTLASS's functor
+         | Apply(region, output)                          several operations, by a functor of ours
+         | Coordinate(axis)                               the place of an element
+         | RandomNumbers(seed, offset, swapped)           Philox
+         | PairMember(member, distance)                   of each pair of columns the first or the second
+         | BlockReduce(kind, width)                       of each block of columns
+         | MaskLoad(pointer, row, batch)                  packed bits
+         | MaskStore(...)
+         | HalfLoad(dtype, distance, pointer, row, batch) a tensor of half as many columns
+         | HalfStore(...)
+         | BlockStore(dtype, width, pointer, row, batch)  one value a block of columns
+         | Reduction(shape, kind, dtype, output, ...)     over rows, columns or both
+
+    Strides = (rows, columns, batch), each a Field, 0, 1, or Varies: 1 where a call gives a vector, else 0
+
+Every node has a name in its kernel, and ``operands``: the places of the nodes whose values it visits, all before it.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal, TypeAlias
 
-from evt.ir import Const, Fold, Index, Input, Load, Output, Pick, Reduce, TypedDag
-from evt.ir.dtype import B1, F32, F64, accumulator
-from evt.ir.node import divisor
-from evt.plan.configurations.config import Config
-from evt.plan.epilogue.functor import SCALAR, Functor, identity, literal, make_functor, scalar_type, stock_functor
-from evt.plan.epilogue.reductions import OPS, Reductions
-from evt.plan.epilogue.visitors import Graph, Visitor
-from evt.plan.plan import Field, FieldKind, Node
-from evt.plan.problem import Problem
-from evt.plan.signature import Layout
-from evt.plan.target import Family
+from evt.ir.dtype import DType
+from evt.plan.epilogue.regions import Region
+from evt.plan.fields import Field
 
 
-@dataclass
-class NodePlanner:
-    """Makes the nodes of a kernel; a family says how its own look."""
+@dataclass(frozen=True, slots=True)
+class Varies:
+    """The stride of a vector or a single value: 1 where the stride that a call gives is not 0, else 0."""
 
-    problem: Problem
-    route: str
-    config: Config
-    fused: bool
-    family: ClassVar[Family]
+    given: Field
 
-    def __post_init__(self) -> None:
-        self.dag = self.problem.dag
-        self.signature = self.problem.signature
-        self.fields: list[Field] = [Field(mode, "size", "", mode) for mode in ("m", "n", "k", "l")]
-        self.functors: list[Functor] = []
-        self.reductions = Reductions(self.problem.options.atomic)
-        self.names = mangle(self.dag)
-        self.transposed = False
-
-    @property
-    def rows(self) -> str:
-        return "n" if self.transposed else "m"
-
-    @property
-    def columns(self) -> str:
-        return "m" if self.transposed else "n"
-
-    def add_field(self, name: str, kind: FieldKind, tensor: str, role: str) -> str:
-        """Add a member of ``evt_arguments``, once; returns the C++ expression that reads it."""
-        field = Field(name, kind, tensor, role)
-        if field not in self.fields:
-            self.fields.append(field)
-        return f"arguments.{name}"
-
-    def tensor_stride(self, name: str, layout: Layout) -> tuple[str, str]:
-        """(type, value) of a tile tensor's (rows, columns, batch) stride."""
-        types, values = [], []
-        for mode in (self.rows, self.columns):
-            if mode == layout.contiguous:
-                types.append("cute::_1")
-                values.append("cute::_1{}")
-            else:
-                types.append("int64_t")
-                values.append(self.add_field(f"stride_{mode}_of_{self.names[name]}", "size", name, mode))
-        return self.with_batch(name, layout.batch == "strided", types, values)
-
-    def with_batch(self, name: str, strided: bool, types: list[str], values: list[str]) -> tuple[str, str]:
-        if strided:
-            types.append("int64_t")
-            values.append(self.add_field(f"stride_l_of_{self.names[name]}", "size", name, "l"))
-        else:
-            types.append("cute::_0")
-            values.append("cute::_0{}")
-        return f"cute::Stride<{', '.join(types)}>", f"{{{', '.join(values)}}}"
-
-    def nodes(self, graph: Graph) -> tuple[Node, ...]:
-        nodes: list[Node] = []
-        built: dict[tuple[str, str], Node] = {}
-        for index, visitor in enumerate(graph.visitors):
-            key = (visitor.kind, visitor.name)
-            if visitor.kind in ("acc", "scalar", "source") and key in built:
-                node = built[key]  # a tree may hold it several times; its arguments exist once
-            else:
-                node = built[key] = self.node(visitor, index, graph)
-            nodes.append(replace(node, operands=visitor.operands))
-        return tuple(nodes)
-
-    def node(self, visitor: Visitor, index: int, graph: Graph) -> Node:
-        op = self.dag[visitor.value]
-        match visitor.kind:
-            case "acc":
-                return Node("acc", "accumulator")
-            case "scalar":
-                return self.scalar(self.dag.input[visitor.name])
-            case "constant":
-                return self.constant(visitor, index)
-            case "row" | "column":
-                value = self.dag.input[visitor.name]
-                return self.flexible(visitor.kind, value) if value.flexible else self.vector(visitor.kind, value)
-            case "source":
-                return Node("source", "source", self.element(visitor.name))
-            case "tile":
-                return self.tile(self.dag.input[visitor.name])
-            case "store":
-                return self.tile(self.dag.output[visitor.name])
-            case "compute":
-                return self.compute(visitor, graph, f"compute_{index}")
-            case "index":
-                assert isinstance(op, Index)
-                mode = 2 if op.mode == "l" else int(op.mode != self.rows)
-                return self.own(f"index_{op.mode}", "Index", str(mode))
-            case "random":
-                return self.random(visitor.value, f"random_{index}")
-            case "pick":
-                assert isinstance(op, Pick)
-                return self.own(f"pair_{index}", "Odd" if op.member else "Even", str(op.block))
-            case "fold":
-                assert isinstance(op, Fold)
-                return self.own(f"block_{index}", "BlockReduce", OPS[op.kind], str(op.width))
-            case "mask" | "half" | "store_mask" | "store_half" | "store_block":
-                return self.columns_of(visitor)
-            case "reduce":
-                return self.reduce(visitor, index)
-
-    def own(self, name: str, template: str, *parameters: str, arguments: tuple[tuple[str, str], ...] = ()) -> Node:
-        """A node of ours, from codegen/include/evt."""
-        raise NotImplementedError
-
-    def element(self, name: str) -> str:
-        value: Input | Output = self.dag.input.get(name) or self.dag.output[name]
-        assert value.dtype is not None
-        return "std::uint8_t" if value.dtype == B1 else value.dtype.cutlass
-
-    def scalar_arguments(self, value: Input, element: str) -> tuple[str, str]:
-        """The number and the device pointer of which one gives a scalar, or a flexible vector's single value."""
-        name = self.names[value.name]
-        number = self.add_field(f"value_of_{name}", "number", value.name, "value")
-        pointer = self.add_field(name, "pointer", value.name, "pointer")
-        return f"static_cast<{element}>({number})", f"static_cast<{element} const*>({pointer})"
-
-    def scalar(self, value: Input) -> Node:
-        element = self.element(value.name)
-        number, pointer = self.scalar_arguments(value, element)
-        types, values = ["cute::_0", "cute::_0"], ["cute::_0{}", "cute::_0{}"]
-        stride_type, stride = self.with_batch(value.name, "l" in value.modes, types, values)
-        arguments = (("scalars[0]", number), ("scalar_ptrs[0]", pointer), self.scalar_stride(stride))
-        name = self.names[value.name]
-        return Node("scalar", name, element, self.scalar_stride_type(stride_type), arguments=arguments)
-
-    def constant(self, visitor: Visitor, index: int) -> Node:
-        """An output's constant value, as a scalar broadcast whose value is in the text."""
-        op = self.dag[visitor.value]
-        assert isinstance(op, Const)
-        stride = "cute::Stride<cute::_0, cute::_0, cute::_0>"
-        dtype = F64 if accumulator(self.dag.operands[0].dtype) == F64 else F32
-        value = ("scalars[0]", literal(op.value, dtype))
-        return Node("scalar", f"constant_{index}", SCALAR[dtype], stride, arguments=(value,))
-
-    def vector(self, kind: str, value: Input) -> Node:
-        name, element = self.names[value.name], self.element(value.name)
-        pointer = self.add_field(name, "pointer", value.name, "pointer")
-        types = ["cute::_0", "cute::_1"] if kind == "row" else ["cute::_1", "cute::_0"]
-        stride_type, stride = self.with_batch(value.name, "l" in value.modes, types, [f"{t}{{}}" for t in types])
-        member = "row" if kind == "row" else "col"
-        arguments = (
-            (f"ptr_{member}", f"static_cast<{element} const*>({pointer})"),
-            (f"d{member.capitalize()}", stride),
-        )
-        return Node(kind, name, element, stride_type, output=self.computed(value), arguments=arguments)
-
-    def flexible(self, kind: str, value: Input) -> Node:
-        """A vector or a single value, as the call's stride of 1 or 0 decides."""
-        raise NotImplementedError
-
-    def computed(self, value: Input) -> str:
-        assert value.dtype is not None
-        return SCALAR[value.dtype.compute]
-
-    def tile(self, value: Input | Output) -> Node:
-        """A full-tile load, or the store of an output."""
-        name, element, layout = self.names[value.name], self.element(value.name), self.signature[value.name]
-        pointer = self.add_field(name, "pointer", value.name, "pointer")
-        stride_type, stride = self.tensor_stride(value.name, layout)
-        kind = self.tile_kind("store" if isinstance(value, Output) else "tile", value.name, layout)
-        arguments = (
-            ("ptr_aux", f"static_cast<{element}*>(const_cast<void*>({pointer}))"),
-            ("dAux", stride),
-        )
-        return Node(kind, name, element, stride_type, layout.alignment, arguments=arguments)
-
-    def columns_of(self, visitor: Visitor) -> Node:
-        """A tensor of packed bits, or of fewer columns than the accumulator: its columns are contiguous."""
-        name, element = self.names[visitor.name], self.element(visitor.name)
-        pointer = self.add_field(name, "pointer", visitor.name, "pointer")
-        load = visitor.kind in ("mask", "half")
-        pointer_type = f"{element} const*" if load else f"{element}*"
-        stride_l = "0"
-        if self.signature[visitor.name].batch == "strided":
-            stride_l = self.add_field(f"stride_l_of_{name}", "size", visitor.name, "l")
-        arguments = (
-            ("ptr", f"static_cast<{pointer_type}>({pointer if load else f'const_cast<void*>({pointer})'})"),
-            ("stride_m", self.add_field(f"stride_m_of_{name}", "size", visitor.name, "m")),
-            ("stride_l", stride_l),
-        )
-        if visitor.kind in ("mask", "store_mask"):
-            return self.own(name, "MaskLoad" if load else "MaskStore", arguments=arguments)
-        mode = next(mode for mode in self.dag.types[visitor.value].modes if "/" in mode)
-        if visitor.kind == "store_block":
-            return self.own(name, "BlockStore", element, str(divisor(mode)), arguments=arguments)
-        block = mode.partition("@")[2] or self.pair_distance(visitor.value)
-        return self.own(name, "HalfLoad" if load else "HalfStore", element, block, arguments=arguments)
-
-    def pair_distance(self, value: int) -> str:
-        """How far apart the columns are with which a tensor of half as many columns meets."""
-        stack, seen = [value], {value}
-        while stack:
-            node = stack.pop()
-            for mode in self.dag.types[node].modes:
-                if "@" in mode:
-                    return mode.partition("@")[2]
-            new = [user for user in self.dag.users[node] if user not in seen]
-            seen.update(new)
-            stack.extend(new)
-        return "1"
-
-    def random(self, value: int, name: str) -> Node:
-        arguments: list[tuple[str, str]] = []
-        for member, operand in zip(("seed", "offset"), self.dag.arguments(value), strict=True):
-            op = self.dag[operand]
-            if isinstance(op, Const):
-                arguments.append((member, f"{int(op.value) & 0xFFFFFFFF}u"))
-                continue
-            assert isinstance(op, Load)
-            number, pointer = self.scalar_arguments(self.dag.input[op.name], "int32_t")
-            number = number.replace("int32_t", "uint32_t").replace("(", "(static_cast<std::int64_t>(", 1)
-            arguments += [(member, f"{number})"), (f"{member}_ptr", pointer.replace("int32_t", "uint32_t"))]
-        swapped = "true" if self.transposed else "false"
-        return self.own(name, "Random", swapped, arguments=tuple(arguments))
-
-    def reduce(self, visitor: Visitor, index: int) -> Node:
-        """A reduction's node; what is done with its results before and after goes to ``reductions``."""
-        value = self.dag.arguments(self.dag.stores[visitor.name])[0]
-        op, output = self.dag[value], self.dag.output[visitor.name]
-        assert isinstance(op, Reduce)
-        assert output.dtype is not None
-        kept = {"m", "n"} - set(op.modes)
-        kind = "Scalar" if not kept else "Col" if kept == {self.rows} else "Row"
-        name = self.names[visitor.name]
-        pointer = self.add_field(name, "pointer", visitor.name, "pointer")
-        stride = "0" if "l" in op.modes else self.add_field(f"stride_l_of_{name}", "size", visitor.name, "l")
-        return self.reductions.add(
-            self,
-            kind,
-            f"reduction_{index}",
-            op,
-            SCALAR[self.dag.types[value].dtype],
-            output.dtype.cutlass,
-            pointer,
-            stride,
-            f"arguments.{next(iter(kept))}" if kept else "1",
-        )
-
-    def compute(self, visitor: Visitor, graph: Graph, name: str) -> Node:
-        values = [graph.visitors[operand].value for operand in visitor.operands]
-        output = self.compute_output(visitor, graph)
-        plain = output in ("float", "ElementD") and not self.saturates(visitor, graph)
-        if values == [visitor.value]:
-            if plain and self.dag.types[visitor.value].dtype.compute == F32:
-                return Node("compute", name, functor="cutlass::epilogue::thread::Identity", output=output)
-            functor = identity(f"Region{len(self.functors)}", scalar_type(self.dag, visitor.value))
-            self.functors.append(functor)
-            return Node("apply", name, functor=functor.name, output=output)
-        stock = stock_functor(self.dag, visitor.value, values)
-        if stock is not None and plain:
-            return Node("compute", name, functor=stock, output=output)
-        parameters: dict[int, str] = {}
-        for position, operand in enumerate(visitor.operands):
-            source = graph.visitors[operand]
-            label = self.names.get(source.name) or ("acc" if source.kind == "acc" else f"x{position}")
-            parameters[source.value] = label
-        functor = make_functor(self.dag, f"Region{len(self.functors)}", visitor.value, parameters, self.problem.options)
-        self.functors.append(functor)
-        return Node("apply", name, functor=functor.name, output=output)
-
-    def saturates(self, visitor: Visitor, graph: Graph) -> bool:
-        """Whether a compute node's result becomes an integer, which stock nodes convert by wrapping."""
-        return False
-
-    def tile_kind(self, kind: str, name: str, layout: Layout) -> str:
-        """The node kind, ``kind`` itself (``tile`` or ``store``) or a variant for layouts it cannot take."""
-        raise NotImplementedError
-
-    def scalar_stride_type(self, stride_type: str) -> str:
-        raise NotImplementedError
-
-    def scalar_stride(self, stride: str) -> tuple[str, str]:
-        """(member, expression) of a scalar broadcast's stride."""
-        raise NotImplementedError
-
-    def compute_output(self, visitor: Visitor, graph: Graph) -> str:
-        """The C++ element type that a compute node hands on."""
-        raise NotImplementedError
-
-    def part_count(self, node: str) -> str:
-        """The C++ expression of how many parts a reduction's node writes per batch."""
-        raise NotImplementedError
+    def __str__(self) -> str:
+        return f"{self.given} != 0"
 
 
-def mangle(dag: TypedDag) -> dict[str, str]:
-    """C++ names for the user's: prefixed, so that keywords and macros cannot be met, and of bounded length.
+Stride: TypeAlias = Field | Varies | Literal[0, 1]
+Strides: TypeAlias = tuple[Stride, Stride, Stride]
 
-    A shortened name is longer than every name that is kept, and ends in its position, so no two are equal.
+
+@dataclass(frozen=True, slots=True)
+class Single:
+    """A value that a call gives: by device pointer, or by value where that pointer is null."""
+
+    dtype: DType
+    number: Field
+    pointer: Field
+
+    def __str__(self) -> str:
+        return f"{self.number} or *{self.pointer}"
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A value of the program."""
+
+    dtype: DType
+    value: float
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+class Access(Enum):
+    """How a tile is moved."""
+
+    TILE = "as the family's own node does: by TMA through shared memory (3.x), in accesses of several elements (2.x)"
+    DIRECT = "directly from or to global memory (3.x)"
+    STRIDED = "element by element (2.x)"
+
+    def __str__(self) -> str:
+        return self.name.lower()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """A node's place in the visitor graph."""
+
+    name: str
+    operands: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AccFetch(Placed):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFetch(Placed):
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarBroadcast(Placed):
+    value: Single | Number
+    strides: Strides
+
+
+def pointer_of(values: Field | Single) -> Field:
+    """Where a vector's values are, or a single one."""
+    return values.pointer if isinstance(values, Single) else values
+
+
+@dataclass(frozen=True, slots=True)
+class VectorBroadcast(Placed):
+    """``values`` are a vector at a pointer, or a flexible one: a vector or a single value, as the strides say."""
+
+    dtype: DType
+    values: Field | Single
+    strides: Strides
+
+
+class RowBroadcast(VectorBroadcast):
+    __slots__ = ()
+
+
+class ColumnBroadcast(VectorBroadcast):
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class VectorOrScalarBroadcast(Placed):
+    """The same by a node of ours that reads element by element; ``stride`` is that of the vector."""
+
+    dtype: DType
+    values: Field | Single
+    stride: Field | Literal[1]
+    batch: Field | Literal[0]
+
+
+class RowOrScalarBroadcast(VectorOrScalarBroadcast):
+    __slots__ = ()
+
+
+class ColumnOrScalarBroadcast(VectorOrScalarBroadcast):
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Auxiliary(Placed):
+    dtype: DType
+    pointer: Field
+    strides: Strides
+    alignment: int
+    access: Access
+
+
+class AuxLoad(Auxiliary):
+    __slots__ = ()
+
+
+class AuxStore(Auxiliary):
+    __slots__ = ()
+
+
+class Destination(Enum):
+    """The output type of a root whose value the collective stores: that of D."""
+
+    D = "D"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Compute(Placed):
+    """``function`` is a row of evt.functions.TABLE that CUTLASS has a functor for, or empty: the identity."""
+
+    function: str
+    output: DType | Destination
+
+
+@dataclass(frozen=True, slots=True)
+class Apply(Placed):
+    region: Region
+    output: DType | Destination
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinate(Placed):
+    axis: Literal["row", "column", "batch"]
+
+
+@dataclass(frozen=True, slots=True)
+class RandomNumbers(Placed):
+    """``swapped``: the kernel's rows are the program's columns, by which numbers are counted."""
+
+    seed: Single | Number
+    offset: Single | Number
+    swapped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PairMember(Placed):
+    """``member`` 0 is the first; the members are ``distance`` columns apart."""
+
+    member: int
+    distance: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlockReduce(Placed):
+    kind: str
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class Packed(Placed):
+    """A tensor whose columns are contiguous, and fewer than the accumulator's."""
+
+    pointer: Field
+    row: Field
+    batch: Field | Literal[0]
+
+
+class MaskLoad(Packed):
+    __slots__ = ()
+
+
+class MaskStore(Packed):
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HalfLoad(Packed):
+    dtype: DType
+    distance: int
+
+
+@dataclass(frozen=True, slots=True)
+class HalfStore(Packed):
+    dtype: DType
+    distance: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlockStore(Packed):
+    dtype: DType
+    width: int
+
+
+class ResultShape(Enum):
+    """What a reduction leaves, in CUTLASS's words: a row has a value for each column."""
+
+    ROW = "row"
+    COLUMN = "column"
+    SCALAR = "scalar"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction(Placed):
+    """A reduction to an ``output`` at ``pointer``, done in ``dtype``.
+
+    Each thread block writes its part to the workspace, and a kernel at the end combines the parts in a fixed order. An
+    ``atomic`` one combines in the output itself, which a kernel has filled with the identity. ``extent`` is that of
+    the mode that is kept, ``batch`` the stride of the results.
     """
-    names: dict[str, str] = {}
-    known = (("in", [value.name for value in dag.inputs]), ("out", [value.name for value in dag.outputs]))
-    for prefix, group in known:
-        for index, name in enumerate(group):
-            short = name if len(name) <= 40 else f"{name[:40]}_{index}"
-            names[name] = f"{prefix}_{short}"
-    return names
+
+    shape: ResultShape
+    kind: str
+    dtype: DType
+    output: DType
+    pointer: Field
+    extent: Field | Literal[1]
+    batch: Field | Literal[0]
+    over_batch: bool
+    atomic: bool
+
+
+Node: TypeAlias = (
+    AccFetch
+    | SourceFetch
+    | ScalarBroadcast
+    | RowBroadcast
+    | ColumnBroadcast
+    | RowOrScalarBroadcast
+    | ColumnOrScalarBroadcast
+    | AuxLoad
+    | AuxStore
+    | Compute
+    | Apply
+    | Coordinate
+    | RandomNumbers
+    | PairMember
+    | BlockReduce
+    | MaskLoad
+    | MaskStore
+    | HalfLoad
+    | HalfStore
+    | BlockStore
+    | Reduction
+)

@@ -1,99 +1,143 @@
-"""What the planners of convolutions share: the implicit GEMM's sizes and strides as fields of the call."""
+"""The main loops of convolutions: implicit GEMMs of CUTLASS 2.x and 3.x, over the operands or over padded copies.
+
+Of few channels a row of the filter is one tap in 3.x. An output pixel's window of S pixels and C channels lies in one
+piece of the copy, as S * C channels of one pixel, and overlapping windows are pixels whose stride is smaller than their
+channels. So the sums are of R taps of S * C channels, not of R * S taps of C, each padded to the depth of a tile.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from evt.ir import Operand
 from evt.ir.convolution import SPATIAL
-from evt.plan.kernels.family import Planner, operand_element
-from evt.plan.kernels.padding import PaddedCopy
-from evt.plan.plan import Job, Jobs, OperandPlan, Parts
-from evt.plan.signature import ConvolutionClass
+from evt.plan.fields import Field
+from evt.plan.kernels.draft import Draft
+from evt.plan.plan import Convolution2x, Convolution3x, Groups, Image, Iterators, PaddedCopy, Row, Work
 
 
-class ImplicitGemm(Planner):
-    """A planner over the implicit GEMM of a convolution; the visitors do not know the difference from a GEMM."""
+def convolution_2x(draft: Draft, work: tuple[Work, ...] = ()) -> Convolution2x:
+    """An implicit GEMM of CUTLASS 2.x with visitors, or with work on its input."""
+    shape, groups = draft.problem.convolution, _groups(draft)
+    vector = 0 if work else draft.problem.padded_vector  # work finds its channels in the tensor itself
+    if vector:
+        _add_copies(draft)
+    spatial = _spatial(draft)
+    for name in ("images", "channels", "filters", "groups"):
+        draft.fields.size(name)
+    for name in spatial:
+        for part in ("", "filter_", "output_", "pad_", "stride_", "dilation_"):
+            draft.fields.size(f"{part}{name}")
+    few = draft.problem.has_few_channels
+    a, b = (_image(draft, operand) for operand in draft.problem.dag.operands)
+    alignments = [vector or image.alignment for image in (a, b)] if shape.rank == 2 else []
+    iterators: Iterators = "analytic" if shape.large_filter or (groups == "multiple" and not work) else "optimized"
+    return Convolution2x(
+        shape.operator,
+        shape.rank,
+        _copy(draft, a, vector, vector if few else 0) if vector else a,
+        _copy(draft, b, vector, vector if few else 0) if vector else b,
+        groups=groups,
+        # Work needs tiles that lie within one tap: it finds its channels and its padding by that.
+        iterators="fixed channels" if few and not work else iterators,
+        # Of dgrad the convolution's stride, else that of D's pixels. A fprop of no strides takes any stride; its
+        # output's pixels have one pitch.
+        strided=shape.operator == "wgrad",
+        alignments=tuple(alignments),
+        padded=shape.padded,
+        work=work,
+    )
 
-    def copies(self) -> dict[str, PaddedCopy]:
-        """The copies that the kernel reads instead of A and B, by their names; they are made before it."""
-        return {}
 
-    def padding(self) -> tuple[tuple[Parts, ...], tuple[Jobs, ...]]:
-        """Where the copies are in the workspace, and the kernel that makes them; adds the fields that it reads."""
-        parts: list[Parts] = []
-        jobs: list[Job] = []
-        for name, copy in self.copies().items():
-            element = f"Element{name}"
-            names = [*self.extents_of(name), "channels"]
-            outer, *sizes, channels = (self.add_field(each, "size", "", each) for each in names)
-            pointer = self.add_field(name, "pointer", name, "pointer")
-            strides = self.strides(name)
-            if len(sizes) == 2:  # an image is one slice
-                sizes, strides = ["1", *sizes], [strides[0], "0", *strides[1:]]
-            members = (
-                ("from", f"static_cast<{element} const*>({pointer})"),
-                ("to", self.copied_pointer(name)),
-                *zip(("outer", "slices", "rows", "pixels", "channels"), (outer, *sizes, channels), strict=True),
-                *zip((f"stride_{each}" for each in ("outer", "slice", "row", "pixel")), strides, strict=True),
-                ("before", copy.before),
-                ("padded_pixels", copy.extents[-1]),
-                ("padded_channels", copy.channels),
-            )
-            jobs.append(Job(f"padded_{name}", f"evt::PadJob<{element}, {copy.vector}>", members))
-            parts.append(Parts(f"padded_{name}", element, copy.extents[0], copy.strides[0], tuple(names)))
-        summary = "Copies the operands, with zeros behind their channels."
-        return tuple(parts), (Jobs("evt_pad", "PadJobs", summary, tuple(jobs)),) if jobs else ()
+def stock_convolution_2x(draft: Draft) -> Convolution2x:
+    """The same with the iterators of the kernels that have a stock epilogue."""
+    made = convolution_2x(draft)
+    if not is_strided_dgrad(draft):
+        return made
+    return replace(made, strided=True, iterators="analytic" if made.rank == 3 else made.iterators)
 
-    def extents_of(self, operand: str) -> list[str]:
-        """The sizes of A or B of fprop by their names, outermost first, the channels left out."""
-        if operand == "A":
-            return ["images", *self.spatial]
-        return ["filters", *(f"filter_{name}" for name in self.spatial)]
 
-    def plain_copies(self, vector: int, channels: str = "") -> dict[str, PaddedCopy]:
-        """Copies of both operands with whole vectors of channels, or so many."""
-        found = {}
-        for name in ("A", "B"):
-            extents = tuple(self.add_field(each, "size", "", each) for each in self.extents_of(name))
-            own = self.add_field("channels", "size", "", "channels")
-            found[name] = PaddedCopy(extents, channels or f"evt::rounded_up<{vector}>({own})", vector)
-        return found
+def is_strided_dgrad(draft: Draft) -> bool:
+    """Whether taps meet pixels at some steps only."""
+    shape = draft.problem.convolution
+    return shape.operator == "dgrad" and not shape.unit_stride
 
-    def copied_pointer(self, name: str) -> str:
-        """Where the copy of an operand is."""
-        return f"parts<Element{name}>(arguments, workspace_of(arguments).padded_{name})"
 
-    def copied_operand(self, name: str, alignment: int, stride: str) -> OperandPlan:
-        """An operand that is read from its copy."""
-        self.add_field("workspace", "pointer", "", "workspace")
-        dtype = next(operand.dtype for operand in self.dag.operands if operand.name == name)
-        pointer = f"static_cast<void*>({self.copied_pointer(name)})"
-        return OperandPlan(operand_element(dtype), self.tensor_layout, alignment, pointer, stride, "", "")
+def _groups(draft: Draft) -> Groups:
+    filters = draft.problem.convolution.group_filters
+    if not filters:
+        return "one"
+    return "single" if filters % draft.config.tile[1] == 0 else "multiple"
 
-    def is_transposed(self) -> bool:
-        """Never: channels are last, and an output whose pixels alone are contiguous has one channel."""
-        return False
 
-    @property
-    def shape(self) -> ConvolutionClass:
-        """What the kernel is specialised for."""
-        found = self.signature.convolution
-        assert found is not None
-        return found
+def convolution_3x(draft: Draft) -> Convolution3x:
+    """An implicit GEMM of CUTLASS 3.x."""
+    _add_sizes_3x(draft)
+    a, b = (_image(draft, operand) for operand in draft.problem.dag.operands)
+    return Convolution3x(draft.problem.convolution.operator, draft.problem.convolution.rank, a, b)
 
-    @property
-    def spatial(self) -> tuple[str, ...]:
-        """The spatial dimensions, innermost last."""
-        return SPATIAL[-self.shape.rank :]
 
-    @property
-    def tensor_layout(self) -> str:
-        """CUTLASS's tag of channels-last memory."""
-        return f"cutlass::layout::Tensor{'NDHWC' if self.shape.rank == 3 else 'NHWC'}"
+def padded_convolution_3x(draft: Draft) -> Convolution3x:
+    """The same over copies, whose windows are pixels where channels are few."""
+    shape = draft.problem.convolution
+    vector, channels = 16 // draft.problem.operand_bytes, shape.row_channels  # TMA is aligned to 16 bytes
+    _add_copies(draft)
+    padding = (draft.fields.size("pad_width"), draft.fields.size("upper_pad_width")) if channels else None
+    originals = [_image(draft, operand) for operand in draft.problem.dag.operands]
+    a, b = (_copy(draft, image, min(channels or vector, vector), channels) for image in originals)
+    if channels:
+        pixels = max(1, vector // channels)  # of a row are whole vectors
+        a, b = replace(a, row=Row(pixels, padding)), replace(b, row=Row(pixels, None))
+    _add_sizes_3x(draft)
+    return Convolution3x(shape.operator, shape.rank, a, b, channels)
 
-    def extent(self, name: str) -> str:
-        """One of the sizes of ConvolutionProblem, as a C++ expression."""
-        return f"static_cast<int>({self.add_field(name, 'size', '', name)})"
 
-    def strides(self, operand: str) -> list[str]:
-        """The strides of A or B, those of the channels left out, outermost first."""
-        names = ("outer", *self.spatial)
-        return [self.add_field(f"stride_{name}_of_{operand}", "size", operand, name) for name in names]
+def _add_sizes_3x(draft: Draft) -> None:
+    """The members that a problem of 3.x is made of."""
+    fields, spatial = draft.fields, _spatial(draft)
+    for name in (*spatial, "channels", *(f"output_{name}" for name in spatial), "filters"):
+        fields.size(name)
+    _strides(draft, "A")
+    for name in ("images", *(f"filter_{name}" for name in spatial)):
+        fields.size(name)
+    _strides(draft, "B")
+    for part in ("pad", "upper_pad", "stride", "dilation"):
+        for name in spatial:
+            fields.size(f"{part}_{name}")
+
+
+def _spatial(draft: Draft) -> tuple[str, ...]:
+    """The spatial dimensions, innermost last."""
+    return SPATIAL[-draft.problem.convolution.rank :]
+
+
+def _strides(draft: Draft, operand: str) -> tuple[Field, ...]:
+    return tuple(draft.fields.stride(operand, name) for name in ("outer", *_spatial(draft)))
+
+
+def _image(draft: Draft, operand: Operand) -> Image:
+    """A or B, channels last."""
+    layout = draft.signature.a if operand.name == "A" else draft.signature.b
+    pointer = draft.fields.pointer(operand.name)
+    return Image(operand.name, operand.dtype, layout.alignment, pointer, _strides(draft, operand.name))
+
+
+def _extents(draft: Draft, operand: str) -> tuple[Field, ...]:
+    """The sizes of A or B of fprop, outermost first, the channels left out."""
+    spatial = _spatial(draft)
+    names = ("images", *spatial) if operand == "A" else ("filters", *(f"filter_{name}" for name in spatial))
+    return tuple(map(draft.fields.size, names))
+
+
+def _add_copies(draft: Draft) -> None:
+    """The members that copies are made of."""
+    for operand in ("A", "B"):
+        _extents(draft, operand)
+        draft.fields.size("channels")
+
+
+def _copy(draft: Draft, original: Image, vector: int, padded_channels: int) -> PaddedCopy:
+    """A copy of so many channels, or of whole vectors of them."""
+    draft.fields.workspace()
+    channels = draft.fields.size("channels")
+    return PaddedCopy(original, _extents(draft, original.name), channels, vector, padded_channels)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from evt.plan.configurations.config import Config, ConfigSm100, Schedule, Speed, in_order
-from evt.plan.kernels.gemm_3x import Planner3x
-from evt.plan.kernels.gemm_sm100 import PlannerSm100
-from evt.plan.kernels.gemm_sm120 import PlannerSm120
-from evt.plan.kernels.stock_3x import PlannerStock3x, PlannerStockSm100, PlannerStockSm120
+from evt.plan.kernels.gemm import SM90, SM100, SM120, stock_3x, visitors_3x
 from evt.plan.problem import Problem
 from evt.plan.routes.route import Kernel, Route
 from evt.plan.rules import gemm, mainloop, stock
@@ -119,9 +116,9 @@ STOCK = Route(
     summary="fusion operation of CUTLASS's own in a TMA warp-specialised kernel (CUTLASS 3.x)",
     rules=(stock.fusion, *RULES),
     kernels={
-        "3x": Kernel(PlannerStock3x, configs_sm90, max_batches=None),
-        "sm100": Kernel(PlannerStockSm100, configs_sm100),
-        "sm120": Kernel(PlannerStockSm120, configs_sm120),
+        "3x": Kernel(stock_3x(SM90), configs_sm90, max_batches=None),
+        "sm100": Kernel(stock_3x(SM100), configs_sm100),
+        "sm120": Kernel(stock_3x(SM120), configs_sm120),
     },
 )
 
@@ -132,8 +129,8 @@ EVT = Route(
     summary="visitor tree in a TMA warp-specialised kernel (CUTLASS 3.x)",
     rules=RULES,
     kernels={
-        "3x": Kernel(Planner3x, configs_sm90, max_batches=None),
-        "sm100": Kernel(PlannerSm100, configs_sm100),
-        "sm120": Kernel(PlannerSm120, configs_sm120),
+        "3x": Kernel(visitors_3x(SM90), configs_sm90, max_batches=None),
+        "sm100": Kernel(visitors_3x(SM100), configs_sm100),
+        "sm120": Kernel(visitors_3x(SM120), configs_sm120),
     },
 )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from evt.plan.configurations.config import Config, ConfigGrouped
-from evt.plan.kernels.grouped_3x import PlannerGrouped
+from evt.plan.configurations.config import Config
+from evt.plan.kernels.grouped_3x import gemm_grouped
 from evt.plan.problem import Problem
 from evt.plan.routes.gemm_3x import RULES
 from evt.plan.routes.route import Kernel, Route
@@ -19,11 +19,9 @@ def configs_grouped(problem: Problem) -> tuple[Config, ...]:
     """
     operand = problem.dag.operands[0].dtype
     k = 1024 // operand.bits
-    pingpong = ConfigGrouped((128, 128, k), "pingpong", (1, 2, 1), (64, 64), stages_c=2, stages_d=1, reuse_c=True)
+    pingpong = Config((128, 128, k), "pingpong", (1, 2, 1), (64, 64), stages_c=2, stages_d=1, reuse_c=True)
     small = replace(pingpong, tile=(64, 128, k), cluster=(1, 1, 1))
-    cooperative = ConfigGrouped(
-        (128, 128, k), "cooperative", (1, 1, 1), (128, 32), stages_c=4, stages_d=2, reuse_c=True
-    )
+    cooperative = Config((128, 128, k), "cooperative", (1, 1, 1), (128, 32), stages_c=4, stages_d=2, reuse_c=True)
     if operand.is_float and operand.bits == 8:
         return cooperative, small, replace(cooperative, cluster=(1, 2, 1)), replace(small, cluster=(1, 2, 1))
     return (
@@ -44,7 +42,7 @@ EVT = Route(
     generation="3x",
     summary="visitor tree in a grouped TMA warp-specialised persistent kernel (CUTLASS 3.x)",
     rules=(grouped.on_sm90, *RULES, grouped.operands, grouped.one_tensor),
-    kernels={"3x": Kernel(PlannerGrouped, configs_grouped)},
+    kernels={"3x": Kernel(gemm_grouped, configs_grouped)},
     shapes=("grouped",),
     otherwise='route="loop" launches a kernel for each group',
 )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from evt.plan.configurations.config import Config
-from evt.plan.kernels.family import Planner
+from evt.plan.kernels.draft import Planner
 from evt.plan.problem import Problem, Shape
 from evt.plan.rules.rule import Rule
 from evt.plan.target import Family, Generation, Target
@@ -27,7 +27,7 @@ class Kernel:
     for a problem that the route's rules admit, the general one first. ``max_batches`` is None where there is no limit.
     """
 
-    planner: type[Planner]
+    planner: Planner
     configurations: Callable[[Problem], tuple[Config, ...]]
     max_batches: int | None = GRID_Z
 

@@ -32,7 +32,7 @@ def convolution_operator(problem: Problem) -> Verdict:
     convolution, fused = problem.convolution, _operator(problem, "n")
     if isinstance(fused, Refusal) or fused.reads_source_only:
         return _found(fused)
-    name = fused.template.rpartition("::")[2]
+    name = fused.name
     if convolution.operator != "fprop" or convolution.group_filters:
         return Refusal(f"{name} reads a vector, and CUTLASS has such convolutions for fprop without groups only")
     if len(fused.sources) > 1:

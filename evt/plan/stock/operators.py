@@ -11,27 +11,69 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
 
 from evt.ir import Input, TypedDag
-from evt.ir.dtype import F32
+from evt.ir.dtype import F32, DType
 from evt.plan.signature import Signature, bytes_of
 from evt.plan.stock.match import IDENTITY, ONE, Activation, Factor, Stock, Term
 from evt.plan.verdict import Refusal
 
-_THREAD = "cutlass::epilogue::thread"
-_FUSION = "cutlass::epilogue::fusion"
+
+class Own(Enum):
+    """A parameter of a stock epilogue's class that every kernel has: types, elements per access, rounding."""
+
+    C = "C"
+    D = "D"
+    ACCUMULATOR = "accumulator"
+    COMPUTE = "compute"
+    ACCESS = "access"
+    ROUNDING = "rounding"
+
+
+@dataclass(frozen=True, slots=True)
+class Functor:
+    """A functor of CUTLASS by its own name; ``applied`` to f32, or a template that the class applies."""
+
+    name: str
+    applied: bool = False
+
+    @staticmethod
+    def of(activation: Activation, applied: bool = False) -> Functor:
+        """The functor of an activation, which has it by its full name."""
+        return Functor(activation.functor.rpartition("::")[2], applied)
+
+
+class Scaling(Enum):
+    """Which of alpha and beta there are, in CUTLASS's words."""
+
+    DEFAULT = "Default"
+    NO_BETA = "NoBetaScaling"
+    ONLY_ALPHA = "OnlyAlphaScaling"
+    NOTHING = "Nothing"
+
+
+class Major(Enum):
+    """The layout of a matrix, in CUTLASS's words."""
+
+    ROW = "RowMajor"
+    COLUMN = "ColumnMajor"
+
+
+Parameter: TypeAlias = Own | Functor | Scaling | Major | DType | bool | int
 
 
 @dataclass(frozen=True)
 class Fused:
-    """A formula as a class of CUTLASS computes it: its ``template`` and the template's ``parameters``.
+    """A formula as a class of CUTLASS computes it: the class's own ``name`` and its template's ``parameters``.
 
-    The names are those of inputs, or empty: ``vector`` is the bias, ``sources`` the tensors, each times ``beta``,
-    ``stored`` the output that is the value before the activation. ``members`` are the activation's arguments.
+    The names of tensors are those of inputs, or empty: ``vector`` is the bias, ``sources`` the tensors, each times
+    ``beta``, ``stored`` the output that is the value before the activation. ``members`` are the activation's arguments.
     """
 
-    template: str
-    parameters: tuple[str, ...]
+    name: str
+    parameters: tuple[Parameter, ...]
     alpha: Factor = ONE
     beta: Factor = ONE
     vector: str = ""
@@ -42,7 +84,13 @@ class Fused:
     @property
     def reads_source_only(self) -> bool:
         """Whether it is a 2.x operator that reads C alone, as every kernel of CUTLASS can."""
-        return self.template in (f"{_THREAD}::LinearCombination", f"{_THREAD}::LinearCombinationGeneric")
+        return self.name in ("LinearCombination", "LinearCombinationGeneric")
+
+    @property
+    def functors(self) -> tuple[str, ...]:
+        """What the class is made of, by CUTLASS's names."""
+        named = (each for each in self.parameters if isinstance(each, Functor | Major))
+        return tuple(each.name if isinstance(each, Functor) else each.value for each in named)
 
 
 class _NoOperatorError(Exception):
@@ -94,10 +142,10 @@ def _modes(value: Input) -> set[str]:
     return set(value.modes) - {"l"}
 
 
-def _element(dag: TypedDag, name: str) -> str:
+def _dtype(dag: TypedDag, name: str) -> DType:
     value = dag.input.get(name) or dag.output[name]
     assert value.dtype is not None
-    return value.dtype.cutlass
+    return value.dtype
 
 
 def _one_vector(dag: TypedDag, terms: tuple[Term, ...]) -> tuple[Term | None, tuple[Term, ...]]:
@@ -182,16 +230,15 @@ def _operator_2x(stock: Stock, dag: TypedDag, signature: Signature, columns: str
 
 def _linear(stock: Stock, source: str, beta: Factor = ONE) -> Fused:
     """activation(alpha * acc + beta * source); a vector is a source whose rows are the same."""
-    kind = "NoBetaScaling" if beta.is_one else "Default"
+    scaling = Scaling.NO_BETA if beta.is_one else Scaling.DEFAULT
     if not source:
-        kind = "Nothing" if stock.alpha.is_one else "OnlyAlphaScaling"
-    parameters = ["ElementD", "kElementsPerAccess", "ElementAccumulator", "float"]
-    parameters += [f"{_THREAD}::ScaleType::{kind}", "kRoundStyle"]
-    template = f"{_THREAD}::LinearCombination"
+        scaling = Scaling.NOTHING if stock.alpha.is_one else Scaling.ONLY_ALPHA
+    name = "LinearCombination"
+    parameters: tuple[Parameter, ...] = (Own.D, Own.ACCESS, Own.ACCUMULATOR, F32, scaling, Own.ROUNDING)
     if not stock.last.is_identity:
-        template, parameters = f"{template}Generic", [stock.last.functor, *parameters]
+        name, parameters = "LinearCombinationGeneric", (Functor.of(stock.last), *parameters)
     sources = (source,) if source else ()
-    return Fused(template, tuple(parameters), stock.alpha, beta, "", sources, "", stock.last.arguments)
+    return Fused(name, parameters, stock.alpha, beta, "", sources, "", stock.last.arguments)
 
 
 def _biased(stock: Stock, dag: TypedDag, vector: str, sources: tuple[Term, ...]) -> Fused:
@@ -207,19 +254,20 @@ def _biased(stock: Stock, dag: TypedDag, vector: str, sources: tuple[Term, ...])
         raise _NoOperatorError(
             f"`{vector}` is added before `{sources[0].name}`, and the operator that stores adds it after"
         )
-    parameters = (
-        *("ElementD", "ElementAccumulator", "float", "ElementD"),
-        _element(dag, stock.stored) if stock.stored else "ElementD",
-        "kElementsPerAccess",
-        f"{stock.last.functor}<float>",
-        "cutlass::plus<float>",
-        "true" if stock.stored else "false",
-        _element(dag, vector) if vector else "ElementD",
+    parameters: tuple[Parameter, ...] = (
+        *(Own.D, Own.ACCUMULATOR, F32, Own.D),
+        _dtype(dag, stock.stored) if stock.stored else Own.D,
+        Own.ACCESS,
+        Functor.of(stock.last, applied=True),
+        Functor("plus", applied=True),
+        bool(stock.stored),
+        _dtype(dag, vector) if vector else Own.D,
     )
     names = tuple(term.name for term in sources)
     members = tuple((f"elementwise.{member}", value) for member, value in stock.last.arguments)
-    template = f"{_THREAD}::LinearCombinationBiasElementwise"
-    return Fused(template, parameters, stock.alpha, beta, vector, names, stock.stored, members)
+    return Fused(
+        "LinearCombinationBiasElementwise", parameters, stock.alpha, beta, vector, names, stock.stored, members
+    )
 
 
 def _residual(stock: Stock, dag: TypedDag, vector: str, sources: tuple[Term, ...]) -> Fused:
@@ -230,19 +278,18 @@ def _residual(stock: Stock, dag: TypedDag, vector: str, sources: tuple[Term, ...
         raise _NoOperatorError(f"`{sources[0].name}` and `{sources[1].name}` have different factors")
     for activation in stock.activations:
         if activation.arguments:
-            name = activation.functor.rpartition("::")[2]
+            name = Functor.of(activation).name
             raise _NoOperatorError(f"the stock operator with a residual does not pass arguments to {name}")
-    binary = ["cutlass::plus" if term.operation == "+" else "cutlass::multiplies" for term in sources]
-    parameters = (
-        *("ElementD", "ElementAccumulator", "float", "ElementD", "kElementsPerAccess"),
-        *(stock.first.functor, binary[0], stock.last.functor),
-        binary[1] if len(sources) > 1 else f"{_THREAD}::detail::NoOp",
-        "false",
-        _element(dag, vector) if vector else "ElementD",
+    binary = [Functor("plus" if term.operation == "+" else "multiplies") for term in sources]
+    parameters: tuple[Parameter, ...] = (
+        *(Own.D, Own.ACCUMULATOR, F32, Own.D, Own.ACCESS),
+        *(Functor.of(stock.first), binary[0], Functor.of(stock.last)),
+        binary[1] if len(sources) > 1 else Functor("NoOp"),
+        False,
+        _dtype(dag, vector) if vector else Own.D,
     )
     names = tuple(term.name for term in sources)
-    template = f"{_THREAD}::LinearCombinationResidualBlock"
-    return Fused(template, parameters, stock.alpha, sources[0].factor, vector, names)
+    return Fused("LinearCombinationResidualBlock", parameters, stock.alpha, sources[0].factor, vector, names)
 
 
 # CUTLASS 3.x
@@ -284,25 +331,25 @@ def _operation_3x(stock: Stock, dag: TypedDag, signature: Signature, rows: str) 
         )
     if stock.stored and vector is None:
         raise _NoOperatorError(f"the stock operation that stores `{stock.stored}` adds a vector")
-    activation = [] if stock.last.is_identity else [stock.last.functor]
-    parameters = [*activation, "ElementD", "ElementCompute"]
+    activation = [] if stock.last.is_identity else [Functor.of(stock.last)]
+    parameters: list[Parameter] = [*activation, Own.D, Own.COMPUTE]
     if vector is not None:
         name = f"LinComb{along}Bias{'EltAct' if activation else ''}{'Aux' if stock.stored else ''}"
         if stock.stored:
             layout = signature[stock.stored]
-            tag = "ColumnMajor" if layout.contiguous == rows else "RowMajor"
-            parameters = [f"cutlass::layout::{tag}", *parameters, _element(dag, stock.stored)]
-        parameters += [_element(dag, vector.name), "ElementC", "float"]
-        parameters += [str(signature[stock.stored].alignment), "1"] if stock.stored else ["1"]
+            major = Major.COLUMN if layout.contiguous == rows else Major.ROW
+            parameters = [major, *parameters, _dtype(dag, stock.stored)]
+        parameters += [_dtype(dag, vector.name), Own.C, F32]
+        parameters += [signature[stock.stored].alignment, 1] if stock.stored else [1]
     elif source is None and not activation:
         name = "ScaledAcc"
-        parameters.append("float")
+        parameters.append(F32)
     else:
         name = "LinCombEltAct" if activation else "LinearCombination"
-        parameters += ["ElementC", "float"]
+        parameters += [Own.C, F32]
     return Fused(
-        f"{_FUSION}::{name}",
-        (*parameters, "kRoundStyle"),
+        name,
+        (*parameters, Own.ROUNDING),
         stock.alpha,
         beta,
         vector.name if vector else "",
@@ -364,10 +411,12 @@ def _scaled_vectors(
         )
     activation: Activation = stock.first if residual else stock.last
     name = f"{scaled}{'ResAdd' if residual else 'LinComb'}{scaled}BiasEltAct"
-    elements = (_element(dag, vector.name), "ElementC", alpha.dtype.cutlass)
     return Fused(
-        f"{_FUSION}::{name}",
-        (activation.functor, "ElementD", "ElementCompute", *elements, "1", "1", "kRoundStyle"),
+        name,
+        (
+            *(Functor.of(activation), Own.D, Own.COMPUTE, _dtype(dag, vector.name), Own.C, alpha.dtype),
+            *(1, 1, Own.ROUNDING),
+        ),
         stock.alpha,
         source.factor,
         vector.name,

@@ -1,0 +1,43 @@
+"""Configurations as CUTLASS's tags: tiles, schedules and swizzles."""
+
+from __future__ import annotations
+
+from evt.emission.text import ConfigText
+from evt.plan import Config, Plan
+from evt.plan.configurations.config import ConfigConvolution, ConfigSm100
+from evt.plan.plan import GroupedPlan
+
+
+def configuration(plan: Plan) -> ConfigText:
+    """The types of a plan's configuration."""
+    config = plan.config
+    swizzle = f"cutlass::gemm::threadblock::GemmIdentityThreadblockSwizzle<{config.swizzle}>"
+    if plan.family == "2x":
+        return ConfigText(threadblock_swizzle=swizzle)
+    mainloop, epilogue = _schedules(plan)
+    memory = ""
+    if isinstance(config, ConfigConvolution):  # with two consumers the epilogue loads while the main loop runs
+        memory = f"evt::convolution::EpilogueMemory::{'own' if config.consumers == 2 else 'shared'}"
+    return ConfigText(_tile_shape(config), f"cutlass::{mainloop}", f"cutlass::epilogue::{epilogue}", memory)
+
+
+def _tile_shape(config: Config) -> str:
+    """The tile as collectives take it; those of convolutions nest the modes of the sums."""
+    m, n, k = (f"cute::Int<{extent}>" for extent in config.tile)
+    return f"cute::Shape<{m}, {n}, {f'cute::Shape<{k}>' if isinstance(config, ConfigConvolution) else k}>"
+
+
+def _schedules(plan: Plan) -> tuple[str, str]:
+    """The tags of the main loop's and the epilogue's schedules."""
+    config, schedule = plan.config, plan.config.schedule.capitalize()
+    match config:
+        case ConfigConvolution():
+            cooperative = "Cooperative" if config.consumers == 2 else ""
+            return "conv::KernelImplicitTmaWarpSpecializedSm90", f"TmaWarpSpecialized{cooperative}"
+        case ConfigSm100():
+            sms = f"{config.multiprocessors}Sm"
+            return f"gemm::KernelTmaWarpSpecialized{sms}Sm100", f"TmaWarpSpecialized{sms}"
+    if isinstance(plan, GroupedPlan):
+        return f"gemm::KernelPtrArrayTmaWarpSpecialized{schedule}", f"PtrArrayTmaWarpSpecialized{schedule}"
+    cooperative = "Cooperative" if config.schedule == "cooperative" else ""
+    return f"gemm::KernelTmaWarpSpecialized{schedule}", f"TmaWarpSpecialized{cooperative}"

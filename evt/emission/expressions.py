@@ -1,0 +1,115 @@
+"""Values and types of a plan as C++: literals, members, pointers, strides, elements."""
+
+from __future__ import annotations
+
+import math
+
+from evt.functions.single import round_f32
+from evt.ir.dtype import B1, F32, F64, I32, DType
+from evt.plan import Field
+from evt.plan.epilogue.nodes import Number, Single, Stride, Strides, Varies
+
+#: The types that values of a compute type have in registers.
+REGISTER = {F32: "float", F64: "double", I32: "int32_t", B1: "bool"}
+#: What combines values, in reduce.hpp.
+COMBINE = {"sum": "evt::Sum", "max": "evt::Max", "min": "evt::Min"}
+
+
+def element(dtype: DType) -> str:
+    """The type of a tensor's elements in memory; bits are packed in bytes."""
+    return "std::uint8_t" if dtype == B1 else dtype.cutlass
+
+
+def operand_element(dtype: DType) -> str:
+    """The same of A or B: f32 operands are multiplied as tf32 by the tensor cores, from float memory."""
+    return F32.cutlass if dtype.bits == 32 else dtype.cutlass
+
+
+def major(row_major: bool) -> str:
+    """The layout tag of a matrix."""
+    return f"cutlass::layout::{'RowMajor' if row_major else 'ColumnMajor'}"
+
+
+def images(rank: int) -> str:
+    """The layout tag of channels-last memory."""
+    return f"cutlass::layout::Tensor{'NDHWC' if rank == 3 else 'NHWC'}"
+
+
+def read(value: Field | int) -> str:
+    """A member of the call's arguments, or a number."""
+    return f"arguments.{value.name}" if isinstance(value, Field) else str(value)
+
+
+def as_int(value: str) -> str:
+    return f"static_cast<int>({value})"
+
+
+def input_pointer(dtype: DType, pointer: Field) -> str:
+    return f"static_cast<{element(dtype)} const*>({read(pointer)})"
+
+
+def pointer_without_const(dtype: DType, pointer: Field) -> str:
+    """An address as CUTLASS wants it of what it stores, and of much that it loads."""
+    return f"static_cast<{element(dtype)}*>(const_cast<void*>({read(pointer)}))"
+
+
+def value_of(single: Single) -> str:
+    """The value that a call gives by value."""
+    return f"static_cast<{element(single.dtype)}>({read(single.number)})"
+
+
+def stride_type(strides: Strides, dynamic: str = "int64_t") -> str:
+    """The type of strides, of which those that a call gives have the type ``dynamic``."""
+
+    def of(stride: Stride) -> str:
+        match stride:
+            case Field():
+                return dynamic
+            case Varies():
+                return "bool"
+            case _:
+                return f"cute::_{stride}"
+
+    return f"cute::Stride<{', '.join(map(of, strides))}>"
+
+
+def stride_value(strides: Strides, cast: str = "") -> str:
+    """What makes strides; those that a call gives are cast."""
+
+    def of(stride: Stride) -> str:
+        match stride:
+            case Field():
+                return f"{cast}{read(stride)}"
+            case Varies(given):
+                return f"{read(given)} != 0"
+            case _:
+                return f"cute::_{stride}{{}}"
+
+    return f"{{{', '.join(map(of, strides))}}}"
+
+
+def number(value: Number) -> str:
+    """A number of the program, of its own type."""
+    return literal(value.value, value.dtype)
+
+
+def literal(value: float, dtype: DType = F32) -> str:
+    """The shortest literal of a compute type that reads back as the same value, rounded to the type."""
+    if dtype == B1:
+        return "true" if value else "false"
+    if dtype == I32:
+        number = round(value)
+        return "(-2147483647 - 1)" if number == -(2**31) else f"({number})" if number < 0 else str(number)
+    value = value if dtype == F64 else round_f32(value)
+    if math.isfinite(value):
+        text = repr(value) if dtype == F64 else _shortest_f32(value)
+    else:
+        text = "NAN" if math.isnan(value) else "INFINITY" if value > 0 else "-INFINITY"
+        text = text if dtype == F32 else f"static_cast<double>({text})"
+    return f"({text})" if text.startswith("-") else text
+
+
+def _shortest_f32(value: float) -> str:
+    texts = (f"{value:.{digits}g}" for digits in range(1, 10))
+    text = next(each for each in texts if round_f32(float(each)) == value)
+    return f"{text}f" if "e" in text or "." in text else f"{text}.0f"

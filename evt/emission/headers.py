@@ -1,0 +1,125 @@
+"""Which headers of ours a kernel needs, and their text with what they include."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import cache
+
+from evt import resources
+from evt.emission.text import FunctorText
+from evt.plan import Plan
+from evt.plan.epilogue.nodes import (
+    Access,
+    Auxiliary,
+    BlockReduce,
+    BlockStore,
+    ColumnOrScalarBroadcast,
+    Coordinate,
+    HalfLoad,
+    HalfStore,
+    MaskLoad,
+    MaskStore,
+    Node,
+    Packed,
+    PairMember,
+    RandomNumbers,
+    Reduction,
+    RowOrScalarBroadcast,
+)
+from evt.plan.plan import Convolution2x, Convolution3x, MatrixProduct, StockFusion, StockOperator
+
+#: Where our nodes are: what follows the family's part of the name of a header in codegen/include/evt.
+_PLACES: dict[type, str] = {
+    Coordinate: "",
+    RandomNumbers: "",
+    Reduction: "_reduce",
+    **dict.fromkeys((MaskLoad, MaskStore), "_mask"),
+    **dict.fromkeys((RowOrScalarBroadcast, ColumnOrScalarBroadcast), "_vector"),
+    **dict.fromkeys((PairMember, HalfLoad, HalfStore), "_pair"),
+    **dict.fromkeys((BlockReduce, BlockStore), "_block"),
+}
+
+
+def needed(plan: Plan, functors: Iterable[FunctorText]) -> list[str]:
+    """The headers of a kernel, without those that they include."""
+    found = ["entry.hpp", *_of_mainloop(plan), *_of_epilogue(plan), *["pad.hpp"] * bool(plan.copies)]
+    found += ["mainloop_2x.hpp"] * bool(plan.work)
+    statements = [statement.expression for functor in functors for statement in functor.statements]
+    found += ["functions.hpp"] * (bool(plan.functions) or any("evt::fn::" in each for each in statements))
+    found += ["product.hpp"] * any("evt::product(" in each for each in statements)
+    found += ["functions_fast.hpp"] * any("evt::fn::fast::" in each for each in statements)
+    return found
+
+
+def _of_mainloop(plan: Plan) -> list[str]:
+    match plan.mainloop:
+        case Convolution2x():
+            stock = isinstance(plan.epilogue, StockOperator)
+            return ["convolution_2x_stock.hpp" if stock else "convolution_2x.hpp"]
+        case Convolution3x():
+            return ["convolution_3x.hpp"]
+        case MatrixProduct():
+            return []
+
+
+def _of_epilogue(plan: Plan) -> list[str]:
+    """Of the collective, and of our nodes."""
+    stock = isinstance(plan.epilogue, StockOperator | StockFusion)
+    match plan.family:
+        case "2x":
+            return [] if stock else _of_nodes("2x", plan.nodes)
+        case "3x":
+            return ["restage.hpp", *([] if stock else _of_nodes("3x", plan.nodes))]
+        case "sm100":
+            return ["restage_sm100.hpp", *([] if stock else _of_sm100(plan))]
+        case "sm120":
+            return ["auxiliary_sm120.hpp", "restage.hpp", *([] if stock else _of_nodes("3x", plan.nodes))]
+        case "3x_grouped":
+            wrapped = [node for node in plan.nodes if isinstance(node, Packed)]
+            others = [node for node in plan.nodes if not isinstance(node, Packed)]
+            found = _of_nodes("3x", (*others, *wrapped))
+            return ["grouped.hpp", "restage_grouped.hpp", *found, "visitors_3x_grouped.hpp"]
+
+
+def _of_nodes(family: str, nodes: tuple[Node, ...]) -> list[str]:
+    places = [_PLACES[type(node)] for node in nodes if type(node) in _PLACES]
+    found = [f"visitors_{family}.hpp", *(f"visitors_{family}{place}.hpp" for place in places)]
+    found += ["finish.hpp"] * any(isinstance(node, Reduction) for node in nodes)
+    strided = any(isinstance(node, Auxiliary) and node.access is Access.STRIDED for node in nodes)
+    found += ["visitor_strided.hpp"] * strided
+    return list(dict.fromkeys(found))
+
+
+def _of_sm100(plan: Plan) -> list[str]:
+    """Our nodes that know where their elements are, and a collective that stores no D."""
+    found = ["unstored_sm100.hpp"] * (plan.destination is None)
+    found.append("visitors_sm100.hpp" if any(type(node) in _PLACES for node in plan.nodes) else "visitors_3x.hpp")
+    found += ["visitors_sm100_reduce.hpp", "finish.hpp"] * bool(plan.reductions)
+    found += ["visitors_sm100_store.hpp"] * any(isinstance(node, Packed) for node in plan.nodes)
+    return found
+
+
+_INCLUDE = re.compile(r'^#include "evt/([\w.]+)"\n', re.MULTILINE)
+
+
+def pasted(names: Iterable[str]) -> list[str]:
+    """The texts of our headers and of those that they include, each after what it includes."""
+    order: list[str] = []
+
+    def visit(name: str) -> None:
+        if name not in order:
+            for included in _header(name)[0]:
+                visit(included)
+            order.append(name)
+
+    for name in names:
+        visit(name)
+    return [_header(name)[1] for name in order]
+
+
+@cache
+def _header(name: str) -> tuple[tuple[str, ...], str]:
+    """The headers of ours that a header includes, and its text without these lines."""
+    text = resources.text("codegen", f"include/evt/{name}")
+    return tuple(_INCLUDE.findall(text)), _INCLUDE.sub("", text).strip()

@@ -1,0 +1,101 @@
+"""A whole kernel as text: ``spell(plan) -> KernelText``."""
+
+from __future__ import annotations
+
+from evt.emission.configuration import configuration
+from evt.emission.convolution import convolution
+from evt.emission.expressions import as_int
+from evt.emission.functors import functor
+from evt.emission.nest import nest
+from evt.emission.operands import operands, tensor
+from evt.emission.stock import fusion_node, stock_text
+from evt.emission.text import KernelText, NestText, TensorText
+from evt.emission.visitors import Dialect
+from evt.emission.visitors_2x import Dialect2x
+from evt.emission.visitors_3x import Dialect3x
+from evt.emission.visitors_grouped import DialectGrouped, group_values
+from evt.emission.work import work, worked
+from evt.emission.workspace import jobs_after, jobs_before, parts
+from evt.plan import Plan
+from evt.plan.plan import GroupedPlan
+from evt.plan.target import Family
+
+_DIALECTS: dict[Family, Dialect] = {
+    "2x": Dialect2x(),
+    "3x": Dialect3x(),
+    "sm100": Dialect3x("evt::sm100"),
+    "sm120": Dialect3x(),
+    "3x_grouped": DialectGrouped(),
+}
+
+
+def spell(plan: Plan) -> KernelText:
+    """Everything that the plan's template prints."""
+    a, b = operands(plan)
+    spelled = convolution(plan)
+    config = configuration(plan)
+    found = (spelled.kernel, spelled.headers[0]) if spelled else ("", "")
+    grouped = isinstance(plan, GroupedPlan)
+    return KernelText(
+        plan=plan,
+        program=_comment(plan.program),
+        remark=", computed as the transposed problem" if plan.transposed else "",
+        config=config,
+        arch_tag=f"cutlass::arch::Sm{plan.instructions}",
+        math_operator=_math_operator(plan),
+        accumulator=plan.accumulator.cutlass,
+        epilogue_element=plan.epilogue_dtype.cutlass,
+        # CUTLASS's collective of sm100 stores a D of every tile.
+        epilogue_wrapper="evt::unstored" if plan.family == "sm100" and plan.destination is None else "",
+        checked_columns=_checked_columns(plan),
+        a=a,
+        b=b,
+        source=tensor(plan, "C", plan.source),
+        destination=_destination(plan),
+        functors=tuple(functor(region, plan.options) for region in plan.regions),
+        nest=_nest(plan),
+        parts=parts(plan),
+        before=jobs_before(plan),
+        after=jobs_after(plan),
+        convolution=spelled,
+        stock=stock_text(plan, config.threadblock_swizzle, found),
+        work=work(plan),
+        worked=worked(plan),
+        group_fields=plan.group_fields if isinstance(plan, GroupedPlan) else (),
+        group_values=group_values(plan.nodes) if grouped else (),
+    )
+
+
+def _comment(text: str) -> tuple[str, ...]:
+    """The user's text as comment lines: ASCII, bounded, and unable to end or continue a comment."""
+    lines = text.strip().splitlines()
+    safe = ["".join(c if " " <= c <= "~" and c != "\\" else "?" for c in line)[:200] for line in lines[:40]]
+    return (*safe, "...") if len(lines) > 40 else tuple(safe)
+
+
+def _math_operator(plan: Plan) -> str:
+    """The 2.x name of what the instructions do; of integers the one that CUTLASS has."""
+    if plan.family != "2x":
+        return ""
+    return f"cutlass::arch::OpMultiplyAdd{'' if plan.mainloop.a.dtype.is_float else 'Saturate'}"
+
+
+def _checked_columns(plan: Plan) -> str:
+    """The extent whose alignment CUTLASS checks; where D is no tile, none has to be whole."""
+    columns, access = as_int(f"arguments.{plan.columns}"), plan.elements_per_access
+    return columns if plan.whole_accesses else f"({columns} + {access - 1}) / {access} * {access}"
+
+
+def _destination(plan: Plan) -> TensorText:
+    """D of the collective; 2.x has the type that cuts its tiles."""
+    if plan.family == "2x":
+        return TensorText(plan.epilogue_dtype.cutlass, "cutlass::layout::RowMajor", plan.elements_per_access)
+    return tensor(plan, "D", plan.destination)
+
+
+def _nest(plan: Plan) -> NestText:
+    node = fusion_node(plan)
+    if node is not None:
+        return NestText("tree", (node,), ())
+    wrapper = "evt::fusion::WithElement" if plan.family != "2x" and plan.destination is None else ""
+    return nest(plan.nodes, plan.tree, _DIALECTS[plan.family], wrapper)

@@ -1,0 +1,231 @@
+"""What templates print: the parts of a plan as C++ types and expressions. Templates decide nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from evt.plan import Field, Plan
+
+#: (member, expression) each.
+Assignments: TypeAlias = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OperandText:
+    """A or B: its element, its layout (a tag or a stride type), and what fills the kernel's arguments."""
+
+    element: str
+    layout: str
+    alignment: int
+    pointer: str
+    stride: str = ""
+    batch_stride: str = ""
+    leading: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorText:
+    """C or D of a collective; ``element`` is ``void`` for one that is not there."""
+
+    element: str
+    layout: str
+    alignment: int
+    arguments: Assignments = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeText:
+    """A visitor node: ``kind`` names the macro that prints its type from the other fields.
+
+    ``functor`` and ``parameters`` are the class template and its arguments of a node of ours; ``arguments`` fill the
+    node's own. A node without any has none to fill.
+    """
+
+    kind: str
+    name: str
+    element: str = ""
+    stride: str = ""
+    alignment: int = 1
+    functor: str = ""
+    output: str = ""
+    parameters: tuple[str, ...] = ()
+    arguments: Assignments = ()
+
+
+@dataclass(frozen=True, slots=True)
+class VisitorText:
+    """A composite: a tree of one node over its operands, or the whole topological visitor."""
+
+    type: str
+    types: tuple[str, ...]
+    arguments: tuple[str, ...]
+    edges: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NestText:
+    """The visitor's types in the order in which C++ needs them; ``wrapper`` is the class template around the root."""
+
+    kind: str
+    unique: tuple[NodeText, ...]
+    visitors: tuple[VisitorText, ...]
+    wrapper: str = ""
+
+    @property
+    def root(self) -> str:
+        """The visitor as the kernel takes it: wrapped where it, not the collective, stores every output."""
+        return f"{self.wrapper}<{self.last}, ElementAux>" if self.wrapper else self.last
+
+    @property
+    def last(self) -> str:
+        """The visitor that all others lead to."""
+        return self.visitors[-1].type if self.visitors else self.unique[-1].name
+
+
+@dataclass(frozen=True, slots=True)
+class StatementText:
+    """A statement of a functor."""
+
+    type: str
+    name: str
+    expression: str
+
+
+@dataclass(frozen=True, slots=True)
+class FunctorText:
+    """A functor of ours over ``parameters``, (type, name) each; the last statement is the result."""
+
+    name: str
+    parameters: tuple[tuple[str, str], ...]
+    statements: tuple[StatementText, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """An array in the workspace, called ``node``: ``element`` of [l][``count``][``kept``].
+
+    The partial results of a reduction's node, or a copy of an operand. ``shape`` says in words what it is of.
+    """
+
+    node: str
+    element: str
+    count: str
+    kept: str
+    shape: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One job of a small kernel, in finish.hpp."""
+
+    name: str
+    type: str
+    members: Assignments
+
+
+@dataclass(frozen=True, slots=True)
+class Jobs:
+    """A small kernel and its jobs: what has to be done before the kernel, or after it."""
+
+    kernel: str
+    type: str
+    summary: str
+    jobs: tuple[Job, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConvolutionText:
+    """A convolution: the ``kernel`` template, the ``headers`` that have it, its last arguments, and its ``extents``."""
+
+    operator: str
+    kernel: str
+    headers: tuple[str, ...]
+    problem: str
+    extents: Assignments
+    options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StockText:
+    """A stock epilogue of CUTLASS 2.x: the ``kernel`` template that takes its operator, and the ``headers`` of both.
+
+    ``parameters`` fill the operator's own, ``arguments`` the kernel's.
+    """
+
+    operator: str
+    kernel: str
+    headers: tuple[str, ...]
+    swizzle: str
+    parameters: Assignments
+    arguments: Assignments
+
+
+@dataclass(frozen=True, slots=True)
+class WorkText:
+    """Work on an operand: the arguments of evt::mainloop::Work, and its inputs as (type, what makes it)."""
+
+    operand: str
+    types: tuple[str, ...]
+    inputs: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigText:
+    """A configuration's types; ``epilogue_memory`` is where a convolution's epilogue has its shared memory."""
+
+    tile_shape: str = ""
+    kernel_schedule: str = ""
+    epilogue_schedule: str = ""
+    epilogue_memory: str = ""
+    threadblock_swizzle: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupValueText:
+    """A value per group: the row of numbers, the row of addresses, and the type that both are of."""
+
+    number: str
+    pointer: str
+    element: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelText:
+    """Everything that a plan's template prints: the ``plan``, for its numbers and names, and the rest as text.
+
+    ``program`` are comment lines and ``remark`` ends one; ``before`` and ``after`` are the small kernels around the
+    kernel, ``parts`` what lies in the workspace; ``worked`` are the arguments of evt::mainloop::Worked after the stock
+    main loop.
+    """
+
+    plan: Plan
+    program: tuple[str, ...]
+    remark: str
+    config: ConfigText
+    arch_tag: str
+    math_operator: str
+    accumulator: str
+    epilogue_element: str
+    epilogue_wrapper: str
+    checked_columns: str
+    a: OperandText
+    b: OperandText
+    source: TensorText
+    destination: TensorText
+    functors: tuple[FunctorText, ...]
+    nest: NestText
+    parts: tuple[Parts, ...]
+    before: tuple[Jobs, ...]
+    after: tuple[Jobs, ...]
+    convolution: ConvolutionText | None
+    stock: StockText | None
+    work: tuple[WorkText, ...]
+    worked: tuple[str, ...]
+    group_fields: tuple[Field, ...]
+    group_values: tuple[GroupValueText, ...]
+
+    @property
+    def jobs(self) -> tuple[Jobs, ...]:
+        """The small kernels, in the order in which they run."""
+        return (*self.before, *self.after)

@@ -1,0 +1,220 @@
+"""Visitor nodes as C++: what all dialects have in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from evt.emission.expressions import (
+    COMBINE,
+    REGISTER,
+    element,
+    input_pointer,
+    number,
+    pointer_without_const,
+    read,
+    stride_type,
+    stride_value,
+    value_of,
+)
+from evt.emission.functors import stock_functor
+from evt.emission.text import Assignments, NodeText
+from evt.ir.dtype import DType
+from evt.plan.epilogue.nodes import (
+    Access,
+    AccFetch,
+    Apply,
+    Auxiliary,
+    AuxLoad,
+    AuxStore,
+    BlockReduce,
+    BlockStore,
+    ColumnBroadcast,
+    ColumnOrScalarBroadcast,
+    Compute,
+    Coordinate,
+    Destination,
+    HalfLoad,
+    HalfStore,
+    MaskLoad,
+    MaskStore,
+    Node,
+    Number,
+    Packed,
+    PairMember,
+    RandomNumbers,
+    Reduction,
+    ResultShape,
+    RowBroadcast,
+    RowOrScalarBroadcast,
+    ScalarBroadcast,
+    Single,
+    SourceFetch,
+    VectorBroadcast,
+    pointer_of,
+)
+
+#: The modes of coordinates, as our nodes number them.
+_AXES = {"row": "0", "column": "1", "batch": "2"}
+_RESULTS = {ResultShape.ROW: "Row", ResultShape.COLUMN: "Col", ResultShape.SCALAR: "Scalar"}
+
+
+class Dialect(ABC):
+    """Spells the nodes of a family: CUTLASS's by the macro of their kind, ours by their class template."""
+
+    @abstractmethod
+    def own(self, name: str, template: str, *parameters: str, arguments: Assignments = ()) -> NodeText:
+        """A node of ours, from codegen/include/evt."""
+
+    @abstractmethod
+    def scalar_stride(self, node: ScalarBroadcast) -> tuple[str, str, str]:
+        """The stride of a scalar: its type, the member that has it, and what makes it."""
+
+    @abstractmethod
+    def vector_or_scalar(self, node: RowOrScalarBroadcast | ColumnOrScalarBroadcast) -> NodeText:
+        """A broadcast by a node of ours, where the dialect has one."""
+
+    def spell(self, node: Node) -> NodeText:
+        """A node as text."""
+        match node:
+            case AccFetch():
+                return NodeText("acc", node.name)
+            case SourceFetch(dtype):
+                return NodeText("source", node.name, element(dtype))
+            case ScalarBroadcast():
+                return self.scalar(node)
+            case RowBroadcast() | ColumnBroadcast():
+                return self.vector(node)
+            case RowOrScalarBroadcast() | ColumnOrScalarBroadcast():
+                return self.vector_or_scalar(node)
+            case AuxLoad() | AuxStore():
+                return self.auxiliary(node)
+            case Compute(function, output):
+                return NodeText("compute", node.name, functor=stock_functor(function), output=self.register(output))
+            case Apply(region, output):
+                return NodeText("apply", node.name, functor=region.name, output=self.register(output))
+            case Coordinate(axis):
+                return self.own(node.name, "Index", _AXES[axis])
+            case RandomNumbers(swapped=swapped):
+                return self.own(node.name, "Random", "true" if swapped else "false", arguments=_random(node))
+            case PairMember(member, distance):
+                return self.own(node.name, "Odd" if member else "Even", str(distance))
+            case BlockReduce(kind, width):
+                return self.own(node.name, "BlockReduce", COMBINE[kind], str(width))
+            case MaskLoad() | MaskStore() | HalfLoad() | HalfStore() | BlockStore():
+                return self.packed(node)
+            case Reduction():
+                return self.reduction(node)
+
+    def register(self, output: DType | Destination) -> str:
+        """The type that a compute node hands on."""
+        return "ElementD" if output is Destination.D else REGISTER[output]
+
+    def scalar(self, node: ScalarBroadcast) -> NodeText:
+        type_, member, stride = self.scalar_stride(node)
+        match node.value:
+            case Number(dtype, _) as value:
+                return NodeText("scalar", node.name, REGISTER[dtype], type_, arguments=(("scalars[0]", number(value)),))
+            case Single(dtype, _, pointer) as value:
+                arguments = (
+                    ("scalars[0]", value_of(value)),
+                    ("scalar_ptrs[0]", input_pointer(dtype, pointer)),
+                    (member, stride),
+                )
+                return NodeText("scalar", node.name, element(dtype), type_, arguments=arguments)
+
+    def vector(self, node: VectorBroadcast) -> NodeText:
+        kind, member = ("row", "row") if isinstance(node, RowBroadcast) else ("column", "col")
+        single = node.values if isinstance(node.values, Single) else None
+        pointer = input_pointer(node.dtype, pointer_of(node.values))
+        arguments = (
+            (f"ptr_{member}", pointer),
+            *((("null_default", value_of(single)),) if single else ()),
+            (f"d{member.capitalize()}", stride_value(node.strides)),
+        )
+        return NodeText(
+            kind,
+            node.name,
+            element(node.dtype),
+            stride_type(node.strides),
+            output=REGISTER[node.dtype.compute],
+            arguments=arguments,
+        )
+
+    def auxiliary(self, node: Auxiliary) -> NodeText:
+        kind = "store" if isinstance(node, AuxStore) else "tile"
+        arguments = (("ptr_aux", pointer_without_const(node.dtype, node.pointer)), ("dAux", stride_value(node.strides)))
+        return NodeText(
+            kind if node.access is Access.TILE else f"{kind}_{node.access}",
+            node.name,
+            element(node.dtype),
+            stride_type(node.strides),
+            node.alignment,
+            arguments=arguments,
+        )
+
+    def packed(self, node: Packed) -> NodeText:
+        template, parameters = packed_class(node)
+        strides = (("stride_m", read(node.row)), ("stride_l", read(node.batch)))
+        return self.own(node.name, template, *parameters, arguments=(("ptr", _packed_pointer(node)), *strides))
+
+    def reduction(self, node: Reduction) -> NodeText:
+        parameters = (COMBINE[node.kind], REGISTER[node.dtype])
+        arguments: Assignments
+        if node.atomic:
+            kind, pointer = "evt::Atomic", result_pointer(node)
+            arguments = (("ptr", pointer), ("stride_l", read(node.batch)))
+        else:
+            kind, arguments = "evt::Partial", (("ptr", parts_pointer(node)),)
+        return self.own(node.name, f"{_RESULTS[node.shape]}Reduction", *parameters, kind, arguments=arguments)
+
+
+def result_pointer(node: Reduction) -> str:
+    """Where the results of a reduction are stored."""
+    return f"static_cast<{node.output.cutlass}*>(const_cast<void*>({read(node.pointer)}))"
+
+
+def parts_pointer(node: Reduction) -> str:
+    """Where the parts of a reduction are in the workspace."""
+    return f"parts<{REGISTER[node.dtype]}>(arguments, workspace.{node.name})"
+
+
+def packed_class(node: Packed) -> tuple[str, tuple[str, ...]]:
+    """The class template of a tensor of fewer columns, and its parameters."""
+    match node:
+        case MaskLoad():
+            return "MaskLoad", ()
+        case MaskStore():
+            return "MaskStore", ()
+        case HalfLoad(dtype=dtype, distance=distance):
+            return "HalfLoad", (element(dtype), str(distance))
+        case HalfStore(dtype=dtype, distance=distance):
+            return "HalfStore", (element(dtype), str(distance))
+        case BlockStore(dtype=dtype, width=width):
+            return "BlockStore", (element(dtype), str(width))
+    raise AssertionError(node)
+
+
+def _packed_pointer(node: Packed) -> str:
+    match node:
+        case MaskLoad():
+            return f"static_cast<std::uint8_t const*>({read(node.pointer)})"
+        case MaskStore():
+            return f"static_cast<std::uint8_t*>(const_cast<void*>({read(node.pointer)}))"
+        case HalfLoad(dtype=dtype):
+            return input_pointer(dtype, node.pointer)
+        case HalfStore(dtype=dtype) | BlockStore(dtype=dtype):
+            return pointer_without_const(dtype, node.pointer)
+    raise AssertionError(node)
+
+
+def _random(node: RandomNumbers) -> Assignments:
+    arguments: list[tuple[str, str]] = []
+    for member, value in (("seed", node.seed), ("offset", node.offset)):
+        if isinstance(value, Number):
+            arguments.append((member, f"{int(value.value) & 0xFFFFFFFF}u"))
+            continue
+        arguments += [
+            (member, f"static_cast<uint32_t>(static_cast<std::int64_t>({read(value.number)}))"),
+            (f"{member}_ptr", f"static_cast<uint32_t const*>({read(value.pointer)})"),
+        ]
+    return tuple(arguments)

@@ -1,0 +1,41 @@
+"""Work on operands in the main loops of CUTLASS 2.x."""
+
+from __future__ import annotations
+
+from evt.emission.expressions import input_pointer, value_of
+from evt.emission.text import WorkText
+from evt.plan import Plan
+from evt.plan.epilogue.nodes import Single
+from evt.plan.plan import Convolution2x, Work, WorkVector
+
+#: In the place of the work on an operand that is multiplied as it is.
+_NONE = "evt::mainloop::None"
+
+
+def work(plan: Plan) -> tuple[WorkText, ...]:
+    """The work on each operand."""
+    return tuple(map(_work, plan.work))
+
+
+def _work(given: Work) -> WorkText:
+    inputs = tuple(map(_input, given.inputs))
+    return WorkText(given.operand, (given.region.name, *(type_ for type_, _ in inputs)), inputs)
+
+
+def _input(given: Single | WorkVector) -> tuple[str, str]:
+    """An input of a formula: its type, and what makes it."""
+    element = given.dtype.cutlass
+    if isinstance(given, Single):
+        values = f"{value_of(given)}, {input_pointer(given.dtype, given.pointer)}"
+        return f"evt::mainloop::Single<{element}>", values
+    along = "AlongK" if given.along_k else "AlongOuter"
+    return f"evt::mainloop::{along}<{element}>", input_pointer(given.dtype, given.pointer)
+
+
+def worked(plan: Plan) -> tuple[str, ...]:
+    """The template arguments of evt::mainloop::Worked after the stock main loop."""
+    places = {given.operand for given in plan.work}
+    types = tuple(f"WorkOn{place}" if place in places else _NONE for place in ("A", "B"))
+    if isinstance(plan.mainloop, Convolution2x):
+        return (*types, "true" if plan.mainloop.padded else "false")
+    return types

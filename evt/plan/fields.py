@@ -1,0 +1,111 @@
+"""The ABI of a kernel: the members of its ``evt_arguments``, in the order in which planning asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+#: Version of ``evt_arguments`` and ``evt_run``; a library of another version is rebuilt, never called.
+ABI = 2
+
+FieldKind = Literal["size", "pointer", "number"]
+
+#: The members by kind: what every call fills in comes first.
+_ORDER: tuple[FieldKind, ...] = ("pointer", "number", "size")
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One 8-byte member of ``evt_arguments``: a size or stride (int64), a pointer, or a number (double).
+
+    ``tensor`` and ``role`` say what the runtime puts there: ("C", "pointer"), ("C", "m") for the stride of
+    mode m in elements, ("alpha", "value"), ("", "k") for an extent, ("", "workspace") for memory to work in,
+    ("", "swizzle") for a scheduler setting.
+    """
+
+    name: str
+    kind: FieldKind
+    tensor: str
+    role: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Fields:
+    """The members that a kernel has been found to need; each is added once, by whoever asks for it first.
+
+    ``names`` are those that tensors have in the kernel.
+    """
+
+    def __init__(self, names: Mapping[str, str], first: Sequence[Field]) -> None:
+        self.names = names
+        self._members = dict.fromkeys(first)
+
+    @property
+    def members(self) -> tuple[Field, ...]:
+        """The members as ``evt_arguments`` has them."""
+        return tuple(sorted(self._members, key=lambda each: _ORDER.index(each.kind)))
+
+    def add(self, field: Field) -> Field:
+        self._members.setdefault(field)
+        return field
+
+    def pointer(self, tensor: str) -> Field:
+        """The address of a tensor, or of the one element of a scalar."""
+        return self.add(Field(self.names.get(tensor, tensor), "pointer", tensor, "pointer"))
+
+    def stride(self, tensor: str, mode: str) -> Field:
+        """The stride of a tensor along a mode, in elements."""
+        return self.add(Field(f"stride_{mode}_of_{self.names.get(tensor, tensor)}", "size", tensor, mode))
+
+    def number(self, scalar: str) -> Field:
+        """The value of a scalar."""
+        return self.add(Field(f"value_of_{self.names[scalar]}", "number", scalar, "value"))
+
+    def size(self, role: str) -> Field:
+        """An extent, or a setting of the scheduler."""
+        return self.add(Field(role, "size", "", role))
+
+    def workspace(self) -> Field:
+        """The memory that the kernel works in."""
+        return self.add(Field("workspace", "pointer", "", "workspace"))
+
+
+class GroupFields(Fields):
+    """The members of a grouped kernel: what belongs to a tensor is a row of its table, with a word for each group."""
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        table = Field("table", "pointer", "", "table")
+        workspace = Field("workspace", "pointer", "", "workspace")
+        super().__init__(names, (table, workspace, Field("groups", "size", "", "groups")))
+        self._rows = dict.fromkeys(Field(mode, "size", "", mode) for mode in ("m", "n", "k"))
+
+    @property
+    def rows(self) -> tuple[Field, ...]:
+        """The rows of the table, in order."""
+        return tuple(self._rows)
+
+    def add(self, field: Field) -> Field:
+        if not field.tensor:
+            return super().add(field)
+        self._rows.setdefault(field)
+        return field
+
+    def varies(self, name: str) -> Field:
+        """Whether an input is a vector in every group, and not a single value."""
+        return self.add(Field(f"{self.names[name]}_varies", "size", "", f"varies {name}"))
+
+
+def mangle(inputs: Sequence[str], outputs: Sequence[str]) -> dict[str, str]:
+    """C++ names for the user's: prefixed, so that keywords and macros cannot be met, and of bounded length.
+
+    A shortened name is longer than every name that is kept, and ends in its position, so no two are equal.
+    """
+    names: dict[str, str] = {}
+    for prefix, group in (("in", inputs), ("out", outputs)):
+        for index, name in enumerate(group):
+            short = name if len(name) <= 40 else f"{name[:40]}_{index}"
+            names[name] = f"{prefix}_{short}"
+    return names

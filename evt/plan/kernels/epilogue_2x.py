@@ -1,0 +1,135 @@
+"""Epilogues of CUTLASS 2.x: visitors that load and store everything, or an output operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, TypeAlias
+
+from evt.ir import Pick
+from evt.ir.dtype import F16, F32, I32, DType, accumulator
+from evt.plan.epilogue.visitors import build_visitors, is_collective
+from evt.plan.fields import Field
+from evt.plan.kernels.draft import Collective, Draft
+from evt.plan.kernels.memory import reduction_bytes
+from evt.plan.kernels.nodes import Nodes2x, is_aligned
+from evt.plan.plan import Scale, StockOperator, StockTensor, Visitors
+from evt.plan.signature import bytes_of
+from evt.plan.stock.match import Factor
+from evt.plan.stock.operators import Fused
+
+Tensors: TypeAlias = tuple[tuple[str, StockTensor | None], ...]
+
+
+def visitors(draft: Draft) -> Collective:
+    """The general case."""
+    graph = build_visitors(draft.dag, source=None, implicit_store=None, rows=draft.rows, fused=draft.request.fused)
+    width = access_width(draft)
+    nodes = Nodes2x(draft, width).make(graph)
+    m, n, k = draft.config.tile
+    mainloop = draft.config.stages * (m + n) * k * draft.problem.operand_bytes
+    warps = m // draft.config.warp[0] * (n // draft.config.warp[1])
+    shared = max(mainloop, reduction_bytes(draft, graph, warps))  # which share it
+    return Collective(Visitors(nodes, graph.tree), graph, None, None, _tile_dtype(draft), shared, width)
+
+
+def _tile_dtype(draft: Draft) -> DType:
+    """The type that cuts the epilogue's tiles: visitors store in any type."""
+    if accumulator(draft.dag.operands[0].dtype) == I32:
+        return I32  # CUTLASS has no thread map that stages i32 for narrower ones
+    if not draft.stores_tile:
+        return F16
+    return F32 if draft.problem.tensor_bytes("D") == 1 or not _pairs_meet(draft) else draft.dtype("D")
+
+
+def access_width(draft: Draft) -> int:
+    """Elements per access of the epilogue: what every row-contiguous tensor's alignment allows.
+
+    A warp covers a row with 32 accesses, and members of a pair meet within them: pairs far apart need wide ones.
+    """
+    least = max(1, 2 * _pair_block(draft) // 32)
+    width = min(8, 16 // draft.problem.tensor_bytes("D")) if is_collective(draft.dag.output["D"]) else 8
+    for name, layout in draft.signature.tensors:
+        if layout.contiguous == draft.columns and is_collective(draft.value(name)):
+            while width > least and not is_aligned(draft, name, layout, width):
+                width //= 2
+            if name == "D":
+                width = min(width, max(least, layout.alignment))
+    return width
+
+
+def _pair_block(draft: Draft) -> int:
+    """How many columns the members of a pair are apart, at most; 0 without pairs."""
+    ops = map(draft.dag.__getitem__, range(len(draft.dag)))
+    return max((op.block for op in ops if isinstance(op, Pick)), default=0)
+
+
+def _pairs_meet(draft: Draft) -> bool:
+    """Whether pairs lie within the 256 bytes of D's type that CUTLASS's thread map gives to a row of a warp."""
+    return 2 * _pair_block(draft) * draft.problem.tensor_bytes("D") <= 256
+
+
+# An output operator of CUTLASS's own.
+
+
+def stock(
+    draft: Draft,
+    make_tensors: Callable[[Draft, Fused], Tensors],
+    most: int = 16,
+    permuted: bool = False,
+) -> Collective:
+    """CUTLASS's own epilogue, whose accesses have at most so many elements."""
+    found = draft.request.matches[Fused]
+    graph = build_visitors(draft.dag, source=None, implicit_store=None, rows=draft.rows, fused=draft.request.fused)
+    tensors = make_tensors(draft, found)
+    alpha, beta = _scale(draft, found.alpha), _scale(draft, found.beta)
+    m, n, k = draft.config.tile
+    shared = draft.config.stages * (m + n) * k * draft.problem.operand_bytes
+    dtype, width = draft.dtype("D"), min(_stock_width(draft), most)
+    return Collective(StockOperator(found, alpha, beta, tensors, permuted), graph, None, None, dtype, shared, width)
+
+
+def _stock_width(draft: Draft) -> int:
+    """Elements per access: the vector's too, which is read like a row."""
+    width = access_width(draft)
+    for value in draft.dag.inputs:
+        if draft.columns in value.modes and not value.is_tile:
+            # Accesses of more than 16 bytes are several instructions, before sm100.
+            widest = 16 // bytes_of(draft.dtype(value.name)) if draft.problem.target.number < 100 else width
+            while width > 1 and min(width, widest) > draft.signature[value.name].alignment:
+                width //= 2
+    return width
+
+
+def _scale(draft: Draft, factor: Factor) -> Scale:
+    """A factor, by value or by device pointer."""
+    return draft.single(draft.dag.input[factor.name]) if factor.name else factor.value
+
+
+def matrix_tensors(draft: Draft, operator: Fused) -> Tensors:
+    """The tensors of the kernel's epilogue for a product of matrices."""
+    names = {"D": "D"}
+    names |= dict(zip(("C1", "C2"), operator.sources, strict=True)) if len(operator.sources) > 1 else {}
+    names |= {} if "C1" in names else {"C": "".join(operator.sources)}
+    names |= {} if operator.reads_source_only else {"Vector": operator.vector, "Tensor": operator.stored}
+    return tuple((role, _matrix_tensor(draft, name) if name else None) for role, name in names.items())
+
+
+def _matrix_tensor(draft: Draft, name: str) -> StockTensor:
+    value, pointer = draft.value(name), draft.fields.pointer(name)
+    pitch: Field | Literal[0] = draft.fields.stride(name, draft.rows) if value.is_tile else 0
+    strided = draft.signature[name].batch == "strided" and (value.is_tile or "l" in value.modes)
+    return StockTensor(draft.dtype(name), pointer, pitch, draft.batch(name, strided))
+
+
+def image_tensors(draft: Draft, operator: Fused) -> Tensors:
+    """The tensors of the kernel's epilogue for a convolution, all of which have to be set."""
+    names = [("D", "D"), *(("C", source) for source in operator.sources)]
+    if not operator.reads_source_only:
+        names += [("Vector", operator.vector), ("Tensor", operator.stored)]
+    return tuple((role, _image_tensor(draft, name) if name else None) for role, name in names)
+
+
+def _image_tensor(draft: Draft, name: str) -> StockTensor:
+    """A tensor by the pitch of its rows."""
+    pitch: Field | Literal[0] = draft.fields.stride(name, "m") if draft.value(name).is_tile else 0
+    return StockTensor(draft.dtype(name), draft.fields.pointer(name), pitch, 0)

@@ -1,0 +1,124 @@
+"""Epilogues of CUTLASS 3.x: the collective loads C and stores D, and visitors or a fusion operation do the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from evt.ir import Input
+from evt.ir.dtype import F16
+from evt.plan.epilogue.visitors import Graph, build_visitors, is_collective
+from evt.plan.kernels.draft import Collective, Draft
+from evt.plan.kernels.memory import Budget, Space, is_tma
+from evt.plan.kernels.nodes import Nodes3x
+from evt.plan.plan import Epilogue, Scale, StockFusion, StockVector, Tensor, Visitors
+from evt.plan.stock.match import Factor
+from evt.plan.stock.operators import Fused
+
+#: Makes the epilogue itself, once the collective's tensors have their place and what memory is left is known.
+Make: TypeAlias = Callable[[Draft, Graph, Budget], Epilogue]
+
+
+def collective(draft: Draft, space: Space, make: Make, may_be_source: Callable[[Input], bool]) -> Collective:
+    """The collective epilogue, of whose inputs ``may_be_source`` says which it can load as C."""
+    source, graph, budget = _place_source(draft, space, may_be_source)
+    c = _tensor(draft, source) if source is not None else None
+    d = _tensor(draft, "D") if draft.stores_tile else None
+    epilogue = make(draft, graph, budget)
+    # F16 cuts the tiles of an epilogue whose D is stored by a visitor.
+    return Collective(epilogue, graph, c, d, d.dtype if d else F16, budget.used)
+
+
+def visitors(draft: Draft, graph: Graph, budget: Budget) -> Visitors:
+    """The general case."""
+    return Visitors(Nodes3x(draft, budget).make(graph), graph.tree)
+
+
+def has_batches(draft: Draft) -> Callable[[Input], bool]:
+    """What tells whether a tensor has its own data in every batch, as C has."""
+    return lambda value: draft.signature[value.name].batch == "strided"
+
+
+def _place_source(
+    draft: Draft, space: Space, may_be_source: Callable[[Input], bool]
+) -> tuple[str | None, Graph, Budget]:
+    """The tile input that the collective loads as C, the visitors beside it, and what memory is left.
+
+    It is the first of :func:`_sources` whose tiles fit in shared memory; without one, visitors load every input.
+    """
+    implicit = "D" if draft.stores_tile else None
+    for source in (*(_sources(draft, may_be_source) if draft.stores_tile else ()), None):
+        graph = build_visitors(
+            draft.dag, source=source, implicit_store=implicit, rows=draft.rows, fused=draft.request.fused
+        )
+        budget = Budget(draft, space, source, graph)
+        if budget.left >= 0:
+            break
+    return source, graph, budget
+
+
+def _sources(draft: Draft, may_be_source: Callable[[Input], bool]) -> list[str]:
+    """The tile inputs that the collective can load as C, the cheapest first: C shares shared memory with D.
+
+    Best is one with D's width and major order; then D's width; then the first. It must be fit for TMA.
+    """
+    layout, bits = draft.signature["D"], draft.dtype("D").bits
+    candidates = [
+        value
+        for value in draft.dag.inputs
+        if is_collective(value) and may_be_source(value) and is_tma(draft, value.name, draft.signature[value.name])
+    ]
+
+    def cost(value: Input) -> tuple[bool, bool, int]:
+        same_order = draft.signature[value.name].contiguous == layout.contiguous
+        return draft.dtype(value.name).bits != bits, not same_order, draft.dag.inputs.index(value)
+
+    return [value.name for value in sorted(candidates, key=cost)]
+
+
+def _tensor(draft: Draft, name: str) -> Tensor:
+    """The tensor that the collective itself loads as C or stores as D."""
+    layout, pointer, strides = draft.signature[name], draft.fields.pointer(name), draft.strides(name)
+    if draft.signature.convolution is not None:  # its rows are pixels, which have a pitch whatever is contiguous
+        strides = (draft.fields.stride(name, "m"), *strides[1:])
+    row_major = layout.contiguous == draft.columns
+    return Tensor(draft.dtype(name), row_major, layout.alignment, pointer, strides)
+
+
+# A fusion operation of CUTLASS's own.
+
+
+def stock_fusion(draft: Draft, graph: Graph, budget: Budget) -> StockFusion:
+    """One node, which CUTLASS makes of the operation's name, on every architecture of those of sm90."""
+    found = draft.request.matches[Fused]
+    if found.stored:
+        draft.strides(found.stored)
+    has_beta = bool(found.sources) or found.name != "ScaledAcc"
+    return StockFusion(
+        found,
+        _scale(draft, found.alpha),
+        _scale(draft, found.beta) if has_beta else None,
+        _vector(draft, found.vector) if found.vector else None,
+        _stored(draft, found.stored, budget) if found.stored else None,
+    )
+
+
+def _scale(draft: Draft, factor: Factor) -> Scale:
+    """A factor: a number, a scalar by value or by device pointer, or a vector."""
+    if not factor.name:
+        return factor.value
+    value = draft.dag.input[factor.name]
+    return draft.single(value) if value.is_scalar else _vector(draft, factor.name)
+
+
+def _vector(draft: Draft, name: str) -> StockVector:
+    value = draft.dag.input[name]
+    pointer, batch = draft.fields.pointer(name), draft.batch(name, "l" in value.modes)
+    along_rows = draft.rows in value.modes
+    return StockVector(draft.dtype(name), pointer, (1, 0, batch) if along_rows else (0, 1, batch))
+
+
+def _stored(draft: Draft, name: str, budget: Budget) -> StockVector:
+    """The tensor that is stored besides D, through shared memory."""
+    budget.takes("store", name, draft.signature[name])
+    return StockVector(draft.dtype(name), draft.fields.pointer(name), draft.strides(name))

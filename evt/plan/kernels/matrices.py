@@ -1,0 +1,30 @@
+"""The main loop of a product of matrices: A and B as the kernel has them."""
+
+from __future__ import annotations
+
+from evt.ir import Operand
+from evt.ir.dtype import F64
+from evt.plan.kernels.draft import Draft
+from evt.plan.plan import Matrix, MatrixProduct, Work
+from evt.plan.signature import Layout
+
+
+def matrix_product(draft: Draft, work: tuple[Work, ...] = ()) -> MatrixProduct:
+    """The product of A and B, which are exchanged in a transposed problem."""
+    a, b = draft.problem.dag.operands
+    matrices = _matrix(draft, a, draft.signature.a, "m"), _matrix(draft, b, draft.signature.b, "n")
+    return MatrixProduct(*(matrices[::-1] if draft.transposed else matrices), work)
+
+
+def _matrix(draft: Draft, operand: Operand, layout: Layout, outer: str) -> Matrix:
+    """A or B; ``outer`` is the mode that is not k."""
+    fields, name = draft.fields, operand.name
+    return Matrix(
+        name,
+        operand.dtype,
+        layout.contiguous,
+        1 if operand.dtype == F64 else layout.alignment,  # CUTLASS has f64 operands of alignment 1 only
+        fields.pointer(name),
+        fields.stride(name, outer if layout.contiguous == "k" else "k"),
+        fields.stride(name, "l") if layout.batch == "strided" and draft.batched else 0,
+    )

@@ -1,0 +1,102 @@
+"""The shared memory of a thread block: what a kernel's tiles take of it, and why a plan is beyond it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from evt.ir import Reduce
+from evt.plan.epilogue.visitors import Graph
+from evt.plan.kernels.draft import Draft
+from evt.plan.plan import Plan
+from evt.plan.signature import Layout, bytes_of
+
+#: Fewest main-loop stages that a kernel with auxiliary tensors in shared memory keeps.
+_MIN_STAGES = 3
+#: Shared memory that pipelines' barriers and the tile scheduler take, generously.
+_BARRIERS = 2048
+#: Warps of a 3.x kernel whose parts of a reduction meet, at most.
+_WARPS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """What a thread block of a 3.x kernel may have of shared memory, and what of it the main loop keeps at least.
+
+    ``warps_meet``: whether the parts of reductions meet there where there is a result for each column.
+    """
+
+    limit: int
+    mainloop: int
+    warps_meet: bool = True
+
+
+class Budget:
+    """What the main loop and the collective leave to auxiliary tiles: they go through TMA while there is some."""
+
+    def __init__(self, draft: Draft, space: Space, source: str | None, graph: Graph) -> None:
+        self.draft = draft
+        self.space = space
+        config, problem = draft.config, draft.problem
+        used = _BARRIERS + space.mainloop
+        m, n = config.epilogue_tile
+        stored = config.stages_d * (self.subtile_bytes("D") if draft.stores_tile else 2 * m * n)
+        loaded = config.stages_c * self.subtile_bytes(source) if source else 0
+        shares = config.reuse_c and source and problem.tensor_bytes(source) == problem.tensor_bytes("D")
+        used += max(stored, loaded) if shares else stored + loaded
+        used += reduction_bytes(draft, graph, _WARPS) if space.warps_meet else 0
+        for visitor in graph.visitors:
+            if visitor.kind == "row":
+                used += config.tile[1] * problem.tensor_bytes(visitor.name) + 128
+        self.left = space.limit - used
+
+    @property
+    def used(self) -> int:
+        """The bytes that are taken."""
+        return self.space.limit - self.left
+
+    def subtile_bytes(self, name: str) -> int:
+        """The bytes of a tensor's part of the epilogue's tile."""
+        m, n = self.draft.config.epilogue_tile
+        return m * n * self.draft.problem.tensor_bytes(name)
+
+    def takes(self, kind: str, name: str, layout: Layout) -> bool:
+        """Take the memory of a ``tile`` that is loaded, or ``store``d, if TMA moves it and there is enough."""
+        stages = self.draft.config.stages_c if kind == "tile" else self.draft.config.stages_d
+        needed = stages * self.subtile_bytes(name)
+        if not is_tma(self.draft, name, layout) or needed > self.left:
+            return False
+        self.left -= needed
+        return True
+
+
+def is_tma(draft: Draft, name: str, layout: Layout) -> bool:
+    """Whether TMA can move a tensor."""
+    return layout.contiguous is not None and layout.alignment * draft.problem.tensor_bytes(name) >= 16
+
+
+def least_stages(draft: Draft) -> int:
+    """The bytes of the stages that a main loop of 3.x keeps at least."""
+    m, n, k = draft.config.tile
+    return (m + n) * k * draft.problem.operand_bytes * _MIN_STAGES
+
+
+def reduction_bytes(draft: Draft, graph: Graph, warps: int) -> int:
+    """The bytes in which the warps' parts of reductions meet, where there is a result for each column."""
+    used, dag = 0, draft.dag
+    for visitor in graph.visitors:
+        if visitor.kind == "reduce":
+            reduce = dag[dag.arguments(dag.stores[visitor.name])[0]]
+            assert isinstance(reduce, Reduce)
+            if {"m", "n"} - set(reduce.modes) == {draft.columns}:
+                used += warps * draft.config.tile[1] * bytes_of(dag.types[visitor.value].dtype.compute)
+    return used
+
+
+def exceeded_memory(made: Plan) -> str:
+    """Why a plan's tiles do not fit in the shared memory of a thread block, or nothing."""
+    if made.shared_memory <= made.memory_limit:
+        return ""
+    return (
+        f"{made.config.name} needs {made.shared_memory // 1024} KiB of shared memory for this program, and a thread "
+        f"block of {made.target.name} has {made.memory_limit // 1024}"
+    )

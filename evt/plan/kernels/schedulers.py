@@ -1,0 +1,16 @@
+"""Schedulers: the order in which a kernel's tiles are visited, where a call may set it."""
+
+from __future__ import annotations
+
+from evt.plan.kernels.draft import Draft
+
+
+def swizzle_and_raster(draft: Draft) -> None:
+    """The persistent scheduler of CUTLASS 3.x."""
+    draft.fields.size("swizzle")
+    draft.fields.size("raster")
+
+
+def raster(draft: Draft) -> None:
+    """The scheduler of a grouped kernel, which knows no swizzle."""
+    draft.fields.size("raster")

@@ -1,0 +1,42 @@
+"""Work on the operands in a main loop of CUTLASS 2.x: their formulas as regions, and what these read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from evt.ir import Element, Input, Load
+from evt.ir.operand import formula_of
+from evt.plan.epilogue.nodes import Single
+from evt.plan.epilogue.regions import Value, make_region
+from evt.plan.kernels.draft import Draft
+from evt.plan.plan import Work, WorkVector
+
+
+def plan_work(draft: Draft) -> tuple[Work, ...]:
+    """The work on the kernel's operands, in their order: exchanged in a transposed problem."""
+    found = [_work_on(draft, name) for name in draft.problem.dag.feeds]
+    if draft.transposed:
+        found = [replace(work, operand="B" if work.operand == "A" else "A") for work in found]
+    return tuple(sorted(found, key=lambda work: work.operand))
+
+
+def _work_on(draft: Draft, name: str) -> Work:
+    """The region of an operand's element and inputs, and the members that give these."""
+    program = draft.problem.dag
+    value = program.arguments(program.feeds[name])[0]
+    nodes = formula_of(program, name)
+    loads = {node: op.name for node in nodes if isinstance(op := program[node], Load)}
+    elements = [node for node in nodes if isinstance(program[node], Element)]
+    parameters = {**dict.fromkeys(elements, "x"), **{node: draft.names[each] for node, each in loads.items()}}
+    region = make_region(program, draft.next_region(), value, parameters)
+    if not elements:  # the optimiser has found that it does not matter
+        dtype = next(operand.dtype for operand in program.operands if operand.name == name)
+        region = replace(region, parameters=(Value("x", dtype.compute), *region.parameters))
+    return Work(name, region, tuple(_input(draft, program.input[each]) for each in loads.values()))
+
+
+def _input(draft: Draft, value: Input) -> Single | WorkVector:
+    if value.is_scalar:
+        return draft.single(value)
+    assert value.dtype is not None
+    return WorkVector(value.dtype, draft.fields.pointer(value.name), "k" in value.modes)
