@@ -187,6 +187,7 @@ def test_json() -> None:
         "column": 9,
         "end_line": 2,
         "end_column": 10,
+        "secondary": [],
     }
     assert "line" not in Diagnostic("E0101", "no place").to_json()
 
