@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -71,7 +72,8 @@ class _Formula:
     def place(self, node: int) -> Span | Place:
         """The first expression of the statement that is made of a node: the node itself may come from elsewhere."""
         made = {node}
-        for each in self.nodes:
+        for position in range(bisect_left(self.nodes, node), len(self.nodes)):
+            each = self.nodes[position]
             if each == node or not made.isdisjoint(self.builder.arguments(each)):
                 made.add(each)
                 origin = self.builder.origins[each]
@@ -85,18 +87,15 @@ def _check_formula(formula: _Formula, names: Names, convolved: bool, report: Rep
     name = formula.name
     (other,) = (each for each in ELEMENT_MODES if each != name)
     if (node := formula.find(lambda op: op == Acc())) is not None:
-        message, hint = (
-            f"the formula of `{name}` reads `acc`",
-            "what is done with the product is the epilogue: `D = f(acc)`",
-        )
-        report("E0411", message, formula.place(node), "comes before the product", hint)
+        hint = "what is done with the product is the epilogue: `D = f(acc)`"
+        report("E0411", f"the formula of `{name}` reads `acc`", formula.place(node), "comes before the product", hint)
     elif formula.find(lambda op: op == Element(name)) is None:
         message = f"`{name}` is assigned, and its formula does not read `{name}`"
         hint = f"a formula of its elements: `{name} = relu({name})`; or pass another tensor as {name}"
         report("E0411", message, formula.statement.value.span, "generated, not loaded", hint)
     if (node := formula.find(lambda op: op == Element(other))) is not None:
-        message, hint = f"the formula of `{name}` reads `{other}`", "work on each operand by itself"
-        report("E0411", message, formula.place(node), "two operands", hint)
+        message = f"the formula of `{name}` reads `{other}`"
+        report("E0411", message, formula.place(node), "two operands", "work on each operand by itself")
     if (node := formula.find(lambda op: type(op) in _NOT_ELEMENTWISE)) is not None:
         message = f"the formula of `{name}` has {_NOT_ELEMENTWISE[type(formula.builder[node])]}"
         report("E0411", message, formula.place(node), "not element by element", "compute it by a kernel of its own")
