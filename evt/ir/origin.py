@@ -6,10 +6,11 @@ written. Equal nodes merge, and the one node has the origin of the first, so tha
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from evt.diagnostics import Diagnostic, Label, Source, Span
+from evt.diagnostics import Diagnostic, Label, Source, Span, visible
 
 #: How much of an expression is shown beside its place.
 _LONGEST = 60
@@ -59,12 +60,12 @@ def describe(origin: Origin | None, source: Source | None) -> str:
     """An origin in one line: ``3:5 relu(acc + bias)``, ``1:12 x * 2, called at 3:5``; nothing where there is none."""
     match origin:
         case Place(span, calls) if source is not None:
-            text = " ".join(source.text[span.start : span.end].split())
+            text = " ".join(re.sub("#.*", "", source.text[span.start : span.end]).split())
             text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
             called = f", called at {_position(source, calls[-1])}" if calls else ""
             return f"{_position(source, span)} {text}{called}"
         case Foreign(name):
-            return name
+            return visible(name)
     return ""
 
 

@@ -265,11 +265,12 @@ def test_they_are_printed_on_request() -> None:
 
 
 def test_an_expression_is_shown_in_one_line() -> None:
-    dag = untyped("D = relu(acc\n\t+ C)")
+    dag = untyped("D = relu(acc  # \x1b[31m\n\t+ C)")
     assert describe(dag.origins[of(dag, Apply("relu"))], dag.source) == "1:5 relu(acc + C)"
     long = untyped(f"D = acc + {'+'.join(['C'] * 100)}")
     assert max(len(describe(origin, long.source)) for origin in long.origins) < 80
     assert describe(None, None) == ""
+    assert describe(Foreign("fx: a\nb"), None) == "fx: a\\nb"
 
 
 def test_they_are_plain_data() -> None:
