@@ -57,7 +57,6 @@ class Derivatives:
         """``value`` with ``by`` in the place of the variable ``x``."""
         renamed = {x: by}
         for node in self._between(value, x):
-            self.builder.origin = self.builder.origins[node]
             operands = (renamed.get(operand, operand) for operand in self.builder.arguments(node))
             renamed[node] = self.builder.add(self.builder[node], *operands)
         return renamed.get(value, value)
