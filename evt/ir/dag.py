@@ -4,8 +4,8 @@ Ids are ints in creation order, operands before their users. Equal nodes merge (
 exists once by construction. A graph is kept as a table of its nodes; as a ``networkx.MultiDiGraph`` it is made when one
 asks for it: there an edge runs from operand to user and its key is the operand's slot, so ``z*z`` keeps two edges.
 
-Beside the nodes a graph has their origins. A builder gives each node that it makes the origin that it was told last;
-who makes a graph of another one goes through that by :meth:`Builder.walk`, which tells the builder.
+Beside its nodes a graph has their origins. A builder gives each new node the ``origin`` that it was last told. A pass
+makes a graph of another one by walking that with :meth:`Builder.walk`, which tells the builder: no rule has to know.
 """
 
 from __future__ import annotations

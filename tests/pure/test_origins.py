@@ -378,6 +378,23 @@ def test_mistakes_are_shown_at_the_expression(text: str, expected: list[tuple[st
     assert expected in [[(text[span.start : span.end], label) for span, label in places] for places in shown]
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("D = relu(even(acc)) * odd(acc)", "even(acc)"),
+        ("in C: f16; D = acc + C * max[n%32](acc)", "max[n%32](acc)"),
+        ("out D, mask: b1[m, n]; D = acc; mask = acc > 0", "mask"),
+    ],
+)
+def test_columns_of_the_gradient_of_a_weight(text: str, expected: str) -> None:
+    with pytest.raises(ProgramError) as caught:
+        lower(parse(text), "conv2d_wgrad")
+    (each,) = caught.value.diagnostics
+    assert each.code == "E0901"
+    assert each.span is not None
+    assert text[each.span.start : each.span.end] == expected
+
+
 def test_mistakes_without_a_text_have_no_place() -> None:
     dag = parse_dag(str(untyped("D = relu(even(acc) + acc)")))
     with pytest.raises(ProgramError) as caught:

@@ -87,8 +87,7 @@ def _refuse_batches(operation: str, values: Iterable[Input | Output], report: Re
 def _refuse_columns(expressions: Expressions, values: Iterable[Input | Output], report: Report) -> None:
     """The columns of a weight's gradient are taps and channels: they are not packed, paired or taken in blocks."""
     table, origins = expressions.builder.table, expressions.builder.origins
-    places = [origin for (op, _), origin in zip(table, origins, strict=True) if isinstance(op, Pick | Fold)]
-    divided = (value for value in values if value.dtype == B1 or any("/" in mode for mode in value.modes))
-    for place in (*places, *(value.span for value in divided)):
-        report.unsupported("bits, pairs and blocks of columns in the gradient of a weight are", place)
-        return
+    taken = (origin for (op, _), origin in zip(table, origins, strict=True) if isinstance(op, Pick | Fold))
+    stored = (value.span for value in values if value.dtype == B1 or any("/" in mode for mode in value.modes))
+    if places := [*taken, *stored]:
+        report.unsupported("bits, pairs and blocks of columns in the gradient of a weight are", places[0])
