@@ -12,6 +12,7 @@ from evt.cli.output import output_option, write
 from evt.cli.request import Request, takes_program
 
 if TYPE_CHECKING:
+    from evt.ir import Dag
     from evt.plan import Plan
 
 
@@ -23,15 +24,23 @@ if TYPE_CHECKING:
     show_default=True,
     help="The stage after which the program is shown.",
 )
+@click.option("--origins", is_flag=True, help="Say of each value of a graph which expression it comes from.")
 @takes_program()
 @output_option("Write it there instead of printing it.")
-def command(request: Request, stage: str, output: str | None) -> None:
+def command(request: Request, stage: str, origins: bool, output: str | None) -> None:
     """Print a program as it is after a stage of the compiler.
 
     tree: as parsed, fully parenthesised. dag: as a graph. typed: with the type of every value. optimised:
     after the optimiser. plan: what the templates print, decided for the target.
     """
-    write(output, _STAGES[stage](request))
+    from evt.ir import format_dag
+
+    if stage in _GRAPHS:
+        write(output, format_dag(_GRAPHS[stage](request), origins=origins))
+    elif origins:
+        raise click.UsageError(f"--origins is for the stages {', '.join(_GRAPHS)}.")
+    else:
+        write(output, _tree(request) if stage == "tree" else format_plan(_plan(request)))
 
 
 def _tree(request: Request) -> str:
@@ -44,12 +53,11 @@ def _plan(request: Request) -> Plan:
     return request.program.plan(request.arch, request.a, request.b, shapes=request.shapes)
 
 
-_STAGES: dict[str, Callable[[Request], str]] = {
-    "tree": _tree,
-    "dag": lambda request: str(request.program.dag),
-    "typed": lambda request: str(request.program.typed(request.a, request.b)),
-    "optimised": lambda request: str(request.program.optimised(request.a, request.b)),
-    "plan": lambda request: format_plan(_plan(request)),
+#: The stages after which a program is a graph.
+_GRAPHS: dict[str, Callable[[Request], Dag]] = {
+    "dag": lambda request: request.program.dag,
+    "typed": lambda request: request.program.typed(request.a, request.b),
+    "optimised": lambda request: request.program.optimised(request.a, request.b),
 }
 
 

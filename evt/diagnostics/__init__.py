@@ -6,7 +6,7 @@ Stages collect them; :class:`evt.errors.EvtError` carries them to the user; :fun
 
 from evt.diagnostics.codes import CODES, Code, page
 from evt.diagnostics.collect import MAX_DIAGNOSTICS, first
-from evt.diagnostics.diagnostic import Diagnostic
+from evt.diagnostics.diagnostic import Diagnostic, Label
 from evt.diagnostics.render import render, render_all
 from evt.diagnostics.source import Source, Span
 from evt.diagnostics.suggest import Misspellings, closest, hint, shown
@@ -17,6 +17,7 @@ __all__ = [
     "MAX_DIAGNOSTICS",
     "Code",
     "Diagnostic",
+    "Label",
     "Misspellings",
     "Source",
     "Span",

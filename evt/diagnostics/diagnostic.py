@@ -11,12 +11,21 @@ from evt.diagnostics.source import Source, Span
 _MAX_TEXT = 400
 
 
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A second place in the same text, and what stands under it."""
+
+    span: Span
+    text: str
+
+
 @dataclass(frozen=True)
 class Diagnostic:
     """What is wrong, where, and what to type instead.
 
     ``label`` stands under the caret; ``help`` is something the user can type or do;
-    ``notes`` add facts (for example the rules of a target that failed).
+    ``notes`` add facts (for example the rules of a target that failed); ``secondary`` are other places that have
+    to do with it, as the declaration that an expression contradicts.
     """
 
     code: str
@@ -26,6 +35,7 @@ class Diagnostic:
     help: str = ""
     notes: tuple[str, ...] = ()
     source: Source | None = None
+    secondary: tuple[Label, ...] = ()
 
     def __post_init__(self) -> None:
         if self.code not in CODES:
@@ -37,15 +47,9 @@ class Diagnostic:
         """A JSON-ready form; positions are 1-based lines and columns."""
         where: dict[str, object] = {}
         if self.source is not None and self.span is not None:
-            line, column = self.source.position(self.span.start)
-            end_line, end_column = self.source.position(max(self.span.start, self.span.end))
-            where = {
-                "file": self.source.name,
-                "line": line,
-                "column": column,
-                "end_line": end_line,
-                "end_column": end_column,
-            }
+            source = self.source
+            others = [{"label": label.text, **_positions(source, label.span)} for label in self.secondary]
+            where = {"file": source.name, **_positions(source, self.span), "secondary": others}
         return {
             "code": self.code,
             "message": self.message,
@@ -54,6 +58,12 @@ class Diagnostic:
             "notes": list(self.notes),
             **where,
         }
+
+
+def _positions(source: Source, span: Span) -> dict[str, int]:
+    line, column = source.position(span.start)
+    end_line, end_column = source.position(max(span.start, span.end))
+    return {"line": line, "column": column, "end_line": end_line, "end_column": end_column}
 
 
 def _shorten(text: str) -> str:

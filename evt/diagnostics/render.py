@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from evt.diagnostics.diagnostic import Diagnostic
+from evt.diagnostics.source import Source, Span
 from evt.diagnostics.visible import visible
 
 _RESET = "\x1b[0m"
@@ -20,29 +22,54 @@ _WINDOW = 100
 
 
 def render(diagnostic: Diagnostic, *, color: bool = False) -> str:
-    """One diagnostic as text: code, message, place, the user's own line with a caret, help, notes."""
+    """One diagnostic as text: code, message, place, the user's own lines with a caret, help, notes."""
 
     def paint(style: str, text: str) -> str:
         return f"{_STYLES[style]}{text}{_RESET}" if color else text
 
     lines = [paint("error", f"error[{diagnostic.code}]") + paint("bold", f": {visible(diagnostic.message)}")]
-    gutter = 1
+    margin = " "
     if diagnostic.source is not None and diagnostic.span is not None:
-        source, span = diagnostic.source, diagnostic.span
-        number, column = source.position(span.start)
-        gutter = len(str(number))
-        text, caret, width = _window(_printable(source.line(number)), column - 1, span.end - span.start)
-        bar = paint("frame", f"{' ' * gutter} |")
-        lines.append(paint("frame", f"{' ' * gutter}-->") + f" {visible(source.name)}:{number}:{column}")
-        lines.append(bar)
-        lines.append(paint("frame", f"{number} |") + f" {text}")
-        marker = "^" * max(1, _columns(text[caret : caret + width]))
-        marker += f" {visible(diagnostic.label)}" if diagnostic.label else ""
-        lines.append(f"{bar} {' ' * _columns(text[:caret])}" + paint("error", marker))
+        number, column = diagnostic.source.position(diagnostic.span.start)
+        marks = _marks(diagnostic.source, diagnostic.span, diagnostic)
+        margin = " " * len(str(marks[-1].number))
+        lines.append(paint("frame", f"{margin}-->") + f" {visible(diagnostic.source.name)}:{number}:{column}")
+        lines.append(paint("frame", f"{margin} |"))
+        for before, mark in zip((None, *marks), marks, strict=False):
+            if before is not None and mark.number > before.number + 1:
+                lines.append(paint("frame", "..."))
+            if before is None or (before.number, before.line) != (mark.number, mark.line):
+                lines.append(paint("frame", f"{mark.number:>{len(margin)}} |") + f" {mark.line}")
+            lines.append(paint("frame", f"{margin} |") + f" {mark.indent}" + paint(mark.style, mark.text))
     if diagnostic.help:
-        lines.append(f"{' ' * gutter} = {paint('help', 'help')}: {visible(diagnostic.help)}")
-    lines.extend(f"{' ' * gutter} = {paint('bold', 'note')}: {visible(note)}" for note in diagnostic.notes)
+        lines.append(f"{margin} = {paint('help', 'help')}: {visible(diagnostic.help)}")
+    lines.extend(f"{margin} = {paint('bold', 'note')}: {visible(note)}" for note in diagnostic.notes)
     return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """A line of the user's, as it is shown, and what stands under it."""
+
+    number: int
+    line: str
+    indent: str
+    text: str
+    style: str
+
+
+def _marks(source: Source, place: Span, diagnostic: Diagnostic) -> list[_Mark]:
+    """What is shown of the user's text, in the order of its lines: ``^^^`` under the place, ``---`` under others."""
+
+    def mark(span: Span, label: str, sign: str, style: str) -> _Mark:
+        number, column = source.position(span.start)
+        line, start, width = _window(_printable(source.line(number)), column - 1, span.end - span.start)
+        text = sign * max(1, _columns(line[start : start + width]))
+        return _Mark(number, line, " " * _columns(line[:start]), f"{text} {visible(label)}" if label else text, style)
+
+    marks = [mark(place, diagnostic.label, "^", "error")]
+    marks += [mark(label.span, label.text, "-", "frame") for label in diagnostic.secondary]
+    return sorted(marks, key=lambda each: each.number)
 
 
 def render_all(diagnostics: Iterable[Diagnostic], *, color: bool = False) -> str:

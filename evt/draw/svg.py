@@ -6,9 +6,10 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-from evt.draw.box import INK, PALETTE, PAPER, QUIET, Box, Kind, boxes, edges, heading
+from evt.draw.box import INK, PALETTE, PAPER, QUIET, Box, Kind, boxes, edges, heading, printable
 from evt.draw.layout import Layout, Place, layout
 from evt.ir import Dag
+from evt.ir.origin import describe
 
 _FONT = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 _SIZE, _SMALL = 13.0, 10.0
@@ -78,7 +79,9 @@ def _draw_nodes(group: Element, dag: Dag, drawn: Sequence[Box], plan: Layout) ->
         element = SubElement(group, "g", {"data-node": str(node), "data-kind": box.kind})
         operands = " ".join(f"%{operand}" for operand in dag.arguments(node))
         definition = f"%{node} = {' '.join(filter(None, (box.title, operands)))}"
-        SubElement(element, "title").text = f"{definition} : {box.type}" if box.type else definition
+        tooltip = f"{definition} : {box.type}" if box.type else definition
+        origin = printable(describe(dag.origins[node], dag.source))
+        SubElement(element, "title").text = f"{tooltip}\n{origin}" if origin else tooltip
         colour = PALETTE[box.kind]
         SubElement(
             element,

@@ -23,6 +23,7 @@ from evt.ir.node import (
     Store,
     ValueType,
 )
+from evt.ir.origin import Foreign, Origin, Place
 from evt.ir.text import format_dag, parse_dag
 from evt.ir.verify import verify
 
@@ -36,13 +37,16 @@ __all__ = [
     "Element",
     "Feed",
     "Fold",
+    "Foreign",
     "Index",
     "Input",
     "Load",
     "Node",
     "Operand",
+    "Origin",
     "Output",
     "Pick",
+    "Place",
     "Random",
     "Reduce",
     "Store",

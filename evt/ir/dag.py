@@ -3,19 +3,23 @@
 Ids are ints in creation order, operands before their users. Equal nodes merge (hash-consing), so a common subexpression
 exists once by construction. A graph is kept as a table of its nodes; as a ``networkx.MultiDiGraph`` it is made when one
 asks for it: there an edge runs from operand to user and its key is the operand's slot, so ``z*z`` keeps two edges.
+
+Beside its nodes a graph has their origins. A builder gives each new node the ``origin`` that it was last told. A pass
+makes a graph of another one by walking that with :meth:`Builder.walk`, which tells the builder: no rule has to know.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias
 
 import networkx as nx
 
-from evt.diagnostics import Source
+from evt.diagnostics import Source, Span
 from evt.ir.node import Acc, Feed, Input, Load, Node, Operand, Output, Store, ValueType
+from evt.ir.origin import Origin, Place
 
 #: A node and its operands, by slot.
 Entry: TypeAlias = tuple[Node, tuple[int, ...]]
@@ -23,7 +27,10 @@ Entry: TypeAlias = tuple[Node, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Dag:
-    """A program as a graph, before types: undeclared types are None. ``table`` has its nodes by id."""
+    """A program as a graph, before types: undeclared types are None. ``table`` has its nodes by id.
+
+    ``origins`` say where each node comes from, in ``source`` or elsewhere; None of what was made by hand.
+    """
 
     operation: str
     operands: tuple[Operand, ...]
@@ -31,6 +38,11 @@ class Dag:
     outputs: tuple[Output, ...]
     table: tuple[Entry, ...]
     source: Source | None = field(default=None, compare=False)
+    origins: tuple[Origin | None, ...] = field(default=(), compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.origins:
+            object.__setattr__(self, "origins", (None,) * len(self.table))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Dag) or type(other) is not type(self):
@@ -62,6 +74,11 @@ class Dag:
     def arguments(self, node: int) -> tuple[int, ...]:
         """The operands of a node, by slot."""
         return self.table[node][1]
+
+    def where(self, node: int) -> tuple[Source, Span] | None:
+        """The expression of the program's text that a node comes from; None where it comes from no text."""
+        origin = self.origins[node]
+        return (self.source, origin.span) if isinstance(origin, Place) and self.source is not None else None
 
     @cached_property
     def users(self) -> tuple[tuple[int, ...], ...]:
@@ -110,11 +127,13 @@ class TypedDag(Dag):
 
 
 class Builder:
-    """Makes a graph node by node; ``add`` returns the existing id for an equal node."""
+    """Makes a graph node by node; ``add`` returns the existing id for an equal node, and new ones have ``origin``."""
 
     def __init__(self) -> None:
         self._ids: dict[Entry, int] = {}
         self.table: list[Entry] = []
+        self.origin: Origin | None = None
+        self.origins: list[Origin | None] = []
 
     def add(self, node: Node, *operands: int) -> int:
         entry = (node, operands)
@@ -122,7 +141,13 @@ class Builder:
         if known is None:
             known = self._ids[entry] = len(self.table)
             self.table.append(entry)
+            self.origins.append(self.origin)
         return known
+
+    def walk(self, dag: Dag) -> Iterator[int]:
+        """The nodes of another graph in id order; what is added before the next one has the origin of this one."""
+        for node, self.origin in enumerate(dag.origins):
+            yield node
 
     def __getitem__(self, node: int) -> Node:
         return self.table[node][0]
@@ -142,7 +167,8 @@ class Builder:
         source: Source | None = None,
     ) -> Dag:
         """Hand the graph on."""
-        return Dag(operation, tuple(operands), tuple(inputs), tuple(outputs), tuple(self.table), source)
+        table, origins = tuple(self.table), tuple(self.origins)
+        return Dag(operation, tuple(operands), tuple(inputs), tuple(outputs), table, source, origins)
 
 
 def prune(dag: Dag) -> Dag:
@@ -164,6 +190,7 @@ def prune(dag: Dag) -> Dag:
         dag.outputs,
         table,
         dag.source,
+        tuple(map(dag.origins.__getitem__, live)),
     )
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
-from evt.diagnostics import Diagnostic
+from evt.diagnostics import Diagnostic, Label
 from evt.errors import ProgramError
 from evt.functions import TABLE, Fact
 from evt.ir.dag import Dag, TypedDag
@@ -44,6 +44,7 @@ from evt.ir.node import (
     divisor,
     written,
 )
+from evt.ir.origin import Origin, Place, at
 
 
 def infer(dag: Dag, operands: Sequence[Operand] = ()) -> TypedDag:
@@ -56,7 +57,7 @@ def infer(dag: Dag, operands: Sequence[Operand] = ()) -> TypedDag:
     operands = tuple(operands) or dag.operands
     if len(operands) != 2:
         raise ValueError("the types of A and B are needed: the program has no header")
-    diagnostics = [*_check_operands(operands)]
+    diagnostics = [*_check_operands(dag, operands)]
     if diagnostics:
         raise ProgramError(diagnostics)
     primary = _primary(dag, operands[0].dtype)
@@ -79,7 +80,7 @@ def infer(dag: Dag, operands: Sequence[Operand] = ()) -> TypedDag:
         diagnostics.extend(_check_output(dag, output, types[dag.arguments(dag.stores[output.name])[0]]))
     if diagnostics:
         raise ProgramError(diagnostics)
-    return TypedDag(dag.operation, operands, inputs, outputs, dag.table, dag.source, tuple(types))
+    return TypedDag(dag.operation, operands, inputs, outputs, dag.table, dag.source, dag.origins, tuple(types))
 
 
 def value_type(dag: Dag, op: Node, operands: Sequence[ValueType]) -> ValueType:
@@ -218,19 +219,20 @@ def _output_type(dag: Dag, types: Sequence[ValueType], store: int, primary: DTyp
     return types[value].dtype.compute if isinstance(dag[value], Reduce) else primary
 
 
-def _check_operands(operands: Sequence[Operand]) -> Iterable[Diagnostic]:
+def _check_operands(dag: Dag, operands: Sequence[Operand]) -> Iterable[Diagnostic]:
     for operand in operands:
         if operand.dtype not in OPERANDS:
             allowed = ", ".join(map(str, OPERANDS))
             message = f"operand `{operand.name}` is {operand.dtype}, which tensor cores do not multiply"
-            yield Diagnostic("E0308", message, help=f"use one of: {allowed}")
-    first, second = operands[0].dtype, operands[1].dtype
-    if first != second and frozenset({first, second}) not in MIXED_OPERANDS:
+            yield at(operand.span, dag.source, Diagnostic("E0308", message, help=f"use one of: {allowed}"))
+    first, second = operands
+    if first.dtype != second.dtype and frozenset({first.dtype, second.dtype}) not in MIXED_OPERANDS:
         message = (
-            f"`{operands[0].name}` is {first} and `{operands[1].name}` is {second}: "
+            f"`{first.name}` is {first.dtype} and `{second.name}` is {second.dtype}: "
             "these two are not multiplied with each other"
         )
-        yield Diagnostic("E0308", message, help="convert one of them; e4m3 with e5m2 and i8 with u8 may meet")
+        help_text = "convert one of them; e4m3 with e5m2 and i8 with u8 may meet"
+        yield at(second.span, dag.source, Diagnostic("E0308", message, help=help_text))
 
 
 def _check_interface(dag: Dag, inputs: Sequence[Input], outputs: Sequence[Output]) -> Iterable[Diagnostic]:
@@ -240,19 +242,18 @@ def _check_interface(dag: Dag, inputs: Sequence[Input], outputs: Sequence[Output
         scalar = isinstance(value, Input) and value.is_scalar
         allowed = SCALARS if scalar else STORAGE
         kind = "scalar" if scalar else "input" if isinstance(value, Input) else "output"
-        source = dag.source if value.span else None
         if value.dtype not in allowed:
             help_text = f"use one of: {', '.join(map(str, allowed))}"
             if value.dtype == TF32:
                 help_text = "a tf32 tensor is f32 in memory: declare it f32"
             message = f"{kind} `{value.name}` is {value.dtype}, which is not a type of {kind}s"
-            yield Diagnostic("E0308", message, value.span, "", help=help_text, source=source)
+            yield at(value.span, dag.source, Diagnostic("E0308", message, help=help_text))
         elif isinstance(value, Input) and (hint := _wrong_columns(value)):
             message = f"the input `{value.name}` is [{shown(value.modes)}], which no kernel reads"
-            yield Diagnostic("E0308", message, value.span, "", help=hint, source=source)
+            yield at(value.span, dag.source, Diagnostic("E0308", message, help=hint))
         elif value.dtype == B1 and not _is_mask(value):
             message = f"`{value.name}` is b1 of [{shown(value.modes)}]: bits are packed along the columns of a matrix"
-            yield Diagnostic("E0308", message, value.span, "", help="b1 tensors are [m, n] or [l, m, n]", source=source)
+            yield at(value.span, dag.source, Diagnostic("E0308", message, help="b1 tensors are [m, n] or [l, m, n]"))
 
 
 def _wrong_columns(value: Input) -> str:
@@ -275,18 +276,17 @@ def _check_value(dag: Dag, node: int, types: Sequence[ValueType]) -> Iterable[Di
     """What must not meet: widths of columns, and a reduction with anything but a store."""
     op, arguments = dag[node], dag.arguments(node)
 
-    def diagnostic(code: str, message: str, label: str, hint: str) -> Diagnostic:
-        """Nodes have no places: the mistake is shown at an output that depends on it."""
-        output = _output_of(dag, node)
-        place = output.span if output else None
-        return Diagnostic(code, message, place, label, hint, source=dag.source if place else None)
+    def diagnostic(code: str, message: str, label: str, hint: str, secondary: tuple[Label, ...] = ()) -> Diagnostic:
+        return at(dag.origins[node], dag.source, Diagnostic(code, message, None, label, hint, secondary=secondary))
 
-    if not isinstance(op, Store) and any(isinstance(dag[operand], Reduce) for operand in arguments):
+    reduction = next((operand for operand in arguments if isinstance(dag[operand], Reduce)), None)
+    if reduction is not None and not isinstance(op, Store):
         yield diagnostic(
             "E0410",
             "a reduction is complete only when the kernel ends, and this program reads one",
             "made from a reduction",
             "store it (`D = ...; s = sum[n](D)`) and use it in the next kernel; move factors into the reduction",
+            _elsewhere(dag, reduction, node, "the reduction"),
         )
     widths = {mode for operand in arguments for mode in types[operand].modes if base(mode) == "n"}
     if any("@" in mode for mode in widths):
@@ -314,11 +314,12 @@ def _is_counter(dag: Dag, node: int, value: ValueType) -> bool:
     return value.dtype == I32 and value.modes == () and isinstance(dag[node], Load | Const)
 
 
-def _output_of(dag: Dag, node: int) -> Output | None:
-    """The first output that depends on a node; None for a part of an operand's formula."""
-    while not isinstance(op := dag[node], Store | Feed):
-        node = dag.users[node][0]
-    return dag.output[op.name] if isinstance(op, Store) else None
+def _elsewhere(dag: Dag, node: int, user: int, label: str) -> tuple[Label, ...]:
+    """A label at a node's own expression, where that is no part of its user's."""
+    origin, reading = dag.origins[node], dag.origins[user]
+    if not isinstance(origin, Place) or (isinstance(reading, Place) and reading.span.covers(origin.span)):
+        return ()
+    return (Label(origin.span, label),)
 
 
 def _reduced_modes(dag: Dag, store: int) -> tuple[str, ...]:
@@ -327,67 +328,45 @@ def _reduced_modes(dag: Dag, store: int) -> tuple[str, ...]:
 
 
 def _check_output(dag: Dag, output: Output, value: ValueType) -> Iterable[Diagnostic]:
-    source = dag.source if output.span else None
+    """Whether an output has the modes of its value: shown at the value, and at what is declared of the output."""
     store = dag.stores[output.name]
     reduced = isinstance(dag[dag.arguments(store)[0]], Reduce)
     modes = set(map(written, output.modes))
     missing = [mode for mode in map(written, value.modes) if mode not in modes]
     if output.batchable and "l" in missing:
         missing.remove("l")
-    have = f"`{output.name}` is [{shown(output.modes)}]"
+    have, varies = f"`{output.name}` is [{shown(output.modes)}]", f"varies over [{shown(value.modes)}]"
+    write = f"write `{output.name}[{shown(value.modes)}]`"
+
+    def mistake(message: str, label: str, declared: str, hint: str = write) -> Diagnostic:
+        secondary = (Label(output.span, declared),) if output.span else ()
+        return at(
+            _assigned(dag, store), dag.source, Diagnostic("E0304", message, None, label, hint, secondary=secondary)
+        )
+
     if missing:
-        yield Diagnostic(
-            "E0304",
-            f"{have} but its value varies over [{shown(value.modes)}]",
-            output.span,
-            f"has no mode `{missing[0]}`",
-            help=f"write `{output.name}[{shown(value.modes)}]`"
-            + ("" if reduced else ", or reduce it: `sum[n](x)`, `max[m, n](x)`"),
-            source=source,
-        )
+        instead = "" if reduced else ", or reduce it: `sum[n](x)`, `max[m, n](x)`"
+        yield mistake(f"{have} but its value {varies}", varies, f"has no mode `{missing[0]}`", write + instead)
     elif reduced and "l" in modes and output.modes[0] != "l":
-        shown_modes = ", ".join(["l", *(mode for mode in output.modes if mode != "l")])
-        yield Diagnostic(
-            "E0304",
-            f"{have}: the batches of a reduction come first",
-            output.span,
-            "batches are not first",
-            help=f"write `{output.name}[{shown_modes}]`",
-            source=source,
-        )
+        first = ", ".join(["l", *(mode for mode in output.modes if mode != "l")])
+        message, hint = f"{have}: the batches of a reduction come first", f"write `{output.name}[{first}]`"
+        yield at(output.span, dag.source, Diagnostic("E0304", message, None, "batches are not first", hint))
     elif reduced and "l" in modes and not output.batchable and "l" in _reduced_modes(dag, store):
-        yield Diagnostic(
-            "E0304",
-            f"{have}, but its value is reduced over the batches",
-            output.span,
-            "has no batches",
-            help=f"write `{output.name}[{shown(value.modes)}]`",
-            source=source,
-        )
+        message = f"{have}, but its value is reduced over the batches"
+        yield mistake(message, "reduced over the batches", "has no batches")
     elif reduced and modes - {"l"} != set(value.modes) - {"l"}:
-        yield Diagnostic(
-            "E0304",
-            f"{have} but the reduction gives [{shown(value.modes)}]",
-            output.span,
-            "not the modes that are left",
-            help=f"write `{output.name}[{shown(value.modes)}]`",
-            source=source,
-        )
+        gives = f"gives [{shown(value.modes)}]"
+        yield mistake(f"{have} but the reduction {gives}", gives, "not the modes that are left")
     elif not reduced and not {"m", "n"} <= {base(mode) for mode in modes}:
-        yield Diagnostic(
-            "E0304",
-            f"{have}, but its value is not a reduction",
-            output.span,
-            "has no rows or no columns",
-            help="outputs have the modes m and n; `sum[n](x)` reduces over n",
-            source=source,
-        )
+        hint = "outputs have the modes m and n; `sum[n](x)` reduces over n"
+        yield mistake(f"{have}, but its value is not a reduction", "not a reduction", "has no rows or no columns", hint)
     elif any("/" in mode for mode in modes) and modes - set(map(written, value.modes)) - {"l", "m"}:
-        yield Diagnostic(
-            "E0304",
-            f"{have} but its value varies over [{shown(value.modes)}]",
-            output.span,
-            "other columns",
-            help=f"write `{output.name}[{shown(value.modes)}]`",
-            source=source,
-        )
+        yield mistake(f"{have} but its value {varies}", varies, "other columns")
+
+
+def _assigned(dag: Dag, store: int) -> Origin | None:
+    """The expression that is stored, or the statement that stores it where that expression stands elsewhere."""
+    statement, value = dag.origins[store], dag.origins[dag.arguments(store)[0]]
+    if isinstance(statement, Place) and isinstance(value, Place) and statement.span.covers(value.site):
+        return Place(value.site)
+    return statement

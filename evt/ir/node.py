@@ -176,11 +176,15 @@ class ValueType:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A or B: name, type, and modes in the order of the tensor's shape, ``("m", "k")`` or ``("k", "m")``."""
+    """A or B: name, type, and modes in the order of the tensor's shape, ``("m", "k")`` or ``("k", "m")``.
+
+    ``span``: where a header declares it.
+    """
 
     name: str
     dtype: DType
     modes: tuple[str, ...]
+    span: Span | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +195,7 @@ class Input:
     ``batchable``: no subscript was written, so that a batched call may give it with a leading batch mode.
     ``default`` makes it optional: the value of a scalar, or of every element of a tensor, that a call leaves out.
     ``flexible``: ``[m?]``, a vector or a single value, decided at call time.
+    ``span``: where its name is declared, or else read first; ``default_span``: where its default is written.
     """
 
     name: str
@@ -200,6 +205,7 @@ class Input:
     batchable: bool = False
     flexible: bool = False
     span: Span | None = field(default=None, compare=False)
+    default_span: Span | None = field(default=None, compare=False)
 
     @property
     def is_scalar(self) -> bool:
@@ -216,6 +222,7 @@ class Output:
     """An output; ``modes`` are in the order of the tensor's shape, so ``("n", "m")`` stores the transpose.
 
     ``batchable``: no ``l`` is written, and a batched call gives it a leading batch mode.
+    ``span``: where its name is declared, or else assigned.
     """
 
     name: str

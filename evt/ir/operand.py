@@ -25,7 +25,7 @@ def epilogue_of(dag: TypedDag) -> TypedDag:
     if not dag.feeds:
         return dag
     builder, renamed = Builder(), dict[int, int]()
-    for node in range(len(dag)):
+    for node in builder.walk(dag):
         if not isinstance(dag[node], Feed):
             renamed[node] = builder.add(dag[node], *(renamed[operand] for operand in dag.arguments(node)))
     return infer(prune(builder.finish(dag.operation, dag.operands, dag.inputs, dag.outputs, dag.source)))

@@ -8,21 +8,25 @@ from dataclasses import replace
 from evt.ir.dag import Builder, Dag, prune
 from evt.ir.infer import canonical
 from evt.ir.node import Cast, Const, Load
+from evt.ir.origin import Place
 
 
 def without_inputs(dag: Dag, values: Mapping[str, float]) -> Dag:
     """The program with constants in the place of inputs, by name: what a call does not give is not read.
 
     The constants have the inputs' modes, and their types where those are resolved: a default is rounded as the tensor
-    would be.
+    would be. They come from where the default is declared.
     """
     if not values:
         return dag
     builder, renamed = Builder(), list[int]()
-    for node in range(len(dag)):
+    for node in builder.walk(dag):
         op = dag[node]
         if isinstance(op, Load) and op.name in values:
-            dtype, modes = dag.input[op.name].dtype, canonical(dag.input[op.name].modes)
+            value = dag.input[op.name]
+            dtype, modes = value.dtype, canonical(value.modes)
+            if value.default_span is not None:
+                builder.origin = Place(value.default_span)
             constant = builder.add(Const.of(values[op.name], modes))
             renamed.append(constant if dtype is None else builder.add(Cast(dtype), constant))
         else:

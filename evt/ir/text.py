@@ -12,7 +12,8 @@
     ...
 
 Undeclared types print as ``auto``; ``...`` marks a tensor that a batched call may give a leading batch mode.
-The type after ``:`` is printed for typed graphs only. Constants print exactly, as hexadecimal floats.
+The type after ``:`` is printed for typed graphs only. Constants print exactly, as hexadecimal floats. Where asked for,
+a comment says where each node comes from, ``# 3:5 relu(acc + bias)``; comments are not read back.
 """
 
 from __future__ import annotations
@@ -42,10 +43,11 @@ from evt.ir.node import (
     Reduce,
     Store,
 )
+from evt.ir.origin import describe
 
 
-def format_dag(dag: Dag) -> str:
-    """The graph as text, one node a line."""
+def format_dag(dag: Dag, *, origins: bool = False) -> str:
+    """The graph as text, one node a line; with ``origins`` what each comes from."""
     operands = ", ".join(f"{o.name}: {o.dtype}{_modes(o.modes)}" for o in dag.operands)
     lines = [f"{dag.operation}({operands})"]
     lines += [
@@ -54,11 +56,18 @@ def format_dag(dag: Dag) -> str:
         for i in dag.inputs
     ]
     lines += [f"out {o.name}: {o.dtype or 'auto'}{_modes(o.modes, o.batchable)}" for o in dag.outputs]
-    for node in range(len(dag)):
-        words = [format_node(dag[node]), *(f"%{operand}" for operand in dag.arguments(node))]
-        line = f"%{node} = {' '.join(words)}"
-        lines.append(f"{line} : {dag.types[node]}" if isinstance(dag, TypedDag) else line)
-    return "\n".join(lines) + "\n"
+    nodes = [_node_line(dag, node) for node in range(len(dag))]
+    if origins:
+        width = max(map(len, nodes))
+        comments = (describe(origin, dag.source) for origin in dag.origins)
+        nodes = [f"{line:<{width}}  # {comment}" for line, comment in zip(nodes, comments, strict=True)]
+    return "\n".join([*lines, *nodes]) + "\n"
+
+
+def _node_line(dag: Dag, node: int) -> str:
+    words = [format_node(dag[node]), *(f"%{operand}" for operand in dag.arguments(node))]
+    line = f"%{node} = {' '.join(words)}"
+    return f"{line} : {dag.types[node]}" if isinstance(dag, TypedDag) else line
 
 
 def format_node(op: Node) -> str:
@@ -102,7 +111,7 @@ def parse_dag(text: str) -> Dag:
 
     Raises ValueError for text that is not a graph's; :func:`evt.ir.verify` says whether the graph is sound.
     """
-    lines = [line for line in text.splitlines() if line.strip()]
+    lines = [line for each in text.splitlines() if (line := each.partition("#")[0].strip())]
     header = _match(_HEADER, lines[0] if lines else "")
     operands = []
     for word in re.findall(r"\w+: \w+\[[^\]]*\]", header[2]):

@@ -25,12 +25,15 @@ from evt.ir.node import (
     Store,
 )
 from evt.ir.operand import sides_of
+from evt.ir.origin import at
 
 
 def verify(dag: Dag) -> None:
     """Check the invariants of ``dag``. Raises InternalError (E0902) naming the first that fails."""
     if isinstance(dag, TypedDag) and len(dag.types) != len(dag):
         raise InternalError(Diagnostic("E0902", "the graph is malformed: not every value has a type"))
+    if len(dag.origins) != len(dag):
+        raise InternalError(Diagnostic("E0902", "the graph is malformed: not every value has an origin"))
     seen: set[object] = set()
     for node in range(len(dag)):
         op, operands = dag[node], dag.arguments(node)
@@ -88,6 +91,6 @@ def verify(dag: Dag) -> None:
 
 def _require(dag: Dag, condition: bool, node: int, message: str) -> None:
     if not condition:
-        raise InternalError(
-            Diagnostic("E0902", f"the graph is malformed at %{node}: {message}", notes=tuple(str(dag).splitlines()))
-        )
+        message = f"the graph is malformed at %{node}: {message}"
+        made = Diagnostic("E0902", message, notes=tuple(str(dag).splitlines()))
+        raise InternalError(at(dag.origins[node], dag.source, made))

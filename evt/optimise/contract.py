@@ -24,7 +24,7 @@ def contract(dag: TypedDag) -> TypedDag:
         return dag[node] == Apply("mul") and len(dag.users[node]) == 1 and floats
 
     builder, renamed = TypedBuilder(dag), list[int]()
-    for node in range(len(dag)):
+    for node in builder.walk(dag):
         operands = dag.arguments(node)
         products = []
         if dag[node] == Apply("add") and operands[0] != operands[1]:

@@ -63,7 +63,7 @@ def recognise(dag: TypedDag) -> TypedDag:
     if not found:
         return dag
     builder, renamed = TypedBuilder(dag), list[int]()
-    for node in range(len(dag)):
+    for node in builder.walk(dag):
         if node in found:
             function, x = found[node]
             renamed.append(builder.add(Apply(function), renamed[x]))

@@ -1,9 +1,9 @@
 """The engine of the rewriting passes: one walk in id order, a rule per node, a new graph.
 
-It keeps two things, so that no rule has to think of them. *Types*: what an operation computes in is decided by the
+It keeps three things, so that no rule has to think of them. *Types*: what an operation computes in is decided by the
 program as written; conversions that it implies become casts, and constants are marked with a type where the type
 would not follow any more. *Modes*: a value that is reduced, paired or stored by blocks of columns varies over the
-modes that it had.
+modes that it had. *Origins*: what a rule makes comes from where the node came from that it replaces.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ class TypedBuilder(Builder):
         if (pruned.table, pruned.inputs) == (dag.table, dag.inputs):
             return dag
         types = tuple([self.types[node] for node in live_nodes(made)])
-        return TypedDag(dag.operation, dag.operands, pruned.inputs, dag.outputs, pruned.table, dag.source, types)
+        kept = (pruned.inputs, dag.outputs, pruned.table, dag.source, pruned.origins)
+        return TypedDag(dag.operation, dag.operands, *kept, types)
 
     def domain(self, function: str, operands: tuple[int, ...]) -> DType:
         """What an application computes in."""
@@ -115,7 +116,8 @@ def rewrite(dag: TypedDag, *rules: Rule) -> TypedDag:
     """
     rewriter = _Rewriter(dag, rules)
     renamed: list[int] = []
-    for (op, operands), value, pinned in zip(dag.table, dag.types, _pinned(dag), strict=True):
+    nodes = rewriter.builder.walk(dag)
+    for _, (op, operands), value, pinned in zip(nodes, dag.table, dag.types, _pinned(dag), strict=True):
         types = [dag.types[operand] for operand in operands]
         new = rewriter.rewrite(op, types, tuple([renamed[operand] for operand in operands]), pinned)
         renamed.append(rewriter.converted(new, value))

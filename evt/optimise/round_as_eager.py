@@ -21,7 +21,7 @@ def round_as_eager(dag: TypedDag) -> TypedDag:
     """
     builder, renamed = TypedBuilder(dag), list[int]()
     held: list[DType | None] = []  # the type in which PyTorch holds a value; None: a number, which does not promote
-    for node in range(len(dag)):
+    for node in builder.walk(dag):
         op, operands = dag[node], dag.arguments(node)
         types = [held[operand] for operand in operands]
         arguments = [renamed[operand] for operand in operands]

@@ -612,6 +612,18 @@ def test_show() -> None:
     assert ok("show", WRONG, "--stage", "tree") == "D = foo(acc)\n"
 
 
+def test_show_where_values_come_from() -> None:
+    for stage in ("dag", "typed", "optimised"):
+        lines = ok("show", FORMULA, "--stage", stage, "--origins").splitlines()
+        assert any(line.endswith("  # 1:10 alpha*acc + beta*C") for line in lines)
+        plain = [line.partition("#")[0].rstrip() for line in lines]
+        assert plain == ok("show", FORMULA, "--stage", stage).splitlines()
+    for stage in ("tree", "plan"):
+        failed = run("show", FORMULA, "--stage", stage, "--origins")
+        assert failed.exit_code == 2
+        assert "--origins is for the stages dag, typed, optimised." in failed.stderr
+
+
 @pytest.mark.parametrize("arch", ["sm80", "sm90"])
 def test_show_the_plan(arch: str) -> None:
     text = ok("show", THREE_OUTPUTS, "--stage", "plan", "--arch", arch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from evt.diagnostics import (
     CODES,
     MAX_DIAGNOSTICS,
     Diagnostic,
+    Label,
     Misspellings,
     Source,
     Span,
@@ -131,8 +133,49 @@ def test_notes_and_several() -> None:
     assert ProgramError(noted).diagnostics == (noted,)
 
 
+def pointing(text: str, *words: str) -> Diagnostic:
+    """A diagnostic at the first of these words, which has to do with the others."""
+    first, *others = (Span(text.rindex(word), text.rindex(word) + len(word)) for word in words)
+    secondary = tuple(Label(span, f"{span.start}") for span in others)
+    return Diagnostic("E0101", "the message", first, "here", source=Source(text), secondary=secondary)
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "lines"),
+    [
+        ("out D\nD = acc", ("acc", "out D"), ["1 | out D", "  | ----- 0", "2 | D = acc", "  |     ^^^ here"]),
+        ("D[n] = acc", ("acc", "D"), ["1 | D[n] = acc", "  |        ^^^ here", "  | - 0"]),
+        (
+            "f\n\ng\nh\n",
+            ("g", "h", "f"),
+            ["1 | f", "  | - 0", "...", "3 | g", "  | ^ here", "4 | h", "  | - 5"],
+        ),
+        (
+            "f" + "\n" * 9 + "g",
+            ("f", "g"),
+            [" 1 | f", "   | ^ here", "...", "10 | g", "   | - 10"],
+        ),
+    ],
+)
+def test_other_places(text: str, words: tuple[str, ...], lines: list[str]) -> None:
+    """They stand in the order of the text, each line once; carets under the place itself, dashes under the others."""
+    each = pointing(text, *words)
+    assert render(each).splitlines()[3:] == lines
+    found = json.loads(json.dumps(each.to_json()))["secondary"]
+    assert [other["label"] for other in found] == [label.text for label in each.secondary]
+    assert (found[0]["line"], found[0]["column"]) == Source(text).position(each.secondary[0].span.start)
+
+
+def test_two_places_of_a_long_line_are_shown_apart() -> None:
+    text = "x" * 500 + "@" + "y" * 500 + "#"
+    lines = render(pointing(text, "@", "#")).splitlines()[3:]
+    assert max(map(len, lines)) < 130
+    for (line, marker), (sign, word) in zip((lines[:2], lines[2:]), ("^@", "-#"), strict=True):
+        assert line[marker.index(sign)] == word
+
+
 def test_colours_only_on_request() -> None:
-    each = diagnostic("D = acc", 4, 7, help="help")
+    each = replace(diagnostic("D = acc", 4, 7, help="help"), secondary=(Label(Span(0, 1), "there"),))
     assert "\x1b" not in render(each)
     coloured = render(each, color=True)
     assert coloured != render(each)
@@ -187,6 +230,7 @@ def test_json() -> None:
         "column": 9,
         "end_line": 2,
         "end_column": 10,
+        "secondary": [],
     }
     assert "line" not in Diagnostic("E0101", "no place").to_json()
 

@@ -343,6 +343,15 @@ def test_mermaid_writes_what_it_or_markdown_would_read_as_codes() -> None:
     assert '"#95;#95;a_b#95; #35;#34;#96;#42;: f16[m, n]"' in text
 
 
+def test_tooltips_of_an_svg_say_where_values_come_from() -> None:
+    root = ElementTree.fromstring(draw(typed("D = relu(acc + bias)"), "svg"))
+    tooltips = [group.findtext(f"{SVG}title") for group in root.iter(f"{SVG}g") if "data-node" in group.attrib]
+    assert tooltips[2] == "%2 = add %0 %1 : f32[m, n]\n1:10 acc + bias"
+    root = ElementTree.fromstring(draw(named("C"), "svg"))
+    tooltips = [group.findtext(f"{SVG}title") for group in root.iter(f"{SVG}g") if "data-node" in group.attrib]
+    assert tooltips[0] == "%0 = acc : f32[m, n]"
+
+
 def test_svg_stands_alone_on_paper_of_its_own() -> None:
     text = draw(typed(EVERY_KIND), "svg")
     root = ElementTree.fromstring(text)

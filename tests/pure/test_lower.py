@@ -297,7 +297,11 @@ def test_a_subscript_at_the_assignment_is_the_outputs() -> None:
 
 def test_a_subscript_of_an_intermediate_value_is_checked() -> None:
     assert inputs("z[m, n] = acc * 2; v[n] = bias * 2; D = z + v") == {"bias": ("n",)}
-    assert marked("z[n] = acc + bias; D = z") == [("E0304", "z")]
+    (each,) = mistakes(text := "z[n] = acc + bias; D = z")
+    assert marked(text) == [("E0304", "acc + bias")]
+    assert [(text[label.span.start : label.span.end], label.text) for label in each.secondary] == [
+        ("z", "has no mode `m`")
+    ]
 
 
 # Statements
@@ -314,8 +318,8 @@ def test_a_subscript_of_an_intermediate_value_is_checked() -> None:
         ("out E; E = acc", [("E0403", "E")]),
         ("d = acc", [("E0403", "d")]),
         ("in bias; D = acc", [("E0404", "bias")]),
-        ("D = C", [("E0405", "D")]),
-        ("D = 1", [("E0405", "D")]),
+        ("D = C", [("E0405", "C")]),
+        ("D = relu(1)", [("E0405", "relu(1)")]),
         ("acc = C; D = acc", [("E0406", "acc")]),
         ("in acc; D = acc", [("E0406", "acc")]),
         ("in A: f16; D = acc", [("E0406", "A")]),

@@ -17,6 +17,7 @@ from evt.ir.lower.report import Report
 from evt.ir.lower.statements import OPERATIONS, Statements, unknown_operation
 from evt.ir.lower.subscripts import resolve_subscripts
 from evt.ir.node import Feed, Fold, Input, Output, Pick, Store
+from evt.ir.origin import Place
 from evt.language import tree as syntax
 
 __all__ = ["OPERATIONS", "lower", "unknown_operation"]
@@ -54,18 +55,21 @@ def _lower(tree: syntax.Tree, operation: str, report: Report) -> Dag | None:
         _refuse_columns(expressions, (*names.inputs.values(), *outputs), report)
     if report.diagnostics:
         return None
+    builder = expressions.builder
     for output in outputs:
-        expressions.builder.add(Store(output.name), expressions.values[output.name])
+        builder.origin = Place(statements.assigns[output.name].span)
+        builder.add(Store(output.name), expressions.values[output.name])
     for name, value in feeds.items():
-        expressions.builder.add(Feed(name), value)
+        builder.origin = Place(statements.feeds[name].span)
+        builder.add(Feed(name), value)
     inputs = tuple(names.inputs.values())
     # An input that cancels out stays one: what a call has to give follows from the text, not from what is done with it.
-    dag = replace(prune(expressions.builder.finish(operation, operands, inputs, outputs, tree.source)), inputs=inputs)
+    dag = replace(prune(builder.finish(operation, operands, inputs, outputs, tree.source)), inputs=inputs)
     if not reads_accumulator(dag):
         report(
             "E0405",
             "the program does not use the accumulator `acc`",
-            statements.assigns["D"].target.span,
+            statements.assigns["D"].value.span,
             "does not depend on the product",
             "the matrix product is `acc`: `D = relu(acc + bias)`",
         )
@@ -82,9 +86,8 @@ def _refuse_batches(operation: str, values: Iterable[Input | Output], report: Re
 
 def _refuse_columns(expressions: Expressions, values: Iterable[Input | Output], report: Report) -> None:
     """The columns of a weight's gradient are taps and channels: they are not packed, paired or taken in blocks."""
-    nodes = map(expressions.builder.__getitem__, range(len(expressions.builder)))
-    taken = any(isinstance(node, Pick | Fold) for node in nodes)
-    for value in values:
-        if value.span is not None and (taken or value.dtype == B1 or any("/" in mode for mode in value.modes)):
-            report.unsupported("bits, pairs and blocks of columns in the gradient of a weight are", value.span)
-            return
+    table, origins = expressions.builder.table, expressions.builder.origins
+    taken = (origin for (op, _), origin in zip(table, origins, strict=True) if isinstance(op, Pick | Fold))
+    stored = (value.span for value in values if value.dtype == B1 or any("/" in mode for mode in value.modes))
+    if places := [*taken, *stored]:
+        report.unsupported("bits, pairs and blocks of columns in the gradient of a weight are", places[0])

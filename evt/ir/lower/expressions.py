@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from evt.diagnostics import Span
 from evt.functions import FUNCTIONS, TABLE, Function
 from evt.functions import lookup as find_function
 from evt.ir.dag import Builder
@@ -15,6 +16,7 @@ from evt.ir.lower.special import SPECIAL_FORMS, lower_reduction
 from evt.ir.lower.statements import Statements
 from evt.ir.lower.words import SPECIAL, read_number
 from evt.ir.node import ELEMENT_MODES, REDUCTIONS, Acc, Apply, Cast, Const, Element, Load
+from evt.ir.origin import Origin, Place
 from evt.language import tree as syntax
 
 _OPERATORS = {
@@ -56,16 +58,20 @@ class Expressions:
         self._constant: dict[int, bool] = {}
         self._inlined: dict[tuple[str, tuple[int, ...]], int] = {}
         self._open: list[str] = []
+        #: The calls of functions of the user's own that are open, innermost first.
+        self._calls: tuple[Span, ...] = ()
         self._used: set[str] = set()
         self._too_large = False
 
-    def add(self, root: syntax.Expression, scope: Scope | None = None) -> int:
+    def add(self, root: syntax.Expression, scope: Scope | None = None, origin: Origin | None = None) -> int:
         """The node of an expression. Iterative, because formulas nest thousands deep.
 
         ``scope``: the expression is the body of a function, and knows these names only.
+        ``origin``: the expression is none of the program's, and all of it comes from there.
         """
         results: dict[int, int] = {}
         for node in syntax.postorder(root):
+            self.builder.origin = origin or Place(node.span, self._calls)
             operands = [results[id(child)] for child in syntax.children(node)]
             results[id(node)] = self.node(node, operands, scope)
         return results[id(root)]
@@ -76,7 +82,7 @@ class Expressions:
 
         statement = parse(f"D = {text}").statements[0]
         assert isinstance(statement, syntax.Assign)
-        return self.add(statement.value, scope)
+        return self.add(statement.value, scope, self.builder.origin)
 
     def node(self, node: syntax.Expression, operands: list[int], scope: Scope | None) -> int:
         match node:
@@ -199,9 +205,12 @@ class Expressions:
                 return operands[0] if operands else self.constant_node(0.0)
             key = (name, tuple(operands))
             if key not in self._inlined:
+                calls, self._calls = self._calls, (call.span, *self._calls)
                 self._open.append(name)
                 self._inlined[key] = self.add(definition.body, dict(zip(parameters, operands, strict=True)))
                 self._open.pop()
+                self._calls = calls
+                self.builder.origin = Place(call.span, calls)
             return self._inlined[key]
         return self.constant_node(0.0)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from evt.diagnostics import Misspellings, Span
 from evt.functions import lookup as find_function
@@ -190,7 +190,8 @@ class Names:
                 return make_input(name, I32, modes, None, uses[0].span)
             return make_input(name, None, modes, None, uses[0].span, flexible)
         dtype = declared.dtype or (I32 if name in self.counters else None)
-        return make_input(name, dtype, modes, declared.default, declared.span, flexible)
+        made = make_input(name, dtype, modes, declared.default, declared.span, flexible)
+        return replace(made, default_span=declared.default_span)
 
     def resolve_outputs(self) -> list[Output]:
         declared = [s for s in self.tree.statements if isinstance(s, syntax.Outputs)]

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from evt.diagnostics import Span
 from evt.ir.convolution import CONVOLUTIONS
+from evt.ir.dag import Builder
 from evt.ir.infer import shown
 from evt.ir.lower.expressions import Expressions
 from evt.ir.lower.names import Names
 from evt.ir.lower.report import Report
 from evt.ir.lower.statements import Statements
-from evt.ir.node import ELEMENT_MODES, Acc, Element, Fold, Index, Load, Node, Pick, Random, Reduce
+from evt.ir.node import ELEMENT_MODES, Acc, Element, Fold, Index, Input, Load, Node, Pick, Random, Reduce
+from evt.ir.origin import Place
+from evt.language import tree as syntax
+
+#: What is not computed of each element by itself, in words.
+_NOT_ELEMENTWISE: dict[type[Node], str] = {
+    Reduce: "a reduction of an operand",
+    Fold: "a reduction of an operand",
+    Pick: "a pair of an operand's elements",
+    Index: "a coordinate in an operand",
+    Random: "a random number for an element of an operand",
+}
 
 
 def lower_operands(
@@ -20,18 +34,19 @@ def lower_operands(
     """The value that is multiplied in the place of each operand that the program assigns."""
     feeds = {name: expressions.add(statements.feeds[name].value) for name in ELEMENT_MODES if name in statements.feeds}
     for name, value in feeds.items():
-        place = statements.feeds[name].target.span
+        statement = statements.feeds[name]
         if operation in CONVOLUTIONS and (name == "B" or CONVOLUTIONS[operation][0] != "fprop"):
             hint = "compute it by a kernel of its own" if name == "A" else "compute it once, before the calls"
-            report.unsupported(f"work on the operand `{name}` of {operation} is", place, hint)
-        _check_formula(name, place, _nodes(expressions, [value]), names, operation in CONVOLUTIONS, report)
+            report.unsupported(f"work on the operand `{name}` of {operation} is", statement.target.span, hint)
+        formula = _Formula(name, statement, _nodes(expressions, [value]), expressions.builder)
+        _check_formula(formula, names, operation in CONVOLUTIONS, report)
     stored = (expressions.values[output.name] for output in names.outputs if output.name in expressions.values)
-    _check_epilogue(_nodes(expressions, stored), names, report)
+    _check_epilogue(map(expressions.builder.__getitem__, _nodes(expressions, stored)), names, report)
     return feeds
 
 
-def _nodes(expressions: Expressions, roots: Iterable[int]) -> list[Node]:
-    """What values are made of, in the order of creation."""
+def _nodes(expressions: Expressions, roots: Iterable[int]) -> list[int]:
+    """The nodes that values are made of, in the order of creation."""
     found: set[int] = set()
     stack = list(roots)
     while stack:
@@ -39,72 +54,82 @@ def _nodes(expressions: Expressions, roots: Iterable[int]) -> list[Node]:
         if node not in found:
             found.add(node)
             stack.extend(expressions.builder.arguments(node))
-    return [expressions.builder[node] for node in sorted(found)]
+    return sorted(found)
 
 
-def _check_formula(name: str, place: Span, nodes: list[Node], names: Names, convolved: bool, report: Report) -> None:
+@dataclass(frozen=True, slots=True)
+class _Formula:
+    """What is assigned to an operand: its nodes, operands first."""
+
+    name: str
+    statement: syntax.Assign
+    nodes: list[int]
+    builder: Builder
+
+    def find(self, is_wanted: Callable[[Node], bool]) -> int | None:
+        return next((node for node in self.nodes if is_wanted(self.builder[node])), None)
+
+    def place(self, node: int) -> Span | Place:
+        """The first expression of the statement that is made of a node: the node itself may come from elsewhere."""
+        made = {node}
+        for position in range(bisect_left(self.nodes, node), len(self.nodes)):
+            each = self.nodes[position]
+            if each == node or not made.isdisjoint(self.builder.arguments(each)):
+                made.add(each)
+                origin = self.builder.origins[each]
+                if isinstance(origin, Place) and self.statement.span.covers(origin.site):
+                    return origin
+        return self.statement.value.span
+
+
+def _check_formula(formula: _Formula, names: Names, convolved: bool, report: Report) -> None:
     """A formula is made of the operand's elements, scalars and vectors along its modes, element by element."""
-
-    def refuse(message: str, label: str, hint: str) -> None:
-        report("E0411", message, place, label, hint)
-
-    if Acc() in nodes:
-        refuse(
-            f"the formula of `{name}` reads `acc`",
-            "comes before the product",
-            "what is done with the product is the epilogue: `D = f(acc)`",
-        )
-    elif Element(name) not in nodes:
+    name = formula.name
+    (other,) = (each for each in ELEMENT_MODES if each != name)
+    if (node := formula.find(lambda op: op == Acc())) is not None:
+        hint = "what is done with the product is the epilogue: `D = f(acc)`"
+        report("E0411", f"the formula of `{name}` reads `acc`", formula.place(node), "comes before the product", hint)
+    elif formula.find(lambda op: op == Element(name)) is None:
+        message = f"`{name}` is assigned, and its formula does not read `{name}`"
         hint = f"a formula of its elements: `{name} = relu({name})`; or pass another tensor as {name}"
-        refuse(f"`{name}` is assigned, and its formula does not read `{name}`", "generated, not loaded", hint)
-    other = next(each for each in ELEMENT_MODES if each != name)
-    if Element(other) in nodes:
-        refuse(f"the formula of `{name}` reads `{other}`", "two operands", "work on each operand by itself")
-    for op in nodes:
-        match op:
-            case Reduce() | Fold():
-                what = "a reduction of an operand"
-            case Pick():
-                what = "a pair of an operand's elements"
-            case Index():
-                what = "a coordinate in an operand"
-            case Random():
-                what = "a random number for an element of an operand"
-            case _:
-                continue
-        refuse(f"the formula of `{name}` has {what}", "not element by element", "compute it by a kernel of its own")
-        break
-    for op in nodes:
+        report("E0411", message, formula.statement.value.span, "generated, not loaded", hint)
+    if (node := formula.find(lambda op: op == Element(other))) is not None:
+        message = f"the formula of `{name}` reads `{other}`"
+        report("E0411", message, formula.place(node), "two operands", "work on each operand by itself")
+    if (node := formula.find(lambda op: type(op) in _NOT_ELEMENTWISE)) is not None:
+        message = f"the formula of `{name}` has {_NOT_ELEMENTWISE[type(formula.builder[node])]}"
+        report("E0411", message, formula.place(node), "not element by element", "compute it by a kernel of its own")
+    for node in formula.nodes:
+        op = formula.builder[node]
         if isinstance(op, Load) and op.name in names.inputs:
-            _check_input(name, op.name, names, convolved, report)
+            _check_input(name, names.inputs[op.name], formula.place(node), convolved, report)
 
 
-def _check_input(operand: str, name: str, names: Names, convolved: bool, report: Report) -> None:
-    value = names.inputs[name]
-    use = names.uses[name][0].span
+def _check_input(operand: str, value: Input, place: Span | Place, convolved: bool, report: Report) -> None:
+    name = value.name
     outer, summed = ELEMENT_MODES[operand]
     if not set(value.modes) <= {"l", outer, summed}:
         report(
             "E0411",
             f"`{name}` is [{shown(value.modes)}] and `{operand}` is [{outer}, {summed}]",
-            use,
+            place,
             "has other modes",
             f"write `{name}[{summed}]` or `{name}[{outer}]` for a vector, `{name}[]` for a scalar",
         )
     elif convolved and outer in value.modes:
         hint = f"k are the channels of A: `{name}[k]`; m are the pixels of the output"
-        report("E0411", f"`{name}` has one value for each output pixel, and `{operand}` other pixels", use, "", hint)
+        report("E0411", f"`{name}` has one value for each output pixel, and `{operand}` other pixels", place, "", hint)
     elif "l" in value.modes:
-        report.unsupported(f"work on an operand with one `{name}` for each batch is", use)
+        report.unsupported(f"work on an operand with one `{name}` for each batch is", place)
     elif len(value.modes) > 1:
-        report.unsupported(f"work on an operand with a matrix, `{name}`, is", use)
+        report.unsupported(f"work on an operand with a matrix, `{name}`, is", place)
     elif value.flexible:
         report.unsupported(
-            "work on an operand with a vector or a single value is", use, f"declare `{name}` as one of them"
+            "work on an operand with a vector or a single value is", place, f"declare `{name}` as one of them"
         )
 
 
-def _check_epilogue(nodes: list[Node], names: Names, report: Report) -> None:
+def _check_epilogue(nodes: Iterable[Node], names: Names, report: Report) -> None:
     """The epilogue reads neither operands nor what has the mode k."""
     for op in nodes:
         if isinstance(op, Element) and op.name in names.feeds:

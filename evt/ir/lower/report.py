@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from evt.diagnostics import MAX_DIAGNOSTICS, Diagnostic, Source, Span, closest
+from evt.diagnostics import MAX_DIAGNOSTICS, Diagnostic, Label, Source, Span, closest
+from evt.ir.origin import Origin, at
 
 
 class Report:
@@ -14,11 +15,21 @@ class Report:
         self.source = source
         self.diagnostics: list[Diagnostic] = []
 
-    def __call__(self, code: str, message: str, span: Span, label: str = "", hint: str = "") -> None:
-        self.diagnostics.append(Diagnostic(code, message, span, label, hint, source=self.source))
+    def __call__(
+        self,
+        code: str,
+        message: str,
+        place: Span | Origin | None,
+        label: str = "",
+        hint: str = "",
+        secondary: Iterable[Label] = (),
+    ) -> None:
+        """``place`` is a part of the text, or where a value comes from."""
+        made = Diagnostic(code, message, None, label, hint, secondary=tuple(secondary))
+        self.diagnostics.append(at(place, self.source, made))
 
-    def unsupported(self, what: str, span: Span, hint: str = "") -> None:
-        self("E0901", f"{what} not supported yet", span, "planned, not built", hint)
+    def unsupported(self, what: str, place: Span | Origin | None, hint: str = "") -> None:
+        self("E0901", f"{what} not supported yet", place, "planned, not built", hint)
 
     def guess(self, word: str, candidates: Iterable[str]) -> str | None:
         """A spelling suggestion, while there are mistakes that will be shown."""

@@ -185,7 +185,8 @@ class Statements:
         if modes is not None:
             self.subscripted.add(name)
         flexible = bool(declaration.subscript and modes and is_flexible(self.report, declaration.subscript, modes))
-        self.declared[name] = make_input(name, dtype, modes, default, span, flexible)
+        made = make_input(name, dtype, modes, default, span, flexible)
+        self.declared[name] = replace(made, default_span=declaration.default.span) if declaration.default else made
         if default is not None and dtype is not None and not dtype.least <= default <= dtype.largest:
             assert declaration.default is not None
             message = f"the default of `{name}` is beyond the range of {dtype}"
@@ -254,7 +255,7 @@ class Statements:
             dtype = read_dtype(self.report, operand.dtype)
             modes = self.operand_modes(operand, default)
             if dtype is not None and modes is not None:
-                result.append(Operand(operand.name.text, dtype, modes))
+                result.append(Operand(operand.name.text, dtype, modes, operand.span))
         return tuple(result)
 
     def operand_modes(self, operand: syntax.Operand, default: tuple[str, ...]) -> tuple[str, ...] | None:

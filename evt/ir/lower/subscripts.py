@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from evt.diagnostics import Label
 from evt.ir.infer import shown, value_modes
 from evt.ir.lower.expressions import Expressions
 from evt.ir.lower.names import Names
@@ -43,9 +44,10 @@ def resolve_subscripts(statements: Statements, names: Names, expressions: Expres
             report(
                 "E0304",
                 f"`{name}` is [{shown(declared.modes)}] but its value varies over [{shown(found)}]",
-                declared.span,
-                f"has no mode `{missing[0]}`",
+                statements.assigns[name].value.span,
+                f"varies over [{shown(found)}]",
                 f"write `{name}`; the modes of a value follow from its definition",
+                [Label(declared.span, f"has no mode `{missing[0]}`")],
             )
     return outputs
 

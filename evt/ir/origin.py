@@ -1,0 +1,74 @@
+"""Where a value comes from: an expression of the program's text, or a node of another graph.
+
+Origins stand in ``Dag.origins``, beside the nodes and no part of them: equal graphs are equal wherever they were
+written. Equal nodes merge, and the one node has the origin of the first, so that a graph stays as small as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from evt.diagnostics import Diagnostic, Label, Source, Span, visible
+
+#: How much of an expression is shown beside its place.
+_LONGEST = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An expression of the program's text, or the statement that stores a value.
+
+    ``calls``: where it stands in a function of the user's, the calls that it was inlined for, innermost first.
+    """
+
+    span: Span
+    calls: tuple[Span, ...] = ()
+
+    @property
+    def site(self) -> Span:
+        """The part of a statement that it is: the outermost call where it stands in a function of the user's."""
+        return self.calls[-1] if self.calls else self.span
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A node of a graph that is not evt's, by the name that says so: ``fx: relu_3``."""
+
+    name: str
+
+
+Origin: TypeAlias = Place | Foreign
+
+
+def at(place: Span | Origin | None, source: Source | None, diagnostic: Diagnostic) -> Diagnostic:
+    """The diagnostic shown at a part of the text, or where a value comes from: there also the calls that led to it."""
+    match place:
+        case Span() if source is not None:
+            return replace(diagnostic, span=place, source=source)
+        case Place(span, calls) if source is not None:
+            shown = dict.fromkeys((*calls[:1], *calls[-1:]))
+            called = (Label(call, "called here") for call in shown)
+            return replace(diagnostic, span=span, source=source, secondary=(*diagnostic.secondary, *called))
+        case Foreign(name):
+            return replace(diagnostic, notes=(*diagnostic.notes, f"from {name}"))
+    return diagnostic
+
+
+def describe(origin: Origin | None, source: Source | None) -> str:
+    """An origin in one line: ``3:5 relu(acc + bias)``, ``1:12 x * 2, called at 3:5``; nothing where there is none."""
+    match origin:
+        case Place(span, calls) if source is not None:
+            text = " ".join(re.sub("#.*", "", source.text[span.start : span.end]).split())
+            text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+            called = f", called at {_position(source, calls[-1])}" if calls else ""
+            return f"{_position(source, span)} {text}{called}"
+        case Foreign(name):
+            return visible(name)
+    return ""
+
+
+def _position(source: Source, span: Span) -> str:
+    line, column = source.position(span.start)
+    return f"{line}:{column}"
