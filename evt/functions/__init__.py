@@ -8,7 +8,19 @@ Everything that evt knows about a function is its :class:`Function` row; no othe
 from __future__ import annotations
 
 from evt.functions.registry import function
-from evt.functions.row import Fact, Function, Parameter
-from evt.functions.table import FUNCTIONS, TABLE, lookup
+from evt.functions.row import TRANSCENDENTAL, Comparison, Fact, Function, Parameter
+from evt.functions.table import BINARY, FUNCTIONS, TABLE, UNARY, lookup
 
-__all__ = ["FUNCTIONS", "TABLE", "Fact", "Function", "Parameter", "function", "lookup"]
+__all__ = [
+    "BINARY",
+    "FUNCTIONS",
+    "TABLE",
+    "TRANSCENDENTAL",
+    "UNARY",
+    "Comparison",
+    "Fact",
+    "Function",
+    "Parameter",
+    "function",
+    "lookup",
+]

@@ -9,20 +9,12 @@ from evt.diagnostics import Diagnostic, Source, Span
 from evt.errors import ProgramError
 from evt.functions import scalar
 from evt.functions.row import Function
-from evt.functions.table import TABLE, lookup
+from evt.functions.table import BINARY, UNARY, lookup
 
 if TYPE_CHECKING:
     from evt.language import tree as syntax
 
 _PREFIX = "D = "
-_SYMBOLS = "+ - * / ** < <= > >= == != && ||"
-_OPERATORS = dict(
-    zip(
-        _SYMBOLS.split(),
-        ("add", "sub", "mul", "div", "pow", "lt", "le", "gt", "ge", "eq", "ne", "logical_and", "logical_or"),
-        strict=True,
-    )
-)
 _MOST = (2.0 - 2.0**-23) * 2.0**127
 
 
@@ -125,9 +117,9 @@ def evaluate(text: str, values: Mapping[str, Any], t: Any = scalar) -> Any:
             case syntax.Name(name):
                 result = values[name]
             case syntax.Unary(operator):
-                result = apply("neg" if operator == "-" else "logical_not", operands)
+                result = apply(UNARY[operator], operands)
             case syntax.Binary(operator):
-                result = apply(_OPERATORS[operator], operands)
+                result = apply(BINARY[operator], operands)
             case syntax.Call(function=function):
                 row = lookup(function.text)
                 assert row is not None
@@ -139,6 +131,3 @@ def evaluate(text: str, values: Mapping[str, Any], t: Any = scalar) -> Any:
                 raise ValueError(f"a formula of the table has no subscripts: {text}")
         results[id(node)] = result
     return results[id(root)]
-
-
-assert all(name in TABLE for name in _OPERATORS.values())

@@ -39,7 +39,8 @@ def stock_functor(dag: TypedDag, result: int, operands: Sequence[int]) -> str | 
     if not isinstance(op, Apply) or list(dag.arguments(result)) != list(operands):
         return None
     floats = all(dag.types[value].dtype.compute == F32 for value in (result, *operands))
-    return TABLE[op.function].stock if floats else None
+    stock = TABLE[op.function].stock
+    return stock.name if floats and stock is not None and not stock.members else None
 
 
 def identity(name: str, scalar: str) -> Functor:
