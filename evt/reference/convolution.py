@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch.nn import functional, grad
 
 from evt.ir.convolution import Convolution, ConvolutionProblem
+from evt.ir.dtype import B1
+from evt.ir.node import Input, Output
 
 _FPROP = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
 #: Not typed by PyTorch.
@@ -23,6 +26,25 @@ def to_view(tensor: torch.Tensor) -> torch.Tensor:
 def from_view(tensor: torch.Tensor) -> torch.Tensor:
     """[N, ..., C] seen as [N, C, ...]."""
     return tensor.movedim(-1, 1)
+
+
+def is_image(value: Input | Output) -> bool:
+    """Whether a convolution's input or output is [N, C, ...], as PyTorch shapes it: one of the accumulator's modes.
+
+    Bits stay packed, channels last.
+    """
+    return value.modes == ("m", "n") and value.dtype != B1
+
+
+def as_view(value: Input | Output | None, given: Any, geometry: Convolution) -> Any:
+    """What a call gives for an input or output: seen as the implicit GEMM's, channels last, where it is an image."""
+    image = value is not None and is_image(value) and isinstance(given, torch.Tensor)
+    return to_view(given) if image and given.dim() == geometry.rank + 2 else given
+
+
+def as_image(output: Output, result: torch.Tensor) -> torch.Tensor:
+    """An output of the implicit GEMM as PyTorch shapes it."""
+    return from_view(result) if is_image(output) else result
 
 
 def convolve(geometry: Convolution, problem: ConvolutionProblem, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

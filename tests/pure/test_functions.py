@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import ctypes
 import itertools
 import math
@@ -19,6 +18,7 @@ import pytest
 import torch
 
 from evt.functions import FUNCTIONS, TABLE, Fact, Function, lookup
+from evt.functions.target import Target, read_target
 from evt.ir.dtype import BF16, E4M3, E5M2, F16, F32, TF32, DType
 from evt.optimise.rounding import is_exact, round_constant
 
@@ -153,18 +153,19 @@ def test_import_is_light() -> None:
 
 def resolve(target: str) -> tuple[Callable[..., Any], list[str], dict[str, Any]]:
     """A target's callable, the order of the row's parameters if it says one, and fixed keyword arguments."""
-    call = ast.parse(target, mode="eval").body
-    order: list[str] = []
-    fixed: dict[str, Any] = {}
-    if isinstance(call, ast.Call):
-        order = [ast.unparse(argument) for argument in call.args]
-        fixed = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
-        call = call.func
-    root, *path = ast.unparse(call).split(".")
+    read = read_target(target)
+    root, *path = read.path
     found: Any = {"torch": torch, "operator": operator, "Tensor": torch.Tensor}[root]
     for name in path:
         found = getattr(found, name)
-    return found, order, fixed
+    return found, list(read.order), dict(read.given)
+
+
+def test_targets_are_read() -> None:
+    assert read_target("torch.rsub(y, x)") == Target(("torch", "rsub"), order=("y", "x"))
+    assert read_target("torch.nn.GELU(approximate='tanh')") == Target(
+        ("torch", "nn", "GELU"), given=(("approximate", "tanh"),)
+    )
 
 
 def call_target(function: Function, target: str, arguments: Sequence[Any]) -> Any:
