@@ -1,4 +1,4 @@
-"""Tensors of every type: random ones, poison, and numbers to compare. Used by ``evt bench`` and ``evt run``."""
+"""Tensors of every type: random ones, and poison. Used by ``evt bench`` and ``evt run``."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from collections.abc import Sequence
 import torch
 
 from evt.ir.dtype import B1, U8, DType
-from evt.reference.rounding import packed, unpack_bits
+from evt.reference.rounding import packed
 
 #: Random integers lie in this range: their products and sums stay exact in f32.
 _INTEGERS = (-8, 8)
 #: What integers hold before they are written.
 _POISON = {1: 0xA5, 4: 0x7F7F7F7F}
-_NAN = 1000  #: where NaN lies, in steps
 
 
 def random_tensor(
@@ -60,28 +59,6 @@ def poison(tensor: torch.Tensor) -> None:
     else:
         value = _POISON[tensor.element_size()]
         tensor.fill_(value - 256 if tensor.dtype == torch.int8 else value)
-
-
-def as_numbers(tensor: torch.Tensor, dtype: DType, columns: int) -> torch.Tensor:
-    """The values of an output as f64; ``columns`` is n, which packed bits do not tell."""
-    return (unpack_bits(tensor, columns) if dtype == B1 else tensor).double()
-
-
-def as_steps(tensor: torch.Tensor, dtype: DType, columns: int) -> torch.Tensor:
-    """The values of an output as whole numbers that are one apart where the values are neighbours in its type.
-
-    ``dtype`` is b1, an integer or an 8-bit float, whose NaN are one value, far from all others.
-    """
-    if not dtype.is_float:
-        return as_numbers(tensor, dtype, columns).to(torch.int64)
-    code = tensor.contiguous().view(torch.uint8).to(torch.int64)
-    steps = torch.where(code >= 0x80, -(code & 0x7F), code & 0x7F)
-    return torch.where(tensor.float().isnan(), _NAN, steps)
-
-
-def is_quantised(dtype: DType) -> bool:
-    """Whether neighbours in the type are far apart, so that results are compared step by step."""
-    return not dtype.is_float or dtype.bits == 8
 
 
 def _torch(dtype: DType) -> torch.dtype:

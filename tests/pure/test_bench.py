@@ -42,7 +42,7 @@ from evt.bench import (
     to_json,
     write_json,
 )
-from evt.bench.answer import oracle, relative_error
+from evt.bench.answer import oracle
 from evt.bench.case import draw
 from evt.bench.epilogue import measure_epilogues
 from evt.bench.host import host_samples
@@ -51,7 +51,7 @@ from evt.bench.kernel import kernel_taken, plans_of
 from evt.bench.report import Report, notes
 from evt.bench.run import build_all, measure
 from evt.bench.straight import is_elementwise
-from evt.bench.tensors import as_numbers, as_steps, poison, random_tensor
+from evt.bench.tensors import poison, random_tensor
 from evt.bench.versions import baseline, check_baselines, fastest_convolutions
 from evt.cli import main
 from evt.cli.bench import _BASELINES
@@ -61,6 +61,7 @@ from evt.functions import TABLE
 from evt.ir.dtype import B1, BY_NAME, STORAGE, U8, DType
 from evt.plan import find_target
 from evt.program import Program, Shapes
+from evt.reference.compare import as_numbers, as_steps, relative_error
 from evt.tuning.clock import GpuClock, interleave
 
 CPU = torch.device("cpu")
@@ -485,14 +486,6 @@ def test_notes_name_the_bytes_and_the_bar() -> None:
     text = "\n".join(notes(result(evt=0.8, evt_again=0.8, compile=1.0)))
     assert "A 2.0 MB + B 2.0 MB + D 2.0 MB = 6.0 MB" in text
     assert "0.800, missed" in text
-
-
-def test_relative_error() -> None:
-    right = torch.tensor([3.0, 4.0], dtype=torch.float64)
-    assert relative_error(torch.tensor([3.0, 4.5]), right) == pytest.approx(0.1)
-    assert relative_error(torch.tensor([3.0, math.nan]), right) == math.inf
-    assert relative_error(torch.zeros(2), torch.zeros(2, dtype=torch.float64)) == 0.0
-    assert relative_error(torch.ones(2), torch.zeros(2, dtype=torch.float64)) == math.inf
 
 
 def test_oracle_finds_data_with_an_answer() -> None:
