@@ -27,19 +27,19 @@ class Answer:
     limit: float
 
     def error(self, outputs: Sequence[torch.Tensor]) -> float:
-        """The largest error of the outputs, infinite where one is not finite."""
+        """Return the largest error of the outputs, infinite where one is not finite."""
         types = [output.dtype for output in self.case.dag.outputs if output.dtype is not None]
         columns = self.case.dims("n")[-1]
         return max(error(*each, columns) for each in zip(outputs, self.outputs, types, strict=True))
 
     def refusal(self, error: float, *, stepwise: bool = False) -> str:
-        """Why outputs with this error are wrong, or nothing. ``stepwise``: every step was rounded."""
+        """Return why outputs with this error are wrong, or nothing. ``stepwise``: every step was rounded."""
         limit = self.limit * (_SLACK if stepwise else 1)
         return "" if error <= limit else f"wrong: relative error {error:.1e}, rounding explains {limit:.0e}"
 
 
 def oracle(case: Case, device: torch.device | str, seed: int = 0) -> Answer:
-    """Random data, and the answer to it; positive data where normal data has no finite answer.
+    """Draw random data and return the answer to it; positive data where normal data has no finite answer.
 
     Raises ArgumentError (E0607) when that has none either: nothing could be compared.
     """

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as functional
 
 from evt.functions import TABLE, Fact, Function
-from evt.functions.single import round_f32
+from evt.functions.single import round_f32, shortest
 from evt.functions.target import Target, read_target
 from evt.ir import Const, Operand
 from evt.ir.dtype import B1, E4M3, I8, I32, DType
@@ -30,13 +30,13 @@ class UnwrittenError(Exception):
 
 
 def torch_type(dtype: DType) -> torch.dtype:
-    """The dtype that a PyTorch user keeps values of a type in: bits are bool until they are packed."""
+    """Return the dtype that a PyTorch user keeps values of a type in: bits are bool until they are packed."""
     found: torch.dtype = torch.bool if dtype == B1 else getattr(torch, dtype.torch)
     return found
 
 
 def multiply(left: Any, right: Any, operands: Sequence[Operand], result: DType, device: str, batched: bool) -> Tensor:
-    """The product of A and B, ``[.., m, k]`` and ``[.., k, n]``.
+    """Return the product of A and B, ``[.., m, k]`` and ``[.., k, n]``.
 
     That of 8-bit operands is PyTorch's own on CUDA, in int32 or in the type of ``result``; on the CPU it is formed
     in int32 or f32.
@@ -65,7 +65,7 @@ def check_product(operands: Sequence[Operand], batched: bool) -> None:
 
 
 def apply(name: str, operands: Sequence[Value], domain: DType) -> Value:
-    """A function of the table, which computes in ``domain``, in the tensors' own dtypes."""
+    """Apply a function of the table, which computes in ``domain``, in the tensors' own dtypes."""
     row = TABLE[name]
     numbers = [float(value) for value in operands if isinstance(value, float | int)]
     if len(numbers) == len(operands):
@@ -82,7 +82,7 @@ def apply(name: str, operands: Sequence[Value], domain: DType) -> Value:
 
 
 def cast(value: Value, dtype: DType) -> Value:
-    """A value rounded to a type, where 8-bit types and integers saturate."""
+    """Return a value rounded to a type, where 8-bit types and integers saturate."""
     if isinstance(value, float | int):
         return _number(round_to(dtype, torch.tensor(value, dtype=torch.float64)).item(), dtype)
     tensor, found = value
@@ -103,16 +103,16 @@ def cast(value: Value, dtype: DType) -> Value:
 
 
 def constant(node: Const) -> float | int:
-    """A constant as it was written: a whole number, else the shortest decimal that stands for it."""
+    """Return a constant as it was written: a whole number, else the shortest decimal that stands for it."""
     if node.is_integer:
         return int(node.value)
     if round_f32(node.value) != node.value:
         return node.value
-    return next(x for x in (float(f"{node.value:.{d}g}") for d in range(1, 10)) if round_f32(x) == node.value)
+    return float(shortest(node.value))
 
 
 def pack_bits(mask: torch.Tensor) -> torch.Tensor:
-    """Truth values ``[..., n]`` as bytes; bit i of byte j is column 8j + i."""
+    """Pack truth values ``[..., n]`` into bytes; bit i of byte j is column 8j + i."""
     if mask.shape[-1] % 8:
         mask = functional.pad(mask, (0, -mask.shape[-1] % 8))
     octets = mask.to(torch.uint8).reshape(*mask.shape[:-1], -1, 8)
@@ -120,7 +120,7 @@ def pack_bits(mask: torch.Tensor) -> torch.Tensor:
 
 
 def unpack_bits(packed: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """The truth values of packed bytes, as many columns as ``like`` has."""
+    """Return the truth values of packed bytes, as many columns as ``like`` has."""
     bits = (packed.unsqueeze(-1) >> torch.arange(8, dtype=torch.uint8, device=packed.device)) & 1
     return bits.flatten(-2)[..., : like.shape[-1]].to(torch.bool)
 
@@ -139,7 +139,7 @@ def _where(condition: Value, x: Value, y: Value, domain: DType) -> Value:
 
 
 def _convert(value: Value, domain: DType) -> Value:
-    """An operand in i32 or b1 arithmetic, or a float for the number that it is in float arithmetic."""
+    """Return an operand in i32 or b1 arithmetic, or a float for the number that it is in float arithmetic."""
     if isinstance(value, float | int):
         return _number(value, domain)
     tensor, dtype = value
@@ -149,7 +149,7 @@ def _convert(value: Value, domain: DType) -> Value:
 
 
 def _to_float(value: Value, domain: DType) -> Value:
-    """Integers, truth values and 8-bit floats, on which PyTorch has no arithmetic, as f32 or f64."""
+    """Convert integers, truth values and 8-bit floats, for which PyTorch has no arithmetic, to f32 or f64."""
     if isinstance(value, float | int):
         return value
     tensor, dtype = value
@@ -159,7 +159,7 @@ def _to_float(value: Value, domain: DType) -> Value:
 
 
 def _is_mixed(values: Sequence[Value]) -> bool:
-    """Whether PyTorch's own promotion makes f32 of the tensors, integers among them."""
+    """Return whether PyTorch's own promotion makes f32 of the tensors, integers among them."""
     dtypes = [value[1] for value in values if not isinstance(value, float | int)]
     return torch.float32 in dtypes and not any(dtype.is_floating_point and dtype.itemsize == 1 for dtype in dtypes)
 
@@ -169,7 +169,7 @@ def _number(value: float, domain: DType) -> float | int:
 
 
 def _call(row: Function, operands: Sequence[Any]) -> Any:
-    """A function of the table on proxies and numbers; numbers are made tensors where torch takes none."""
+    """Apply a function of the table to proxies and numbers; numbers become tensors where torch takes none."""
     numbers = tuple(isinstance(value, float | int) for value in operands)
     written = _written(row, numbers)
     if written is not None:
@@ -181,7 +181,7 @@ def _call(row: Function, operands: Sequence[Any]) -> Any:
 
 @cache
 def _written(row: Function, numbers: tuple[bool, ...]) -> Callable[..., Any] | None:
-    """How a user writes a function with numbers in these places: one of the row's targets, or its meaning.
+    """Return how a user writes a function with numbers in these places: one of the row's targets, or its meaning.
 
     None where torch takes no numbers there.
     """
@@ -204,7 +204,7 @@ def _exchanged(function: Callable[..., Any], x: Any, y: Any) -> Any:
 
 
 def _operator(row: Function) -> Callable[..., Any] | None:
-    """The operator of Python's that computes a function of two values; it takes numbers, and integers beside floats."""
+    """Return Python's operator for a function of two values, or None. It takes numbers, and integers beside floats."""
     targets = map(read_target, row.targets if len(row.parameters) == 2 else ())
     name = next((target.path[1] for target in targets if target.path[0] == "operator"), None)
     found: Callable[..., Any] | None = None if name is None else getattr(operator, name)
@@ -212,13 +212,13 @@ def _operator(row: Function) -> Callable[..., Any] | None:
 
 
 def _by_name(row: Function, function: Callable[..., Any], x: Any, *numbers: float) -> Any:
-    """A call with the parameters after the first by name."""
+    """Call a function with the parameters after the first by name."""
     names = [parameter.name for parameter in row.parameters[1:]]
     return function(x, **dict(zip(names, numbers, strict=True)))
 
 
 def _functions(row: Function, *module: str) -> list[Callable[..., Any]]:
-    """The targets of a row in a module that take its parameters in their order."""
+    """Return the targets of a row in a module that take its parameters in their order."""
     targets = [target for target in map(read_target, row.targets) if target.path[:-1] == module and not target.order]
     return [partial(_resolved(target), **dict(target.given)) for target in targets]
 
@@ -233,7 +233,7 @@ def _resolved(target: Target) -> Callable[..., Any]:
 
 @cache
 def _takes(function: Callable[..., Any], numbers: tuple[bool, ...]) -> bool:
-    """Whether a function takes Python floats in these places."""
+    """Return whether a function takes Python floats in these places."""
     try:
         function(*(0.5 if number else torch.ones(1) for number in numbers))
     except (TypeError, RuntimeError):

@@ -103,7 +103,7 @@ def print_case(console: Console, result: CaseResult) -> None:
 
 
 def notes(result: CaseResult) -> list[str]:
-    """The lines below a table."""
+    """Return the lines below a table."""
     lines = []
     if result.kernel is not None and result.case.shapes is not None:
         lines.append(f"kernel: {' '.join(result.kernel)}")
@@ -211,7 +211,7 @@ def to_json(
     host: HostResult | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Everything that was measured; times of cases in ms, of the host in us."""
+    """Return everything that was measured; times of cases in ms, of the host in us."""
     return {
         "format": FORMAT,
         "when": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -314,7 +314,7 @@ def _problem_json(case: Case) -> dict[str, Any]:
 
 
 def _convolution_json(case: Case) -> dict[str, Any]:
-    """The shapes and the geometry of a convolution."""
+    """Return the shapes and the geometry of a convolution."""
     if case.problem is None or case.shapes is None:
         return {}
     geometry = case.problem.geometry
@@ -339,7 +339,7 @@ def _time_json(time: Summary, unit: str) -> dict[str, Any]:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no NaN and no infinity: they become null."""
+    """Replace NaN and infinities, which JSON lacks, by null."""
     if isinstance(value, Mapping):
         return {key: _finite(each) for key, each in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
@@ -362,7 +362,7 @@ def _problem(case: Case) -> str:
 
 
 def _geometry(case: Case) -> list[str]:
-    """What is unusual in a convolution's geometry, in words."""
+    """Return what is unusual in a convolution's geometry, in words."""
     if case.problem is None:
         return []
     geometry, pads = case.problem.geometry, case.problem.pads

@@ -53,7 +53,7 @@ def straight_line(
     device: str = "cpu",
     problem: ConvolutionProblem | None = None,
 ) -> GraphModule:
-    """A module of ``(A, B, *tensor inputs)`` in the order of ``dag.inputs``; one output, or a tuple of them.
+    """Return a module of ``(A, B, *tensor inputs)`` in the order of ``dag.inputs``; one output, or a tuple of them.
 
     ``scalars`` are written into the code as numbers. With ``batched``, A and B have three dimensions and the
     mode l is one; without, it is none. Outputs are packed in their own layout, as the kernel's are. ``device`` is
@@ -64,7 +64,7 @@ def straight_line(
 
 
 def is_elementwise(dag: TypedDag, problem: ConvolutionProblem) -> bool:
-    """Whether a convolution's program needs nothing but images, vectors of their pixels or channels, and numbers."""
+    """Return whether a convolution's program works on images, vectors of their pixels or channels, and numbers only."""
     kinds = (Acc, Load, Const, Apply, Cast, Store)
     known = ((), ("m",), ("n",), ("m", "n"))
     return (
@@ -107,7 +107,7 @@ class _Writer(Dialect[Value]):
         return Proxy(node, self.tracer)
 
     def call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """A call that is written as it is, of a function that does not look for proxies."""
+        """Write a call as it is, of a function that does not look for proxies."""
         return self.tracer.create_proxy("call_function", function, arguments, options)
 
     def product(self) -> Tensor:
@@ -150,7 +150,7 @@ class _Writer(Dialect[Value]):
         raise UnwrittenError("PyTorch draws other random numbers than the program")
 
     def placed(self, value: Input) -> Value:
-        """An input so that it broadcasts against the accumulator."""
+        """Return an input so that it broadcasts against the accumulator."""
         if not value.modes:
             return self.scalars[value.name]
         assert value.dtype is not None
@@ -175,21 +175,21 @@ class _Writer(Dialect[Value]):
         return tensor, torch_type(value.dtype)
 
     def beside_images(self, tensor: Any, modes: Sequence[str]) -> Any:
-        """A vector of a convolution's program so that it broadcasts against images [N, C, ...]; images as they are."""
+        """Return a convolution's vector so that it broadcasts against images [N, C, ...]; images stay as they are."""
         assert self.problem is not None
         if modes == ("n",):
             return tensor.reshape(-1, *[1] * self.problem.geometry.rank)
         return tensor.unsqueeze(1) if modes == ("m",) else tensor
 
     def flat(self, tensor: Any, modes: Sequence[str]) -> Any:
-        """A convolution's tensor with one dimension for each mode."""
+        """Return a convolution's tensor with one dimension for each mode."""
         for position, mode in enumerate(modes):
             if (count := len(self.dims(mode))) > 1:
                 tensor = tensor.flatten(position, position + count - 1)
         return tensor
 
     def unflat(self, tensor: Any, output: Output) -> Any:
-        """An output with one dimension for each mode as PyTorch shapes it."""
+        """Return an output with one dimension for each mode as PyTorch shapes it."""
         if self.problem is None:
             return tensor
         for mode in reversed(output.modes):
@@ -200,7 +200,7 @@ class _Writer(Dialect[Value]):
         return from_view(tensor) if is_image(output) else tensor
 
     def dims(self, mode: str) -> tuple[int, ...]:
-        """The dimensions that a mode of a convolution stands for; a divided mode has one."""
+        """Return the dimensions that a mode of a convolution stands for; a divided mode has one."""
         assert self.problem is not None
         return self.problem.leads[base(mode)] if divisor(mode) == 1 else (1,)
 
@@ -208,7 +208,7 @@ class _Writer(Dialect[Value]):
         return value if isinstance(value, float | int) else (value[0].repeat_interleave(width, -1), value[1])
 
     def spread(self, x: Argument[Value], modes: Sequence[str]) -> Tensor:
-        """A value with all its elements along ``modes``, in every batch, and along what it varies over."""
+        """Return a value with all its elements along ``modes``, in every batch, and along what it varies over."""
         if isinstance(x.value, float | int):
             dtype = torch.float32 if isinstance(x.value, float) else torch.int32
             tensor = self.acc.new_full((), x.value, dtype=dtype)
@@ -230,7 +230,7 @@ class _Writer(Dialect[Value]):
         return self.reduced(op.kind, (tensor.unflatten(-1, (-1, op.width)), dtype), [-1])
 
     def reduced(self, kind: str, value: Tensor, dims: list[int], keepdim: bool = False) -> Tensor:
-        """Sums are in f32, f64 or i32. For the largest of them, truth values and 8-bit types become i32 and f32."""
+        """Sum in f32, f64 or i32. For max and min, truth values and 8-bit types become i32 and f32."""
         tensor, dtype = value
         wide = dtype if dtype.itemsize == 8 else torch.float32 if dtype.is_floating_point else torch.int32
         if kind == "sum":
@@ -255,7 +255,7 @@ class _Writer(Dialect[Value]):
         return count if dim == -1 else count.reshape(-1, *[1] * (-1 - dim)), torch.int32
 
     def store(self, output: Output, x: Argument[Value]) -> Any:
-        """A value as the output's tensor: all its elements, in its dtype and packed in its layout."""
+        """Return a value as the output's tensor: all its elements, in its dtype and packed in its layout."""
         assert output.dtype is not None
         if isinstance(x.op, Reduce):
             return self.unflat(self.store_reduced(output, cast(x.value, output.dtype)), output)
@@ -269,7 +269,7 @@ class _Writer(Dialect[Value]):
         return tensor if self.on_images else self.unflat(self.lay_out(tensor, output), output)
 
     def expand(self, tensor: Any, modes: Sequence[str]) -> Any:
-        """All the elements of an output that does not depend on the accumulator."""
+        """Return all the elements of an output that does not depend on the accumulator."""
         width = max(map(divisor, modes))
         if width == 1:
             full = tensor.expand_as(self.acc)
@@ -279,7 +279,7 @@ class _Writer(Dialect[Value]):
         return full.clone(memory_format=torch.contiguous_format)
 
     def lay_out(self, tensor: Any, output: Output) -> Any:
-        """A tensor ``[.., m, n]`` in the order of the output's modes; bits are packed."""
+        """Return a tensor ``[.., m, n]`` in the order of the output's modes; bits are packed."""
         names = [base(mode) for mode in output.modes]
         modes = [mode for mode in names if mode != "l"]
         order = ["l", *modes] if self.batched else modes
@@ -292,7 +292,7 @@ class _Writer(Dialect[Value]):
         return tensor.contiguous()
 
     def store_reduced(self, output: Output, value: Value) -> Any:
-        """What a reduction leaves, in the order of the output's modes; every batch has its own, or the same."""
+        """Return what a reduction leaves, in the order of the output's modes; every batch has its own, or the same."""
         tensor, _ = value  # type: ignore[misc]  # a reduction's value is a tensor
         names = [base(mode) for mode in output.modes if base(mode) != "l" or self.batched]
         if self.batched and output.batchable:

@@ -38,7 +38,7 @@ class Answers:
 def answers_of(
     program: Program, dag: TypedDag, operands: list[torch.Tensor], inputs: Mapping[str, Any], k: int, kernel: bool
 ) -> dict[str, Answers]:
-    """The oracle's answers by output."""
+    """Return the oracle's answers by output."""
 
     def ask(tensors: list[torch.Tensor], *, float64: bool) -> dict[str, torch.Tensor]:
         found = program.reference(*tensors, float64=float64, **inputs)
@@ -64,7 +64,7 @@ def answers_of(
 
 
 def slack_of(dag: TypedDag, k: int, kernel: bool) -> float:
-    """How far, relatively, sums in another order may be off; what is made of exact ones, by f32's own rounding."""
+    """Return how far sums in another order may be off, relatively; exact ones are off by what f32 rounds afterwards."""
     operand = dag.operands[0].dtype
     if not operand.is_float:
         return 4 * unit(F32)
@@ -76,19 +76,19 @@ def slack_of(dag: TypedDag, k: int, kernel: bool) -> float:
 
 
 def _cut_to_tf32(tensor: torch.Tensor) -> torch.Tensor:
-    """An f32 operand as tensor cores read it: the low 13 bits are ignored."""
+    """Return an f32 operand as tensor cores read it: the low 13 bits are ignored."""
     if tensor.dtype != torch.float32:
         return tensor
     return (tensor.view(torch.int32) & ~0x1FFF).view(torch.float32)
 
 
 def is_exact(dag: TypedDag, output: str) -> bool:
-    """Whether an output is made of integers and truth values alone, which no order of sums changes."""
+    """Return whether an output is made of integers and truth values alone, which no order of sums changes."""
     return all(dag.types[node].dtype.compute in (I32, B1) for node in _ancestors(dag, output))
 
 
 def _ancestors(dag: TypedDag, output: str) -> set[int]:
-    """The nodes that an output is made of, without its store."""
+    """Return the nodes that an output is made of, without its store."""
     found: set[int] = set()
     stack = list(dag.arguments(dag.stores[output]))
     while stack:
@@ -100,7 +100,7 @@ def _ancestors(dag: TypedDag, output: str) -> set[int]:
 
 
 def magnitudes(dag: TypedDag) -> TypedDag | None:
-    """The program of the sums of absolute values in the place of the sums, in f64; None without a sum of floats."""
+    """Return the program with sums of absolute values, in f64, in place of its sums; None without a sum of floats."""
     builder, renamed = Builder(), dict[int, int]()
     outputs = []
     for node in range(len(dag)):
@@ -121,7 +121,7 @@ def magnitudes(dag: TypedDag) -> TypedDag | None:
 
 
 def product_alone(dag: TypedDag) -> TypedDag:
-    """The program of the accumulator itself, in f64, of the same operands and the work on them."""
+    """Return the program of the accumulator itself, in f64, of the same operands and the work on them."""
     builder, renamed = Builder(), dict[int, int]()
     for node in range(len(dag)):
         if not isinstance(dag[node], Store):
@@ -132,7 +132,7 @@ def product_alone(dag: TypedDag) -> TypedDag:
 
 
 def shifted(dag: TypedDag, off: float) -> TypedDag:
-    """The program of an accumulator that is ``off``, the same everywhere."""
+    """Return the program of an accumulator that is ``off``, the same everywhere."""
     builder, renamed = Builder(), dict[int, int]()
     for node in range(len(dag)):
         op = dag[node]

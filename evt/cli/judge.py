@@ -50,7 +50,7 @@ class OutputResult:
 
 
 def judge(output: Output, out: torch.Tensor, answers: Answers, n: int, slack: float) -> OutputResult:
-    """An output as it was written. ``slack``: how far, relatively, f32 sums in another order may be off."""
+    """Judge an output as it was written. ``slack``: how far, relatively, f32 sums in another order may be off."""
     assert output.dtype is not None
     dtype, shape = output.dtype, tuple(out.shape)
     if is_quantised(dtype):
@@ -74,7 +74,7 @@ def judge(output: Output, out: torch.Tensor, answers: Answers, n: int, slack: fl
 
 
 def _by_steps(dtype: DType, out: torch.Tensor, answers: Answers, n: int, slack: float) -> tuple[int, int, int]:
-    """How many elements are unequal, how many may be, and how many are further off than rounding explains."""
+    """Return how many elements are unequal, how many may be, and how many are further off than rounding explains."""
 
     def steps(precise: torch.Tensor) -> torch.Tensor:
         return as_steps(round_to(dtype, precise) if dtype.is_float else precise, dtype, n)
@@ -96,7 +96,7 @@ def _by_steps(dtype: DType, out: torch.Tensor, answers: Answers, n: int, slack: 
 
 
 def _spread(precise: torch.Tensor, shaken: tuple[torch.Tensor, ...]) -> torch.Tensor:
-    """How far each element gets; infinite where one of the answers is no number and another is."""
+    """Return how far each element gets; infinite where one of the answers is no number and another is."""
     furthest = torch.zeros_like(precise)
     for other in shaken:
         difference, _ = compared(other, precise, precise)

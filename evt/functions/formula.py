@@ -19,7 +19,7 @@ _MOST = (2.0 - 2.0**-23) * 2.0**127
 
 
 def parse_formula(text: str) -> syntax.Expression:
-    """The tree of a formula; its places count from before ``D = ``. Raises ProgramError."""
+    """Return the tree of a formula; its places count from before ``D = ``. Raises ProgramError."""
     from evt.language import parse
     from evt.language import tree as syntax
 
@@ -77,7 +77,7 @@ def _calls(call: syntax.Call, row: Function) -> Iterator[tuple[str, Span, str]]:
 
 
 def _bind(call: syntax.Call, row: Function) -> list[syntax.Expression | float] | None:
-    """The arguments of a call in the row's order, with defaults; None if they do not fit."""
+    """Return the arguments of a call in the row's order, with defaults; None if they do not fit."""
     names = [parameter.name for parameter in row.parameters]
     bound: dict[str, syntax.Expression | float] = {p.name: p.default for p in row.parameters if p.default is not None}
     given: set[str] = set()
@@ -93,7 +93,7 @@ def _bind(call: syntax.Call, row: Function) -> list[syntax.Expression | float] |
 
 
 def evaluate(text: str, values: Mapping[str, Any], t: Any = scalar) -> Any:
-    """The value of a formula over named values: tensors where ``t`` is torch, else floats."""
+    """Return the value of a formula over named values: tensors where ``t`` is torch, else floats."""
     from evt.language import tree as syntax
 
     def constant(value: float) -> Any:

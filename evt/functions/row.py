@@ -117,11 +117,11 @@ class Function:
         return sum(parameter.default is None for parameter in self.parameters)
 
     def fold(self, *arguments: float) -> float:
-        """The same meaning on Python floats, in double precision; never raises."""
+        """Return the same meaning on Python floats, in double precision; never raises."""
         return float(self.torch(scalar, *arguments))
 
     def fold_f32(self, *arguments: float) -> float:
-        """The same meaning on f32 numbers, each step rounded as the reference rounds it."""
+        """Return the same meaning on f32 numbers, each step rounded as the reference rounds it."""
         return float(self.torch(single, *map(single.Single, arguments)))
 
     def __str__(self) -> str:
@@ -144,7 +144,7 @@ def define(
     comparison: Comparison | None = None,
     aliases: tuple[str, ...] = (),
 ) -> Function:
-    """A row, from its signature as a user would read it: `leaky_relu(x, negative_slope=0.01)`."""
+    """Return a row, from its signature as a user would read it: `leaky_relu(x, negative_slope=0.01)`."""
     name, _, rest = signature.removesuffix(")").partition("(")
     fields = (field.partition("=") for field in rest.split(", "))
     parameters = tuple(Parameter(key, float(default) if default else None) for key, _, default in fields)
@@ -169,15 +169,15 @@ def define(
 
 
 def activation(functor: str, **members: float | str) -> StockFunctor:
-    """One of CUTLASS's activations, with its arguments."""
+    """Return one of CUTLASS's activations, with its arguments."""
     return StockFunctor(f"cutlass::epilogue::thread::{functor}", tuple(members.items()), is_activation=True)
 
 
 def aten(name: str, overload: str = "default") -> tuple[str, str, str]:
-    """The targets of a function that PyTorch has as a function, a method and an operator."""
+    """Return the targets of a function that PyTorch has as a function, a method and an operator."""
     return f"torch.{name}", f"Tensor.{name}", f"torch.ops.aten.{name}.{overload}"
 
 
 def layer(name: str, module: str, operator: str = "") -> tuple[str, str, str]:
-    """The targets of an activation: the function of torch.nn.functional, the operator and the module."""
+    """Return the targets of an activation: the function of torch.nn.functional, the operator and the module."""
     return f"torch.nn.functional.{name}", f"torch.ops.aten.{operator or name}.default", f"torch.nn.{module}"

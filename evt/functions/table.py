@@ -116,5 +116,5 @@ FUNCTIONS = Names(TABLE)
 
 
 def lookup(name: str) -> Function | None:
-    """The row of a name or alias."""
+    """Return the row of a name or alias."""
     return TABLE.lookup(name)

@@ -55,7 +55,7 @@ class Exact(Dialect[torch.Tensor]):
         return value.expand([sizes.get(mode, 1) for mode in MODES] if op.modes else [])
 
     def apply(self, function: str, operands: Sequence[torch.Tensor], domain: DType) -> torch.Tensor:
-        """A function on operands converted to the type that it computes in."""
+        """Apply a function to operands converted to the type that it computes in."""
         row, to = TABLE[function], working(domain, self.dtype)
         converted = [x.to(torch.bool if slot in row.conditions else to) for slot, x in enumerate(operands)]
         result: torch.Tensor
@@ -74,7 +74,7 @@ class Exact(Dialect[torch.Tensor]):
         return round_to(dtype, self.met(x, dtype)).to(working(dtype, self.dtype))
 
     def met(self, x: Argument[torch.Tensor], dtype: DType) -> torch.Tensor:
-        """What is cast or stored as a type: a constant, kept as it is written, in the type that it then has."""
+        """Return what is cast or stored as a type: a constant, kept as it is written, in the type that it then has."""
         return x.value.to(working(met(x.type, dtype), self.dtype)) if x.type.constant else x.value
 
     def reduce(self, op: Reduce, x: Argument[torch.Tensor]) -> torch.Tensor:
@@ -122,12 +122,12 @@ class Exact(Dialect[torch.Tensor]):
 
 
 def spread(value: torch.Tensor) -> torch.Tensor:
-    """A value of three dimensions, also where it is a single one."""
+    """Return a value of three dimensions, also where it is a single one."""
     return value if value.dim() == 3 else value.reshape(1, 1, 1)
 
 
 def reduced(kind: str, value: torch.Tensor, dims: list[int]) -> torch.Tensor:
-    """A reduction that keeps the dimensions and the type of its operand; NaN wins in max and min.
+    """Reduce a value, keeping its dimensions and its type; NaN wins in max and min.
 
     By halves, so that the order, and with it the last bit of a sum, depends on the extents alone.
     """
@@ -152,7 +152,7 @@ _COMBINED: Mapping[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = 
 
 
 def _identity(kind: str, dtype: torch.dtype) -> float:
-    """The reduction of nothing."""
+    """Return the reduction of nothing."""
     if kind == "sum":
         return 0
     if dtype.is_floating_point:

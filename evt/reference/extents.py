@@ -25,11 +25,11 @@ class Extents:
     order: tuple[str, ...] = MODES
 
     def __getitem__(self, mode: str) -> int:
-        """The extent of a mode that is not divided."""
+        """Return the extent of a mode that is not divided."""
         return math.prod(self.leads[mode])
 
     def load(self, source: Input, given: Any, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-        """An input with the dimensions of the order, 1 where it does not vary, or 0-d for a scalar."""
+        """Return an input with the dimensions of the order, 1 where it does not vary, or 0-d for a scalar."""
         assert source.dtype is not None
         number = not isinstance(given, torch.Tensor)
         tensor = _number(source.dtype, given) if number else given
@@ -54,7 +54,7 @@ class Extents:
         raise ValueError(f"the input {source.name} has shape {shape}; expected {expected}")
 
     def store(self, output: Output, value: torch.Tensor, exact: bool) -> torch.Tensor:
-        """A value broadcast to the output's modes, in their order, packed; rounded, but for floats where ``exact``."""
+        """Return a value with the output's modes, in their order, packed and rounded; ``exact`` floats stay f64."""
         modes = output.memory_modes
         names = {base(mode): mode for mode in modes}
         value = value.expand([math.prod(self.dims(names[mode])) if mode in names else 1 for mode in MODES])
@@ -67,13 +67,13 @@ class Extents:
         return pack_bits(result) if output.dtype == B1 else result
 
     def dims(self, mode: str) -> tuple[int, ...]:
-        """The dimensions of a mode; one that is divided has a single one."""
+        """Return the dimensions of a mode; one that is divided has a single one."""
         if divisor(mode) == 1:
             return self.leads[mode]
         return (_divide(self.leads[base(mode)][0], divisor(mode)),)
 
     def divided(self, mode: str, width: int) -> int:
-        """How many blocks there are along a mode. Raises ValueError where they are not whole."""
+        """Return how many blocks there are along a mode. Raises ValueError where they are not whole."""
         return _divide(self[mode], width)
 
     def shape(self, modes: Sequence[str]) -> tuple[int, ...]:
@@ -87,7 +87,7 @@ def _divide(columns: int, width: int) -> int:
 
 
 def _number(dtype: DType, given: float) -> torch.Tensor:
-    """A number in an input's type, as a kernel receives it; a seed beyond i32 is given by its 32 bits."""
+    """Return a number in an input's type, as a kernel receives it; a seed beyond i32 is given by its 32 bits."""
     if dtype == I32 and float(given).is_integer():
         given = (int(given) + 2**31) % 2**32 - 2**31
     return round_to(dtype, torch.tensor(float(given), dtype=torch.float64, device="cpu"))

@@ -30,7 +30,7 @@ def reference(
     float64: bool = False,
     convolution: Convolution | None = None,
 ) -> dict[str, torch.Tensor]:
-    """The outputs of a program by name, in ``out`` order.
+    """Return the outputs of a program by name, in ``out`` order.
 
     A and B have their operand's modes in their last two dimensions; the dimensions before them are batches,
     which broadcast as in torch.matmul. A of ``linear`` has any number of row dimensions instead. Those of a
@@ -46,7 +46,7 @@ def reference(
 def evaluate(
     dag: TypedDag, acc: torch.Tensor, inputs: Mapping[str, Any], *, dtype: torch.dtype = torch.float32
 ) -> dict[str, torch.Tensor]:
-    """The outputs by name for an accumulator ``[..., m, n]``.
+    """Return the outputs by name for an accumulator ``[..., m, n]``.
 
     ``inputs`` are what a call gives: tensors in the order of their modes, with the batch's dimensions before
     them where a program leaves that open; scalars as numbers or one-element tensors. With ``dtype`` f32 each
@@ -61,7 +61,7 @@ def evaluate(
 def operand_values(
     dag: TypedDag, name: str, tensor: torch.Tensor, inputs: Mapping[str, Any], *, dtype: torch.dtype = torch.float32
 ) -> torch.Tensor:
-    """What is multiplied in the place of an operand: its formula of each element, rounded to the operand's type.
+    """Return what is multiplied in the place of an operand: its formula of each element, rounded to the operand's type.
 
     ``tensor`` has k as its last dimension; the dimensions before are batches and then m (of A) or n (of B), which for
     a vector along it may be several. With ``dtype`` f64 floats are not rounded. Without a formula the tensor comes
@@ -110,7 +110,7 @@ def _leads(acc: torch.Tensor) -> Leads:
 
 
 def _accumulated(dag: TypedDag, acc: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Sums in f64, which has those of integers exactly, as the accumulator's type: i32 wraps."""
+    """Convert sums in f64, which are exact for integers, to the accumulator's type: i32 wraps."""
     wanted = working(accumulator(dag.operands[0].dtype), dtype)
     return acc.to(wanted if wanted.is_floating_point else torch.int64).to(wanted)
 

@@ -23,6 +23,7 @@ import evt.bench.epilogue
 import evt.bench.host
 import evt.bench.kernel
 import evt.bench.run
+import evt.bench.suites
 import evt.tuning.clock
 from evt.bench import (
     BASELINES,
@@ -716,7 +717,7 @@ def test_baseline_names() -> None:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evt.bench.epilogue, "_COPIED_BYTES", 1000)
-    monkeypatch.setattr(evt.bench.case, "_COST_SHAPES", ((24, 32, 40), (48, 16, 8)))
+    monkeypatch.setattr(evt.bench.suites, "_COST_SHAPES", ((24, 32, 40), (48, 16, 8)))
 
 
 @pytest.mark.usefixtures("small")
@@ -1047,8 +1048,8 @@ def test_command_measures_a_convolution(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("fake_gpu")
 def test_command_measures_resnet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evt.bench.case, "_SHAPES_3X3", ((16, 16, 4),))
-    monkeypatch.setattr(evt.bench.case, "_SHAPES_1X1", ((16, 32, 4),))
+    monkeypatch.setattr(evt.bench.suites, "_SHAPES_3X3", ((16, 16, 4),))
+    monkeypatch.setattr(evt.bench.suites, "_SHAPES_1X1", ((16, 32, 4),))
     monkeypatch.setattr(torch, "compile", lambda function, **options: function)
     path = tmp_path / "bench.json"
     options = ["--batch", "3", "--dtype", "bf16", "--rounds", "1", "--json", str(path)]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from evt.functions import TABLE
-from evt.functions.single import round_f32
+from evt.functions.single import round_f32, shortest
 from evt.ir import Apply, Cast, Const, TypedDag
 from evt.ir.dtype import B1, F32, F64, I32, DType
 from evt.ir.infer import domain
@@ -133,6 +133,5 @@ def literal(value: float, dtype: DType = F32) -> str:
 
 
 def _shortest_f32(value: float) -> str:
-    texts = (f"{value:.{digits}g}" for digits in range(1, 10))
-    text = next(each for each in texts if round_f32(float(each)) == value)
+    text = shortest(value)
     return f"{text}f" if "e" in text or "." in text else f"{text}.0f"
