@@ -102,8 +102,8 @@ class Cast:
     instructions: ClassVar[int] = 1
 
 
-#: Kinds of reductions.
-REDUCTIONS = ("sum", "max", "min")
+#: Kinds of reductions, by the function of the table that combines two values.
+REDUCTIONS = {"sum": "add", "max": "max", "min": "min"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ Values are ``[l, m, n]``, those of an operand's formula ``[l, m or n, k]``, with
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from evt.functions import TABLE
 from evt.ir.dag import TypedDag
 from evt.ir.dtype import DType
 from evt.ir.infer import met, reduced_type
-from evt.ir.node import MODES, Const, Fold, Input, Operand, Output, Pick, Reduce, base, divisor
+from evt.ir.node import MODES, REDUCTIONS, Const, Fold, Input, Operand, Output, Pick, Reduce, base, divisor
 from evt.reference import functions
 from evt.reference.extents import Extents
 from evt.reference.philox import uniform
@@ -131,24 +131,18 @@ def reduced(kind: str, value: torch.Tensor, dims: list[int]) -> torch.Tensor:
 
     By halves, so that the order, and with it the last bit of a sum, depends on the extents alone.
     """
+    combine = TABLE[REDUCTIONS[kind]].torch
     kept = [dim for dim in range(value.dim()) if dim not in dims]
     rest = value.permute(*kept, *dims).flatten(len(kept))
     while (count := rest.shape[-1]) > 1:
         half = count // 2
-        combined = _COMBINED[kind](rest[..., :half], rest[..., half : 2 * half])
+        combined = combine(functions, rest[..., :half], rest[..., half : 2 * half])
         rest = torch.cat([combined, rest[..., 2 * half :]], -1) if count % 2 else combined
     if not count:
         rest = torch.full((*rest.shape[:-1], 1), _identity(kind, value.dtype), dtype=value.dtype, device=value.device)
     elif kind == "sum":
         rest = rest + 0  # to which kernels add
     return rest.reshape([1 if dim in dims else size for dim, size in enumerate(value.shape)])
-
-
-_COMBINED: Mapping[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
-    "sum": torch.add,
-    "max": functions.maximum,
-    "min": functions.minimum,
-}
 
 
 def _identity(kind: str, dtype: torch.dtype) -> float:
