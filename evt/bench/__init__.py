@@ -4,15 +4,16 @@ In the order of the data: :mod:`case` (what is measured), :mod:`suites` (cases b
 every type), :mod:`straight` (the formula as a PyTorch user writes it), :mod:`idiom` (each operation of it) and
 :mod:`convolution` (its product), :mod:`versions` (what is timed), :mod:`answer` (what is right), :mod:`host` (the time
 of a call on the host), :mod:`run` (all of it), :mod:`kernel` (which kernel it was), :mod:`epilogue` (epilogues side by
-side), :mod:`result` (the numbers), :mod:`report` (tables and JSON), :mod:`machine` (where it ran).
+side), :mod:`result` (the numbers), :mod:`document` (the numbers as JSON), :mod:`report` (as tables), :mod:`machine`
+(where it ran).
 Needs torch. Every timing needs a CUDA GPU; nothing is ever timed on the CPU in its place.
 """
 
 from evt.bench.case import Case, convolution_case
+from evt.bench.document import to_json, write_json
 from evt.bench.epilogue import bench_epilogues
 from evt.bench.host import bench_host
 from evt.bench.machine import describe_machine, require_gpu
-from evt.bench.report import to_json, write_json
 from evt.bench.result import CaseResult, EpilogueResult, HostResult, Row, Summary, summarise
 from evt.bench.run import bench
 from evt.bench.straight import straight_line
