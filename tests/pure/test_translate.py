@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evt.diagnostics import Source
-from evt.ir import Const, Fold, Input, Operand, Output, Pick, Reduce, TypedDag
+from programs import typed
+
+from evt.ir import Const, Fold, Input, Operand, Output, Pick, Reduce
 from evt.ir.dtype import DType
 from evt.ir.operand import formula_of
-from evt.program import Program
 from evt.reference.translate import Argument, Dialect, translate
 
 
@@ -56,12 +56,8 @@ class Words(Dialect[str]):
         return f"{operand.dtype} fed: {x.value}"
 
 
-def graph(text: str, dtype: str = "f16") -> TypedDag:
-    return Program(Source(text)).typed(dtype, dtype)
-
-
 def words(text: str, dtype: str = "f16") -> dict[str, str]:
-    return translate(graph(text, dtype), Words())
+    return translate(typed(text, dtype), Words())
 
 
 def test_functions_say_what_they_compute_in() -> None:
@@ -95,5 +91,5 @@ def test_what_is_fed_comes_by_the_name_of_the_operand() -> None:
 
 
 def test_some_of_the_nodes() -> None:
-    dag = graph("A = relu(A)\nD = acc")
+    dag = typed("A = relu(A)\nD = acc", "f16")
     assert list(translate(dag, Words(), [*formula_of(dag, "A"), dag.feeds["A"]])) == ["A"]
