@@ -11,6 +11,8 @@ import torch
 from records import MEANINGS
 from torch import Tensor
 
+from evt.reference.compare import distance
+
 if TYPE_CHECKING:
     import evt
     from evt.ir.dtype import DType
@@ -99,38 +101,20 @@ def expected(name: str, program: evt.Program, a: Tensor, b: Tensor, inputs: Mapp
     return outputs if isinstance(outputs, tuple) else (outputs,)
 
 
-#: Relative error, ``||got - wanted|| / ||wanted||``, that rounding an output explains.
-BOUNDS = {"f64": 1e-6, "f32": 2e-5, "f16": 6e-4, "bf16": 4e-3, "e4m3": 4e-2, "e5m2": 8e-2}
 #: By how much an output may be further off: a sum of rounded values moves by a whole step of f16 where a value falls on
 #: the other side of a tie. Without the rounding it is 10 times as far off as its own bound.
 SLACK = {"lincomb_row_sums": (1.0, 4.0)}
 
 
-def distance(got: Tensor, wanted: Tensor, dtype: str, slack: float = 0.0) -> float:
-    """How far an output is from what is wanted, where 1 is the bound.
-
-    Floats: the relative error over that of their type. Integers: a hundredth of them may be off by one. Bits: one in a
-    thousand may differ, where a value is as near to the threshold as rounding can tell.
-    """
-    if got.shape != wanted.shape:
-        return float("inf")
-    if dtype == "b1":
-        different = sum(float((((got ^ wanted) >> bit) & 1).double().mean()) for bit in range(8)) / 8
-        return different / 1e-3
-    got = got.double()
-    if not bool(got.isfinite().all()):
-        return float("inf")
-    if dtype not in BOUNDS:
-        difference = (got - wanted).abs()
-        return float("inf") if float(difference.max()) > 1 else float((difference > 0).double().mean()) / 1e-2
-    return float((got - wanted).norm() / wanted.norm()) / (BOUNDS[dtype] + slack)
-
-
 def distances(name: str, program: evt.Program, got: Sequence[Tensor], wanted: Sequence[Tensor]) -> list[float]:
-    """The :func:`distance` of each output of a sample; at most 1 is right."""
-    types = [str(output.dtype) for output in program.typed().outputs]
-    factors = SLACK.get(name, (1.0,) * len(types))
-    # Tensor cores sum the products of 8-bit floats in fewer bits than f32.
-    eight_bit = str(program.typed().operands[0].dtype) in ("e4m3", "e5m2") and got[0].is_cuda
-    slack = 1e-3 if eight_bit else 0.0
-    return [distance(g, w, dtype, slack) / more for g, w, dtype, more in zip(got, wanted, types, factors, strict=True)]
+    """The distance of each output of a sample; at most 1 is right."""
+    typed = program.typed()
+    factors = SLACK.get(name, (1.0,) * len(typed.outputs))
+    operand = typed.operands[0].dtype
+    summed = operand if operand.bits == 8 and got[0].is_cuda else None  # in fewer bits, by the tensor cores
+    found = []
+    for mine, right, output, more in zip(got, wanted, typed.outputs, factors, strict=True):
+        assert output.dtype is not None
+        inside = output.dtype if output.dtype.bits == 16 else None
+        found.append(distance(mine, right, output.dtype, operand=summed, inside=inside) / more)
+    return found

@@ -1,21 +1,23 @@
 """Measuring: evt against PyTorch, side by side in one run on one GPU.
 
-In the order of the data: :mod:`case` (what is measured) and :mod:`tensors` (random ones of every type),
-:mod:`straight` (the formula as a PyTorch user writes it), :mod:`idiom` (each operation of it) and :mod:`convolution`
-(that one), :mod:`versions` (what is timed), :mod:`answer` (what is right), :mod:`clock` and :mod:`host` (how time is
-taken), :mod:`run` (all of it), :mod:`kernel` (which kernel it was), :mod:`epilogue` (epilogues side by side),
-:mod:`result` (what comes out, in numbers), :mod:`report` (as tables and as JSON), :mod:`machine` (where).
+In the order of the data: :mod:`case` (what is measured), :mod:`suites` (cases by name), :mod:`tensors` (random ones of
+every type), :mod:`straight` (the formula as a PyTorch user writes it), :mod:`idiom` (each operation of it) and
+:mod:`convolution` (its product), :mod:`versions` (what is timed), :mod:`answer` (what is right), :mod:`host` (the time
+of a call on the host), :mod:`run` (all of it), :mod:`kernel` (which kernel it was), :mod:`epilogue` (epilogues side by
+side), :mod:`result` (the numbers), :mod:`document` (the numbers as JSON), :mod:`report` (as tables), :mod:`machine`
+(where it ran).
 Needs torch. Every timing needs a CUDA GPU; nothing is ever timed on the CPU in its place.
 """
 
-from evt.bench.case import SUITES, Case, convolution_case, suite
+from evt.bench.case import Case, convolution_case
+from evt.bench.document import to_json, write_json
 from evt.bench.epilogue import bench_epilogues
 from evt.bench.host import bench_host
 from evt.bench.machine import describe_machine, require_gpu
-from evt.bench.report import to_json, write_json
 from evt.bench.result import CaseResult, EpilogueResult, HostResult, Row, Summary, summarise
 from evt.bench.run import bench
 from evt.bench.straight import straight_line
+from evt.bench.suites import SUITES, suite
 from evt.bench.versions import BASELINES
 
 __all__ = [

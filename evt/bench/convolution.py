@@ -28,14 +28,14 @@ _WGRAD: dict[int, Call] = {1: grad.conv1d_weight, 2: grad.conv2d_weight, 3: grad
 
 
 def call_now(function: Call, *arguments: Any, **options: Any) -> Any:
-    """A call that is made."""
+    """Call a function at once."""
     return function(*arguments, **options)
 
 
 def convolve(
     problem: ConvolutionProblem, operands: Sequence[Operand], a: Any, b: Any, device: str, call: Call = call_now
 ) -> Tensor:
-    """The convolution of A and B, or its gradient, [N, C, ...].
+    """Return the convolution of A and B, or its gradient, [N, C, ...].
 
     Of 8-bit operands it is formed in f32 on the CPU; on CUDA PyTorch has none. Raises UnwrittenError.
     """

@@ -15,10 +15,10 @@ from evt.bench.answer import oracle
 from evt.bench.case import Case
 from evt.bench.machine import require_gpu
 from evt.bench.result import AGAIN, EVT, EpilogueResult, Row, summarise
-from evt.bench.run import Progress, build_all, checked, reason
+from evt.bench.run import Progress, build_all, checked, reason, timed, with_times
 from evt.bench.versions import Call, tensor_core_floats
 from evt.errors import EvtError
-from evt.tuning.clock import GpuClock, RoundTimer, interleave
+from evt.tuning.clock import GpuClock, RoundTimer
 
 #: Of the copy: more than any L2 cache holds.
 _COPIED_BYTES = 512 << 20
@@ -84,14 +84,6 @@ def measure_epilogues(
     destination = torch.empty_like(source)
     calls[_COPY] = lambda: destination.copy_(source)
     progress("timing")
-    interleave(calls, 2, clock, seed=seed)
-    samples, exposed = interleave(calls, rounds, clock, seed=seed)
-    timed = []
-    for name, row in rows.items():
-        if samples.get(name):
-            row = Row(name, summarise(samples[name]), row.error)
-        elif name in samples:
-            row = Row(name, error=row.error, failure="it waits for the GPU")
-        timed.append(row)
+    samples, exposed = timed(calls, clock, rounds, seed)
     copy = summarise(samples[_COPY]) if samples[_COPY] else None
-    return EpilogueResult(tuple(cases), tuple(timed), sizes, copy, 2 * _COPIED_BYTES, exposed, wrong)
+    return EpilogueResult(tuple(cases), with_times(rows, samples), sizes, copy, 2 * _COPIED_BYTES, exposed, wrong)

@@ -21,7 +21,7 @@ _WARM_UP = 300
 
 
 def bench_host(case: Case, *, repeats: int = 11, seed: int = 0) -> HostResult:
-    """Microseconds of ``op(A, B, ...)`` and of ``torch.mm(A, B)``, with and without ``out=``.
+    """Measure the microseconds of ``op(A, B, ...)`` and of ``torch.mm(A, B)``, with and without ``out=``.
 
     Raises LaunchError (E0801) without a CUDA GPU, and what a call of the program raises.
     """
@@ -51,7 +51,7 @@ def host_samples(
     seed: int = 0,
     warm_up: int = _WARM_UP,
 ) -> dict[str, list[float]]:
-    """Microseconds a call, a sample for each repeat; the repeats are interleaved and shuffled."""
+    """Return the microseconds of each call, a sample for each repeat; the repeats are interleaved and shuffled."""
     order = random.Random(seed)
     samples: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
@@ -76,7 +76,7 @@ def host_samples(
 
 
 def _loop(call: Callable[[], object], synchronise: Callable[[], object]) -> float:
-    """Seconds a call; the synchronisations between groups are not counted."""
+    """Return the seconds of a call; the synchronisations between groups are not counted."""
     total = 0.0
     synchronise()
     for _ in range(_GROUPS):

@@ -5,15 +5,17 @@ Values are proxies of tensors with their dtypes, or Python numbers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cache, reduce
+import operator
+from collections.abc import Callable, Sequence
+from functools import cache, partial, reduce
 from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as functional
 
-from evt.functions import TABLE
-from evt.functions.single import round_f32
+from evt.functions import TABLE, Fact, Function
+from evt.functions.single import round_f32, shortest
+from evt.functions.target import Target, read_target
 from evt.ir import Const, Operand
 from evt.ir.dtype import B1, E4M3, I8, I32, DType
 from evt.reference.rounding import round_to
@@ -22,25 +24,19 @@ from evt.reference.rounding import round_to
 Tensor: TypeAlias = tuple[Any, torch.dtype]
 Value: TypeAlias = Tensor | float | int
 
-#: The values at which casts saturate.
-_RANGE = {"i8": (-128, 127), "u8": (0, 255), "i32": (-(2**31), 2**31 - 1), "e4m3": (-448, 448), "e5m2": (-57344, 57344)}
-#: Operators that PyTorch applies to an integer and a float tensor in one kernel.
-_MIXED = ("add", "sub", "mul", "div")
-_LOGICAL = ("logical_and", "logical_or", "logical_not")
-
 
 class UnwrittenError(Exception):
     """PyTorch has nothing that a user would write for a part of the program."""
 
 
 def torch_type(dtype: DType) -> torch.dtype:
-    """The dtype that a PyTorch user keeps values of a type in: bits are bool until they are packed."""
+    """Return the dtype that a PyTorch user keeps values of a type in: bits are bool until they are packed."""
     found: torch.dtype = torch.bool if dtype == B1 else getattr(torch, dtype.torch)
     return found
 
 
 def multiply(left: Any, right: Any, operands: Sequence[Operand], result: DType, device: str, batched: bool) -> Tensor:
-    """The product of A and B, ``[.., m, k]`` and ``[.., k, n]``.
+    """Return the product of A and B, ``[.., m, k]`` and ``[.., k, n]``.
 
     That of 8-bit operands is PyTorch's own on CUDA, in int32 or in the type of ``result``; on the CPU it is formed
     in int32 or f32.
@@ -69,24 +65,24 @@ def check_product(operands: Sequence[Operand], batched: bool) -> None:
 
 
 def apply(name: str, operands: Sequence[Value], domain: DType) -> Value:
-    """A function of the table, which computes in ``domain``, in the tensors' own dtypes."""
+    """Apply a function of the table, which computes in ``domain``, in the tensors' own dtypes."""
     row = TABLE[name]
     numbers = [float(value) for value in operands if isinstance(value, float | int)]
     if len(numbers) == len(operands):
         return _number(row.fold(*numbers), domain)
     if name == "where":
         return _where(operands[0], operands[1], operands[2], domain)
-    values = [value if name in _LOGICAL else _convert(value, domain) for value in operands]
-    if domain.is_float and not (name in _MIXED and _is_mixed(values)):
+    values = [value if slot in row.conditions else _convert(value, domain) for slot, value in enumerate(operands)]
+    if domain.is_float and not (_operator(row) is not None and _is_mixed(values)):
         values = [_to_float(value, domain) for value in values]
     plain = [value if isinstance(value, float | int) else value[0] for value in values]
     found = [value[1] for value in values if not isinstance(value, float | int)]
     result = torch.bool if row.result == "predicate" else reduce(torch.promote_types, found)
-    return _call(name, plain), result
+    return _call(row, plain), result
 
 
 def cast(value: Value, dtype: DType) -> Value:
-    """A value rounded to a type, where 8-bit types and integers saturate."""
+    """Return a value rounded to a type, where 8-bit types and integers saturate."""
     if isinstance(value, float | int):
         return _number(round_to(dtype, torch.tensor(value, dtype=torch.float64)).item(), dtype)
     tensor, found = value
@@ -95,29 +91,28 @@ def cast(value: Value, dtype: DType) -> Value:
         return value
     if dtype == B1:
         return tensor != 0, wanted
-    if dtype.name in _RANGE and found != torch.bool:
-        low, high = _RANGE[dtype.name]
+    if dtype.saturates and found != torch.bool:
         if found.is_floating_point and found.itemsize == 1:
             tensor = tensor.float()
         if found.is_floating_point and not dtype.is_float:
             tensor = (tensor.double() if dtype == I32 else tensor).round()  # f32 has no number at i32's upper end
-        tensor = tensor.clamp(low, high)
+        tensor = tensor.clamp(int(dtype.least), int(dtype.largest))
         if not found.is_floating_point and dtype.is_float:
             tensor = tensor.float()
     return tensor.to(wanted), wanted
 
 
 def constant(node: Const) -> float | int:
-    """A constant as it was written: a whole number, else the shortest decimal that stands for it."""
+    """Return a constant as it was written: a whole number, else the shortest decimal that stands for it."""
     if node.is_integer:
         return int(node.value)
     if round_f32(node.value) != node.value:
         return node.value
-    return next(x for x in (float(f"{node.value:.{d}g}") for d in range(1, 10)) if round_f32(x) == node.value)
+    return float(shortest(node.value))
 
 
 def pack_bits(mask: torch.Tensor) -> torch.Tensor:
-    """Truth values ``[..., n]`` as bytes; bit i of byte j is column 8j + i."""
+    """Pack truth values ``[..., n]`` into bytes; bit i of byte j is column 8j + i."""
     if mask.shape[-1] % 8:
         mask = functional.pad(mask, (0, -mask.shape[-1] % 8))
     octets = mask.to(torch.uint8).reshape(*mask.shape[:-1], -1, 8)
@@ -125,7 +120,7 @@ def pack_bits(mask: torch.Tensor) -> torch.Tensor:
 
 
 def unpack_bits(packed: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """The truth values of packed bytes, as many columns as ``like`` has."""
+    """Return the truth values of packed bytes, as many columns as ``like`` has."""
     bits = (packed.unsqueeze(-1) >> torch.arange(8, dtype=torch.uint8, device=packed.device)) & 1
     return bits.flatten(-2)[..., : like.shape[-1]].to(torch.bool)
 
@@ -144,7 +139,7 @@ def _where(condition: Value, x: Value, y: Value, domain: DType) -> Value:
 
 
 def _convert(value: Value, domain: DType) -> Value:
-    """An operand in i32 or b1 arithmetic, or a float for the number that it is in float arithmetic."""
+    """Return an operand in i32 or b1 arithmetic, or a float for the number that it is in float arithmetic."""
     if isinstance(value, float | int):
         return _number(value, domain)
     tensor, dtype = value
@@ -154,7 +149,7 @@ def _convert(value: Value, domain: DType) -> Value:
 
 
 def _to_float(value: Value, domain: DType) -> Value:
-    """Integers, truth values and 8-bit floats, on which PyTorch has no arithmetic, as f32 or f64."""
+    """Convert integers, truth values and 8-bit floats, for which PyTorch has no arithmetic, to f32 or f64."""
     if isinstance(value, float | int):
         return value
     tensor, dtype = value
@@ -164,7 +159,7 @@ def _to_float(value: Value, domain: DType) -> Value:
 
 
 def _is_mixed(values: Sequence[Value]) -> bool:
-    """Whether PyTorch's own promotion makes f32 of the tensors, integers among them."""
+    """Return whether PyTorch's own promotion makes f32 of the tensors, integers among them."""
     dtypes = [value[1] for value in values if not isinstance(value, float | int)]
     return torch.float32 in dtypes and not any(dtype.is_floating_point and dtype.itemsize == 1 for dtype in dtypes)
 
@@ -173,32 +168,74 @@ def _number(value: float, domain: DType) -> float | int:
     return float(value) if domain.is_float else int(value)
 
 
-def _call(name: str, operands: list[Any]) -> Any:
-    """A function of the table on proxies and numbers: what torch has ready-made, else the table's meaning."""
+def _call(row: Function, operands: Sequence[Any]) -> Any:
+    """Apply a function of the table to proxies and numbers; numbers become tensors where torch takes none."""
     numbers = tuple(isinstance(value, float | int) for value in operands)
-    if name in ("min", "max") and any(numbers):
-        tensor, bound = sorted(operands, key=lambda value: isinstance(value, float | int))
-        return torch.clamp(tensor, **{"max" if name == "min" else "min": bound})
-    if name == "div":
-        return operands[0] / operands[1]
-    if name == "gelu_tanh":
-        return functional.gelu(operands[0], approximate="tanh")
-    if name != "prelu" and hasattr(functional, name) and not numbers[0] and all(numbers[1:]):
-        names = [parameter.name for parameter in TABLE[name].parameters]
-        return getattr(functional, name)(operands[0], **dict(zip(names[1:], operands[1:], strict=True)))
-    if not _takes_numbers(name, numbers):
-        tensor = operands[numbers.index(False)]
-        operands = [
-            tensor.new_full((), value) if number else value for value, number in zip(operands, numbers, strict=True)
-        ]
-    return TABLE[name].torch(torch, *operands)
+    written = _written(row, numbers)
+    if written is not None:
+        return written(*operands)
+    like = operands[numbers.index(False)]
+    tensors = (like.new_full((), value) if number else value for value, number in zip(operands, numbers, strict=True))
+    return row.torch(torch, *tensors)
 
 
 @cache
-def _takes_numbers(name: str, numbers: tuple[bool, ...]) -> bool:
-    """Whether the torch functions that a meaning is made of take Python floats in these places."""
+def _written(row: Function, numbers: tuple[bool, ...]) -> Callable[..., Any] | None:
+    """Return how a user writes a function with numbers in these places: one of the row's targets, or its meaning.
+
+    None where torch takes no numbers there.
+    """
+    if (operation := _operator(row)) is not None:
+        return operation
+    choices: list[Callable[..., Any]] = [partial(row.torch, torch), *_functions(row, "torch")]
+    if not numbers[0] and all(numbers[1:]):
+        choices[:0] = (partial(_by_name, row, each) for each in _functions(row, "torch", "nn", "functional"))
+    for function in choices:
+        if _takes(function, numbers):
+            return function
+    if Fact.COMMUTATIVE in row.facts and numbers == (True, False):
+        exchanged = _written(row, (False, True))
+        return None if exchanged is None else partial(_exchanged, exchanged)
+    return None
+
+
+def _exchanged(function: Callable[..., Any], x: Any, y: Any) -> Any:
+    return function(y, x)
+
+
+def _operator(row: Function) -> Callable[..., Any] | None:
+    """Return Python's operator for a function of two values, or None. It takes numbers, and integers beside floats."""
+    targets = map(read_target, row.targets if len(row.parameters) == 2 else ())
+    name = next((target.path[1] for target in targets if target.path[0] == "operator"), None)
+    found: Callable[..., Any] | None = None if name is None else getattr(operator, name)
+    return found
+
+
+def _by_name(row: Function, function: Callable[..., Any], x: Any, *numbers: float) -> Any:
+    """Call a function with the parameters after the first by name."""
+    names = [parameter.name for parameter in row.parameters[1:]]
+    return function(x, **dict(zip(names, numbers, strict=True)))
+
+
+def _functions(row: Function, *module: str) -> list[Callable[..., Any]]:
+    """Return the targets of a row in a module that take its parameters in their order."""
+    targets = [target for target in map(read_target, row.targets) if target.path[:-1] == module and not target.order]
+    return [partial(_resolved(target), **dict(target.given)) for target in targets]
+
+
+def _resolved(target: Target) -> Callable[..., Any]:
+    found: Any = torch
+    for name in target.path[1:]:
+        found = getattr(found, name)
+    function: Callable[..., Any] = found
+    return function
+
+
+@cache
+def _takes(function: Callable[..., Any], numbers: tuple[bool, ...]) -> bool:
+    """Return whether a function takes Python floats in these places."""
     try:
-        TABLE[name].torch(torch, *(0.5 if number else torch.ones(1) for number in numbers))
+        function(*(0.5 if number else torch.ones(1) for number in numbers))
     except (TypeError, RuntimeError):
         return False
     return True

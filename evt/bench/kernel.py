@@ -14,14 +14,14 @@ from evt.runtime.tensors import Bound
 
 
 def plans_of(case: Case, data: Data) -> tuple[Plan, ...]:
-    """The plans of evt's kernels for data on a CUDA device, as a call makes them. Raises EvtError."""
+    """Return the plans of evt's kernels for data on a CUDA device, as a call makes them. Raises EvtError."""
     bound = _bound(case, data)
     index = _index(bound)
     return plan_kernels(_program(case, bound), bound, device_target(index), _is_atomic(case))
 
 
 def kernel_taken(case: Case, data: Data) -> tuple[str, str]:
-    """The route and the configuration that a call with this data takes. Raises EvtError."""
+    """Return the route and the configuration that a call with this data takes. Raises EvtError."""
     bound = _bound(case, data)
     program, target = _program(case, bound), device_target(_index(bound))
     plans = plan_kernels(program, bound, target, _is_atomic(case))
@@ -43,6 +43,6 @@ def _is_atomic(case: Case) -> bool:
 
 
 def _program(case: Case, bound: Bound) -> Program:
-    """The case's program, by the kernel that was measured to be best where there is one."""
+    """Return the case's program, by the kernel that was measured to be best where there is one."""
     measured = case.program.measured(bound, _index(bound), _is_atomic(case))
     return case.program.forced(*measured) if measured else case.program

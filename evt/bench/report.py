@@ -1,14 +1,9 @@
-"""Results as tables (rich) and as JSON."""
+"""Results as tables."""
 
 from __future__ import annotations
 
-import json
-import math
-import os
 import sys
-import tempfile
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timezone
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from evt.bench.case import Case
-from evt.bench.result import AGAIN, COMPILE, EAGER, EVT, CaseResult, EpilogueResult, HostResult, Summary
+from evt.bench.document import to_json, write_json
+from evt.bench.result import AGAIN, COMPILE, EAGER, EVT, CaseResult, EpilogueResult, HostResult
 
-#: Of the JSON's layout.
-FORMAT = 1
 _PIPE_WIDTH = 240
 
 
@@ -103,7 +97,7 @@ def print_case(console: Console, result: CaseResult) -> None:
 
 
 def notes(result: CaseResult) -> list[str]:
-    """The lines below a table."""
+    """Return the lines below a table."""
     lines = []
     if result.kernel is not None and result.case.shapes is not None:
         lines.append(f"kernel: {' '.join(result.kernel)}")
@@ -203,148 +197,8 @@ def print_machine(console: Console, machine: Mapping[str, Any]) -> None:
     console.print()
 
 
-def to_json(
-    results: Iterable[CaseResult],
-    machine: Mapping[str, Any],
-    *,
-    epilogues: Iterable[EpilogueResult] = (),
-    host: HostResult | None = None,
-    settings: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Everything that was measured; times of cases in ms, of the host in us."""
-    return {
-        "format": FORMAT,
-        "when": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "machine": dict(machine),
-        "settings": dict(settings or {}),
-        "cases": [_case_json(result) for result in results],
-        "epilogues": [_epilogues_json(result) for result in epilogues],
-        "host": None
-        if host is None
-        else {
-            **_problem_json(host.case),
-            "calls": {name: _time_json(time, "us") for name, time in host.calls.items()},
-            "ratios_to_mm_out": {name: host.ratio(name, "mm out=") for name in host.calls},
-        },
-    }
-
-
-def write_json(path: str | Path, document: Mapping[str, Any]) -> None:
-    """Write a file as a whole or not at all. Raises OSError."""
-    path = Path(path)
-    text = json.dumps(_finite(document), indent=2, allow_nan=False) + "\n"
-    handle, name = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(name, 0o666 & ~mask)  # mkstemp's files are private
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
-
-
 def _table(title: str) -> Table:
     return Table(title=Text(title), title_justify="left", title_style="bold", box=None, pad_edge=False)
-
-
-def _case_json(result: CaseResult) -> dict[str, Any]:
-    return {
-        **_problem_json(result.case),
-        "flops": result.case.flops,
-        "bytes": dict(result.bytes),
-        "versions": {
-            row.version: {
-                "time": _time_json(row.time, "ms") if row.time else None,
-                "relative_error": row.error,
-                "failure": row.failure or None,
-                "ratio_to_compile": result.ratio(row.version, COMPILE),
-                f"ratio_to_{result.case.product}": result.ratio(row.version, result.case.product),
-            }
-            for row in result.rows
-        },
-        "kernel": dict(zip(("route", "config"), result.kernel, strict=True)) if result.kernel else None,
-        "tflops": result.tflops,
-        "gbytes_per_s": result.gbytes_per_s,
-        "noise": result.noise,
-        "exposed_samples": result.exposed,
-        "bar": result.case.bar,
-        "within_bar": result.within_bar,
-    }
-
-
-def _epilogues_json(result: EpilogueResult) -> dict[str, Any]:
-    programs = {case.name: case.program.source.text for case in result.cases}
-    shared = _problem_json(result.cases[0])
-    return {
-        **{key: value for key, value in shared.items() if key not in ("name", "program")},
-        "bare": result.bare,
-        "copy_gbytes_per_s": result.gbytes_per_s,
-        "noise": result.noise,
-        "exposed_samples": result.exposed,
-        "epilogues": {
-            row.version: {
-                "program": programs.get(row.version, programs[result.bare]),
-                "time": _time_json(row.time, "ms") if row.time else None,
-                "relative_error": row.error,
-                "failure": row.failure or None,
-                "ratio_to_bare": result.ratio(row.version),
-                "extra_bytes": result.extra_bytes(row.version),
-                "bound_ms": result.bound(row.version),
-                "ratio_to_bound": result.over_bound(row.version),
-            }
-            for row in result.rows
-        },
-    }
-
-
-def _problem_json(case: Case) -> dict[str, Any]:
-    return {
-        "name": case.name,
-        "program": case.program.source.text,
-        "operation": case.program.operation,
-        "dtype": str(case.dag.operands[0].dtype),
-        **case.sizes,
-        **_convolution_json(case),
-    }
-
-
-def _convolution_json(case: Case) -> dict[str, Any]:
-    """The shapes and the geometry of a convolution."""
-    if case.problem is None or case.shapes is None:
-        return {}
-    geometry = case.problem.geometry
-    a, b = case.shapes
-    return {
-        "a_shape": list(a),
-        "b_shape": list(b),
-        "stride": list(geometry.stride),
-        "padding": [list(pair) for pair in case.problem.pads],
-        "dilation": list(geometry.dilation),
-        "groups": geometry.groups,
-    }
-
-
-def _time_json(time: Summary, unit: str) -> dict[str, Any]:
-    return {
-        f"median_{unit}": time.median,
-        f"quartile_low_{unit}": time.low,
-        f"quartile_high_{unit}": time.high,
-        "samples": time.samples,
-    }
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN and no infinity: they become null."""
-    if isinstance(value, Mapping):
-        return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _title(case: Case) -> str:
@@ -362,7 +216,7 @@ def _problem(case: Case) -> str:
 
 
 def _geometry(case: Case) -> list[str]:
-    """What is unusual in a convolution's geometry, in words."""
+    """Return what is unusual in a convolution's geometry, in words."""
     if case.problem is None:
         return []
     geometry, pads = case.problem.geometry, case.problem.pads

@@ -27,7 +27,7 @@ class Summary:
 
 
 def summarise(samples: Sequence[float]) -> Summary:
-    """The median and quartiles of at least one sample."""
+    """Return the median and quartiles of at least one sample."""
     if len(samples) == 1:
         return Summary(samples[0], samples[0], samples[0], 1)
     low, median, high = statistics.quantiles(samples, n=4, method="inclusive")
@@ -67,7 +67,7 @@ class CaseResult:
         return row.time.median if row and row.time else None
 
     def ratio(self, version: str, base: str) -> float | None:
-        """The time of a version over another's; None when either was not timed."""
+        """Return the time of a version over another's; None when either was not timed."""
         time, against = self.ms(version), self.ms(base)
         return time / against if time is not None and against else None
 
@@ -119,7 +119,7 @@ class EpilogueResult:
         return row.time.median if row and row.time else None
 
     def ratio(self, name: str) -> float | None:
-        """The time of an epilogue over the bare store's; None when either was not timed."""
+        """Return the time of an epilogue over the bare store's; None when either was not timed."""
         time, bare = self.ms(name), self.ms(self.bare)
         return time / bare if time is not None and bare else None
 
@@ -135,18 +135,18 @@ class EpilogueResult:
         return self.copied_bytes / self.copy.median / 1e6 if self.copy else None
 
     def extra_bytes(self, name: str) -> int | None:
-        """What an epilogue reads and writes that the bare store does not."""
+        """Return what an epilogue reads and writes that the bare store does not."""
         if name == AGAIN or name not in self.bytes or self.bare not in self.bytes:
             return None
         return sum(self.bytes[name].values()) - sum(self.bytes[self.bare].values())
 
     def bound(self, name: str) -> float | None:
-        """The time of the bare store, and that of moving the extra bytes as fast as the copy does, in ms."""
+        """Return the time of the bare store, and that of moving the extra bytes as fast as the copy does, in ms."""
         bare, extra, bandwidth = self.ms(self.bare), self.extra_bytes(name), self.gbytes_per_s
         return bare + extra / bandwidth / 1e6 if bare is not None and extra is not None and bandwidth else None
 
     def over_bound(self, name: str) -> float | None:
-        """The time of an epilogue over its bound."""
+        """Return the time of an epilogue over its bound."""
         time, bound = self.ms(name), self.bound(name)
         return time / bound if time is not None and bound else None
 

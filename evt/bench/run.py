@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 import torch
@@ -107,20 +107,31 @@ def measure(
         rows = {EVT: rows[EVT], AGAIN: Row(AGAIN), **rows}
         calls[AGAIN] = calls[EVT]
     progress(f"{case.name}: timing")
+    samples, exposed = timed(calls, clock, rounds, seed)
+    return CaseResult(case, with_times(rows, samples), answer.data.bytes, exposed, wrong, kernel)
+
+
+def timed(calls: Mapping[str, Call], clock: RoundTimer, rounds: int, seed: int) -> tuple[dict[str, list[float]], int]:
+    """Return the samples of each call in ms, and how many were thrown away."""
     interleave(calls, 2, clock, seed=seed)  # the clock finds its spin, the GPU its clocks
-    samples, exposed = interleave(calls, rounds, clock, seed=seed)
-    timed = []
-    for name, row in rows.items():
-        if samples.get(name):
-            row = Row(name, summarise(samples[name]), row.error)
-        elif name in samples:
-            row = Row(name, error=row.error, failure="it waits for the GPU, or is too slow to keep it busy")
-        timed.append(row)
-    return CaseResult(case, tuple(timed), answer.data.bytes, exposed, wrong, kernel)
+    return interleave(calls, rounds, clock, seed=seed)
+
+
+def with_times(rows: Mapping[str, Row], samples: Mapping[str, Sequence[float]]) -> tuple[Row, ...]:
+    """Return the rows with their times; a call without samples has failed."""
+
+    def filled(name: str, row: Row) -> Row:
+        if name not in samples:
+            return row
+        if samples[name]:
+            return Row(name, summarise(samples[name]), row.error)
+        return Row(name, error=row.error, failure="it waits for the GPU, or is too slow to keep it busy")
+
+    return tuple(filled(name, row) for name, row in rows.items())
 
 
 def checked(name: str, case: Case, answer: Answer) -> tuple[Row, Call | None]:
-    """A version, if its answer is right; its row says why not."""
+    """Return a version, if its answer is right; its row says why not."""
     try:
         if name == EVT:
             call = evt_version(case, answer.data)
@@ -146,7 +157,7 @@ def checked(name: str, case: Case, answer: Answer) -> tuple[Row, Call | None]:
 
 
 def reason(problem: Exception) -> str:
-    """What went wrong, on one line."""
+    """Return what went wrong, on one line."""
     if isinstance(problem, EvtError):
         return "; ".join(f"{each.code}: {each.message}" for each in problem.diagnostics)
     if isinstance(problem, UnwrittenError):

@@ -35,31 +35,14 @@ from evt.bench.idiom import (
     torch_type,
     unpack_bits,
 )
-from evt.ir import (
-    Acc,
-    Apply,
-    Cast,
-    Const,
-    Element,
-    Feed,
-    Fold,
-    Index,
-    Input,
-    Load,
-    Output,
-    Pick,
-    Random,
-    Reduce,
-    Store,
-    TypedDag,
-)
+from evt.ir import Acc, Apply, Cast, Const, Fold, Input, Load, Operand, Output, Pick, Reduce, Store, TypedDag
 from evt.ir.convolution import ConvolutionProblem
-from evt.ir.dtype import B1
-from evt.ir.infer import domain
+from evt.ir.dtype import B1, DType
 from evt.ir.node import MODES, base, divisor
 from evt.reference import is_image
 from evt.reference.convolution import from_view, to_view
 from evt.reference.rounding import packed
+from evt.reference.translate import Argument, Dialect, translate
 
 
 def straight_line(
@@ -70,7 +53,7 @@ def straight_line(
     device: str = "cpu",
     problem: ConvolutionProblem | None = None,
 ) -> GraphModule:
-    """A module of ``(A, B, *tensor inputs)`` in the order of ``dag.inputs``; one output, or a tuple of them.
+    """Return a module of ``(A, B, *tensor inputs)`` in the order of ``dag.inputs``; one output, or a tuple of them.
 
     ``scalars`` are written into the code as numbers. With ``batched``, A and B have three dimensions and the
     mode l is one; without, it is none. Outputs are packed in their own layout, as the kernel's are. ``device`` is
@@ -81,7 +64,7 @@ def straight_line(
 
 
 def is_elementwise(dag: TypedDag, problem: ConvolutionProblem) -> bool:
-    """Whether a convolution's program needs nothing but images, vectors of their pixels or channels, and numbers."""
+    """Return whether a convolution's program works on images, vectors of their pixels or channels, and numbers only."""
     kinds = (Acc, Load, Const, Apply, Cast, Store)
     known = ((), ("m",), ("n",), ("m", "n"))
     return (
@@ -92,7 +75,9 @@ def is_elementwise(dag: TypedDag, problem: ConvolutionProblem) -> bool:
     )
 
 
-class _Writer:
+class _Writer(Dialect[Value]):
+    """Writes each node into an fx graph."""
+
     def __init__(
         self,
         dag: TypedDag,
@@ -109,49 +94,11 @@ class _Writer:
         self.on_images = problem is not None and is_elementwise(dag, problem)
         self.graph = Graph()
         self.tracer = GraphAppendingTracer(self.graph)
-        self.values: list[Value] = []
-        self.whole: list[bool] = []  # has all of its elements, in every batch: nothing is left to broadcast
 
     def module(self) -> GraphModule:
-        acc = self.product()
-        self.acc, _ = acc
-        loads = {value.name: self.load(value) for value in self.dag.inputs}
-        results: dict[str, Any] = {}
-        for node in range(len(self.dag)):
-            arguments = self.dag.arguments(node)
-            operands = [self.values[operand] for operand in arguments]
-            op = self.dag[node]
-            whole = isinstance(op, Acc) or any(self.whole[operand] for operand in arguments)
-            match op:
-                case Acc():
-                    value: Value = acc
-                case Load(name):
-                    value = loads[name]
-                case Const():
-                    value = constant(op)
-                case Apply(function):
-                    types = [self.dag.types[operand] for operand in arguments]
-                    aligned = self.align(arguments, operands)
-                    value = apply(function, aligned, domain(self.dag, function, types))
-                case Cast(dtype):
-                    value = cast(operands[0], dtype)
-                case Reduce(kind, modes):
-                    value = self.reduce(kind, modes, operands[0], arguments[0])
-                case Fold(kind, width):
-                    value = self.fold(kind, width, operands[0], arguments[0])
-                case Pick(member, distance):
-                    value = self.pick(member, distance, operands[0], arguments[0])
-                case Index(mode):
-                    value = self.index(mode)
-                case Random():
-                    raise UnwrittenError("PyTorch draws other random numbers than the program")
-                case Element() | Feed():
-                    raise UnwrittenError("work on an operand is a pass over memory of its own in PyTorch")
-                case Store(name):
-                    value = operands[0]
-                    results[name] = self.store(self.dag.output[name], value, whole, arguments[0])
-            self.values.append(value)
-            self.whole.append(whole)
+        self.acc, self.acc_dtype = self.product()
+        self.loads = {value.name: self.placed(value) for value in self.dag.inputs}
+        results = translate(self.dag, self)
         outputs = tuple(results[output.name].node for output in self.dag.outputs)
         self.graph.output(outputs if len(outputs) > 1 else outputs[0])
         return GraphModule(torch.nn.Module(), self.graph, "Formula")
@@ -160,7 +107,7 @@ class _Writer:
         return Proxy(node, self.tracer)
 
     def call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """A call that is written as it is, of a function that does not look for proxies."""
+        """Write a call as it is, of a function that does not look for proxies."""
         return self.tracer.create_proxy("call_function", function, arguments, options)
 
     def product(self) -> Tensor:
@@ -178,8 +125,32 @@ class _Writer:
         assert result is not None
         return multiply(left, right, self.dag.operands, result, self.device, self.batched)
 
-    def load(self, value: Input) -> Value:
-        """An input so that it broadcasts against the accumulator."""
+    def accumulator(self) -> Value:
+        return self.acc, self.acc_dtype
+
+    def element(self, name: str) -> Value:
+        raise UnwrittenError("work on an operand is a pass over memory of its own in PyTorch")
+
+    def feed(self, operand: Operand, x: Argument[Value]) -> Any:
+        return self.element(operand.name)
+
+    def load(self, source: Input) -> Value:
+        return self.loads[source.name]
+
+    def constant(self, op: Const) -> Value:
+        return constant(op)
+
+    def apply(self, function: str, operands: Sequence[Value], domain: DType) -> Value:
+        return apply(function, operands, domain)
+
+    def cast(self, dtype: DType, x: Argument[Value]) -> Value:
+        return cast(x.value, dtype)
+
+    def random(self, seed: Value, offset: Value) -> Value:
+        raise UnwrittenError("PyTorch draws other random numbers than the program")
+
+    def placed(self, value: Input) -> Value:
+        """Return an input so that it broadcasts against the accumulator."""
         if not value.modes:
             return self.scalars[value.name]
         assert value.dtype is not None
@@ -204,21 +175,21 @@ class _Writer:
         return tensor, torch_type(value.dtype)
 
     def beside_images(self, tensor: Any, modes: Sequence[str]) -> Any:
-        """A vector of a convolution's program so that it broadcasts against images [N, C, ...]; images as they are."""
+        """Return a convolution's vector so that it broadcasts against images [N, C, ...]; images stay as they are."""
         assert self.problem is not None
         if modes == ("n",):
             return tensor.reshape(-1, *[1] * self.problem.geometry.rank)
         return tensor.unsqueeze(1) if modes == ("m",) else tensor
 
     def flat(self, tensor: Any, modes: Sequence[str]) -> Any:
-        """A convolution's tensor with one dimension for each mode."""
+        """Return a convolution's tensor with one dimension for each mode."""
         for position, mode in enumerate(modes):
             if (count := len(self.dims(mode))) > 1:
                 tensor = tensor.flatten(position, position + count - 1)
         return tensor
 
     def unflat(self, tensor: Any, output: Output) -> Any:
-        """An output with one dimension for each mode as PyTorch shapes it."""
+        """Return an output with one dimension for each mode as PyTorch shapes it."""
         if self.problem is None:
             return tensor
         for mode in reversed(output.modes):
@@ -229,48 +200,37 @@ class _Writer:
         return from_view(tensor) if is_image(output) else tensor
 
     def dims(self, mode: str) -> tuple[int, ...]:
-        """The dimensions that a mode of a convolution stands for; a divided mode has one."""
+        """Return the dimensions that a mode of a convolution stands for; a divided mode has one."""
         assert self.problem is not None
         return self.problem.leads[base(mode)] if divisor(mode) == 1 else (1,)
 
-    def has_columns(self, node: int) -> bool:
-        """Whether a value varies along the columns; else it is the same in all of them, and none is cut off."""
-        return any(base(mode) == "n" for mode in self.dag.types[node].modes)
+    def repeat(self, value: Value, width: int) -> Value:
+        return value if isinstance(value, float | int) else (value[0].repeat_interleave(width, -1), value[1])
 
-    def align(self, nodes: Sequence[int], values: Sequence[Value]) -> list[Value]:
-        """Operands that broadcast: where one has all columns, the value of each block is repeated for its columns."""
-        widths = [next((divisor(m) for m in self.dag.types[node].modes if base(m) == "n"), 0) for node in nodes]
-        aligned = []
-        for value, width in zip(values, widths, strict=True):
-            if width > 1 and 1 in widths and not isinstance(value, float | int):
-                value = value[0].repeat_interleave(width, -1), value[1]
-            aligned.append(value)
-        return aligned
-
-    def spread(self, value: Value, node: int, modes: Sequence[str]) -> Tensor:
-        """A value with all its elements along ``modes``, in every batch, and along what it varies over."""
-        if isinstance(value, float | int):
-            dtype = torch.float32 if isinstance(value, float) else torch.int32
-            tensor = self.acc.new_full((), value, dtype=dtype)
-        elif self.whole[node]:
-            return value
+    def spread(self, x: Argument[Value], modes: Sequence[str]) -> Tensor:
+        """Return a value with all its elements along ``modes``, in every batch, and along what it varies over."""
+        if isinstance(x.value, float | int):
+            dtype = torch.float32 if isinstance(x.value, float) else torch.int32
+            tensor = self.acc.new_full((), x.value, dtype=dtype)
+        elif x.whole:
+            return x.value
         else:
-            tensor, dtype = value
-        spread = {"l", *modes, *map(base, self.dag.types[node].modes)}
+            tensor, dtype = x.value
+        spread = {"l", *modes, *map(base, x.type.modes)}
         own = MODES if self.batched else MODES[1:]
         sizes = [self.acc.shape[MODES.index(mode) - 3] if mode in spread else 1 for mode in own]
         return tensor.expand(*sizes), dtype
 
-    def reduce(self, kind: str, modes: Sequence[str], value: Value, node: int) -> Value:
-        dims = [MODES.index(mode) - 3 for mode in modes if mode != "l" or self.batched]
-        return self.reduced(kind, self.spread(value, node, modes), dims, keepdim=True)
+    def reduce(self, op: Reduce, x: Argument[Value]) -> Value:
+        dims = [MODES.index(mode) - 3 for mode in op.modes if mode != "l" or self.batched]
+        return self.reduced(op.kind, self.spread(x, op.modes), dims, keepdim=True)
 
-    def fold(self, kind: str, width: int, value: Value, node: int) -> Value:
-        tensor, dtype = self.spread(value, node, "n")
-        return self.reduced(kind, (tensor.unflatten(-1, (-1, width)), dtype), [-1])
+    def fold(self, op: Fold, x: Argument[Value]) -> Value:
+        tensor, dtype = self.spread(x, "n")
+        return self.reduced(op.kind, (tensor.unflatten(-1, (-1, op.width)), dtype), [-1])
 
     def reduced(self, kind: str, value: Tensor, dims: list[int], keepdim: bool = False) -> Tensor:
-        """Sums are in f32, f64 or i32. For the largest of them, truth values and 8-bit types become i32 and f32."""
+        """Sum in f32, f64 or i32. For max and min, truth values and 8-bit types become i32 and f32."""
         tensor, dtype = value
         wide = dtype if dtype.itemsize == 8 else torch.float32 if dtype.is_floating_point else torch.int32
         if kind == "sum":
@@ -279,13 +239,13 @@ class _Writer:
             tensor, dtype = tensor.to(wide), wide
         return (tensor.amax if kind == "max" else tensor.amin)(dims, keepdim=keepdim), dtype
 
-    def pick(self, member: int, distance: int, value: Value, node: int) -> Value:
-        if isinstance(value, float | int) or not self.has_columns(node):
-            return value
-        tensor, dtype = value
-        if distance == 1:
-            return tensor[..., member::2], dtype
-        return tensor.unflatten(-1, (-1, 2, distance))[..., member, :].flatten(-2), dtype
+    def pick(self, op: Pick, x: Argument[Value]) -> Value:
+        if isinstance(x.value, float | int) or not x.width:
+            return x.value
+        tensor, dtype = x.value
+        if op.block == 1:
+            return tensor[..., op.member :: 2], dtype
+        return tensor.unflatten(-1, (-1, 2, op.block))[..., op.member, :].flatten(-2), dtype
 
     def index(self, mode: str) -> Value:
         if mode == "l" and not self.batched:
@@ -294,22 +254,22 @@ class _Writer:
         count = self.call(torch.arange, self.acc.shape[dim], dtype=torch.int32, device=self.acc.device)
         return count if dim == -1 else count.reshape(-1, *[1] * (-1 - dim)), torch.int32
 
-    def store(self, output: Output, value: Value, whole: bool, node: int) -> Any:
-        """A value as the output's tensor: all its elements, in its dtype and packed in its layout."""
+    def store(self, output: Output, x: Argument[Value]) -> Any:
+        """Return a value as the output's tensor: all its elements, in its dtype and packed in its layout."""
         assert output.dtype is not None
-        if isinstance(self.dag[node], Reduce):
-            return self.unflat(self.store_reduced(output, cast(value, output.dtype)), output)
-        if isinstance(value, float | int):
-            number: Any = cast(value, output.dtype)
+        if isinstance(x.op, Reduce):
+            return self.unflat(self.store_reduced(output, cast(x.value, output.dtype)), output)
+        if isinstance(x.value, float | int):
+            number: Any = cast(x.value, output.dtype)
             tensor = torch.full_like(self.acc, number, dtype=torch_type(output.dtype))
         else:
-            tensor, _ = cast(value, output.dtype)  # type: ignore[misc]  # of a tensor it is one
-            if not whole:
+            tensor, _ = cast(x.value, output.dtype)  # type: ignore[misc]  # of a tensor it is one
+            if not x.whole:
                 tensor = self.expand(tensor, output.modes)
         return tensor if self.on_images else self.unflat(self.lay_out(tensor, output), output)
 
     def expand(self, tensor: Any, modes: Sequence[str]) -> Any:
-        """All the elements of an output that does not depend on the accumulator."""
+        """Return all the elements of an output that does not depend on the accumulator."""
         width = max(map(divisor, modes))
         if width == 1:
             full = tensor.expand_as(self.acc)
@@ -319,7 +279,7 @@ class _Writer:
         return full.clone(memory_format=torch.contiguous_format)
 
     def lay_out(self, tensor: Any, output: Output) -> Any:
-        """A tensor ``[.., m, n]`` in the order of the output's modes; bits are packed."""
+        """Return a tensor ``[.., m, n]`` in the order of the output's modes; bits are packed."""
         names = [base(mode) for mode in output.modes]
         modes = [mode for mode in names if mode != "l"]
         order = ["l", *modes] if self.batched else modes
@@ -332,7 +292,7 @@ class _Writer:
         return tensor.contiguous()
 
     def store_reduced(self, output: Output, value: Value) -> Any:
-        """What a reduction leaves, in the order of the output's modes; every batch has its own, or the same."""
+        """Return what a reduction leaves, in the order of the output's modes; every batch has its own, or the same."""
         tensor, _ = value  # type: ignore[misc]  # a reduction's value is a tensor
         names = [base(mode) for mode in output.modes if base(mode) != "l" or self.batched]
         if self.batched and output.batchable:

@@ -33,7 +33,7 @@ _WARM_UP = 3  #: calls: the first compiles
 
 
 def check_baselines(names: tuple[str, ...]) -> tuple[str, ...]:
-    """The names, each once. Raises ArgumentError (E0602) for one that is no baseline."""
+    """Return the names, each once. Raises ArgumentError (E0602) for one that is no baseline."""
     known = tuple(dict.fromkeys((*BASELINES, *PRODUCTS)))
     for name in names:
         if name not in known:
@@ -44,7 +44,7 @@ def check_baselines(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def evt_version(case: Case, data: Data) -> Call:
-    """The fused kernel, into the buffers of ``data``."""
+    """Return the fused kernel, into the buffers of ``data``."""
     program, inputs = case.program, data.inputs
     outputs = tuple(data.outputs.values())
     out = outputs[0] if len(outputs) == 1 else outputs
@@ -52,7 +52,7 @@ def evt_version(case: Case, data: Data) -> Call:
 
 
 def baseline(name: str, case: Case, data: Data) -> Call:
-    """A baseline, compiled and warm. Raises UnwrittenError, and whatever PyTorch raises."""
+    """Return a baseline, compiled and warm. Raises UnwrittenError, and whatever PyTorch raises."""
     if name == "conv":
         alone = product_alone(case, data)
         for _ in range(_WARM_UP):
@@ -75,7 +75,7 @@ def baseline(name: str, case: Case, data: Data) -> Call:
 
 
 def product_alone(case: Case, data: Data) -> Callable[..., Any]:
-    """The matrix product, of ``(a, b, out=...)``: torch.mm, torch.bmm, or what PyTorch has for 8-bit operands.
+    """Return the matrix product, of ``(a, b, out=...)``: torch.mm, torch.bmm, or what PyTorch has for 8-bit operands.
 
     Of a convolution, of ``(A, B)``. Raises UnwrittenError where it has none.
     """
@@ -94,7 +94,7 @@ def product_alone(case: Case, data: Data) -> Callable[..., Any]:
 
 
 def operand_views(case: Case, data: Data) -> tuple[torch.Tensor, torch.Tensor]:
-    """A as [.., m, k] and B as [.., k, n], whatever their layouts are."""
+    """Return A as [.., m, k] and B as [.., k, n], whatever their layouts are."""
     first, second = case.dag.operands
     a = data.A if first.modes == ("m", "k") else data.A.mT
     b = data.B if second.modes == ("k", "n") else data.B.mT

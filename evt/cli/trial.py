@@ -15,19 +15,16 @@ import torch
 
 from evt.bench.tensors import poison
 from evt.build.process import available_bytes
-from evt.cli.compare import Answers, OutputResult, compare, is_exact, magnitudes, product_alone, shifted
+from evt.cli.answers import answers_of, is_exact, slack_of
+from evt.cli.judge import OutputResult, judge
 from evt.cli.tensors import call_sizes, random_call
 from evt.diagnostics import Diagnostic
 from evt.errors import LaunchError, NoKernelWarning
 from evt.ir import TypedDag
 from evt.program import Program, Shapes
-from evt.reference import is_image, reference
+from evt.reference import is_image
 from evt.runtime.convolution import channels_last
 
-_EPSILON, _EPSILON_F64 = 2.0**-24, 2.0**-53  #: what rounding to f32 and f64 changes at most, relatively
-_NARROW = 2.0**-11  #: what tensor cores lose of sums of products of 8-bit floats, which they keep in fewer bits
-#: What rounding a worked operand to its type changes at most, relatively; f32 is multiplied as tf32.
-_OPERAND = {"f16": 2.0**-11, "bf16": 2.0**-8, "f32": 2.0**-11, "tf32": 2.0**-11, "e4m3": 2.0**-4, "e5m2": 2.0**-3}
 _TIMED_S = {"cuda": 1.0, "cpu": 0.3}  #: roughly how long a trial is timed for
 _MOST = 20
 
@@ -88,7 +85,7 @@ def run_trial(program: Program, a: str | None, b: str | None, shapes: Shapes, de
     place = torch.device("cuda" if kernel else "cpu")
     check_memory(program, dag, shapes, place)
     operands, inputs = random_call(program, dag, shapes, torch.Generator(place).manual_seed(seed))
-    answers = _answers(program, dag, operands, inputs, sizes["k"], kernel)
+    answers = answers_of(program, dag, operands, inputs, sizes["k"], kernel)
     buffers = {name: torch.empty_like(answer.rounded) for name, answer in answers.items()}
     if program.convolution is not None:
         images = [output.name for output in dag.outputs if is_image(output)]
@@ -106,8 +103,8 @@ def run_trial(program: Program, a: str | None, b: str | None, shapes: Shapes, de
     first_seconds = time.perf_counter() - started
     outputs = []
     for output in dag.outputs:
-        slack = 0.0 if is_exact(dag, output.name) else _slack(dag, sizes["k"], kernel)
-        outputs.append(compare(output, buffers[output.name], answers[output.name], sizes["n"], slack))
+        slack = 0.0 if is_exact(dag, output.name) else slack_of(dag, sizes["k"], kernel)
+        outputs.append(judge(output, buffers[output.name], answers[output.name], sizes["n"], slack))
     times = _times(call, kernel)
     return Trial(
         program.operation,
@@ -140,53 +137,6 @@ def _warned(call: Callable[[], None]) -> str:
         else:
             warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
     return found
-
-
-def _answers(
-    program: Program, dag: TypedDag, operands: list[torch.Tensor], inputs: Mapping[str, Any], k: int, kernel: bool
-) -> dict[str, Answers]:
-    """The oracle's answers by output."""
-
-    def ask(tensors: list[torch.Tensor], *, float64: bool) -> dict[str, torch.Tensor]:
-        found = program.reference(*tensors, float64=float64, **inputs)
-        return dict(zip(program.outputs, (found,) if len(program.outputs) == 1 else found, strict=True))
-
-    precise = ask(operands, float64=True)
-    rounded = ask([_cut_to_tf32(tensor) for tensor in operands] if kernel else operands, float64=False)
-
-    def evaluate(changed: TypedDag) -> dict[str, torch.Tensor]:
-        a, b = operands
-        return reference(changed, a, b, inputs, float64=True, convolution=program.convolution)
-
-    shaken = []
-    if dag.operands[0].dtype.is_float:
-        off = _slack(dag, k, kernel) * float(evaluate(product_alone(dag))["D"].square().mean().sqrt())
-        shaken = [evaluate(shifted(dag, sign * off)) for sign in (-1, 1)]
-    sums = magnitudes(dag)
-    of_sums = evaluate(sums) if sums else {}
-    return {
-        name: Answers(precise[name], rounded[name], tuple(each[name] for each in shaken), of_sums.get(name))
-        for name in program.outputs
-    }
-
-
-def _slack(dag: TypedDag, k: int, kernel: bool) -> float:
-    """How far, relatively, sums in another order may be off; what is made of exact ones, by f32's own rounding."""
-    operand = dag.operands[0].dtype
-    if not operand.is_float:
-        return 4 * _EPSILON
-    if operand.bits == 64:
-        return 4 * math.sqrt(k) * _EPSILON_F64
-    narrow = kernel and operand.is_float and operand.bits == 8
-    worked = 4 * _OPERAND[operand.name] if dag.feeds else 0.0
-    return 4 * math.sqrt(k) * _EPSILON + (_NARROW if narrow else 0.0) + worked
-
-
-def _cut_to_tf32(tensor: torch.Tensor) -> torch.Tensor:
-    """An f32 operand as tensor cores read it: the low 13 bits are ignored."""
-    if tensor.dtype != torch.float32:
-        return tensor
-    return (tensor.view(torch.int32) & ~0x1FFF).view(torch.float32)
 
 
 def check_memory(program: Program, dag: TypedDag, shapes: Shapes, device: torch.device) -> None:

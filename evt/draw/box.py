@@ -7,13 +7,13 @@ All text that leaves this module is printable: control characters, line ends and
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
 from evt.functions import TABLE, Fact
+from evt.functions.single import round_f32, shortest
 from evt.ir import (
     Acc,
     Apply,
@@ -92,7 +92,7 @@ class Box:
 
 
 def boxes(dag: Dag) -> tuple[Box, ...]:
-    """The box of every node, by id."""
+    """Return the box of every node, by id."""
     return tuple(_box(dag, node) for node in range(len(dag)))
 
 
@@ -104,13 +104,13 @@ def edges(dag: Dag) -> Iterator[tuple[int, int, int]]:
 
 
 def heading(dag: Dag) -> str:
-    """The operation: ``gemm(A: f16[m, k], B: f16[k, n])``."""
+    """Return the operation: ``gemm(A: f16[m, k], B: f16[k, n])``."""
     operands = (f"{printable(each.name)}: {_type(each.dtype, each.modes)}" for each in dag.operands)
     return f"{printable(dag.operation)}({', '.join(operands)})" if dag.operands else printable(dag.operation)
 
 
 def printable(text: str) -> str:
-    """The text with escapes for what does not print."""
+    """Return the text with escapes for what does not print."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
@@ -126,7 +126,7 @@ def _box(dag: Dag, node: int) -> Box:
             default = "" if source.default is None else _decimal(source.default)
             return Box("load", printable(name), _type(source.dtype, source.modes, source.flexible), default)
         case Const() as constant:
-            return Box("const", shortest(constant), of_value)
+            return Box("const", decimal(constant), of_value)
         case Apply(function):
             row = TABLE[function]
             ordered = len(row.parameters) > 1 and Fact.COMMUTATIVE not in row.facts
@@ -161,21 +161,10 @@ def _type(dtype: DType | None, modes: Sequence[str], flexible: bool = False) -> 
     return f"{dtype or ''}{shape}"
 
 
-def shortest(constant: Const) -> str:
-    """The shortest decimal that reads back as this number: as an f32, where it is one."""
+def decimal(constant: Const) -> str:
+    """Return the shortest decimal that reads back as this number: as an f32, where it is one."""
     value = constant.value
-    if not math.isfinite(value) or _as_f32(value) != value:
-        return _decimal(value)
-    digits = next(digits for digits in range(1, 10) if _as_f32(float(f"{value:.{digits}g}")) == value)
-    return _decimal(float(f"{value:.{digits}g}"))
-
-
-def _as_f32(value: float) -> float:
-    try:
-        rounded: float = struct.unpack("<f", struct.pack("<f", value))[0]
-    except OverflowError:  # beyond the largest f32
-        return math.inf
-    return rounded
+    return _decimal(float(shortest(value)) if math.isfinite(value) and round_f32(value) == value else value)
 
 
 def _decimal(value: float) -> str:

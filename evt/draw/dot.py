@@ -51,5 +51,5 @@ def _rank(rank: str, nodes: Iterable[int]) -> str:
 
 
 def _quote(text: str) -> str:
-    r"""A quoted string; Graphviz reads escapes such as ``\N`` and entities such as ``&lt;`` in labels."""
+    r"""Return a quoted string; Graphviz reads escapes such as ``\N`` and entities such as ``&lt;`` in labels."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("&", "&amp;") + '"'

@@ -78,7 +78,7 @@ def layout(dag: Dag, sizes: Sequence[tuple[float, float]]) -> Layout:
 
 
 def _layers(dag: Dag) -> list[int]:
-    """The longest path from the inputs; then what has room moves down, to just above its first user."""
+    """Return the longest path from the inputs; then what has room moves down, to just above its first user."""
     layer_of = [0] * len(dag)
     for layer, nodes in enumerate(nx.topological_generations(dag.graph)):
         for node in nodes:
@@ -90,7 +90,7 @@ def _layers(dag: Dag) -> list[int]:
 
 
 def _link(dag: Dag, layer_of: list[int]) -> tuple[Any, dict[tuple[int, int, int], list[int]]]:
-    """The graph whose links join neighbouring layers, from user to operand, and the lanes put into each edge.
+    """Return the graph whose links join neighbouring layers, from user to operand, and the lanes put into each edge.
 
     Lanes are new vertices, appended to ``layer_of``. Edges could need quadratically many, so there is a
     budget: the longest edges go without, and are drawn behind what they cross.
@@ -122,7 +122,7 @@ def _link(dag: Dag, layer_of: list[int]) -> tuple[Any, dict[tuple[int, int, int]
 
 
 def _order(links: Any, layer_of: Sequence[int]) -> list[list[int]]:
-    """The vertices of each layer from left to right."""
+    """Return the vertices of each layer from left to right."""
     layers: list[list[int]] = [[] for _ in range(max(layer_of, default=-1) + 1)]
     for vertex in nx.dfs_preorder_nodes(links):  # operands in slot order: a tree starts without crossings
         layers[layer_of[vertex]].append(vertex)
@@ -147,7 +147,7 @@ def _order(links: Any, layer_of: Sequence[int]) -> list[list[int]]:
 
 
 def _crossings(links: Any, layers: Sequence[Sequence[int]]) -> int:
-    """How many links cross."""
+    """Return how many links cross."""
     crossings = 0
     for upper, lower in pairwise(layers):
         position = {vertex: i for i, vertex in enumerate(upper)}
@@ -163,7 +163,7 @@ def _crossings(links: Any, layers: Sequence[Sequence[int]]) -> int:
 def _columns(
     links: Any, layers: Sequence[Sequence[int]], width_of: Sequence[float], first_lane: int
 ) -> dict[int, float]:
-    """The x of each vertex: as near as the boxes beside it allow to the middle of what it is linked to."""
+    """Return the x of each vertex: as near as the boxes beside it allow to the middle of what it is linked to."""
 
     def pull(a: int, b: int) -> float:
         return (_LANE_PULL if a >= first_lane else 1.0) * (_LANE_PULL if b >= first_lane else 1.0)
@@ -198,7 +198,7 @@ def _columns(
 
 
 def _ascending(values: Sequence[float], weights: Sequence[float]) -> list[float]:
-    """The sequence nearest to ``values`` that never falls, by least squares (pool adjacent violators)."""
+    """Return the sequence nearest to ``values`` that never falls, by least squares (pool adjacent violators)."""
     pools: list[tuple[float, float, int]] = []  # mean, weight, length
     for value, weight in zip(values, weights, strict=True):
         pool = (value, weight, 1)

@@ -144,7 +144,7 @@ def _draw_edges(group: Element, dag: Dag, drawn: Sequence[Box], plan: Layout) ->
 
 
 def _spread(side: Sequence[tuple[int, int, int]], place: Place, pitch: float) -> dict[tuple[int, int, int], float]:
-    """Where edges meet one side of a box: around its middle, at most ``pitch`` apart."""
+    """Return where edges meet one side of a box: around its middle, at most ``pitch`` apart."""
     pitch = min(pitch, (place.width - 16) / max(1, len(side) - 1))
     return {edge: place.x + (i - (len(side) - 1) / 2) * pitch for i, edge in enumerate(side)}
 
@@ -174,7 +174,7 @@ def _port_widths(box: Box) -> list[float]:
 
 
 def _port_offsets(box: Box) -> list[float]:
-    """Where the names of the slots stand, from the middle of the box."""
+    """Return where the names of the slots stand, from the middle of the box."""
     widths = _port_widths(box)
     left = -sum(widths) / 2
     return [left + sum(widths[:slot]) + width / 2 for slot, width in enumerate(widths)]
@@ -189,7 +189,7 @@ def _text_width(text: str, size: float) -> float:
 
 
 def _columns(text: str) -> Iterable[int]:
-    """The terminal columns of each character: wide ones are Chinese, Japanese, Korean."""
+    """Return the terminal columns of each character: wide ones are Chinese, Japanese, Korean."""
     return (2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 

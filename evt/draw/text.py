@@ -42,7 +42,7 @@ def draw_text(dag: Dag) -> str:
 
 
 def _named(dag: Dag) -> set[int]:
-    """The values with a paragraph of their own: read more than once, or never, or nested too deep."""
+    """Return the values with a paragraph of their own: read more than once, or never, or nested too deep."""
     readers: list[list[int]] = [[] for _ in range(len(dag))]
     for operand, user, _ in edges(dag):
         readers[operand].append(user)
@@ -59,7 +59,7 @@ def _named(dag: Dag) -> set[int]:
 
 
 def _branches(dag: Dag, drawn: tuple[Box, ...], named: set[int], root: int) -> list[tuple[str, int]]:
-    """The rows below a root: text and node."""
+    """Return the rows below a root: text and node."""
 
     def below(node: int, indent: str) -> Iterator[tuple[str, int]]:
         operands = dag.arguments(node)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from evt.functions.single import round_f32
+from evt.functions.single import round_f32, shortest
 from evt.ir.dtype import B1, F32, F64, I32, DType
 from evt.plan import Field
 from evt.plan.epilogue.nodes import Number, Single, Stride, Strides, Varies
@@ -110,6 +110,5 @@ def literal(value: float, dtype: DType = F32) -> str:
 
 
 def _shortest_f32(value: float) -> str:
-    texts = (f"{value:.{digits}g}" for digits in range(1, 10))
-    text = next(each for each in texts if round_f32(float(each)) == value)
+    text = shortest(value)
     return f"{text}f" if "e" in text or "." in text else f"{text}.0f"

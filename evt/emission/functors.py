@@ -22,9 +22,11 @@ def functor(region: Region, options: Options) -> FunctorText:
 
 def stock_functor(function: str) -> str:
     """CUTLASS's functor of a function; without one, the identity's."""
-    found = TABLE[function].stock if function else "cutlass::epilogue::thread::Identity"
+    if not function:
+        return "cutlass::epilogue::thread::Identity"
+    found = TABLE[function].stock
     assert found is not None
-    return found
+    return found.name
 
 
 def _expression(statement: Statement, options: Options) -> str:

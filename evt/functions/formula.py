@@ -9,25 +9,17 @@ from evt.diagnostics import Diagnostic, Source, Span
 from evt.errors import ProgramError
 from evt.functions import scalar
 from evt.functions.row import Function
-from evt.functions.table import TABLE, lookup
+from evt.functions.table import BINARY, UNARY, lookup
 
 if TYPE_CHECKING:
     from evt.language import tree as syntax
 
 _PREFIX = "D = "
-_SYMBOLS = "+ - * / ** < <= > >= == != && ||"
-_OPERATORS = dict(
-    zip(
-        _SYMBOLS.split(),
-        ("add", "sub", "mul", "div", "pow", "lt", "le", "gt", "ge", "eq", "ne", "logical_and", "logical_or"),
-        strict=True,
-    )
-)
 _MOST = (2.0 - 2.0**-23) * 2.0**127
 
 
 def parse_formula(text: str) -> syntax.Expression:
-    """The tree of a formula; its places count from before ``D = ``. Raises ProgramError."""
+    """Return the tree of a formula; its places count from before ``D = ``. Raises ProgramError."""
     from evt.language import parse
     from evt.language import tree as syntax
 
@@ -85,7 +77,7 @@ def _calls(call: syntax.Call, row: Function) -> Iterator[tuple[str, Span, str]]:
 
 
 def _bind(call: syntax.Call, row: Function) -> list[syntax.Expression | float] | None:
-    """The arguments of a call in the row's order, with defaults; None if they do not fit."""
+    """Return the arguments of a call in the row's order, with defaults; None if they do not fit."""
     names = [parameter.name for parameter in row.parameters]
     bound: dict[str, syntax.Expression | float] = {p.name: p.default for p in row.parameters if p.default is not None}
     given: set[str] = set()
@@ -101,7 +93,7 @@ def _bind(call: syntax.Call, row: Function) -> list[syntax.Expression | float] |
 
 
 def evaluate(text: str, values: Mapping[str, Any], t: Any = scalar) -> Any:
-    """The value of a formula over named values: tensors where ``t`` is torch, else floats."""
+    """Return the value of a formula over named values: tensors where ``t`` is torch, else floats."""
     from evt.language import tree as syntax
 
     def constant(value: float) -> Any:
@@ -125,9 +117,9 @@ def evaluate(text: str, values: Mapping[str, Any], t: Any = scalar) -> Any:
             case syntax.Name(name):
                 result = values[name]
             case syntax.Unary(operator):
-                result = apply("neg" if operator == "-" else "logical_not", operands)
+                result = apply(UNARY[operator], operands)
             case syntax.Binary(operator):
-                result = apply(_OPERATORS[operator], operands)
+                result = apply(BINARY[operator], operands)
             case syntax.Call(function=function):
                 row = lookup(function.text)
                 assert row is not None
@@ -139,6 +131,3 @@ def evaluate(text: str, values: Mapping[str, Any], t: Any = scalar) -> Any:
                 raise ValueError(f"a formula of the table has no subscripts: {text}")
         results[id(node)] = result
     return results[id(root)]
-
-
-assert all(name in TABLE for name in _OPERATORS.values())

@@ -6,11 +6,17 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from evt.functions.row import Fact, Function, aten, define
+from evt.functions.row import Comparison, Fact, Function, aten, define
 
 
 def _comparison(
-    name: str, symbol: str, words: str, alias: str, compare: Callable[[Any, Any], Any], *facts: Fact
+    name: str,
+    symbol: str,
+    words: str,
+    alias: str,
+    compare: Callable[[Any, Any], Any],
+    comparison: Comparison,
+    *facts: Fact,
 ) -> Function:
     return define(
         f"{name}(x, y)",
@@ -18,6 +24,7 @@ def _comparison(
         lambda t, x, y: compare(x, y),
         Fact.INTEGER,
         *facts,
+        instructions=1,
         derivatives=("0", "0"),
         targets=(
             *(f"operator.{name}", *aten(name, "Tensor"), f"torch.ops.aten.{name}.Scalar"),
@@ -25,23 +32,27 @@ def _comparison(
         ),
         result="predicate",
         cxx=f"({{0}} {symbol} {{1}})",
+        comparison=comparison,
         aliases=(alias,) if alias else (),
     )
 
 
 LOGIC = (
-    _comparison("lt", "<", "false if either is NaN", "less", operator.lt),
-    _comparison("le", "<=", "false if either is NaN", "less_equal", operator.le),
-    _comparison("gt", ">", "false if either is NaN", "greater", operator.gt),
-    _comparison("ge", ">=", "false if either is NaN", "greater_equal", operator.ge),
-    _comparison("eq", "==", "false if either is NaN", "", operator.eq, Fact.COMMUTATIVE),
-    _comparison("ne", "!=", "true if either is NaN", "not_equal", operator.ne, Fact.COMMUTATIVE),
+    _comparison("lt", "<", "false if either is NaN", "less", operator.lt, Comparison("gt", "ge", "min")),
+    _comparison("le", "<=", "false if either is NaN", "less_equal", operator.le, Comparison("ge", "gt", "min")),
+    _comparison("gt", ">", "false if either is NaN", "greater", operator.gt, Comparison("lt", "le", "max")),
+    _comparison("ge", ">=", "false if either is NaN", "greater_equal", operator.ge, Comparison("le", "lt", "max")),
+    _comparison("eq", "==", "false if either is NaN", "", operator.eq, Comparison("eq", "ne"), Fact.COMMUTATIVE),
+    _comparison(
+        "ne", "!=", "true if either is NaN", "not_equal", operator.ne, Comparison("ne", "eq"), Fact.COMMUTATIVE
+    ),
     define(
         "logical_and(x, y)",
         "Whether both `x` and `y` are true; a number is unless it is 0.",
         lambda t, x, y: t.logical_and(x, y),
         Fact.COMMUTATIVE,
         Fact.ASSOCIATIVE,
+        instructions=1,
         derivatives=("0", "0"),
         targets=aten("logical_and"),
         result="predicate",
@@ -54,6 +65,7 @@ LOGIC = (
         lambda t, x, y: t.logical_or(x, y),
         Fact.COMMUTATIVE,
         Fact.ASSOCIATIVE,
+        instructions=1,
         derivatives=("0", "0"),
         targets=aten("logical_or"),
         result="predicate",
@@ -64,6 +76,7 @@ LOGIC = (
         "logical_not(x)",
         "Whether `x` is false; a number is if it is 0.",
         lambda t, x: t.logical_not(x),
+        instructions=1,
         derivatives=("0",),
         targets=aten("logical_not"),
         result="predicate",
@@ -75,6 +88,8 @@ LOGIC = (
         "`x` where the condition is true, else `y`.",
         lambda t, condition, x, y: t.where(condition != 0, x, y),
         Fact.INTEGER,
+        Fact.SELECTING,
+        instructions=1,
         derivatives=("0", "where(condition, 1, 0)", "where(condition, 0, 1)"),
         targets=(
             *("torch.where", "Tensor.where(x, condition, y)", "torch.ops.aten.where.self"),
@@ -87,6 +102,7 @@ LOGIC = (
         "Whether `x` is NaN: `x != x`.",
         lambda t, x: t.isnan(x),
         Fact.EVEN,
+        instructions=1,
         derivatives=("0",),
         targets=aten("isnan"),
         result="predicate",
@@ -96,6 +112,7 @@ LOGIC = (
         "Whether `x` is infinite: `|x| == inf`.",
         lambda t, x: t.isinf(x),
         Fact.EVEN,
+        instructions=1,
         derivatives=("0",),
         targets=aten("isinf"),
         result="predicate",
@@ -105,6 +122,7 @@ LOGIC = (
         "Whether `x` is neither infinite nor NaN: `|x| < inf`.",
         lambda t, x: t.isfinite(x),
         Fact.EVEN,
+        instructions=1,
         derivatives=("0",),
         targets=("torch.isfinite", "Tensor.isfinite", "torch.ops.aten.isfinite.default"),
         result="predicate",

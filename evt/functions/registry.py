@@ -102,7 +102,7 @@ class Meaning:
         return self.function(t, *arguments) if self.takes_torch else self.function(*arguments)
 
     def _on_floats(self, mirror: Any, arguments: Sequence[float]) -> float:
-        """Over a mirror of torch where that has what is used and Python's floats do not raise, else over torch."""
+        """Evaluate over a mirror of torch if it has what is used and Python's floats do not raise, else over torch."""
         if self.takes_torch:
             try:
                 return float(self.function(mirror, *arguments))
@@ -132,7 +132,7 @@ def _refuse(
 
 
 def _read_signature(signature: str) -> tuple[str, tuple[Parameter, ...]]:
-    """The name and the parameters of ``name(x, a=1)``."""
+    """Return the name and the parameters of ``name(x, a=1)``."""
     example = "write it as `snake(x, a=1)`"
     if not isinstance(signature, str):
         _refuse("E0652", f"a signature is a str, not {type(signature).__name__}", help=example)
@@ -159,7 +159,7 @@ def _read_signature(signature: str) -> tuple[str, tuple[Parameter, ...]]:
 
 
 def _items(code: str, name: str, value: object, wanted: str) -> tuple[Any, ...]:
-    """What a sequence has; a text is one item."""
+    """Return what a sequence has; a text is one item."""
     if isinstance(value, str):
         return (value,)
     try:
@@ -225,7 +225,7 @@ def _source(name: str, names: Sequence[str], cxx: str) -> str:
 
 
 def _meaning(torch: Callable[..., Any], name: str, names: Sequence[str]) -> Meaning:
-    """The torch function, with or without the namespace as its first parameter."""
+    """Return the torch function, with or without the namespace as its first parameter."""
     wanted = f"`lambda t, {', '.join(names)}: ...` or `lambda {', '.join(names)}: ...`"
     if not callable(torch):
         _refuse("E0654", f"the meaning of `{name}` is {type(torch).__name__}, not a function", help=wanted)
@@ -263,7 +263,7 @@ def _check_facts(facts: Iterable[Fact]) -> frozenset[Fact]:
 
 
 def _derivatives(row: Function, derivative: str | Sequence[str] | None) -> tuple[str, ...]:
-    """The derivatives by parameter, checked. One alone is along the first, and leaves those with a default out."""
+    """Check the derivatives and return one for each parameter, "" where none is given."""
     if derivative is None:
         return ()
     count = len(row.parameters)
@@ -286,7 +286,7 @@ def _derivatives(row: Function, derivative: str | Sequence[str] | None) -> tuple
 
 
 def _equal(known: Function, row: Function) -> bool:
-    """Whether two rows are the same function; torch functions are if their code and what it closes over are."""
+    """Return whether two rows are the same function; torch functions are if their code and what it closes over are."""
     a, b = known.torch, row.torch
     assert isinstance(a, Meaning)
     assert isinstance(b, Meaning)
@@ -296,7 +296,7 @@ def _equal(known: Function, row: Function) -> bool:
 
 
 def _code(function: Callable[..., Any]) -> object:
-    """What tells Python functions apart, their place in a file left out; of any other callable the object itself."""
+    """Return what tells Python functions apart, without their place in a file; any other callable is itself."""
     if not inspect.isfunction(function):
         return _plain(function)
     code = function.__code__
@@ -306,7 +306,7 @@ def _code(function: Callable[..., Any]) -> object:
 
 
 def _plain(value: Any) -> tuple[object, ...]:
-    """A value that compares as a value: numbers and text do, code by its instructions, anything else by identity."""
+    """Return what compares as a value: numbers and text, code by its instructions, the rest by identity."""
     if inspect.iscode(value):
         constants = tuple(map(_plain, value.co_consts))
         return value.co_code, constants, value.co_names, value.co_varnames, value.co_freevars, value.co_flags

@@ -26,6 +26,9 @@ class Fact(enum.Enum):
     EVEN = "f(-x) = f(x)"
     ZERO_TO_ZERO = "abs(f(zero)) = 0"  # either zero; the result may be the other one
     NON_NEGATIVE = "abs(f(x)) = f(x)"  # neither below zero nor -0
+    WHOLE = "f(whole) = whole"  # of a number without a fraction; other numbers become one
+    SELECTING = "f(x, y) is x, y or 0"  # conditions apart: a type that has the operands has the result
+    CLOSED = "f(x) is a number of every float type that has x"
     INTEGER = "over i32 the same law"  # no law of its own: i32 operands give an i32 (or a truth value), and wrap
 
 
@@ -38,6 +41,35 @@ class Parameter:
 
     def __str__(self) -> str:
         return self.name if self.default is None else f"{self.name}={self.default:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class StockFunctor:
+    """A functor of CUTLASS that gives the same bits as a row on `cutlass::Array<float, N>`.
+
+    ``members`` are its arguments: a number, or the name of the row's parameter that has to be a constant. Without any,
+    it does for a compute node; a stock epilogue takes an activation, with or without.
+    """
+
+    name: str
+    members: tuple[tuple[str, float | str], ...] = ()
+    is_activation: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What a comparison is to other rows, by their names."""
+
+    converse: str
+    """`x f y` is `y converse x`."""
+    opposite: str
+    """True where this one is false, if neither operand is NaN; of equality also if one is."""
+    chosen: str = ""
+    """Of an order: what `where(x f y, x, y)` is, if neither operand is NaN."""
+
+
+#: Instructions of a function made of exponentials, logarithms or error functions.
+TRANSCENDENTAL = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +87,7 @@ class Function:
 
     Of a row of evt's own, `evt::fn::NAME(...)` computes in f64 too, and in i32 where INTEGER is a fact.
     """
-    stock: str | None
-    """The CUTLASS functor which gives the same bits on `cutlass::Array<float, N>`, or None."""
+    stock: StockFunctor | None
     facts: frozenset[Fact]
     aliases: tuple[str, ...]
     derivatives: tuple[str, ...] = ()
@@ -74,6 +105,9 @@ class Function:
     """The positions of parameters that are truth values."""
     fast: str | None = None
     """A faster and less accurate C++ expression on f32, of `functions_fast.hpp`, or None. Used on request only."""
+    comparison: Comparison | None = None
+    instructions: int = TRANSCENDENTAL
+    """What it costs on a GPU, roughly: enough to compare epilogues. One of the user's own is taken for expensive."""
     source: str = ""
     """C++ definitions that `cxx` needs, of a function of the user's; those of evt's own are in `functions.hpp`."""
 
@@ -83,11 +117,11 @@ class Function:
         return sum(parameter.default is None for parameter in self.parameters)
 
     def fold(self, *arguments: float) -> float:
-        """The same meaning on Python floats, in double precision; never raises."""
+        """Return the same meaning on Python floats, in double precision; never raises."""
         return float(self.torch(scalar, *arguments))
 
     def fold_f32(self, *arguments: float) -> float:
-        """The same meaning on f32 numbers, each step rounded as the reference rounds it."""
+        """Return the same meaning on f32 numbers, each step rounded as the reference rounds it."""
         return float(self.torch(single, *map(single.Single, arguments)))
 
     def __str__(self) -> str:
@@ -99,16 +133,18 @@ def define(
     text: str,
     torch: Callable[..., Any],
     *facts: Fact,
+    instructions: int,
     derivatives: tuple[str, ...],
     targets: Sequence[str],
     result: Literal["value", "predicate"] = "value",
     conditions: Sequence[int] = (),
     cxx: str | None = None,
     fast: bool = False,
-    stock: str | None = None,
+    stock: StockFunctor | None = None,
+    comparison: Comparison | None = None,
     aliases: tuple[str, ...] = (),
 ) -> Function:
-    """A row, from its signature as a user would read it: `leaky_relu(x, negative_slope=0.01)`."""
+    """Return a row, from its signature as a user would read it: `leaky_relu(x, negative_slope=0.01)`."""
     name, _, rest = signature.removesuffix(")").partition("(")
     fields = (field.partition("=") for field in rest.split(", "))
     parameters = tuple(Parameter(key, float(default) if default else None) for key, _, default in fields)
@@ -127,14 +163,21 @@ def define(
         result,
         frozenset(conditions),
         f"evt::fn::fast::{name}({slots})" if fast else None,
+        comparison,
+        instructions,
     )
 
 
+def activation(functor: str, **members: float | str) -> StockFunctor:
+    """Return one of CUTLASS's activations, with its arguments."""
+    return StockFunctor(f"cutlass::epilogue::thread::{functor}", tuple(members.items()), is_activation=True)
+
+
 def aten(name: str, overload: str = "default") -> tuple[str, str, str]:
-    """The targets of a function that PyTorch has as a function, a method and an operator."""
+    """Return the targets of a function that PyTorch has as a function, a method and an operator."""
     return f"torch.{name}", f"Tensor.{name}", f"torch.ops.aten.{name}.{overload}"
 
 
 def layer(name: str, module: str, operator: str = "") -> tuple[str, str, str]:
-    """The targets of an activation: the function of torch.nn.functional, the operator and the module."""
+    """Return the targets of an activation: the function of torch.nn.functional, the operator and the module."""
     return f"torch.nn.functional.{name}", f"torch.ops.aten.{operator or name}.default", f"torch.nn.{module}"

@@ -14,7 +14,7 @@ Unary = Callable[[float], float]
 
 
 def _total(function: Unary, pole: float = math.nan) -> Unary:
-    """`function`, but +inf where it overflows, -inf at its pole, and NaN elsewhere outside its domain."""
+    """Return `function`, but +inf where it overflows, -inf at its pole, and NaN elsewhere outside its domain."""
 
     def total(x: float) -> float:
         try:
@@ -28,13 +28,13 @@ def _total(function: Unary, pole: float = math.nan) -> Unary:
 
 
 def _odd(function: Unary, pole: float = math.nan) -> Unary:
-    """An odd `function`, infinite where it overflows and at its pole, and NaN elsewhere outside its domain."""
+    """Return an odd `function`, infinite where it overflows and at its pole, and NaN elsewhere outside its domain."""
     positive = _total(lambda x: math.inf if x == pole else function(x))
     return lambda x: math.copysign(positive(math.fabs(x)), x)
 
 
 def _whole(function: Callable[[float], int]) -> Unary:
-    """`function`, but in floats: infinities, NaN and the sign of zero stay."""
+    """Return `function`, but in floats: infinities, NaN and the sign of zero stay."""
     return lambda x: math.copysign(function(x), x) if math.isfinite(x) else x
 
 
@@ -94,12 +94,12 @@ def logical_not(x: float) -> bool:
 
 
 def maximum(x: float, y: float) -> float:
-    """IEEE 754-2019 maximum: NaN if either is, +0 above -0."""
+    """Return IEEE 754-2019's maximum: NaN if either is, +0 above -0."""
     return math.nan if x != x or y != y else max(x, y, key=_order)
 
 
 def minimum(x: float, y: float) -> float:
-    """IEEE 754-2019 minimum: NaN if either is, -0 below +0."""
+    """Return IEEE 754-2019's minimum: NaN if either is, -0 below +0."""
     return math.nan if x != x or y != y else min(x, y, key=_order)
 
 
@@ -112,7 +112,7 @@ def relu(x: float) -> float:
 
 
 def sign(x: float) -> float:
-    """0 for NaN, as in PyTorch."""
+    """Return the sign, 0 for NaN as in PyTorch."""
     return float((x > 0.0) - (x < 0.0))
 
 
@@ -128,7 +128,7 @@ def fmod(x: float, y: float) -> float:
 
 
 def remainder(x: float, y: float) -> float:
-    """The remainder with the sign of `y`; a zero has that of `x`."""
+    """Return the remainder with the sign of `y`; a zero has that of `x`."""
     rest = fmod(x, y)
     return rest + y if rest and (rest < 0.0) != (y < 0.0) else rest
 
@@ -162,7 +162,7 @@ def xlogy(x: float, y: float) -> float:
 
 
 def sinc(x: float) -> float:
-    """Zero at every whole number but 0."""
+    """Return 0 at every whole number but 0."""
     if not x or not math.isfinite(x):
         return 1.0 if x == 0 else math.nan
     rest = math.remainder(math.fabs(x), 2.0)

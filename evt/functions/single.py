@@ -17,7 +17,7 @@ _BEYOND = 2.0**128
 
 
 def nearest(value: float, fraction: int, least_exponent: int) -> float:
-    """The nearest number with so many bits of fraction and no lower exponent; halves to even.
+    """Return the nearest number with so many bits of fraction and no lower exponent; halves to even.
 
     By way of integers, which are the same where a processor flushes denormal f32 numbers.
     """
@@ -28,9 +28,15 @@ def nearest(value: float, fraction: int, least_exponent: int) -> float:
 
 
 def round_f32(value: float) -> float:
-    """The f32 number nearest to a number, which may be infinite."""
+    """Return the f32 number nearest to a number, which may be infinite."""
     rounded = nearest(value, 23, -126) if abs(value) < _BEYOND else value
     return math.copysign(math.inf, rounded) if abs(rounded) >= _BEYOND else rounded
+
+
+def shortest(value: float) -> str:
+    """Return the shortest decimal that reads back as the same finite f32 number."""
+    texts = (f"{value:.{digits}g}" for digits in range(1, 10))
+    return next(text for text in texts if round_f32(float(text)) == value)
 
 
 _Binary = Callable[[float, float], float]

@@ -91,10 +91,30 @@ class Names(Sequence[str]):
 TABLE = Table((*ARITHMETIC, *ROUNDING, *ELEMENTARY, *ACTIVATIONS, *LOGIC))
 """The rows by name, in the order of the docs. Live: a registered function is a row."""
 
+UNARY = {"-": "neg", "!": "logical_not"}
+"""The rows that the language's operators of one operand stand for."""
+
+BINARY = {
+    "+": "add",
+    "-": "sub",
+    "*": "mul",
+    "/": "div",
+    "**": "pow",
+    "<": "lt",
+    "<=": "le",
+    ">": "gt",
+    ">=": "ge",
+    "==": "eq",
+    "!=": "ne",
+    "&&": "logical_and",
+    "||": "logical_or",
+}
+"""The rows of the operators of two operands."""
+
 FUNCTIONS = Names(TABLE)
 """Every name that a program may call. Live too."""
 
 
 def lookup(name: str) -> Function | None:
-    """The row of a name or alias."""
+    """Return the row of a name or alias."""
     return TABLE.lookup(name)

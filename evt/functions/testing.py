@@ -80,7 +80,7 @@ def _compare(
 
 
 def _on_host(row: Function, points: Sequence[torch.Tensor], folder: Path) -> torch.Tensor:
-    """The C++ at the points, compiled for the host."""
+    """Return the C++ at the points, compiled for the host."""
     import torch
 
     compiler = shutil.which(os.environ.get("CXX", "g++"))

@@ -10,17 +10,11 @@ from evt.ir.infer import value_type
 from evt.ir.node import (
     ELEMENT_MODES,
     REDUCTIONS,
-    Acc,
     Apply,
-    Cast,
-    Const,
     Element,
     Feed,
     Fold,
-    Index,
     Load,
-    Pick,
-    Random,
     Reduce,
     Store,
 )
@@ -41,24 +35,15 @@ def verify(dag: Dag) -> None:
         _require(dag, (op, operands) not in seen, node, "two nodes are equal")
         seen.add((op, operands))
         match op:
-            case Acc() | Const() | Index():
-                arity = 0
-            case Random():
-                arity = 2
             case Element(name):
-                arity = 0
                 _require(dag, name in ELEMENT_MODES, node, f"`{name}` is not an operand")
             case Load(name):
-                arity = 0
                 _require(dag, name in dag.input, node, f"`{name}` is not an input")
             case Apply(function):
                 _require(dag, function in TABLE, node, f"`{function}` is not in the function table")
-                arity = len(TABLE[function].parameters)
             case Reduce(kind) | Fold(kind):
                 _require(dag, kind in REDUCTIONS, node, f"`{kind}` is not a reduction")
-                arity = 1
-            case Cast() | Store() | Feed() | Pick():
-                arity = 1
+        arity = len(TABLE[op.function].parameters) if isinstance(op, Apply) else op.arity
         _require(dag, len(operands) == arity, node, f"it has {len(operands)} operands and needs {arity}")
         _require(
             dag,

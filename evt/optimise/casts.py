@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evt.functions import TABLE
+from evt.functions import TABLE, Fact
 from evt.ir.dag import TypedDag
 from evt.ir.dtype import B1, BF16, E4M3, E5M2, F16, F32, F64, I8, I32, TF32, U8, DType
 from evt.ir.node import Apply, Cast, Fold, Pick
@@ -24,12 +24,6 @@ _WIDER: dict[DType, frozenset[DType]] = {
     U8: _FLOATS | {F16, BF16, I32},
     B1: _FLOATS | {F16, BF16, E4M3, E5M2, I32, I8, U8},
 }
-#: Functions whose value is one of their values, or a bound that every float type has.
-_SELECTING = frozenset({"relu", "max", "min", "where", "clamp", "hardtanh"})
-#: Functions that round to whole numbers, and to zero or a sign, of floats.
-_WHOLE = frozenset({"floor", "ceil", "round", "trunc", "relu6"})
-#: Functions that change the sign only, in types that are symmetric.
-_SIGNED = frozenset({"neg", "abs"})
 #: How far definitions are followed.
 _DEPTH = 4
 
@@ -71,10 +65,7 @@ def holds(builder: TypedBuilder, node: int, dtype: DType, depth: int = _DEPTH) -
         case Pick() | Fold("max" | "min"):
             return operands_hold(0)
         case Apply(function):
-            conditions = TABLE[function].conditions
-            slots = [slot for slot in range(len(builder.arguments(node))) if slot not in conditions]
-            if function in _SELECTING or (function in _WHOLE and dtype.is_float):
-                return operands_hold(*slots)
-            if function in _SIGNED and dtype.is_float:
-                return operands_hold(0)
+            row = TABLE[function]
+            if Fact.SELECTING in row.facts or (Fact.CLOSED in row.facts and dtype.is_float):
+                return operands_hold(*(slot for slot in range(len(row.parameters)) if slot not in row.conditions))
     return False

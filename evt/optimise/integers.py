@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
+from evt.functions import Fact
 from evt.ir.dag import TypedDag
 from evt.ir.dtype import I32
 from evt.ir.node import Apply, Cast, Node
-from evt.optimise.rewrite import Rule, TypedBuilder, constant_operand, on, rewrite
+from evt.optimise.rewrite import Rule, TypedBuilder, chosen, comparison_of, constant_operand, on, rewrite
 from evt.optimise.rounding import is_exact
-
-_WHOLE = frozenset({"floor", "ceil", "round", "trunc"})
-_LARGER = {"lt": "max", "le": "max", "gt": "min", "ge": "min"}
-_SMALLER = {"lt": "min", "le": "min", "gt": "max", "ge": "max"}
-_NEGATED = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}
 
 
 def integers(dag: TypedDag) -> TypedDag:
@@ -58,7 +54,7 @@ def gather(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | 
     return None
 
 
-@on(*_WHOLE)
+@on(Fact.WHOLE)
 def whole(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
     """``floor(x) -> x``."""
     return operands[0]
@@ -67,28 +63,22 @@ def whole(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | N
 @on("logical_not")
 def comparison(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
     """``!(x < y) -> x >= y``: there is no NaN."""
-    inner = builder[operands[0]]
-    if isinstance(inner, Apply) and inner.function in _NEGATED:
-        arguments = builder.arguments(operands[0])
-        if builder.domain(inner.function, arguments) == I32:
-            return builder.apply(_NEGATED[inner.function], *arguments)
+    inner, arguments = builder[operands[0]], builder.arguments(operands[0])
+    compared = comparison_of(inner)
+    if isinstance(inner, Apply) and compared is not None and builder.domain(inner.function, arguments) == I32:
+        return builder.apply(compared.opposite, *arguments)
     return None
 
 
 @on("where")
 def choice(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
     """``where(x < y, x, y) -> min(x, y)``, ``where(x > 0, x, 0) -> max(x, 0)``."""
-    condition = builder[operands[0]]
-    if isinstance(condition, Apply) and condition.function in _SMALLER:
-        compared = tuple(map(builder.constant, builder.arguments(operands[0])))
-        arguments = builder.arguments(operands[0])
-        if builder.domain(condition.function, arguments) != I32 or None not in compared:
-            return None
-        if arguments == operands[1:]:
-            return builder.apply(_SMALLER[condition.function], *arguments)
-        if arguments == operands[:0:-1]:
-            return builder.apply(_LARGER[condition.function], *arguments)
-    return None
+    condition, arguments = builder[operands[0]], builder.arguments(operands[0])
+    if not isinstance(condition, Apply) or builder.domain(condition.function, arguments) != I32:
+        return None
+    if None not in map(builder.constant, arguments):
+        return None
+    return chosen(builder, operands)
 
 
 def _number(builder: TypedBuilder, value: float) -> int:

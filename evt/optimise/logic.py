@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
+from evt.functions import TABLE
 from evt.ir.dag import TypedDag
 from evt.ir.dtype import B1
 from evt.ir.node import Apply, Cast, Node
-from evt.optimise.rewrite import TypedBuilder, is_zero, on, rewrite
-
-#: Comparisons with the operands exchanged.
-_EXCHANGED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
-#: Those whose negation holds of NaN too.
-_NEGATED = {"eq": "ne", "ne": "eq"}
+from evt.optimise.rewrite import TypedBuilder, comparison_of, is_zero, on, rewrite
 
 
 def logic(dag: TypedDag) -> TypedDag:
@@ -24,8 +20,9 @@ def negation(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int 
     inner, arguments = builder[operands[0]], builder.arguments(operands[0])
     if inner == Apply("logical_not"):
         return arguments[0]
-    if isinstance(inner, Apply) and inner.function in _NEGATED:
-        return builder.apply(_NEGATED[inner.function], *arguments)
+    compared = comparison_of(inner)
+    if compared is not None and not compared.chosen:
+        return builder.apply(compared.opposite, *arguments)
     return None
 
 
@@ -62,7 +59,7 @@ def truth(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | N
     return None
 
 
-@on("logical_or", *_EXCHANGED)
+@on("logical_or", *(name for name, row in TABLE.items() if row.comparison is not None))
 def comparison(builder: TypedBuilder, op: Apply, operands: tuple[int, ...]) -> int | None:
     """``y > x -> x < y``, operands in id order; ``x < x -> false``; ``x < y || x == y -> x <= y``."""
     if op == Apply("logical_or"):
@@ -74,8 +71,9 @@ def comparison(builder: TypedBuilder, op: Apply, operands: tuple[int, ...]) -> i
         return None
     if operands[0] == operands[1] and op.function in ("lt", "gt"):
         return _truth(builder, False)
-    if operands[0] > operands[1]:
-        return builder.apply(_EXCHANGED[op.function], operands[1], operands[0])
+    compared = comparison_of(op)
+    if compared is not None and operands[0] > operands[1]:
+        return builder.apply(compared.converse, operands[1], operands[0])
     return None
 
 

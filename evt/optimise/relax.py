@@ -9,7 +9,7 @@ from __future__ import annotations
 from evt.ir.dag import TypedDag
 from evt.ir.dtype import F32, F64
 from evt.ir.node import Apply, Node
-from evt.optimise.rewrite import Rule, TypedBuilder, constant_operand, on, rewrite
+from evt.optimise.rewrite import Rule, TypedBuilder, chosen, constant_operand, on, rewrite
 from evt.optimise.rounding import round_constant
 
 _LEAST_NORMAL = 2.0**F32.format.least_exponent
@@ -40,7 +40,6 @@ _COMPOSED = {
 }
 #: Through which a constant shows in the size of a value.
 _ARITHMETIC = frozenset({"add", "sub", "mul", "div", "neg", "fma"})
-_CHOSEN = {"lt": ("min", "max"), "le": ("min", "max"), "gt": ("max", "min"), "ge": ("max", "min")}
 
 
 def relax(dag: TypedDag) -> TypedDag:
@@ -229,11 +228,4 @@ def exponentials(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> 
 @on("where")
 def choice(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
     """``where(x > 0, x, 0) -> max(x, 0)``, ``where(x < y, x, y) -> min(x, y)``: of NaN they give NaN."""
-    condition = builder[operands[0]]
-    if not isinstance(condition, Apply) or condition.function not in _CHOSEN:
-        return None
-    compared = builder.arguments(operands[0])
-    same, exchanged = _CHOSEN[condition.function]
-    if compared == operands[1:]:
-        return builder.apply(same, *compared)
-    return builder.apply(exchanged, *compared) if compared == operands[:0:-1] else None
+    return chosen(builder, operands)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from evt.functions import TABLE, Fact
+from evt.functions import TABLE, Comparison, Fact
 from evt.ir.dag import Builder, TypedDag, live_nodes, prune, reads_accumulator
 from evt.ir.dtype import B1, F64, DType
 from evt.ir.infer import alone, domain, reduced_type, value_type
@@ -243,3 +243,20 @@ def constant_operand(builder: TypedBuilder, op: Node, operands: tuple[int, ...])
 def is_zero(value: float | None, sign: float = 1.0) -> bool:
     """Whether a constant is the zero of a sign."""
     return value == 0.0 and math.copysign(1.0, value) == sign
+
+
+def comparison_of(op: Node) -> Comparison | None:
+    """What is known of a comparison; None of any other operation."""
+    return TABLE[op.function].comparison if isinstance(op, Apply) else None
+
+
+def chosen(builder: TypedBuilder, operands: tuple[int, ...]) -> int | None:
+    """``where(x < y, x, y) -> min(x, y)``, ``where(x < y, y, x) -> max(x, y)``, if neither is NaN."""
+    compared, arguments = comparison_of(builder[operands[0]]), builder.arguments(operands[0])
+    if compared is None or not compared.chosen:
+        return None
+    if arguments == operands[1:]:
+        return builder.apply(compared.chosen, *arguments)
+    other = TABLE[compared.converse].comparison
+    assert other is not None
+    return builder.apply(other.chosen, *arguments) if arguments == operands[:0:-1] else None

@@ -26,13 +26,13 @@ _ROUNDED = frozenset(
 
 
 def maximum(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """The larger, NaN if either is; +0 is above -0."""
+    """Return the larger, NaN if either is; +0 is above -0."""
     larger = torch.maximum(x, y)
     return torch.where((x == 0) & (y == 0), x + y, larger) if larger.is_floating_point() else larger
 
 
 def minimum(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """The smaller, NaN if either is; -0 is below +0."""
+    """Return the smaller, NaN if either is; -0 is below +0."""
     return -maximum(-x, -y) if x.is_floating_point() else torch.minimum(x, y)
 
 
@@ -46,7 +46,7 @@ def relu(x: torch.Tensor) -> torch.Tensor:
 
 
 def fmod(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Exact, also where the quotient is beyond f64, of which PyTorch's may make NaN."""
+    """Return the remainder, exact also where the quotient is beyond f64 and PyTorch may return NaN."""
     return _rest(x, y).to(x.dtype)
 
 
@@ -57,7 +57,7 @@ def remainder(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def _rest(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """What is left of x in f64 by steps that each keep the quotient small: first by multiples of y."""
+    """Return what is left of x in f64 by steps that each keep the quotient small: first by multiples of y."""
     rest, step = x.to(torch.float64), y.to(torch.float64)
     for multiple in (step * 2.0**700 * 2.0**700, step * 2.0**700):
         rest = torch.where(multiple.isfinite(), torch.fmod(rest, multiple), rest)
@@ -65,7 +65,7 @@ def _rest(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def sinc(x: torch.Tensor) -> torch.Tensor:
-    """Zero at every whole number but 0; PyTorch rounds pi * x before it takes the sine."""
+    """Return 0 at every whole number but 0; PyTorch rounds pi * x before it takes the sine."""
     size = x.to(torch.float64).abs()
     rest = size - 2 * torch.round(size / 2)  # exact, in [-1, 1]
     near = torch.where(rest.abs() > 0.5, torch.copysign(torch.ones_like(rest), rest) - rest, rest)

@@ -14,8 +14,10 @@ _WORD = 0xFFFFFFFF
 
 
 def uniform(seed: int, offset: int, sizes: Sequence[int], device: torch.device) -> torch.Tensor:
-    """Numbers in [0, 1) of 24 bits, ``sizes`` [l, m, n]. Element i, counted along n first, takes word ``i & 1`` of the
-    block with the counter (i >> 1, offset) and the key ``seed``, each 32 bits.
+    """Return numbers in [0, 1) of 24 bits, ``sizes`` [l, m, n].
+
+    Element i, counted along n first, is word ``i & 1`` of the block with the counter (i >> 1, offset) and the key
+    ``seed``, each 32 bits.
     """
     l, m, n = sizes  # noqa: E741
     index = torch.arange(l * m * n, dtype=torch.int64, device=device)
@@ -31,7 +33,7 @@ def uniform(seed: int, offset: int, sizes: Sequence[int], device: torch.device) 
 
 
 def _product(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The high and low words of 32-bit x times the multiplier, without leaving int64's range."""
+    """Return the high and low words of 32-bit x times the multiplier, without leaving int64's range."""
     low_half = (x & 0xFFFF) * _MULTIPLIER
     high_half = (x >> 16) * _MULTIPLIER
     total = high_half + (low_half >> 16)

@@ -15,20 +15,20 @@ from evt.reference.dense import not_dense
 
 
 def torch_type(dtype: DType) -> torch.dtype:
-    """The dtype of a tensor of this type in memory."""
+    """Return the dtype of a tensor of this type in memory."""
     found: torch.dtype = getattr(torch, dtype.torch)
     return found
 
 
 def working(dtype: DType, computed: torch.dtype) -> torch.dtype:
-    """The dtype in which values of a type are computed, where ``computed`` stands for f32."""
+    """Return the dtype in which values of a type are computed, where ``computed`` stands for f32."""
     if dtype == B1:
         return torch.bool
     return computed if dtype.compute == F32 else torch_type(dtype.compute)
 
 
 def round_to(dtype: DType, value: torch.Tensor) -> torch.Tensor:
-    """A tensor rounded to a type, to nearest even; 8-bit floats and integers saturate, b1 is "not zero".
+    """Return a tensor rounded to a type, to nearest even; 8-bit floats and integers saturate, b1 is "not zero".
 
     To the floats narrower than f32 by way of f32. Of NaN integers are 0.
     """
@@ -49,7 +49,7 @@ def round_to(dtype: DType, value: torch.Tensor) -> torch.Tensor:
 
 
 def _nearest(dtype: DType, value: torch.Tensor) -> torch.Tensor:
-    """The numbers of a type that are nearest to f32 numbers, in f32.
+    """Return the numbers of a type that are nearest to f32 numbers, in f32.
 
     Of tf32 PyTorch has no cast, and what its casts to 8-bit floats make of large numbers depends on the release.
     """
@@ -67,7 +67,7 @@ def _nearest(dtype: DType, value: torch.Tensor) -> torch.Tensor:
 
 
 def pack_bits(value: torch.Tensor) -> torch.Tensor:
-    """Truth values ``[..., n]`` as bytes ``[..., ceil(n / 8)]``; bit i of byte j is column 8j + i.
+    """Pack truth values ``[..., n]`` into bytes ``[..., ceil(n / 8)]``; bit i of byte j is column 8j + i.
 
     Raises ArgumentError: E0604 for a tensor without dimensions, E0606, E0607 and E0612 for what is no dense tensor.
     """
@@ -81,7 +81,7 @@ def pack_bits(value: torch.Tensor) -> torch.Tensor:
 
 
 def unpack_bits(value: torch.Tensor, columns: int) -> torch.Tensor:
-    """The truth values ``[..., columns]`` of packed bytes.
+    """Return the truth values ``[..., columns]`` of packed bytes.
 
     Raises ArgumentError: E0603 and E0604 for other tensors than uint8 of ceil(columns / 8) bytes, E0607 for a number
     of columns that is none, E0606, E0607 and E0612 for what is no dense tensor.
@@ -111,5 +111,5 @@ def _check_tensor(name: str, value: object) -> None:
 
 
 def packed(shape: Sequence[int]) -> tuple[int, ...]:
-    """The shape of the bytes of a b1 tensor."""
+    """Return the shape of the bytes of a b1 tensor."""
     return (*shape[:-1], -(-shape[-1] // 8))

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,8 +15,8 @@ from evt.build import build
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError, BuildError, EvtError, LaunchError
 from evt.ir import Output
-from evt.ir.dtype import B1
 from evt.plan import Plan, Survey, survey
+from evt.reference.compare import error, limit
 from evt.runtime.arguments import bind
 from evt.runtime.kernels import call_problem, device_target, is_empty, kernel_sources
 from evt.tuning.clock import GpuClock, RoundTimer, interleave
@@ -32,10 +33,6 @@ ROUNDS = 31
 Name = tuple[str, str]
 Calls = Mapping[Name, Callable[[], Any]]
 Progress = Callable[[str], object]
-
-#: How far, relatively, two kernels' outputs of a type may be apart; of types of few values, one in ten.
-_LIMITS = {"f64": 1e-9, "f32": 2e-3, "f16": 4e-3, "bf16": 2e-2}
-_COARSEST = 1e-1
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +58,12 @@ class Tuning:
     chosen: Timing | None
 
     def to_json(self) -> dict[str, object]:
-        return {"ok": self.chosen is not None, **asdict(self), "sizes": dict(self.sizes)}
+        """Ready for JSON; what is infinite is null."""
+        rows = [
+            {**asdict(row), "distance": row.distance if row.distance is not None and isfinite(row.distance) else None}
+            for row in self.rows
+        ]
+        return {"ok": self.chosen is not None, **asdict(self), "sizes": dict(self.sizes), "rows": rows}
 
     def __str__(self) -> str:
         sizes = " ".join(f"{mode}={size}" for mode, size in self.sizes.items() if mode in ("m", "n", "k", "l"))
@@ -168,10 +170,11 @@ def time_kernels(calls: Calls, outputs: Sequence[Output], clock: RoundTimer, rou
             continue
         found = (result,) if isinstance(result, torch.Tensor) else tuple(result)
         first = first or found
-        apart = [distance(*pair) for pair in zip(outputs, found, first, strict=True)]
-        wrong = [o.name for o, far in zip(outputs, apart, strict=True) if not far <= _limit(o)]
-        failure = f"its {', '.join(wrong)} differs from the first kernel's by {max(apart):.1e}" if wrong else ""
-        rows[name] = Row(*name, distance=max(apart), failure=failure)
+        apart = [_apart(*each) for each in zip(outputs, found, first, strict=True)]
+        most = max(far for far, _ in apart)
+        wrong = [output.name for output, (_, too_far) in zip(outputs, apart, strict=True) if too_far]
+        failure = f"its {', '.join(wrong)} differs from the first kernel's by {most:.1e}" if wrong else ""
+        rows[name] = Row(*name, distance=most, failure=failure)
         if not wrong:
             good[" ".join(name)] = call
     if errors and not good:
@@ -186,19 +189,11 @@ def time_kernels(calls: Calls, outputs: Sequence[Output], clock: RoundTimer, rou
     return rows
 
 
-def distance(output: Output, found: torch.Tensor, first: torch.Tensor) -> float:
-    """How far an output is from another kernel's, relatively; of packed bits, the share of bytes that differ."""
-    if output.dtype == B1:
-        return float((found != first).double().mean()) if found.numel() else 0.0
-    found, first = found.double(), first.double()
-    same = (found == first) | (found.isnan() & first.isnan())
-    apart = torch.where(same, 0.0, found - first).norm()
-    norm = torch.where(first.isfinite(), first, 0.0).norm()
-    return float(apart / norm) if float(apart) else 0.0
-
-
-def _limit(output: Output) -> float:
-    return _LIMITS.get(str(output.dtype), _COARSEST)
+def _apart(output: Output, found: torch.Tensor, first: torch.Tensor) -> tuple[float, bool]:
+    """How far an output is from the first kernel's, and whether that is too far: both may be off, to either side."""
+    assert output.dtype is not None
+    far = error(found, first, output.dtype)
+    return far, far > 2 * limit([output.dtype])
 
 
 def _reason(error: EvtError) -> str:

@@ -14,8 +14,8 @@ import torch
 import evt
 from evt.build import build
 from evt.diagnostics import Source
-from evt.ir.dtype import from_torch_name
-from evt.reference.rounding import unpack_bits
+from evt.ir.dtype import B1, BF16, from_torch_name
+from evt.reference.compare import error, limit
 from evt.runtime.arguments import bind
 from evt.runtime.kernels import device_target, kernel_sources, plan_kernels
 
@@ -126,12 +126,10 @@ def check(name: str, got: object, want: object) -> None:
     """Compare the outputs of two calls; bits may differ where a number is next to zero."""
     pairs = zip(_several(got), _several(want), strict=True)
     for mine, right in pairs:
-        if mine.dtype == torch.uint8:
-            bits = [unpack_bits(each, 8 * each.shape[-1]).double() for each in (mine, right)]
-            error = float((bits[0] - bits[1]).abs().mean())
-        else:
-            error = float((mine.double() - right.double()).norm() / right.double().norm())
-        assert error < 2e-2, f"{name}: relative error {error}"
+        dtype = B1 if mine.dtype == torch.uint8 else from_torch_name(str(mine.dtype).removeprefix("torch."))
+        assert dtype is not None
+        far = error(mine, right, dtype)
+        assert far < 2 * limit([BF16]), f"{name}: relative error {far}"
 
 
 def _several(outputs: object) -> tuple[torch.Tensor, ...]:

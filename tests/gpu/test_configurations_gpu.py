@@ -12,9 +12,9 @@ torch = pytest.importorskip("torch")
 import evt  # noqa: E402
 from evt.build import build  # noqa: E402
 from evt.diagnostics import Source  # noqa: E402
-from evt.ir.dtype import BY_NAME  # noqa: E402
+from evt.ir.dtype import BF16, BY_NAME  # noqa: E402
 from evt.plan import plan, survey  # noqa: E402
-from evt.reference.rounding import unpack_bits  # noqa: E402
+from evt.reference.compare import error, tolerance  # noqa: E402
 from evt.runtime.arguments import bind  # noqa: E402
 from evt.runtime.kernels import call_problem, device_target, kernel_sources  # noqa: E402
 
@@ -106,8 +106,10 @@ CASES = {
     "gemm-one-row": Case(LIGHT, "linear", (1, 1024), (520, 1024), "bf16"),
     "gemm-batched": Case(LIGHT, "gemm", (3, 200, 72), (3, 72, 136), "bf16"),
 }
-#: Relative errors: the outputs' own rounding, the order of sums, and the tensor cores' for 8-bit floats.
-BOUNDS = {"f16": 4e-4, "bf16": 3e-3, "f32": 1e-5, "e4m3": 4e-3, "e5m2": 4e-3, "i8": 3e-3}
+BOUNDS = {
+    **{name: tolerance(BY_NAME[name]) for name in ("f16", "bf16", "f32")},
+    **{name: tolerance(BF16, operand=BY_NAME[name]) for name in ("e4m3", "e5m2", "i8")},
+}
 
 
 def random(shape: tuple[int, ...], dtype: str, scale: float = 1.0, seed: int = 0):
@@ -175,13 +177,6 @@ def built(request):
     build(list(dict.fromkeys(sources)))
 
 
-def error(got, want, output) -> float:
-    if output.dtype.name == "b1":
-        columns = 8 * got.shape[-1]
-        return float((unpack_bits(got, columns) != unpack_bits(want, columns)).double().mean())
-    return float((got.double() - want.double()).norm() / want.double().norm())
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_configurations(name, record, built):
     case = CASES[name]
@@ -199,9 +194,9 @@ def test_configurations(name, record, built):
             for buffer, single in zip(buffers, fresh, strict=True):
                 assert torch.equal(buffer, single)
         outputs = op.typed(case.dtype, case.dtype).outputs
-        errors = [error(*each) for each in zip(buffers, want, outputs, strict=True)]
+        errors = [error(got, right, output.dtype) for got, right, output in zip(buffers, want, outputs, strict=True)]
         record((name, config, case.dtype, "", " ".join(f"{each:.1e}" for each in errors)))
-        bound = BOUNDS[case.dtype] if "paired" not in name else 3e-3
+        bound = BOUNDS[case.dtype] if "paired" not in name else tolerance(BF16)
         assert max(errors) <= bound, (config, errors)
 
 

@@ -12,7 +12,8 @@ torch = pytest.importorskip("torch")
 import evt  # noqa: E402
 from evt.build import build  # noqa: E402
 from evt.diagnostics import Source  # noqa: E402
-from evt.ir.dtype import BY_NAME  # noqa: E402
+from evt.ir.dtype import BF16, BY_NAME  # noqa: E402
+from evt.reference.compare import relative_error, tolerance  # noqa: E402
 from evt.runtime.arguments import bind  # noqa: E402
 from evt.runtime.kernels import device_target, kernel_sources, plan_kernels  # noqa: E402
 
@@ -60,7 +61,11 @@ EPILOGUES = {
     "stats": "out D, Z, mean: f32[n]\nZ = acc + bias\nD = hardswish(Z)\nmean = sum[m](Z)",
 }
 ROUTES = ("best", "conv-evt-2x", "stock")
-DTYPES = {"f16": 4e-4, "bf16": 3e-3, "f32": 1e-5}  # f32: sums of up to 2304 products in another order
+DTYPES = ("f16", "bf16", "f32")
+BOUNDS = {
+    **{name: tolerance(BY_NAME[name]) for name in DTYPES},
+    **{name: tolerance(BF16, operand=BY_NAME[name]) for name in ("e4m3", "e5m2", "i8")},
+}
 
 
 @dataclass(frozen=True)
@@ -193,10 +198,6 @@ def poisoned(tensor):
     return torch.full_like(tensor, float("nan")) if tensor.is_floating_point() else torch.full_like(tensor, 0x55)
 
 
-def error(got, want) -> float:
-    return float((got.double() - want.double()).norm() / want.double().norm())
-
-
 def check(op, a, b, inputs, bound: float) -> float:
     """The largest error against the oracle, of outputs written twice into poisoned buffers, with the same bits."""
     fresh = op(a, b, **inputs)
@@ -208,7 +209,7 @@ def check(op, a, b, inputs, bound: float) -> float:
         op(a, b, out=tuple(buffers) if len(buffers) > 1 else buffers[0], **inputs)
         for buffer, single in zip(buffers, fresh, strict=True):
             assert torch.equal(buffer, single)
-    errors = [error(*pair) for pair in zip(buffers, want, strict=True)]
+    errors = [relative_error(*pair) for pair in zip(buffers, want, strict=True)]
     assert max(errors) <= bound, errors
     return max(errors)
 
@@ -218,14 +219,14 @@ def test_convolution(problem, epilogue, dtype, route, record, built):
     x, w, inputs = tensors(problem, epilogue, dtype)
     op = program(problem, epilogue, route)
     taken = plan_of(op, x, w, inputs)
-    found = check(op, x, w, inputs, DTYPES[dtype])
+    found = check(op, x, w, inputs, BOUNDS[dtype])
     if route != "best":  # all routes agree
         other = program(problem, epilogue, "best")
         plan_of(other, x, w, inputs)
         best = other(x, w, **inputs)
         mine = op(x, w, **inputs)
         first = (best, mine) if len(op.outputs) == 1 else (best[0], mine[0])
-        assert error(*first) <= DTYPES[dtype]
+        assert relative_error(*first) <= BOUNDS[dtype]
     record((problem, taken.family, dtype, f"{epilogue} {route}", f"{found:.1e} {taken.template}"))
 
 
@@ -234,8 +235,7 @@ def test_operators(name, record, built, request):
     op, a, b, inputs = call_of(request.node)
     dtype = OPERATORS[name].dtype
     taken = plan_of(op, a, b, inputs)
-    bounds = {"e4m3": 4e-3, "e5m2": 4e-3, "i8": 3e-3, **DTYPES}
-    found = check(op, a, b, inputs, bounds[dtype])
+    found = check(op, a, b, inputs, BOUNDS[dtype])
     record((name, taken.family, dtype, OPERATORS[name].operation, f"{found:.1e} {taken.template}"))
 
 

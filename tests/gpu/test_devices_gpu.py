@@ -9,6 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import evt  # noqa: E402
+from evt.ir.dtype import F16  # noqa: E402
+from evt.reference.compare import relative_error, tolerance  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -27,7 +29,7 @@ def problem(device: int, seed: int = 0):
 def check(got, a, b, bias) -> None:
     want = torch.relu(a.double() @ b.double() + bias.double())
     assert got.device == a.device
-    assert float((got.double() - want).norm() / want.norm()) < 4e-4
+    assert relative_error(got, want) < tolerance(F16)
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")

@@ -12,6 +12,8 @@ from one_config import general_config  # noqa: E402
 
 import evt  # noqa: E402
 from evt.build import build  # noqa: E402
+from evt.ir.dtype import BY_NAME  # noqa: E402
+from evt.reference.compare import relative_error, tolerance  # noqa: E402
 from evt.runtime.arguments import bind  # noqa: E402
 from evt.runtime.kernels import device_target, kernel_sources, plan_kernels  # noqa: E402
 
@@ -39,7 +41,7 @@ FORMULAS = {
 }
 DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
 #: Rounding of the result, and for f32 of the operands to tf32 (which the hardware truncates), in the Frobenius norm.
-BOUNDS = {"f16": 4e-4, "bf16": 3e-3, "f32": 1.2e-3}
+BOUNDS = {name: tolerance(BY_NAME[name], operand=BY_NAME[name]) for name in DTYPES}
 #: name: (l or None, m, n, k). Multiples of 8 where TMA needs them, never of a tile.
 SIZES = {"aligned": (None, 333, 264, 136), "batched": (3, 136, 200, 72), "odd": (None, 201, 157, 83)}
 FAMILIES = ("3x", "2x")
@@ -124,10 +126,6 @@ def kernels(request):
     build(list(dict.fromkeys(sources)))
 
 
-def error(got, want) -> float:
-    return float((got.double() - want).norm() / want.norm())
-
-
 @pytest.mark.parametrize(("name", "family", "dtype", "size"), list(cases()))
 def test_formula(name, family, dtype, size, record):
     op = program(name, family)
@@ -142,7 +140,7 @@ def test_formula(name, family, dtype, size, record):
     first = None
     for _ in range(2):  # twice on the same buffers
         op(a, b, out=tuple(buffers) if len(buffers) > 1 else buffers[0], **inputs)
-        errors = [error(got, expected) for got, expected in zip(buffers, want, strict=True)]
+        errors = [relative_error(got, expected) for got, expected in zip(buffers, want, strict=True)]
         assert max(errors) <= BOUNDS[dtype], errors
         first = first or [each.clone() for each in buffers]
     assert all(torch.equal(x, y) for x, y in zip(first, buffers, strict=True))
@@ -161,9 +159,9 @@ def test_layouts(family, dtype, a_major, b_major, c_major, d_major, record):
     assert result is d
     assert d.stride() == strides
     want = 0.5 * (a.double() @ b.double()) + 2.0 * c.double()
-    assert error(d, want) <= BOUNDS[dtype]
+    assert relative_error(d, want) <= BOUNDS[dtype]
     majors = f"A {a_major} B {b_major} C {c_major} D {d_major}"
-    record(("lincomb layouts", family, dtype, majors, f"{error(d, want):.1e}"))
+    record(("lincomb layouts", family, dtype, majors, f"{relative_error(d, want):.1e}"))
 
 
 def test_no_new_shape_recompiles(monkeypatch):
@@ -184,7 +182,7 @@ def test_no_new_shape_recompiles(monkeypatch):
         c, r = (torch.randn(m, n, device="cuda", dtype=torch.bfloat16) for _ in range(2))
         got = op(a, b, alpha=1.0, beta=0.5, C=c, residual=r)
         want = op.reference(a, b, float64=True, alpha=1.0, beta=0.5, C=c, residual=r)
-        assert error(got, want) <= BOUNDS["bf16"]
+        assert relative_error(got, want) <= BOUNDS["bf16"]
     assert len(built) == 1
 
 
@@ -198,7 +196,7 @@ def test_streams_graphs_and_device_scalars():
     want = 0.5 * (a.double() @ b.double()) + 2 * c.double()
     d = torch.full((264, 200), float("nan"), device="cuda", dtype=torch.float16)
     op(a, b, alpha=alpha, beta=beta, C=c, out=d)
-    assert error(d, want) <= BOUNDS["f16"]
+    assert relative_error(d, want) <= BOUNDS["f16"]
 
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
@@ -206,7 +204,7 @@ def test_streams_graphs_and_device_scalars():
         c2 = c * 2  # ready only after the sleep, on this stream
         d2 = op(a, b, alpha=alpha, beta=beta, C=c2)
     stream.synchronize()
-    assert error(d2, 0.5 * (a.double() @ b.double()) + 4 * c.double()) <= BOUNDS["f16"]
+    assert relative_error(d2, 0.5 * (a.double() @ b.double()) + 4 * c.double()) <= BOUNDS["f16"]
 
     graph = torch.cuda.CUDAGraph()
     d.fill_(float("nan"))
@@ -215,7 +213,7 @@ def test_streams_graphs_and_device_scalars():
     alpha.fill_(3.0)
     graph.replay()
     torch.cuda.synchronize()
-    assert error(d, 3.0 * (a.double() @ b.double()) + 2 * c.double()) <= BOUNDS["f16"]
+    assert relative_error(d, 3.0 * (a.double() @ b.double()) + 2 * c.double()) <= BOUNDS["f16"]
 
 
 def test_in_place_and_overlap():
@@ -224,7 +222,7 @@ def test_in_place_and_overlap():
     b = torch.randn(136, 264, device="cuda", dtype=torch.float16)
     c = torch.randn(333, 264, device="cuda", dtype=torch.float16)
     want = a.double() @ b.double() - c.double()
-    assert error(op(a, b, alpha=1.0, beta=-1.0, C=c, out=c), want) <= BOUNDS["f16"]
+    assert relative_error(op(a, b, alpha=1.0, beta=-1.0, C=c, out=c), want) <= BOUNDS["f16"]
     big = torch.randn(400, 264, device="cuda", dtype=torch.float16)
     with pytest.raises(evt.ArgumentError, match="E0609"):
         op(a, b, alpha=1.0, beta=-1.0, C=big[:333], out=big[8:341])
@@ -236,16 +234,16 @@ def test_leading_strides_views_and_broadcast():
     a, b = storage[0, :333, 8:144], storage[1, :136, :264]
     c = storage[0, 350:683, 200:464]
     want = a.double() @ b.double() + c.double()
-    assert error(op(a, b, C=c), want) <= BOUNDS["f16"]
+    assert relative_error(op(a, b, C=c), want) <= BOUNDS["f16"]
     misaligned = storage[0, 350:683, 201:465]
-    assert error(op(a, b, C=misaligned), a.double() @ b.double() + misaligned.double()) <= BOUNDS["f16"]
+    assert relative_error(op(a, b, C=misaligned), a.double() @ b.double() + misaligned.double()) <= BOUNDS["f16"]
     expanded = storage[0, 1, :264].expand(333, 264)
-    assert error(op(a, b, C=expanded), a.double() @ b.double() + expanded.double()) <= BOUNDS["f16"]
+    assert relative_error(op(a, b, C=expanded), a.double() @ b.double() + expanded.double()) <= BOUNDS["f16"]
     batch = torch.randn(3, 136, 72, device="cuda", dtype=torch.float16) / 3
     weight = torch.randn(72, 264, device="cuda", dtype=torch.float16)
     shared = torch.randn(136, 264, device="cuda", dtype=torch.float16)
     want = batch.double() @ weight.double() + shared.double()
-    assert error(op(batch, weight, C=shared), want) <= BOUNDS["f16"]
+    assert relative_error(op(batch, weight, C=shared), want) <= BOUNDS["f16"]
 
 
 def test_linear_folds_leading_dimensions():
@@ -256,7 +254,7 @@ def test_linear_folds_leading_dimensions():
     got = op(x, weight, bias=bias)
     want = torch.nn.functional.gelu(x.double() @ weight.double().T + bias.double())
     assert got.shape == (3, 50, 136)
-    assert error(got, want) <= BOUNDS["bf16"]
+    assert relative_error(got, want) <= BOUNDS["bf16"]
 
 
 def test_empty_and_single():
@@ -281,5 +279,5 @@ def test_configurations(config, record):
     d = torch.full((1001, 520), float("nan"), device="cuda", dtype=torch.bfloat16)
     op(a, b, alpha=1.5, beta=-0.5, C=c, residual=r, out=d)
     want = op.reference(a, b, float64=True, alpha=1.5, beta=-0.5, C=c, residual=r)
-    assert error(d, want) <= BOUNDS["bf16"]
-    record(("relu-residual", "3x", "bf16", config, f"{error(d, want):.1e}"))
+    assert relative_error(d, want) <= BOUNDS["bf16"]
+    record(("relu-residual", "3x", "bf16", config, f"{relative_error(d, want):.1e}"))

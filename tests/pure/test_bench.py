@@ -23,6 +23,7 @@ import evt.bench.epilogue
 import evt.bench.host
 import evt.bench.kernel
 import evt.bench.run
+import evt.bench.suites
 import evt.tuning.clock
 from evt.bench import (
     BASELINES,
@@ -42,7 +43,7 @@ from evt.bench import (
     to_json,
     write_json,
 )
-from evt.bench.answer import oracle, relative_error
+from evt.bench.answer import oracle
 from evt.bench.case import draw
 from evt.bench.epilogue import measure_epilogues
 from evt.bench.host import host_samples
@@ -51,7 +52,7 @@ from evt.bench.kernel import kernel_taken, plans_of
 from evt.bench.report import Report, notes
 from evt.bench.run import build_all, measure
 from evt.bench.straight import is_elementwise
-from evt.bench.tensors import as_numbers, as_steps, poison, random_tensor
+from evt.bench.tensors import poison, random_tensor
 from evt.bench.versions import baseline, check_baselines, fastest_convolutions
 from evt.cli import main
 from evt.cli.bench import _BASELINES
@@ -61,6 +62,7 @@ from evt.functions import TABLE
 from evt.ir.dtype import B1, BY_NAME, STORAGE, U8, DType
 from evt.plan import find_target
 from evt.program import Program, Shapes
+from evt.reference.compare import as_numbers, as_steps, relative_error
 from evt.tuning.clock import GpuClock, interleave
 
 CPU = torch.device("cpu")
@@ -487,14 +489,6 @@ def test_notes_name_the_bytes_and_the_bar() -> None:
     assert "0.800, missed" in text
 
 
-def test_relative_error() -> None:
-    right = torch.tensor([3.0, 4.0], dtype=torch.float64)
-    assert relative_error(torch.tensor([3.0, 4.5]), right) == pytest.approx(0.1)
-    assert relative_error(torch.tensor([3.0, math.nan]), right) == math.inf
-    assert relative_error(torch.zeros(2), torch.zeros(2, dtype=torch.float64)) == 0.0
-    assert relative_error(torch.ones(2), torch.zeros(2, dtype=torch.float64)) == math.inf
-
-
 def test_oracle_finds_data_with_an_answer() -> None:
     assert (oracle(make("D = log(C) + acc"), CPU).data.tensors["C"] > 0).all()
     assert (oracle(make("D = C + acc"), CPU).data.tensors["C"] < 0).any()
@@ -723,7 +717,7 @@ def test_baseline_names() -> None:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evt.bench.epilogue, "_COPIED_BYTES", 1000)
-    monkeypatch.setattr(evt.bench.case, "_COST_SHAPES", ((24, 32, 40), (48, 16, 8)))
+    monkeypatch.setattr(evt.bench.suites, "_COST_SHAPES", ((24, 32, 40), (48, 16, 8)))
 
 
 @pytest.mark.usefixtures("small")
@@ -1054,8 +1048,8 @@ def test_command_measures_a_convolution(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("fake_gpu")
 def test_command_measures_resnet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evt.bench.case, "_SHAPES_3X3", ((16, 16, 4),))
-    monkeypatch.setattr(evt.bench.case, "_SHAPES_1X1", ((16, 32, 4),))
+    monkeypatch.setattr(evt.bench.suites, "_SHAPES_3X3", ((16, 16, 4),))
+    monkeypatch.setattr(evt.bench.suites, "_SHAPES_1X1", ((16, 32, 4),))
     monkeypatch.setattr(torch, "compile", lambda function, **options: function)
     path = tmp_path / "bench.json"
     options = ["--batch", "3", "--dtype", "bf16", "--rounds", "1", "--json", str(path)]

@@ -23,10 +23,10 @@ from click.testing import CliRunner, Result
 import evt
 from evt.build import BuildEvent, Check, Toolchain
 from evt.cli import main
-from evt.cli.compare import Answers, compare, is_exact, magnitudes, relative_error
+from evt.cli.answers import Answers, _cut_to_tf32, is_exact, magnitudes
 from evt.cli.entry import COMMANDS
+from evt.cli.judge import judge
 from evt.cli.request import TARGET_NAMES, is_file
-from evt.cli.trial import _cut_to_tf32
 from evt.diagnostics import CODES, Diagnostic, Source
 from evt.errors import InternalError
 from evt.ir import Output
@@ -796,20 +796,6 @@ def test_run_finds_a_wrong_answer(monkeypatch: pytest.MonkeyPatch, wrong: str) -
     assert (output["relative_error"] is None) == (wrong != "an element")
 
 
-def test_relative_error() -> None:
-    exact = torch.tensor([3.0, 4.0, torch.nan, 1e6, torch.inf], dtype=torch.float64)
-    rounded = exact.to(torch.float16)
-    assert relative_error(rounded, exact, rounded) == (0.0, 0)
-    out = rounded.clone()
-    out[0] = 3.5
-    assert relative_error(out, exact, rounded) == (0.1, 0)
-    out[2] = 0
-    assert relative_error(out, exact, rounded) == (float("inf"), 1)
-    zero = torch.zeros(3, dtype=torch.float64)
-    assert relative_error(zero, zero, zero) == (0.0, 0)
-    assert relative_error(zero + 1, zero, zero) == (float("inf"), 0)
-
-
 EVERYTHING = """
 in s: f32[m?], bias: f16[n] = 0, gate: b1[m, n]
 out D: f16[m, n/2], full: f32[m, n], scale: f32[m, n/32], seen: b1[m, n], total: f32[m], amax: f32
@@ -939,10 +925,10 @@ def test_compare_counts_integers() -> None:
     output = Output("D", BY_NAME["i32"], ("m", "n"))
     right = torch.arange(12, dtype=torch.int32).reshape(3, 4)
     answers = Answers(right, right)
-    assert compare(output, right, answers, 4, 0.0).ok
+    assert judge(output, right, answers, 4, 0.0).ok
     off = right.clone()
     off[1, 1] += 1
-    result = compare(output, off, answers, 4, 0.0)
+    result = judge(output, off, answers, 4, 0.0)
     assert (result.ok, result.unequal, result.allowed, result.unexpected) == (False, 1, 0, 1)
 
 

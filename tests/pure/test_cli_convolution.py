@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 import evt
 from evt.cli import main
-from evt.cli.compare import product_alone, shifted
+from evt.cli.answers import product_alone, shifted
 from evt.cli.tensors import call_sizes, random_call, shapes_of
 from evt.diagnostics import Source
 from evt.errors import ArgumentError

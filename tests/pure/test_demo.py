@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -46,13 +47,7 @@ def commands() -> list[str]:
     return [line.strip() for line in done.stdout.splitlines() if line.startswith("evt ")]
 
 
-def test_every_command_is_known():
-    assert [next(start for start in SHOWN if command.startswith(start)) for command in commands()] == list(SHOWN)
-
-
-@pytest.mark.parametrize("start", SHOWN)
-def test_a_command_shows_what_it_is_about(start):
-    command = next(command for command in commands() if command.startswith(start))
+def run(command: str) -> str:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", command],
@@ -62,5 +57,45 @@ def test_a_command_shows_what_it_is_about(start):
         text=True,
     )
     assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_every_command_is_known():
+    assert [next(start for start in SHOWN if command.startswith(start)) for command in commands()] == list(SHOWN)
+
+
+@pytest.mark.parametrize("start", SHOWN)
+def test_a_command_shows_what_it_is_about(start):
+    command = next(command for command in commands() if command.startswith(start))
+    shown = run(command)
     for text in SHOWN[start]:
-        assert text in done.stdout
+        assert text in shown
+
+
+@pytest.mark.parametrize(("arch", "apply"), [("sm90", "evt::fusion::Apply"), ("sm80", "evt::threadblock::Apply")])
+def test_the_excerpt_is_the_heading_the_functor_and_the_visitor(arch, apply):
+    """All of each as it is emitted, in this order, and nothing else."""
+    (command,) = [command for command in commands() if command.startswith("evt emit") and f"--arch {arch}" in command]
+    whole, shown = run(command.partition(" | ")[0]), run(command)
+    heading = whole[: whole.index("\n\n") + 2]
+    functor = re.search(r"^struct Region0 \{.*?^\};\n", whole, re.MULTILINE | re.DOTALL)
+    visitor = re.search(r"^// The visitor\.\n.*?^using Visitor = \w+;\n", whole, re.MULTILINE | re.DOTALL)
+    assert functor
+    assert visitor
+    assert shown == heading + functor[0] + visitor[0] + "...\n"
+    steps = ["float const t0 = in_alpha * acc;", "evt::fn::fma(in_beta, in_C, t0)", "evt::fn::relu(t1)"]
+    places = [functor[0].index(step) for step in (*steps, "return t2 + in_residual;")]
+    assert places == sorted(places)
+    assert f"{apply}<Region0, " in visitor[0]
+    for name in ("in_alpha", "accumulator", "in_beta", "in_residual"):
+        assert f"using {name} = " in visitor[0]
+
+
+def test_every_command_says_what_it_shows():
+    make = ["make", "-n", "-o", "none/.installed", "VENV=none", "demo"]
+    lines = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    titles = [line for line in lines if line.startswith("printf")]
+    assert len(titles) == len(SHOWN)
+    for title, command in zip(titles, commands(), strict=True):
+        typed = command.partition(" | ")[0].partition(" || ")[0]
+        assert run(f"{title}").splitlines()[2] == f"$ {typed}"

@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 import pytest
 
 from evt.draw import FORMATS, draw
-from evt.draw.box import PALETTE, boxes, edges, shortest
+from evt.draw.box import PALETTE, boxes, decimal, edges
 from evt.draw.layout import layout
 from evt.functions import TABLE
 from evt.ir import (
@@ -264,7 +264,7 @@ def test_operands_are_named_where_their_order_matters() -> None:
     ],
 )
 def test_constants_are_shortest_decimals(value: float, text: str) -> None:
-    assert shortest(Const.of(value)) == text
+    assert decimal(Const.of(value)) == text
 
 
 def test_text() -> None:

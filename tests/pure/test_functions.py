@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import ctypes
 import itertools
 import math
@@ -19,6 +18,9 @@ import pytest
 import torch
 
 from evt.functions import FUNCTIONS, TABLE, Fact, Function, lookup
+from evt.functions.target import Target, read_target
+from evt.ir.dtype import BF16, E4M3, E5M2, F16, F32, TF32, DType
+from evt.optimise.rounding import is_exact, round_constant
 
 HEADERS = Path(__file__).parents[2] / "codegen/include/evt"
 DESIGN = """
@@ -50,6 +52,8 @@ SPECIAL = (*POSITIVE, *(-x for x in POSITIVE), math.nan)
 #: Rows without a bound in full: what PyTorch's own f32 computes where the difference of two large numbers is small.
 CANCELS = {"lerp": 1e-5, "logit": 1e-5, "logaddexp": 1e-5, "sinc": 1e-5}
 ROWS = tuple(TABLE.values())
+#: Facts that are an equation, which is what :func:`test_facts_hold_to_the_bit` evaluates.
+EQUATIONS = frozenset(fact for fact in Fact if " = " in fact.value)
 WHOLE = tuple(row for row in ROWS if Fact.INTEGER in row.facts)
 
 
@@ -88,7 +92,10 @@ def test_no_cell_is_empty(function: Function) -> None:
     assert re.fullmatch(r"[^\n]*`[^\n]+\.", function.text)
     slots = re.findall(r"\{(\d+)\}", function.cxx)
     assert slots == [str(slot) for slot in range(len(function.parameters))]
-    assert function.stock is None or function.stock.startswith("cutlass::")
+    assert function.instructions > 0
+    assert function.stock is None or function.stock.name.startswith("cutlass::")
+    names = {parameter.name for parameter in function.parameters}
+    assert function.stock is None or {value for _, value in function.stock.members if isinstance(value, str)} <= names
     assert function.fast in (
         None,
         f"evt::fn::fast::{function.name}({', '.join(map('{{{}}}'.format, map(int, slots)))})",
@@ -146,18 +153,19 @@ def test_import_is_light() -> None:
 
 def resolve(target: str) -> tuple[Callable[..., Any], list[str], dict[str, Any]]:
     """A target's callable, the order of the row's parameters if it says one, and fixed keyword arguments."""
-    call = ast.parse(target, mode="eval").body
-    order: list[str] = []
-    fixed: dict[str, Any] = {}
-    if isinstance(call, ast.Call):
-        order = [ast.unparse(argument) for argument in call.args]
-        fixed = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
-        call = call.func
-    root, *path = ast.unparse(call).split(".")
+    read = read_target(target)
+    root, *path = read.path
     found: Any = {"torch": torch, "operator": operator, "Tensor": torch.Tensor}[root]
     for name in path:
         found = getattr(found, name)
-    return found, order, fixed
+    return found, list(read.order), dict(read.given)
+
+
+def test_targets_are_read() -> None:
+    assert read_target("torch.rsub(y, x)") == Target(("torch", "rsub"), order=("y", "x"))
+    assert read_target("torch.nn.GELU(approximate='tanh')") == Target(
+        ("torch", "nn", "GELU"), given=(("approximate", "tanh"),)
+    )
 
 
 def call_target(function: Function, target: str, arguments: Sequence[Any]) -> Any:
@@ -239,12 +247,12 @@ def test_integers_wrap_as_in_pytorch(function: Function) -> None:
 
 @pytest.mark.parametrize(
     ("function", "fact"),
-    [(function, fact) for function in WHOLE for fact in Fact if fact in function.facts - {Fact.INTEGER}],
+    [(function, fact) for function in WHOLE for fact in Fact if fact in function.facts & EQUATIONS],
     ids=lambda value: getattr(value, "name", None),
 )
 def test_facts_hold_over_integers(function: Function, fact: Fact) -> None:
     left, right = (compile(side, fact.name, "eval") for side in fact.value.split(" = "))
-    names = [name for name in ("x", "y", "z", "zero") if re.search(rf"\b{name}\b", fact.value)]
+    names = [name for name in ("x", "y", "z", "zero", "whole") if re.search(rf"\b{name}\b", fact.value)]
     numbers = torch.zeros(1, dtype=torch.int32) if names == ["zero"] else whole_numbers()
     rest = [torch.tensor(value, dtype=torch.int32) for value in (-3, 5)[: len(function.parameters) - 1]]
     scope = {
@@ -281,14 +289,15 @@ def test_fold_agrees_with_the_meaning(function: Function) -> None:
 
 @pytest.mark.parametrize(
     ("function", "fact"),
-    [(function, fact) for function in ROWS for fact in Fact if fact in function.facts - {Fact.INTEGER}],
+    [(function, fact) for function in ROWS for fact in Fact if fact in function.facts & EQUATIONS],
     ids=lambda value: getattr(value, "name", None),
 )
 def test_facts_hold_to_the_bit(function: Function, fact: Fact) -> None:
     left, right = (compile(side, fact.name, "eval") for side in fact.value.split(" = "))
-    names = [name for name in ("x", "y", "z", "zero") if re.search(rf"\b{name}\b", fact.value)]
+    names = [name for name in ("x", "y", "z", "zero", "whole") if re.search(rf"\b{name}\b", fact.value)]
     values = (*SPECIAL, *randoms(1000 if len(names) == 1 else 10))
-    domain = (0.0, -0.0) if names == ["zero"] else values
+    whole = [x for x in values if not math.isfinite(x) or x.is_integer()]
+    domain = (0.0, -0.0) if names == ["zero"] else whole if names == ["whole"] else values
     for hyper in hyper_parameters(function):
 
         def f(*arguments: float, hyper: tuple[float, ...] = hyper) -> float:
@@ -297,6 +306,40 @@ def test_facts_hold_to_the_bit(function: Function, fact: Fact) -> None:
         for row in itertools.product(domain, repeat=len(names)):
             scope = {"f": f, **dict(zip(names, row, strict=True))}
             assert same(eval(left, scope), eval(right, scope)), (hyper, row)
+
+
+def test_what_selects_gives_one_of_its_operands_or_zero() -> None:
+    rows = [row for row in ROWS if Fact.SELECTING in row.facts]
+    assert {row.name for row in rows} >= {"relu", "max", "where", "clamp"}
+    for row in rows:
+        for arguments in itertools.product((*SPECIAL[::3], math.nan), repeat=len(row.parameters)):
+            found, candidates = row.fold(*arguments), [x for i, x in enumerate(arguments) if i not in row.conditions]
+            assert any(same(found, x) or (x != x and found != found) for x in (*candidates, 0.0)), (row.name, arguments)
+
+
+@pytest.mark.parametrize("dtype", [F32, TF32, F16, BF16, E4M3, E5M2], ids=str)
+def test_what_is_closed_stays_within_a_float_type(dtype: DType) -> None:
+    rows = [row for row in ROWS if Fact.CLOSED in row.facts]
+    assert {row.name for row in rows} >= {"floor", "abs", "relu6"}
+    values = {round_constant(dtype, x) for x in (*SPECIAL, *randoms(300)) if math.isfinite(x)}
+    for row in rows:
+        assert all(is_exact(dtype, row.fold(x)) for x in values), row.name
+
+
+@each([row for row in ROWS if row.comparison is not None])
+def test_comparisons_name_their_relatives(function: Function) -> None:
+    known = function.comparison
+    assert known is not None
+    converse, opposite = TABLE[known.converse], TABLE[known.opposite]
+    assert bool(known.chosen) == (Fact.COMMUTATIVE not in function.facts)
+    for x, y in itertools.product(SPECIAL, repeat=2):
+        assert function.fold(x, y) == converse.fold(y, x)
+        if x == x and y == y:
+            assert function.fold(x, y) != opposite.fold(x, y)
+            if known.chosen and (x or y):  # of two zeros `max` gives +0
+                assert TABLE[known.chosen].fold(x, y) == TABLE["where"].fold(function.fold(x, y), x, y)
+        elif not known.chosen:
+            assert function.fold(x, y) != opposite.fold(x, y)
 
 
 def test_facts_that_do_not_hold_are_not_claimed() -> None:

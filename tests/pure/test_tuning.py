@@ -34,7 +34,7 @@ from evt.runtime.kernels import Kernels, call_problem, is_empty, plan_kernels
 from evt.runtime.library import Library
 from evt.tuning import Measurement, Store, Timing, problem_key
 from evt.tuning import tune as tune_module
-from evt.tuning.tune import Tuning, distance, kernels_of, names_of, time_kernels, tune
+from evt.tuning.tune import Tuning, kernels_of, names_of, time_kernels, tune
 
 FORMULA = "D = relu(acc + bias) + C"
 GPU = "NVIDIA H200"
@@ -560,18 +560,6 @@ def test_kernels_are_compared_and_timed() -> None:
     ]
     with pytest.raises(LaunchError, match="refused"):
         time_kernels({("fails", "a"): wrong}, outputs("f16"), Clock({}), 5)
-
-
-def test_distance() -> None:
-    (number, bits) = outputs("f32", "b1")
-    values = torch.tensor([3.0, 4.0, torch.nan, torch.inf])
-    assert distance(number, values, values) == 0
-    off = values.clone()
-    off[0] = 3.5
-    assert distance(number, off, values) == 0.1
-    assert not distance(number, torch.zeros(4), values) <= 1  # no number where the other has none
-    mask = torch.tensor([1, 2, 3, 4], dtype=torch.uint8)
-    assert distance(bits, mask, mask ^ torch.tensor([0, 0, 8, 0], dtype=torch.uint8)) == 0.25
 
 
 def test_every_route_in_its_default_configurations() -> None:

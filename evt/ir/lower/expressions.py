@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from evt.diagnostics import Span
-from evt.functions import FUNCTIONS, TABLE, Function
+from evt.functions import BINARY, FUNCTIONS, UNARY, Function
 from evt.functions import lookup as find_function
 from evt.ir.dag import Builder
 from evt.ir.dtype import BY_NAME, STORAGE, TF32
@@ -19,20 +19,6 @@ from evt.ir.node import ELEMENT_MODES, REDUCTIONS, Acc, Apply, Cast, Const, Elem
 from evt.ir.origin import Origin, Place
 from evt.language import tree as syntax
 
-_OPERATORS = {
-    "+": "add",
-    "-": "sub",
-    "*": "mul",
-    "/": "div",
-    "<": "lt",
-    "<=": "le",
-    ">": "gt",
-    ">=": "ge",
-    "==": "eq",
-    "!=": "ne",
-    "&&": "logical_and",
-    "||": "logical_or",
-}
 #: How often a function is derived: each time it grows by the chain and product rules.
 _MAX_PRIMES = 4
 #: How many operations a program may have when the user's functions are expanded.
@@ -90,12 +76,10 @@ class Expressions:
                 return self.constant_node(read_number(self.report, node) or 0.0)
             case syntax.Name(name) | syntax.Element(name, _):
                 return self.name(node, name, scope)
-            case syntax.Unary("-"):
-                if isinstance(constant := self.builder[operands[0]], Const):
+            case syntax.Unary(operator):
+                if operator == "-" and isinstance(constant := self.builder[operands[0]], Const):
                     return self.constant_node(-constant.value)
-                return self.builder.add(Apply("neg"), *operands)
-            case syntax.Unary():
-                return self.builder.add(Apply("logical_not"), *operands)
+                return self.builder.add(Apply(UNARY[operator]), *operands)
             case syntax.Binary("**", _, exponent):
                 if not self.is_constant(operands[1]):
                     self.report(
@@ -105,9 +89,9 @@ class Expressions:
                         "not a constant",
                         "write `pow(x, y)` for a variable exponent",
                     )
-                return self.builder.add(Apply("pow"), *operands)
+                return self.builder.add(Apply(BINARY["**"]), *operands)
             case syntax.Binary(operator):
-                return self.builder.add(Apply(_OPERATORS[operator]), *operands)
+                return self.builder.add(Apply(BINARY[operator]), *operands)
             case syntax.Call():
                 return self.call(node, operands)
 
@@ -347,6 +331,3 @@ class Expressions:
             )
             return None
         return [bound[p.name] if p.name in bound else self.constant_node(p.default or 0.0) for p in function.parameters]
-
-
-assert all(name in TABLE for name in (*_OPERATORS.values(), "neg", "pow", "logical_not"))

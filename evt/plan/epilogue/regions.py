@@ -104,7 +104,8 @@ def single_function(dag: TypedDag, result: int, operands: list[int]) -> str:
     if not isinstance(op, Apply) or list(dag.arguments(result)) != operands:
         return ""
     floats = all(dag.types[value].dtype.compute == F32 for value in (result, *operands))
-    return op.function if floats and TABLE[op.function].stock is not None else ""
+    stock = TABLE[op.function].stock
+    return op.function if floats and stock is not None and not stock.members else ""
 
 
 def identity(number: int, dtype: DType) -> Region:

@@ -81,19 +81,6 @@ class Stock:
         return self.first, self.last
 
 
-#: Functions of ours that CUTLASS has with the same values: the functor, and its arguments, numbers or where the
-#: function's own argument stands. Its Tanh, Sigmoid, SiLu and GELU_taylor approximate or divide slowly.
-_ACTIVATIONS: dict[str, tuple[str, tuple[tuple[str, float | str], ...]]] = {
-    "relu": ("ReLu", ()),
-    "gelu": ("GELU", ()),
-    "hardswish": ("HardSwish", ()),
-    "relu6": ("Clamp", (("lower_bound", 0.0), ("upper_bound", 6.0))),
-    "hardtanh": ("Clamp", (("lower_bound", "min_val"), ("upper_bound", "max_val"))),
-    "clamp": ("Clamp", (("lower_bound", "min"), ("upper_bound", "max"))),
-    "leaky_relu": ("LeakyReLU", (("leaky_alpha", "negative_slope"),)),
-}
-
-
 class _MismatchError(Exception):
     """Why a formula is no stock epilogue."""
 
@@ -185,20 +172,19 @@ class _Match:
         return isinstance(op, Acc) or (op == Cast(F32) and isinstance(self.dag[self.dag.arguments(node)[0]], Acc))
 
     def activation(self, name: str, operands: tuple[int, ...]) -> Activation:
-        if name not in _ACTIVATIONS:
-            raise _MismatchError(f"CUTLASS has no functor with the values of `{name}`")
-        functor, members = _ACTIVATIONS[name]
         row = TABLE[name]
+        if row.stock is None or not row.stock.is_activation:
+            raise _MismatchError(f"CUTLASS has no functor with the values of `{name}`")
         slots = {parameter.name: operand for parameter, operand in zip(row.parameters, operands, strict=True)}
         arguments = []
-        for member, value in members:
+        for member, value in row.stock.members:
             if isinstance(value, str):
                 given = self.dag[slots[value]]
                 if not isinstance(given, Const) or not math.isfinite(given.value):
                     raise _MismatchError(f"`{value}` of `{name}` is no finite number")
                 value = given.value
             arguments.append((member, value))
-        return Activation(f"cutlass::epilogue::thread::{functor}", tuple(arguments), row.fast is not None)
+        return Activation(row.stock.name, tuple(arguments), row.fast is not None)
 
     def multiplied(self, value: int, by: int) -> _Step:
         """A factor of the accumulator itself, or a tensor that multiplies what was computed from it."""

@@ -1,0 +1,32 @@
+"""The targets of a row, read: ``read_target("torch.rsub(y, x)") -> Target``."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What computes a row: ``path`` begins in `torch`, `operator` or `Tensor`.
+
+    ``order`` are the row's parameters in the order in which it takes them, empty where that is theirs; ``given`` are
+    the keyword arguments that it is given besides.
+    """
+
+    path: tuple[str, ...]
+    order: tuple[str, ...] = ()
+    given: tuple[tuple[str, Any], ...] = ()
+
+
+@cache
+def read_target(text: str) -> Target:
+    """Read a target of :attr:`evt.functions.Function.targets`."""
+    root = ast.parse(text, mode="eval").body
+    if not isinstance(root, ast.Call):
+        return Target(tuple(ast.unparse(root).split(".")))
+    order = tuple(ast.unparse(argument) for argument in root.args)
+    given = tuple((str(keyword.arg), ast.literal_eval(keyword.value)) for keyword in root.keywords)
+    return Target(tuple(ast.unparse(root.func).split(".")), order, given)

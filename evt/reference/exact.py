@@ -1,0 +1,154 @@
+"""The oracle's arithmetic: f32 (or f64 in its place), i32, f64 and truth values, rounded where kernels round.
+
+Values are ``[l, m, n]``, those of an operand's formula ``[l, m or n, k]``, with 1 where they do not vary, or 0-d.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from evt.functions import TABLE
+from evt.ir.dag import TypedDag
+from evt.ir.dtype import DType
+from evt.ir.infer import met, reduced_type
+from evt.ir.node import MODES, REDUCTIONS, Const, Fold, Input, Operand, Output, Pick, Reduce, base, divisor
+from evt.reference import functions
+from evt.reference.extents import Extents
+from evt.reference.philox import uniform
+from evt.reference.rounding import round_to, working
+from evt.reference.translate import Argument, Dialect
+
+
+@dataclass(frozen=True)
+class Exact(Dialect[torch.Tensor]):
+    """Computes over ``start``, the accumulator or an operand's elements; ``dtype`` stands for f32."""
+
+    dag: TypedDag
+    start: torch.Tensor
+    extents: Extents
+    inputs: Mapping[str, Any]
+    dtype: torch.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.start.device
+
+    def accumulator(self) -> torch.Tensor:
+        return self.start
+
+    def element(self, name: str) -> torch.Tensor:
+        return self.start
+
+    def load(self, source: Input) -> torch.Tensor:
+        if source.name not in self.inputs and source.default is None:
+            raise ValueError(f"the input {source.name} is missing")
+        return self.extents.load(source, self.inputs.get(source.name, source.default), self.device, self.dtype)
+
+    def constant(self, op: Const) -> torch.Tensor:
+        value = torch.tensor(op.value, dtype=torch.float64, device=self.device)
+        sizes = {base(mode): self.extents[base(mode)] // divisor(mode) for mode in op.modes}
+        return value.expand([sizes.get(mode, 1) for mode in MODES] if op.modes else [])
+
+    def apply(self, function: str, operands: Sequence[torch.Tensor], domain: DType) -> torch.Tensor:
+        """Apply a function to operands converted to the type that it computes in."""
+        row, to = TABLE[function], working(domain, self.dtype)
+        converted = [x.to(torch.bool if slot in row.conditions else to) for slot, x in enumerate(operands)]
+        result: torch.Tensor
+        if not row.source:
+            result = row.torch(functions, *converted)
+        else:
+            with torch.device("cpu"):  # PyTorch's own default, for what a user's function makes
+                result = row.torch(torch, *converted)
+        return result
+
+    def repeat(self, value: torch.Tensor, width: int) -> torch.Tensor:
+        broadcasts = value.dim() < 3 or value.shape[2] == 1
+        return value if broadcasts else value.repeat_interleave(width, 2)
+
+    def cast(self, dtype: DType, x: Argument[torch.Tensor]) -> torch.Tensor:
+        return round_to(dtype, self.met(x, dtype)).to(working(dtype, self.dtype))
+
+    def met(self, x: Argument[torch.Tensor], dtype: DType) -> torch.Tensor:
+        """Return what is cast or stored as a type: a constant, kept as it is written, in the type that it then has."""
+        return x.value.to(working(met(x.type, dtype), self.dtype)) if x.type.constant else x.value
+
+    def reduce(self, op: Reduce, x: Argument[torch.Tensor]) -> torch.Tensor:
+        value = self.reduced_value(x)
+        sizes = [
+            self.extents[mode] if mode in op.modes else size for mode, size in zip(MODES, value.shape, strict=True)
+        ]
+        return reduced(op.kind, value.expand(sizes), [MODES.index(mode) for mode in op.modes])
+
+    def fold(self, op: Fold, x: Argument[torch.Tensor]) -> torch.Tensor:
+        value = self.reduced_value(x)
+        blocks = value.unsqueeze(3).expand(*value.shape, op.width)  # of a value that is the same in all columns
+        if x.width:
+            blocks = value.reshape(*value.shape[:2], self.extents.divided("n", op.width), op.width)
+        return reduced(op.kind, blocks, [3]).squeeze(3)
+
+    def reduced_value(self, x: Argument[torch.Tensor]) -> torch.Tensor:
+        return spread(x.value).to(working(reduced_type(self.dag, x.type), self.dtype))
+
+    def pick(self, op: Pick, x: Argument[torch.Tensor]) -> torch.Tensor:
+        value = spread(x.value)
+        if not x.width:
+            return value
+        pairs = value.reshape(*value.shape[:2], self.extents.divided("n", 2 * op.block), 2, op.block)
+        return pairs[:, :, :, op.member].flatten(2)
+
+    def index(self, mode: str) -> torch.Tensor:
+        shape = [-1 if each == mode else 1 for each in MODES]
+        return torch.arange(self.extents[mode], dtype=torch.int32, device=self.device).reshape(shape)
+
+    def random(self, seed: torch.Tensor, offset: torch.Tensor) -> torch.Tensor:
+        sizes = [self.extents[mode] for mode in MODES]
+        return uniform(int(seed), int(offset), sizes, self.device).to(self.dtype)
+
+    def store(self, output: Output, x: Argument[torch.Tensor]) -> torch.Tensor:
+        assert output.dtype is not None
+        value = spread(self.met(x, output.dtype))
+        return self.extents.store(output, value, exact=self.dtype == torch.float64)
+
+    def feed(self, operand: Operand, x: Argument[torch.Tensor]) -> torch.Tensor:
+        value, dtype = self.met(x, operand.dtype), operand.dtype
+        exact = self.dtype == torch.float64 and dtype.is_float
+        value = value.to(working(dtype, self.dtype)) if exact else round_to(dtype, value)
+        return value.expand(self.start.shape)
+
+
+def spread(value: torch.Tensor) -> torch.Tensor:
+    """Return a value of three dimensions, also where it is a single one."""
+    return value if value.dim() == 3 else value.reshape(1, 1, 1)
+
+
+def reduced(kind: str, value: torch.Tensor, dims: list[int]) -> torch.Tensor:
+    """Reduce a value, keeping its dimensions and its type; NaN wins in max and min.
+
+    By halves, so that the order, and with it the last bit of a sum, depends on the extents alone.
+    """
+    combine = TABLE[REDUCTIONS[kind]].torch
+    kept = [dim for dim in range(value.dim()) if dim not in dims]
+    rest = value.permute(*kept, *dims).flatten(len(kept))
+    while (count := rest.shape[-1]) > 1:
+        half = count // 2
+        combined = combine(functions, rest[..., :half], rest[..., half : 2 * half])
+        rest = torch.cat([combined, rest[..., 2 * half :]], -1) if count % 2 else combined
+    if not count:
+        rest = torch.full((*rest.shape[:-1], 1), _identity(kind, value.dtype), dtype=value.dtype, device=value.device)
+    elif kind == "sum":
+        rest = rest + 0  # to which kernels add
+    return rest.reshape([1 if dim in dims else size for dim, size in enumerate(value.shape)])
+
+
+def _identity(kind: str, dtype: torch.dtype) -> float:
+    """Return the reduction of nothing."""
+    if kind == "sum":
+        return 0
+    if dtype.is_floating_point:
+        return -math.inf if kind == "max" else math.inf
+    return torch.iinfo(dtype).min if kind == "max" else torch.iinfo(dtype).max

@@ -1,0 +1,93 @@
+"""The tensors of a call as the oracle computes on them, one dimension for each mode, and back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from evt.ir.dtype import B1, I32, DType
+from evt.ir.node import MODES, Input, Output, base, divisor
+from evt.reference.rounding import pack_bits, packed, round_to, unpack_bits, working
+
+#: The dimensions that each mode stands for in shapes: a batch may have several, and the rows of ``linear``.
+Leads = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Extents:
+    """The dimensions of each mode, and the ``order`` of the modes in values."""
+
+    leads: Leads
+    order: tuple[str, ...] = MODES
+
+    def __getitem__(self, mode: str) -> int:
+        """Return the extent of a mode that is not divided."""
+        return math.prod(self.leads[mode])
+
+    def load(self, source: Input, given: Any, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+        """Return an input with the dimensions of the order, 1 where it does not vary, or 0-d for a scalar."""
+        assert source.dtype is not None
+        number = not isinstance(given, torch.Tensor)
+        tensor = _number(source.dtype, given) if number else given
+        tensor = tensor.to(device)
+        if source.dtype != B1:
+            tensor = tensor.to(working(source.dtype, dtype))
+        if not source.modes:
+            return tensor.reshape(())
+        if number or (source.flexible and tensor.numel() == 1):
+            have = {base(mode): math.prod(self.dims(mode)) for mode in source.modes}
+            return tensor.reshape(()).expand([have.get(mode, 1) for mode in self.order])
+        batch = [] if "l" in source.modes or not source.batchable else ["l"]
+        for modes in ([*batch, *source.modes], source.modes):
+            flat = [math.prod(self.dims(mode)) for mode in modes]
+            if source.dtype == B1 and tuple(tensor.shape) in (packed(self.shape(modes)), packed(flat)):
+                tensor = unpack_bits(tensor, self.leads["n"][0])
+            if tuple(tensor.shape) in (self.shape(modes), tuple(flat)):
+                places = sorted(range(len(modes)), key=lambda position: self.order.index(base(modes[position])))
+                have = {base(mode): size for mode, size in zip(modes, flat, strict=True)}
+                return tensor.reshape(flat).permute(places).reshape([have.get(mode, 1) for mode in self.order])
+        shape, expected = tuple(tensor.shape), self.shape(source.modes)
+        raise ValueError(f"the input {source.name} has shape {shape}; expected {expected}")
+
+    def store(self, output: Output, value: torch.Tensor, exact: bool) -> torch.Tensor:
+        """Return a value with the output's modes, in their order, packed and rounded; ``exact`` floats stay f64."""
+        modes = output.memory_modes
+        names = {base(mode): mode for mode in modes}
+        value = value.expand([math.prod(self.dims(names[mode])) if mode in names else 1 for mode in MODES])
+        order = [MODES.index(base(mode)) for mode in (*modes, *(mode for mode in MODES if mode not in names))]
+        result = value.permute(order).clone(memory_format=torch.contiguous_format).reshape(self.shape(modes))
+        assert output.dtype is not None
+        if exact and output.dtype.is_float:
+            return result.to(torch.float64)
+        result = round_to(output.dtype, result)
+        return pack_bits(result) if output.dtype == B1 else result
+
+    def dims(self, mode: str) -> tuple[int, ...]:
+        """Return the dimensions of a mode; one that is divided has a single one."""
+        if divisor(mode) == 1:
+            return self.leads[mode]
+        return (_divide(self.leads[base(mode)][0], divisor(mode)),)
+
+    def divided(self, mode: str, width: int) -> int:
+        """Return how many blocks there are along a mode. Raises ValueError where they are not whole."""
+        return _divide(self[mode], width)
+
+    def shape(self, modes: Sequence[str]) -> tuple[int, ...]:
+        return tuple(size for mode in modes for size in self.dims(mode))
+
+
+def _divide(columns: int, width: int) -> int:
+    if columns % width:
+        raise ValueError(f"{columns} columns do not divide into blocks of {width}")
+    return columns // width
+
+
+def _number(dtype: DType, given: float) -> torch.Tensor:
+    """Return a number in an input's type, as a kernel receives it; a seed beyond i32 is given by its 32 bits."""
+    if dtype == I32 and float(given).is_integer():
+        given = (int(given) + 2**31) % 2**32 - 2**31
+    return round_to(dtype, torch.tensor(float(given), dtype=torch.float64, device="cpu"))

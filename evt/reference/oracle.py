@@ -1,0 +1,140 @@
+"""What programs give: ``reference`` forms the accumulator, ``evaluate`` starts from one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from evt.ir.convolution import Convolution
+from evt.ir.dag import TypedDag
+from evt.ir.dtype import accumulator
+from evt.ir.node import ELEMENT_MODES, MODES
+from evt.ir.operand import epilogue_of, formula_of
+from evt.reference.convolution import as_image, as_view, convolve, from_view, to_view
+from evt.reference.exact import Exact
+from evt.reference.extents import Extents, Leads
+from evt.reference.neutral import neutral
+from evt.reference.rounding import working
+from evt.reference.translate import translate
+
+
+def reference(
+    dag: TypedDag,
+    A: torch.Tensor,  # noqa: N803
+    B: torch.Tensor,  # noqa: N803
+    inputs: Mapping[str, Any],
+    *,
+    float64: bool = False,
+    convolution: Convolution | None = None,
+) -> dict[str, torch.Tensor]:
+    """Return the outputs of a program by name, in ``out`` order.
+
+    A and B have their operand's modes in their last two dimensions; the dimensions before them are batches,
+    which broadcast as in torch.matmul. A of ``linear`` has any number of row dimensions instead. Those of a
+    ``convolution`` are [N, C, ...] and [K, C, ...], and so are the tensors with the accumulator's modes [m, n].
+    """
+    dtype = torch.float64 if float64 else torch.float32
+    with neutral(A.device):
+        if convolution is not None:
+            return _convolution(dag, A, B, inputs, convolution, dtype)
+        return _product(dag, A, B, inputs, dtype)
+
+
+def evaluate(
+    dag: TypedDag, acc: torch.Tensor, inputs: Mapping[str, Any], *, dtype: torch.dtype = torch.float32
+) -> dict[str, torch.Tensor]:
+    """Return the outputs by name for an accumulator ``[..., m, n]``.
+
+    ``inputs`` are what a call gives: tensors in the order of their modes, with the batch's dimensions before
+    them where a program leaves that open; scalars as numbers or one-element tensors. With ``dtype`` f32 each
+    output is rounded to its type; with f64 the outputs stay f64. Raises ValueError for a shape that does not
+    fit.
+    """
+    with neutral(acc.device):
+        acc = acc.to(working(accumulator(dag.operands[0].dtype), dtype))
+        return _epilogue(dag, acc, _leads(acc), inputs, dtype)
+
+
+def operand_values(
+    dag: TypedDag, name: str, tensor: torch.Tensor, inputs: Mapping[str, Any], *, dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
+    """Return what is multiplied in the place of an operand: its formula of each element, rounded to the operand's type.
+
+    ``tensor`` has k as its last dimension; the dimensions before are batches and then m (of A) or n (of B), which for
+    a vector along it may be several. With ``dtype`` f64 floats are not rounded. Without a formula the tensor comes
+    back.
+    """
+    with neutral(tensor.device):
+        return _operand_values(dag, name, tensor, inputs, dtype)
+
+
+def _product(
+    dag: TypedDag, a: torch.Tensor, b: torch.Tensor, inputs: Mapping[str, Any], dtype: torch.dtype
+) -> dict[str, torch.Tensor]:
+    modes_a, modes_b = (operand.modes for operand in dag.operands)
+    a, b = a if modes_a == ("m", "k") else a.mT, b.mT if modes_b == ("k", "n") else b
+    a = _operand_values(dag, "A", a, inputs, dtype).to(torch.float64)
+    b = _operand_values(dag, "B", b, inputs, dtype).to(torch.float64).mT
+    leads: Leads
+    if dag.operation == "linear" and modes_a == ("m", "k"):
+        leads = {"l": (), "m": tuple(a.shape[:-1]), "n": (b.shape[-1],)}
+        acc = a.reshape(math.prod(leads["m"]), a.shape[-1]) @ b
+    else:
+        acc = a @ b
+        leads = _leads(acc)
+    return _epilogue(dag, _accumulated(dag, acc, dtype), leads, inputs, dtype)
+
+
+def _convolution(
+    dag: TypedDag,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    inputs: Mapping[str, Any],
+    geometry: Convolution,
+    dtype: torch.dtype,
+) -> dict[str, torch.Tensor]:
+    problem = geometry.problem(a.shape, b.shape)
+    if "A" in dag.feeds:  # before padding, whose zeros are not worked on
+        a = from_view(_operand_values(dag, "A", to_view(a), inputs, dtype))
+    acc = convolve(geometry, problem, a.to(torch.float64), b.to(torch.float64))
+    views = {name: as_view(dag.input.get(name), value, geometry) for name, value in inputs.items()}
+    results = _epilogue(dag, _accumulated(dag, acc, dtype), problem.leads, views, dtype)
+    return {name: as_image(dag.output[name], result) for name, result in results.items()}
+
+
+def _leads(acc: torch.Tensor) -> Leads:
+    return {"l": tuple(acc.shape[:-2]), "m": (acc.shape[-2],), "n": (acc.shape[-1],)}
+
+
+def _accumulated(dag: TypedDag, acc: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Convert sums in f64, which are exact for integers, to the accumulator's type: i32 wraps."""
+    wanted = working(accumulator(dag.operands[0].dtype), dtype)
+    return acc.to(wanted if wanted.is_floating_point else torch.int64).to(wanted)
+
+
+def _epilogue(
+    dag: TypedDag, acc: torch.Tensor, leads: Leads, inputs: Mapping[str, Any], dtype: torch.dtype
+) -> dict[str, torch.Tensor]:
+    dag, extents = epilogue_of(dag), Extents(leads)
+    acc = acc.reshape([extents[mode] for mode in MODES])
+    results = translate(dag, Exact(dag, acc, extents, inputs, dtype))
+    return {output.name: results[output.name] for output in dag.outputs}
+
+
+def _operand_values(
+    dag: TypedDag, name: str, tensor: torch.Tensor, inputs: Mapping[str, Any], dtype: torch.dtype
+) -> torch.Tensor:
+    if name not in dag.feeds:
+        return tensor
+    outer, k = ELEMENT_MODES[name]
+    dims = tuple(tensor.shape[:-1])
+    leads = {outer: dims if dag.operation == "linear" and name == "A" else dims[-1:], k: tuple(tensor.shape[-1:])}
+    operand = next(each.dtype for each in dag.operands if each.name == name)
+    batch = math.prod(dims[: len(dims) - len(leads[outer])])
+    elements = tensor.reshape(batch, math.prod(leads[outer]), tensor.shape[-1]).to(working(operand, dtype))
+    exact = Exact(dag, elements, Extents(leads, (outer, k)), inputs, dtype)
+    fed: torch.Tensor = translate(dag, exact, [*formula_of(dag, name), dag.feeds[name]])[name]
+    return fed.reshape(tensor.shape)

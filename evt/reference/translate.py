@@ -1,0 +1,171 @@
+"""A typed graph in PyTorch: ``translate(dag, dialect) -> outputs by name``.
+
+This is the one walk over a graph that computes with torch. What it means to compute is the dialect's: the oracle's
+(:mod:`evt.reference.exact`) converts and rounds as kernels do, a baseline's (:mod:`evt.bench.straight`) writes what a
+PyTorch user would.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from evt.ir.dag import TypedDag
+from evt.ir.dtype import DType
+from evt.ir.infer import domain
+from evt.ir.node import (
+    Acc,
+    Apply,
+    Cast,
+    Const,
+    Element,
+    Feed,
+    Fold,
+    Index,
+    Input,
+    Load,
+    Node,
+    Operand,
+    Output,
+    Pick,
+    Random,
+    Reduce,
+    Store,
+    ValueType,
+    base,
+    divisor,
+)
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class Argument(Generic[Value]):
+    """An operand of a node: what it is made by, its value and type.
+
+    ``whole``: it is made of the accumulator or an operand's elements, so it has all of its elements, in every batch.
+    """
+
+    op: Node
+    value: Value
+    type: ValueType
+    whole: bool
+
+    @property
+    def width(self) -> int:
+        """How many columns one of its columns stands for; 0 where it is the same in all of them."""
+        return next((divisor(mode) for mode in self.type.modes if base(mode) == "n"), 0)
+
+
+class Dialect(ABC, Generic[Value]):
+    """What each kind of node is in PyTorch."""
+
+    @abstractmethod
+    def accumulator(self) -> Value: ...
+
+    @abstractmethod
+    def element(self, name: str) -> Value:
+        """Return the elements of the operand A or B."""
+
+    @abstractmethod
+    def load(self, source: Input) -> Value: ...
+
+    @abstractmethod
+    def constant(self, op: Const) -> Value: ...
+
+    @abstractmethod
+    def apply(self, function: str, operands: Sequence[Value], domain: DType) -> Value:
+        """Return what a function of the table, which computes in ``domain``, gives for operands that broadcast."""
+
+    @abstractmethod
+    def repeat(self, value: Value, width: int) -> Value:
+        """Return a value of each block of so many columns for each of the block's columns."""
+
+    @abstractmethod
+    def cast(self, dtype: DType, x: Argument[Value]) -> Value: ...
+
+    @abstractmethod
+    def reduce(self, op: Reduce, x: Argument[Value]) -> Value: ...
+
+    @abstractmethod
+    def fold(self, op: Fold, x: Argument[Value]) -> Value: ...
+
+    @abstractmethod
+    def pick(self, op: Pick, x: Argument[Value]) -> Value: ...
+
+    @abstractmethod
+    def index(self, mode: str) -> Value: ...
+
+    @abstractmethod
+    def random(self, seed: Value, offset: Value) -> Value: ...
+
+    @abstractmethod
+    def store(self, output: Output, x: Argument[Value]) -> Any:
+        """Return an output's tensor."""
+
+    @abstractmethod
+    def feed(self, operand: Operand, x: Argument[Value]) -> Any:
+        """Return the tensor that is multiplied in the place of A or B."""
+
+
+def translate(dag: TypedDag, dialect: Dialect[Value], nodes: Iterable[int] | None = None) -> dict[str, Any]:
+    """Compute a graph, or some nodes of it, operands first. Return what is stored and fed, by name, in that order."""
+    chosen = range(len(dag)) if nodes is None else list(nodes)
+    last_use = {operand: node for node in chosen for operand in dag.arguments(node)}
+    known: dict[int, Argument[Value]] = {}
+    results: dict[str, Any] = {}
+    for node in chosen:
+        op, operands = dag[node], [known[operand] for operand in dag.arguments(node)]
+        match op:
+            case Store(name):
+                results[name] = dialect.store(dag.output[name], *operands)
+            case Feed(name):
+                operand = next(each for each in dag.operands if each.name == name)
+                results[name] = dialect.feed(operand, *operands)
+            case _:
+                whole = isinstance(op, Acc | Element) or any(operand.whole for operand in operands)
+                known[node] = Argument(op, _value(dag, op, operands, dialect), dag.types[node], whole)
+        for each in set(dag.arguments(node)):
+            if last_use[each] == node:
+                del known[each]
+    return results
+
+
+def _value(dag: TypedDag, op: Node, operands: Sequence[Argument[Value]], dialect: Dialect[Value]) -> Value:
+    match op:
+        case Acc():
+            return dialect.accumulator()
+        case Element(name):
+            return dialect.element(name)
+        case Load(name):
+            return dialect.load(dag.input[name])
+        case Const():
+            return dialect.constant(op)
+        case Apply(function):
+            to = domain(dag, function, [operand.type for operand in operands])
+            return dialect.apply(function, _aligned(operands, dialect), to)
+        case Cast(dtype):
+            return dialect.cast(dtype, *operands)
+        case Reduce():
+            return dialect.reduce(op, *operands)
+        case Fold():
+            return dialect.fold(op, *operands)
+        case Pick():
+            return dialect.pick(op, *operands)
+        case Index(mode):
+            return dialect.index(mode)
+        case Random():
+            return dialect.random(*(operand.value for operand in operands))
+        case Store() | Feed():
+            raise AssertionError(op)
+
+
+def _aligned(operands: Sequence[Argument[Value]], dialect: Dialect[Value]) -> list[Value]:
+    """Return values that broadcast: where one has all columns, that of a block is repeated for the block's columns."""
+    has_columns = any(operand.width == 1 for operand in operands)
+    return [
+        dialect.repeat(operand.value, operand.width) if has_columns and operand.width > 1 else operand.value
+        for operand in operands
+    ]
