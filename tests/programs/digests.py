@@ -43,7 +43,7 @@ def lines(name: str, program: Callable[..., Any], types: tuple[str | None, str |
         try:
             op = program(**({"route": route} if route else {}))
         except EvtError as error:
-            yield f"{name} - {route} {error.diagnostics[0].code} {digest(partial(program, route=route or None))}"
+            yield f"{name} - {route or '-'} {digest(partial(program, route=route or None))}"
             continue
         for arch in TARGETS:
             found = digest(lambda: op.emit(arch, *types))  # noqa: B023
