@@ -580,7 +580,8 @@ def test_a_table() -> None:
         "-> evt-3x wide  1.0000 ms",
         "   evt-2x b     its D differs from the first kernel's by inf",
     ]
-    assert json.loads(json.dumps(found.to_json(), default=str))["ok"] is True
+    document = json.loads(json.dumps(found.to_json(), default=str, allow_nan=False))
+    assert document["ok"] is True
 
 
 class _Same:
