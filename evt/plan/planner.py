@@ -8,7 +8,8 @@ from evt.ir import TypedDag
 from evt.plan.configurations.choice import configs, default_configs, find_config
 from evt.plan.configurations.config import Config
 from evt.plan.kernels import convolution, gemm
-from evt.plan.kernels.draft import Planner, Request
+from evt.plan.kernels.draft import Request
+from evt.plan.kernels.kernel import Planner
 from evt.plan.kernels.memory import exceeded_memory
 from evt.plan.options import PLAIN, Options
 from evt.plan.plan import Plan
@@ -19,20 +20,20 @@ from evt.plan.target import Family, Target
 
 #: What plans the kernels of a route, by the target's family.
 PLANNERS: dict[tuple[str, Family], Planner] = {
-    ("stock-3x", "3x"): gemm.stock_3x(gemm.SM90),
-    ("stock-3x", "sm100"): gemm.stock_3x(gemm.SM100),
-    ("stock-3x", "sm120"): gemm.stock_3x(gemm.SM120),
-    ("evt-3x", "3x"): gemm.visitors_3x(gemm.SM90),
-    ("evt-3x", "sm100"): gemm.visitors_3x(gemm.SM100),
-    ("evt-3x", "sm120"): gemm.visitors_3x(gemm.SM120),
-    ("stock-2x", "2x"): gemm.stock_2x,
-    ("evt-2x", "2x"): gemm.visitors_2x,
-    ("conv-padded-3x", "3x"): convolution.conv_padded_3x,
-    ("conv-evt-3x", "3x"): convolution.conv_3x,
-    ("conv-stock-2x", "2x"): convolution.conv_stock_2x,
-    ("conv-evt-2x", "2x"): convolution.conv_2x,
-    ("mainloop-2x", "2x"): gemm.worked_2x,
-    ("conv-mainloop-2x", "2x"): convolution.conv_worked_2x,
+    ("stock-3x", "3x"): gemm.STOCK_SM90,
+    ("stock-3x", "sm100"): gemm.STOCK_SM100,
+    ("stock-3x", "sm120"): gemm.STOCK_SM120,
+    ("evt-3x", "3x"): gemm.VISITORS_SM90,
+    ("evt-3x", "sm100"): gemm.VISITORS_SM100,
+    ("evt-3x", "sm120"): gemm.VISITORS_SM120,
+    ("stock-2x", "2x"): gemm.STOCK_2X,
+    ("evt-2x", "2x"): gemm.VISITORS_2X,
+    ("conv-padded-3x", "3x"): convolution.PADDED_3X,
+    ("conv-evt-3x", "3x"): convolution.VISITORS_3X,
+    ("conv-stock-2x", "2x"): convolution.STOCK_2X,
+    ("conv-evt-2x", "2x"): convolution.VISITORS_2X,
+    ("mainloop-2x", "2x"): gemm.WORKED_2X,
+    ("conv-mainloop-2x", "2x"): convolution.WORKED_2X,
 }
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from dataclasses import dataclass, fields
+from typing import Literal
 
 from evt.functions import TABLE
 from evt.ir import Apply, Input, Output, TypedDag
@@ -15,8 +14,8 @@ from evt.plan.configurations.config import Config
 from evt.plan.epilogue.nodes import Single, Stride, Strides
 from evt.plan.epilogue.registers import estimate_registers
 from evt.plan.epilogue.visitors import Graph, is_collective, is_reduced
-from evt.plan.fields import Field, Fields, mangle
-from evt.plan.plan import Epilogue, Mainloop, Plan, Tensor
+from evt.plan.fields import Field, Fields, GroupFields, mangle
+from evt.plan.plan import Epilogue, GroupedPlan, Mainloop, Plan, Tensor
 from evt.plan.problem import Problem
 from evt.plan.signature import Signature
 from evt.plan.target import Family
@@ -34,13 +33,12 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What a kernel is printed by, and the shared memory of a thread block that it may have, and has at least."""
+    """What a kernel is printed by, and the shared memory that a thread block of it may have."""
 
     family: Family
     template: str
     instructions: int
     memory_limit: int
-    least_memory: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +55,6 @@ class Collective:
     dtype: DType
     shared_memory: int
     elements_per_access: int = 0
-
-
-#: Decides everything about a kernel, also where it takes more shared memory than there is.
-Planner: TypeAlias = Callable[[Request], Plan]
 
 
 class Draft:
@@ -82,7 +76,7 @@ class Draft:
             self.signature = self.signature.only({*self.dag.input, *self.dag.output})
         program = problem.dag
         self.names = mangle([value.name for value in program.inputs], [value.name for value in program.outputs])
-        self.fields = Fields(self.names, [Field(mode, "size", "", mode) for mode in ("m", "n", "k", "l")])
+        self.fields: Fields = Fields(self.names, [Field(mode, "size", "", mode) for mode in ("m", "n", "k", "l")])
         self.regions = 0
 
     @property
@@ -139,7 +133,7 @@ class Draft:
         dag, program = self.dag, self.problem.dag
         operations = map(program.__getitem__, range(len(program)))
         rows = (TABLE[op.function] for op in operations if isinstance(op, Apply))
-        return Plan(
+        made = Plan(
             route=self.request.route,
             family=frame.family,
             template=frame.template,
@@ -160,12 +154,17 @@ class Draft:
             elements_per_access=epilogue.elements_per_access,
             whole_accesses=self.stores_tile,
             fields=self.fields.members,
-            shared_memory=max(epilogue.shared_memory, frame.least_memory),
+            shared_memory=epilogue.shared_memory,
             memory_limit=frame.memory_limit,
             registers=estimate_registers(dag, epilogue.graph, self.config) if frame.family in ("2x", "3x") else 0,
             operand_bits=dag.operands[0].dtype.bits,
             read_bytes=sum(map(tile_bytes, dag.inputs)),
             written_bytes=sum(map(tile_bytes, dag.outputs)),
+        )
+        if not isinstance(self.fields, GroupFields):
+            return made
+        return GroupedPlan(
+            **{each.name: getattr(made, each.name) for each in fields(Plan)}, group_fields=self.fields.rows
         )
 
 

@@ -10,6 +10,7 @@ from evt.ir.dtype import F16, F32, I32, DType, accumulator
 from evt.plan.epilogue.visitors import build_visitors, is_collective
 from evt.plan.fields import Field
 from evt.plan.kernels.draft import Collective, Draft
+from evt.plan.kernels.implicit_gemm import is_strided_dgrad
 from evt.plan.kernels.memory import reduction_bytes
 from evt.plan.kernels.nodes import Nodes2x, is_aligned
 from evt.plan.plan import Scale, StockOperator, StockTensor, Visitors
@@ -72,13 +73,21 @@ def _pairs_meet(draft: Draft) -> bool:
 # An output operator of CUTLASS's own.
 
 
-def stock(
-    draft: Draft,
-    make_tensors: Callable[[Draft, Fused], Tensors],
-    most: int = 16,
-    permuted: bool = False,
-) -> Collective:
-    """CUTLASS's own epilogue, whose accesses have at most so many elements."""
+def stock_of_matrices(draft: Draft) -> Collective:
+    """CUTLASS's own epilogue of a product of matrices."""
+    return _stock(draft, _matrix_tensors, 16, permuted=False)
+
+
+def stock_of_images(draft: Draft) -> Collective:
+    """CUTLASS's own epilogue of a convolution."""
+    shape = draft.problem.convolution
+    # Accesses of a weight's gradient divide the channels of one tap.
+    most = draft.signature.b.alignment if shape.operator == "wgrad" else 16
+    return _stock(draft, _image_tensors, most, permuted=is_strided_dgrad(draft) and shape.rank == 2)
+
+
+def _stock(draft: Draft, make_tensors: Callable[[Draft, Fused], Tensors], most: int, *, permuted: bool) -> Collective:
+    """An output operator, whose accesses have at most so many elements."""
     found = stock_operator(draft.problem, draft.columns)
     assert isinstance(found, Fused)
     graph = build_visitors(draft.dag, source=None, implicit_store=None, rows=draft.rows, fused=draft.request.fused)
@@ -107,7 +116,7 @@ def _scale(draft: Draft, factor: Factor) -> Scale:
     return draft.single(draft.dag.input[factor.name]) if factor.name else factor.value
 
 
-def matrix_tensors(draft: Draft, operator: Fused) -> Tensors:
+def _matrix_tensors(draft: Draft, operator: Fused) -> Tensors:
     """The tensors of the kernel's epilogue for a product of matrices."""
     names = {"D": "D"}
     names |= dict(zip(("C1", "C2"), operator.sources, strict=True)) if len(operator.sources) > 1 else {}
@@ -123,7 +132,7 @@ def _matrix_tensor(draft: Draft, name: str) -> StockTensor:
     return StockTensor(draft.dtype(name), pointer, pitch, draft.batch(name, strided))
 
 
-def image_tensors(draft: Draft, operator: Fused) -> Tensors:
+def _image_tensors(draft: Draft, operator: Fused) -> Tensors:
     """The tensors of the kernel's epilogue for a convolution, all of which have to be set."""
     names = [("D", "D"), *(("C", source) for source in operator.sources)]
     if not operator.reads_source_only:

@@ -18,10 +18,12 @@ from evt.plan.stock.rules import fusion
 
 #: Makes the epilogue itself, once the collective's tensors have their place and what memory is left is known.
 Make: TypeAlias = Callable[[Draft, Graph, Budget], Epilogue]
+#: Whether the collective can load an input as C, where TMA can.
+MayBeSource: TypeAlias = Callable[[Draft, Input], bool]
 
 
-def collective(draft: Draft, space: Space, make: Make, may_be_source: Callable[[Input], bool]) -> Collective:
-    """The collective epilogue, of whose inputs ``may_be_source`` says which it can load as C."""
+def collective(draft: Draft, space: Space, make: Make, may_be_source: MayBeSource) -> Collective:
+    """The collective epilogue; ``may_be_source`` says which inputs it can load as C."""
     source, graph, budget = _place_source(draft, space, may_be_source)
     c = _tensor(draft, source) if source is not None else None
     d = _tensor(draft, "D") if draft.stores_tile else None
@@ -35,14 +37,12 @@ def visitors(draft: Draft, graph: Graph, budget: Budget) -> Visitors:
     return Visitors(Nodes3x(draft, budget).make(graph), graph.tree)
 
 
-def has_batches(draft: Draft) -> Callable[[Input], bool]:
-    """What tells whether a tensor has its own data in every batch, as C has."""
-    return lambda value: draft.signature[value.name].batch == "strided"
+def has_batches(draft: Draft, value: Input) -> bool:
+    """Whether a tensor has its own data in every batch, as C has."""
+    return draft.signature[value.name].batch == "strided"
 
 
-def _place_source(
-    draft: Draft, space: Space, may_be_source: Callable[[Input], bool]
-) -> tuple[str | None, Graph, Budget]:
+def _place_source(draft: Draft, space: Space, may_be_source: MayBeSource) -> tuple[str | None, Graph, Budget]:
     """The tile input that the collective loads as C, the visitors beside it, and what memory is left.
 
     It is the first of :func:`_sources` whose tiles fit in shared memory; without one, visitors load every input.
@@ -58,7 +58,7 @@ def _place_source(
     return source, graph, budget
 
 
-def _sources(draft: Draft, may_be_source: Callable[[Input], bool]) -> list[str]:
+def _sources(draft: Draft, may_be_source: MayBeSource) -> list[str]:
     """The tile inputs that the collective can load as C, the cheapest first: C shares shared memory with D.
 
     Best is one with D's width and major order; then D's width; then the first. It must be fit for TMA.
@@ -67,7 +67,9 @@ def _sources(draft: Draft, may_be_source: Callable[[Input], bool]) -> list[str]:
     candidates = [
         value
         for value in draft.dag.inputs
-        if is_collective(value) and may_be_source(value) and is_tma(draft, value.name, draft.signature[value.name])
+        if is_collective(value)
+        and may_be_source(draft, value)
+        and is_tma(draft, value.name, draft.signature[value.name])
     ]
 
     def cost(value: Input) -> tuple[bool, bool, int]:

@@ -14,11 +14,21 @@ from evt.ir.convolution import SPATIAL
 from evt.plan.fields import Field
 from evt.plan.kernels.draft import Draft
 from evt.plan.kernels.padding import has_few_channels, padded_vector
+from evt.plan.kernels.work import plan_work
 from evt.plan.plan import Convolution2x, Convolution3x, Groups, Image, Iterators, PaddedCopy, Row, Work
 
 
-def convolution_2x(draft: Draft, work: tuple[Work, ...] = ()) -> Convolution2x:
-    """An implicit GEMM of CUTLASS 2.x with visitors, or with work on its input."""
+def convolution_2x(draft: Draft) -> Convolution2x:
+    """An implicit GEMM of CUTLASS 2.x with visitors."""
+    return _convolution_2x(draft, ())
+
+
+def worked_convolution_2x(draft: Draft) -> Convolution2x:
+    """The same with work on its input."""
+    return _convolution_2x(draft, plan_work(draft))
+
+
+def _convolution_2x(draft: Draft, work: tuple[Work, ...]) -> Convolution2x:
     shape, groups = draft.problem.convolution, _groups(draft)
     vector = 0 if work else padded_vector(draft.problem)  # work finds its channels in the tensor itself
     if vector:

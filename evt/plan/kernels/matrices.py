@@ -5,12 +5,23 @@ from __future__ import annotations
 from evt.ir import Operand
 from evt.ir.dtype import F64
 from evt.plan.kernels.draft import Draft
+from evt.plan.kernels.work import plan_work
 from evt.plan.plan import Matrix, MatrixProduct, Work
 from evt.plan.signature import Layout
 
 
-def matrix_product(draft: Draft, work: tuple[Work, ...] = ()) -> MatrixProduct:
-    """The product of A and B, which are exchanged in a transposed problem."""
+def matrix_product(draft: Draft) -> MatrixProduct:
+    """The product of A and B."""
+    return _product(draft, ())
+
+
+def worked_product(draft: Draft) -> MatrixProduct:
+    """The product of what work makes of A and B."""
+    return _product(draft, plan_work(draft))
+
+
+def _product(draft: Draft, work: tuple[Work, ...]) -> MatrixProduct:
+    """The operands are exchanged in a transposed problem."""
     a, b = draft.problem.dag.operands
     matrices = _matrix(draft, a, draft.signature.a, "m"), _matrix(draft, b, draft.signature.b, "n")
     return MatrixProduct(*(matrices[::-1] if draft.transposed else matrices), work)

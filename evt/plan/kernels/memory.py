@@ -22,12 +22,14 @@ _WARPS = 8
 class Space:
     """What a thread block of a 3.x kernel may have of shared memory, and what of it the main loop keeps at least.
 
-    ``warps_meet``: whether the parts of reductions meet there where there is a result for each column.
+    ``warps_meet``: whether the parts of reductions meet there where there is a result for each column. ``takes_all``:
+    whether a thread block takes all that it may have.
     """
 
     limit: int
     mainloop: int
     warps_meet: bool = True
+    takes_all: bool = False
 
 
 class Budget:
@@ -52,7 +54,8 @@ class Budget:
     @property
     def used(self) -> int:
         """The bytes that are taken."""
-        return self.space.limit - self.left
+        used = self.space.limit - self.left
+        return max(used, self.space.limit) if self.space.takes_all else used
 
     def subtile_bytes(self, name: str) -> int:
         """The bytes of a tensor's part of the epilogue's tile."""
