@@ -29,12 +29,12 @@ _MULTIPROCESSOR_BYTES, _RESERVED_BYTES = 228 * 1024, 1024
 
 
 def _draft_3x(request: Request) -> Draft:
-    """The one batch is known when the kernel is compiled."""
+    """Begin a kernel of one batch, which is known when it is compiled."""
     return Draft(request, batched=False)
 
 
 def _space(draft: Draft) -> Space:
-    """A part of a multiprocessor's memory, as in convolution_3x.hpp; the main loop takes what is left of it.
+    """Return a part of a multiprocessor's memory, as in convolution_3x.hpp; the main loop takes what is left of it.
 
     The main loop of one consumer lies under the epilogue.
     """
@@ -50,7 +50,7 @@ def _visitors_3x(draft: Draft, graph: Graph, budget: Budget) -> Visitors:
 
 
 def _has_rows(draft: Draft, value: Input) -> bool:
-    """Whether the channels of a tensor are contiguous, as C's are."""
+    """Return whether the channels of a tensor are contiguous, as C's are."""
     return draft.signature[value.name].contiguous == "n"
 
 

@@ -81,26 +81,26 @@ class Draft:
 
     @property
     def rows(self) -> str:
-        """The mode along the kernel's own rows."""
+        """Return the mode along the kernel's own rows."""
         return "n" if self.transposed else "m"
 
     @property
     def columns(self) -> str:
-        """The mode along the kernel's own columns."""
+        """Return the mode along the kernel's own columns."""
         return "m" if self.transposed else "n"
 
     @property
     def stores_tile(self) -> bool:
-        """Whether D is a tile that a collective can store."""
+        """Return whether D is a tile that a collective can store."""
         return is_collective(self.dag.output["D"]) and not is_reduced(self.dag, "D")
 
     def next_region(self) -> int:
-        """The number of a new region."""
+        """Return the number of a new region."""
         self.regions += 1
         return self.regions - 1
 
     def dtype(self, name: str) -> DType:
-        """The type of an input or output."""
+        """Return the type of an input or output."""
         dtype = self.value(name).dtype
         assert dtype is not None
         return dtype
@@ -109,27 +109,27 @@ class Draft:
         return self.dag.input.get(name) or self.dag.output[name]
 
     def strides(self, name: str) -> Strides:
-        """The strides of a tile's tensor."""
+        """Return the strides of a tile's tensor."""
         layout = self.signature[name]
         rows: Stride = 1 if layout.contiguous == self.rows else self.fields.stride(name, self.rows)
         columns: Stride = 1 if layout.contiguous == self.columns else self.fields.stride(name, self.columns)
         return self.with_batch(name, rows, columns, layout.batch == "strided")
 
     def with_batch(self, name: str, rows: Stride, columns: Stride, strided: bool) -> Strides:
-        """Strides whose last is that of the batch, where there is one."""
+        """Return strides whose last is that of the batch, where there is one."""
         return rows, columns, self.fields.stride(name, "l") if strided and self.batched else 0
 
     def batch(self, name: str, strided: bool) -> Field | Literal[0]:
-        """The stride along the batch of what every kernel has a batch for, or 0."""
+        """Return the stride along the batch of what every kernel has a batch for, or 0."""
         return self.fields.stride(name, "l") if strided else 0
 
     def single(self, value: Input) -> Single:
-        """The number and the pointer of which one gives a scalar, or a flexible vector's single value."""
+        """Return the number and the pointer of which one gives a scalar, or a flexible vector's single value."""
         assert value.dtype is not None
         return Single(value.dtype, self.fields.number(value.name), self.fields.pointer(value.name))
 
     def finish(self, frame: Frame, mainloop: Mainloop, epilogue: Collective) -> Plan:
-        """The plan of a kernel that is made of these parts."""
+        """Return the plan of a kernel that is made of these parts."""
         dag, program = self.dag, self.problem.dag
         operations = map(program.__getitem__, range(len(program)))
         rows = (TABLE[op.function] for op in operations if isinstance(op, Apply))
@@ -169,13 +169,13 @@ class Draft:
 
 
 def tile_bytes(value: Input | Output) -> float:
-    """The bytes of a tile's tensor for each element of the product; 0 for what is smaller than a matrix."""
+    """Return the bytes of a tile's tensor for each element of the product; 0 for what is smaller than a matrix."""
     assert value.dtype is not None
     return value.dtype.bits / 8 / max(map(divisor, value.modes), default=1) if value.is_tile else 0
 
 
 def describe(dag: TypedDag, signature: Signature) -> str:
-    """What a kernel is specialised for, in words."""
+    """Return what a kernel is specialised for, in words."""
     parts = [
         f"{o.name}: {o.dtype} {layout.contiguous}-contiguous"
         for o, layout in zip(dag.operands, (signature.a, signature.b), strict=True)

@@ -23,7 +23,7 @@ MayBeSource: TypeAlias = Callable[[Draft, Input], bool]
 
 
 def collective(draft: Draft, space: Space, make: Make, may_be_source: MayBeSource) -> Collective:
-    """The collective epilogue; ``may_be_source`` says which inputs it can load as C."""
+    """Plan the collective epilogue; ``may_be_source`` says which inputs it can load as C."""
     source, graph, budget = _place_source(draft, space, may_be_source)
     c = _tensor(draft, source) if source is not None else None
     d = _tensor(draft, "D") if draft.stores_tile else None
@@ -33,17 +33,17 @@ def collective(draft: Draft, space: Space, make: Make, may_be_source: MayBeSourc
 
 
 def visitors(draft: Draft, graph: Graph, budget: Budget) -> Visitors:
-    """The general case."""
+    """Return the general case."""
     return Visitors(Nodes3x(draft, budget).make(graph), graph.tree)
 
 
 def has_batches(draft: Draft, value: Input) -> bool:
-    """Whether a tensor has its own data in every batch, as C has."""
+    """Return whether a tensor has its own data in every batch, as C has."""
     return draft.signature[value.name].batch == "strided"
 
 
 def _place_source(draft: Draft, space: Space, may_be_source: MayBeSource) -> tuple[str | None, Graph, Budget]:
-    """The tile input that the collective loads as C, the visitors beside it, and what memory is left.
+    """Return the tile input that the collective loads as C, the visitors beside it, and what memory is left.
 
     It is the first of :func:`_sources` whose tiles fit in shared memory; without one, visitors load every input.
     """
@@ -59,7 +59,7 @@ def _place_source(draft: Draft, space: Space, may_be_source: MayBeSource) -> tup
 
 
 def _sources(draft: Draft, may_be_source: MayBeSource) -> list[str]:
-    """The tile inputs that the collective can load as C, the cheapest first: C shares shared memory with D.
+    """Return the tile inputs that the collective can load as C, the cheapest first: C shares shared memory with D.
 
     Best is one with D's width and major order; then D's width; then the first. It must be fit for TMA.
     """
@@ -80,7 +80,7 @@ def _sources(draft: Draft, may_be_source: MayBeSource) -> list[str]:
 
 
 def _tensor(draft: Draft, name: str) -> Tensor:
-    """The tensor that the collective itself loads as C or stores as D."""
+    """Return the tensor that the collective itself loads as C or stores as D."""
     layout, pointer, strides = draft.signature[name], draft.fields.pointer(name), draft.strides(name)
     if draft.signature.convolution is not None:  # its rows are pixels, which have a pitch whatever is contiguous
         strides = (draft.fields.stride(name, "m"), *strides[1:])
@@ -92,7 +92,7 @@ def _tensor(draft: Draft, name: str) -> Tensor:
 
 
 def stock_fusion(draft: Draft, graph: Graph, budget: Budget) -> StockFusion:
-    """One node, which CUTLASS makes of the operation's name, on every architecture of those of sm90."""
+    """Plan one node, which CUTLASS makes of the operation's name, on every architecture of those of sm90."""
     found = fusion(draft.problem)
     assert isinstance(found, Fused)
     if found.stored:
@@ -108,7 +108,7 @@ def stock_fusion(draft: Draft, graph: Graph, budget: Budget) -> StockFusion:
 
 
 def _scale(draft: Draft, factor: Factor) -> Scale:
-    """A factor: a number, a scalar by value or by device pointer, or a vector."""
+    """Return a factor: a number, a scalar by value or by device pointer, or a vector."""
     if not factor.name:
         return factor.value
     value = draft.dag.input[factor.name]
@@ -123,6 +123,6 @@ def _vector(draft: Draft, name: str) -> StockVector:
 
 
 def _stored(draft: Draft, name: str, budget: Budget) -> StockVector:
-    """The tensor that is stored besides D, through shared memory."""
+    """Return the tensor that is stored besides D, through shared memory."""
     budget.takes("store", name, draft.signature[name])
     return StockVector(draft.dtype(name), draft.fields.pointer(name), draft.strides(name))

@@ -21,17 +21,17 @@ def _draft_sm90(request: Request) -> Draft:
 
 
 def _draft_sm100(request: Request) -> Draft:
-    """tcgen05 takes any operands, but our nodes need to be given rows."""
+    """Compute D' = B' A' where our nodes would not be given rows; tcgen05 takes any operands."""
     return Draft(request, transposed=reads_columns(request.problem))
 
 
 def space(draft: Draft) -> Space:
-    """A few stages are left to the main loop."""
+    """Leave a few stages to the main loop."""
     return Space(draft.problem.target.shared_memory, least_stages(draft))
 
 
 def _space_sm100(draft: Draft) -> Space:
-    """Every warp has a part of a reduction of its own."""
+    """Return the same without what reductions take: every warp writes a part of its own."""
     return replace(space(draft), warps_meet=False)
 
 
@@ -67,7 +67,7 @@ STOCK_SM120 = replace(VISITORS_SM120, epilogue=epilogue_3x.stock_fusion)
 
 
 def _draft_2x(request: Request) -> Draft:
-    """D' = B' A' is computed where D is column-major, because visitors store along rows only."""
+    """Compute D' = B' A' where D is column-major, because visitors store along rows only."""
     draft = Draft(request)
     column_major = draft.stores_tile and draft.signature["D"].contiguous == "m"
     draft.transposed = column_major and not has_fixed_columns(draft.dag)

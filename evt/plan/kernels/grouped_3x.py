@@ -29,7 +29,7 @@ from evt.plan.target import Target
 
 
 def configs_grouped(operand: DType) -> tuple[Config, ...]:
-    """The configurations of a grouped kernel, the default first.
+    """Return the configurations of a grouped kernel, the default first.
 
     8-bit floats are summed in two sets of accumulators, for which the larger tiles have no registers.
     """
@@ -130,7 +130,7 @@ def _find_configs(dag: TypedDag, name: str | None) -> list[Config]:
 
 
 def _draft(request: Request) -> Draft:
-    """What belongs to a tensor is a row of the table; every group has its own tensors, and one batch."""
+    """Begin a kernel whose tensors are rows of the table: every group has its own, and one batch."""
     draft = Draft(request, transposed=request.problem.swaps_operands, batched=False)
     draft.fields = GroupFields(draft.names)
     values: tuple[Input | Output, ...] = (*draft.dag.inputs, *draft.dag.outputs)

@@ -19,14 +19,14 @@ from evt.plan.target import Family
 
 
 class Planner(Protocol):
-    """Decides everything about a kernel, also where it takes more shared memory than there is."""
+    """What decides everything about a kernel, also where it takes more shared memory than there is."""
 
     @property
     def template(self) -> str:
-        """The template of codegen/templates that prints the kernel."""
+        """Return the template of codegen/templates that prints the kernel."""
 
     def __call__(self, request: Request) -> Plan:
-        """The plan of a kernel."""
+        """Return the plan of a kernel."""
 
 
 @dataclass(frozen=True, slots=True)
