@@ -127,7 +127,7 @@ def _strides(draft: Draft, operand: str) -> tuple[Field, ...]:
 
 
 def _image(draft: Draft, operand: Operand) -> Image:
-    """Return a or B, channels last."""
+    """Return A or B, channels last."""
     layout = draft.signature.a if operand.name == "A" else draft.signature.b
     pointer = draft.fields.pointer(operand.name)
     return Image(operand.name, operand.dtype, layout.alignment, pointer, _strides(draft, operand.name))
