@@ -11,10 +11,9 @@ from evt.emission.functors import stock_functor
 from evt.emission.stock import given
 from evt.emission.text import Jobs
 from evt.emission.workspace import jobs_after, jobs_before, parts
-from evt.errors import TargetError
 from evt.ir import Input, Output, TypedDag
 from evt.ir.node import base, divisor
-from evt.plan import Plan, Problem, Route, candidates, plan, plan_defaults
+from evt.plan import Candidate, Plan, Problem, survey
 from evt.plan.epilogue.nodes import (
     Access,
     AccFetch,
@@ -42,6 +41,8 @@ from evt.plan.epilogue.nodes import (
 )
 from evt.plan.epilogue.registers import register_limit
 from evt.plan.plan import Visitors
+from evt.plan.routes.route import Kind
+from evt.plan.verdict import Refusal
 
 if TYPE_CHECKING:
     from evt.tuning.measurement import Measurement, Timing
@@ -56,7 +57,7 @@ class RouteExplanation:
     """
 
     name: str
-    kind: str
+    kind: Kind
     summary: str
     rules: tuple[tuple[str, str], ...]
     chosen: bool
@@ -246,13 +247,11 @@ def explain(
     ``sizes`` and the operands' ``shapes`` are those of a problem; ``measured`` is what was measured of it, and ``best``
     the kernel that is taken for it.
     """
-    plans = plan_defaults(problem, best.route if best else forced, best.config if best else None)
+    found = survey(problem, best.route if best else forced, best.config if best else None)
+    plans = found.defaults
     made = plans[0]
     timings = measured[0].timings if len(measured) == 1 else ()
-    routes = tuple(
-        _explain_route(problem, route, made if route.name == made.route else None, timings)
-        for route in candidates(problem)
-    )
+    routes = tuple(_explain_route(each, made if each is found.chosen else None, timings) for each in found.candidates)
     return Explanation(
         problem.target.name,
         routes,
@@ -265,23 +264,22 @@ def explain(
     )
 
 
-def _explain_route(problem: Problem, route: Route, made: Plan | None, timings: Sequence[Timing]) -> RouteExplanation:
-    """A route; ``made`` is the plan of the one that is taken."""
-    rules = [(rule.statement, rule.failure(problem) or "") for rule in route.rules]
-    chosen = made is not None
-    if made is None and not any(reason for _, reason in rules):
-        try:
-            options = problem.options
-            made = plan(problem.dag, problem.signature, problem.target, route=route.name, options=options)
-        except TargetError as error:
-            reasons = (reason for each in error.diagnostics for reason in each.notes)
-            rules += [("a configuration fits in shared memory", reason) for reason in reasons]
+def _explain_route(candidate: Candidate, taken: Plan | None, timings: Sequence[Timing]) -> RouteExplanation:
+    """A route; ``taken`` is the plan of the one that is taken."""
+    route, made = candidate.route, taken
+    rules = [
+        (rule.statement, verdict.reason if isinstance(verdict, Refusal) else "") for rule, verdict in candidate.verdicts
+    ]
+    if made is None and candidate.applies:
+        made = candidate.general
+        if made is None:
+            rules += [("a configuration fits in shared memory", reason) for reason in candidate.misfits]
     return RouteExplanation(
         route.name,
         route.kind,
         route.summary,
         tuple(rules),
-        chosen,
+        taken is not None,
         made.shared_memory if made else 0,
         made.registers if made else 0,
         register_limit(made.config) if made and made.registers else 0,

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from evt.diagnostics import Diagnostic, hint
 from evt.emission import emit as emit_plan
 from evt.errors import TargetError
-from evt.plan import find_target, natural_signature
-from evt.plan.kernels.grouped_3x import ROUTE, plan_grouped
+from evt.plan import Problem, find_target, natural_signature, plan
 from evt.plan.plan import GroupedPlan
+from evt.plan.routes.grouped_3x import EVT
 from evt.program import DEFAULT_ARCH, Program
 from evt.settings import Settings
 from evt.untraced import skip_frames, untraced
@@ -60,7 +60,7 @@ class GroupedProgram:
 
     def __init__(self, source: Source | str, **keywords: Unpack[Keywords]) -> None:
         self.settings = Settings.of(**keywords)
-        routes = (ROUTE.name, LOOP)
+        routes = (EVT.name, LOOP)
         if self.settings.route not in (None, *routes):
             message = f"there is no grouped route `{self.settings.route}`"
             raise TargetError(Diagnostic("E0501", message, help=hint(self.settings.route, routes, "routes")))
@@ -88,7 +88,9 @@ class GroupedProgram:
         """The plan of the grouped kernel for packed, aligned tensors. Raises TargetError (E05xx)."""
         dag = self.program.optimised(a, b)
         target, options = find_target(arch), self.program.options()
-        return plan_grouped(dag, natural_signature(dag), target, config=self.settings.config, options=options)
+        made = plan(Problem(dag, natural_signature(dag), target, options, grouped=True), config=self.settings.config)
+        assert isinstance(made, GroupedPlan)
+        return made
 
     def emit(self, arch: str = DEFAULT_ARCH, a: str | None = None, b: str | None = None) -> str:
         """The C++ of the grouped kernel, as :meth:`evt.Program.emit`; of ``route="loop"`` that of one group's."""

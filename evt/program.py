@@ -194,15 +194,7 @@ class Program:
     ) -> Plan:
         """The plan for packed tensors. Raises TargetError (E05xx) when the target cannot do it."""
         problem, settings = self.problem(arch, a, b, shapes), self.settings
-        return plan(
-            problem.dag,
-            problem.signature,
-            problem.target,
-            route=settings.route,
-            config=settings.config,
-            fused=fused,
-            options=problem.options,
-        )
+        return plan(problem, settings.route, settings.config, fused=fused)
 
     def emit(
         self, arch: str = DEFAULT_ARCH, a: str | None = None, b: str | None = None, *, shapes: Shapes | None = None

@@ -7,4 +7,4 @@ from evt.plan import Problem, plan
 
 def route_of(problem: Problem, forced: str | None = None) -> str:
     """The name of the route; ``forced`` is one's name, or a kind of routes."""
-    return plan(problem.dag, problem.signature, problem.target, route=forced, options=problem.options).route
+    return plan(problem, forced).route

@@ -6,7 +6,7 @@ import torch
 
 from evt.bench.case import Case, Data
 from evt.plan import Plan
-from evt.plan.configurations.speed import fastest
+from evt.plan.speed import fastest
 from evt.program import Program
 from evt.runtime.arguments import bind
 from evt.runtime.kernels import device_target, plan_kernels

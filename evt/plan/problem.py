@@ -1,29 +1,41 @@
-"""What the planner is asked, and how it is answered: problems, rules about them, and the routes that rules admit."""
+"""What the planner is asked: ``Problem(dag, signature, target)``, and the facts about it that decide about kernels."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
-from evt.ir import TypedDag
+from evt.ir import Fold, Pick, TypedDag
 from evt.plan.options import PLAIN, Options
 from evt.plan.signature import ConvolutionClass, Signature, bytes_of
+from evt.plan.stock.match import Stock, match_stock
 from evt.plan.target import Target
+from evt.plan.verdict import Refusal
+
+#: What is computed: a product of matrices, batched or not; many products of one layout, each with its own extents; or
+#: a convolution.
+Shape = Literal["gemm", "grouped", "convolution"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Problem:
-    """What the rules look at."""
+    """A program, the layouts and the target that a kernel is planned for.
+
+    ``grouped``: the kernel is to compute many products in one launch, of which ``signature`` has what is common to all.
+    """
 
     dag: TypedDag
     signature: Signature
     target: Target
     options: Options = PLAIN
+    grouped: bool = False
 
     @property
-    def operand_bytes(self) -> int:
-        return bytes_of(self.dag.operands[0].dtype)
+    def shape(self) -> Shape:
+        if self.signature.convolution is not None:
+            return "convolution"
+        return "grouped" if self.grouped else "gemm"
 
     @property
     def convolution(self) -> ConvolutionClass:
@@ -32,49 +44,66 @@ class Problem:
         return self.signature.convolution
 
     @property
-    def swaps_operands(self) -> bool:
-        """Whether sm90 computes D' = B' A'.
+    def operand_bytes(self) -> int:
+        return bytes_of(self.dag.operands[0].dtype)
 
-        WGMMA takes 32-bit operands K-major only. CUTLASS transposes one of them on the way, and for a K-major A
-        with an N-major B it does so by swapping A and B under an epilogue that is not told: the transposed problem
-        needs no swap.
-        """
-        layouts = (self.signature.a.contiguous, self.signature.b.contiguous)
-        return self.operand_bytes == 4 and layouts == ("k", "n")
+    @property
+    def operand_alignment(self) -> int:
+        """The elements that every access to A and B may cover."""
+        return min(self.signature.a.alignment, self.signature.b.alignment)
 
     def tensor_bytes(self, name: str) -> int:
         value = self.dag.input.get(name) or self.dag.output[name]
         assert value.dtype is not None
         return bytes_of(value.dtype)
 
+    @property
+    def swaps_operands(self) -> bool:
+        """Whether sm90's kernels compute D' = B' A'.
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """A rule: its statement, and what gives the reason why a problem fails it, or None."""
+        WGMMA takes 32-bit operands K-major only. CUTLASS transposes one of them on the way, and for a K-major A
+        with an N-major B it does so by swapping A and B under an epilogue that is not told: the transposed problem
+        needs no swap.
+        """
+        layouts = (self.signature.a.contiguous, self.signature.b.contiguous)
+        return self.target.family("3x") == "3x" and self.operand_bytes == 4 and layouts == ("k", "n")
 
-    statement: str
-    failure: Callable[[Problem], str | None]
+    @property
+    def has_few_channels(self) -> bool:
+        """Whether the iterators of CUTLASS 2.x for few channels pack taps together.
 
+        The others pad the channels of each tap to a tile's depth.
+        """
+        shape = self.convolution
+        first = shape.operator == "fprop" and shape.rank == 2 and not shape.group_filters and not shape.large_filter
+        return first and shape.few_channels > 0 and self.operand_bytes == 2
 
-#: What a route's kernel is: a fused epilogue of CUTLASS's own, a visitor tree, work on an operand in the main loop, or
-#: a kernel of ours.
-Kind = Literal["stock", "evt", "mainloop", "own"]
+    @property
+    def padded_vector(self) -> int:
+        """The vectors of the copies that kernels of CUTLASS 2.x read instead of the operands; 0 where they need none.
 
+        Of few channels they are the channels themselves, 4 or 8. Others are copied where an access would be narrower
+        than cp.async's, which has 4 bytes, or in volumes than 16 bytes, which is all that their iterators know. What is
+        worked on is read where it is.
+        """
+        shape, size = self.convolution, self.operand_bytes
+        if shape.operator != "fprop" or shape.group_filters or self.dag.feeds:
+            return 0
+        if self.has_few_channels:
+            channels = 4 if shape.few_channels <= 4 else 8
+            alignments = {self.signature.a.alignment, self.signature.b.alignment}
+            return 0 if alignments == {channels} else channels
+        least = 16 if shape.rank == 3 else 4
+        return 16 // size if self.operand_alignment * size < least else 0
 
-@dataclass(frozen=True, slots=True)
-class Route:
-    """A way to compile a program. Routes are tried in the order of evt.plan.routes.table.
+    @cached_property
+    def columns_together(self) -> int:
+        """How many columns a 3.x epilogue has to visit at a time: those of a pair of blocks, or of a block."""
+        ops = map(self.dag.__getitem__, range(len(self.dag)))
+        together = (2 * op.block if isinstance(op, Pick) else op.width for op in ops if isinstance(op, Pick | Fold))
+        return max(together, default=1)
 
-    ``of_convolutions``: by the kernel of a convolution, so that there is nothing to say of it for matrices.
-    """
-
-    name: str
-    kind: Kind
-    family: str
-    summary: str
-    rules: tuple[Rule, ...]
-    of_convolutions: bool = False
-
-    def failures(self, problem: Problem) -> tuple[str, ...]:
-        """Why this route does not apply; empty when it does."""
-        return tuple(reason for rule in self.rules if (reason := rule.failure(problem)))
+    @cached_property
+    def stock(self) -> Stock | Refusal:
+        """The formula as stock epilogues have it, or why they do not."""
+        return match_stock(self.dag)

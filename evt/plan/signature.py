@@ -11,8 +11,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
+from evt.ir import Input, Output, TypedDag
 from evt.ir.convolution import Convolution, ConvolutionProblem, Operator
 from evt.ir.dtype import DType
+from evt.ir.node import base
 from evt.layout import widest_vector
 
 #: How a tensor meets the batch mode: ``strided`` (one per batch, at a run-time stride; also a problem of one batch)
@@ -138,6 +140,35 @@ def natural_layout(dtype: DType, modes: tuple[str, ...], batch: Batch = "strided
     """The layout of a packed, 16-byte-aligned tensor: the last mode of its shape is contiguous."""
     inner = [mode for mode in modes if mode != "l"]
     return Layout(inner[-1], 16 // bytes_of(dtype), batch)
+
+
+def natural_signature(
+    dag: TypedDag, convolution: ConvolutionClass | None = None, extents: Mapping[str, int] | None = None
+) -> Signature:
+    """The signature of packed tensors in the order of their subscripts, as ``evt emit`` assumes.
+
+    They are aligned to 16 bytes, as far as ``extents`` let them be: those of the modes, and of A's and B's contiguous
+    dimensions by their names where these are others.
+    """
+    extents = extents or {}
+    natural = natural_operand_layout if convolution is None else natural_layout
+    layouts = [(operand, natural(operand.dtype, operand.modes)) for operand in dag.operands]
+    a, b = (
+        aligned_to(layout, extents.get(operand.name, extents.get(layout.contiguous or "", 0)))
+        for operand, layout in layouts
+    )
+    tensors = []
+    values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
+    for value in values:
+        if set(map(base, value.modes)) & {"m", "n"}:
+            assert value.dtype is not None
+            batched = convolution is None  # or may be
+            shared = batched and isinstance(value, Input) and "l" not in value.modes and not value.batchable
+            layout = natural_layout(value.dtype, value.modes, "shared" if shared else "strided")
+            tensors.append(
+                (value.name, aligned_to(layout, extents.get(layout.contiguous or "", 0) if value.is_tile else 0))
+            )
+    return Signature(a, b, tuple(tensors), convolution)
 
 
 def convolution_class(

@@ -2,55 +2,73 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from evt.diagnostics import Diagnostic, hint, shown
 from evt.errors import TargetError
 
-#: The families of kernels: CUTLASS 2.x, and 3.x for sm90 (``3x``), for sm100 and sm103, for sm120.
+#: The generations of CUTLASS's kernels.
+Generation = Literal["3x", "2x"]
+#: The families of kernels: CUTLASS 2.x, and 3.x for sm90 (``3x``, and grouped ones), for sm100 and sm103, for sm120.
 Family = Literal["2x", "3x", "sm100", "sm120", "3x_grouped"]
+
+GENERATION_OF: Mapping[Family, Generation] = {
+    "2x": "2x",
+    **dict.fromkeys(("3x", "sm100", "sm120", "3x_grouped"), "3x"),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
     """A GPU architecture.
 
-    ``gencode`` is nvcc's name of the code (``sm_90a``: TMA and WGMMA exist only in the ``a`` variant);
-    ``families`` the kernels that run there, best first: those of CUTLASS 2.x and, where there are any, of 3.x, which
-    every architecture has its own of; ``shared_memory`` the bytes that one thread block may have.
+    ``families`` are the kernels that run there, best first: those of CUTLASS 2.x and, where there are any, of 3.x,
+    which every architecture has its own of. ``shared_memory`` is the bytes that one thread block may have. ``variant``
+    is the one that has the instructions of 3.x: TMA and WGMMA exist in sm_90a only.
     """
 
-    name: str
-    gencode: str
+    number: int
     families: tuple[Family, ...]
     shared_memory: int
+    variant: str = ""
 
     @property
-    def number(self) -> int:
-        """89 of ``sm89``."""
-        return int(self.name.removeprefix("sm"))
+    def name(self) -> str:
+        """The name that users know, ``sm90``."""
+        return f"sm{self.number}"
 
-    def family(self, generation: str) -> Family | None:
-        """The family of CUTLASS ``2x`` or ``3x`` that runs here, if one does."""
-        return next((each for each in self.families if (each == "2x") == (generation == "2x")), None)
+    @property
+    def gencode(self) -> str:
+        """The name of the code for nvcc, ``sm_90a``."""
+        return f"sm_{self.number}{self.variant}"
 
     @property
     def virtual(self) -> str:
         """The virtual architecture that nvcc compiles through, ``compute_90a``."""
-        return self.gencode.replace("sm_", "compute_")
+        return f"compute_{self.number}{self.variant}"
+
+    @property
+    def generations(self) -> tuple[Generation, ...]:
+        """Those whose kernels run here, best first."""
+        return tuple(GENERATION_OF[each] for each in self.families)
+
+    def family(self, generation: Generation) -> Family | None:
+        """The family of a generation's kernels that runs here, if one does."""
+        return next((each for each in self.families if GENERATION_OF[each] == generation), None)
 
 
 TARGETS: dict[str, Target] = {
     target.name: target
     for target in (
-        Target("sm80", "sm_80", ("2x",), 163 * 1024),
-        Target("sm86", "sm_86", ("2x",), 99 * 1024),
-        Target("sm89", "sm_89", ("2x",), 99 * 1024),
-        Target("sm90", "sm_90a", ("3x", "2x"), 227 * 1024),
-        Target("sm100", "sm_100a", ("sm100", "2x"), 227 * 1024),
-        Target("sm103", "sm_103a", ("sm100", "2x"), 227 * 1024),
-        Target("sm120", "sm_120a", ("sm120", "2x"), 99 * 1024),
+        Target(80, ("2x",), 163 * 1024),
+        Target(86, ("2x",), 99 * 1024),
+        Target(89, ("2x",), 99 * 1024),
+        Target(90, ("3x", "2x"), 227 * 1024, "a"),
+        Target(100, ("sm100", "2x"), 227 * 1024, "a"),
+        Target(103, ("sm100", "2x"), 227 * 1024, "a"),
+        Target(120, ("sm120", "2x"), 99 * 1024, "a"),
     )
 }
 

@@ -22,8 +22,7 @@ from evt.errors import ArgumentError, EvtError
 from evt.ir import Input, Output, TypedDag
 from evt.ir.dtype import I32
 from evt.ir.node import base
-from evt.plan import Layout, Signature, Target
-from evt.plan.kernels.grouped_3x import plan_grouped
+from evt.plan import Layout, Problem, Signature, Target, plan
 from evt.plan.plan import GroupedPlan
 from evt.reference import reference
 from evt.runtime.arguments import bind
@@ -302,8 +301,10 @@ class GroupedCaller:
     def _plan(self, dag: TypedDag, signature: Signature, target: Target) -> GroupedPlan:
         optimised = self.program.optimise(dag)
         read = signature.only({*optimised.input, *optimised.output})
-        config, options = self.program.settings.config, self.program.options()
-        return plan_grouped(optimised, read, target, config=config, options=options)
+        problem = Problem(optimised, read, target, self.program.options(), grouped=True)
+        made = plan(problem, config=self.program.settings.config)
+        assert isinstance(made, GroupedPlan)
+        return made
 
 
 def _flexible(indices: Sequence[int], known: Sequence[Known]) -> dict[str, bool]:

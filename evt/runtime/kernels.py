@@ -12,16 +12,13 @@ from evt.build import KernelSource, build_and_use
 from evt.diagnostics import Diagnostic
 from evt.emission import emit
 from evt.errors import LaunchError
-from evt.plan import Plan, Problem, Target, find_target, plan_defaults
-from evt.plan.configurations.speed import fastest
+from evt.plan import Plan, Problem, Target, find_target, survey
+from evt.plan.speed import fastest
 from evt.runtime.library import Library, load_library
 from evt.runtime.tensors import Bound
 
 if TYPE_CHECKING:
     from evt.program import Program
-
-#: The most batches of a kernel that is not persistent: they are the grid's third dimension.
-_MAX_GRID_Z = 65535
 
 
 @dataclass(frozen=True)
@@ -47,12 +44,13 @@ def make_kernels(program: Program, bound: Bound, target: Target, atomic: bool = 
 def plan_kernels(program: Program, bound: Bound, target: Target, atomic: bool = False) -> tuple[Plan, ...]:
     """The plans of all configurations that serve a bound call. Raises TargetError, LaunchError (E0804)."""
     settings = program.settings
-    plans = plan_defaults(call_problem(program, bound, target, atomic), settings.route, settings.config)
-    if plans[0].family != "3x" and bound.sizes["l"] > _MAX_GRID_Z:
+    found = survey(call_problem(program, bound, target, atomic), settings.route, settings.config)
+    plans, most = found.defaults, found.chosen.route.kernel(target).max_batches
+    if most is not None and bound.sizes["l"] > most:
         raise LaunchError(
             Diagnostic(
                 "E0804",
-                f"{bound.sizes['l']} batches: the route {plans[0].route} takes at most {_MAX_GRID_Z}",
+                f"{bound.sizes['l']} batches: the route {plans[0].route} takes at most {most}",
                 help="split the batch" + (", or align A, B and D for evt-3x" if "3x" in target.families else ""),
             )
         )

@@ -61,7 +61,7 @@ def _reason(refused: Diagnostic) -> str:
     if not failures or not failures.keys() <= routes.keys():
         return ": ".join([refused.message, *refused.notes[:1]])
     # Routes are in order of preference: the last serves most.
-    nearest = min(reversed(failures), key=lambda name: (len(failures[name]), not routes[name].of_convolutions))
+    nearest = min(reversed(failures), key=lambda name: (len(failures[name]), "gemm" in routes[name].shapes))
     return failures[nearest][0]
 
 

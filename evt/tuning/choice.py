@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from evt.plan import Problem, candidates, configs
+from evt.plan import Problem, survey
 from evt.tuning.key import problem_key
 from evt.tuning.measurement import Measurement, Timing
 from evt.tuning.store import Store
@@ -18,11 +18,10 @@ if TYPE_CHECKING:
 def applicable(problem: Problem, measurement: Measurement | None) -> Timing | None:
     """The kernel that was measured to be best, if it is one that this evt can make for the problem."""
     best = measurement.best() if measurement is not None else None
-    for route in candidates(problem):
-        if best is not None and route.name == best.route and not route.failures(problem):
-            known = [config.name for config in configs(problem, route)]
-            return best if best.config in known else None
-    return None
+    if best is None:
+        return None
+    found = (each for each in survey(problem).candidates if each.route.name == best.route and each.applies)
+    return best if any(config.name == best.config for each in found for config in each.configs) else None
 
 
 def measurements(problem: Problem, sizes: Mapping[str, int], gpu: str | None = None) -> tuple[Measurement, ...]:

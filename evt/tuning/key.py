@@ -28,7 +28,7 @@ def problem_key(problem: Problem, sizes: Mapping[str, int]) -> str:
         problem.target.name,
         str(dag),
         repr([(name, layout if batched else replace(layout, batch="strided")) for name, layout in layouts]),
-        repr(signature.convolution),
+        "grouped" if problem.grouped else repr(signature.convolution),
         repr(sorted(asdict(problem.options).items())),
         repr(sorted((name, size) for name, size in sizes.items() if name not in ("A", "B"))),
     )

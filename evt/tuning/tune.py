@@ -15,7 +15,7 @@ from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError, BuildError, EvtError, LaunchError
 from evt.ir import Output
 from evt.ir.dtype import B1
-from evt.plan import Plan, Problem, candidates, default_configs, plan
+from evt.plan import Plan, Survey, survey
 from evt.runtime.arguments import bind
 from evt.runtime.kernels import call_problem, device_target, is_empty, kernel_sources
 from evt.tuning.clock import GpuClock, RoundTimer, interleave
@@ -106,7 +106,8 @@ def tune(
     index = bound.device.index if bound.device.index is not None else torch.cuda.current_device()
     atomic = program.settings.deterministic is False and not torch.are_deterministic_algorithms_enabled()
     problem = call_problem(program, bound, device_target(index), atomic)
-    plans, failed = kernels_of(problem)
+    found = survey(problem)
+    plans, failed = kernels_of(found)
     progress(f"building {len(plans)} kernels")
     with suppress(BuildError):  # that of each kernel comes again where it is called
         build(kernel_sources(plans.values()))
@@ -120,7 +121,7 @@ def tune(
         calls = {name: call_of(name) for name in plans}
         timed = time_kernels(calls, problem.dag.outputs, GpuClock(bound.device), rounds)
     rows = {**failed, **timed}
-    in_order = tuple(rows[name] for name in names_of(problem))
+    in_order = tuple(rows[name] for name in names_of(found))
     timings = tuple(Timing(row.route, row.config, row.ms) for row in in_order if row.ms is not None)
     gpu = torch.cuda.get_device_name(index)
     text = " ".join(program.source.text.split())
@@ -131,24 +132,21 @@ def tune(
     return Tuning(program.operation, gpu, problem.target.name, sizes, in_order, measurement.best())
 
 
-def names_of(problem: Problem) -> list[Name]:
+def names_of(found: Survey) -> list[Name]:
     """The kernels of a problem: its routes, in order of preference, in their default configurations."""
-    routes = [route for route in candidates(problem) if not route.failures(problem)]
-    return [(route.name, config.name) for route in routes for config in default_configs(problem, route)]
+    return [(candidate.route.name, config.name) for candidate, config in found.kernels]
 
 
-def kernels_of(problem: Problem) -> tuple[dict[Name, Plan], dict[Name, Row]]:
+def kernels_of(found: Survey) -> tuple[dict[Name, Plan], dict[Name, Row]]:
     """The plans of a problem's kernels, and why there is none of the others."""
     plans: dict[Name, Plan] = {}
     failed: dict[Name, Row] = {}
-    for name in names_of(problem):
-        route, config = name
+    for candidate, config in found.kernels:
+        name = candidate.route.name, config.name
         try:
-            plans[name] = plan(
-                problem.dag, problem.signature, problem.target, route=route, config=config, options=problem.options
-            )
+            plans[name] = candidate.plan(config)
         except EvtError as error:
-            failed[name] = Row(route, config, failure=_reason(error))
+            failed[name] = Row(*name, failure=_reason(error))
     return plans, failed
 
 

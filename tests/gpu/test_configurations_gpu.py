@@ -13,7 +13,7 @@ import evt  # noqa: E402
 from evt.build import build  # noqa: E402
 from evt.diagnostics import Source  # noqa: E402
 from evt.ir.dtype import BY_NAME  # noqa: E402
-from evt.plan import default_configs, find_route, plan  # noqa: E402
+from evt.plan import plan, survey  # noqa: E402
 from evt.reference.rounding import unpack_bits  # noqa: E402
 from evt.runtime.arguments import bind  # noqa: E402
 from evt.runtime.kernels import call_problem, device_target, kernel_sources  # noqa: E402
@@ -158,8 +158,7 @@ def configurations(name: str) -> tuple[str, ...]:
     op = program(name)
     a, b = operands(name)
     problem = call_problem(op, bind(op, a, b, inputs_of(op, name, a, b), {}), device_target(0))
-    made = plan(problem.dag, problem.signature, problem.target, route=op.settings.route, options=problem.options)
-    return tuple(config.name for config in default_configs(problem, find_route(made.route)))
+    return tuple(config.name for config in survey(problem, op.settings.route).chosen.default_configs)
 
 
 @pytest.fixture(scope="session")
@@ -172,10 +171,7 @@ def built(request):
             op = program(name)
             a, b = operands(name)
             problem = call_problem(op, bind(op, a, b, inputs_of(op, name, a, b), {}), device_target(0))
-            dag, signature, target = problem.dag, problem.signature, problem.target
-            for config in configurations(name):
-                made = plan(dag, signature, target, route=op.settings.route, config=config, options=problem.options)
-                sources += kernel_sources([made])
+            sources += kernel_sources([plan(problem, op.settings.route, config) for config in configurations(name)])
     build(list(dict.fromkeys(sources)))
 
 

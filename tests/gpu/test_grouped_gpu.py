@@ -11,8 +11,7 @@ from evt.build import build  # noqa: E402
 from evt.grouped import grouped_gemm  # noqa: E402
 from evt.ir.dtype import BY_NAME  # noqa: E402
 from evt.ir.node import base, divisor  # noqa: E402
-from evt.plan import find_target, natural_signature  # noqa: E402
-from evt.plan.kernels.grouped_3x import configs_grouped, plan_grouped  # noqa: E402
+from evt.plan import Problem, find_target, natural_signature, plan, survey  # noqa: E402
 from evt.runtime.kernels import kernel_sources  # noqa: E402
 
 pytestmark = [
@@ -78,6 +77,10 @@ def tensors(name, groups=GROUPS):
     return op, a, [x.mT for x in b], inputs
 
 
+def problem_of(dag):
+    return Problem(dag, natural_signature(dag), find_target("sm90"), grouped=True)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _built():
     """All default kernels of this file, built side by side."""
@@ -85,7 +88,7 @@ def _built():
     for text, dtype in CASES.values():
         dag = grouped_gemm(text).program.optimised(dtype)
         if dtype != "f32":
-            plans.append(plan_grouped(dag, natural_signature(dag), find_target("sm90")))
+            plans.append(plan(problem_of(dag)))
     build(kernel_sources(plans))
 
 
@@ -165,7 +168,10 @@ def test_many_groups_and_what_lies_around_them():
     assert bool((frame == 7.0).all())
 
 
-@pytest.mark.parametrize("config", [each.name for each in configs_grouped(BY_NAME["bf16"])])
+CONFIGS = survey(problem_of(grouped_gemm(LINEAR).program.optimised("bf16"))).chosen.configs
+
+
+@pytest.mark.parametrize("config", [each.name for each in CONFIGS])
 def test_every_configuration(config):
     _, a, b, inputs = tensors("linear")
     op = grouped_gemm(LINEAR, config=config)

@@ -19,7 +19,7 @@ import pytest
 from evt.build import BuildEvent, KernelSource, build
 from evt.emission import emit
 from evt.ir import TypedDag
-from evt.plan import Layout, Plan, Signature, find_target, natural_signature, plan
+from evt.plan import Layout, Plan, Problem, Signature, find_target, natural_signature, plan
 from evt.plan.epilogue.nodes import (
     Access,
     AccFetch,
@@ -71,7 +71,7 @@ def strided() -> Plan:
     program = gemm("D = gelu(acc + bias) * gate + other[n, m]")
     dag: TypedDag = program.optimised("f16")
     signature = aligned_to_one(natural_signature(dag), "gate")
-    return plan(dag, signature, find_target("sm89"))
+    return plan(Problem(dag, signature, find_target("sm89")))
 
 
 def planned(program: Program, arch: str, dtype: str, *, fused: bool = True) -> Plan:

@@ -24,7 +24,7 @@ from evt.ir.dtype import BY_NAME, F32, F64, I32
 from evt.ir.specialise import without_inputs
 from evt.language import parse
 from evt.optimise import PIPELINE, RELAXED, fold, optimise
-from evt.plan import find_target, natural_signature, plan
+from evt.plan import Problem, find_target, natural_signature, plan
 from evt.reference import reference
 
 TARGETS = ("sm80", "sm86", "sm89", "sm90", "sm100", "sm103", "sm120")
@@ -195,7 +195,7 @@ def test_constants_beyond_a_range_are_emitted(text: str, operand: str) -> None:
             optimised = optimise(left_out, passes, check=True)
             for target in TARGETS:
                 try:
-                    made = plan(optimised, natural_signature(optimised), find_target(target))
+                    made = plan(Problem(optimised, natural_signature(optimised), find_target(target)))
                 except EvtError:
                     continue
                 emitted += "evt_run(" in emit(made)
@@ -210,7 +210,7 @@ def test_random_constants_are_emitted(operand: str) -> None:
         dag = optimise(typed(program(generator, [*EXACT, *ROUNDED], 3), operand))
         target = find_target(TARGETS[index % len(TARGETS)])
         try:
-            text = emit(plan(dag, natural_signature(dag), target))
+            text = emit(plan(Problem(dag, natural_signature(dag), target)))
         except EvtError:
             continue
         emitted += 1

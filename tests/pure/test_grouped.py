@@ -16,8 +16,8 @@ import evt  # noqa: E402
 from evt.emission import emit  # noqa: E402
 from evt.emission.kernel import spell  # noqa: E402
 from evt.grouped import GroupedProgram, grouped_gemm  # noqa: E402
-from evt.plan import Layout, find_target, natural_signature  # noqa: E402
-from evt.plan.kernels.grouped_3x import configs_grouped, plan_grouped  # noqa: E402
+from evt.ir import TypedDag  # noqa: E402
+from evt.plan import Layout, Problem, Signature, find_target, natural_signature, plan, survey  # noqa: E402
 from evt.runtime import grouped as grouped_module  # noqa: E402
 from evt.runtime.groups import split  # noqa: E402
 from evt.runtime.library import Library  # noqa: E402
@@ -44,6 +44,10 @@ def tensors(rows=ROWS, columns=COLUMNS, depths=DEPTHS, dtype=torch.bfloat16):
 
 def alike(groups=4, m=5, n=16, k=8):
     return tensors([m] * groups, [n] * groups, [k] * groups)
+
+
+def problem_of(dag: TypedDag, signature: Signature | None = None) -> Problem:
+    return Problem(dag, signature or natural_signature(dag), find_target("sm90"), grouped=True)
 
 
 def check(got, want):
@@ -221,15 +225,14 @@ def test_layouts_that_tma_cannot_move():
     dag = evt.gemm(TEXT).optimised("bf16")
     signature = replace(natural_signature(dag), a=Layout("k", 4))
     with pytest.raises(evt.TargetError, match="aligned to 8 bytes"):
-        plan_grouped(dag, signature, find_target("sm90"))
+        plan(problem_of(dag, signature))
     wide = evt.gemm("D = acc").optimised("f32")
     with pytest.raises(evt.TargetError, match="contiguous along k, and `B`"):
-        plan_grouped(wide, natural_signature(wide), find_target("sm90"))
+        plan(problem_of(wide))
 
 
 def test_configurations():
-    dag = evt.gemm("D = acc").optimised("f16")
-    names = [config.name for config in configs_grouped(dag.operands[0].dtype)]
+    names = [config.name for config in survey(problem_of(evt.gemm("D = acc").optimised("f16"))).chosen.configs]
     assert len(set(names)) == len(names)
     for name in names:
         made = grouped_gemm("D = acc", config=name).plan("sm90", "f16", "f16")
@@ -255,7 +258,7 @@ def launched(op: GroupedProgram, a, b, monkeypatch, **inputs):
     busy = [index for index, each in enumerate(known) if not each.empty]
     members, checked = [groups.members[i] for i in busy], [known[i] for i in busy]
     dag = op.program.optimise(checked[0].bound.dag)
-    made = plan_grouped(dag, caller._signature(busy, checked), find_target("sm90"))
+    made = plan(problem_of(dag, caller._signature(busy, checked)))
 
     def run(arguments: bytes, size: int, stream: int) -> int:
         words = struct.unpack(f"={'QQ' + 'q' * (len(made.fields) - 2)}", arguments)

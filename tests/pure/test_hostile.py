@@ -24,7 +24,7 @@ from evt.errors import EvtError, InternalError, ProgramError, TargetError
 from evt.ir import TypedDag, format_dag, parse_dag
 from evt.language import format_tree, parse, read_program
 from evt.optimise import optimise
-from evt.plan import find_target, natural_signature, plan
+from evt.plan import Problem, find_target, natural_signature, plan
 
 ROOT = Path(__file__).parents[2]
 
@@ -398,6 +398,6 @@ def test_the_refusal_of_many_inputs_looks_at_each_a_few_times() -> None:
         Counted.walks = 0
         counted = replace(signature, tensors=Counted(signature.tensors))
         with pytest.raises(TargetError, match="E0503"):
-            plan(dag, counted, find_target("sm90"))
+            plan(Problem(dag, counted, find_target("sm90")))
         walks.append(Counted.walks)
     assert walks[0] == walks[1] < 20

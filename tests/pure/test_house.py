@@ -26,6 +26,15 @@ ORDER = (
     *("explain", "draw", "reference", "build", "runtime", "tuning"),
     *("given", "program", "grouped", "bench", "cli", "__main__"),
 )
+#: The rooms of the planner in the same way; type-only imports count too. Those of one group may import each other.
+PLANNER_ORDER = [
+    group.split()
+    for group in (
+        *("verdict", "target", "options", "signature", "stock", "problem", "configurations"),
+        *("fields", "epilogue", "plan"),
+        *("rules", "kernels", "routes", "speed", "survey", "__init__"),
+    )
+]
 #: Three outputs and shared values, and the formula of the README.
 PROGRAMS = (
     "out D, E: f32[m, n], F; z = alpha*acc + bias; E = tanh(z); F = z*E + C; D = F*residual + E*z",
@@ -120,9 +129,26 @@ def f():
     assert set(imported_rooms(ast.parse(code))) == {"build", "cli", "", "runtime"}
 
 
+@pytest.mark.parametrize("room", [room for group in PLANNER_ORDER for room in group])
+def test_rooms_of_the_planner_point_one_way(room: str) -> None:
+    place = next(place for place, group in enumerate(PLANNER_ORDER) if room in group)
+    allowed = {each for group in PLANNER_ORDER[: place + 1] for each in group}
+    found = [path for path in MODULES if path.relative_to(ROOT / "evt").with_suffix("").parts[:2] == ("plan", room)]
+    assert found
+    for path in found:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("evt.plan"):
+                inner = (node.module or "").split(".")[2:3] or [alias.name for alias in node.names]
+                assert set(inner) <= allowed, f"{path.name}, line {node.lineno}"
+
+
 def test_every_room_has_its_place() -> None:
     rooms = {path.relative_to(ROOT / "evt").with_suffix("").parts[0] for path in MODULES}
     assert rooms - {"__init__"} <= set(ORDER)
+    of_planner = {
+        path.relative_to(ROOT / "evt" / "plan").with_suffix("").parts[0] for path in MODULES if "plan" in path.parts
+    }
+    assert of_planner <= {room for group in PLANNER_ORDER for room in group}
 
 
 def test_public_names_are_sorted_and_there(module: Path) -> None:

@@ -20,7 +20,7 @@ from evt.ir.dtype import F32
 from evt.ir.operand import epilogue_of, formula_of, sides_of
 from evt.language import parse
 from evt.optimise import PIPELINE, RELAXED, ROUNDING_KEPT, optimise, place_casts, round_as_eager
-from evt.plan import candidates
+from evt.plan import survey
 from evt.plan.epilogue.regions import Copy, Value
 from evt.program import Program
 from evt.reference import operand_values
@@ -257,7 +257,7 @@ def test_the_vectors_of_a_call_are_checked() -> None:
 def routes(text: str, arch: str, operation: str = "gemm", **keywords: Any) -> dict[str, tuple[str, ...]]:
     """For each route why it does not apply."""
     problem = Program(Source(text), operation, **keywords).problem(arch, None, None)
-    return {route.name: route.failures(problem) for route in candidates(problem)}
+    return {each.route.name: each.refusals for each in survey(problem).candidates}
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ from evt.optimise import (
 from evt.optimise.recognise import RULES
 from evt.optimise.rewrite import rewrite
 from evt.optimise.rounding import is_exact, round_constant
-from evt.plan import find_target, natural_signature, plan
+from evt.plan import Problem, find_target, natural_signature, plan
 from evt.reference import reference
 from evt.reference.rounding import round_to
 
@@ -199,7 +199,7 @@ def test_every_program_is_accepted(sample: Sample) -> None:
 def test_every_program_is_emitted_or_refused(arch: str, sample: Sample) -> None:
     dag = optimise(sample.dag)
     try:
-        made = plan(dag, natural_signature(dag), find_target(arch))
+        made = plan(Problem(dag, natural_signature(dag), find_target(arch)))
     except TargetError:
         return
     assert "evt_run(" in emit(made)

@@ -11,7 +11,7 @@ from evt.diagnostics import Source
 from evt.emission.convolution import convolution
 from evt.emission.workspace import jobs_before
 from evt.ir.convolution import Convolution
-from evt.plan import Plan, convolution_class, find_route, plan
+from evt.plan import Plan, convolution_class, plan, survey
 from evt.plan.plan import Convolution2x
 
 TREE = "D = relu(acc + bias) + residual"
@@ -141,7 +141,7 @@ def test_what_tma_does_not_reach_goes_by_another_route(keywords):
 def test_why_nothing_is_copied(operation, a, b, keywords, reason):
     program = evt.Program(Source("D = acc"), operation, **keywords)
     problem = program.problem("sm90", "f16", "f16", (a, b))
-    failures = find_route("conv-padded-3x").failures(problem)
+    failures = survey(problem, "conv-padded-3x").asked[0].refusals
     assert any(reason in failure for failure in failures)
 
 
@@ -167,7 +167,7 @@ def test_operands_that_are_not_aligned_are_copied_too():
     problem = op.problem("sm80", "f16", "f16", shapes)
     assert not op.plan("sm80", "f16", "f16", shapes=shapes).copies
     signature = replace(problem.signature, b=replace(problem.signature.b, alignment=4))
-    assert plan(problem.dag, signature, problem.target).copies
+    assert plan(replace(problem, signature=signature)).copies
 
 
 def test_the_stock_convolutions_with_a_vector_take_a_step_for_every_tap():

@@ -23,14 +23,11 @@ from evt.plan import (
     Plan,
     Problem,
     Signature,
-    configs,
-    default_configs,
-    find_route,
     find_target,
     natural_signature,
     plan,
+    survey,
 )
-from evt.plan.configurations.known import config_2x
 from evt.plan.epilogue.nodes import (
     Access,
     AccFetch,
@@ -57,6 +54,7 @@ from evt.plan.epilogue.nodes import (
 )
 from evt.plan.epilogue.regions import Call, Value
 from evt.plan.plan import MatrixProduct
+from evt.plan.routes.gemm_2x import general_config
 from evt.plan.signature import alignment_of
 
 RELU = "D = relu(alpha*acc + beta*C) + residual"
@@ -154,7 +152,7 @@ def test_operands_that_must_run_along_k():
     for arch in ("sm90", "sm120"):
         with pytest.raises(evt.TargetError, match="`B` is contiguous along n"):
             route_of(Problem(dag, signature, find_target(arch)))
-    assert plan(dag, signature, find_target("sm100")).family == "sm100"
+    assert plan(Problem(dag, signature, find_target("sm100"))).family == "sm100"
 
 
 #: A program for each thing that depends on an element's place.
@@ -374,7 +372,7 @@ def test_a_tile_shared_by_all_batches_is_not_the_source():
 def test_unaligned_and_surplus_tiles_are_loaded_directly():
     dag = dag_of("D = acc + C")
     signature = with_layout(natural_signature(dag), "C", Layout("n", 1))
-    assert accesses(plan(dag, signature, find_target("sm90")), AuxLoad) == [Access.DIRECT]
+    assert accesses(plan(Problem(dag, signature, find_target("sm90"))), AuxLoad) == [Access.DIRECT]
     made = make("in a1: f32[m, n], a2: f32[m, n], a3: f32[m, n], a4: f32[m, n]; D = acc + C + a1 + a2 + a3 + a4")
     assert set(accesses(made, AuxLoad)) == {Access.TILE, Access.DIRECT}
     assert made.shared_memory <= made.target.shared_memory
@@ -404,7 +402,7 @@ def test_wide_operands_that_cutlass_would_swap_are_transposed(a, b, rows):
         dag = dag_of("D = acc + bias", dtype)
         signature = natural_signature(dag)
         signature = Signature(Layout(a, 4), Layout(b, 4), signature.tensors) if dtype == "f32" else signature
-        assert plan(dag, signature, find_target("sm90")).rows == expected
+        assert plan(Problem(dag, signature, find_target("sm90"))).rows == expected
 
 
 # Configurations
@@ -413,7 +411,7 @@ def test_wide_operands_that_cutlass_would_swap_are_transposed(a, b, rows):
 def configs_of(formula: str, arch: str, dtype: str) -> tuple[Config, ...]:
     dag = dag_of(formula, dtype)
     problem = Problem(dag, natural_signature(dag), find_target(arch))
-    return configs(problem, find_route(route_of(problem)))
+    return survey(problem).chosen.configs
 
 
 @pytest.mark.parametrize("dtype", [dtype.name for dtype in OPERANDS])
@@ -451,7 +449,7 @@ def test_sm100_multiplies_the_tile_of_a_pair_of_blocks():
 def default_configs_of(formula: str, dtype: str) -> tuple[Config, ...]:
     dag = dag_of(formula, dtype)
     problem = Problem(dag, natural_signature(dag), find_target("sm90"))
-    return default_configs(problem, find_route(route_of(problem)))
+    return survey(problem).chosen.default_configs
 
 
 def test_heavy_epilogues_get_no_tile_that_takes_their_registers():
@@ -464,8 +462,8 @@ def test_heavy_epilogues_get_no_tile_that_takes_their_registers():
 
 def test_2x_never_multiplies_f32_in_two_stages():
     f32, f16 = (dag_of("D = acc", dtype).operands[0].dtype for dtype in ("f32", "f16"))
-    assert all(config_2x(f32, alignment).stages > 2 for alignment in (1, 2, 4))
-    assert [config_2x(f16, alignment).stages for alignment in (1, 2, 4, 8)] == [2, 4, 4, 4]
+    assert all(general_config(f32, alignment).stages > 2 for alignment in (1, 2, 4))
+    assert [general_config(f16, alignment).stages for alignment in (1, 2, 4, 8)] == [2, 4, 4, 4]
 
 
 def test_alignment_is_what_divides_everything():
@@ -601,7 +599,7 @@ def test_pairs_meet_within_a_warp_whatever_the_alignment():
     dag = dag_of(PAIRED)
     for alignment, width, access in ((8, 8, Access.TILE), (2, 2, Access.TILE), (1, 2, Access.STRIDED)):
         signature = with_layout(natural_signature(dag), "C", Layout("n", alignment))
-        made = plan(dag, signature, find_target("sm80"))
+        made = plan(Problem(dag, signature, find_target("sm80")))
         assert made.elements_per_access == width
         assert access in accesses(made, AuxLoad)
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 import pytest
 from programs import typed
 
+import evt
 from evt.functions import TABLE
 from evt.ir import Apply, Fold, Random, Store
 from evt.optimise import optimise
-from evt.plan.configurations.config import Config
-from evt.plan.configurations.known import config_2x, configs_3x
+from evt.plan import Config, survey
 from evt.plan.epilogue.cost import _INSTRUCTIONS, cost, function_cost, is_light
 from evt.plan.epilogue.registers import accumulator_registers, estimate_registers, register_limit
 from evt.plan.epilogue.visitors import Graph, build_visitors
+from evt.plan.routes.gemm_2x import general_config
 
-CONFIG_2X = config_2x(typed("D = acc").operands[0].dtype, 8)
-CONFIGS_3X = {config.name: config for config in configs_3x(typed("D = acc").operands[0].dtype)}
+CONFIG_2X = general_config(typed("D = acc").operands[0].dtype, 8)
+CONFIGS_3X = {
+    config.name: config for config in survey(evt.gemm("D = acc").problem("sm90", "f16", "f16")).chosen.configs
+}
 GENERAL = next(iter(CONFIGS_3X.values()))
 
 
@@ -74,7 +77,7 @@ def test_values_that_are_kept_count() -> None:
     ("operand", "config", "registers"),
     [
         ("f16", CONFIG_2X, 128),
-        ("f64", config_2x(typed("D = acc", "f64").operands[0].dtype, 2), 64),
+        ("f64", general_config(typed("D = acc", "f64").operands[0].dtype, 2), 64),
         ("f16", GENERAL, 128),
         ("f16", CONFIGS_3X["pingpong_192x128x64_1x2"], 192),
         ("f16", CONFIGS_3X["pingpong_64x128x64"], 64),

@@ -6,9 +6,9 @@ import pytest
 
 import evt
 from evt.ir.convolution import ConvolutionProblem
-from evt.plan import plan_defaults
+from evt.plan import survey
 from evt.plan.configurations.config import Config, Speed
-from evt.plan.configurations.speed import fastest, time
+from evt.plan.speed import fastest, time
 
 MULTIPROCESSORS = 132
 EPILOGUE = "D = relu(acc + bias + residual)"
@@ -16,7 +16,7 @@ EPILOGUE = "D = relu(acc + bias + residual)"
 
 def taken(op: evt.Program, a: tuple[int, ...], b: tuple[int, ...]) -> str:
     """The configuration of the kernel that serves operands of these shapes."""
-    plans = plan_defaults(op.problem("sm90", "f16", "f16", (a, b)))
+    plans = survey(op.problem("sm90", "f16", "f16", (a, b))).defaults
     return plans[fastest(plans, op.sizes((a, b)), MULTIPROCESSORS)].config.name
 
 

@@ -13,6 +13,7 @@ from evt.emission import emit
 from evt.plan import Layout, Plan, Problem, convolution_class, find_target, natural_signature, plan
 from evt.plan.plan import StockOperator, StockTensor, Visitors
 from evt.plan.stock.match import ONE, Activation, Factor, Stock, Term, match_stock
+from evt.plan.verdict import Refusal
 from evt.program import Program
 
 THREAD = "cutlass::epilogue::thread::"
@@ -22,7 +23,7 @@ ALPHA, BETA = Factor("alpha"), Factor("beta")
 BIAS, C, R = Term("bias"), Term("C"), Term("residual")
 
 
-def matched(formula: str, dtype: str = "f16", **settings) -> Stock | str:
+def matched(formula: str, dtype: str = "f16", **settings) -> Stock | Refusal:
     return match_stock(evt.gemm(formula, **settings).optimised(dtype, dtype))
 
 
@@ -99,12 +100,12 @@ def test_formulas_of_stock_epilogues(formula, expected):
     ],
 )
 def test_other_formulas_have_a_reason(formula, reason):
-    assert matched(formula) == reason
+    assert matched(formula) == Refusal(reason)
 
 
 def test_types_other_than_f32_have_a_reason():
-    assert matched("out D: f64; D = acc", "f64") == "D is computed in f64, not in f32"
-    assert matched("out D: i32; D = acc + C; in C: i32", "i8") == "D is computed in i32, not in f32"
+    assert matched("out D: f64; D = acc", "f64") == Refusal("D is computed in f64, not in f32")
+    assert matched("out D: i32; D = acc + C; in C: i32", "i8") == Refusal("D is computed in i32, not in f32")
     assert matched("D = alpha*acc + bias", "i8") == Stock(ALPHA, (BIAS,))
 
 
@@ -257,7 +258,7 @@ def test_narrow_tensors_narrow_the_accesses():
     tensors = dict(signature.tensors)
     for name, alignment in (("D", 2), ("bias", 4)):
         narrow = replace(signature, tensors=tuple({**tensors, name: Layout("n", alignment)}.items()))
-        made = plan(dag, narrow, find_target("sm80"), route="stock-2x")
+        made = plan(Problem(dag, narrow, find_target("sm80")), "stock-2x")
         assert made.elements_per_access == alignment
         assert f"kElementsPerAccess = {alignment};" in emit(made)
 
@@ -324,7 +325,7 @@ def convolution(formula: str, operation: str = "conv2d", dtype: str = "f16", arc
 def of_convolution(formula: str, operation: str = "conv2d", arch: str = "sm80", **keywords) -> str:
     """The text of the kernel by the stock route."""
     problem = convolution(formula, operation, arch=arch, **keywords)
-    made = plan(problem.dag, problem.signature, problem.target, route="conv-stock-2x")
+    made = plan(problem, "conv-stock-2x")
     return emit(made).partition("namespace evt_generated {")[2]
 
 
@@ -387,7 +388,7 @@ def test_a_gradient_of_the_input_with_a_stride_has_the_stock_route_only():
 def test_accesses_of_a_weights_gradient_stay_within_a_tap():
     problem = convolution("D = acc", "conv2d_wgrad", kernel_size=3)
     signature = replace(problem.signature, b=Layout("n", 2))
-    made = plan(problem.dag, signature, problem.target, route="conv-stock-2x")
+    made = plan(replace(problem, signature=signature), "conv-stock-2x")
     assert made.elements_per_access == 2
 
 

@@ -24,7 +24,7 @@ from evt.diagnostics import Diagnostic, Source
 from evt.errors import ArgumentError, BuildError, LaunchError
 from evt.ir import Output
 from evt.ir.dtype import BY_NAME
-from evt.plan import find_target
+from evt.plan import find_target, survey
 from evt.program import Program
 from evt.runtime import call as call_module
 from evt.runtime import kernels as kernels_module
@@ -375,7 +375,7 @@ INPUTS = {"bias": half(16), "C": half(40, 16)}
 def configs_of(program: Program, a: torch.Tensor, b: torch.Tensor, inputs: dict[str, Any]) -> dict[str, list[str]]:
     """The default configurations of the routes that apply, by route."""
     found: dict[str, list[str]] = {}
-    for route, config in names_of(call_problem(program, bind(program, a, b, inputs, {}), SM90)):
+    for route, config in names_of(survey(call_problem(program, bind(program, a, b, inputs, {}), SM90))):
         found.setdefault(route, []).append(config)
     return found
 
@@ -577,10 +577,10 @@ def test_distance() -> None:
 def test_every_route_in_its_default_configurations() -> None:
     program, a, b, inputs = CALLS["conv2d"]
     problem = call_problem(program, bind(program, a, b, inputs, {}), SM90)
-    names = names_of(problem)
+    names = names_of(survey(problem))
     assert list(dict.fromkeys(route for route, _ in names)) == ["conv-evt-3x", "conv-stock-2x", "conv-evt-2x"]
     assert len(set(names)) == len(names)
-    plans, failed = kernels_of(problem)
+    plans, failed = kernels_of(survey(problem))
     assert (list(plans), failed) == (names, {})
 
 
@@ -633,7 +633,7 @@ def _pretended(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", CALLS)
 def test_tune_keeps_what_it_measures(name: str) -> None:
     program, a, b, inputs = CALLS[name]
-    names = names_of(call_problem(program, bind(program, a, b, inputs, {}), SM90))
+    names = names_of(survey(call_problem(program, bind(program, a, b, inputs, {}), SM90)))
     found = program.tune(a, b, **inputs)
     assert [(row.route, row.config) for row in found.rows] == names
     assert not any(row.failure for row in found.rows)

@@ -1,1 +1,1 @@
-"""Configurations: tile shapes and schedules, and which of them a problem gets."""
+"""Configurations: the tile shapes and schedules that a kernel may have."""

@@ -19,16 +19,21 @@ from evt.plan.plan import Epilogue, GroupedPlan, Mainloop, Plan, Tensor
 from evt.plan.problem import Problem
 from evt.plan.signature import Signature
 from evt.plan.target import Family
+from evt.plan.verdict import Matches
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked of a kernel's planner; ``fused`` False makes every operation a node of its own."""
+    """What is asked of a kernel's planner; ``matches`` are those of the route's rules.
+
+    ``fused`` False makes every operation a node of its own.
+    """
 
     problem: Problem
     route: str
     config: Config
-    fused: bool = True
+    fused: bool
+    matches: Matches
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,6 @@ from evt.plan.plan import Scale, StockOperator, StockTensor, Visitors
 from evt.plan.signature import bytes_of
 from evt.plan.stock.match import Factor
 from evt.plan.stock.operators import Fused
-from evt.plan.stock.rules import stock_operator
 
 Tensors: TypeAlias = tuple[tuple[str, StockTensor | None], ...]
 
@@ -88,8 +87,7 @@ def stock_of_images(draft: Draft) -> Collective:
 
 def _stock(draft: Draft, make_tensors: Callable[[Draft, Fused], Tensors], most: int, *, permuted: bool) -> Collective:
     """Plan an output operator, whose accesses have at most so many elements."""
-    found = stock_operator(draft.problem, draft.columns)
-    assert isinstance(found, Fused)
+    found = draft.request.matches[Fused]
     graph = build_visitors(draft.dag, source=None, implicit_store=None, rows=draft.rows, fused=draft.request.fused)
     tensors = make_tensors(draft, found)
     alpha, beta = _scale(draft, found.alpha), _scale(draft, found.beta)

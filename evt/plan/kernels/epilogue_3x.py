@@ -14,7 +14,6 @@ from evt.plan.kernels.nodes import Nodes3x
 from evt.plan.plan import Epilogue, Scale, StockFusion, StockVector, Tensor, Visitors
 from evt.plan.stock.match import Factor
 from evt.plan.stock.operators import Fused
-from evt.plan.stock.rules import fusion
 
 #: Makes the epilogue itself, once the collective's tensors have their place and what memory is left is known.
 Make: TypeAlias = Callable[[Draft, Graph, Budget], Epilogue]
@@ -93,8 +92,7 @@ def _tensor(draft: Draft, name: str) -> Tensor:
 
 def stock_fusion(draft: Draft, graph: Graph, budget: Budget) -> StockFusion:
     """Plan one node, which CUTLASS makes of the operation's name, on every architecture of those of sm90."""
-    found = fusion(draft.problem)
-    assert isinstance(found, Fused)
+    found = draft.request.matches[Fused]
     if found.stored:
         draft.strides(found.stored)
     has_beta = bool(found.sources) or found.name != "ScaledAcc"

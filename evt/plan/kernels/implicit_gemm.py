@@ -13,7 +13,6 @@ from evt.ir import Operand
 from evt.ir.convolution import SPATIAL
 from evt.plan.fields import Field
 from evt.plan.kernels.draft import Draft
-from evt.plan.kernels.padding import has_few_channels, padded_vector
 from evt.plan.kernels.work import plan_work
 from evt.plan.plan import Convolution2x, Convolution3x, Groups, Image, Iterators, PaddedCopy, Row, Work
 
@@ -30,7 +29,7 @@ def worked_convolution_2x(draft: Draft) -> Convolution2x:
 
 def _convolution_2x(draft: Draft, work: tuple[Work, ...]) -> Convolution2x:
     shape, groups = draft.problem.convolution, _groups(draft)
-    vector = 0 if work else padded_vector(draft.problem)  # work finds its channels in the tensor itself
+    vector = 0 if work else draft.problem.padded_vector  # work finds its channels in the tensor itself
     if vector:
         _add_copies(draft)
     spatial = _spatial(draft)
@@ -39,7 +38,7 @@ def _convolution_2x(draft: Draft, work: tuple[Work, ...]) -> Convolution2x:
     for name in spatial:
         for part in ("", "filter_", "output_", "pad_", "stride_", "dilation_"):
             draft.fields.size(f"{part}{name}")
-    few = has_few_channels(draft.problem)
+    few = draft.problem.has_few_channels
     a, b = (_image(draft, operand) for operand in draft.problem.dag.operands)
     alignments = [vector or image.alignment for image in (a, b)] if shape.rank == 2 else []
     iterators: Iterators = "analytic" if shape.large_filter or (groups == "multiple" and not work) else "optimized"

@@ -1,49 +1,66 @@
-"""What rules say of work on an operand: which main loops do it, and what to write where none does."""
+"""The rules about work on an operand: which main loops do it, and what to write where none does."""
 
 from __future__ import annotations
 
 from evt.ir import Apply, Element, Load, TypedDag
 from evt.ir.node import ELEMENT_MODES
 from evt.ir.operand import formula_of
-from evt.plan.signature import ConvolutionClass
+from evt.plan.problem import Problem
+from evt.plan.rules.rule import rule
+from evt.plan.verdict import HOLDS, Refusal, Verdict
 
 
-def worked(dag: TypedDag) -> str | None:
-    """Why a main loop that takes operands as they are does not do, and what to write instead."""
+@rule("the operands are multiplied as they are")
+def no_work(problem: Problem) -> Verdict:
+    """The refusal says what to write instead."""
+    dag = problem.dag
     if not dag.feeds:
-        return None
-    return f"{_operands(dag)} is worked on, which this main loop does not do; without it: {alternative(dag)}"
+        return HOLDS
+    return Refusal(f"{_operands(dag)} is worked on, which this main loop does not do; without it: {_alternative(dag)}")
 
 
-def not_worked(dag: TypedDag) -> str | None:
-    """Why there is nothing for a main loop to do."""
-    return None if dag.feeds else "A and B are multiplied as they are"
+@rule("an operand is worked on")
+def work(problem: Problem) -> Verdict:
+    return HOLDS if problem.dag.feeds else Refusal("A and B are multiplied as they are")
 
 
-def too_wide(dag: TypedDag) -> str | None:
-    """Why an operand's registers lie otherwise than those of m16n8 instructions."""
-    operand = dag.operands[0].dtype
-    return f"{operand} is multiplied by instructions of another shape" if operand.bits > 32 else None
+@rule("operands have at most 32 bits")
+def narrow(problem: Problem) -> Verdict:
+    """The registers of wider ones lie otherwise than those of m16n8 instructions."""
+    operand = problem.dag.operands[0].dtype
+    return Refusal(f"{operand} is multiplied by instructions of another shape") if operand.bits > 32 else HOLDS
 
 
-def not_fprop(dag: TypedDag, convolution: ConvolutionClass) -> str | None:
-    """Why the main loop of a convolution does not work on its operand."""
+@rule("formulas of operands read vectors and scalars that are the same for every batch")
+def readable(problem: Problem) -> Verdict:
+    dag = problem.dag
+    for name in dag.feeds:
+        loads = (op for op in map(dag.__getitem__, formula_of(dag, name)) if isinstance(op, Load))
+        for value in (dag.input[op.name] for op in loads):
+            if len(value.modes) > 1 or "l" in value.modes or value.flexible:
+                return Refusal(f"`{value.name}` is [{', '.join(value.modes)}]")
+    return HOLDS
+
+
+@rule("A of a fprop of one or two dimensions without groups is worked on")
+def work_of_fprop(problem: Problem) -> Verdict:
+    dag, convolution = problem.dag, problem.convolution
     if convolution.operator != "fprop" or "B" in dag.feeds:
-        return f"the operator is {convolution.operator}, of which {_operands(dag)} is worked on"
+        return Refusal(f"the operator is {convolution.operator}, of which {_operands(dag)} is worked on")
     if convolution.rank == 3:
-        return "there are three dimensions"
-    return "there are groups" if convolution.group_filters else None
+        return Refusal("there are three dimensions")
+    return Refusal("there are groups") if convolution.group_filters else HOLDS
 
 
 def _operands(dag: TypedDag) -> str:
     return " and ".join(f"`{name}`" for name in dag.feeds) or "nothing"
 
 
-def alternative(dag: TypedDag) -> str:
+def _alternative(dag: TypedDag) -> str:
     """What computes the same without work on an operand in the main loop."""
     name = next(iter(dag.feeds))
     outer, _ = ELEMENT_MODES[name]
-    factor = scale(dag, name)
+    factor = _scale(dag, name)
     if factor is None:
         return f"compute {name} by a kernel before"
     modes = dag.input[factor].modes
@@ -53,19 +70,9 @@ def alternative(dag: TypedDag) -> str:
     return f"scale {other} along k instead, once if it is a weight"
 
 
-def scale(dag: TypedDag, name: str) -> str | None:
+def _scale(dag: TypedDag, name: str) -> str | None:
     """The input by which an operand is multiplied, where its formula is nothing else: ``A = s * A``."""
     value = dag.arguments(dag.feeds[name])[0]
     operands = [dag[node] for node in dag.arguments(value)]
     loads = [op.name for op in operands if isinstance(op, Load)]
     return loads[0] if dag[value] == Apply("mul") and Element(name) in operands and loads else None
-
-
-def unreadable(dag: TypedDag) -> str | None:
-    """Why the main loop of CUTLASS 2.x cannot give a formula what it reads, or None."""
-    for name in dag.feeds:
-        loads = (op for op in map(dag.__getitem__, formula_of(dag, name)) if isinstance(op, Load))
-        for value in (dag.input[op.name] for op in loads):
-            if len(value.modes) > 1 or "l" in value.modes or value.flexible:
-                return f"`{value.name}` is [{', '.join(value.modes)}]"
-    return None

@@ -1,4 +1,4 @@
-"""Which formulas a stock epilogue computes: ``match_stock(dag) -> Stock``, or the reason why none does.
+"""Which formulas a stock epilogue computes: ``match_stock(dag) -> Stock``, or why none does.
 
 The stock epilogues of CUTLASS are all of one shape. From the accumulator outwards::
 
@@ -18,6 +18,7 @@ from typing import Literal
 from evt.functions import TABLE
 from evt.ir import Acc, Apply, Cast, Const, Load, TypedDag
 from evt.ir.dtype import F32
+from evt.plan.verdict import Refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +98,12 @@ class _MismatchError(Exception):
     """Why a formula is no stock epilogue."""
 
 
-def match_stock(dag: TypedDag) -> Stock | str:
+def match_stock(dag: TypedDag) -> Stock | Refusal:
     """The formula as a stock epilogue's, or why it is none."""
     try:
         return _Match(dag).stock()
     except _MismatchError as mismatch:
-        return str(mismatch)
+        return Refusal(str(mismatch))
 
 
 #: What happens to the accumulator's value, one step after the other.

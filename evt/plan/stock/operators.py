@@ -18,6 +18,7 @@ from evt.ir import Input, TypedDag
 from evt.ir.dtype import F32, DType
 from evt.plan.signature import Signature, bytes_of
 from evt.plan.stock.match import IDENTITY, ONE, Activation, Factor, Stock, Term
+from evt.plan.verdict import Refusal
 
 
 class Own(Enum):
@@ -105,13 +106,13 @@ def _attempt(
     dag: TypedDag,
     signature: Signature,
     mode: str,
-) -> Fused | str:
+) -> Fused | Refusal:
     """What ``choose`` finds, or why it finds nothing."""
     try:
         _check(dag, stock)
         return choose(stock, dag, signature, mode)
     except _NoOperatorError as reason:
-        return str(reason)
+        return Refusal(str(reason))
 
 
 def _check(dag: TypedDag, stock: Stock) -> None:
@@ -166,7 +167,7 @@ def _late_vectors(dag: TypedDag, stock: Stock) -> None:
 # CUTLASS 2.x
 
 
-def output_operator(stock: Stock, dag: TypedDag, signature: Signature, columns: str) -> Fused | str:
+def output_operator(stock: Stock, dag: TypedDag, signature: Signature, columns: str) -> Fused | Refusal:
     """The output operator of CUTLASS 2.x for a formula, or why there is none.
 
     ``columns`` is the mode along the kernel's own columns.
@@ -294,7 +295,7 @@ def _residual(stock: Stock, dag: TypedDag, vector: str, sources: tuple[Term, ...
 # CUTLASS 3.x
 
 
-def fusion_operation(stock: Stock, dag: TypedDag, signature: Signature, rows: str) -> Fused | str:
+def fusion_operation(stock: Stock, dag: TypedDag, signature: Signature, rows: str) -> Fused | Refusal:
     """The fusion operation of CUTLASS 3.x for a formula, or why there is none.
 
     ``rows`` is the mode along the kernel's own rows.

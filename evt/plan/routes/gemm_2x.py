@@ -1,0 +1,87 @@
+"""Products of matrices by CUTLASS 2.x: the routes ``stock-2x``, ``evt-2x`` and ``mainloop-2x``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from evt.ir.dtype import DType
+from evt.plan.configurations.config import Config
+from evt.plan.kernels import gemm as kernels
+from evt.plan.problem import Problem
+from evt.plan.routes.route import Kernel, Route
+from evt.plan.rules import gemm, mainloop, stock
+
+
+def general_config(operand: DType, alignment: int) -> Config:
+    """The general configuration for operands of an alignment, in elements; it fits the 99 KiB of sm86 and sm89.
+
+    Accesses of at least 4 bytes go through cp.async in four stages. Narrower ones go through registers in two,
+    with a smaller tile so that nothing spills. (f32 always has four: CUTLASS's two-stage f32 main loop
+    multiplies in f16.) 8-bit floats are summed twice over and need half the accumulators per warp.
+    """
+    if alignment * operand.bits < 32:
+        return Config((64, 64, 32), "multistage", warp=(32, 32, 32), instruction=(16, 8, 16), stages=2)
+    k = 512 // operand.bits
+    if operand.bits == 64:
+        return Config((64, 64, 16), "multistage", warp=(32, 32, 16), instruction=(8, 8, 4), stages=4)
+    instruction = (16, 8, 256 // operand.bits)
+    if operand.bits == 8:
+        warp = (64, 32, k) if operand.is_float else (64, 64, k)
+        return Config((128, 128, k), "multistage", warp=warp, instruction=instruction, stages=3)
+    return Config((128, 128, k), "multistage", warp=(64, 64, k), instruction=instruction, stages=4)
+
+
+def configs_gemm(problem: Problem) -> tuple[Config, ...]:
+    """The one configuration of products of matrices."""
+    return (general_config(problem.dag.operands[0].dtype, problem.operand_alignment),)
+
+
+def configs_mainloop(problem: Problem) -> tuple[Config, ...]:
+    """The configuration of a kernel with work on an operand, A or B.
+
+    The warps are twice as many, and each has a tile that is half as long along the operand's rows or columns: what the
+    formula reads and makes needs registers, and more warps hide its instructions behind each other's multiplications.
+    """
+    (config,) = configs_gemm(problem)
+    m, n, k = config.warp
+    if config.stages == 2 or (m, n) != (64, 64):
+        return (config,)
+    return (replace(config, warp=(32, 64, k) if "A" in problem.dag.feeds else (64, 32, k)),)
+
+
+WORK = (mainloop.work, mainloop.narrow, mainloop.readable)
+_RULES = (
+    gemm.runs_2x,
+    gemm.matrices,
+    gemm.few_tensors,
+    gemm.row_major_columns,
+    gemm.mma,
+    gemm.contiguous,
+)
+
+STOCK = Route(
+    name="stock-2x",
+    kind="stock",
+    generation="2x",
+    summary="output operator of CUTLASS's own in a multistage tensor-op kernel (CUTLASS 2.x)",
+    rules=(stock.operator, mainloop.no_work, *_RULES),
+    kernels={"2x": Kernel(kernels.STOCK_2X, configs_gemm)},
+)
+
+EVT = Route(
+    name="evt-2x",
+    kind="evt",
+    generation="2x",
+    summary="visitor tree in a multistage tensor-op kernel (CUTLASS 2.x)",
+    rules=(mainloop.no_work, *_RULES),
+    kernels={"2x": Kernel(kernels.VISITORS_2X, configs_gemm)},
+)
+
+MAINLOOP = Route(
+    name="mainloop-2x",
+    kind="mainloop",
+    generation="2x",
+    summary="work on an operand in the main loop of a multistage tensor-op kernel, visitor tree (CUTLASS 2.x)",
+    rules=(*WORK, *_RULES),
+    kernels={"2x": Kernel(kernels.WORKED_2X, configs_mainloop)},
+)

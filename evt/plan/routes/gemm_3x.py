@@ -1,0 +1,136 @@
+"""Products of matrices by CUTLASS 3.x: the routes ``stock-3x`` and ``evt-3x``."""
+
+from __future__ import annotations
+
+from evt.plan.configurations.config import Config, ConfigSm100, Schedule, Speed, in_order
+from evt.plan.kernels import gemm as kernels
+from evt.plan.problem import Problem
+from evt.plan.routes.route import Kernel, Route
+from evt.plan.rules import gemm, mainloop, stock
+
+#: CUTLASS's persistent kernels of sm90. Two consumers that take turns hide the epilogue behind the main loop, but for
+#: what memory takes; two that share a tile do not.
+_PINGPONG = Speed(alone=1.2, overhead=130, tail=500, bound=150)
+_SMALL = Speed(cost=1.8, alone=1.86, overhead=130, tail=500, bound=150)
+_WIDE = Speed(cost=0.96, alone=1.2, overhead=60, tail=900, bound=130)
+_COOPERATIVE = Speed(alone=1.2, overhead=320, tail=500)
+
+
+def _pingpong(
+    m: int, n: int, k: int, cluster: tuple[int, int, int] = (1, 1, 1), stages_d: int = 1, speed: Speed = _PINGPONG
+) -> Config:
+    reuse = stages_d == 1
+    return Config((m, n, k), "pingpong", cluster, (64, 64), stages_c=2, stages_d=stages_d, reuse_c=reuse, speed=speed)
+
+
+def _cooperative(m: int, n: int, k: int, cluster: tuple[int, int, int] = (1, 1, 1)) -> Config:
+    return Config(
+        (m, n, k), "cooperative", cluster, (128, 32), stages_c=4, stages_d=2, reuse_c=True, speed=_COOPERATIVE
+    )
+
+
+def configs_sm90(problem: Problem) -> tuple[Config, ...]:
+    """The configurations of sm90, of products and of convolutions that are products.
+
+    Without a cluster no block of one is idle where the columns are few. Wide tiles are faster where there are many and
+    leave few registers; small ones where tiles are fewer than multiprocessors, or a convolution has 64 filters. A
+    contraction that is shorter than its epilogue is done best by two consumers of one tile.
+    Products of 8-bit floats are summed in two sets of accumulators, which leaves registers for 96 elements of the
+    tile per thread: nothing spills, and the general configuration is the one with the larger tile.
+    """
+    operand, convolution = problem.dag.operands[0].dtype, problem.signature.convolution
+    k = 1024 // operand.bits
+    small = _pingpong(64, 64, k, speed=_SMALL)
+    if operand.is_float and operand.bits == 8:
+        known = {
+            "cooperative": _cooperative(128, 128, k),
+            "half": _pingpong(64, 128, k),
+            "small": small,
+            "wide": _pingpong(64, 192, k),
+            "cluster": _cooperative(128, 128, k, (1, 2, 1)),
+            "wider": _cooperative(128, 192, k),
+        }
+        return in_order(known, "cooperative", "half small")
+    known = {
+        "general": _pingpong(128, 128, k),
+        "small": small,
+        "wide": _pingpong(192, 128, k, (1, 2, 1), stages_d=2, speed=_WIDE),
+        "cooperative": _cooperative(128, 128, k),
+        "columns": _pingpong(128, 128, k, (1, 2, 1)),
+        "rows": _pingpong(128, 128, k, (2, 1, 1)),
+        "half": _pingpong(64, 128, k),
+        "larger": _cooperative(128, 256, k, (2, 1, 1)),
+        "taller": _cooperative(256, 128, k, (1, 2, 1)),
+    }
+    if convolution is not None and convolution.tile_columns == 64:
+        return in_order(known, "small")
+    if convolution is not None and convolution.shallow:
+        return in_order(known, "cooperative small")
+    return in_order(known, "general small", "wide")
+
+
+def configs_sm100(problem: Problem) -> tuple[Config, ...]:
+    """The configurations of sm100 and sm103. Nothing is measured yet: the general one comes first."""
+    k = 1024 // problem.dag.operands[0].dtype.bits
+    narrow = problem.columns_together <= 32
+
+    def config(schedule: Schedule, n: int, cluster: tuple[int, int, int]) -> Config:
+        epilogue_tile = (128, 32 if narrow else 64)
+        stages_c, stages_d = (4, 2) if narrow else (2, 1)
+        return ConfigSm100((128, n, k), schedule, cluster, epilogue_tile, stages_c, stages_d, reuse_c=True)
+
+    return config("one_sm", 128, (1, 1, 1)), config("two_sm", 128, (2, 1, 1)), config("two_sm", 256, (2, 1, 1))
+
+
+def configs_sm120(problem: Problem) -> tuple[Config, ...]:
+    """The configurations of sm120: of those that fit its shared memory with stages enough, the one without spills."""
+    return (
+        Config(
+            (128, 128, 512 // problem.dag.operands[0].dtype.bits),
+            "cooperative",
+            (1, 1, 1),
+            (64, 32),
+            2,
+            1,
+            reuse_c=True,
+        ),
+    )
+
+
+RULES = (
+    gemm.runs_3x,
+    mainloop.no_work,
+    gemm.matrices,
+    gemm.few_tensors,
+    gemm.row_major_columns,
+    gemm.tensor_cores,
+    gemm.transposition,
+    gemm.places,
+    gemm.tma,
+)
+
+STOCK = Route(
+    name="stock-3x",
+    kind="stock",
+    generation="3x",
+    summary="fusion operation of CUTLASS's own in a TMA warp-specialised kernel (CUTLASS 3.x)",
+    rules=(stock.fusion, *RULES),
+    kernels={
+        "3x": Kernel(kernels.STOCK_SM90, configs_sm90, max_batches=None),
+        "sm100": Kernel(kernels.STOCK_SM100, configs_sm100),
+        "sm120": Kernel(kernels.STOCK_SM120, configs_sm120),
+    },
+)
+
+EVT = Route(
+    name="evt-3x",
+    kind="evt",
+    generation="3x",
+    summary="visitor tree in a TMA warp-specialised kernel (CUTLASS 3.x)",
+    rules=RULES,
+    kernels={
+        "3x": Kernel(kernels.VISITORS_SM90, configs_sm90, max_batches=None),
+        "sm100": Kernel(kernels.VISITORS_SM100, configs_sm100),
+        "sm120": Kernel(kernels.VISITORS_SM120, configs_sm120),
+    },
+)

@@ -1,0 +1,46 @@
+"""The routes to a kernel, in order of preference; ``evt explain`` prints them with their rules.
+
+Newer generations of CUTLASS come first; within one, its own fused epilogues, then visitor trees, then work on an
+operand in the main loop, then kernels of ours. A measurement of ``evt tune`` overrides the order.
+"""
+
+from __future__ import annotations
+
+from evt.diagnostics import Diagnostic
+from evt.errors import TargetError
+from evt.plan.problem import Problem
+from evt.plan.routes import convolution_2x, convolution_3x, gemm_2x, gemm_3x, grouped_3x
+from evt.plan.routes.route import Route
+
+ROUTES: tuple[Route, ...] = (
+    gemm_3x.STOCK,
+    gemm_3x.EVT,
+    grouped_3x.EVT,
+    convolution_3x.PADDED,
+    convolution_3x.EVT,
+    gemm_2x.STOCK,
+    gemm_2x.EVT,
+    convolution_2x.STOCK,
+    convolution_2x.EVT,
+    gemm_2x.MAINLOOP,
+    convolution_2x.MAINLOOP,
+    # Here comes a persistent convolution of our own on sm90, of the kind "own".
+)
+
+
+def routes_of(problem: Problem) -> tuple[Route, ...]:
+    """The routes that there are for a problem's shape."""
+    return tuple(route for route in ROUTES if problem.shape in route.shapes)
+
+
+def find_routes(problem: Problem, named: str | None = None) -> tuple[Route, ...]:
+    """Those of :func:`routes_of` of a name, or of a kind.
+
+    Raises TargetError (E0501) for an unknown one.
+    """
+    known = routes_of(problem)
+    routes = tuple(route for route in known if named in (None, route.name, route.kind))
+    if not routes:
+        names = ", ".join(dict.fromkeys([route.name for route in known] + [route.kind for route in known]))
+        raise TargetError(Diagnostic("E0501", f"there is no route `{named}`", help=f"routes: {names}"))
+    return routes

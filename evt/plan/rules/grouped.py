@@ -1,0 +1,40 @@
+"""The rules of kernels of grouped products, beside those of one product, which hold for every group."""
+
+from __future__ import annotations
+
+from evt.ir import Index, Input, Output, Random, Reduce
+from evt.plan.problem import Problem
+from evt.plan.rules.rule import rule
+from evt.plan.verdict import HOLDS, Refusal, Verdict
+
+
+@rule("the target has grouped kernels with visitors")
+def on_sm90(problem: Problem) -> Verdict:
+    if problem.target.family("3x") == "3x":
+        return HOLDS
+    return Refusal(f"CUTLASS has grouped kernels with visitors for sm90, not for {problem.target.name}")
+
+
+@rule("operands need no transposition")
+def operands(problem: Problem) -> Verdict:
+    for operand, layout in zip(problem.dag.operands, (problem.signature.a, problem.signature.b), strict=True):
+        if problem.operand_bytes == 4 and layout.contiguous != "k":
+            given = f"`{operand.name}` is contiguous along {layout.contiguous}"
+            return Refusal(f"f32 operands must be contiguous along k, and {given}")
+    return HOLDS
+
+
+@rule("nodes read and write one tensor of each group")
+def one_tensor(problem: Problem) -> Verdict:
+    dag = problem.dag
+    for op in map(dag.__getitem__, range(len(dag))):
+        match op:
+            case Reduce():
+                return Refusal("a reduction would be over each group, and its parts have no place in a grouped kernel")
+            case Random():
+                return Refusal("random numbers are counted over one problem")
+            case Index("l"):
+                return Refusal("a group has no batches: `iota(l)`")
+    values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
+    batched = next((value.name for value in values if "l" in value.modes), None)
+    return HOLDS if batched is None else Refusal(f"a group has no batches: `{batched}` has the mode l")

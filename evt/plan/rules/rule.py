@@ -1,0 +1,28 @@
+"""Rules: what is asked of a problem."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from evt.plan.problem import Problem
+from evt.plan.verdict import Verdict
+
+Check = Callable[[Problem], Verdict]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rule:
+    """A rule: its statement, and what decides whether a problem keeps it."""
+
+    statement: str
+    check: Check
+
+
+def rule(statement: str) -> Callable[[Check], Rule]:
+    """Make a function the check of a rule with this statement."""
+
+    def make(check: Check) -> Rule:
+        return Rule(statement, check)
+
+    return make

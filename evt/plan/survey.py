@@ -1,0 +1,203 @@
+"""Surveying the kernels that there are for a problem: ``survey(problem) -> Survey``, ``plan(problem) -> Plan``.
+
+This is the one stage that knows the target. A survey asks what it is asked for and keeps the answer: no rule is asked
+twice about a problem, and no configuration of a route is planned twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from evt.diagnostics import Diagnostic
+from evt.errors import TargetError
+from evt.plan.configurations.config import Config
+from evt.plan.epilogue.cost import is_light
+from evt.plan.kernels.draft import Request
+from evt.plan.kernels.memory import exceeded_memory
+from evt.plan.plan import Plan
+from evt.plan.problem import Problem
+from evt.plan.routes.order import find_routes, routes_of
+from evt.plan.routes.route import Route
+from evt.plan.rules.rule import Rule
+from evt.plan.verdict import Matches, Refusal, Verdict
+
+
+class _Verdicts(dict[Rule, Verdict]):
+    """What rules say of a problem; several routes may have a rule in common."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__()
+        self.problem = problem
+
+    def __missing__(self, rule: Rule) -> Verdict:
+        verdict = self[rule] = rule.check(self.problem)
+        return verdict
+
+
+class Candidate:
+    """A route to a kernel for a problem: what its rules say, and the plans of its configurations."""
+
+    def __init__(self, route: Route, verdicts: _Verdicts, fused: bool) -> None:
+        self.route = route
+        self._problem = verdicts.problem
+        self._verdicts = verdicts
+        self._fused = fused
+        self._made: dict[Config, Plan | Refusal] = {}
+
+    # Rules
+
+    @cached_property
+    def applies(self) -> bool:
+        """Whether all rules hold. None is asked after one that does not."""
+        return not any(isinstance(self._verdicts[rule], Refusal) for rule in self.route.rules)
+
+    @property
+    def verdicts(self) -> tuple[tuple[Rule, Verdict], ...]:
+        """What every rule says."""
+        return tuple((rule, self._verdicts[rule]) for rule in self.route.rules)
+
+    @property
+    def refusals(self) -> tuple[str, ...]:
+        """Why the route does not apply; empty when it does."""
+        return tuple(verdict.reason for _, verdict in self.verdicts if isinstance(verdict, Refusal))
+
+    # Configurations, of a route that applies
+
+    @cached_property
+    def configs(self) -> tuple[Config, ...]:
+        """The configurations that the kernel may have, the general one first."""
+        known = self.route.kernel(self._problem.target).configurations(self._problem)
+        return tuple(config for config in known if config.visits(self._problem.columns_together))
+
+    @property
+    def default_configs(self) -> tuple[Config, ...]:
+        """Those of :attr:`configs` that are built for every kernel, to choose from by the problem's size."""
+        uses = ("always", "light") if is_light(self._problem.dag) else ("always",)
+        return tuple(config for config in self.configs if config.use in uses) or self.configs[:1]
+
+    def find_config(self, name: str) -> Config:
+        """The configuration of a name. Raises TargetError (E0501) for an unknown one."""
+        known = {config.name: config for config in self.configs}
+        if name not in known:
+            message = f"the route {self.route.name} has no configuration `{name}`"
+            raise TargetError(Diagnostic("E0501", message, help=f"configurations: {', '.join(known)}"))
+        return known[name]
+
+    # Plans, of a route that applies
+
+    def plan(self, config: Config) -> Plan:
+        """The plan of a configuration. Raises TargetError (E0502) when it does not fit in shared memory."""
+        made = self.try_plan(config)
+        if isinstance(made, Refusal):
+            raise TargetError(Diagnostic("E0502", made.reason, help="take another configuration"))
+        return made
+
+    @cached_property
+    def general(self) -> Plan | None:
+        """The plan of the first configuration that fits, if one does."""
+        plans = map(self.try_plan, self.configs)
+        return next((made for made in plans if isinstance(made, Plan)), None)
+
+    @property
+    def misfits(self) -> tuple[str, ...]:
+        """Why no configuration fits."""
+        made = map(self.try_plan, self.configs)
+        return tuple(each.reason for each in made if isinstance(each, Refusal))
+
+    def try_plan(self, config: Config) -> Plan | Refusal:
+        """The plan of a configuration, or why it does not fit in shared memory."""
+        if config not in self._made:
+            route, matches = self.route, Matches(verdict for _, verdict in self.verdicts)
+            kernel = route.kernel(self._problem.target)
+            made = kernel.planner(Request(self._problem, route.name, config, self._fused, matches))
+            exceeded = exceeded_memory(made)
+            self._made[config] = Refusal(exceeded) if exceeded else made
+        return self._made[config]
+
+
+@dataclass(frozen=True)
+class Survey:
+    """The kernels of a problem: ``candidates`` are all routes that there are for it, ``asked`` those to choose from.
+
+    ``named`` is the route, or the kind of routes, that is asked for, and ``config`` the configuration.
+    """
+
+    problem: Problem
+    candidates: tuple[Candidate, ...]
+    asked: tuple[Candidate, ...]
+    named: str | None = None
+    config: Config | str | None = None
+
+    @cached_property
+    def chosen(self) -> Candidate:
+        """The route that is taken: the first whose rules all hold, and one of whose configurations fits.
+
+        Raises TargetError: E0502 when the one route that is asked for cannot compile the program, E0503 when none can.
+        """
+        for each in self.asked:
+            if each.applies and (self.config is not None or each.general is not None):
+                return each
+        refusals = [(each, reason) for each in self.asked for reason in each.refusals or each.misfits]
+        advice = "; ".join(each.route.otherwise for each in self.asked if each.route.otherwise)
+        if self.named is not None and len(self.asked) == 1:
+            message = f"the route {self.asked[0].route.name} cannot compile this program"
+            notes = tuple(reason for _, reason in refusals)
+            raise TargetError(Diagnostic("E0502", message, help=advice, notes=notes))
+        what = "no route" if self.named is None else f"no {self.named} route"
+        message = f"{what} compiles this program for {self.problem.target.name}"
+        notes = tuple(f"{each.route.name}: {reason}" for each, reason in refusals)
+        raise TargetError(Diagnostic("E0503", message, help=advice, notes=notes))
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The plan of the general kernel, or of the configuration that is asked for: see :attr:`chosen`.
+
+        Raises TargetError also for a configuration: E0501 for an unknown one, E0502 for one that does not fit.
+        """
+        if self.config is not None:
+            config = self.config
+            return self.chosen.plan(self.chosen.find_config(config) if isinstance(config, str) else config)
+        general = self.chosen.general
+        assert general is not None
+        return general
+
+    @property
+    def defaults(self) -> tuple[Plan, ...]:
+        """The plans of the configurations that a kernel is built in, the general one first: see :attr:`plan`."""
+        if self.config is not None:
+            return (self.plan,)
+        others = (config for config in self.chosen.default_configs if config != self.plan.config)
+        made = map(self.chosen.try_plan, others)
+        return self.plan, *(each for each in made if isinstance(each, Plan))
+
+    @property
+    def kernels(self) -> Iterator[tuple[Candidate, Config]]:
+        """Every kernel that may be the fastest: of each route that applies, in its default configurations."""
+        for each in self.candidates:
+            if each.applies:
+                yield from ((each, config) for config in each.default_configs)
+
+
+def survey(
+    problem: Problem, route: str | None = None, config: Config | str | None = None, *, fused: bool = True
+) -> Survey:
+    """Survey the kernels of a problem; ``route`` names a route, or a kind of them.
+
+    ``fused`` False lowers each operation to its own visitor node instead of one functor per region. Raises TargetError
+    (E0501) for an unknown route.
+    """
+    verdicts = _Verdicts(problem)
+    candidates = tuple(Candidate(each, verdicts, fused) for each in routes_of(problem))
+    wanted = find_routes(problem, route)
+    return Survey(problem, candidates, tuple(each for each in candidates if each.route in wanted), route, config)
+
+
+def plan(problem: Problem, route: str | None = None, config: Config | str | None = None, *, fused: bool = True) -> Plan:
+    """Decide everything about one kernel: the general one of the first route that has any.
+
+    Takes what :func:`survey` takes. Raises TargetError: E0501 for an unknown route or configuration, E0502 when the one
+    that is asked for cannot compile the program, E0503 when none can.
+    """
+    return survey(problem, route, config, fused=fused).plan
