@@ -9,7 +9,7 @@ from evt.plan.plan import GroupedPlan
 
 
 def configuration(plan: Plan) -> ConfigText:
-    """The types of a plan's configuration."""
+    """Return the types of a plan's configuration."""
     config = plan.config
     swizzle = f"cutlass::gemm::threadblock::GemmIdentityThreadblockSwizzle<{config.swizzle}>"
     if plan.family == "2x":
@@ -22,13 +22,13 @@ def configuration(plan: Plan) -> ConfigText:
 
 
 def _tile_shape(config: Config) -> str:
-    """The tile as collectives take it; those of convolutions nest the modes of the sums."""
+    """Return the tile as collectives take it; those of convolutions nest the modes of the sums."""
     m, n, k = (f"cute::Int<{extent}>" for extent in config.tile)
     return f"cute::Shape<{m}, {n}, {f'cute::Shape<{k}>' if isinstance(config, ConfigConvolution) else k}>"
 
 
 def _schedules(plan: Plan) -> tuple[str, str]:
-    """The tags of the main loop's and the epilogue's schedules."""
+    """Return the tags of the main loop's and the epilogue's schedules."""
     config, schedule = plan.config, plan.config.schedule.capitalize()
     match config:
         case ConfigConvolution():

@@ -13,7 +13,7 @@ _GROUPS = {"one": "", "single": "kSingleGroup", "multiple": "kMultipleGroup"}
 
 
 def convolution(plan: Plan) -> ConvolutionText | None:
-    """The convolution of a plan that has one."""
+    """Return the convolution of a plan that has one."""
     match plan.mainloop:
         case Convolution2x() as loop:
             return _convolution_2x(loop)
@@ -28,7 +28,7 @@ def _operator(loop: Convolution) -> str:
 
 
 def _extent(name: str) -> str:
-    """One of the sizes of ConvolutionProblem."""
+    """Return one of the sizes of ConvolutionProblem."""
     return as_int(f"arguments.{name}")
 
 
@@ -36,7 +36,7 @@ def _extent(name: str) -> str:
 
 
 def _convolution_2x(loop: Convolution2x) -> ConvolutionText:
-    """The stock kernel whose main loop and epilogue are taken, and the sizes with which it is called."""
+    """Return the stock kernel whose main loop and epilogue are taken, and the sizes with which it is called."""
     rank, several = loop.rank, loop.groups != "one"
     names = {"N": "images", "C": "channels", "K": "filters", "groups": "groups"}
     letters = ("dhw"[-rank:], "DHW"[-rank:], "TRS"[-rank:], "ZPQ"[-rank:])
@@ -57,7 +57,7 @@ def _convolution_2x(loop: Convolution2x) -> ConvolutionText:
 
 
 def _options(loop: Convolution2x) -> tuple[str, ...]:
-    """The last template arguments of the stock kernel: groups, iterators, strides and alignments."""
+    """Return the last template arguments of the stock kernel: groups, iterators, strides and alignments."""
     options = [f"{_CONV}GroupMode::{_GROUPS[loop.groups]}"] if loop.groups != "one" else []
     options.append(f"{_CONV}IteratorAlgorithm::{_ITERATORS[loop.iterators]}")
     options.append(f"{_CONV}StrideSupport::{'kStrided' if loop.strided else 'kUnity'}")
@@ -68,7 +68,7 @@ def _options(loop: Convolution2x) -> tuple[str, ...]:
 
 
 def _convolution_3x(loop: Convolution3x) -> ConvolutionText:
-    """The collectives' operator and the lists of which the problem is made."""
+    """Return the collectives' operator and the lists of which the problem is made."""
     return ConvolutionText(
         operator=_operator(loop),
         kernel=f"evt::convolution::{'WindowKernel' if loop.window_channels else 'Sm90Kernel'}",
@@ -79,7 +79,7 @@ def _convolution_3x(loop: Convolution3x) -> ConvolutionText:
 
 
 def _lists(loop: Convolution3x) -> dict[str, list[str]]:
-    """The lists of which CUTLASS makes the problem, outermost dimension first, by what each is."""
+    """Return the lists of which CUTLASS makes the problem, outermost dimension first, by what each is."""
     fprop, spatial = loop.operator == "fprop", loop.spatial
     activation = ["images", *spatial, "channels"]
     output = ["images", *(f"output_{name}" for name in spatial), "filters"]
@@ -108,12 +108,12 @@ def _strides(operand: Image | PaddedCopy) -> list[str]:
 
 
 def _packed(extents: list[str]) -> list[str]:
-    """The strides of a packed tensor."""
+    """Return the strides of a packed tensor."""
     return [" * ".join(["std::int64_t{1}", *(_extent(name) for name in extents[i + 1 :])]) for i in range(len(extents))]
 
 
 def _with_windows(loop: Convolution3x, lists: dict[str, list[str]]) -> dict[str, list[str]]:
-    """The lists where a row of taps is one tap: each window is a pixel."""
+    """Return the lists where a row of taps is one tap: each window is a pixel."""
     window = f"{loop.window_channels} * {_extent('filter_width')}"
     step = f"{loop.window_channels} * arguments.stride_width"
     *image, _, _ = lists["strides of the activation"]

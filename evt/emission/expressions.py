@@ -16,27 +16,27 @@ COMBINE = {"sum": "evt::Sum", "max": "evt::Max", "min": "evt::Min"}
 
 
 def element(dtype: DType) -> str:
-    """The type of a tensor's elements in memory; bits are packed in bytes."""
+    """Return the type of a tensor's elements in memory; bits are packed in bytes."""
     return "std::uint8_t" if dtype == B1 else dtype.cutlass
 
 
 def operand_element(dtype: DType) -> str:
-    """The same of A or B: f32 operands are multiplied as tf32 by the tensor cores, from float memory."""
+    """Return the same of A or B: f32 operands are multiplied as tf32 by the tensor cores, from float memory."""
     return F32.cutlass if dtype.bits == 32 else dtype.cutlass
 
 
 def major(row_major: bool) -> str:
-    """The layout tag of a matrix."""
+    """Return the layout tag of a matrix."""
     return f"cutlass::layout::{'RowMajor' if row_major else 'ColumnMajor'}"
 
 
 def images(rank: int) -> str:
-    """The layout tag of channels-last memory."""
+    """Return the layout tag of channels-last memory."""
     return f"cutlass::layout::Tensor{'NDHWC' if rank == 3 else 'NHWC'}"
 
 
 def read(value: Field | int) -> str:
-    """A member of the call's arguments, or a number."""
+    """Return a member of the call's arguments, or a number."""
     return f"arguments.{value.name}" if isinstance(value, Field) else str(value)
 
 
@@ -49,17 +49,17 @@ def input_pointer(dtype: DType, pointer: Field) -> str:
 
 
 def pointer_without_const(dtype: DType, pointer: Field) -> str:
-    """An address as CUTLASS wants it of what it stores, and of much that it loads."""
+    """Return an address as CUTLASS wants it of what it stores, and of much that it loads."""
     return f"static_cast<{element(dtype)}*>(const_cast<void*>({read(pointer)}))"
 
 
 def value_of(single: Single) -> str:
-    """The value that a call gives by value."""
+    """Return the value that a call gives by value."""
     return f"static_cast<{element(single.dtype)}>({read(single.number)})"
 
 
 def stride_type(strides: Strides, dynamic: str = "int64_t") -> str:
-    """The type of strides, of which those that a call gives have the type ``dynamic``."""
+    """Return the type of strides, of which those that a call gives have the type ``dynamic``."""
 
     def of(stride: Stride) -> str:
         match stride:
@@ -74,7 +74,7 @@ def stride_type(strides: Strides, dynamic: str = "int64_t") -> str:
 
 
 def stride_value(strides: Strides, cast: str = "") -> str:
-    """What makes strides; those that a call gives are cast."""
+    """Return what makes strides; those that a call gives are cast."""
 
     def of(stride: Stride) -> str:
         match stride:
@@ -89,12 +89,12 @@ def stride_value(strides: Strides, cast: str = "") -> str:
 
 
 def number(value: Number) -> str:
-    """A number of the program, of its own type."""
+    """Return a number of the program, of its own type."""
     return literal(value.value, value.dtype)
 
 
 def literal(value: float, dtype: DType = F32) -> str:
-    """The shortest literal of a compute type that reads back as the same value, rounded to the type."""
+    """Return the shortest literal of a compute type that reads back as the same value, rounded to the type."""
     if dtype == B1:
         return "true" if value else "false"
     if dtype == I32:

@@ -11,7 +11,7 @@ from evt.plan.epilogue.regions import Call, Constant, Copy, Operand, Region, Rou
 
 
 def functor(region: Region, options: Options) -> FunctorText:
-    """The functor that computes a region."""
+    """Return the functor that computes a region."""
     parameters = tuple((REGISTER[value.dtype], value.name) for value in region.parameters)
     statements = (
         StatementText(REGISTER[each.result.dtype], each.result.name, _expression(each, options))
@@ -21,7 +21,7 @@ def functor(region: Region, options: Options) -> FunctorText:
 
 
 def stock_functor(function: str) -> str:
-    """CUTLASS's functor of a function; without one, the identity's."""
+    """Return CUTLASS's functor of a function; without a function, that of the identity."""
     if not function:
         return "cutlass::epilogue::thread::Identity"
     found = TABLE[function].stock
@@ -54,7 +54,7 @@ def _call(call: Call, options: Options) -> str:
 
 
 def _converted(operand: Operand, to: DType) -> str:
-    """A value as an operand of type ``to``."""
+    """Return a value as an operand of type ``to``."""
     if isinstance(operand, Constant):
         return literal(operand.value, to)
     if operand.dtype == to:
@@ -63,7 +63,7 @@ def _converted(operand: Operand, to: DType) -> str:
 
 
 def _bare(expression: str) -> str:
-    """``(a + b)`` without its parentheses, which only operands need."""
+    """Return ``(a + b)`` without its parentheses, which only operands need."""
     inner = expression[1:-1]
     if not expression.startswith("(") or "(" in inner or ")" in inner:
         return expression

@@ -42,7 +42,7 @@ _PLACES: dict[type, str] = {
 
 
 def needed(plan: Plan, functors: Iterable[FunctorText]) -> list[str]:
-    """The headers of a kernel, without those that they include."""
+    """Return the headers of a kernel, without those that they include."""
     found = ["entry.hpp", *_of_mainloop(plan), *_of_epilogue(plan), *["pad.hpp"] * bool(plan.copies)]
     found += ["mainloop_2x.hpp"] * bool(plan.work)
     statements = [statement.expression for functor in functors for statement in functor.statements]
@@ -64,7 +64,7 @@ def _of_mainloop(plan: Plan) -> list[str]:
 
 
 def _of_epilogue(plan: Plan) -> list[str]:
-    """Of the collective, and of our nodes."""
+    """Return the headers of the collective and of our nodes."""
     stock = isinstance(plan.epilogue, StockOperator | StockFusion)
     match plan.family:
         case "2x":
@@ -92,7 +92,7 @@ def _of_nodes(family: str, nodes: tuple[Node, ...]) -> list[str]:
 
 
 def _of_sm100(plan: Plan) -> list[str]:
-    """Our nodes that know where their elements are, and a collective that stores no D."""
+    """Return the headers of our nodes that know where their elements are, and of a collective that stores no D."""
     found = ["unstored_sm100.hpp"] * (plan.destination is None)
     found.append("visitors_sm100.hpp" if any(type(node) in _PLACES for node in plan.nodes) else "visitors_3x.hpp")
     found += ["visitors_sm100_reduce.hpp", "finish.hpp"] * bool(plan.reductions)
@@ -104,7 +104,7 @@ _INCLUDE = re.compile(r'^#include "evt/([\w.]+)"\n', re.MULTILINE)
 
 
 def pasted(names: Iterable[str]) -> list[str]:
-    """The texts of our headers and of those that they include, each after what it includes."""
+    """Return the texts of our headers and of those that they include, each after what it includes."""
     order: list[str] = []
 
     def visit(name: str) -> None:
@@ -120,6 +120,6 @@ def pasted(names: Iterable[str]) -> list[str]:
 
 @cache
 def _header(name: str) -> tuple[tuple[str, ...], str]:
-    """The headers of ours that a header includes, and its text without these lines."""
+    """Return the headers of ours that a header includes, and its text without these lines."""
     text = resources.text("codegen", f"include/evt/{name}")
     return tuple(_INCLUDE.findall(text)), _INCLUDE.sub("", text).strip()

@@ -30,7 +30,7 @@ _DIALECTS: dict[Family, Dialect] = {
 
 
 def spell(plan: Plan) -> KernelText:
-    """Everything that the plan's template prints."""
+    """Return everything that the plan's template prints."""
     a, b = operands(plan)
     spelled = convolution(plan)
     config = configuration(plan)
@@ -67,27 +67,27 @@ def spell(plan: Plan) -> KernelText:
 
 
 def _comment(text: str) -> tuple[str, ...]:
-    """The user's text as comment lines: ASCII, bounded, and unable to end or continue a comment."""
+    """Return the user's text as comment lines: ASCII, bounded, and unable to end or continue a comment."""
     lines = text.strip().splitlines()
     safe = ["".join(c if " " <= c <= "~" and c != "\\" else "?" for c in line)[:200] for line in lines[:40]]
     return (*safe, "...") if len(lines) > 40 else tuple(safe)
 
 
 def _math_operator(plan: Plan) -> str:
-    """The 2.x name of what the instructions do; of integers the one that CUTLASS has."""
+    """Return the 2.x name of what the instructions do; of integers the one that CUTLASS has."""
     if plan.family != "2x":
         return ""
     return f"cutlass::arch::OpMultiplyAdd{'' if plan.mainloop.a.dtype.is_float else 'Saturate'}"
 
 
 def _checked_columns(plan: Plan) -> str:
-    """The extent whose alignment CUTLASS checks; where D is no tile, none has to be whole."""
+    """Return the extent whose alignment CUTLASS checks; where D is no tile, none has to be whole."""
     columns, access = as_int(f"arguments.{plan.columns}"), plan.elements_per_access
     return columns if plan.whole_accesses else f"({columns} + {access - 1}) / {access} * {access}"
 
 
 def _destination(plan: Plan) -> TensorText:
-    """D of the collective; 2.x has the type that cuts its tiles."""
+    """Return D of the collective; 2.x has the type that cuts its tiles."""
     if plan.family == "2x":
         return TensorText(plan.epilogue_dtype.cutlass, "cutlass::layout::RowMajor", plan.elements_per_access)
     return tensor(plan, "D", plan.destination)

@@ -20,7 +20,7 @@ from evt.plan.signature import bytes_of
 
 
 def operands(plan: Plan) -> tuple[OperandText, OperandText]:
-    """A and B."""
+    """Return a and B."""
     loop = plan.mainloop
     if isinstance(loop, MatrixProduct):
         spell = _group_matrix if isinstance(plan, GroupedPlan) else _matrix
@@ -29,12 +29,12 @@ def operands(plan: Plan) -> tuple[OperandText, OperandText]:
 
 
 def _tag(matrix: Matrix, place: str) -> str:
-    """The layout tag of a matrix in the place of A or B."""
+    """Return the layout tag of a matrix in the place of A or B."""
     return major((matrix.contiguous == "k") == (place == "A"))
 
 
 def _matrix(matrix: Matrix, place: str, tagged: bool) -> OperandText:
-    """A matrix; a stride of no batch is static in 3.x, where a tag has no words for that."""
+    """Return a matrix; a stride of no batch is static in 3.x, where a tag has no words for that."""
     leading, batch = read(matrix.leading), "cute::_0{}" if matrix.batch == 0 else read(matrix.batch)
     static = matrix.batch == 0
     batch_type = "cute::_0" if static else "int64_t"
@@ -56,14 +56,14 @@ def _matrix(matrix: Matrix, place: str, tagged: bool) -> OperandText:
 
 
 def _group_matrix(matrix: Matrix, place: str, tagged: bool) -> OperandText:
-    """An array of matrices, one of each group."""
+    """Return an array of matrices, one of each group."""
     pointers = row(f"Element{place} const*", matrix.pointer)
     strides = row(f"Kernel::InternalStride{place}", matrix.leading)
     return OperandText(operand_element(matrix.dtype), _tag(matrix, place), matrix.alignment, pointers, strides)
 
 
 def _image(image: Image | PaddedCopy, rank: int) -> OperandText:
-    """An operand of a convolution, or its copy."""
+    """Return an operand of a convolution, or its copy."""
     if isinstance(image, PaddedCopy):
         pointer, strides = f"static_cast<void*>({copy_pointer(image)})", copy_strides(image)
         alignment = 16 // bytes_of(image.dtype)
@@ -74,7 +74,7 @@ def _image(image: Image | PaddedCopy, rank: int) -> OperandText:
 
 
 def tensor(plan: Plan, role: str, given: Tensor | None) -> TensorText:
-    """C or D of the collective."""
+    """Return C or D of the collective."""
     if given is None:
         return TensorText("void", major(True), 8)
     loop = plan.mainloop
@@ -91,7 +91,7 @@ def tensor(plan: Plan, role: str, given: Tensor | None) -> TensorText:
 
 
 def _image_stride(given: Tensor, pixels: list[str]) -> str:
-    """The nested stride of rows that are pixels, whose extents have these names."""
+    """Return the nested stride of rows that are pixels, whose extents have these names."""
     pitch, _, _ = given.strides
     assert isinstance(pitch, Field)
     steps = [f"arguments.{extent}" for extent in reversed(pixels)]
@@ -100,7 +100,7 @@ def _image_stride(given: Tensor, pixels: list[str]) -> str:
 
 
 def _group_tensor(role: str, given: Tensor) -> TensorText:
-    """An array of tensors, one of each group."""
+    """Return an array of tensors, one of each group."""
     qualifier = "const*" if role == "C" else "*"
     (leading,) = (stride for stride in given.strides if isinstance(stride, Field))
     arguments = (

@@ -56,7 +56,7 @@ class Given:
 
 
 def given(plan: Plan) -> tuple[Given, ...]:
-    """What a stock epilogue is given: its operator or operation, then in 2.x its kernel."""
+    """Return what a stock epilogue is given: its operator or operation, then in 2.x its kernel."""
     match plan.epilogue:
         case StockOperator() as epilogue:
             tensors = _images if isinstance(plan.mainloop, Convolution2x) else _matrices
@@ -68,12 +68,12 @@ def given(plan: Plan) -> tuple[Given, ...]:
 
 
 def _numbers(fused: Fused) -> Iterator[Given]:
-    """The arguments of an activation."""
+    """Return the arguments of an activation."""
     return (Given(member, literal(value)) for member, value in fused.members)
 
 
 def _scale(member: str, scale: Scale) -> Iterator[Given]:
-    """A factor: a number, a scalar by value or by device pointer, or a vector."""
+    """Return a factor: a number, a scalar by value or by device pointer, or a vector."""
     match scale:
         case Single(dtype, number, pointer):
             yield Given(member, value_of(scale), (number,))
@@ -88,7 +88,7 @@ def _scale(member: str, scale: Scale) -> Iterator[Given]:
 
 
 def stock_text(plan: Plan, swizzle: str, convolution: tuple[str, str]) -> StockText | None:
-    """The output operator of a plan that has one; ``convolution`` is the kernel of one and its header, if it is one."""
+    """Return the output operator, if the plan has one; ``convolution`` is a convolution's kernel and its header."""
     epilogue = plan.epilogue
     if not isinstance(epilogue, StockOperator):
         return None
@@ -133,7 +133,7 @@ def _parameter(given: Parameter) -> str:
 
 
 def _header(fused: Fused) -> str:
-    """The header of CUTLASS that has an output operator."""
+    """Return the header of CUTLASS that has an output operator."""
     words = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in fused.name)
     return f"cutlass/epilogue/thread/{words[1:]}.h"
 
@@ -149,7 +149,7 @@ def _operator(epilogue: StockOperator) -> Iterator[Given]:
 
 
 def _matrices(epilogue: StockOperator, plan: Plan) -> Iterator[Given]:
-    """The kernel's arguments for tensors, for a vector, whose rows are all the same, and for what there is not.
+    """Return the kernel's arguments for tensors, for a vector, whose rows are all the same, and for what there is not.
 
     CUTLASS leaves what is not set as it finds it.
     """
@@ -160,7 +160,7 @@ def _matrices(epilogue: StockOperator, plan: Plan) -> Iterator[Given]:
 
 
 def _images(epilogue: StockOperator, plan: Plan) -> Iterator[Given]:
-    """The kernel's arguments for the tensors of a convolution's epilogue."""
+    """Return the kernel's arguments for the tensors of a convolution's epilogue."""
     assert isinstance(plan.mainloop, Convolution2x)
     for role, tensor in epilogue.tensors:
         if role in _PITCHES:
@@ -175,7 +175,7 @@ def _images(epilogue: StockOperator, plan: Plan) -> Iterator[Given]:
 
 
 def _pointer(member: str, tensor: StockTensor | None) -> Given:
-    """A tensor's address, which CUTLASS wants without const."""
+    """Return a tensor's address, which CUTLASS wants without const."""
     if tensor is None:
         return Given(member, "nullptr", is_implied=True)
     return Given(member, pointer_without_const(tensor.dtype, tensor.pointer), (tensor.pointer,))
@@ -195,7 +195,7 @@ def _fields(*strides: Stride) -> tuple[Field, ...]:
 
 
 def fusion_node(plan: Plan) -> NodeText | None:
-    """The fusion operation of a plan that has one, as the only node of its visitor."""
+    """Return the fusion operation of a plan that has one, as the only node of its visitor."""
     epilogue = plan.epilogue
     if not isinstance(epilogue, StockFusion):
         return None
@@ -225,7 +225,7 @@ def _operation(epilogue: StockFusion) -> Iterator[Given]:
 
 
 def _vector(pointer: str, stride: str, vector: StockVector, one: Literal["true", "cute::_1{}"]) -> Iterator[Given]:
-    """A vector's pointer, and its strides of (rows, columns, batch)."""
+    """Return a vector's pointer, and its strides of (rows, columns, batch)."""
     *along, batch = vector.strides
     yield Given(pointer, input_pointer(vector.dtype, vector.pointer), (vector.pointer,))
     values = [one if step == 1 else "cute::_0{}" for step in along]

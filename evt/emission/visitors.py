@@ -63,18 +63,18 @@ class Dialect(ABC):
 
     @abstractmethod
     def own(self, name: str, template: str, *parameters: str, arguments: Assignments = ()) -> NodeText:
-        """A node of ours, from codegen/include/evt."""
+        """Return a node of ours, from codegen/include/evt."""
 
     @abstractmethod
     def scalar_stride(self, node: ScalarBroadcast) -> tuple[str, str, str]:
-        """The stride of a scalar: its type, the member that has it, and what makes it."""
+        """Return the stride of a scalar: its type, the member that has it, and what makes it."""
 
     @abstractmethod
     def vector_or_scalar(self, node: RowOrScalarBroadcast | ColumnOrScalarBroadcast) -> NodeText:
-        """A broadcast by a node of ours, where the dialect has one."""
+        """Return a broadcast by a node of ours, where the dialect has one."""
 
     def spell(self, node: Node) -> NodeText:
-        """A node as text."""
+        """Return a node as text."""
         match node:
             case AccFetch():
                 return NodeText("acc", node.name)
@@ -106,7 +106,7 @@ class Dialect(ABC):
                 return self.reduction(node)
 
     def register(self, output: DType | Destination) -> str:
-        """The type that a compute node hands on."""
+        """Return the type that a compute node hands on."""
         return "ElementD" if output is Destination.D else REGISTER[output]
 
     def scalar(self, node: ScalarBroadcast) -> NodeText:
@@ -169,17 +169,17 @@ class Dialect(ABC):
 
 
 def result_pointer(node: Reduction) -> str:
-    """Where the results of a reduction are stored."""
+    """Return where the results of a reduction are stored."""
     return f"static_cast<{node.output.cutlass}*>(const_cast<void*>({read(node.pointer)}))"
 
 
 def parts_pointer(node: Reduction) -> str:
-    """Where the parts of a reduction are in the workspace."""
+    """Return where the parts of a reduction are in the workspace."""
     return f"parts<{REGISTER[node.dtype]}>(arguments, workspace.{node.name})"
 
 
 def packed_class(node: Packed) -> tuple[str, tuple[str, ...]]:
-    """The class template of a tensor of fewer columns, and its parameters."""
+    """Return the class template of a tensor of fewer columns, and its parameters."""
     match node:
         case MaskLoad():
             return "MaskLoad", ()

@@ -22,7 +22,7 @@ from evt.plan.epilogue.nodes import (
 
 
 def row(word: str, field: Field) -> str:
-    """A row of the table on the device, as an array of a type."""
+    """Return a row of the table on the device, as an array of a type."""
     return f"row<{word}>(arguments, row_{field.name})"
 
 
@@ -72,7 +72,7 @@ class DialectGrouped(Dialect3x):
 
 
 def group_values(nodes: tuple[Node, ...]) -> tuple[GroupValueText, ...]:
-    """The values that a group may give as numbers: the launcher puts them where the kernel reads them."""
+    """Return the values that a group may give as numbers: the launcher puts them where the kernel reads them."""
     found = []
     for node in {node.name: node for node in nodes}.values():
         match node:

@@ -13,7 +13,7 @@ _NONE = "evt::mainloop::None"
 
 
 def work(plan: Plan) -> tuple[WorkText, ...]:
-    """The work on each operand."""
+    """Return the work on each operand."""
     return tuple(map(_work, plan.work))
 
 
@@ -23,7 +23,7 @@ def _work(given: Work) -> WorkText:
 
 
 def _input(given: Single | WorkVector) -> tuple[str, str]:
-    """An input of a formula: its type, and what makes it."""
+    """Return an input of a formula: its type, and what makes it."""
     element = given.dtype.cutlass
     if isinstance(given, Single):
         values = f"{value_of(given)}, {input_pointer(given.dtype, given.pointer)}"
@@ -33,7 +33,7 @@ def _input(given: Single | WorkVector) -> tuple[str, str]:
 
 
 def worked(plan: Plan) -> tuple[str, ...]:
-    """The template arguments of evt::mainloop::Worked after the stock main loop."""
+    """Return the template arguments of evt::mainloop::Worked after the stock main loop."""
     places = {given.operand for given in plan.work}
     types = tuple(f"WorkOn{place}" if place in places else _NONE for place in ("A", "B"))
     if isinstance(plan.mainloop, Convolution2x):

@@ -11,7 +11,7 @@ from evt.plan.plan import PaddedCopy
 
 
 def parts(plan: Plan) -> tuple[Parts, ...]:
-    """The arrays in the workspace."""
+    """Return the arrays in the workspace."""
     copies = (
         Parts(
             f"padded_{copy.name}",
@@ -37,7 +37,7 @@ def parts(plan: Plan) -> tuple[Parts, ...]:
 
 
 def jobs_before(plan: Plan) -> tuple[Jobs, ...]:
-    """What has to be done before the kernel: copies, and the identities of atomic reductions."""
+    """Return what has to be done before the kernel: copies, and the identities of atomic reductions."""
     initial = [_initial_job(node) for node in plan.reductions if node.atomic]
     return _kernels(
         Jobs(
@@ -56,7 +56,7 @@ def jobs_before(plan: Plan) -> tuple[Jobs, ...]:
 
 
 def jobs_after(plan: Plan) -> tuple[Jobs, ...]:
-    """What has to be done after the kernel."""
+    """Return what has to be done after the kernel."""
     final = tuple(_final_job(plan, node) for node in plan.reductions if not node.atomic)
     return _kernels(Jobs("evt_finish", "FinalJobs", "Combines the parts of reductions, in a fixed order.", final))
 
@@ -69,7 +69,7 @@ def _kernels(*kernels: Jobs) -> tuple[Jobs, ...]:
 
 
 def _part_count(plan: Plan, node: Reduction) -> str:
-    """How many parts a reduction's node writes per batch."""
+    """Return how many parts a reduction's node writes per batch."""
     if plan.family == "2x":
         return f"{node.name}::parts(arguments.{plan.rows}, arguments.{plan.columns})"
     return f"{node.name}::parts(problem_shape(arguments))"
@@ -103,19 +103,19 @@ def _final_job(plan: Plan, node: Reduction) -> Job:
 
 
 def copy_pointer(copy: PaddedCopy) -> str:
-    """Where the copy of an operand is."""
+    """Return where the copy of an operand is."""
     return f"parts<Element{copy.name}>(arguments, workspace_of(arguments).padded_{copy.name})"
 
 
 def copy_channels(copy: PaddedCopy) -> str:
-    """The channels of a copy's pixels."""
+    """Return the channels of a copy's pixels."""
     return (
         str(copy.padded_channels) if copy.padded_channels else f"evt::rounded_up<{copy.vector}>({read(copy.channels)})"
     )
 
 
 def _copy_row(copy: PaddedCopy) -> str:
-    """The pixels of a copy's rows."""
+    """Return the pixels of a copy's rows."""
     width = read(copy.extents[-1])
     if copy.row is None:
         return width
@@ -126,7 +126,7 @@ def _copy_row(copy: PaddedCopy) -> str:
 
 
 def copy_strides(copy: PaddedCopy) -> list[str]:
-    """The strides of a copy but those of the channels, outermost first."""
+    """Return the strides of a copy but those of the channels, outermost first."""
     extents = [*map(read, copy.extents[:-1]), _copy_row(copy)]
     steps = [copy_channels(copy)]
     for extent in reversed(extents[1:]):

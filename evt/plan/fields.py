@@ -45,7 +45,7 @@ class Fields:
 
     @property
     def members(self) -> tuple[Field, ...]:
-        """The members as ``evt_arguments`` has them."""
+        """Return the members as ``evt_arguments`` has them."""
         return tuple(sorted(self._members, key=lambda each: _ORDER.index(each.kind)))
 
     def add(self, field: Field) -> Field:
@@ -53,23 +53,23 @@ class Fields:
         return field
 
     def pointer(self, tensor: str) -> Field:
-        """The address of a tensor, or of the one element of a scalar."""
+        """Return the address of a tensor, or of the one element of a scalar."""
         return self.add(Field(self.names.get(tensor, tensor), "pointer", tensor, "pointer"))
 
     def stride(self, tensor: str, mode: str) -> Field:
-        """The stride of a tensor along a mode, in elements."""
+        """Return the stride of a tensor along a mode, in elements."""
         return self.add(Field(f"stride_{mode}_of_{self.names.get(tensor, tensor)}", "size", tensor, mode))
 
     def number(self, scalar: str) -> Field:
-        """The value of a scalar."""
+        """Return the value of a scalar."""
         return self.add(Field(f"value_of_{self.names[scalar]}", "number", scalar, "value"))
 
     def size(self, role: str) -> Field:
-        """An extent, or a setting of the scheduler."""
+        """Return an extent, or a setting of the scheduler."""
         return self.add(Field(role, "size", "", role))
 
     def workspace(self) -> Field:
-        """The memory that the kernel works in."""
+        """Return the memory that the kernel works in."""
         return self.add(Field("workspace", "pointer", "", "workspace"))
 
 
@@ -84,7 +84,7 @@ class GroupFields(Fields):
 
     @property
     def rows(self) -> tuple[Field, ...]:
-        """The rows of the table, in order."""
+        """Return the rows of the table, in order."""
         return tuple(self._rows)
 
     def add(self, field: Field) -> Field:
@@ -94,12 +94,12 @@ class GroupFields(Fields):
         return field
 
     def varies(self, name: str) -> Field:
-        """Whether an input is a vector in every group, and not a single value."""
+        """Return whether an input is a vector in every group, and not a single value."""
         return self.add(Field(f"{self.names[name]}_varies", "size", "", f"varies {name}"))
 
 
 def mangle(inputs: Sequence[str], outputs: Sequence[str]) -> dict[str, str]:
-    """C++ names for the user's: prefixed, so that keywords and macros cannot be met, and of bounded length.
+    """Return C++ names for the user's: prefixed, so that keywords and macros cannot be met, and of bounded length.
 
     A shortened name is longer than every name that is kept, and ends in its position, so no two are equal.
     """

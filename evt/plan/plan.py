@@ -127,12 +127,12 @@ class Convolution:
 
     @property
     def spatial(self) -> tuple[str, ...]:
-        """The spatial dimensions, innermost last."""
+        """Return the spatial dimensions, innermost last."""
         return SPATIAL[-self.rank :]
 
     @property
     def copies(self) -> tuple[PaddedCopy, ...]:
-        """The copies that are made before the kernel."""
+        """Return the copies that are made before the kernel."""
         return tuple(each for each in (self.a, self.b) if isinstance(each, PaddedCopy))
 
 
@@ -287,54 +287,54 @@ class Plan:
 
     @property
     def generation(self) -> str:
-        """CUTLASS's generation, ``2.x`` or ``3.x``."""
+        """Return CUTLASS's generation, ``2.x`` or ``3.x``."""
         return "2.x" if self.family == "2x" else "3.x"
 
     @property
     def rows(self) -> str:
-        """The mode along the kernel's own rows."""
+        """Return the mode along the kernel's own rows."""
         return "n" if self.transposed else "m"
 
     @property
     def columns(self) -> str:
-        """The mode along the kernel's own columns."""
+        """Return the mode along the kernel's own columns."""
         return "m" if self.transposed else "n"
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """The visitor nodes; a stock epilogue has none."""
+        """Return the visitor nodes; a stock epilogue has none."""
         return self.epilogue.nodes if isinstance(self.epilogue, Visitors) else ()
 
     @property
     def tree(self) -> bool:
-        """Whether the epilogue nests as a tree."""
+        """Return whether the epilogue nests as a tree."""
         return not isinstance(self.epilogue, Visitors) or self.epilogue.tree
 
     @property
     def reductions(self) -> tuple[Reduction, ...]:
-        """The nodes that reduce."""
+        """Return the nodes that reduce."""
         return tuple(node for node in self.nodes if isinstance(node, Reduction))
 
     @property
     def copies(self) -> tuple[PaddedCopy, ...]:
-        """The copies of operands that are made before the kernel."""
+        """Return the copies of operands that are made before the kernel."""
         return () if isinstance(self.mainloop, MatrixProduct) else self.mainloop.copies
 
     @property
     def work(self) -> tuple[Work, ...]:
-        """The work on the operands in the main loop."""
+        """Return the work on the operands in the main loop."""
         return () if isinstance(self.mainloop, Convolution3x) else self.mainloop.work
 
     @property
     def regions(self) -> tuple[Region, ...]:
-        """The regions that functors of ours compute, by their numbers."""
+        """Return the regions that functors of ours compute, by their numbers."""
         found = [work.region for work in self.work]
         found += [node.region for node in self.nodes if isinstance(node, Apply)]
         return tuple(sorted(found, key=lambda region: region.number))
 
     @property
     def schema(self) -> str:
-        """The members of the kernel's arguments, as JSON."""
+        """Return the members of the kernel's arguments, as JSON."""
         return json.dumps({"abi": ABI, "fields": [[each.name, each.kind] for each in self.fields]})
 
 

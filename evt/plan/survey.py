@@ -111,7 +111,7 @@ class Candidate:
         if config not in self._made:
             route, matches = self.route, Matches(verdict for _, verdict in self.verdicts)
             kernel = route.kernel(self._problem.target)
-            made = kernel.planner(Request(self._problem, route.name, config, matches, self._fused))
+            made = kernel.planner(Request(self._problem, route.name, config, self._fused, matches))
             exceeded = exceeded_memory(made)
             self._made[config] = Refusal(exceeded) if exceeded else made
         return self._made[config]

@@ -42,7 +42,7 @@ def lines(name: str, program: Callable[..., Any], types: tuple[str | None, str |
     for route in routes:
         try:
             op = program(**({"route": route} if route else {}))
-        except EvtError as error:
+        except EvtError:
             yield f"{name} - {route or '-'} {digest(partial(program, route=route or None))}"
             continue
         for arch in TARGETS:

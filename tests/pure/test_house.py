@@ -30,8 +30,9 @@ ORDER = (
 PLANNER_ORDER = [
     group.split()
     for group in (
-        *("verdict", "target", "options", "signature", "stock", "problem", "configurations", "fields"),
-        *("epilogue", "plan", "rules", "kernels", "routes", "speed", "survey", "__init__"),
+        *("verdict", "target", "options", "signature", "stock", "problem", "configurations"),
+        *("fields", "epilogue", "plan"),
+        *("rules", "kernels", "routes", "speed", "survey", "__init__"),
     )
 ]
 #: Three outputs and shared values, and the formula of the README.

@@ -113,7 +113,7 @@ class ScalarBroadcast(Placed):
 
 
 def pointer_of(values: Field | Single) -> Field:
-    """Where a vector's values are, or a single one."""
+    """Return where a vector's values are, or a single one."""
     return values.pointer if isinstance(values, Single) else values
 
 

@@ -96,7 +96,7 @@ class Region:
 
 
 def single_function(dag: TypedDag, result: int, operands: list[int]) -> str:
-    """The function of a region of a single f32 operation that CUTLASS has a functor for, or nothing.
+    """Return the function of a region of a single f32 operation that CUTLASS has a functor for, or nothing.
 
     The functor takes the operands of the region, ``operands``, in their order.
     """
@@ -109,13 +109,13 @@ def single_function(dag: TypedDag, result: int, operands: list[int]) -> str:
 
 
 def identity(number: int, dtype: DType) -> Region:
-    """The region that hands its operand on."""
+    """Return the region that hands its operand on."""
     operand = Value("x", dtype)
     return Region(number, (operand,), (Copy(Value("t0", dtype), operand),))
 
 
 def make_region(dag: TypedDag, number: int, result: int, parameters: Mapping[int, str]) -> Region:
-    """The region that computes ``result`` from the values in ``parameters``, each with its name."""
+    """Return the region that computes ``result`` from the values in ``parameters``, each with its name."""
     named = {value: Value(label, _register_type(dag, value)) for value, label in parameters.items()}
     given = tuple(named.values())
     if result in parameters or isinstance(dag[result], Const):  # nothing but a parameter or a number
@@ -136,7 +136,7 @@ def make_region(dag: TypedDag, number: int, result: int, parameters: Mapping[int
 
 
 def _register_type(dag: TypedDag, value: int) -> DType:
-    """The type of a value in registers, once a region reads it."""
+    """Return the type of a value in registers, once a region reads it."""
     return dag.types[value].dtype.compute
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from dataclasses import dataclass, fields
+from typing import Literal
 
 from evt.functions import TABLE
 from evt.ir import Apply, Input, Output, TypedDag
@@ -15,8 +14,8 @@ from evt.plan.configurations.config import Config
 from evt.plan.epilogue.nodes import Single, Stride, Strides
 from evt.plan.epilogue.registers import estimate_registers
 from evt.plan.epilogue.visitors import Graph, is_collective, is_reduced
-from evt.plan.fields import Field, Fields, mangle
-from evt.plan.plan import Epilogue, Mainloop, Plan, Tensor
+from evt.plan.fields import Field, Fields, GroupFields, mangle
+from evt.plan.plan import Epilogue, GroupedPlan, Mainloop, Plan, Tensor
 from evt.plan.problem import Problem
 from evt.plan.signature import Signature
 from evt.plan.target import Family
@@ -25,7 +24,7 @@ from evt.plan.verdict import Matches
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked of a kernel's planner: ``matches`` are what the route's rules found.
+    """What is asked of a kernel's planner; ``matches`` are those of the route's rules.
 
     ``fused`` False makes every operation a node of its own.
     """
@@ -33,19 +32,18 @@ class Request:
     problem: Problem
     route: str
     config: Config
+    fused: bool
     matches: Matches
-    fused: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What a kernel is printed by, and the shared memory of a thread block that it may have, and has at least."""
+    """What a kernel is printed by, and the shared memory that a thread block of it may have."""
 
     family: Family
     template: str
     instructions: int
     memory_limit: int
-    least_memory: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +60,6 @@ class Collective:
     dtype: DType
     shared_memory: int
     elements_per_access: int = 0
-
-
-#: Decides everything about a kernel, also where it takes more shared memory than there is.
-Planner: TypeAlias = Callable[[Request], Plan]
 
 
 class Draft:
@@ -87,31 +81,31 @@ class Draft:
             self.signature = self.signature.only({*self.dag.input, *self.dag.output})
         program = problem.dag
         self.names = mangle([value.name for value in program.inputs], [value.name for value in program.outputs])
-        self.fields = Fields(self.names, [Field(mode, "size", "", mode) for mode in ("m", "n", "k", "l")])
+        self.fields: Fields = Fields(self.names, [Field(mode, "size", "", mode) for mode in ("m", "n", "k", "l")])
         self.regions = 0
 
     @property
     def rows(self) -> str:
-        """The mode along the kernel's own rows."""
+        """Return the mode along the kernel's own rows."""
         return "n" if self.transposed else "m"
 
     @property
     def columns(self) -> str:
-        """The mode along the kernel's own columns."""
+        """Return the mode along the kernel's own columns."""
         return "m" if self.transposed else "n"
 
     @property
     def stores_tile(self) -> bool:
-        """Whether D is a tile that a collective can store."""
+        """Return whether D is a tile that a collective can store."""
         return is_collective(self.dag.output["D"]) and not is_reduced(self.dag, "D")
 
     def next_region(self) -> int:
-        """The number of a new region."""
+        """Return the number of a new region."""
         self.regions += 1
         return self.regions - 1
 
     def dtype(self, name: str) -> DType:
-        """The type of an input or output."""
+        """Return the type of an input or output."""
         dtype = self.value(name).dtype
         assert dtype is not None
         return dtype
@@ -120,31 +114,31 @@ class Draft:
         return self.dag.input.get(name) or self.dag.output[name]
 
     def strides(self, name: str) -> Strides:
-        """The strides of a tile's tensor."""
+        """Return the strides of a tile's tensor."""
         layout = self.signature[name]
         rows: Stride = 1 if layout.contiguous == self.rows else self.fields.stride(name, self.rows)
         columns: Stride = 1 if layout.contiguous == self.columns else self.fields.stride(name, self.columns)
         return self.with_batch(name, rows, columns, layout.batch == "strided")
 
     def with_batch(self, name: str, rows: Stride, columns: Stride, strided: bool) -> Strides:
-        """Strides whose last is that of the batch, where there is one."""
+        """Return strides whose last is that of the batch, where there is one."""
         return rows, columns, self.fields.stride(name, "l") if strided and self.batched else 0
 
     def batch(self, name: str, strided: bool) -> Field | Literal[0]:
-        """The stride along the batch of what every kernel has a batch for, or 0."""
+        """Return the stride along the batch of what every kernel has a batch for, or 0."""
         return self.fields.stride(name, "l") if strided else 0
 
     def single(self, value: Input) -> Single:
-        """The number and the pointer of which one gives a scalar, or a flexible vector's single value."""
+        """Return the number and the pointer of which one gives a scalar, or a flexible vector's single value."""
         assert value.dtype is not None
         return Single(value.dtype, self.fields.number(value.name), self.fields.pointer(value.name))
 
     def finish(self, frame: Frame, mainloop: Mainloop, epilogue: Collective) -> Plan:
-        """The plan of a kernel that is made of these parts."""
+        """Return the plan of a kernel that is made of these parts."""
         dag, program = self.dag, self.problem.dag
         operations = map(program.__getitem__, range(len(program)))
         rows = (TABLE[op.function] for op in operations if isinstance(op, Apply))
-        return Plan(
+        made = Plan(
             route=self.request.route,
             family=frame.family,
             template=frame.template,
@@ -165,23 +159,28 @@ class Draft:
             elements_per_access=epilogue.elements_per_access,
             whole_accesses=self.stores_tile,
             fields=self.fields.members,
-            shared_memory=max(epilogue.shared_memory, frame.least_memory),
+            shared_memory=epilogue.shared_memory,
             memory_limit=frame.memory_limit,
             registers=estimate_registers(dag, epilogue.graph, self.config) if frame.family in ("2x", "3x") else 0,
             operand_bits=dag.operands[0].dtype.bits,
             read_bytes=sum(map(tile_bytes, dag.inputs)),
             written_bytes=sum(map(tile_bytes, dag.outputs)),
         )
+        if not isinstance(self.fields, GroupFields):
+            return made
+        return GroupedPlan(
+            **{each.name: getattr(made, each.name) for each in fields(Plan)}, group_fields=self.fields.rows
+        )
 
 
 def tile_bytes(value: Input | Output) -> float:
-    """The bytes of a tile's tensor for each element of the product; 0 for what is smaller than a matrix."""
+    """Return the bytes of a tile's tensor for each element of the product; 0 for what is smaller than a matrix."""
     assert value.dtype is not None
     return value.dtype.bits / 8 / max(map(divisor, value.modes), default=1) if value.is_tile else 0
 
 
 def describe(dag: TypedDag, signature: Signature) -> str:
-    """What a kernel is specialised for, in words."""
+    """Return what a kernel is specialised for, in words."""
     parts = [
         f"{o.name}: {o.dtype} {layout.contiguous}-contiguous"
         for o, layout in zip(dag.operands, (signature.a, signature.b), strict=True)

@@ -10,6 +10,7 @@ from evt.ir.dtype import F16, F32, I32, DType, accumulator
 from evt.plan.epilogue.visitors import build_visitors, is_collective
 from evt.plan.fields import Field
 from evt.plan.kernels.draft import Collective, Draft
+from evt.plan.kernels.implicit_gemm import is_strided_dgrad
 from evt.plan.kernels.memory import reduction_bytes
 from evt.plan.kernels.nodes import Nodes2x, is_aligned
 from evt.plan.plan import Scale, StockOperator, StockTensor, Visitors
@@ -21,7 +22,7 @@ Tensors: TypeAlias = tuple[tuple[str, StockTensor | None], ...]
 
 
 def visitors(draft: Draft) -> Collective:
-    """The general case."""
+    """Return the general case."""
     graph = build_visitors(draft.dag, source=None, implicit_store=None, rows=draft.rows, fused=draft.request.fused)
     width = access_width(draft)
     nodes = Nodes2x(draft, width).make(graph)
@@ -33,7 +34,7 @@ def visitors(draft: Draft) -> Collective:
 
 
 def _tile_dtype(draft: Draft) -> DType:
-    """The type that cuts the epilogue's tiles: visitors store in any type."""
+    """Return the type that cuts the epilogue's tiles: visitors store in any type."""
     if accumulator(draft.dag.operands[0].dtype) == I32:
         return I32  # CUTLASS has no thread map that stages i32 for narrower ones
     if not draft.stores_tile:
@@ -42,7 +43,7 @@ def _tile_dtype(draft: Draft) -> DType:
 
 
 def access_width(draft: Draft) -> int:
-    """Elements per access of the epilogue: what every row-contiguous tensor's alignment allows.
+    """Return the elements per access of the epilogue: what every row-contiguous tensor's alignment allows.
 
     A warp covers a row with 32 accesses, and members of a pair meet within them: pairs far apart need wide ones.
     """
@@ -58,26 +59,34 @@ def access_width(draft: Draft) -> int:
 
 
 def _pair_block(draft: Draft) -> int:
-    """How many columns the members of a pair are apart, at most; 0 without pairs."""
+    """Return how many columns the members of a pair are apart, at most; 0 without pairs."""
     ops = map(draft.dag.__getitem__, range(len(draft.dag)))
     return max((op.block for op in ops if isinstance(op, Pick)), default=0)
 
 
 def _pairs_meet(draft: Draft) -> bool:
-    """Whether pairs lie within the 256 bytes of D's type that CUTLASS's thread map gives to a row of a warp."""
+    """Return whether pairs lie within the 256 bytes of D's type that CUTLASS's thread map gives to a row of a warp."""
     return 2 * _pair_block(draft) * draft.problem.tensor_bytes("D") <= 256
 
 
 # An output operator of CUTLASS's own.
 
 
-def stock(
-    draft: Draft,
-    make_tensors: Callable[[Draft, Fused], Tensors],
-    most: int = 16,
-    permuted: bool = False,
-) -> Collective:
-    """CUTLASS's own epilogue, whose accesses have at most so many elements."""
+def stock_of_matrices(draft: Draft) -> Collective:
+    """Plan CUTLASS's own epilogue of a product of matrices."""
+    return _stock(draft, _matrix_tensors, 16, permuted=False)
+
+
+def stock_of_images(draft: Draft) -> Collective:
+    """Plan CUTLASS's own epilogue of a convolution."""
+    shape = draft.problem.convolution
+    # Accesses of a weight's gradient divide the channels of one tap.
+    most = draft.signature.b.alignment if shape.operator == "wgrad" else 16
+    return _stock(draft, _image_tensors, most, permuted=is_strided_dgrad(draft) and shape.rank == 2)
+
+
+def _stock(draft: Draft, make_tensors: Callable[[Draft, Fused], Tensors], most: int, *, permuted: bool) -> Collective:
+    """Plan an output operator, whose accesses have at most so many elements."""
     found = draft.request.matches[Fused]
     graph = build_visitors(draft.dag, source=None, implicit_store=None, rows=draft.rows, fused=draft.request.fused)
     tensors = make_tensors(draft, found)
@@ -89,7 +98,7 @@ def stock(
 
 
 def _stock_width(draft: Draft) -> int:
-    """Elements per access: the vector's too, which is read like a row."""
+    """Return the elements per access: the vector's too, which is read like a row."""
     width = access_width(draft)
     for value in draft.dag.inputs:
         if draft.columns in value.modes and not value.is_tile:
@@ -101,12 +110,12 @@ def _stock_width(draft: Draft) -> int:
 
 
 def _scale(draft: Draft, factor: Factor) -> Scale:
-    """A factor, by value or by device pointer."""
+    """Return a factor, by value or by device pointer."""
     return draft.single(draft.dag.input[factor.name]) if factor.name else factor.value
 
 
-def matrix_tensors(draft: Draft, operator: Fused) -> Tensors:
-    """The tensors of the kernel's epilogue for a product of matrices."""
+def _matrix_tensors(draft: Draft, operator: Fused) -> Tensors:
+    """Return the tensors of the kernel's epilogue for a product of matrices."""
     names = {"D": "D"}
     names |= dict(zip(("C1", "C2"), operator.sources, strict=True)) if len(operator.sources) > 1 else {}
     names |= {} if "C1" in names else {"C": "".join(operator.sources)}
@@ -121,8 +130,8 @@ def _matrix_tensor(draft: Draft, name: str) -> StockTensor:
     return StockTensor(draft.dtype(name), pointer, pitch, draft.batch(name, strided))
 
 
-def image_tensors(draft: Draft, operator: Fused) -> Tensors:
-    """The tensors of the kernel's epilogue for a convolution, all of which have to be set."""
+def _image_tensors(draft: Draft, operator: Fused) -> Tensors:
+    """Return the tensors of the kernel's epilogue for a convolution, all of which have to be set."""
     names = [("D", "D"), *(("C", source) for source in operator.sources)]
     if not operator.reads_source_only:
         names += [("Vector", operator.vector), ("Tensor", operator.stored)]
@@ -130,6 +139,6 @@ def image_tensors(draft: Draft, operator: Fused) -> Tensors:
 
 
 def _image_tensor(draft: Draft, name: str) -> StockTensor:
-    """A tensor by the pitch of its rows."""
+    """Return a tensor by the pitch of its rows."""
     pitch: Field | Literal[0] = draft.fields.stride(name, "m") if draft.value(name).is_tile else 0
     return StockTensor(draft.dtype(name), draft.fields.pointer(name), pitch, 0)

@@ -17,10 +17,12 @@ from evt.plan.stock.operators import Fused
 
 #: Makes the epilogue itself, once the collective's tensors have their place and what memory is left is known.
 Make: TypeAlias = Callable[[Draft, Graph, Budget], Epilogue]
+#: Whether the collective can load an input as C, where TMA can.
+MayBeSource: TypeAlias = Callable[[Draft, Input], bool]
 
 
-def collective(draft: Draft, space: Space, make: Make, may_be_source: Callable[[Input], bool]) -> Collective:
-    """The collective epilogue, of whose inputs ``may_be_source`` says which it can load as C."""
+def collective(draft: Draft, space: Space, make: Make, may_be_source: MayBeSource) -> Collective:
+    """Plan the collective epilogue; ``may_be_source`` says which inputs it can load as C."""
     source, graph, budget = _place_source(draft, space, may_be_source)
     c = _tensor(draft, source) if source is not None else None
     d = _tensor(draft, "D") if draft.stores_tile else None
@@ -30,19 +32,17 @@ def collective(draft: Draft, space: Space, make: Make, may_be_source: Callable[[
 
 
 def visitors(draft: Draft, graph: Graph, budget: Budget) -> Visitors:
-    """The general case."""
+    """Return the general case."""
     return Visitors(Nodes3x(draft, budget).make(graph), graph.tree)
 
 
-def has_batches(draft: Draft) -> Callable[[Input], bool]:
-    """What tells whether a tensor has its own data in every batch, as C has."""
-    return lambda value: draft.signature[value.name].batch == "strided"
+def has_batches(draft: Draft, value: Input) -> bool:
+    """Return whether a tensor has its own data in every batch, as C has."""
+    return draft.signature[value.name].batch == "strided"
 
 
-def _place_source(
-    draft: Draft, space: Space, may_be_source: Callable[[Input], bool]
-) -> tuple[str | None, Graph, Budget]:
-    """The tile input that the collective loads as C, the visitors beside it, and what memory is left.
+def _place_source(draft: Draft, space: Space, may_be_source: MayBeSource) -> tuple[str | None, Graph, Budget]:
+    """Return the tile input that the collective loads as C, the visitors beside it, and what memory is left.
 
     It is the first of :func:`_sources` whose tiles fit in shared memory; without one, visitors load every input.
     """
@@ -57,8 +57,8 @@ def _place_source(
     return source, graph, budget
 
 
-def _sources(draft: Draft, may_be_source: Callable[[Input], bool]) -> list[str]:
-    """The tile inputs that the collective can load as C, the cheapest first: C shares shared memory with D.
+def _sources(draft: Draft, may_be_source: MayBeSource) -> list[str]:
+    """Return the tile inputs that the collective can load as C, the cheapest first: C shares shared memory with D.
 
     Best is one with D's width and major order; then D's width; then the first. It must be fit for TMA.
     """
@@ -66,7 +66,9 @@ def _sources(draft: Draft, may_be_source: Callable[[Input], bool]) -> list[str]:
     candidates = [
         value
         for value in draft.dag.inputs
-        if is_collective(value) and may_be_source(value) and is_tma(draft, value.name, draft.signature[value.name])
+        if is_collective(value)
+        and may_be_source(draft, value)
+        and is_tma(draft, value.name, draft.signature[value.name])
     ]
 
     def cost(value: Input) -> tuple[bool, bool, int]:
@@ -77,7 +79,7 @@ def _sources(draft: Draft, may_be_source: Callable[[Input], bool]) -> list[str]:
 
 
 def _tensor(draft: Draft, name: str) -> Tensor:
-    """The tensor that the collective itself loads as C or stores as D."""
+    """Return the tensor that the collective itself loads as C or stores as D."""
     layout, pointer, strides = draft.signature[name], draft.fields.pointer(name), draft.strides(name)
     if draft.signature.convolution is not None:  # its rows are pixels, which have a pitch whatever is contiguous
         strides = (draft.fields.stride(name, "m"), *strides[1:])
@@ -89,7 +91,7 @@ def _tensor(draft: Draft, name: str) -> Tensor:
 
 
 def stock_fusion(draft: Draft, graph: Graph, budget: Budget) -> StockFusion:
-    """One node, which CUTLASS makes of the operation's name, on every architecture of those of sm90."""
+    """Plan one node, which CUTLASS makes of the operation's name, on every architecture of those of sm90."""
     found = draft.request.matches[Fused]
     if found.stored:
         draft.strides(found.stored)
@@ -104,7 +106,7 @@ def stock_fusion(draft: Draft, graph: Graph, budget: Budget) -> StockFusion:
 
 
 def _scale(draft: Draft, factor: Factor) -> Scale:
-    """A factor: a number, a scalar by value or by device pointer, or a vector."""
+    """Return a factor: a number, a scalar by value or by device pointer, or a vector."""
     if not factor.name:
         return factor.value
     value = draft.dag.input[factor.name]
@@ -119,6 +121,6 @@ def _vector(draft: Draft, name: str) -> StockVector:
 
 
 def _stored(draft: Draft, name: str, budget: Budget) -> StockVector:
-    """The tensor that is stored besides D, through shared memory."""
+    """Return the tensor that is stored besides D, through shared memory."""
     budget.takes("store", name, draft.signature[name])
     return StockVector(draft.dtype(name), draft.fields.pointer(name), draft.strides(name))

@@ -13,11 +13,21 @@ from evt.ir import Operand
 from evt.ir.convolution import SPATIAL
 from evt.plan.fields import Field
 from evt.plan.kernels.draft import Draft
+from evt.plan.kernels.work import plan_work
 from evt.plan.plan import Convolution2x, Convolution3x, Groups, Image, Iterators, PaddedCopy, Row, Work
 
 
-def convolution_2x(draft: Draft, work: tuple[Work, ...] = ()) -> Convolution2x:
-    """An implicit GEMM of CUTLASS 2.x with visitors, or with work on its input."""
+def convolution_2x(draft: Draft) -> Convolution2x:
+    """Return an implicit GEMM of CUTLASS 2.x with visitors."""
+    return _convolution_2x(draft, ())
+
+
+def worked_convolution_2x(draft: Draft) -> Convolution2x:
+    """Return the same with work on its input."""
+    return _convolution_2x(draft, plan_work(draft))
+
+
+def _convolution_2x(draft: Draft, work: tuple[Work, ...]) -> Convolution2x:
     shape, groups = draft.problem.convolution, _groups(draft)
     vector = 0 if work else draft.problem.padded_vector  # work finds its channels in the tensor itself
     if vector:
@@ -50,7 +60,7 @@ def convolution_2x(draft: Draft, work: tuple[Work, ...] = ()) -> Convolution2x:
 
 
 def stock_convolution_2x(draft: Draft) -> Convolution2x:
-    """The same with the iterators of the kernels that have a stock epilogue."""
+    """Return the same with the iterators of the kernels that have a stock epilogue."""
     made = convolution_2x(draft)
     if not is_strided_dgrad(draft):
         return made
@@ -58,7 +68,7 @@ def stock_convolution_2x(draft: Draft) -> Convolution2x:
 
 
 def is_strided_dgrad(draft: Draft) -> bool:
-    """Whether taps meet pixels at some steps only."""
+    """Return whether taps meet pixels at some steps only."""
     shape = draft.problem.convolution
     return shape.operator == "dgrad" and not shape.unit_stride
 
@@ -71,14 +81,14 @@ def _groups(draft: Draft) -> Groups:
 
 
 def convolution_3x(draft: Draft) -> Convolution3x:
-    """An implicit GEMM of CUTLASS 3.x."""
+    """Return an implicit GEMM of CUTLASS 3.x."""
     _add_sizes_3x(draft)
     a, b = (_image(draft, operand) for operand in draft.problem.dag.operands)
     return Convolution3x(draft.problem.convolution.operator, draft.problem.convolution.rank, a, b)
 
 
 def padded_convolution_3x(draft: Draft) -> Convolution3x:
-    """The same over copies, whose windows are pixels where channels are few."""
+    """Return the same over copies, whose windows are pixels where channels are few."""
     shape = draft.problem.convolution
     vector, channels = 16 // draft.problem.operand_bytes, shape.row_channels  # TMA is aligned to 16 bytes
     _add_copies(draft)
@@ -93,7 +103,7 @@ def padded_convolution_3x(draft: Draft) -> Convolution3x:
 
 
 def _add_sizes_3x(draft: Draft) -> None:
-    """The members that a problem of 3.x is made of."""
+    """Add the members that a problem of 3.x is made of."""
     fields, spatial = draft.fields, _spatial(draft)
     for name in (*spatial, "channels", *(f"output_{name}" for name in spatial), "filters"):
         fields.size(name)
@@ -107,7 +117,7 @@ def _add_sizes_3x(draft: Draft) -> None:
 
 
 def _spatial(draft: Draft) -> tuple[str, ...]:
-    """The spatial dimensions, innermost last."""
+    """Return the spatial dimensions, innermost last."""
     return SPATIAL[-draft.problem.convolution.rank :]
 
 
@@ -116,28 +126,28 @@ def _strides(draft: Draft, operand: str) -> tuple[Field, ...]:
 
 
 def _image(draft: Draft, operand: Operand) -> Image:
-    """A or B, channels last."""
+    """Return A or B, channels last."""
     layout = draft.signature.a if operand.name == "A" else draft.signature.b
     pointer = draft.fields.pointer(operand.name)
     return Image(operand.name, operand.dtype, layout.alignment, pointer, _strides(draft, operand.name))
 
 
 def _extents(draft: Draft, operand: str) -> tuple[Field, ...]:
-    """The sizes of A or B of fprop, outermost first, the channels left out."""
+    """Return the sizes of A or B of fprop, outermost first, the channels left out."""
     spatial = _spatial(draft)
     names = ("images", *spatial) if operand == "A" else ("filters", *(f"filter_{name}" for name in spatial))
     return tuple(map(draft.fields.size, names))
 
 
 def _add_copies(draft: Draft) -> None:
-    """The members that copies are made of."""
+    """Add the members that copies are made of."""
     for operand in ("A", "B"):
         _extents(draft, operand)
         draft.fields.size("channels")
 
 
 def _copy(draft: Draft, original: Image, vector: int, padded_channels: int) -> PaddedCopy:
-    """A copy of so many channels, or of whole vectors of them."""
+    """Return a copy of so many channels, or of whole vectors of them."""
     draft.fields.workspace()
     channels = draft.fields.size("channels")
     return PaddedCopy(original, _extents(draft, original.name), channels, vector, padded_channels)

@@ -5,19 +5,30 @@ from __future__ import annotations
 from evt.ir import Operand
 from evt.ir.dtype import F64
 from evt.plan.kernels.draft import Draft
+from evt.plan.kernels.work import plan_work
 from evt.plan.plan import Matrix, MatrixProduct, Work
 from evt.plan.signature import Layout
 
 
-def matrix_product(draft: Draft, work: tuple[Work, ...] = ()) -> MatrixProduct:
-    """The product of A and B, which are exchanged in a transposed problem."""
+def matrix_product(draft: Draft) -> MatrixProduct:
+    """Return the product of A and B."""
+    return _product(draft, ())
+
+
+def worked_product(draft: Draft) -> MatrixProduct:
+    """Return the product of what work makes of A and B."""
+    return _product(draft, plan_work(draft))
+
+
+def _product(draft: Draft, work: tuple[Work, ...]) -> MatrixProduct:
+    """Return the product, with its operands exchanged in a transposed problem."""
     a, b = draft.problem.dag.operands
     matrices = _matrix(draft, a, draft.signature.a, "m"), _matrix(draft, b, draft.signature.b, "n")
     return MatrixProduct(*(matrices[::-1] if draft.transposed else matrices), work)
 
 
 def _matrix(draft: Draft, operand: Operand, layout: Layout, outer: str) -> Matrix:
-    """A or B; ``outer`` is the mode that is not k."""
+    """Return A or B; ``outer`` is the mode that is not k."""
     fields, name = draft.fields, operand.name
     return Matrix(
         name,

@@ -22,12 +22,14 @@ _WARPS = 8
 class Space:
     """What a thread block of a 3.x kernel may have of shared memory, and what of it the main loop keeps at least.
 
-    ``warps_meet``: whether the parts of reductions meet there where there is a result for each column.
+    ``warps_meet``: whether the parts of reductions meet there where there is a result for each column. ``takes_all``:
+    whether a thread block takes all that it may have.
     """
 
     limit: int
     mainloop: int
     warps_meet: bool = True
+    takes_all: bool = False
 
 
 class Budget:
@@ -51,11 +53,12 @@ class Budget:
 
     @property
     def used(self) -> int:
-        """The bytes that are taken."""
-        return self.space.limit - self.left
+        """Return the bytes that are taken."""
+        used = self.space.limit - self.left
+        return max(used, self.space.limit) if self.space.takes_all else used
 
     def subtile_bytes(self, name: str) -> int:
-        """The bytes of a tensor's part of the epilogue's tile."""
+        """Return the bytes of a tensor's part of the epilogue's tile."""
         m, n = self.draft.config.epilogue_tile
         return m * n * self.draft.problem.tensor_bytes(name)
 
@@ -70,18 +73,18 @@ class Budget:
 
 
 def is_tma(draft: Draft, name: str, layout: Layout) -> bool:
-    """Whether TMA can move a tensor."""
+    """Return whether TMA can move a tensor."""
     return layout.contiguous is not None and layout.alignment * draft.problem.tensor_bytes(name) >= 16
 
 
 def least_stages(draft: Draft) -> int:
-    """The bytes of the stages that a main loop of 3.x keeps at least."""
+    """Return the bytes of the stages that a main loop of 3.x keeps at least."""
     m, n, k = draft.config.tile
     return (m + n) * k * draft.problem.operand_bytes * _MIN_STAGES
 
 
 def reduction_bytes(draft: Draft, graph: Graph, warps: int) -> int:
-    """The bytes in which the warps' parts of reductions meet, where there is a result for each column."""
+    """Return the bytes in which the warps' parts of reductions meet, where there is a result for each column."""
     used, dag = 0, draft.dag
     for visitor in graph.visitors:
         if visitor.kind == "reduce":
@@ -93,7 +96,7 @@ def reduction_bytes(draft: Draft, graph: Graph, warps: int) -> int:
 
 
 def exceeded_memory(made: Plan) -> str:
-    """Why a plan's tiles do not fit in the shared memory of a thread block, or nothing."""
+    """Return why a plan's tiles do not fit in the shared memory of a thread block, or nothing."""
     if made.shared_memory <= made.memory_limit:
         return ""
     return (

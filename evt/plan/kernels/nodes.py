@@ -56,22 +56,22 @@ class Nodes(ABC):
 
     @abstractmethod
     def vector(self, kind: str, value: Input) -> Node:
-        """The broadcast of a ``row`` or a ``column``."""
+        """Return the broadcast of a ``row`` or a ``column``."""
 
     @abstractmethod
     def flexible(self, kind: str, value: Input) -> Node:
-        """The broadcast of a vector or a single value, as the call's stride of 1 or 0 decides."""
+        """Return the broadcast of a vector or a single value, as the call's stride of 1 or 0 decides."""
 
     @abstractmethod
     def access(self, kind: str, name: str, layout: Layout) -> Access:
-        """How a ``tile`` is loaded, or ``store``d."""
+        """Return how a ``tile`` is loaded, or ``store``d."""
 
     def output(self, visitor: Visitor, graph: Graph) -> DType | Destination:
-        """The type that a compute node hands on."""
+        """Return the type that a compute node hands on."""
         return self.draft.dag.types[visitor.value].dtype.compute
 
     def make(self, graph: Graph) -> tuple[Node, ...]:
-        """The nodes of a graph, in its order."""
+        """Return the nodes of a graph, in its order."""
         nodes: list[Node] = []
         built: dict[tuple[str, str], Node] = {}
         for index, visitor in enumerate(graph.visitors):
@@ -128,7 +128,7 @@ class Nodes(ABC):
         return ScalarBroadcast(single, strides, name=self.draft.names[value.name])
 
     def tile(self, value: Input | Output) -> Node:
-        """A full-tile load, or the store of an output."""
+        """Return a full-tile load, or the store of an output."""
         draft, name, layout = self.draft, value.name, self.draft.signature[value.name]
         pointer, strides = draft.fields.pointer(name), draft.strides(name)
         if isinstance(value, Output):
@@ -138,7 +138,7 @@ class Nodes(ABC):
         return AuxLoad(draft.dtype(name), pointer, strides, layout.alignment, access, name=draft.names[name])
 
     def packed(self, visitor: Visitor) -> Node:
-        """A tensor of packed bits, or of fewer columns than the accumulator: its columns are contiguous."""
+        """Return a tensor of packed bits, or of fewer columns than the accumulator: its columns are contiguous."""
         draft, dtype, name = self.draft, self.draft.dtype(visitor.name), self.draft.names[visitor.name]
         pointer = draft.fields.pointer(visitor.name)
         batch = draft.batch(visitor.name, draft.signature[visitor.name].batch == "strided")
@@ -156,11 +156,11 @@ class Nodes(ABC):
                 return HalfStore(pointer, row, batch, dtype, self.pair_distance(visitor.value), name=name)
 
     def divided_mode(self, value: int) -> str:
-        """The mode of the columns of a value that has fewer of them."""
+        """Return the mode of the columns of a value that has fewer of them."""
         return next(mode for mode in self.draft.dag.types[value].modes if "/" in mode)
 
     def pair_distance(self, value: int) -> int:
-        """How far apart the columns are with which a tensor of half as many columns meets."""
+        """Return how far apart the columns are with which a tensor of half as many columns meets."""
         dag = self.draft.dag
         stack, seen = [value], {value}
         while stack:
@@ -174,7 +174,7 @@ class Nodes(ABC):
         return 1
 
     def random_argument(self, value: int) -> Single | Number:
-        """The seed or the offset of random numbers."""
+        """Return the seed or the offset of random numbers."""
         op = self.draft.dag[value]
         if isinstance(op, Const):
             return Number(I32, op.value)
@@ -286,7 +286,7 @@ class Nodes3x(Nodes):
         return ColumnBroadcast(dtype, single, draft.with_batch(value.name, varies, 0, strided), name=name)
 
     def varies(self, kind: str, value: Input) -> Stride:
-        """The stride of a vector or a single value."""
+        """Return the stride of a vector or a single value."""
         return Varies(self.draft.fields.stride(value.name, self.draft.columns if kind == "row" else self.draft.rows))
 
     def access(self, kind: str, name: str, layout: Layout) -> Access:
@@ -311,6 +311,6 @@ class NodesGrouped(Nodes3x):
 
 
 def is_aligned(draft: Draft, name: str, layout: Layout, width: int) -> bool:
-    """Whether accesses of so many elements of a tensor are aligned; what is wider than 16 bytes takes several."""
+    """Return whether accesses of so many elements are aligned; one that is wider than 16 bytes takes several."""
     size = draft.problem.tensor_bytes(name)
     return min(16, width * size) <= layout.alignment * size

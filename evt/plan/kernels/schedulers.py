@@ -6,11 +6,11 @@ from evt.plan.kernels.draft import Draft
 
 
 def swizzle_and_raster(draft: Draft) -> None:
-    """The persistent scheduler of CUTLASS 3.x."""
+    """Add what a call may set of the persistent scheduler of CUTLASS 3.x."""
     draft.fields.size("swizzle")
     draft.fields.size("raster")
 
 
 def raster(draft: Draft) -> None:
-    """The scheduler of a grouped kernel, which knows no swizzle."""
+    """Add what a call may set of a grouped kernel's scheduler, which knows no swizzle."""
     draft.fields.size("raster")

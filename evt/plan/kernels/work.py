@@ -13,7 +13,7 @@ from evt.plan.plan import Work, WorkVector
 
 
 def plan_work(draft: Draft) -> tuple[Work, ...]:
-    """The work on the kernel's operands, in their order: exchanged in a transposed problem."""
+    """Return the work on the kernel's operands, in their order: exchanged in a transposed problem."""
     found = [_work_on(draft, name) for name in draft.problem.dag.feeds]
     if draft.transposed:
         found = [replace(work, operand="B" if work.operand == "A" else "A") for work in found]
@@ -21,7 +21,7 @@ def plan_work(draft: Draft) -> tuple[Work, ...]:
 
 
 def _work_on(draft: Draft, name: str) -> Work:
-    """The region of an operand's element and inputs, and the members that give these."""
+    """Return the region of an operand's element and inputs, and the members that give these."""
     program = draft.problem.dag
     value = program.arguments(program.feeds[name])[0]
     nodes = formula_of(program, name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from evt.plan.configurations.config import Config
-from evt.plan.kernels.convolution import conv_2x, conv_stock_2x, conv_worked_2x
+from evt.plan.kernels import convolution as kernels
 from evt.plan.problem import Problem
 from evt.plan.routes.gemm_2x import WORK, configs_mainloop, general_config
 from evt.plan.routes.route import Kernel, Route
@@ -52,7 +52,7 @@ STOCK = Route(
         convolution.undilated_dgrad,
         *_WHOLE_TILES,
     ),
-    kernels={"2x": Kernel(conv_stock_2x, configs_implicit)},
+    kernels={"2x": Kernel(kernels.STOCK_2X, configs_implicit)},
     shapes=("convolution",),
 )
 
@@ -70,7 +70,7 @@ EVT = Route(
         convolution.unit_dgrad,
         *_WHOLE_TILES,
     ),
-    kernels={"2x": Kernel(conv_2x, configs_implicit)},
+    kernels={"2x": Kernel(kernels.VISITORS_2X, configs_implicit)},
     shapes=("convolution",),
 )
 
@@ -87,6 +87,6 @@ MAINLOOP = Route(
         gemm.row_major_columns,
         *_MULTIPLIED,
     ),
-    kernels={"2x": Kernel(conv_worked_2x, configs_mainloop)},
+    kernels={"2x": Kernel(kernels.WORKED_2X, configs_mainloop)},
     shapes=("convolution",),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from evt.plan.configurations.config import Config, ConfigConvolution, Speed, in_order
-from evt.plan.kernels.convolution import conv_3x, conv_padded_3x
+from evt.plan.kernels import convolution as kernels
 from evt.plan.problem import Problem
 from evt.plan.routes.route import Kernel, Route
 from evt.plan.rules import convolution, gemm, mainloop
@@ -66,7 +66,7 @@ PADDED = Route(
     generation="3x",
     summary="visitor tree in the implicit-GEMM collectives of sm90, over copies with padded channels (CUTLASS 3.x)",
     rules=(*_RULES, convolution.padded, convolution.collective_types, convolution.tma_of_d),
-    kernels={"3x": Kernel(conv_padded_3x, configs_sm90)},
+    kernels={"3x": Kernel(kernels.PADDED_3X, configs_sm90)},
     shapes=("convolution",),
 )
 
@@ -82,6 +82,6 @@ EVT = Route(
         convolution.im2col,
         convolution.tma,
     ),
-    kernels={"3x": Kernel(conv_3x, configs_sm90)},
+    kernels={"3x": Kernel(kernels.VISITORS_3X, configs_sm90)},
     shapes=("convolution",),
 )

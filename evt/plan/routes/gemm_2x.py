@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from evt.ir.dtype import DType
 from evt.plan.configurations.config import Config
-from evt.plan.kernels.gemm import stock_2x, visitors_2x, worked_2x
+from evt.plan.kernels import gemm as kernels
 from evt.plan.problem import Problem
 from evt.plan.routes.route import Kernel, Route
 from evt.plan.rules import gemm, mainloop, stock
@@ -65,7 +65,7 @@ STOCK = Route(
     generation="2x",
     summary="output operator of CUTLASS's own in a multistage tensor-op kernel (CUTLASS 2.x)",
     rules=(stock.operator, mainloop.no_work, *_RULES),
-    kernels={"2x": Kernel(stock_2x, configs_gemm)},
+    kernels={"2x": Kernel(kernels.STOCK_2X, configs_gemm)},
 )
 
 EVT = Route(
@@ -74,7 +74,7 @@ EVT = Route(
     generation="2x",
     summary="visitor tree in a multistage tensor-op kernel (CUTLASS 2.x)",
     rules=(mainloop.no_work, *_RULES),
-    kernels={"2x": Kernel(visitors_2x, configs_gemm)},
+    kernels={"2x": Kernel(kernels.VISITORS_2X, configs_gemm)},
 )
 
 MAINLOOP = Route(
@@ -83,5 +83,5 @@ MAINLOOP = Route(
     generation="2x",
     summary="work on an operand in the main loop of a multistage tensor-op kernel, visitor tree (CUTLASS 2.x)",
     rules=(*WORK, *_RULES),
-    kernels={"2x": Kernel(worked_2x, configs_mainloop)},
+    kernels={"2x": Kernel(kernels.WORKED_2X, configs_mainloop)},
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from evt.plan.configurations.config import Config, ConfigSm100, Schedule, Speed, in_order
-from evt.plan.kernels.gemm import SM90, SM100, SM120, stock_3x, visitors_3x
+from evt.plan.kernels import gemm as kernels
 from evt.plan.problem import Problem
 from evt.plan.routes.route import Kernel, Route
 from evt.plan.rules import gemm, mainloop, stock
@@ -116,9 +116,9 @@ STOCK = Route(
     summary="fusion operation of CUTLASS's own in a TMA warp-specialised kernel (CUTLASS 3.x)",
     rules=(stock.fusion, *RULES),
     kernels={
-        "3x": Kernel(stock_3x(SM90), configs_sm90, max_batches=None),
-        "sm100": Kernel(stock_3x(SM100), configs_sm100),
-        "sm120": Kernel(stock_3x(SM120), configs_sm120),
+        "3x": Kernel(kernels.STOCK_SM90, configs_sm90, max_batches=None),
+        "sm100": Kernel(kernels.STOCK_SM100, configs_sm100),
+        "sm120": Kernel(kernels.STOCK_SM120, configs_sm120),
     },
 )
 
@@ -129,8 +129,8 @@ EVT = Route(
     summary="visitor tree in a TMA warp-specialised kernel (CUTLASS 3.x)",
     rules=RULES,
     kernels={
-        "3x": Kernel(visitors_3x(SM90), configs_sm90, max_batches=None),
-        "sm100": Kernel(visitors_3x(SM100), configs_sm100),
-        "sm120": Kernel(visitors_3x(SM120), configs_sm120),
+        "3x": Kernel(kernels.VISITORS_SM90, configs_sm90, max_batches=None),
+        "sm100": Kernel(kernels.VISITORS_SM100, configs_sm100),
+        "sm120": Kernel(kernels.VISITORS_SM120, configs_sm120),
     },
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from evt.plan.configurations.config import Config
-from evt.plan.kernels.grouped_3x import gemm_grouped
+from evt.plan.kernels.grouped_3x import VISITORS_GROUPED
 from evt.plan.problem import Problem
 from evt.plan.routes.gemm_3x import RULES
 from evt.plan.routes.route import Kernel, Route
@@ -42,7 +42,7 @@ EVT = Route(
     generation="3x",
     summary="visitor tree in a grouped TMA warp-specialised persistent kernel (CUTLASS 3.x)",
     rules=(grouped.on_sm90, *RULES, grouped.operands, grouped.one_tensor),
-    kernels={"3x": Kernel(gemm_grouped, configs_grouped)},
+    kernels={"3x": Kernel(VISITORS_GROUPED, configs_grouped)},
     shapes=("grouped",),
     otherwise='route="loop" launches a kernel for each group',
 )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from evt.plan.configurations.config import Config
-from evt.plan.kernels.draft import Planner
+from evt.plan.kernels.kernel import Planner
 from evt.plan.problem import Problem, Shape
 from evt.plan.rules.rule import Rule
 from evt.plan.target import Family, Generation, Target

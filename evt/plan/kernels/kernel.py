@@ -1,0 +1,70 @@
+"""A kernel's planner, put together from parts: ``planner(request) -> Plan``.
+
+Each part is a function of the draft, which adds the members that it needs. The order in which they are asked is that of
+the members: the draft decides what is transposed, the main loop has A and B, the epilogue the rest, the scheduler its
+settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from evt.plan.kernels.draft import Collective, Draft, Frame, Request
+from evt.plan.kernels.epilogue_3x import Make, MayBeSource, collective
+from evt.plan.kernels.memory import Space
+from evt.plan.plan import Mainloop, Plan
+from evt.plan.target import Family
+
+
+class Planner(Protocol):
+    """What decides everything about a kernel, also where it takes more shared memory than there is."""
+
+    @property
+    def template(self) -> str:
+        """Return the template of codegen/templates that prints the kernel."""
+
+    def __call__(self, request: Request) -> Plan:
+        """Return the plan of a kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel2x:
+    """A kernel of CUTLASS 2.x: multistage, on tensor cores."""
+
+    template: str
+    draft: Callable[[Request], Draft]
+    mainloop: Callable[[Draft], Mainloop]
+    epilogue: Callable[[Draft], Collective]
+
+    def __call__(self, request: Request) -> Plan:
+        draft = self.draft(request)
+        mainloop = self.mainloop(draft)
+        operand, target = draft.dag.operands[0].dtype, request.problem.target
+        # sm89 has the instructions for 8-bit floats.
+        instructions = 89 if operand.is_float and draft.problem.operand_bytes == 1 else 80
+        frame = Frame("2x", self.template, instructions, target.shared_memory)
+        return draft.finish(frame, mainloop, self.epilogue(draft))
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel3x:
+    """A kernel of CUTLASS 3.x: TMA, warp-specialised. ``space`` is what its thread blocks have of shared memory."""
+
+    family: Family
+    template: str
+    instructions: int
+    draft: Callable[[Request], Draft]
+    mainloop: Callable[[Draft], Mainloop]
+    space: Callable[[Draft], Space]
+    epilogue: Make
+    may_be_source: MayBeSource
+    scheduler: Callable[[Draft], None]
+
+    def __call__(self, request: Request) -> Plan:
+        draft = self.draft(request)
+        mainloop, space = self.mainloop(draft), self.space(draft)
+        epilogue = collective(draft, space, self.epilogue, self.may_be_source)
+        self.scheduler(draft)
+        return draft.finish(Frame(self.family, self.template, self.instructions, space.limit), mainloop, epilogue)
