@@ -6,18 +6,15 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from evt.errors import TargetError
 from evt.ir import Input, Output, TypedDag
 from evt.ir.node import base, divisor
+from evt.measured import Measurement, Timing
 from evt.plan import Plan, Problem, Route, candidates, plan, plan_defaults
 from evt.plan.epilogue.reductions import OPS
 from evt.plan.epilogue.registers import register_limit
 from evt.plan.plan import Node
-
-if TYPE_CHECKING:
-    from evt.tuning.measurement import Measurement, Timing
 
 
 @dataclass(frozen=True, slots=True)

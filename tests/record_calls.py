@@ -11,6 +11,8 @@ import torch
 from records import MEANINGS
 from torch import Tensor
 
+from evt.spec import typed_graph
+
 if TYPE_CHECKING:
     import evt
     from evt.ir.dtype import DType
@@ -40,8 +42,8 @@ class Call:
 
 def variants(program: evt.Program) -> tuple[str, ...]:
     """The ways in which a program may be called."""
-    optional = any(value.default is not None for value in program.dag.inputs)
-    flexible = any(value.flexible for value in program.dag.inputs)
+    optional = any(value.default is not None for value in program.spec.dag.inputs)
+    flexible = any(value.flexible for value in program.spec.dag.inputs)
     return tuple(name for name, fits in zip(VARIANTS, (True, optional, flexible), strict=True) if fits)
 
 
@@ -50,7 +52,7 @@ def make_call(
 ) -> Call:
     """Random tensors for a sample; ``sizes`` by mode, of which ``l`` counts for batched samples only."""
     generator = torch.Generator(device).manual_seed(sum(map(ord, name)))
-    typed = program.typed()
+    typed = typed_graph(program.spec)
     integers = not typed.operands[0].dtype.is_float
 
     def random(shape: Sequence[int], dtype: DType, scale: float = 1.0) -> Tensor:
@@ -89,7 +91,7 @@ def make_call(
 
 def expected(name: str, program: evt.Program, a: Tensor, b: Tensor, inputs: Mapping[str, Any]) -> tuple[Tensor, ...]:
     """The outputs in f64 by the formula of :data:`MEANINGS`; bits as bytes."""
-    modes_a, modes_b = program.operand_modes
+    modes_a, modes_b = program.spec.operand_modes
     left, right = a.double(), b.double()
     acc = (left if modes_a == ("m", "k") else left.mT) @ (right if modes_b == ("k", "n") else right.mT)
     absent = {**ABSENT, "beta": ABSENT_BETA.get(name, 0.0)}
@@ -128,9 +130,9 @@ def distance(got: Tensor, wanted: Tensor, dtype: str, slack: float = 0.0) -> flo
 
 def distances(name: str, program: evt.Program, got: Sequence[Tensor], wanted: Sequence[Tensor]) -> list[float]:
     """The :func:`distance` of each output of a sample; at most 1 is right."""
-    types = [str(output.dtype) for output in program.typed().outputs]
+    types = [str(output.dtype) for output in typed_graph(program.spec).outputs]
     factors = SLACK.get(name, (1.0,) * len(types))
     # Tensor cores sum the products of 8-bit floats in fewer bits than f32.
-    eight_bit = str(program.typed().operands[0].dtype) in ("e4m3", "e5m2") and got[0].is_cuda
+    eight_bit = str(typed_graph(program.spec).operands[0].dtype) in ("e4m3", "e5m2") and got[0].is_cuda
     slack = 1e-3 if eight_bit else 0.0
     return [distance(g, w, dtype, slack) / more for g, w, dtype, more in zip(got, wanted, types, factors, strict=True)]

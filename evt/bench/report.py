@@ -278,7 +278,7 @@ def _case_json(result: CaseResult) -> dict[str, Any]:
 
 
 def _epilogues_json(result: EpilogueResult) -> dict[str, Any]:
-    programs = {case.name: case.program.source.text for case in result.cases}
+    programs = {case.name: case.program.spec.source.text for case in result.cases}
     shared = _problem_json(result.cases[0])
     return {
         **{key: value for key, value in shared.items() if key not in ("name", "program")},
@@ -305,8 +305,8 @@ def _epilogues_json(result: EpilogueResult) -> dict[str, Any]:
 def _problem_json(case: Case) -> dict[str, Any]:
     return {
         "name": case.name,
-        "program": case.program.source.text,
-        "operation": case.program.operation,
+        "program": case.program.spec.source.text,
+        "operation": case.program.spec.operation,
         "dtype": str(case.dag.operands[0].dtype),
         **case.sizes,
         **_convolution_json(case),
@@ -358,7 +358,7 @@ def _problem(case: Case) -> str:
     if case.shapes is not None:
         a, b = ("x".join(map(str, shape)) for shape in case.shapes)
         sizes = ", ".join([f"A {a}", f"B {b}", *_geometry(case), sizes])
-    return f"{case.program.operation} {dtype}, {sizes}"
+    return f"{case.program.spec.operation} {dtype}, {sizes}"
 
 
 def _geometry(case: Case) -> list[str]:

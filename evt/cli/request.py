@@ -15,7 +15,8 @@ import click
 
 if TYPE_CHECKING:
     from evt.diagnostics import Source
-    from evt.program import Program, Shapes
+    from evt.program import Program
+    from evt.spec import Shapes
 
 _Command = Callable[..., None]
 
@@ -52,9 +53,9 @@ class Request:
         from evt.program import Program
 
         program = Program(self.source, "gemm" if self.operation is None else self.operation, **self.settings)
-        if self.operation not in (None, program.operation):
-            raise click.UsageError(f"The program's header says {program.operation}, not {self.operation}.")
-        for operand, given in zip(program.dag.operands, (self.a, self.b), strict=False):
+        if self.operation not in (None, program.spec.operation):
+            raise click.UsageError(f"The program's header says {program.spec.operation}, not {self.operation}.")
+        for operand, given in zip(program.spec.dag.operands, (self.a, self.b), strict=False):
             if given is not None and BY_NAME.get(given) not in (None, operand.dtype):
                 name = operand.name
                 raise click.UsageError(f"The program's header says {name} is {operand.dtype}, not {given}.")
@@ -71,7 +72,7 @@ class Request:
     def shapes_or(self, defaults: Mapping[str, int] | None) -> Shapes | None:
         """:attr:`shapes`, where ``defaults`` fill in the extents of a product of matrices that were not given."""
         program, given = self.program, dict(self.extents)
-        if program.convolution is not None:
+        if program.spec.convolution is not None:
             if given:
                 name = next(iter(given))
                 raise click.UsageError(f"--{name} is for products of matrices; give --a-shape and --b-shape.")
@@ -80,7 +81,7 @@ class Request:
             return None if self.a_shape is None or self.b_shape is None else (self.a_shape, self.b_shape)
         if self.a_shape is not None or self.b_shape is not None:
             raise click.UsageError("--a-shape and --b-shape are for convolutions; give --m, --n and --k.")
-        if "l" in given and program.operation == "linear":
+        if "l" in given and program.spec.operation == "linear":
             raise click.UsageError("--l is for gemm; the rows of a linear map's batches count in --m.")
         if not given and defaults is None:
             return None
@@ -88,7 +89,7 @@ class Request:
         if missing := [f"--{mode}" for mode in "mnk" if mode not in sizes]:
             raise click.UsageError(f"Give --m, --n and --k together; {' and '.join(missing)} is missing.")
         batch = [sizes["l"]] if "l" in sizes else []
-        a, b = ([*batch, *(sizes[mode] for mode in modes)] for modes in program.operand_modes)
+        a, b = ([*batch, *(sizes[mode] for mode in modes)] for modes in program.spec.operand_modes)
         return a, b
 
 

@@ -49,10 +49,12 @@ def command(
     does, and 4 sqrt(k) 2^-24 for the order of the sums. An accumulator that is that much off may come out on the other
     side of a cast or a comparison. Bits, integers and 8-bit floats are counted; made of integers alone, they are equal.
     """
+    from evt.spec import problem_sizes, typed_graph
+
     program = request.program
     shapes = request.shapes_or(EXTENTS)
-    program.sizes(shapes)
-    program.typed(request.a, request.b)  # its diagnostics, before torch is imported
+    problem_sizes(program.spec, shapes)
+    typed_graph(program.spec, request.a, request.b)  # its diagnostics, before torch is imported
     try:
         import torch
     except ModuleNotFoundError as error:

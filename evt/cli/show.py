@@ -40,15 +40,27 @@ def _tree(request: Request) -> str:
     return format_tree(parse(request.source))
 
 
+def _typed(request: Request) -> str:
+    from evt.spec import typed_graph
+
+    return str(typed_graph(request.program.spec, request.a, request.b))
+
+
+def _optimised(request: Request) -> str:
+    from evt.spec import optimised_graph
+
+    return str(optimised_graph(request.program.spec, request.a, request.b))
+
+
 def _plan(request: Request) -> Plan:
     return request.program.plan(request.arch, request.a, request.b, shapes=request.shapes)
 
 
 _STAGES: dict[str, Callable[[Request], str]] = {
     "tree": _tree,
-    "dag": lambda request: str(request.program.dag),
-    "typed": lambda request: str(request.program.typed(request.a, request.b)),
-    "optimised": lambda request: str(request.program.optimised(request.a, request.b)),
+    "dag": lambda request: str(request.program.spec.dag),
+    "typed": _typed,
+    "optimised": _optimised,
     "plan": lambda request: format_plan(_plan(request)),
 }
 

@@ -15,10 +15,11 @@ from evt.errors import ArgumentError
 from evt.ir import Input, Operand, TypedDag
 from evt.ir.convolution import Convolution
 from evt.ir.node import base, divisor
-from evt.program import Program, Shapes
+from evt.program import Program
 from evt.reference import is_image
 from evt.reference.convolution import from_view
-from evt.runtime.convolution import channels_last
+from evt.runtime.memory_format import channels_last
+from evt.spec import Shapes, problem_sizes
 
 _LARGEST = 1000  #: of integer scalars
 #: Of a convolution without sizes, by its rank: images, channels and filters; pixels and taps along each dimension.
@@ -33,9 +34,9 @@ def shapes_of(program: Program, given: Shapes | None) -> Shapes:
     """
     if given is not None:
         return given
-    assert program.convolution is not None
+    assert program.spec.convolution is not None
     try:
-        return _default_shapes(program.convolution)
+        return _default_shapes(program.spec.convolution)
     except ValueError as error:
         help_text = "give --a-shape and --b-shape"
         raise ArgumentError(Diagnostic("E0604", f"the default sizes do not fit: {error}", help=help_text)) from None
@@ -55,10 +56,10 @@ def call_sizes(program: Program, shapes: Shapes) -> dict[str, int]:
 
     Raises ArgumentError (E0604) for shapes that do not fit.
     """
-    extents = program.sizes(shapes)
-    if program.convolution is None:
+    extents = problem_sizes(program.spec, shapes)
+    if program.spec.convolution is None:
         return {mode: extents[mode] for mode in ("m", "n", "k", *["l"] * (len(shapes[0]) > 2))}
-    problem = program.convolution.problem(*shapes)
+    problem = program.spec.convolution.problem(*shapes)
     m, n = extents["m"], extents["n"]
     return {"m": m, "n": n, "k": max(1, problem.multiplications // (m * n))}
 
@@ -73,7 +74,7 @@ def random_call(
     sizes = call_sizes(program, shapes)
 
     def operand(value: Operand, shape: list[int], scale: float = 1.0) -> torch.Tensor:
-        if program.convolution is not None:
+        if program.spec.convolution is not None:
             return channels_last(random_tensor(shape, value.dtype, generator, scale=scale))
         return random_operand(shape, value.modes, value.dtype, generator, scale=scale)
 
@@ -100,8 +101,8 @@ def _random_input(
 ) -> torch.Tensor:
     """An input with modes: an image where a convolution takes one, else with one dimension for each mode."""
     assert value.dtype is not None
-    if program.convolution is not None:
-        problem = program.convolution.problem(*shapes)
+    if program.spec.convolution is not None:
+        problem = program.spec.convolution.problem(*shapes)
         if is_image(value):
             view = random_tensor((*problem.leads["m"], *problem.leads["n"]), value.dtype, generator)
             return from_view(view)

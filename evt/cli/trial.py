@@ -20,9 +20,10 @@ from evt.cli.tensors import call_sizes, random_call
 from evt.diagnostics import Diagnostic
 from evt.errors import LaunchError, NoKernelWarning
 from evt.ir import TypedDag
-from evt.program import Program, Shapes
+from evt.program import Program
 from evt.reference import is_image, reference
-from evt.runtime.convolution import channels_last
+from evt.runtime.memory_format import channels_last
+from evt.spec import Shapes, typed_graph
 
 _EPSILON, _EPSILON_F64 = 2.0**-24, 2.0**-53  #: what rounding to f32 and f64 changes at most, relatively
 _NARROW = 2.0**-11  #: what tensor cores lose of sums of products of 8-bit floats, which they keep in fewer bits
@@ -79,7 +80,7 @@ def run_trial(program: Program, a: str | None, b: str | None, shapes: Shapes, de
     Raises LaunchError (E0801) for ``device`` cuda without a GPU, click.UsageError for sizes beyond the
     memory, and what a call of the program raises.
     """
-    dag = program.typed(a, b)
+    dag = typed_graph(program.spec, a, b)
     sizes = call_sizes(program, shapes)
     kernel = device == "cuda" or (device == "auto" and torch.cuda.is_available())
     if kernel and not torch.cuda.is_available():
@@ -90,7 +91,7 @@ def run_trial(program: Program, a: str | None, b: str | None, shapes: Shapes, de
     operands, inputs = random_call(program, dag, shapes, torch.Generator(place).manual_seed(seed))
     answers = _answers(program, dag, operands, inputs, sizes["k"], kernel)
     buffers = {name: torch.empty_like(answer.rounded) for name, answer in answers.items()}
-    if program.convolution is not None:
+    if program.spec.convolution is not None:
         images = [output.name for output in dag.outputs if is_image(output)]
         buffers |= {name: channels_last(buffers[name]) for name in images}
     for buffer in buffers.values():
@@ -110,7 +111,7 @@ def run_trial(program: Program, a: str | None, b: str | None, shapes: Shapes, de
         outputs.append(compare(output, buffers[output.name], answers[output.name], sizes["n"], slack))
     times = _times(call, kernel)
     return Trial(
-        program.operation,
+        program.spec.operation,
         place.type,
         torch.cuda.get_device_name() if kernel else "",
         sizes,
@@ -156,7 +157,7 @@ def _answers(
 
     def evaluate(changed: TypedDag) -> dict[str, torch.Tensor]:
         a, b = operands
-        return reference(changed, a, b, inputs, float64=True, convolution=program.convolution)
+        return reference(changed, a, b, inputs, float64=True, convolution=program.spec.convolution)
 
     shaken = []
     if dag.operands[0].dtype.is_float:

@@ -27,10 +27,12 @@ def command(ctx: click.Context, request: Request, rounds: int, seed: int, json: 
 
     The exit code is 1 when no kernel could be timed.
     """
+    from evt.spec import problem_sizes, typed_graph
+
     program = request.program
     shapes = request.shapes_or(EXTENTS)
-    program.sizes(shapes)
-    dag = program.typed(request.a, request.b)  # its diagnostics, before torch is imported
+    problem_sizes(program.spec, shapes)
+    dag = typed_graph(program.spec, request.a, request.b)  # its diagnostics, before torch is imported
     try:
         import torch
     except ModuleNotFoundError as error:
@@ -45,7 +47,7 @@ def command(ctx: click.Context, request: Request, rounds: int, seed: int, json: 
     check_memory(program, dag, shapes, device)
     (a, b), inputs = random_call(program, dag, shapes, torch.Generator(device).manual_seed(seed))
     try:
-        found = tune(program, a, b, inputs, rounds=rounds, progress=progress)
+        found = tune(program.spec, a, b, inputs, rounds=rounds, progress=progress)
     except torch.OutOfMemoryError as error:
         raise click.ClickException("not enough memory on the GPU for these sizes") from error
     if json:

@@ -17,6 +17,7 @@ from evt.plan import default_configs, find_route, plan  # noqa: E402
 from evt.reference.rounding import unpack_bits  # noqa: E402
 from evt.runtime.arguments import bind  # noqa: E402
 from evt.runtime.kernels import call_problem, device_target, kernel_sources  # noqa: E402
+from evt.spec import typed_graph  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -136,18 +137,18 @@ def program(name: str, config: str | None = None) -> evt.Program:
 def inputs_of(op: evt.Program, name: str, a, b) -> dict[str, object]:
     found: dict[str, object] = {}
     dtype = CASES[name].dtype
-    for value in op.typed(dtype, dtype).inputs:
+    for value in typed_graph(op.spec, dtype, dtype).inputs:
         if value.name == "alpha":
             found["alpha"] = 1.5
         elif value.name == "bias":
-            columns = b.shape[0] if op.operation != "gemm" else b.shape[-1]
+            columns = b.shape[0] if op.spec.operation != "gemm" else b.shape[-1]
             found["bias"] = random((columns,), value.dtype.name, seed=2)
-        elif op.convolution is not None:
-            problem = op.convolution.problem(a.shape, b.shape)
+        elif op.spec.convolution is not None:
+            problem = op.spec.convolution.problem(a.shape, b.shape)
             shape = (problem.images, problem.filters, *problem.results)
             found[value.name] = evt.channels_last(random(shape, value.dtype.name, seed=3))
         else:
-            rows, columns = a.shape[:-1], b.shape[0] if op.operation == "linear" else b.shape[-1]
+            rows, columns = a.shape[:-1], b.shape[0] if op.spec.operation == "linear" else b.shape[-1]
             found[value.name] = random((*rows, columns), value.dtype.name, seed=3)
     return found
 
@@ -157,8 +158,8 @@ def configurations(name: str) -> tuple[str, ...]:
     """Those in which a case's kernel is built on the machine's GPU."""
     op = program(name)
     a, b = operands(name)
-    problem = call_problem(op, bind(op, a, b, inputs_of(op, name, a, b), {}), device_target(0))
-    made = plan(problem.dag, problem.signature, problem.target, route=op.settings.route, options=problem.options)
+    problem = call_problem(op.spec, bind(op.spec, a, b, inputs_of(op, name, a, b), {}), device_target(0))
+    made = plan(problem.dag, problem.signature, problem.target, route=op.spec.settings.route, options=problem.options)
     return tuple(config.name for config in default_configs(problem, find_route(made.route)))
 
 
@@ -171,10 +172,12 @@ def built(request):
             name = item.callspec.params["name"]
             op = program(name)
             a, b = operands(name)
-            problem = call_problem(op, bind(op, a, b, inputs_of(op, name, a, b), {}), device_target(0))
+            problem = call_problem(op.spec, bind(op.spec, a, b, inputs_of(op, name, a, b), {}), device_target(0))
             dag, signature, target = problem.dag, problem.signature, problem.target
             for config in configurations(name):
-                made = plan(dag, signature, target, route=op.settings.route, config=config, options=problem.options)
+                made = plan(
+                    dag, signature, target, route=op.spec.settings.route, config=config, options=problem.options
+                )
                 sources += kernel_sources([made])
     build(list(dict.fromkeys(sources)))
 
@@ -202,7 +205,7 @@ def test_configurations(name, record, built):
             op(a, b, out=tuple(buffers) if len(buffers) > 1 else buffers[0], **inputs)
             for buffer, single in zip(buffers, fresh, strict=True):
                 assert torch.equal(buffer, single)
-        outputs = op.typed(case.dtype, case.dtype).outputs
+        outputs = typed_graph(op.spec, case.dtype, case.dtype).outputs
         errors = [error(*each) for each in zip(buffers, want, outputs, strict=True)]
         record((name, config, case.dtype, "", " ".join(f"{each:.1e}" for each in errors)))
         bound = BOUNDS[case.dtype] if "paired" not in name else 3e-3

@@ -12,7 +12,7 @@ from click.testing import CliRunner  # noqa: E402
 
 import evt  # noqa: E402
 from evt.cli import main  # noqa: E402
-from evt.tuning import Store  # noqa: E402
+from evt.measured import Store  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 

@@ -18,6 +18,7 @@ from evt.build import BuildEvent, KernelSource, build
 from evt.emission import emit
 from evt.plan import Plan
 from evt.plan.epilogue.registers import register_limit
+from evt.spec import problem_sizes
 
 pytestmark = pytest.mark.nvcc
 
@@ -128,7 +129,7 @@ def test_the_workspace_holds_the_padded_copies(
 ) -> None:
     library = ctypes.CDLL(str(built[0][name]))
     library.evt_workspace.restype = ctypes.c_int64
-    sizes = evt.conv2d(FORMULA, padding=1).sizes(FIRST)
+    sizes = problem_sizes(evt.conv2d(FORMULA, padding=1).spec, FIRST)
     members = [sizes.get(field.role, 0) if not field.tensor else 0 for field in plans[name].fields]
     needed = library.evt_workspace(struct.pack(f"={len(members)}q", *members))
     copies = (2 * 33 * pixels * channels * 2, 64 * 7 * taps * channels * 2)

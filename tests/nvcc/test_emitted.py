@@ -21,6 +21,7 @@ from evt.emission import emit
 from evt.ir import TypedDag
 from evt.plan import Layout, Plan, Signature, find_target, natural_signature, plan
 from evt.program import Program, gemm
+from evt.spec import optimised_graph
 
 pytestmark = pytest.mark.nvcc
 
@@ -58,7 +59,7 @@ def aligned_to_one(signature: Signature, general: str) -> Signature:
 
 def strided() -> Plan:
     program = gemm("D = gelu(acc + bias) * gate + other[n, m]")
-    dag: TypedDag = program.optimised("f16")
+    dag: TypedDag = optimised_graph(program.spec, "f16")
     signature = aligned_to_one(natural_signature(dag), "gate")
     return plan(dag, signature, find_target("sm89"))
 

@@ -183,7 +183,7 @@ RANDOM = "D = dropout(acc, 0.1, seed, offset)"
 def make(text: str, *, dtype: str | None = "f32", l: int = 1, op: str = "gemm") -> Case:  # noqa: E741
     program = Program(Source(text), op)
     n = 32 if re.search(r"%16|, 8\)", text) else 20
-    return Case("case", program, 12, n, 28, l, None if program.dag.operands else dtype)
+    return Case("case", program, 12, n, 28, l, None if program.spec.dag.operands else dtype)
 
 
 def both(case: Case) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -421,7 +421,7 @@ def test_suite_of_epilogues() -> None:
         by_size.setdefault((case.m, case.n, case.k), []).append(case)
     assert list(by_size) == [(4096, 4096, 4096), (16384, 1024, 1024)]
     for group in by_size.values():
-        assert group[0].program.source.text == "D = acc"
+        assert group[0].program.spec.source.text == "D = acc"
         assert len({case.name for case in group}) == len(group) == 11
     assert all(str(case.dag.operands[0].dtype) == "bf16" for case in cases)
     for case in cases[:11]:
@@ -676,7 +676,9 @@ def test_the_kernel_is_named(planned_for_sm90: list[int]) -> None:
     assert route.endswith("-3x")
     assert not route.startswith("conv")  # a product of matrices
     assert config in {plan.config.name for plan in plans_of(case, data)}
-    forced = convolution_case("case", case.program.forced("conv-evt-2x", "auto"), case.shapes or ((), ()), dtype="f16")
+    forced = convolution_case(
+        "case", evt.Program._of(case.program.spec.forced("conv-evt-2x", "auto")), case.shapes or ((), ()), dtype="f16"
+    )
     with pytest.raises(TargetError):
         plans_of(forced, data)
     two = Program(Source("D = acc + C"), "conv2d", route="conv-evt-2x")

@@ -31,6 +31,7 @@ from evt.plan import (
 from evt.plan.configurations.known import config_2x
 from evt.plan.epilogue.functor import literal
 from evt.plan.signature import alignment_of
+from evt.spec import optimised_graph
 
 RELU = "D = relu(alpha*acc + beta*C) + residual"
 
@@ -40,7 +41,7 @@ def make(formula: str, arch: str = "sm90", dtype: str = "f16", **options) -> Pla
 
 
 def dag_of(formula: str, dtype: str = "f16") -> TypedDag:
-    return evt.gemm(formula).optimised(dtype, dtype)
+    return optimised_graph(evt.gemm(formula).spec, dtype, dtype)
 
 
 def kinds(made: Plan) -> list[str]:
