@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from evt.diagnostics import Source
 from evt.emission import emit as emit_plan
-from evt.plan import find_target, natural_signature
-from evt.plan.kernels.grouped_3x import GroupedPlan, plan_grouped
-from evt.program import DEFAULT_ARCH, Described, Program
+from evt.plan import Plan
+from evt.plan.kernels.grouped_3x import plan_grouped
+from evt.program import DEFAULT_ARCH, Described, Program, program_of
 from evt.settings import Keywords
-from evt.spec import LOOP, from_text, optimised_graph, options
+from evt.spec import LOOP, Shapes, from_text, grouped_problem
 from evt.untraced import skip_frames, untraced
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ class GroupedProgram(Described):
     CUDA tensors run one fused kernel on the current stream, without synchronisation; CPU tensors run the reference.
     ``route="loop"`` launches a kernel for each group instead, which does what a grouped kernel cannot: other
     targets, reductions, and layouts that TMA does not move.
+
+    A grouped program is a value, as :class:`evt.Program` is: it cannot be changed, compares, and pickles.
     """
 
     def __init__(self, source: Source | str, **keywords: Unpack[Keywords]) -> None:
@@ -44,17 +46,33 @@ class GroupedProgram(Described):
     def __repr__(self) -> str:
         return f"<evt.GroupedProgram: {', '.join(self.inputs)} -> {', '.join(self.outputs)}>"
 
-    def plan(self, arch: str = DEFAULT_ARCH, a: str | None = None, b: str | None = None) -> GroupedPlan:
-        """The plan of the grouped kernel for packed, aligned tensors. Raises TargetError (E05xx)."""
-        spec = self.spec.member
-        dag, target, settings = optimised_graph(spec, a, b), find_target(arch), spec.settings
-        return plan_grouped(
-            dag, natural_signature(dag), target, config=settings.config, options=options(settings, False)
-        )
+    def plan(
+        self,
+        arch: str = DEFAULT_ARCH,
+        a: str | None = None,
+        b: str | None = None,
+        *,
+        shapes: Sequence[Shapes] | None = None,
+    ) -> Plan:
+        """The plan of the grouped kernel for packed tensors; of ``route="loop"`` that of one group's.
 
-    def emit(self, arch: str = DEFAULT_ARCH, a: str | None = None, b: str | None = None) -> str:
+        ``shapes`` are those of A and B of each group. Raises TargetError (E05xx) when the target cannot do it.
+        """
+        if self.spec.settings.route == LOOP:
+            return self._member.plan(arch, a, b, shapes=shapes[0] if shapes else None)
+        asked, config = grouped_problem(self.spec, arch, a, b, shapes), self.spec.settings.config
+        return plan_grouped(asked.dag, asked.signature, asked.target, config=config, options=asked.options)
+
+    def emit(
+        self,
+        arch: str = DEFAULT_ARCH,
+        a: str | None = None,
+        b: str | None = None,
+        *,
+        shapes: Sequence[Shapes] | None = None,
+    ) -> str:
         """The C++ of the grouped kernel, as :meth:`evt.Program.emit`; of ``route="loop"`` that of one group's."""
-        return self._member.emit(arch, a, b) if self.spec.settings.route == LOOP else emit_plan(self.plan(arch, a, b))
+        return emit_plan(self.plan(arch, a, b, shapes=shapes))
 
     @untraced
     def reference(
@@ -80,7 +98,7 @@ class GroupedProgram(Described):
     @cached_property
     def _member(self) -> Program:
         """The program of one group."""
-        return Program._of(self.spec.member)
+        return program_of(self.spec.member)
 
     @cached_property
     def _caller(self) -> Any:

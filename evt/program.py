@@ -239,6 +239,11 @@ class Program(Described):
         return self._caller(A, B, inputs, out)
 
 
+def program_of(spec: Spec) -> Program:
+    """The program that a spec describes."""
+    return Program._of(spec)
+
+
 def gemm(text: str, **keywords: Unpack[Keywords]) -> Program:
     """A program over the product ``acc = A @ B`` with A [..., m, k] and B [k, n] (or [..., k, n]).
 

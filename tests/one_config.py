@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import evt
+from evt.program import program_of
 
 
 def general_config(op: evt.Program, a: str | None = None, b: str | None = None, arch: str = "sm90") -> evt.Program:
@@ -12,4 +13,4 @@ def general_config(op: evt.Program, a: str | None = None, b: str | None = None, 
 
 def with_config(op: evt.Program, config: str) -> evt.Program:
     """The program in one configuration."""
-    return evt.Program._of(op.spec.forced(op.spec.settings.route, config))
+    return program_of(op.spec.forced(op.spec.settings.route, config))

@@ -107,7 +107,8 @@ def command(
 
     The exit code is 1 when evt's kernel could not be measured, and 3 when its answer was wrong.
     """
-    from evt.spec import typed_graph
+    from evt.program import Program
+    from evt.spec import problem_sizes, typed_graph
 
     given = (program, op, *(value or None for value in sizes.values()))
     if suite is not None and (host or settings or any(value is not None for value in given)):
@@ -118,8 +119,10 @@ def command(
     known = request.program  # its diagnostics, before torch is imported
     if host and known.spec.convolution is not None:
         raise click.UsageError("--host measures products of matrices.")
+    if not isinstance(known, Program):
+        raise click.UsageError("There is no benchmark of grouped products yet; `evt run` times one.")
     rows = request.extents.get("m", _HOST_SIZE if host else _SIZE)
-    shapes = request.shapes_or({"m": rows, "n": rows, "k": rows})
+    (shapes,) = request.products_or(dict.fromkeys("mnk", rows)) or (None,)
     if suite is None and dtype is None and not known.spec.dag.operands:
         dtype = "bf16"
     typed_graph(known.spec, dtype, dtype)
@@ -139,9 +142,9 @@ def command(
     if suite is not None:
         cases = suite_of(suite, dtype, batch or _IMAGES)
     elif known.spec.convolution is not None:
-        cases = (convolution_case(_title(request), known, shapes_of(known, shapes), dtype=dtype),)
+        cases = (convolution_case(_title(request), known, shapes_of(known.spec, shapes), dtype=dtype),)
     else:
-        extents = {"m": rows, "n": rows, "k": rows, "l": 1, **request.extents}
+        extents = problem_sizes(known.spec, shapes)
         m, n, k, l = (extents[mode] for mode in "mnkl")  # noqa: E741
         cases = (Case(_title(request), known, m, n, k, l, dtype),)
     if baselines is None:

@@ -82,7 +82,8 @@ def _check(request: Request, *, plan: bool) -> tuple[Diagnostic, ...]:
             request.program.plan(request.arch, request.a, request.b, shapes=request.shapes)
         else:
             typed_graph(request.program.spec, request.a, request.b)
-            problem_sizes(request.program.spec, request.shapes)
+            for shapes in request.products_or(None):
+                problem_sizes(request.program.spec, shapes)
     except InternalError:
         raise
     except EvtError as error:

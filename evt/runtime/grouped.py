@@ -36,7 +36,7 @@ from evt.runtime.overlap import Place, check_groups, find_overlap, places_of
 from evt.runtime.plain import NUMBERS, PLAIN, reaches_memory, tracing_fault, write
 from evt.runtime.results import gather
 from evt.runtime.table import Known, launch, make_table
-from evt.spec import LOOP, Spec, optimised_for, options
+from evt.spec import LOOP, Spec, common_signature, optimised_for, options
 from evt.untraced import untraced
 
 #: Remembered combinations of one group before the memory is emptied.
@@ -276,13 +276,7 @@ class GroupedCaller:
                     message = f"`{name}` is contiguous along {mode} in group {index}, {modes[0]} in group {indices[0]}"
                     help_text = f'pass {name}.contiguous() in every group, or use route="loop"'
                     raise ArgumentError(Diagnostic("E0606", message, help=help_text))
-        signatures = list(found.values())
-        names = [name for name, _ in signatures[0].tensors]
-        common = Signature(
-            _common([each.a for each in signatures]),
-            _common([each.b for each in signatures]),
-            tuple((name, _common([each[name] for each in signatures])) for name in names),
-        )
+        common = common_signature(list(found.values()))
         with self._lock:
             return self._signatures.setdefault(common, common)
 
@@ -336,13 +330,6 @@ def _contiguous(signature: Signature, name: str) -> str | None:
     if name in ("A", "B"):
         return (signature.a if name == "A" else signature.b).contiguous
     return dict(signature.tensors).get(name, Layout(None, 1)).contiguous
-
-
-def _common(layouts: Sequence[Layout]) -> Layout:
-    contiguous = {layout.contiguous for layout in layouts}
-    if len(contiguous) > 1:
-        return Layout(None, 1)
-    return replace(layouts[0], alignment=min(layout.alignment for layout in layouts))
 
 
 def _types(dag: TypedDag) -> str:

@@ -19,4 +19,5 @@ def gather(outputs: tuple[str, ...]) -> Gathering:
         return itemgetter(0)
     names: Any = outputs
     made: Any = namedtuple("Outputs", names, rename=True)  # type: ignore[misc]
-    return lambda values: made(*values)
+    making: Gathering = made._make
+    return making

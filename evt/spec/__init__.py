@@ -7,7 +7,7 @@ program), :mod:`spec` (the value), :mod:`make` (from text, or from a graph), :mo
 
 from evt.spec.graphs import optimised_for, optimised_graph, typed_for, typed_graph
 from evt.spec.make import LOOP, ONE_KERNEL, from_dag, from_text
-from evt.spec.problem import Shapes, options, packed_problem, problem_sizes
+from evt.spec.problem import Shapes, common_signature, grouped_problem, options, packed_problem, problem_sizes
 from evt.spec.spec import Spec
 
 __all__ = [
@@ -15,8 +15,10 @@ __all__ = [
     "ONE_KERNEL",
     "Shapes",
     "Spec",
+    "common_signature",
     "from_dag",
     "from_text",
+    "grouped_problem",
     "optimised_for",
     "optimised_graph",
     "options",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from operator import index
 
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError
 from evt.ir.convolution import ConvolutionProblem
-from evt.plan import Options, Problem, convolution_class, find_target, natural_signature
+from evt.plan import Layout, Options, Problem, Signature, convolution_class, find_target, natural_signature
 from evt.settings import Settings
 from evt.spec.graphs import optimised_graph
 from evt.spec.spec import Spec
@@ -34,6 +35,35 @@ def packed_problem(
         of = convolution_class(spec.convolution, convolution, element_bytes, elements * element_bytes)
     signature = natural_signature(dag, of, extents)
     return Problem(dag, signature, find_target(arch), options(spec.settings, spec.settings.deterministic is False))
+
+
+def grouped_problem(
+    spec: Spec, arch: str, a: str | None = None, b: str | None = None, shapes: Sequence[Shapes] | None = None
+) -> Problem:
+    """Return the optimised program for groups of packed tensors; ``shapes`` of each group's A and B align them.
+
+    Raises as :func:`packed_problem`.
+    """
+    dag = optimised_graph(spec, a, b)
+    found = [natural_signature(dag, None, problem_sizes(spec, each)) for each in shapes or ()]
+    signature = common_signature(found) if found else natural_signature(dag)
+    return Problem(dag, signature, find_target(arch), options(spec.settings, False))
+
+
+def common_signature(signatures: Sequence[Signature]) -> Signature:
+    """Return the layouts that all groups have: the contiguous mode where it is one, and the least alignment."""
+    return Signature(
+        _common([each.a for each in signatures]),
+        _common([each.b for each in signatures]),
+        tuple((name, _common([each[name] for each in signatures])) for name, _ in signatures[0].tensors),
+    )
+
+
+def _common(layouts: Sequence[Layout]) -> Layout:
+    contiguous = {layout.contiguous for layout in layouts}
+    if len(contiguous) > 1:
+        return Layout(None, 1)
+    return replace(layouts[0], alignment=min(layout.alignment for layout in layouts))
 
 
 def options(settings: Settings, atomic: bool) -> Options:

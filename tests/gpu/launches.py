@@ -14,6 +14,7 @@ import evt
 from evt.build import build
 from evt.diagnostics import Source
 from evt.ir.dtype import from_torch_name
+from evt.program import program_of
 from evt.reference.rounding import unpack_bits
 from evt.runtime.arguments import bind
 from evt.runtime.kernels import device_target, kernel_sources, plan_kernels
@@ -161,7 +162,7 @@ def main(names: list[str]) -> None:
     for name, call in calls.items():
         op, a, b, _ = call
         (first, *_) = plan_kernels(op.spec, bind(op.spec, a, b, inputs_of(call), {}), device_target(0))
-        taken[name] = (evt.Program._of(op.spec.forced(op.spec.settings.route, first.config.name)), *call[1:])
+        taken[name] = (program_of(op.spec.forced(op.spec.settings.route, first.config.name)), *call[1:])
         plans.append(first)
     build(list(dict.fromkeys(kernel_sources(plans))))
     for name, call in taken.items():

@@ -60,7 +60,8 @@ from evt.errors import ArgumentError, LaunchError, TargetError
 from evt.functions import TABLE
 from evt.ir.dtype import B1, BY_NAME, STORAGE, U8, DType
 from evt.plan import find_target
-from evt.program import Program, Shapes
+from evt.program import Program, program_of
+from evt.spec import Shapes
 from evt.tuning.clock import GpuClock, interleave
 
 CPU = torch.device("cpu")
@@ -661,8 +662,8 @@ def planned_for_sm90(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Plans for an H200 that is not there; how many kernels were asked to be built."""
     built: list[int] = []
     monkeypatch.setattr(evt.bench.kernel, "device_target", lambda index: find_target("sm90"))
-    monkeypatch.setattr(evt.bench.kernel, "_index", lambda bound: 0)
-    monkeypatch.setattr(Program, "measured", lambda *arguments: None)
+    monkeypatch.setattr(evt.bench.kernel, "measured_best", lambda spec, bound, atomic: spec)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(multi_processor_count=132))
     monkeypatch.setattr(evt.bench.run, "build", lambda sources: built.append(len(sources)))
     monkeypatch.setattr(evt.bench.run, "draw", lambda case, device: draw(case, CPU))
@@ -677,7 +678,7 @@ def test_the_kernel_is_named(planned_for_sm90: list[int]) -> None:
     assert not route.startswith("conv")  # a product of matrices
     assert config in {plan.config.name for plan in plans_of(case, data)}
     forced = convolution_case(
-        "case", evt.Program._of(case.program.spec.forced("conv-evt-2x", "auto")), case.shapes or ((), ()), dtype="f16"
+        "case", program_of(case.program.spec.forced("conv-evt-2x", "auto")), case.shapes or ((), ()), dtype="f16"
     )
     with pytest.raises(TargetError):
         plans_of(forced, data)
@@ -782,10 +783,10 @@ def test_epilogues_that_fail_are_rows(monkeypatch: pytest.MonkeyPatch, small: No
     right = Program.__call__
 
     def call(self: Program, *operands: torch.Tensor, out: object, **inputs: object) -> None:
-        if "gelu" in self.source.text:
+        if "gelu" in self.spec.source.text:
             raise TargetError(Diagnostic("E0503", "no route is left"))
         right(self, *operands, out=out, **inputs)
-        if "bias" in self.source.text:
+        if "bias" in self.spec.source.text:
             assert isinstance(out, torch.Tensor)
             out.zero_()
 

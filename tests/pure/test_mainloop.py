@@ -20,6 +20,7 @@ from evt.optimise import PIPELINE, RELAXED, ROUNDING_KEPT, optimise, place_casts
 from evt.plan import candidates
 from evt.program import Program
 from evt.reference import operand_values
+from evt.spec import packed_problem
 
 NORMALISED = "in t: f32[k]\nA = relu(s[k]*(A - mu[m]) + alpha*t)\nD = relu(acc + bias)"
 BOTH = "A = relu(A); B = gelu(B*t[k]) + u[n]; D = acc * alpha"
@@ -252,7 +253,7 @@ def test_the_vectors_of_a_call_are_checked() -> None:
 
 def routes(text: str, arch: str, operation: str = "gemm", **keywords: Any) -> dict[str, tuple[str, ...]]:
     """For each route why it does not apply."""
-    problem = Program(Source(text), operation, **keywords).problem(arch, None, None)
+    problem = packed_problem(Program(Source(text), operation, **keywords).spec, arch)
     return {route.name: route.failures(problem) for route in candidates(problem)}
 
 
