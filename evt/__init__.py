@@ -45,7 +45,7 @@ if TYPE_CHECKING:
         load,
     )
     from evt.reference.rounding import pack_bits, unpack_bits
-    from evt.runtime.convolution import channels_last
+    from evt.runtime.memory_format import channels_last
 
 __all__ = [
     "ArgumentError",
@@ -86,7 +86,7 @@ _HOME |= dict.fromkeys((name for name in __all__ if name.startswith("conv")), "e
 _HOME |= dict.fromkeys(("GroupedProgram", "grouped_gemm"), "evt.grouped")
 _HOME |= dict.fromkeys(("pack_bits", "unpack_bits"), "evt.reference.rounding") | {
     "function": "evt.functions",
-    "channels_last": "evt.runtime.convolution",
+    "channels_last": "evt.runtime.memory_format",
 }
 
 

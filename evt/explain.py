@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from evt.emission.functors import stock_functor
 from evt.emission.stock import given
@@ -13,6 +12,7 @@ from evt.emission.text import Jobs
 from evt.emission.workspace import jobs_after, jobs_before, parts
 from evt.ir import Input, Output, TypedDag
 from evt.ir.node import base, divisor
+from evt.measured import Measurement, Timing
 from evt.plan import Candidate, Plan, Problem, survey
 from evt.plan.epilogue.nodes import (
     Access,
@@ -43,9 +43,6 @@ from evt.plan.epilogue.registers import register_limit
 from evt.plan.plan import Visitors
 from evt.plan.routes.route import Kind
 from evt.plan.verdict import Refusal
-
-if TYPE_CHECKING:
-    from evt.tuning.measurement import Measurement, Timing
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,12 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from evt.diagnostics import Diagnostic, hint
+from evt.diagnostics import Source
 from evt.emission import emit as emit_plan
-from evt.errors import TargetError
-from evt.plan import Problem, find_target, natural_signature, plan
-from evt.plan.plan import GroupedPlan
-from evt.plan.routes.grouped_3x import EVT
-from evt.program import DEFAULT_ARCH, Program
-from evt.settings import Settings
+from evt.plan import Plan, plan
+from evt.program import DEFAULT_ARCH, Described, Program, program_of
+from evt.settings import Keywords
+from evt.spec import LOOP, Shapes, from_text, grouped_problem
 from evt.untraced import skip_frames, untraced
 
 if TYPE_CHECKING:
@@ -21,28 +19,8 @@ if TYPE_CHECKING:
     import torch
     from typing_extensions import Unpack
 
-    from evt.diagnostics import Source
-    from evt.ir import Dag, Operand, TypedDag
-    from evt.settings import Keywords
 
-#: A kernel for each group, on every target.
-LOOP = "loop"
-
-
-class _Member(Program):
-    """The program of one group. Groups of one kind have one typed graph, the same object."""
-
-    @cached_property
-    def _inferred(self) -> dict[object, TypedDag]:
-        return {}
-
-    def infer(self, dag: Dag, operands: tuple[Operand, ...]) -> TypedDag:
-        key = None if dag is self.dag else dag, operands  # hashing a graph is not free
-        typed = self._inferred.get(key)
-        return typed if typed is not None else self._inferred.setdefault(key, super().infer(dag, operands))
-
-
-class GroupedProgram:
+class GroupedProgram(Described):
     """A compiled formula, callable on groups of tensors. Make one with :func:`grouped_gemm`.
 
     Called with lists ``[A0, A1, ...]`` and ``[B0, B1, ...]`` and the program's inputs by keyword, it returns a list of
@@ -56,45 +34,43 @@ class GroupedProgram:
     CUDA tensors run one fused kernel on the current stream, without synchronisation; CPU tensors run the reference.
     ``route="loop"`` launches a kernel for each group instead, which does what a grouped kernel cannot: other
     targets, reductions, and layouts that TMA does not move.
+
+    A grouped program is a value, as :class:`evt.Program` is: it cannot be changed, compares, and pickles.
     """
 
     def __init__(self, source: Source | str, **keywords: Unpack[Keywords]) -> None:
-        self.settings = Settings.of(**keywords)
-        routes = (EVT.name, LOOP)
-        if self.settings.route not in (None, *routes):
-            message = f"there is no grouped route `{self.settings.route}`"
-            raise TargetError(Diagnostic("E0501", message, help=hint(self.settings.route, routes, "routes")))
-        keywords["route"] = None
-        #: The program of one group.
-        self.program = _Member(source, "gemm", **keywords)
-        if self.program.convolution is not None:
-            message = f"the program's header says {self.program.operation}, and groups are of matrix products"
-            raise TargetError(Diagnostic("E0501", message, help="leave the header out, or write `gemm`"))
+        self.__dict__["spec"] = from_text(source, "gemm", keywords, grouped=True)
+        skip_frames()
 
     def __repr__(self) -> str:
         return f"<evt.GroupedProgram: {', '.join(self.inputs)} -> {', '.join(self.outputs)}>"
 
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The names of the program's inputs, in order of first use."""
-        return self.program.inputs
+    def plan(
+        self,
+        arch: str = DEFAULT_ARCH,
+        a: str | None = None,
+        b: str | None = None,
+        *,
+        shapes: Sequence[Shapes] | None = None,
+    ) -> Plan:
+        """The plan of the grouped kernel for packed tensors; of ``route="loop"`` that of one group's.
 
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """The names of the program's outputs, in ``out`` order."""
-        return self.program.outputs
+        ``shapes`` are those of A and B of each group. Raises TargetError (E05xx) when the target cannot do it.
+        """
+        if self.spec.settings.route == LOOP:
+            return self._member.plan(arch, a, b, shapes=shapes[0] if shapes else None)
+        return plan(grouped_problem(self.spec, arch, a, b, shapes), config=self.spec.settings.config)
 
-    def plan(self, arch: str = DEFAULT_ARCH, a: str | None = None, b: str | None = None) -> GroupedPlan:
-        """The plan of the grouped kernel for packed, aligned tensors. Raises TargetError (E05xx)."""
-        dag = self.program.optimised(a, b)
-        target, options = find_target(arch), self.program.options()
-        made = plan(Problem(dag, natural_signature(dag), target, options, grouped=True), config=self.settings.config)
-        assert isinstance(made, GroupedPlan)
-        return made
-
-    def emit(self, arch: str = DEFAULT_ARCH, a: str | None = None, b: str | None = None) -> str:
+    def emit(
+        self,
+        arch: str = DEFAULT_ARCH,
+        a: str | None = None,
+        b: str | None = None,
+        *,
+        shapes: Sequence[Shapes] | None = None,
+    ) -> str:
         """The C++ of the grouped kernel, as :meth:`evt.Program.emit`; of ``route="loop"`` that of one group's."""
-        return self.program.emit(arch, a, b) if self.settings.route == LOOP else emit_plan(self.plan(arch, a, b))
+        return emit_plan(self.plan(arch, a, b, shapes=shapes))
 
     @untraced
     def reference(
@@ -109,19 +85,25 @@ class GroupedProgram:
     ) -> Any:
         """The oracle's answer for each group, as :meth:`evt.Program.reference`: lists, also with ``offsets``."""
         from evt.runtime.groups import split
+        from evt.runtime.results import gather
 
-        groups = split(self.program, A, B, inputs, None, offsets).members
-        results = [self.program.reference(each.a, each.b, float64=float64, **each.inputs) for each in groups]
+        groups = split(self.spec, A, B, inputs, None, offsets).members
+        results = [self._member.reference(each.a, each.b, float64=float64, **each.inputs) for each in groups]
         if len(self.outputs) == 1:
             return results
-        return self.program.result_type(*([result[index] for result in results] for index in range(len(self.outputs))))
+        return gather(self.outputs)([[result[index] for result in results] for index in range(len(self.outputs))])
+
+    @cached_property
+    def _member(self) -> Program:
+        """The program of one group."""
+        return program_of(self.spec.member)
 
     @cached_property
     def _caller(self) -> Any:
         from evt.runtime.grouped import GroupedCaller
 
         skip_frames()
-        return GroupedCaller(self.program, self.settings.route == LOOP)
+        return GroupedCaller(self.spec)
 
     @untraced
     def __call__(

@@ -1,49 +1,93 @@
-"""The front door: a program that can be shown, emitted, explained, evaluated and called."""
+"""The front door: a program that can be shown, emitted, explained, evaluated, tuned and called."""
 
 from __future__ import annotations
 
-import copy
 import os
-from collections import namedtuple
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from functools import cached_property, lru_cache
-from operator import index
+from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from evt.diagnostics import Diagnostic, Source, shown
+from evt.diagnostics import Source
 from evt.emission import emit as emit_plan
-from evt.errors import ArgumentError, TargetError
-from evt.explain import Explanation, explain
-from evt.given import check_kind, matrix_sizes, read_dtype, read_text
-from evt.ir import Dag, Operand, TypedDag, infer
-from evt.ir.convolution import CONVOLUTIONS, GEOMETRY, Convolution, ConvolutionProblem
-from evt.ir.lower import OPERATIONS, lower, unknown_operation
-from evt.language import parse, read_program
-from evt.optimise import ROUNDING_KEPT, optimise, round_as_eager
-from evt.plan import Options, Plan, Problem, convolution_class, find_target, natural_signature, plan
-from evt.settings import ConvolutionKeywords, Keywords, Settings
+from evt.language import read_program
+from evt.plan import Plan, plan
+from evt.settings import ConvolutionKeywords, Keywords
+from evt.spec import Shapes, Spec, from_dag, from_text, packed_problem, problem_sizes
+from evt.spec.given import check_kind
 from evt.untraced import skip_frames, untraced
 
 if TYPE_CHECKING:
     import torch
     from typing_extensions import Unpack
 
-    from evt.runtime.tensors import Bound
+    from evt.explain import Explanation
+    from evt.ir import Dag
     from evt.tuning.tune import Tuning
 
-#: The shapes of A and B, in PyTorch's order.
-Shapes = tuple[Sequence[int], Sequence[int]]
-
 DEFAULT_ARCH = "sm90"
-DEFAULT_DTYPE = "f16"
+
+_Self = TypeVar("_Self", bound="Described")
 
 
-class Program:
+class Described:
+    """A value that a spec describes: it cannot be changed, and it compares, copies and pickles as the spec does.
+
+    What was compiled is no part of it: a copy is the object itself, and a pickle holds text and numbers.
+    """
+
+    spec: Spec
+
+    @classmethod
+    def _of(cls: type[_Self], spec: Spec) -> _Self:
+        made = cls.__new__(cls)
+        made.__dict__["spec"] = spec
+        skip_frames()
+        return made
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of the program's inputs, in order of first use."""
+        return self.spec.inputs
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of the program's outputs, in ``out`` order."""
+        return self.spec.outputs
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a {type(self).__name__} cannot be changed, so `{name}` cannot be set; make another one")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"a {type(self).__name__} cannot be changed, so `{name}` cannot be deleted")
+
+    def __eq__(self, other: object) -> bool:
+        return self.spec == other.spec if isinstance(other, Described) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.spec)
+
+    def __copy__(self: _Self) -> _Self:
+        return self
+
+    def __deepcopy__(self: _Self, memo: object) -> _Self:
+        return self
+
+    def __getstate__(self) -> dict[str, object]:
+        return self.spec.__getstate__()
+
+    def __setstate__(self, state: Mapping[str, object]) -> None:
+        spec = Spec.__new__(Spec)
+        spec.__setstate__(state)
+        self.__dict__["spec"] = spec
+        skip_frames()
+
+
+class Program(Described):
     """A compiled formula, callable on tensors.
 
-    Make one with :func:`gemm`, :func:`linear`, :func:`conv2d` and its like, or :func:`load`.
+    Make one with :func:`gemm`, :func:`linear`, :func:`conv2d` and its like, or :func:`load`; of a graph with
+    :meth:`from_dag`.
 
     Called with A ``[..., m, k]`` and B ``[k, n]`` (``linear``: B ``[n, k]``, as torch.nn.functional.linear; for
     convolutions see :func:`conv2d`) and the program's inputs by keyword, it returns D ``[..., m, n]``; a namedtuple in
@@ -55,133 +99,36 @@ class Program:
     An output whose name cannot be a field of a namedtuple (``class``, ``_x``) is found by its position.
 
     Keywords beyond the text and the operation are those of :class:`evt.settings.Settings`.
+
+    A program is a value, described by ``spec``: it cannot be changed, is equal to another of the same graph, operation,
+    geometry and settings, and pickles, also within a torch.nn.Module. Loading one raises ArgumentError: E0657 where
+    functions that it uses are not registered, E0613 where another version stored what this one does not read.
     """
 
     def __init__(self, source: Source | str, operation: str = "gemm", **keywords: Unpack[ConvolutionKeywords]) -> None:
-        given: dict[str, Any] = dict(keywords)
-        known = isinstance(operation, str) and operation in OPERATIONS
-        of_geometry = {name: given.pop(name) for name in GEOMETRY if name in given}
-        self.settings = Settings.of(GEOMETRY if known and operation in CONVOLUTIONS else (), **given)
-        if not known:
-            message = f"there is no operation `{shown(operation)}`"
-            raise TargetError(Diagnostic("E0501", message, help=unknown_operation(shown(operation))))
-        self.source = read_text(source)
-        self.dag: Dag = lower(parse(self.source), operation)
-        self.operation = self.dag.operation
-        self.convolution: Convolution | None = None
-        if self.operation in CONVOLUTIONS:
-            self.convolution = Convolution.of(self.operation, of_geometry)
-        elif of_geometry:
-            message = f"`{next(iter(of_geometry))}` is for convolutions, and the operation is {self.operation}"
-            raise ArgumentError(Diagnostic("E0602", message, help="call evt.conv2d, or leave it out"))
+        self.__dict__["spec"] = from_text(source, operation, keywords)
         skip_frames()
-        self._optimised = lru_cache(maxsize=64)(self._optimise)
-        self._rewritten = lru_cache(maxsize=64)(self._rewrite)
-        infer(self.dag, self._operands(None, None))  # what is wrong with types and modes is so for all operands
+
+    @classmethod
+    def from_dag(cls, dag: Dag, **keywords: Unpack[ConvolutionKeywords]) -> Program:
+        """A program of a graph that :class:`evt.ir.Builder` made, as the same formula's text gives.
+
+        The operation is the graph's; the types of A and B, where it declares none, are those of each call. Keywords are
+        those of :class:`evt.settings.Settings` and, of a convolution, its geometry.
+
+        Raises ProgramError: E0412 for a graph that is no program, E0405 for one that does not read the accumulator,
+        E03xx for types and modes; TargetError (E0501) for an unknown operation; and ArgumentError for keywords.
+
+            builder = Builder()
+            acc, bias = builder.add(Acc()), builder.add(Load("bias"))
+            builder.add(Store("D"), builder.add(Apply("relu"), builder.add(Apply("add"), acc, bias)))
+            inputs, outputs = [Input("bias", None, ("n",))], [Output("D", None, ("m", "n"))]
+            op = Program.from_dag(builder.finish("gemm", (), inputs, outputs), relaxed=True)
+        """
+        return cls._of(from_dag(dag, keywords))
 
     def __repr__(self) -> str:
-        return f"<evt.Program {self.operation}: {', '.join(self.inputs)} -> {', '.join(self.outputs)}>"
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The names of the program's inputs, in order of first use."""
-        return tuple(value.name for value in self.dag.inputs)
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """The names of the program's outputs, in ``out`` order."""
-        return tuple(value.name for value in self.dag.outputs)
-
-    @property
-    def operand_modes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The modes of A's and B's last two dimensions."""
-        if self.dag.operands:
-            return self.dag.operands[0].modes, self.dag.operands[1].modes
-        return OPERATIONS[self.operation]
-
-    @cached_property
-    def result_type(self) -> Any:
-        """The namedtuple that a call with several outputs returns."""
-        return namedtuple("Outputs", self.outputs, rename=True)
-
-    def typed(self, a: str | None = None, b: str | None = None) -> TypedDag:
-        """The program with types, for operands of types ``a`` and ``b`` (default: the header's, else f16)."""
-        return self.infer(self.dag, self._operands(a, b))
-
-    def optimised(self, a: str | None = None, b: str | None = None) -> TypedDag:
-        """The typed program after the optimiser."""
-        return self._optimised(self._operands(a, b))
-
-    def _optimise(self, operands: tuple[Operand, ...]) -> TypedDag:
-        return self.optimise(self.infer(self.dag, operands))
-
-    def infer(self, dag: Dag, operands: tuple[Operand, ...]) -> TypedDag:
-        """``dag``, this program or a part of it, with types, and with the rounding points that the settings ask for."""
-        typed = infer(dag, operands)
-        return round_as_eager(typed) if self.settings.numerics == "match_eager" else typed
-
-    def optimise(self, dag: TypedDag) -> TypedDag:
-        """``dag`` after the passes that the settings allow."""
-        return self._rewritten(dag)
-
-    def _rewrite(self, dag: TypedDag) -> TypedDag:
-        if self.settings.numerics == "match_eager":
-            return optimise(dag, ROUNDING_KEPT)
-        return optimise(dag, relaxed=self.settings.relaxed)
-
-    def options(self, atomic: bool = False) -> Options:
-        """What a kernel of this program may give up or must keep."""
-        return Options(atomic, self.settings.fast_math, self.settings.numerics == "match_eager")
-
-    def _operands(self, a: str | None, b: str | None) -> tuple[Operand, ...]:
-        if self.dag.operands:
-            for operand, asked in zip(self.dag.operands, (a, b), strict=True):
-                if asked is not None and read_dtype(asked) != operand.dtype:
-                    raise TargetError(
-                        Diagnostic(
-                            "E0305",
-                            f"the program declares {operand.name}: {operand.dtype}; {read_dtype(asked)} was asked for",
-                            help="leave the type out, or change the program's header",
-                        )
-                    )
-            return self.dag.operands
-        first = read_dtype(next((each for each in (a, b) if each is not None), DEFAULT_DTYPE))
-        modes_a, modes_b = self.operand_modes
-        return Operand("A", first, modes_a), Operand("B", first if b is None else read_dtype(b), modes_b)
-
-    def sizes(self, shapes: Shapes | None) -> Mapping[str, int]:
-        """The extents of a problem by mode, for the shapes of A and B; nothing without shapes.
-
-        Raises ArgumentError (E0604) when they do not fit.
-        """
-        return {} if shapes is None else self._problem(shapes)[1]
-
-    def _problem(self, shapes: Shapes) -> tuple[ConvolutionProblem | None, Mapping[str, int]]:
-        try:
-            a, b = (tuple(map(index, shape)) for shape in shapes)
-            if min((*a, *b), default=0) < 0:
-                raise ValueError(f"A is {list(a)} and B is {list(b)}: an extent is negative")
-            if self.convolution is not None:
-                problem = self.convolution.problem(a, b)
-                return problem, problem.extents
-            return None, matrix_sizes(self.operand_modes, a, b)
-        except TypeError:
-            message = f"`shapes` are {shapes!r}; expected those of A and B, sequences of whole numbers"
-            raise ArgumentError(Diagnostic("E0607", message)) from None
-        except ValueError as error:
-            raise ArgumentError(Diagnostic("E0604", str(error))) from None
-
-    def problem(self, arch: str, a: str | None, b: str | None, shapes: Shapes | None = None) -> Problem:
-        """What the planner is asked: the optimised program for packed tensors, which ``shapes`` of A and B align."""
-        dag = self.optimised(a, b)
-        convolution, extents = (None, None) if shapes is None else self._problem(shapes)
-        of = None
-        if self.convolution is not None:
-            element_bytes = dag.operands[0].dtype.bits // 8
-            elements = convolution.largest_operand if convolution is not None else 0
-            of = convolution_class(self.convolution, convolution, element_bytes, elements * element_bytes)
-        signature = natural_signature(dag, of, extents)
-        return Problem(dag, signature, find_target(arch), self.options(self.settings.deterministic is False))
+        return f"<evt.Program {self.spec.operation}: {', '.join(self.inputs)} -> {', '.join(self.outputs)}>"
 
     def plan(
         self,
@@ -193,8 +140,8 @@ class Program:
         fused: bool = True,
     ) -> Plan:
         """The plan for packed tensors. Raises TargetError (E05xx) when the target cannot do it."""
-        problem, settings = self.problem(arch, a, b, shapes), self.settings
-        return plan(problem, settings.route, settings.config, fused=fused)
+        settings = self.spec.settings
+        return plan(packed_problem(self.spec, arch, a, b, shapes), settings.route, settings.config, fused=fused)
 
     def emit(
         self, arch: str = DEFAULT_ARCH, a: str | None = None, b: str | None = None, *, shapes: Shapes | None = None
@@ -221,14 +168,17 @@ class Program:
         is shown, and decides, as it does for calls; ``gpu`` names the one of several GPUs that it was measured on.
         """
         check_kind("gpu", gpu, str | None, "its name, as the times were measured under")
-        problem, sizes, forced = self.problem(arch, a, b, shapes), self.sizes(shapes), self.settings.route
-        if shapes is None:
-            return explain(problem, forced)
-        from evt.tuning.choice import applicable, measurements
+        from evt.explain import explain
 
-        found = measurements(problem, sizes, gpu)
-        free = len(found) == 1 and forced is None and self.settings.config is None
-        return explain(problem, forced, sizes, shapes, found, applicable(problem, found[0]) if free else None)
+        asked, settings = packed_problem(self.spec, arch, a, b, shapes), self.spec.settings
+        if shapes is None:
+            return explain(asked, settings.route)
+        from evt.measured import applicable, measurements
+
+        extents = problem_sizes(self.spec, shapes)
+        found = measurements(asked, extents, gpu)
+        best = applicable(asked, found[0]) if len(found) == 1 and not self.spec.is_forced else None
+        return explain(asked, settings.route, extents, shapes, found, best)
 
     @untraced
     def reference(
@@ -246,14 +196,13 @@ class Program:
         ``float64=True`` computes in f64 and leaves the outputs unrounded, as a yardstick for kernels. The same bits
         whatever PyTorch is set to.
         """
+        from evt.runtime.answer import evaluate
         from evt.runtime.arguments import bind
-        from evt.runtime.convolution import call_reference
+        from evt.runtime.results import gather
 
         check_kind("float64", float64, bool, "a bool")
-        results = call_reference(self, bind(self, A, B, inputs, {}), float64)
-        if len(self.outputs) == 1:
-            return results[self.outputs[0]]
-        return self.result_type(*(results[name] for name in self.outputs))
+        results = evaluate(self.spec, bind(self.spec, A, B, inputs, {}), float64)
+        return gather(self.outputs)([results[name] for name in self.outputs])
 
     @untraced
     def tune(self, A: torch.Tensor, B: torch.Tensor, /, **inputs: Any) -> Tuning:
@@ -265,37 +214,26 @@ class Program:
         """
         from evt.tuning.tune import tune
 
-        found = tune(self, A, B, inputs)
+        found = tune(self.spec, A, B, inputs)
         self._caller.forget()
         return found
-
-    def measured(self, bound: Bound, device: int, atomic: bool = False) -> tuple[str, str] | None:
-        """The route and configuration that were measured to be best for a bound call, where none is forced."""
-        if self.settings.route is not None or self.settings.config is not None:
-            return None
-        from evt.tuning.choice import measured_choice
-
-        best = measured_choice(self, bound, device, atomic)
-        return None if best is None else (best.route, best.config)
-
-    def forced(self, route: str, config: str) -> Program:
-        """The same program by one route, in one of its configurations."""
-        other = copy.copy(self)
-        other.__dict__.pop("_caller", None)
-        other.settings = Settings.of(**{**asdict(self.settings), "route": route, "config": config})
-        return other
 
     @cached_property
     def _caller(self) -> Any:
         from evt.runtime.call import Caller
 
         skip_frames()
-        return Caller(self)
+        return Caller(self.spec)
 
     @untraced
     def __call__(self, A: torch.Tensor, B: torch.Tensor, /, *, out: Any = None, **inputs: Any) -> Any:
         """Run the program; see the class."""
         return self._caller(A, B, inputs, out)
+
+
+def program_of(spec: Spec) -> Program:
+    """The program that a spec describes."""
+    return Program._of(spec)
 
 
 def gemm(text: str, **keywords: Unpack[Keywords]) -> Program:

@@ -12,6 +12,7 @@ from records import MEANINGS
 from torch import Tensor
 
 from evt.reference.compare import distance
+from evt.spec import typed_graph
 
 if TYPE_CHECKING:
     import evt
@@ -42,8 +43,8 @@ class Call:
 
 def variants(program: evt.Program) -> tuple[str, ...]:
     """The ways in which a program may be called."""
-    optional = any(value.default is not None for value in program.dag.inputs)
-    flexible = any(value.flexible for value in program.dag.inputs)
+    optional = any(value.default is not None for value in program.spec.dag.inputs)
+    flexible = any(value.flexible for value in program.spec.dag.inputs)
     return tuple(name for name, fits in zip(VARIANTS, (True, optional, flexible), strict=True) if fits)
 
 
@@ -52,7 +53,7 @@ def make_call(
 ) -> Call:
     """Random tensors for a sample; ``sizes`` by mode, of which ``l`` counts for batched samples only."""
     generator = torch.Generator(device).manual_seed(sum(map(ord, name)))
-    typed = program.typed()
+    typed = typed_graph(program.spec)
     integers = not typed.operands[0].dtype.is_float
 
     def random(shape: Sequence[int], dtype: DType, scale: float = 1.0) -> Tensor:
@@ -91,7 +92,7 @@ def make_call(
 
 def expected(name: str, program: evt.Program, a: Tensor, b: Tensor, inputs: Mapping[str, Any]) -> tuple[Tensor, ...]:
     """The outputs in f64 by the formula of :data:`MEANINGS`; bits as bytes."""
-    modes_a, modes_b = program.operand_modes
+    modes_a, modes_b = program.spec.operand_modes
     left, right = a.double(), b.double()
     acc = (left if modes_a == ("m", "k") else left.mT) @ (right if modes_b == ("k", "n") else right.mT)
     absent = {**ABSENT, "beta": ABSENT_BETA.get(name, 0.0)}
@@ -108,7 +109,7 @@ SLACK = {"lincomb_row_sums": (1.0, 4.0)}
 
 def distances(name: str, program: evt.Program, got: Sequence[Tensor], wanted: Sequence[Tensor]) -> list[float]:
     """The distance of each output of a sample; at most 1 is right."""
-    typed = program.typed()
+    typed = typed_graph(program.spec)
     factors = SLACK.get(name, (1.0,) * len(typed.outputs))
     operand = typed.operands[0].dtype
     summed = operand if operand.bits == 8 and got[0].is_cuda else None  # in fewer bits, by the tensor cores

@@ -89,7 +89,7 @@ def _case_json(result: CaseResult) -> dict[str, Any]:
 
 
 def _epilogues_json(result: EpilogueResult) -> dict[str, Any]:
-    programs = {case.name: case.program.source.text for case in result.cases}
+    programs = {case.name: case.program.spec.source.text for case in result.cases}
     shared = _problem_json(result.cases[0])
     return {
         **{key: value for key, value in shared.items() if key not in ("name", "program")},
@@ -116,8 +116,8 @@ def _epilogues_json(result: EpilogueResult) -> dict[str, Any]:
 def _problem_json(case: Case) -> dict[str, Any]:
     return {
         "name": case.name,
-        "program": case.program.source.text,
-        "operation": case.program.operation,
+        "program": case.program.spec.source.text,
+        "operation": case.program.spec.operation,
         "dtype": str(case.dag.operands[0].dtype),
         **case.sizes,
         **_convolution_json(case),

@@ -1,4 +1,4 @@
-"""What the oracle says of a call of ``evt run``: ``answers_of(program, ...) -> Answers`` for each output.
+"""What the oracle says of a call of ``evt run``: ``answers_of(spec, ...) -> Answers`` for each output.
 
 Its answer in f64, as a kernel computes it, and for an accumulator that is a little off.
 """
@@ -16,9 +16,10 @@ from evt.ir import Acc, Apply, Builder, Const, Operand, Output, Reduce, Store, T
 from evt.ir.convolution import CONVOLUTIONS
 from evt.ir.dag import prune
 from evt.ir.dtype import B1, F32, F64, I32, TF32
-from evt.program import Program
+from evt.program import program_of
 from evt.reference import reference
 from evt.reference.compare import NARROW_SUMS, is_quantised, unit
+from evt.spec import Spec
 
 
 @dataclass(frozen=True)
@@ -36,20 +37,21 @@ class Answers:
 
 
 def answers_of(
-    program: Program, dag: TypedDag, operands: list[torch.Tensor], inputs: Mapping[str, Any], k: int, kernel: bool
+    spec: Spec, dag: TypedDag, operands: list[torch.Tensor], inputs: Mapping[str, Any], k: int, kernel: bool
 ) -> dict[str, Answers]:
     """Return the oracle's answers by output."""
+    program = program_of(spec)
 
     def ask(tensors: list[torch.Tensor], *, float64: bool) -> dict[str, torch.Tensor]:
         found = program.reference(*tensors, float64=float64, **inputs)
-        return dict(zip(program.outputs, (found,) if len(program.outputs) == 1 else found, strict=True))
+        return dict(zip(spec.outputs, (found,) if len(spec.outputs) == 1 else found, strict=True))
 
     precise = ask(operands, float64=True)
     rounded = ask([_cut_to_tf32(tensor) for tensor in operands] if kernel else operands, float64=False)
 
     def evaluate(changed: TypedDag) -> dict[str, torch.Tensor]:
         a, b = operands
-        return reference(changed, a, b, inputs, float64=True, convolution=program.convolution)
+        return reference(changed, a, b, inputs, float64=True, convolution=spec.convolution)
 
     shaken = []
     if dag.operands[0].dtype.is_float:
@@ -59,7 +61,7 @@ def answers_of(
     of_sums = evaluate(sums) if sums else {}
     return {
         name: Answers(precise[name], rounded[name], tuple(each[name] for each in shaken), of_sums.get(name))
-        for name in program.outputs
+        for name in spec.outputs
     }
 
 

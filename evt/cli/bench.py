@@ -107,6 +107,9 @@ def command(
 
     The exit code is 1 when evt's kernel could not be measured, and 3 when its answer was wrong.
     """
+    from evt.program import Program
+    from evt.spec import problem_sizes, typed_graph
+
     given = (program, op, *(value or None for value in sizes.values()))
     if suite is not None and (host or settings or any(value is not None for value in given)):
         raise click.UsageError("--suite brings its own programs, sizes and kernels.")
@@ -114,13 +117,15 @@ def command(
         raise click.UsageError("--batch is for --suite resnet; of other convolutions it is in --a-shape.")
     request = Request(_formula(op) if program is None else program, op, dtype, dtype, settings=settings, **sizes)
     known = request.program  # its diagnostics, before torch is imported
-    if host and known.convolution is not None:
+    if host and known.spec.convolution is not None:
         raise click.UsageError("--host measures products of matrices.")
+    if not isinstance(known, Program):
+        raise click.UsageError("There is no benchmark of grouped products yet; `evt run` times one.")
     rows = request.extents.get("m", _HOST_SIZE if host else _SIZE)
-    shapes = request.shapes_or({"m": rows, "n": rows, "k": rows})
-    if suite is None and dtype is None and not known.dag.operands:
+    (shapes,) = request.products_or(dict.fromkeys("mnk", rows)) or (None,)
+    if suite is None and dtype is None and not known.spec.dag.operands:
         dtype = "bf16"
-    known.typed(dtype, dtype)
+    typed_graph(known.spec, dtype, dtype)
     try:
         import torch
     except ModuleNotFoundError as error:
@@ -136,10 +141,10 @@ def command(
     cases: tuple[Case, ...]
     if suite is not None:
         cases = suite_of(suite, dtype, batch or _IMAGES)
-    elif known.convolution is not None:
-        cases = (convolution_case(_title(request), known, shapes_of(known, shapes), dtype=dtype),)
+    elif known.spec.convolution is not None:
+        cases = (convolution_case(_title(request), known, shapes_of(known.spec, shapes), dtype=dtype),)
     else:
-        extents = {"m": rows, "n": rows, "k": rows, "l": 1, **request.extents}
+        extents = problem_sizes(known.spec, shapes)
         m, n, k, l = (extents[mode] for mode in "mnkl")  # noqa: E741
         cases = (Case(_title(request), known, m, n, k, l, dtype),)
     if baselines is None:

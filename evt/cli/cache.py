@@ -95,7 +95,7 @@ def clear(json: bool) -> None:
     Kernels are built again when they are needed.
     """
     from evt.build import Cache
-    from evt.tuning import Store
+    from evt.measured import Store
 
     measurements = Store().clear()
     _removed(Cache().clear(), json, measurements)

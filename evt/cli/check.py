@@ -75,13 +75,15 @@ def command(
 
 def _check(request: Request, *, plan: bool) -> tuple[Diagnostic, ...]:
     from evt.errors import EvtError, InternalError
+    from evt.spec import problem_sizes, typed_graph
 
     try:
         if plan:
             request.program.plan(request.arch, request.a, request.b, shapes=request.shapes)
         else:
-            request.program.typed(request.a, request.b)
-            request.program.sizes(request.shapes)
+            typed_graph(request.program.spec, request.a, request.b)
+            for shapes in request.products_or(None):
+                problem_sizes(request.program.spec, shapes)
     except InternalError:
         raise
     except EvtError as error:

@@ -28,14 +28,15 @@ from evt.cli.request import Request, takes_program
 def command(request: Request, format: str, stage: str, output: str | None) -> None:
     """Draw a program's graph."""
     from evt.draw import draw
+    from evt.spec import optimised_graph, typed_graph
 
     program = request.program
     match stage:
         case "dag":
-            dag = program.dag
+            dag = program.spec.dag
         case "typed":
-            dag = program.typed(request.a, request.b)
+            dag = typed_graph(program.spec, request.a, request.b)
         case _:
-            dag = program.optimised(request.a, request.b)
+            dag = optimised_graph(program.spec, request.a, request.b)
     text = draw(dag, format)
     write(output, text if text.endswith("\n") else f"{text}\n")

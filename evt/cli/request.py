@@ -15,7 +15,9 @@ import click
 
 if TYPE_CHECKING:
     from evt.diagnostics import Source
-    from evt.program import Program, Shapes
+    from evt.grouped import GroupedProgram
+    from evt.program import Program
+    from evt.spec import Shapes
 
 _Command = Callable[..., None]
 
@@ -26,8 +28,8 @@ DEFAULT_ARCH = "sm90"
 class Request:
     """A program and what it is compiled for, as given; nothing is read or checked before it is asked for.
 
-    ``settings`` are those keywords of a Program that were given. ``extents`` are those of ``--m`` and its like, and
-    ``a_shape`` and ``b_shape`` the shapes of a convolution's operands.
+    ``settings`` are those keywords of a Program that were given. ``extents`` are those of ``--m`` and its like, of
+    grouped products perhaps one for each group, and ``a_shape`` and ``b_shape`` the shapes of a convolution's operands.
     """
 
     text: str
@@ -36,7 +38,7 @@ class Request:
     b: str | None
     arch: str = DEFAULT_ARCH
     settings: Mapping[str, Any] = field(default_factory=dict)
-    extents: Mapping[str, int] = field(default_factory=dict)
+    extents: Mapping[str, int | tuple[int, ...]] = field(default_factory=dict)
     a_shape: tuple[int, ...] | None = None
     b_shape: tuple[int, ...] | None = None
 
@@ -46,57 +48,102 @@ class Request:
         return read_source(self.text)
 
     @cached_property
-    def program(self) -> Program:
+    def program(self) -> Program | GroupedProgram:
         """The program. Raises EvtError, and click.UsageError for options that its header contradicts."""
         from evt.ir.dtype import BY_NAME
-        from evt.program import Program
 
-        program = Program(self.source, "gemm" if self.operation is None else self.operation, **self.settings)
-        if self.operation not in (None, program.operation):
-            raise click.UsageError(f"The program's header says {program.operation}, not {self.operation}.")
-        for operand, given in zip(program.dag.operands, (self.a, self.b), strict=False):
+        program: Program | GroupedProgram
+        if self.operation == "grouped_gemm":
+            from evt.grouped import GroupedProgram
+
+            program = GroupedProgram(self.source, **self.settings)
+        else:
+            from evt.program import Program
+
+            program = Program(self.source, "gemm" if self.operation is None else self.operation, **self.settings)
+        if self.operation not in (None, program.spec.operation):
+            raise click.UsageError(f"The program's header says {program.spec.operation}, not {self.operation}.")
+        for operand, given in zip(program.spec.dag.operands, (self.a, self.b), strict=False):
             if given is not None and BY_NAME.get(given) not in (None, operand.dtype):
                 name = operand.name
                 raise click.UsageError(f"The program's header says {name} is {operand.dtype}, not {given}.")
         return program
 
     @cached_property
-    def shapes(self) -> Shapes | None:
-        """The shapes of A and B, in PyTorch's order; None where no sizes were given.
+    def shapes(self) -> Any:
+        """The shapes of A and B, in PyTorch's order, as the program's methods take them: of grouped products a list.
 
-        Raises click.UsageError for sizes that are not those of the operation, or not all that it needs.
+        None where no sizes were given. Raises click.UsageError for sizes that are not those of the operation, or not
+        all that it needs.
         """
-        return self.shapes_or(None)
+        found = self.products_or(None)
+        return list(found) if self.program.spec.grouped and found else found[0] if found else None
 
-    def shapes_or(self, defaults: Mapping[str, int] | None) -> Shapes | None:
-        """:attr:`shapes`, where ``defaults`` fill in the extents of a product of matrices that were not given."""
-        program, given = self.program, dict(self.extents)
-        if program.convolution is not None:
+    def products_or(self, defaults: Mapping[str, int | tuple[int, ...]] | None) -> tuple[Shapes, ...]:
+        """The shapes of A and B of each product: of groups there are several. Nothing where no sizes are known.
+
+        ``defaults`` fill in the extents of a product of matrices that were not given.
+        """
+        spec, given = self.program.spec, dict(self.extents)
+        if spec.convolution is not None:
             if given:
                 name = next(iter(given))
                 raise click.UsageError(f"--{name} is for products of matrices; give --a-shape and --b-shape.")
             if (self.a_shape is None) != (self.b_shape is None):
                 raise click.UsageError("Give --a-shape and --b-shape together.")
-            return None if self.a_shape is None or self.b_shape is None else (self.a_shape, self.b_shape)
+            return () if self.a_shape is None or self.b_shape is None else ((self.a_shape, self.b_shape),)
         if self.a_shape is not None or self.b_shape is not None:
             raise click.UsageError("--a-shape and --b-shape are for convolutions; give --m, --n and --k.")
-        if "l" in given and program.operation == "linear":
-            raise click.UsageError("--l is for gemm; the rows of a linear map's batches count in --m.")
+        if "l" in given and spec.operation != "gemm":
+            raise click.UsageError(_NO_BATCHES[spec.operation])
         if not given and defaults is None:
-            return None
-        sizes = {**(defaults or {}), **given}
+            return ()
+        sizes: dict[str, int | tuple[int, ...]] = {**(defaults or {}), **given}
         if missing := [f"--{mode}" for mode in "mnk" if mode not in sizes]:
             raise click.UsageError(f"Give --m, --n and --k together; {' and '.join(missing)} is missing.")
-        batch = [sizes["l"]] if "l" in sizes else []
-        a, b = ([*batch, *(sizes[mode] for mode in modes)] for modes in program.operand_modes)
-        return a, b
+        if spec.grouped and "m" not in given:
+            sizes["m"] = _GROUP_ROWS
+        products = _products(sizes)
+        if len(products) != 1 and not spec.grouped:
+            raise click.UsageError("Several sizes of an extent are those of groups; give --op grouped_gemm.")
+        return tuple(_shapes(each, spec.operand_modes) for each in products)
+
+
+#: Why there is no --l, by operation.
+_NO_BATCHES = {
+    "linear": "--l is for gemm; the rows of a linear map's batches count in --m.",
+    "grouped_gemm": "--l is for gemm; groups are given by several sizes, as in --m 128,64.",
+}
+#: The rows of groups that nothing is said of.
+_GROUP_ROWS = (300, 128, 77, 1)
+
+
+def _products(sizes: Mapping[str, int | tuple[int, ...]]) -> list[dict[str, int]]:
+    """The extents of each product: those given once are the same in all. Raises click.UsageError."""
+    several = {mode: each for mode, each in sizes.items() if isinstance(each, tuple)}
+    counts = {mode: len(each) for mode, each in several.items()}
+    if len(set(counts.values())) > 1:
+        found = " and ".join(f"{count} of --{mode}" for mode, count in counts.items())
+        raise click.UsageError(f"There are {found}; give one size for each group, or one for all.")
+    count = next(iter(counts.values()), 1)
+    return [
+        {mode: each[number] if isinstance(each, tuple) else each for mode, each in sizes.items()}
+        for number in range(count)
+    ]
+
+
+def _shapes(sizes: Mapping[str, int], modes: tuple[tuple[str, ...], tuple[str, ...]]) -> Shapes:
+    """The shapes of A and B of a product of matrices."""
+    batch = [sizes["l"]] if "l" in sizes else []
+    a, b = ([*batch, *(sizes[mode] for mode in each)] for each in modes)
+    return a, b
 
 
 operation_option = click.option(
     "--op",
-    metavar="gemm|linear|conv2d|...",
-    help="The operation: gemm, linear, conv1d, conv2d, conv3d; conv2d_dgrad and conv2d_wgrad, and their like, are the "
-    "gradients of a convolution. [default: the program's header, else gemm]",
+    metavar="gemm|linear|grouped_gemm|conv2d|...",
+    help="The operation: gemm, linear, grouped_gemm, conv1d, conv2d, conv3d; conv2d_dgrad and conv2d_wgrad, and their "
+    "like, are the gradients of a convolution. [default: the program's header, else gemm]",
 )
 _TYPES = "f16, bf16, f32, tf32, f64, e4m3, e5m2, i8, u8"
 _OPERANDS = (
@@ -168,6 +215,25 @@ class _Dims(click.ParamType):  # type: ignore[type-arg]  # generic since click 8
         return tuple(map(int, parts))
 
 
+class _Extent(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4
+    """An extent, ``128``, or one for each group, ``128,64,0``; one alone is not 0."""
+
+    name = "extent"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | tuple[int, ...]:
+        if isinstance(value, int | tuple):
+            return value
+        parts = [part.strip() for part in str(value).split(",")]
+        if not all(re.fullmatch(r"-?[0-9]{1,100}", part) for part in parts):
+            self.fail(f"{value!r} is not a valid integer; of groups, write for example 128,64,0.", param, ctx)
+        numbers = tuple(map(int, parts))
+        least = 1 if len(numbers) == 1 else 0
+        for number in numbers:
+            if not least <= number <= _LARGEST:
+                self.fail(f"{number} is not in the range {least}<=x<={_LARGEST}.", param, ctx)
+        return numbers if len(numbers) > 1 else numbers[0]
+
+
 _LARGEST = 2**31 - 1
 _NUMBER, _NUMBER_OR_PAIR = r"[0-9]{1,18}", r"[0-9]{1,18}(?::[0-9]{1,18})?"
 _GEOMETRY = {
@@ -187,7 +253,7 @@ _GEOMETRY = {
         "--kernel-size", type=_Numbers(), metavar="R|R,S", help="Of a wgrad: the size of the filters."
     ),
 }
-_EXTENT = click.IntRange(1, _LARGEST)
+_EXTENT = _Extent()
 _SHAPES = (
     click.option(
         "--a-shape",
@@ -218,7 +284,12 @@ def takes_sizes(command: _Command, defaults: Mapping[str, int] | None = None) ->
 
     ``defaults`` are those that the command fills in, for the help.
     """
-    extents = {"m": "Rows of D.", "n": "Columns of D.", "k": "Length of the sums.", "l": "Batches."}
+    extents = {
+        "m": "Rows of D; of groups also one for each, as in 128,64.",
+        "n": "Columns of D, likewise.",
+        "k": "Length of the sums, likewise.",
+        "l": "Batches.",
+    }
 
     @functools.wraps(command)
     def decorated(*arguments: Any, **rest: Any) -> None:
@@ -231,7 +302,7 @@ def takes_sizes(command: _Command, defaults: Mapping[str, int] | None = None) ->
     for mode, text in extents.items():
         default = defaults.get(mode, "not batched") if defaults is not None else None
         with_default = f"{text} [default: {default}]" if default else text
-        options.append(click.option(f"--{mode}", type=_EXTENT, help=with_default))
+        options.append(click.option(f"--{mode}", type=_EXTENT, metavar="SIZE", help=with_default))
     return _add(decorated, (*options, *_SHAPES))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -43,16 +44,20 @@ def command(
     default keeps it; other scalars are in [0.5, 1.5), integer ones in [1, 1000). Outputs hold NaN, or a pattern where
     there is none, before they are written. Without a GPU the CPU reference runs, and the output says so. The tensors of
     a convolution are channels_last; without --a-shape and --b-shape it has 2 images, 64 channels and 3x3 filters.
+    Groups of grouped_gemm have a size each, as in --m 128,64,0; without --m there are four of several rows.
 
     The exit code is 1 when an output is further from the reference in f64 than rounding explains: twice the
     distance of the same computation in f32, which rounds outputs (and f32 operands, to tf32) as a kernel
     does, and 4 sqrt(k) 2^-24 for the order of the sums. An accumulator that is that much off may come out on the other
     side of a cast or a comparison. Bits, integers and 8-bit floats are counted; made of integers alone, they are equal.
     """
+    from evt.spec import problem_sizes, typed_graph
+
     program = request.program
-    shapes = request.shapes_or(EXTENTS)
-    program.sizes(shapes)
-    program.typed(request.a, request.b)  # its diagnostics, before torch is imported
+    shapes = request.products_or(EXTENTS)
+    for each in shapes:
+        problem_sizes(program.spec, each)
+    typed_graph(program.spec, request.a, request.b)  # its diagnostics, before torch is imported
     try:
         import torch
     except ModuleNotFoundError as error:
@@ -62,7 +67,8 @@ def command(
 
     progress("running; the first time on a GPU the kernel is compiled")
     try:
-        trial = run_trial(program, request.a, request.b, shapes_of(program, shapes), device, seed)
+        given = shapes or [shapes_of(program.spec, None)]
+        trial = run_trial(program, request.a, request.b, given, device, seed)
     except torch.OutOfMemoryError as error:
         raise click.ClickException("not enough memory on the GPU for these sizes") from error
     except RuntimeError as error:
@@ -81,7 +87,7 @@ def _print(trial: Trial) -> None:
 
     how = f"the kernel, on {trial.gpu}" if trial.gpu else "the reference, on the CPU: no kernel was run"
     print_text(f"{trial.operation} by {how}")
-    sizes = " ".join(f"{mode}={size}" for mode, size in trial.sizes.items())
+    sizes = " ".join(f"{mode}={_extent(size)}" for mode, size in trial.sizes.items())
     a, b = (f"[{', '.join(map(str, shape))}]" for shape in (trial.a_shape, trial.b_shape))
     a, b = (a, b) if trial.operation in CONVOLUTIONS else ("", "")
     print_text(f"{sizes}, A {trial.a}{a}, B {trial.b}{b}")
@@ -102,6 +108,13 @@ def _print(trial: Trial) -> None:
         print_text(f"{result.name}: {result.dtype}[{shape}]  {error}  {verdict}")
     times = f"median of {trial.repetitions}; the first call took {_time(trial.first_seconds)}"
     print_text(f"time {_time(trial.seconds)} ({times})")
+
+
+def _extent(size: int | Sequence[int]) -> str:
+    """An extent; of groups, each one's, or one where they are alike."""
+    if isinstance(size, int):
+        return str(size)
+    return ",".join(map(str, size if len(set(size)) > 1 else size[:1]))
 
 
 def _time(seconds: float) -> str:

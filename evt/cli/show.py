@@ -49,15 +49,27 @@ def _tree(request: Request) -> str:
     return format_tree(parse(request.source))
 
 
+def _typed(request: Request) -> Dag:
+    from evt.spec import typed_graph
+
+    return typed_graph(request.program.spec, request.a, request.b)
+
+
+def _optimised(request: Request) -> Dag:
+    from evt.spec import optimised_graph
+
+    return optimised_graph(request.program.spec, request.a, request.b)
+
+
 def _plan(request: Request) -> Plan:
     return request.program.plan(request.arch, request.a, request.b, shapes=request.shapes)
 
 
 #: The stages after which a program is a graph.
 _GRAPHS: dict[str, Callable[[Request], Dag]] = {
-    "dag": lambda request: request.program.dag,
-    "typed": lambda request: request.program.typed(request.a, request.b),
-    "optimised": lambda request: request.program.optimised(request.a, request.b),
+    "dag": lambda request: request.program.spec.dag,
+    "typed": _typed,
+    "optimised": _optimised,
 }
 
 

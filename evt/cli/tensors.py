@@ -15,10 +15,10 @@ from evt.errors import ArgumentError
 from evt.ir import Input, Operand, TypedDag
 from evt.ir.convolution import Convolution
 from evt.ir.node import base, divisor
-from evt.program import Program, Shapes
 from evt.reference import is_image
 from evt.reference.convolution import from_view
-from evt.runtime.convolution import channels_last
+from evt.runtime.memory_format import channels_last
+from evt.spec import Shapes, Spec, problem_sizes
 
 _LARGEST = 1000  #: of integer scalars
 #: Of a convolution without sizes, by its rank: images, channels and filters; pixels and taps along each dimension.
@@ -26,16 +26,16 @@ _IMAGES, _CHANNELS, _TAPS = 2, 64, 3
 _PIXELS = {1: (784,), 2: (28, 28), 3: (8, 14, 14)}
 
 
-def shapes_of(program: Program, given: Shapes | None) -> Shapes:
+def shapes_of(spec: Spec, given: Shapes | None) -> Shapes:
     """The shapes of A and B that were given, or those of a convolution of an everyday size.
 
     Raises ArgumentError (E0604) where that does not fit the program's geometry.
     """
     if given is not None:
         return given
-    assert program.convolution is not None
+    assert spec.convolution is not None
     try:
-        return _default_shapes(program.convolution)
+        return _default_shapes(spec.convolution)
     except ValueError as error:
         help_text = "give --a-shape and --b-shape"
         raise ArgumentError(Diagnostic("E0604", f"the default sizes do not fit: {error}", help=help_text)) from None
@@ -50,30 +50,30 @@ def _default_shapes(geometry: Convolution) -> Shapes:
     return {"fprop": (x, weight), "dgrad": (gradient, weight), "wgrad": (gradient, x)}[geometry.operator]
 
 
-def call_sizes(program: Program, shapes: Shapes) -> dict[str, int]:
+def call_sizes(spec: Spec, shapes: Shapes) -> dict[str, int]:
     """The extents m, n and k of a problem; l, where A has a batch. Of a convolution k is the length of the sums.
 
     Raises ArgumentError (E0604) for shapes that do not fit.
     """
-    extents = program.sizes(shapes)
-    if program.convolution is None:
+    extents = problem_sizes(spec, shapes)
+    if spec.convolution is None:
         return {mode: extents[mode] for mode in ("m", "n", "k", *["l"] * (len(shapes[0]) > 2))}
-    problem = program.convolution.problem(*shapes)
+    problem = spec.convolution.problem(*shapes)
     m, n = extents["m"], extents["n"]
     return {"m": m, "n": n, "k": max(1, problem.multiplications // (m * n))}
 
 
 def random_call(
-    program: Program, dag: TypedDag, shapes: Shapes, generator: torch.Generator
+    spec: Spec, dag: TypedDag, shapes: Shapes, generator: torch.Generator
 ) -> tuple[list[torch.Tensor], dict[str, Any]]:
     """A and B, and the other inputs by name, all of a convolution channels_last. What has a default keeps it.
 
     B is scaled so that the accumulator has variance 1.
     """
-    sizes = call_sizes(program, shapes)
+    sizes = call_sizes(spec, shapes)
 
     def operand(value: Operand, shape: list[int], scale: float = 1.0) -> torch.Tensor:
-        if program.convolution is not None:
+        if spec.convolution is not None:
             return channels_last(random_tensor(shape, value.dtype, generator, scale=scale))
         return random_operand(shape, value.modes, value.dtype, generator, scale=scale)
 
@@ -87,7 +87,7 @@ def random_call(
         if value.default is not None:
             continue
         if value.modes:
-            inputs[value.name] = _random_input(program, value, shapes, sizes, generator)
+            inputs[value.name] = _random_input(spec, value, shapes, sizes, generator)
         elif value.dtype.is_float:
             inputs[value.name] = float(torch.rand((), generator=generator, device=generator.device) + 0.5)
         else:
@@ -96,12 +96,12 @@ def random_call(
 
 
 def _random_input(
-    program: Program, value: Input, shapes: Shapes, sizes: Mapping[str, int], generator: torch.Generator
+    spec: Spec, value: Input, shapes: Shapes, sizes: Mapping[str, int], generator: torch.Generator
 ) -> torch.Tensor:
     """An input with modes: an image where a convolution takes one, else with one dimension for each mode."""
     assert value.dtype is not None
-    if program.convolution is not None:
-        problem = program.convolution.problem(*shapes)
+    if spec.convolution is not None:
+        problem = spec.convolution.problem(*shapes)
         if is_image(value):
             view = random_tensor((*problem.leads["m"], *problem.leads["n"]), value.dtype, generator)
             return from_view(view)

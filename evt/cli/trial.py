@@ -6,8 +6,8 @@ import math
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import click
@@ -15,15 +15,16 @@ import torch
 
 from evt.bench.tensors import poison
 from evt.build.process import available_bytes
-from evt.cli.answers import answers_of, is_exact, slack_of
+from evt.cli.answers import Answers, answers_of, is_exact, slack_of
 from evt.cli.judge import OutputResult, judge
 from evt.cli.tensors import call_sizes, random_call
 from evt.diagnostics import Diagnostic
 from evt.errors import LaunchError, NoKernelWarning
 from evt.ir import TypedDag
-from evt.program import Program, Shapes
+from evt.program import Described
 from evt.reference import is_image
-from evt.runtime.convolution import channels_last
+from evt.runtime.memory_format import channels_last
+from evt.spec import Shapes, Spec, typed_graph
 
 _TIMED_S = {"cuda": 1.0, "cpu": 0.3}  #: roughly how long a trial is timed for
 _MOST = 20
@@ -33,17 +34,18 @@ _MOST = 20
 class Trial:
     """What ``evt run`` prints. ``device`` is cuda, or cpu: the reference was evaluated, no kernel was run.
 
-    ``warning`` says why no kernel could be, where that is so.
+    Of grouped products, sizes and shapes have one entry for each group, and the names of scalars and outputs have the
+    group's number. ``warning`` says why no kernel could be, where that is so.
     """
 
     operation: str
     device: str
     gpu: str
-    sizes: Mapping[str, int]
+    sizes: Mapping[str, int | Sequence[int]]
     a: str
     b: str
-    a_shape: tuple[int, ...]
-    b_shape: tuple[int, ...]
+    a_shape: Sequence[int] | Sequence[Sequence[int]]
+    b_shape: Sequence[int] | Sequence[Sequence[int]]
     seed: int
     scalars: Mapping[str, float]
     outputs: tuple[OutputResult, ...]
@@ -70,59 +72,110 @@ class Trial:
         return {"ok": self.ok, **asdict(self), "sizes": dict(self.sizes), "outputs": outputs}
 
 
-def run_trial(program: Program, a: str | None, b: str | None, shapes: Shapes, device: str, seed: int) -> Trial:
-    """Run a program once on poisoned outputs, compare, then time it.
+@dataclass(frozen=True)
+class _Product:
+    """One product of a call: its sizes, its tensors, what the oracle says of it, and where its outputs go."""
+
+    shapes: Shapes
+    sizes: Mapping[str, int]
+    operands: list[torch.Tensor]
+    inputs: Mapping[str, Any]
+    answers: Mapping[str, Answers]
+    buffers: Mapping[str, torch.Tensor]
+
+
+def run_trial(
+    program: Described, a: str | None, b: str | None, shapes: Sequence[Shapes], device: str, seed: int
+) -> Trial:
+    """Run a program once on poisoned outputs, compare, then time it; ``shapes`` are those of A and B of each product.
 
     Raises LaunchError (E0801) for ``device`` cuda without a GPU, click.UsageError for sizes beyond the
     memory, and what a call of the program raises.
     """
-    dag = program.typed(a, b)
-    sizes = call_sizes(program, shapes)
+    grouped = program.spec.grouped
+    spec = program.spec.member if grouped else program.spec
+    dag = typed_graph(spec, a, b)
     kernel = device == "cuda" or (device == "auto" and torch.cuda.is_available())
     if kernel and not torch.cuda.is_available():
         help_text = "run `evt doctor`; `--device cpu` evaluates the reference"
         raise LaunchError(Diagnostic("E0801", "PyTorch finds no CUDA GPU", help=help_text))
     place = torch.device("cuda" if kernel else "cpu")
-    check_memory(program, dag, shapes, place)
-    operands, inputs = random_call(program, dag, shapes, torch.Generator(place).manual_seed(seed))
-    answers = answers_of(program, dag, operands, inputs, sizes["k"], kernel)
-    buffers = {name: torch.empty_like(answer.rounded) for name, answer in answers.items()}
-    if program.convolution is not None:
-        images = [output.name for output in dag.outputs if is_image(output)]
-        buffers |= {name: channels_last(buffers[name]) for name in images}
-    for buffer in buffers.values():
-        poison(buffer)
-
-    def call() -> None:
-        program(*operands, out=buffers, **inputs)
-
+    check_memory(spec, dag, shapes, place)
+    generator = torch.Generator(place).manual_seed(seed)
+    products = [_product(spec, dag, each, generator, kernel) for each in shapes]
+    call = _grouped_call(program, products) if grouped else _call(program, products[0])
     started = time.perf_counter()
     warning = _warned(call)
     if kernel:
         torch.cuda.synchronize()
     first_seconds = time.perf_counter() - started
-    outputs = []
-    for output in dag.outputs:
-        slack = 0.0 if is_exact(dag, output.name) else slack_of(dag, sizes["k"], kernel)
-        outputs.append(judge(output, buffers[output.name], answers[output.name], sizes["n"], slack))
+    outputs: list[OutputResult] = []
+    scalars: dict[str, float] = {}
+    for number, product in enumerate(products):
+        mark = f"[{number}]" if grouped else ""
+        outputs += [replace(each, name=each.name + mark) for each in _compared(dag, product, kernel)]
+        scalars |= {name + mark: value for name, value in product.inputs.items() if isinstance(value, float | int)}
     times = _times(call, kernel)
+    first = products[0]
     return Trial(
-        program.operation,
+        program.spec.operation,
         place.type,
         torch.cuda.get_device_name() if kernel else "",
-        sizes,
+        {mode: [each.sizes[mode] for each in products] for mode in first.sizes} if grouped else first.sizes,
         str(dag.operands[0].dtype),
         str(dag.operands[1].dtype),
-        tuple(shapes[0]),
-        tuple(shapes[1]),
+        [tuple(each.shapes[0]) for each in products] if grouped else tuple(first.shapes[0]),
+        [tuple(each.shapes[1]) for each in products] if grouped else tuple(first.shapes[1]),
         seed,
-        {name: value for name, value in inputs.items() if isinstance(value, float | int)},
+        scalars,
         tuple(outputs),
         statistics.median(times),
         len(times),
         first_seconds,
         warning,
     )
+
+
+def _product(spec: Spec, dag: TypedDag, shapes: Shapes, generator: torch.Generator, kernel: bool) -> _Product:
+    """A product's random tensors, and poisoned buffers for what it writes."""
+    sizes = call_sizes(spec, shapes)
+    operands, inputs = random_call(spec, dag, shapes, generator)
+    answers = answers_of(spec, dag, operands, inputs, sizes["k"], kernel)
+    buffers = {name: torch.empty_like(answer.rounded) for name, answer in answers.items()}
+    if spec.convolution is not None:
+        images = [output.name for output in dag.outputs if is_image(output)]
+        buffers |= {name: channels_last(buffers[name]) for name in images}
+    for buffer in buffers.values():
+        poison(buffer)
+    return _Product(shapes, sizes, operands, inputs, answers, buffers)
+
+
+def _call(program: Any, product: _Product) -> Callable[[], None]:
+    def call() -> None:
+        program(*product.operands, out=product.buffers, **product.inputs)
+
+    return call
+
+
+def _grouped_call(program: Any, products: Sequence[_Product]) -> Callable[[], None]:
+    a, b = ([each.operands[place] for each in products] for place in range(2))
+    inputs = {name: [each.inputs[name] for each in products] for name in products[0].inputs}
+    buffers = {name: [each.buffers[name] for each in products] for name in products[0].buffers}
+
+    def call() -> None:
+        program(a, b, out=buffers, **inputs)
+
+    return call
+
+
+def _compared(dag: TypedDag, product: _Product, kernel: bool) -> list[OutputResult]:
+    """What was written of each output, against the oracle."""
+    k, n = product.sizes["k"], product.sizes["n"]
+    slacks = {output.name: 0.0 if is_exact(dag, output.name) else slack_of(dag, k, kernel) for output in dag.outputs}
+    return [
+        judge(each, product.buffers[each.name], product.answers[each.name], n, slacks[each.name])
+        for each in dag.outputs
+    ]
 
 
 def _warned(call: Callable[[], None]) -> str:
@@ -139,22 +192,27 @@ def _warned(call: Callable[[], None]) -> str:
     return found
 
 
-def check_memory(program: Program, dag: TypedDag, shapes: Shapes, device: torch.device) -> None:
+def check_memory(spec: Spec, dag: TypedDag, shapes: Sequence[Shapes], device: torch.device) -> None:
     """Refuse what would not fit: all tensors in their types, and the oracle's in f64.
 
     Raises click.UsageError.
     """
-    sizes = call_sizes(program, shapes)
-    tiles = sizes.get("l", 1) * sizes["m"] * sizes["n"]
-    operands = sum(map(math.prod, shapes))
-    tensors = sum(value.is_tile for value in dag.inputs) + len(dag.outputs)
-    needed = operands * (8 + 4 + dag.operands[0].dtype.bits // 8) + tiles * (8 * (4 + tensors) + 8 * tensors)
+    needed = sum(_bytes_of(spec, dag, each) for each in shapes)
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_bytes()
     if needed > free:
         raise click.UsageError(
             f"These sizes need about {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free on this "
             f"{'GPU' if device.type == 'cuda' else 'machine'}."
         )
+
+
+def _bytes_of(spec: Spec, dag: TypedDag, shapes: Shapes) -> int:
+    """What the tensors of one product take."""
+    sizes = call_sizes(spec, shapes)
+    tiles = sizes.get("l", 1) * sizes["m"] * sizes["n"]
+    operands = sum(map(math.prod, shapes))
+    tensors = sum(value.is_tile for value in dag.inputs) + len(dag.outputs)
+    return operands * (8 + 4 + dag.operands[0].dtype.bits // 8) + tiles * (8 * (4 + tensors) + 8 * tensors)
 
 
 def _times(call: Callable[[], None], kernel: bool) -> list[float]:

@@ -27,10 +27,15 @@ def command(ctx: click.Context, request: Request, rounds: int, seed: int, json: 
 
     The exit code is 1 when no kernel could be timed.
     """
+    from evt.program import Program
+    from evt.spec import problem_sizes, typed_graph
+
     program = request.program
-    shapes = request.shapes_or(EXTENTS)
-    program.sizes(shapes)
-    dag = program.typed(request.a, request.b)  # its diagnostics, before torch is imported
+    if not isinstance(program, Program):
+        raise click.UsageError("Grouped products are not tuned yet.")
+    (shapes,) = request.products_or(EXTENTS) or (None,)
+    problem_sizes(program.spec, shapes)
+    dag = typed_graph(program.spec, request.a, request.b)  # its diagnostics, before torch is imported
     try:
         import torch
     except ModuleNotFoundError as error:
@@ -41,11 +46,11 @@ def command(ctx: click.Context, request: Request, rounds: int, seed: int, json: 
     from evt.tuning.tune import tune
 
     device = require_gpu()
-    shapes = shapes_of(program, shapes)
-    check_memory(program, dag, shapes, device)
-    (a, b), inputs = random_call(program, dag, shapes, torch.Generator(device).manual_seed(seed))
+    shapes = shapes_of(program.spec, shapes)
+    check_memory(program.spec, dag, [shapes], device)
+    (a, b), inputs = random_call(program.spec, dag, shapes, torch.Generator(device).manual_seed(seed))
     try:
-        found = tune(program, a, b, inputs, rounds=rounds, progress=progress)
+        found = tune(program.spec, a, b, inputs, rounds=rounds, progress=progress)
     except torch.OutOfMemoryError as error:
         raise click.ClickException("not enough memory on the GPU for these sizes") from error
     if json:

@@ -51,6 +51,7 @@ _TABLE = (
     Code("E0409", "an assigned name that nothing reads"),
     Code("E0410", "a reduction that the kernel reads"),
     Code("E0411", "a formula of an operand that is not element-wise"),
+    Code("E0412", "a graph that is not a program"),
     # targets
     Code("E0501", "an unknown target or operation"),
     Code("E0502", "the target cannot do this"),
@@ -68,6 +69,7 @@ _TABLE = (
     Code("E0610", "an argument that requires grad"),
     Code("E0611", "a call that PyTorch traces or transforms"),
     Code("E0612", "an argument whose memory is not there"),
+    Code("E0613", "a stored program that this version does not read"),
     # functions of the user's own
     Code("E0651", "a function's name that is taken"),
     Code("E0652", "a function's signature that cannot be read"),
@@ -75,6 +77,7 @@ _TABLE = (
     Code("E0654", "a function's meaning that cannot be called"),
     Code("E0655", "a function's derivative that cannot be used"),
     Code("E0656", "a function registered again with another meaning"),
+    Code("E0657", "a stored program whose functions are not here"),
     # layouts
     Code("E0671", "a text that is no layout"),
     Code("E0672", "a shape, a stride or another argument that makes no layout"),

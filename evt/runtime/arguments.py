@@ -1,4 +1,4 @@
-"""What a call gives, checked: ``bind(program, A, B, inputs, buffers) -> Bound``.
+"""What a call gives, checked: ``bind(spec, A, B, inputs, buffers) -> Bound``.
 
 Only metadata is looked at (shapes, strides, dtypes, devices, addresses), so this serves CPU and GPU calls alike.
 """
@@ -8,64 +8,48 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from numbers import Real
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any
 
 import torch
 
 from evt.diagnostics import Diagnostic, closest
 from evt.errors import ArgumentError
-from evt.ir import Dag, Input, Load, Operand, Random, infer
+from evt.ir import Dag, Input, Load, Operand, Random
 from evt.ir.dtype import I32, MIXED_OPERANDS, OPERANDS, TF32
 from evt.ir.node import base, divisor, written
-from evt.ir.specialise import without_inputs
 from evt.layout import span
+from evt.runtime.bound import Bound
 from evt.runtime.convolution import convolution_views
-from evt.runtime.layout import modes_of, repeated
-from evt.runtime.plain import fault, plain, tracing_fault
-from evt.runtime.tensors import (
-    LIMIT,
-    Bound,
-    Report,
-    buffer_argument,
-    dtype_of,
-    fresh_argument,
-    input_argument,
-    operand_argument,
-)
-
-if TYPE_CHECKING:
-    from evt.program import Program
+from evt.runtime.layout import LIMIT, modes_of, repeated
+from evt.runtime.plain import fault, is_number, plain, tracing_fault
+from evt.runtime.report import Report
+from evt.runtime.tensors import buffer_argument, dtype_of, fresh_argument, input_argument, operand_argument
+from evt.spec import Spec, typed_for
 
 
-def is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, Real) and not isinstance(value, bool)
-
-
-def bind(program: Program, a: object, b: object, inputs: Mapping[str, object], buffers: Mapping[str, object]) -> Bound:
+def bind(spec: Spec, a: object, b: object, inputs: Mapping[str, object], buffers: Mapping[str, object]) -> Bound:
     """Check a call's arguments against a program.
 
     Raises ArgumentError (E06xx) with everything that does not fit, and ProgramError when types that the program
     leaves open come out unsupported.
     """
     report = Report()
-    inputs, buffers = given_inputs(program.dag, inputs), given_buffers(buffers)
-    _check_names(program.dag, inputs, buffers, report)
-    known = program.dag.input.keys() | program.dag.output.keys()
+    inputs, buffers = given_inputs(spec.dag, inputs), given_buffers(buffers)
+    _check_names(spec.dag, inputs, buffers, report)
+    known = spec.dag.input.keys() | spec.dag.output.keys()
     named = ((name, value) for name, value in (*inputs.items(), *buffers.items()) if name in known)
     values: dict[str, object] = {"A": a, "B": b, **dict(named)}
-    tensors = _tensors(program.dag, values, buffers, report)
+    tensors = _tensors(spec.dag, values, buffers, report)
     values |= tensors
-    absent = {i.name: i.default for i in program.dag.inputs if is_absent(i, inputs) and i.default is not None}
-    types = _operand_types(program, tensors, report)
-    typed = program.infer(without_inputs(infer(program.dag, types), absent) if absent else program.dag, types)
-    bound = Bound(typed, {}, {}, tensors["A"].device, values=values)
-    if program.convolution is None:
-        sizes, leads = _sizes(program, tensors["A"], tensors["B"], report)
+    absent = tuple(value.name for value in spec.dag.inputs if is_absent(value, inputs))
+    typed = typed_for(spec, _operand_types(spec, tensors, report), absent)
+    bound = Bound(typed, {}, {}, tensors["A"].device, values=values, absent=absent)
+    if spec.convolution is None:
+        sizes, leads = _sizes(spec, tensors["A"], tensors["B"], report)
         report.check()
         bound = replace(bound, sizes=sizes, leads=leads)
     else:
-        bound, tensors = _convolution(program, bound, tensors, report)
+        bound, tensors = _convolution(spec, bound, tensors, report)
     _check_columns(bound, report)
     report.check()
     result = {
@@ -97,16 +81,6 @@ def _has_default(dag: Dag, name: str) -> bool:
 def given_buffers(buffers: Mapping[str, Any]) -> dict[str, Any]:
     """The buffers that a call gives: in the place of None, the call allocates the output."""
     return {name: value for name, value in buffers.items() if value is not None}
-
-
-def plain_value(name: str, value: Any, *, written: bool = False) -> Any:
-    """Return a tensor as :func:`plain` has it unless :func:`fault` refuses it, a number as a float, else the value."""
-    if isinstance(value, torch.Tensor):
-        return value if fault(name, value, written=written) else plain(value)
-    try:
-        return float(value) if is_number(value) else value
-    except OverflowError:  # an int that no double holds
-        return value
 
 
 def is_absent(value: Input, inputs: Mapping[str, object]) -> bool:
@@ -220,10 +194,10 @@ def _check_devices(tensors: Mapping[str, torch.Tensor], report: Report) -> None:
         report("E0605", f"A is on {device}", "tensors must be on a CUDA device, or on the CPU for the reference")
 
 
-def _operand_types(program: Program, tensors: Mapping[str, torch.Tensor], report: Report) -> tuple[Operand, ...]:
-    declared = {operand.name: operand for operand in program.dag.operands}
+def _operand_types(spec: Spec, tensors: Mapping[str, torch.Tensor], report: Report) -> tuple[Operand, ...]:
+    declared = {operand.name: operand for operand in spec.dag.operands}
     operands = []
-    for name, modes in zip(("A", "B"), program.operand_modes, strict=True):
+    for name, modes in zip(("A", "B"), spec.operand_modes, strict=True):
         found = dtype_of(tensors[name])
         operand = declared.get(name)
         if operand is not None:
@@ -251,18 +225,18 @@ def _operand_types(program: Program, tensors: Mapping[str, torch.Tensor], report
 
 
 def _convolution(
-    program: Program, bound: Bound, tensors: Mapping[str, torch.Tensor], report: Report
+    spec: Spec, bound: Bound, tensors: Mapping[str, torch.Tensor], report: Report
 ) -> tuple[Bound, dict[str, torch.Tensor]]:
     """The call of a convolution, and its tensors as the implicit GEMM sees them."""
-    assert program.convolution is not None
+    assert spec.convolution is not None
     try:
-        problem = program.convolution.problem(tensors["A"].shape, tensors["B"].shape)
+        problem = spec.convolution.problem(tensors["A"].shape, tensors["B"].shape)
     except ValueError as error:
         raise ArgumentError(Diagnostic("E0604", str(error))) from None
     for name, size in problem.sizes.items():
         if size > LIMIT:
             report("E0604", f"the extent of {name} is {size}; at most {LIMIT} is supported")
-    views, copied = convolution_views(program, problem, tensors, report)
+    views, copied = convolution_views(spec.dag, problem, tensors, report)
     report.check()
     spans = [span(modes_of(view))[1] * view.element_size() for view in (views["A"], views["B"])]
     sizes, leads = problem.sizes, problem.leads
@@ -271,7 +245,7 @@ def _convolution(
 
 
 def _sizes(
-    program: Program, a: torch.Tensor, b: torch.Tensor, report: Report
+    spec: Spec, a: torch.Tensor, b: torch.Tensor, report: Report
 ) -> tuple[dict[str, int], dict[str, tuple[int, ...]]]:
     """Extents by mode, and the dimensions that each mode stands for.
 
@@ -279,11 +253,11 @@ def _sizes(
     dimensions are batches, broadcast as in torch.matmul.
     """
     for name, tensor in (("A", a), ("B", b)):
-        if tensor.dim() < 2 and not (program.operation == "linear" and name == "A" and tensor.dim() == 1):
+        if tensor.dim() < 2 and not (spec.dag.operation == "linear" and name == "A" and tensor.dim() == 1):
             report("E0604", f"`{name}` has shape {_shape(tensor)}; expected at least two dimensions")
     report.check()
-    modes_a, modes_b = program.operand_modes
-    if program.operation == "linear" and modes_a == ("m", "k"):
+    modes_a, modes_b = spec.operand_modes
+    if spec.dag.operation == "linear" and modes_a == ("m", "k"):
         leads = {"l": (), "m": tuple(a.shape[:-1]), "k": (a.shape[-1],)}
         if b.dim() != 2:
             report("E0604", f"`B` has shape {_shape(b)}; the weight of a linear map has two dimensions")

@@ -1,4 +1,4 @@
-"""Calling a program: ``Caller(program)(A, B, inputs, out)``.
+"""Calling a program: ``Caller(spec)(A, B, inputs, out)``.
 
 The first call with a combination of shapes, strides, dtypes and alignments checks everything, plans, builds and loads;
 what it found is kept as a :class:`Prepared` launch. Later calls with the same combination only fill in addresses and
@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.autograd import forward_ad
@@ -20,20 +20,26 @@ from torch.autograd import forward_ad
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError
 from evt.ir import Reduce
-from evt.reference import is_image
-from evt.reference.convolution import to_view
-from evt.runtime.arguments import bind, given_buffers, given_inputs, plain_value
-from evt.runtime.convolution import call_reference, contiguous_image
-from evt.runtime.kernels import Kernels, device_target, is_empty, make_kernels, plan_kernels, refuse_capture
+from evt.runtime.answer import answer
+from evt.runtime.arguments import bind, given_buffers, given_inputs
+from evt.runtime.bound import Bound
+from evt.runtime.kernels import (
+    Kernels,
+    device_target,
+    is_atomic,
+    make_kernels,
+    measured_best,
+    plan_kernels,
+    refuse_capture,
+)
+from evt.runtime.memory_format import contiguous_image
 from evt.runtime.no_kernel import advice, warn_without_kernel
 from evt.runtime.overlap import find_overlap
-from evt.runtime.plain import NUMBERS, PLAIN, mode_depth, reaches_memory, tracing_fault, transforming, write
+from evt.runtime.plain import NUMBERS, PLAIN, mode_depth, plain_value, reaches_memory, tracing_fault, transforming
 from evt.runtime.prepare import Prepared, prepare
-from evt.runtime.tensors import Bound
+from evt.runtime.results import gather
+from evt.spec import Spec
 from evt.untraced import untraced
-
-if TYPE_CHECKING:
-    from evt.program import Program
 
 #: Remembered combinations before the memory is emptied; a workload with ever-changing shapes must not grow it.
 _MAX_PREPARED = 4096
@@ -72,12 +78,12 @@ def _picker(positions: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ..
 class Caller:
     """The callable side of a program; safe to call from several threads."""
 
-    def __init__(self, program: Program) -> None:
-        self.program = program
-        self._inputs = program.inputs
-        self._outputs = program.outputs
-        self._single = len(self._outputs) == 1
-        self._reduces = any(isinstance(program.dag[node], Reduce) for node in range(len(program.dag)))
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+        self._inputs = spec.inputs
+        self._outputs = spec.outputs
+        self._gather = gather(spec.outputs)
+        self._reduces = any(isinstance(op, Reduce) for op, _ in spec.dag.table)
         self._forms: dict[tuple[type, ...], _Form] = {}
         #: By all that decides about a launch, and by that and the addresses, at which the memory was checked.
         self._prepared: dict[object, Prepared] = {}
@@ -104,7 +110,7 @@ class Caller:
         if not usual and (unknown or mode_depth() or transforming() or forward_ad._current_level >= 0):
             return self._unusual(a, b, inputs, buffers)
         if unknown:
-            bind(self.program, a, b, inputs, buffers)  # says what is wrong
+            bind(self.spec, a, b, inputs, buffers)  # says what is wrong
         try:
             addresses = [tensor.data_ptr() for tensor in tensors]
             grad = _is_grad_enabled()
@@ -112,7 +118,7 @@ class Caller:
                 (t.size(), t.stride(), t.dtype, t.get_device(), t.is_neg(), grad and t.requires_grad) for t in tensors
             ]
         except RuntimeError:  # no memory or no shape behind it
-            bind(self.program, a, b, inputs, buffers)
+            bind(self.spec, a, b, inputs, buffers)
             raise
         deterministic = self._reduces and _is_deterministic()
         key = (form, deterministic, *addresses, *facts)
@@ -123,12 +129,12 @@ class Caller:
             combination = (form, deterministic, *[address & 15 for address in addresses], *facts)
             known = self._prepared.get(combination)
             if known is None or not all(map(reaches_memory, tensors)):
-                bound = bind(self.program, a, b, inputs, buffers)
+                bound = bind(self.spec, a, b, inputs, buffers)
                 if _needs_no_kernel(bound):
                     self._judge(bound)
                     overlap = find_overlap(bound, self._tensors(values), buffers)
                     overlap.check(addresses, len(buffers), partial(self._names, values))
-                    return self._result(self._evaluate(bound, buffers))
+                    return self._gather(answer(self.spec, bound, buffers))
                 known = self._prepare(combination, bound, values)
             known.overlap.check(addresses, len(buffers), partial(self._names, values))
             if len(self._launched) >= _MAX_LAUNCHED:
@@ -144,11 +150,11 @@ class Caller:
             slots.append(workspace.data_ptr())
         for slot, least, most in known.integers:
             if not least <= slots[slot] <= most or slots[slot] % 1:
-                bind(self.program, a, b, inputs, buffers)  # says what is wrong
+                bind(self.spec, a, b, inputs, buffers)  # says what is wrong
         try:
             known.launch(slots)
         except (OverflowError, struct.error):  # an int that no double holds
-            bind(self.program, a, b, inputs, buffers)
+            bind(self.spec, a, b, inputs, buffers)
             raise
         if buffers:
             _increment_version(tensors[-len(buffers) :])  # autograd may have saved what they held
@@ -157,11 +163,7 @@ class Caller:
                 buffer.copy_(made)
         for position in known.contiguous:
             results[position] = contiguous_image(results[position])
-        return self._result(results)
-
-    def _result(self, results: Sequence[torch.Tensor]) -> Any:
-        """One output: a tensor; several: a namedtuple."""
-        return results[0] if self._single else self.program.result_type(*results)
+        return self._gather(results)
 
     def _buffers(self, out: object) -> Mapping[str, Any]:
         """The output buffers of ``out=``, by name."""
@@ -183,19 +185,19 @@ class Caller:
                 Diagnostic("E0602", f"`out` and `{next(iter(named))}` both name output buffers", help="give one")
             )
         written = given_buffers(named or buffers)
-        read = given_inputs(self.program.dag, {name: value for name, value in inputs.items() if name not in named})
+        read = given_inputs(self.spec.dag, {name: value for name, value in inputs.items() if name not in named})
         if named or len(read) + len(written) < len(inputs) + len(buffers):
             return self(a, b, read, written or None)
         given = [("A", a), ("B", b), *read.items(), *written.items()]
         usual = [(name, plain_value(name, value, written=name in written)) for name, value in given]
         differentiated = forward_ad._current_level >= 0
         if differentiated or tracing_fault() or any(type(value) not in PLAIN | NUMBERS for _, value in usual):
-            bind(self.program, a, b, read, written)  # says what is wrong, if anything is
+            bind(self.spec, a, b, read, written)  # says what is wrong, if anything is
         (_, a), (_, b), *others = usual
         inputs, buffers = dict(others[: len(read)]), dict(others[len(read) :])
         result = self(a, b, inputs, buffers or None, usual=True)
-        results = [result] if self._single else result
-        return self._result([written.get(name, made) for name, made in zip(self._outputs, results, strict=True)])
+        results = [result] if len(self._outputs) == 1 else result
+        return self._gather([written.get(name, made) for name, made in zip(self._outputs, results, strict=True)])
 
     def _names(self, values: Sequence[Any]) -> list[str]:
         return [name for name, _ in self._tensors(values)]
@@ -210,17 +212,17 @@ class Caller:
         tensors = self._tensors(values)
         numbers = [n for n, v in zip(self._inputs, values[2:], strict=False) if type(v) in NUMBERS]
         buffers = [name for name, _ in tensors if name in self._outputs]
-        device = bound.device.index if bound.device.index is not None else torch.cuda.current_device()
+        atomic = is_atomic(self.spec)
         with self._lock:
-            chosen = self.program.measured(bound, device, self._atomic())
-            capability = torch.cuda.get_device_capability(device)
-            signature = (bound.dag, bound.signature, self._atomic(), capability, chosen)
+            spec = measured_best(self.spec, bound, atomic)
+            chosen = spec.settings.route, spec.settings.config
+            signature = (bound.dag, bound.signature, atomic, torch.cuda.get_device_capability(bound.index), chosen)
             kernels = self._kernels.get(signature)
             if kernels is None:
                 refuse_capture()
-                program = self.program.forced(*chosen) if chosen else self.program
-                kernels = self._kernels[signature] = make_kernels(program, bound, device_target(device), self._atomic())
-            prepared = prepare(self.program.dag, bound, kernels, tensors, numbers, buffers)
+                target = device_target(bound.index)
+                kernels = self._kernels[signature] = make_kernels(spec, bound, target, atomic)
+            prepared = prepare(self.spec.dag, bound, kernels, tensors, numbers, buffers)
             if len(self._prepared) >= _MAX_PREPARED:
                 self._prepared.clear()
             self._prepared[key] = prepared
@@ -232,33 +234,18 @@ class Caller:
             self._prepared.clear()
             self._launched.clear()
 
-    def _atomic(self) -> bool:
-        """Whether reductions may be combined in any order: where the program asks for that and PyTorch allows it."""
-        return self.program.settings.deterministic is False and not _is_deterministic()
-
     def _judge(self, bound: Bound) -> None:
         """Warn once of what the CPU computes and no kernel would."""
         signature = bound.dag, bound.signature
-        if signature in self._judged or is_empty(bound):
+        if signature in self._judged or bound.is_empty:
             return
         with self._lock:
             if len(self._judged) >= _MAX_PREPARED:
                 self._judged.clear()
             self._judged.add(signature)
-        warn_without_kernel(lambda target: plan_kernels(self.program, bound, target), advice(bound))
-
-    def _evaluate(self, bound: Bound, buffers: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
-        """The reference's answer, written into the caller's buffers where there are any."""
-        results = call_reference(self.program, bound)
-        for name, buffer in buffers.items():
-            found, memory = results[name], bound.values[name]
-            if self.program.convolution is not None and is_image(bound.dag.output[name]) and buffer.dim() == 2:
-                found = to_view(found)  # rows are pixels
-            write(memory, found)
-            results[name] = buffer
-        return [results[name] for name in self._outputs]
+        warn_without_kernel(lambda target: plan_kernels(self.spec, bound, target), advice(bound))
 
 
 def _needs_no_kernel(bound: Bound) -> bool:
     """Whether the reference answers: on the CPU, and for an empty product, which is all zeros."""
-    return bound.device.type == "cpu" or is_empty(bound)
+    return bound.device.type == "cpu" or bound.is_empty

@@ -1,4 +1,4 @@
-"""Calling a grouped program: ``GroupedCaller(program, loop)(a, b, inputs, out, offsets)``.
+"""Calling a grouped program: ``GroupedCaller(spec)(a, b, inputs, out, offsets)``.
 
 Each group is checked as a call of its own; what is found of a combination of shapes, strides, types and alignments is
 kept, since sizes of groups come again. One launch then does all groups that have something to compute.
@@ -10,7 +10,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.autograd import forward_ad
@@ -26,18 +26,18 @@ from evt.plan import Layout, Problem, Signature, Target, plan
 from evt.plan.plan import GroupedPlan
 from evt.reference import reference
 from evt.runtime.arguments import bind
+from evt.runtime.bound import Bound
+from evt.runtime.call import Caller
 from evt.runtime.groups import Group, Groups, split
 from evt.runtime.kernels import device_target, kernel_sources, refuse_capture
 from evt.runtime.library import Library, load_library
 from evt.runtime.no_kernel import advice, warn_without_kernel
 from evt.runtime.overlap import Place, check_groups, find_overlap, places_of
 from evt.runtime.plain import NUMBERS, PLAIN, reaches_memory, tracing_fault, write
+from evt.runtime.results import gather
 from evt.runtime.table import Known, launch, make_table
-from evt.runtime.tensors import Bound
+from evt.spec import LOOP, Spec, common_signature, optimised_for, options
 from evt.untraced import untraced
-
-if TYPE_CHECKING:
-    from evt.program import Program
 
 #: Remembered combinations of one group before the memory is emptied.
 _MAX_KNOWN = 65536
@@ -46,16 +46,16 @@ _is_grad_enabled = torch.is_grad_enabled
 
 
 class GroupedCaller:
-    """The callable side of a grouped program; ``loop`` launches a kernel for each group.
+    """The callable side of a grouped program; groups of equal types have the same typed graph, one object."""
 
-    ``program`` is one group's, whose ``infer`` gives equal groups the same object.
-    """
-
-    def __init__(self, program: Program, loop: bool) -> None:
-        self.program = program
-        self.loop = loop
+    def __init__(self, spec: Spec) -> None:
+        #: The program of one group.
+        self.spec = spec.member
+        #: What launches a kernel for each group, where that was asked for.
+        self._loop = Caller(self.spec) if spec.settings.route == LOOP else None
+        self._gather = gather(spec.outputs)
         #: Whether numbers are whole ones, which are checked one by one.
-        self._exact = any(value.dtype == I32 for value in program.dag.inputs)
+        self._exact = any(value.dtype == I32 for value in spec.dag.inputs)
         self._known: dict[object, Known] = {}
         self._signatures: dict[Signature, Signature] = {}
         self._kernels: dict[object, tuple[GroupedPlan, Library, object]] = {}
@@ -66,15 +66,15 @@ class GroupedCaller:
     def __call__(self, a: object, b: object, inputs: Mapping[str, object], out: object, offsets: object) -> Any:
         if traced := tracing_fault():
             raise ArgumentError(traced)
-        groups = split(self.program, a, b, inputs, out, offsets)
+        groups = split(self.spec, a, b, inputs, out, offsets)
         given = [dict(group.buffers) for group in groups.members]
         known = [self._bind(index, group) for index, group in enumerate(groups.members)]
         self._check_alike(known)
         self._check_overlap(groups.members, known)
         fresh = self._allocate(groups, known)
-        if self.loop:
+        if self._loop is not None:
             for group in groups.members:
-                self.program(group.a, group.b, out=group.buffers, **group.inputs)
+                self._loop(group.a, group.b, group.inputs, group.buffers)
         else:
             if fresh:  # what is known now is of packed outputs, not of parts of larger ones
                 known = [self._bind(index, group) for index, group in enumerate(groups.members)]
@@ -84,9 +84,9 @@ class GroupedCaller:
             wholes[name]
             if name in wholes
             else [mine.get(name, group.buffers[name]) for mine, group in zip(given, groups.members, strict=True)]
-            for name in self.program.outputs
+            for name in self.spec.outputs
         ]
-        return results[0] if len(results) == 1 else self.program.result_type(*results)
+        return self._gather(results)
 
     # Checks
 
@@ -104,7 +104,7 @@ class GroupedCaller:
                 known.places.remember(places)
                 return known
         try:
-            bound = bind(self.program, group.a, group.b, group.inputs, group.buffers)
+            bound = bind(self.spec, group.a, group.b, group.inputs, group.buffers)
         except EvtError as error:
             said = (replace(each, message=f"group {index}: {each.message}") for each in error.diagnostics)
             raise type(error)(said) from None
@@ -223,15 +223,15 @@ class GroupedCaller:
             return
         members = [groups[index] for index in busy]
         checked = [known[index] for index in busy]
-        index = device.index if device.index is not None else torch.cuda.current_device()
+        index = checked[0].bound.index
         varies = _flexible(busy, checked)
         signature = self._signature(busy, checked)
-        plan, library = self._kernel(checked[0].bound.dag, signature, index)
+        plan, library = self._kernel(checked[0].bound, signature)
         try:
             table = make_table(plan, members, checked)
         except OverflowError:  # an int that no double holds
             for group in members:
-                bind(self.program, group.a, group.b, group.inputs, group.buffers)
+                bind(self.spec, group.a, group.b, group.inputs, group.buffers)
             raise
         with torch.cuda.device(index):
             launch(plan, library, table, len(members), varies, device)
@@ -249,7 +249,7 @@ class GroupedCaller:
         self._judged.add((id(known[0].bound.dag), signatures))
 
         def plan(target: Target) -> GroupedPlan:
-            return self._plan(checked[0].bound.dag, self._signature(indices, checked), target)
+            return self._plan(checked[0].bound, self._signature(indices, checked), target)
 
         warn_without_kernel(plan, advice(checked[0].bound))
 
@@ -259,7 +259,7 @@ class GroupedCaller:
         try:
             results = reference(bound.dag, group.a, group.b, group.inputs)
         except OverflowError:  # an int that no double holds
-            bind(self.program, group.a, group.b, group.inputs, group.buffers)
+            bind(self.spec, group.a, group.b, group.inputs, group.buffers)
             raise
         for name, buffer in group.buffers.items():
             write(buffer, results[name])
@@ -276,33 +276,28 @@ class GroupedCaller:
                     message = f"`{name}` is contiguous along {mode} in group {index}, {modes[0]} in group {indices[0]}"
                     help_text = f'pass {name}.contiguous() in every group, or use route="loop"'
                     raise ArgumentError(Diagnostic("E0606", message, help=help_text))
-        signatures = list(found.values())
-        names = [name for name, _ in signatures[0].tensors]
-        common = Signature(
-            _common([each.a for each in signatures]),
-            _common([each.b for each in signatures]),
-            tuple((name, _common([each[name] for each in signatures])) for name in names),
-        )
+        common = common_signature(list(found.values()))
         with self._lock:
             return self._signatures.setdefault(common, common)
 
-    def _kernel(self, dag: TypedDag, signature: Signature, device: int) -> tuple[GroupedPlan, Library]:
+    def _kernel(self, bound: Bound, signature: Signature) -> tuple[GroupedPlan, Library]:
         # Both are the same objects at every call; hashing a graph would cost more than all the rest.
-        key = id(dag), id(signature), torch.cuda.get_device_capability(device)
+        key = id(bound.dag), id(signature), torch.cuda.get_device_capability(bound.index)
         with self._lock:
             found = self._kernels.get(key)
             if found is None:
                 refuse_capture()
-                plan = self._plan(dag, signature, device_target(device))
+                plan = self._plan(bound, signature, device_target(bound.index))
                 (library,) = build_and_use(kernel_sources([plan]), lambda _, path: load_library(path, plan))
-                found = self._kernels[key] = plan, library, (dag, signature)
+                found = self._kernels[key] = plan, library, (bound.dag, signature)
         return found[:2]
 
-    def _plan(self, dag: TypedDag, signature: Signature, target: Target) -> GroupedPlan:
-        optimised = self.program.optimise(dag)
+    def _plan(self, bound: Bound, signature: Signature, target: Target) -> GroupedPlan:
+        optimised = optimised_for(self.spec, bound.dag.operands, bound.absent)
         read = signature.only({*optimised.input, *optimised.output})
-        problem = Problem(optimised, read, target, self.program.options(), grouped=True)
-        made = plan(problem, config=self.program.settings.config)
+        settings = self.spec.settings
+        problem = Problem(optimised, read, target, options(settings, False), grouped=True)
+        made = plan(problem, config=settings.config)
         assert isinstance(made, GroupedPlan)
         return made
 
@@ -338,13 +333,6 @@ def _contiguous(signature: Signature, name: str) -> str | None:
     if name in ("A", "B"):
         return (signature.a if name == "A" else signature.b).contiguous
     return dict(signature.tensors).get(name, Layout(None, 1)).contiguous
-
-
-def _common(layouts: Sequence[Layout]) -> Layout:
-    contiguous = {layout.contiguous for layout in layouts}
-    if len(contiguous) > 1:
-        return Layout(None, 1)
-    return replace(layouts[0], alignment=min(layout.alignment for layout in layouts))
 
 
 def _types(dag: TypedDag) -> str:

@@ -1,4 +1,4 @@
-"""A grouped call as one call for each group: ``split(program, a, b, inputs, out, offsets) -> Groups``.
+"""A grouped call as one call for each group: ``split(spec, a, b, inputs, out, offsets) -> Groups``.
 
 What has one tensor for each group comes as a list, or stacked along a first dimension. With ``offsets`` the groups'
 rows lie one after the other in one tensor, and group i has the rows from offsets[i] to offsets[i + 1].
@@ -10,7 +10,7 @@ import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -18,11 +18,9 @@ from evt.diagnostics import Diagnostic, hint
 from evt.errors import ArgumentError
 from evt.ir import Input
 from evt.ir.node import base
-from evt.runtime.arguments import given_buffers, given_inputs, is_absent, plain_value
-from evt.runtime.plain import PLAIN, fault
-
-if TYPE_CHECKING:
-    from evt.program import Program
+from evt.runtime.arguments import given_buffers, given_inputs, is_absent
+from evt.runtime.plain import PLAIN, fault, plain_value
+from evt.spec import Spec
 
 
 @dataclass(slots=True)
@@ -67,29 +65,29 @@ class Groups:
         return _rows(whole, dim, self.offsets)
 
 
-def split(program: Program, a: object, b: object, inputs: Mapping[str, object], out: object, offsets: object) -> Groups:
+def split(spec: Spec, a: object, b: object, inputs: Mapping[str, object], out: object, offsets: object) -> Groups:
     """Divide a grouped call. Raises ArgumentError for what does not divide; the groups are not checked any further."""
-    known = [*program.inputs, *program.outputs]
+    known = [*spec.inputs, *spec.outputs]
     for name in inputs:
         if name not in known:
             message = f"the program has no input `{name}`"
             raise ArgumentError(Diagnostic("E0602", message, help=hint(name, known, "inputs and outputs")))
-    buffers = given_buffers(_buffers(program, inputs, out))
-    read = given_inputs(program.dag, {name: inputs[name] for name in inputs if name not in program.outputs})
+    buffers = given_buffers(_buffers(spec, inputs, out))
+    read = given_inputs(spec.dag, {name: inputs[name] for name in inputs if name not in spec.outputs})
     for name, value in [("A", a), ("B", b), *read.items(), *buffers.items(), ("offsets", offsets)]:
         refused = fault(name, value, written=name in buffers) if isinstance(value, torch.Tensor) else None
         if refused is not None:
             raise ArgumentError(refused)
     bounds = _offsets(offsets)
-    splitter = _Splitter(program, _count(a, b, bounds), bounds)
+    splitter = _Splitter(spec, _count(a, b, bounds), bounds)
     operands = [splitter.operand(name, value) for name, value in (("A", a), ("B", b))]
-    given = {name: splitter.input(program.dag.input[name], value) for name, value in read.items()}
+    given = {name: splitter.input(spec.dag.input[name], value) for name, value in read.items()}
     written = {name: splitter.buffer(name, value) for name, value in buffers.items()}
     members = (
         Group(
             operands[0][index],
             operands[1][index],
-            given_inputs(program.dag, {name: values[index] for name, values in given.items()}),
+            given_inputs(spec.dag, {name: values[index] for name, values in given.items()}),
             {name: values[index] for name, values in written.items()},
         )
         for index in range(splitter.count)
@@ -128,9 +126,9 @@ def _count(a: object, b: object, offsets: tuple[int, ...]) -> int:
     raise ArgumentError(Diagnostic("E0607", "A and B are neither lists of tensors nor stacked tensors [g, ...]"))
 
 
-def _buffers(program: Program, inputs: Mapping[str, object], out: object) -> dict[str, object]:
+def _buffers(spec: Spec, inputs: Mapping[str, object], out: object) -> dict[str, object]:
     """Output buffers by name: of ``out=`` or of keywords."""
-    outputs = program.outputs
+    outputs = spec.outputs
     named = {name: inputs[name] for name in outputs if name in inputs}
     if out is None:
         return named
@@ -153,12 +151,12 @@ def _buffers(program: Program, inputs: Mapping[str, object], out: object) -> dic
 
 @dataclass(frozen=True)
 class _Splitter:
-    program: Program
+    spec: Spec
     count: int
     offsets: tuple[int, ...]
 
     def operand(self, name: str, value: object) -> Sequence[Any]:
-        modes = self.program.operand_modes["AB".index(name)]
+        modes = self.spec.operand_modes["AB".index(name)]
         if self.offsets and "m" in modes:
             if isinstance(value, torch.Tensor) and value.dim() == 2:
                 return self.rows(name, value, modes.index("m"))
@@ -191,7 +189,7 @@ class _Splitter:
         return [value] * self.count
 
     def buffer(self, name: str, value: object) -> Sequence[Any]:
-        modes = self.program.dag.output[name].modes
+        modes = self.spec.dag.output[name].modes
         if isinstance(value, torch.Tensor):
             if self.offsets and "m" in map(base, modes) and value.dim() == len(modes):
                 return self.rows(name, value, _mode(modes))

@@ -1,10 +1,9 @@
-"""The kernels behind a call: planned, built and loaded once for a signature."""
+"""The kernels behind a call: chosen, planned, built and loaded once for a signature."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -12,13 +11,12 @@ from evt.build import KernelSource, build_and_use
 from evt.diagnostics import Diagnostic
 from evt.emission import emit
 from evt.errors import LaunchError
+from evt.measured import Store, applicable, measurements
 from evt.plan import Plan, Problem, Target, find_target, survey
 from evt.plan.speed import fastest
+from evt.runtime.bound import Bound
 from evt.runtime.library import Library, load_library
-from evt.runtime.tensors import Bound
-
-if TYPE_CHECKING:
-    from evt.program import Program
+from evt.spec import Spec, optimised_for, options
 
 
 @dataclass(frozen=True)
@@ -34,17 +32,34 @@ class Kernels:
         return self.plans[choice], self.libraries[choice]
 
 
-def make_kernels(program: Program, bound: Bound, target: Target, atomic: bool = False) -> Kernels:
-    """Plan, build and load. Raises TargetError, BuildError, LaunchError."""
-    plans = plan_kernels(program, bound, target, atomic)
-    libraries = build_and_use(kernel_sources(plans), lambda index, path: load_library(path, plans[index]))
-    return Kernels(plans, tuple(libraries))
+def is_atomic(spec: Spec) -> bool:
+    """Whether reductions may be combined in any order: where the program asks for that and PyTorch allows it."""
+    return spec.settings.deterministic is False and not torch.are_deterministic_algorithms_enabled()
 
 
-def plan_kernels(program: Program, bound: Bound, target: Target, atomic: bool = False) -> tuple[Plan, ...]:
+def call_problem(spec: Spec, bound: Bound, target: Target, atomic: bool = False) -> Problem:
+    """What the planner is asked for a bound call."""
+    dag = optimised_for(spec, bound.dag.operands, bound.absent)
+    return Problem(dag, bound.signature.only({*dag.input, *dag.output}), target, options(spec.settings, atomic))
+
+
+def measured_best(spec: Spec, bound: Bound, atomic: bool = False) -> Spec:
+    """The program by the kernel that was measured to be best for a bound call; as it is where none was.
+
+    What the user forced stays so.
+    """
+    if spec.is_forced or not Store().exists():
+        return spec
+    problem = call_problem(spec, bound, device_target(bound.index), atomic)
+    found = measurements(problem, bound.sizes, torch.cuda.get_device_name(bound.index))
+    best = applicable(problem, found[0]) if found else None
+    return spec if best is None else spec.forced(best.route, best.config)
+
+
+def plan_kernels(spec: Spec, bound: Bound, target: Target, atomic: bool = False) -> tuple[Plan, ...]:
     """The plans of all configurations that serve a bound call. Raises TargetError, LaunchError (E0804)."""
-    settings = program.settings
-    found = survey(call_problem(program, bound, target, atomic), settings.route, settings.config)
+    settings = spec.settings
+    found = survey(call_problem(spec, bound, target, atomic), settings.route, settings.config)
     plans, most = found.defaults, found.chosen.route.kernel(target).max_batches
     if most is not None and bound.sizes["l"] > most:
         raise LaunchError(
@@ -57,15 +72,11 @@ def plan_kernels(program: Program, bound: Bound, target: Target, atomic: bool = 
     return plans
 
 
-def call_problem(program: Program, bound: Bound, target: Target, atomic: bool = False) -> Problem:
-    """What the planner is asked for a bound call."""
-    dag = program.optimise(bound.dag)
-    return Problem(dag, bound.signature.only({*dag.input, *dag.output}), target, program.options(atomic))
-
-
-def is_empty(bound: Bound) -> bool:
-    """Whether a call's product has no elements or no terms; a convolution may well have no padding."""
-    return any(size == 0 for name, size in bound.sizes.items() if "pad_" not in name)
+def make_kernels(spec: Spec, bound: Bound, target: Target, atomic: bool = False) -> Kernels:
+    """Plan, build and load. Raises TargetError, BuildError, LaunchError."""
+    plans = plan_kernels(spec, bound, target, atomic)
+    libraries = build_and_use(kernel_sources(plans), lambda index, path: load_library(path, plans[index]))
+    return Kernels(plans, tuple(libraries))
 
 
 def kernel_sources(plans: Iterable[Plan]) -> list[KernelSource]:

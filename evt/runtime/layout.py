@@ -12,6 +12,9 @@ from evt.ir.dtype import DType
 from evt.layout import overlaps, single_stride
 from evt.plan import Layout, alignment_of
 
+#: Largest leading stride: CUTLASS counts it in int32.
+LIMIT = 2**31 - 1
+
 #: The (extent, stride) pairs of a tensor's dimensions, in elements.
 Modes = tuple[tuple[int, int], ...]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from evt.diagnostics import Diagnostic
 from evt.errors import EvtError, InternalError, NoKernelWarning
 from evt.plan import ROUTES, TARGETS, Target, find_target
-from evt.runtime.tensors import Bound
+from evt.runtime.bound import Bound
 
 #: The target that is asked first: it has kernels for all that older targets have kernels for.
 _YARDSTICK = "sm90"

@@ -16,8 +16,8 @@ import torch
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError, LayoutError
 from evt.layout import interleaves, span
+from evt.runtime.bound import Bound
 from evt.runtime.layout import Modes, modes_of
-from evt.runtime.tensors import Bound
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ whether anything of this may have changed.
 
 from __future__ import annotations
 
-from typing import Any
+from numbers import Real
+from typing import Any, TypeGuard
 
 import torch
 from torch.autograd import forward_ad
@@ -113,6 +114,20 @@ def plain(value: Any) -> Any:
     if hasattr(value, "has_names") and value.has_names():  # of PyTorch up to 2.12
         value = value.rename(None)
     return value.resolve_neg() if value.is_neg() else value
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def plain_value(name: str, value: Any, *, written: bool = False) -> Any:
+    """Return a tensor as :func:`plain` has it unless :func:`fault` refuses it, a number as a float, else the value."""
+    if isinstance(value, torch.Tensor):
+        return value if fault(name, value, written=written) else plain(value)
+    try:
+        return float(value) if is_number(value) else value
+    except OverflowError:  # an int that no double holds
+        return value
 
 
 def write(buffer: torch.Tensor, found: torch.Tensor) -> None:

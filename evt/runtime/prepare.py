@@ -14,11 +14,11 @@ from evt.ir import Dag, Output
 from evt.ir.dtype import I32
 from evt.reference import as_image, is_image
 from evt.runtime.arguments import integer_range
-from evt.runtime.convolution import copied_channels_last, follows_channels_last
+from evt.runtime.bound import Bound
 from evt.runtime.kernels import Kernels
 from evt.runtime.library import launch_failure
+from evt.runtime.memory_format import copied_channels_last, follows_channels_last
 from evt.runtime.overlap import Overlap, find_overlap
-from evt.runtime.tensors import Bound
 
 # The public functions check for initialisation on every call, which a CUDA tensor has already proven.
 _raw_stream: Callable[[int], int] = getattr(
@@ -97,8 +97,7 @@ def prepare(
     ``tensors`` and ``numbers`` are what the call gives, in the order of its slots; ``buffers`` are the outputs among
     the tensors.
     """
-    device = bound.device.index if bound.device.index is not None else torch.cuda.current_device()
-    multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
+    multiprocessors = torch.cuda.get_device_properties(bound.index).multi_processor_count
     chosen, library = kernels.best(bound.sizes, multiprocessors)
 
     fresh = [output for output in bound.dag.outputs if output.name not in buffers]
@@ -134,7 +133,7 @@ def prepare(
     return Prepared(
         library.run,
         8 * len(chosen.fields),
-        device,
+        bound.index,
         itemgetter(*picked),
         struct.Struct(f"={leading}").pack,
         packed_sizes,

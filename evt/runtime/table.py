@@ -13,10 +13,10 @@ import torch
 from evt.plan import Signature
 from evt.plan.fields import Field
 from evt.plan.plan import GroupedPlan
-from evt.runtime.arguments import is_number
+from evt.runtime.bound import Bound
 from evt.runtime.groups import Group
 from evt.runtime.library import Library, launch_failure
-from evt.runtime.tensors import Bound
+from evt.runtime.plain import is_number
 
 #: Addresses that are remembered of one combination before they are forgotten.
 _MAX_PLACES = 256

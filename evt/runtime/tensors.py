@@ -4,97 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
-from evt.diagnostics import Diagnostic
-from evt.errors import ArgumentError
-from evt.ir import Input, Operand, Output, TypedDag
-from evt.ir.convolution import ConvolutionProblem
+from evt.ir import Input, Operand, Output
 from evt.ir.dtype import B1, STORAGE, DType, from_torch_name
-from evt.ir.node import base, divisor, written
-from evt.plan import Layout, Signature, convolution_class
+from evt.ir.node import base, written
+from evt.plan import Layout
+from evt.runtime.bound import Bound, packed
 from evt.runtime.convolution import convolution_operand
-from evt.runtime.layout import TensorArgument, classify, strides_of
-
-#: Largest leading stride: CUTLASS counts it in int32.
-LIMIT = 2**31 - 1
-
-
-@dataclass(frozen=True)
-class Bound:
-    """A checked call. ``sizes`` has m, n, k, l; ``leads`` the dimensions that m and l stand for in shapes.
-
-    ``values`` are what the call gives by name, tensors as nothing but memory. Of a ``convolution``, ``copied`` are the
-    tensors that are not channels_last; ``tensors`` has the copies, and for buffers what the kernel writes before them.
-    """
-
-    dag: TypedDag
-    sizes: Mapping[str, int]
-    leads: Mapping[str, tuple[int, ...]]
-    device: torch.device
-    tensors: Mapping[str, TensorArgument] = field(default_factory=dict)
-    convolution: ConvolutionProblem | None = None
-    copied: tuple[str, ...] = ()
-    values: Mapping[str, Any] = field(default_factory=dict)
-    operand_bytes: int = 0  # of a convolution's larger operand, from its first to its last element
-
-    @property
-    def signature(self) -> Signature:
-        values: tuple[Input | Output, ...] = (*self.dag.inputs, *self.dag.outputs)
-        vectors = [value for value in values if set(map(base, value.modes)) & {"m", "n"}]
-        named = [(v.name, self.tensors[v.name].layout if v.name in self.tensors else _NUMBER) for v in vectors]
-        a, b = (self.tensors[operand.name].layout for operand in self.dag.operands)
-        of = None
-        if self.convolution is not None:
-            packed = all(self.tensors[name].strides["pixel"] for name in ("A", "B"))
-            element_bytes = self.dag.operands[0].dtype.bits // 8
-            of = convolution_class(
-                self.convolution.geometry, self.convolution, element_bytes, self.operand_bytes, packed
-            )
-        return Signature(a, b, tuple(named), of)
-
-    def dims(self, mode: str) -> tuple[int, ...]:
-        """The dimensions that a mode stands for in shapes; divided modes have one."""
-        return self.leads[mode] if divisor(mode) == 1 else (self.sizes[base(mode)] // divisor(mode),)
-
-    def extent(self, mode: str) -> int:
-        return math.prod(self.dims(mode))
-
-    def output_shape(self, output: Output) -> tuple[int, ...]:
-        """The shape in memory of an output: its modes' dimensions, after the batch's where no ``l`` is written."""
-        shape = tuple(size for mode in output.memory_modes for size in self.dims(mode))
-        return packed(shape) if output.dtype == B1 else shape
-
-
-#: The layout of a flexible vector that is given as a number.
-_NUMBER = Layout(None, 1)
-
-
-class Report:
-    """Collects what is wrong, to report together."""
-
-    def __init__(self) -> None:
-        self.diagnostics: list[Diagnostic] = []
-
-    def __call__(self, code: str, message: str, hint: str = "") -> None:
-        self.diagnostics.append(Diagnostic(code, message, help=hint))
-
-    def add(self, *found: Diagnostic | None) -> None:
-        """Add what was found, None being nothing."""
-        self.diagnostics += [each for each in found if each is not None]
-
-    def check(self) -> None:
-        if self.diagnostics:
-            raise ArgumentError(self.diagnostics)
+from evt.runtime.layout import LIMIT, TensorArgument, classify, strides_of
+from evt.runtime.report import Report
 
 
 def operand_argument(bound: Bound, operand: Operand, tensor: torch.Tensor, report: Report) -> TensorArgument | None:
     """A or B as the kernel will see it."""
     if bound.convolution is not None:
-        return convolution_operand(bound.convolution, operand, tensor, LIMIT, report)
+        return convolution_operand(bound.convolution, operand, tensor, report)
     batch = bound.leads["l"]
     groups = [(mode, bound.leads[mode]) for mode in operand.modes]
     inner = sum(len(dims) for _, dims in groups)
@@ -134,11 +60,6 @@ def _shapes(bound: Bound, value: Input | Output) -> list[_Groups]:
     if value.dtype == B1:
         shapes = [[*groups[:-1], (groups[-1][0], packed(groups[-1][1]))] for groups in shapes]
     return shapes
-
-
-def packed(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of the bytes of packed bits."""
-    return (*shape[:-1], -(-shape[-1] // 8))
 
 
 def has_own_columns(value: Input | Output) -> bool:

@@ -1,4 +1,4 @@
-"""Measuring the routes of a call: ``tune(program, A, B, inputs) -> Tuning``."""
+"""Measuring the routes of a call: ``tune(spec, A, B, inputs) -> Tuning``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -15,17 +15,14 @@ from evt.build import build
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError, BuildError, EvtError, LaunchError
 from evt.ir import Output
+from evt.measured import Measurement, Store, Timing, problem_key
 from evt.plan import Plan, Survey, survey
 from evt.reference.compare import error, limit
 from evt.runtime.arguments import bind
-from evt.runtime.kernels import call_problem, device_target, is_empty, kernel_sources
+from evt.runtime.call import Caller
+from evt.runtime.kernels import call_problem, device_target, is_atomic, kernel_sources
+from evt.spec import Spec
 from evt.tuning.clock import GpuClock, RoundTimer, interleave
-from evt.tuning.key import problem_key
-from evt.tuning.measurement import Measurement, Timing
-from evt.tuning.store import Store
-
-if TYPE_CHECKING:
-    from evt.program import Program
 
 ROUNDS = 31
 
@@ -77,7 +74,7 @@ class Tuning:
 
 
 def tune(
-    program: Program,
+    spec: Spec,
     a: torch.Tensor,
     b: torch.Tensor,
     inputs: Mapping[str, Any],
@@ -92,22 +89,20 @@ def tune(
     or computes nothing, and for a program whose route is forced; what every kernel failed with when none is left.
     """
     for name in ("route", "config"):
-        if getattr(program.settings, name) is not None:
+        if getattr(spec.settings, name) is not None:
             message = f"the program's `{name}` is forced, and tuning is to choose it"
             raise ArgumentError(Diagnostic("E0602", message, help="leave it out"))
     if not torch.cuda.is_available():
         help_text = "run `evt doctor` to see what is missing"
         raise LaunchError(Diagnostic("E0801", "no CUDA GPU to measure on: PyTorch finds none", help=help_text))
-    bound = bind(program, a, b, inputs, {})
+    bound = bind(spec, a, b, inputs, {})
     if bound.device.type != "cuda":
         raise ArgumentError(
             Diagnostic("E0605", f"the tensors are on {bound.device}; kernels are timed on a CUDA device")
         )
-    if is_empty(bound):
+    if bound.is_empty:
         raise ArgumentError(Diagnostic("E0604", "the product is empty: there is nothing to time"))
-    index = bound.device.index if bound.device.index is not None else torch.cuda.current_device()
-    atomic = program.settings.deterministic is False and not torch.are_deterministic_algorithms_enabled()
-    problem = call_problem(program, bound, device_target(index), atomic)
+    problem = call_problem(spec, bound, device_target(bound.index), is_atomic(spec))
     found = survey(problem)
     plans, failed = kernels_of(found)
     progress(f"building {len(plans)} kernels")
@@ -115,23 +110,23 @@ def tune(
         build(kernel_sources(plans.values()))
 
     def call_of(name: Name) -> Callable[[], Any]:
-        forced = program.forced(*name)
-        return lambda: forced(a, b, **inputs)
+        call = Caller(spec.forced(*name))
+        return lambda: call(a, b, inputs)
 
     progress("timing")
-    with torch.no_grad(), torch.cuda.device(index):
+    with torch.no_grad(), torch.cuda.device(bound.index):
         calls = {name: call_of(name) for name in plans}
         timed = time_kernels(calls, problem.dag.outputs, GpuClock(bound.device), rounds)
     rows = {**failed, **timed}
     in_order = tuple(rows[name] for name in names_of(found))
     timings = tuple(Timing(row.route, row.config, row.ms) for row in in_order if row.ms is not None)
-    gpu = torch.cuda.get_device_name(index)
-    text = " ".join(program.source.text.split())
+    gpu = torch.cuda.get_device_name(bound.index)
+    text = " ".join(spec.source.text.split())
     sizes = dict(bound.sizes)
     measurement = Measurement(gpu, problem.target.name, text, sizes, timings)
     if timings:
         (store or Store()).add(problem_key(problem, sizes), measurement)
-    return Tuning(program.operation, gpu, problem.target.name, sizes, in_order, measurement.best())
+    return Tuning(spec.operation, gpu, problem.target.name, sizes, in_order, measurement.best())
 
 
 def names_of(found: Survey) -> list[Name]:

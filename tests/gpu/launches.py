@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 
@@ -15,9 +14,11 @@ import evt
 from evt.build import build
 from evt.diagnostics import Source
 from evt.ir.dtype import B1, BF16, from_torch_name
+from evt.program import program_of
 from evt.reference.compare import error, limit
 from evt.runtime.arguments import bind
 from evt.runtime.kernels import device_target, kernel_sources, plan_kernels
+from evt.spec import typed_graph
 
 Call = tuple[evt.Program, torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]
 
@@ -114,7 +115,7 @@ GROUPED = "grouped"
 def inputs_of(call: Call) -> dict[str, torch.Tensor]:
     """Of what there is, the inputs that the program reads."""
     op, a, b, found = call
-    read = {each.name for each in op.typed(_name(a), _name(b)).inputs}
+    read = {each.name for each in typed_graph(op.spec, _name(a), _name(b)).inputs}
     return {name: value for name, value in found.items() if name in read}
 
 
@@ -155,14 +156,14 @@ def launch_grouped() -> None:
 
 def main(names: list[str]) -> None:
     calls = {name: KINDS[name]() for name in names or KINDS if name != GROUPED}
-    plans = []
-    for call in calls.values():
+    plans, taken = [], {}
+    for name, call in calls.items():
         op, a, b, _ = call
-        (first, *_) = plan_kernels(op, bind(op, a, b, inputs_of(call), {}), device_target(0))
-        op.settings = replace(op.settings, config=first.config.name)
+        (first, *_) = plan_kernels(op.spec, bind(op.spec, a, b, inputs_of(call), {}), device_target(0))
+        taken[name] = (program_of(op.spec.forced(op.spec.settings.route, first.config.name)), *call[1:])
         plans.append(first)
     build(list(dict.fromkeys(kernel_sources(plans))))
-    for name, call in calls.items():
+    for name, call in taken.items():
         op, a, b, _ = call
         inputs = inputs_of(call)
         check(name, op(a, b, **inputs), op.reference(a, b, **inputs))

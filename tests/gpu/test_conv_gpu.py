@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 
 torch = pytest.importorskip("torch")
+
+from one_config import with_config  # noqa: E402
 
 import evt  # noqa: E402
 from evt.build import build  # noqa: E402
@@ -129,7 +131,7 @@ def tensors(problem: str, epilogue: str, dtype: str):
     x = last(random((images, channels, *pixels), dtype, generator))
     w = last(random((filters, channels, *size), dtype, generator, (channels * size[0] * size[1]) ** -0.5))
     op = evt.conv2d(EPILOGUES[epilogue], **keywords)
-    extents = (images, filters, *op.convolution.problem(x.shape, w.shape).results)
+    extents = (images, filters, *op.spec.convolution.problem(x.shape, w.shape).results)
     made = {
         "bias": lambda: random((filters,), dtype, generator),
         "s": lambda: random((filters,), dtype, generator),
@@ -144,11 +146,10 @@ def program(problem: str, epilogue: str, route: str) -> evt.Program:
     return evt.conv2d(EPILOGUES[epilogue], route=None if route == "best" else route, **PROBLEMS[problem][2])
 
 
-def plan_of(op, a, b, inputs):
-    """The plan of the general configuration, which is the only one that the program gets."""
-    plans = plan_kernels(op, bind(op, a, b, inputs, {}), device_target(0))
-    op.settings = replace(op.settings, config=plans[0].config.name)
-    return plans[0]
+def general(op, a, b, inputs):
+    """The program in its general configuration alone, and that one's plan."""
+    plans = plan_kernels(op.spec, bind(op.spec, a, b, inputs, {}), device_target(0))
+    return with_config(op, plans[0].config.name), plans[0]
 
 
 def call_of(item):
@@ -189,7 +190,7 @@ def built(request):
         if item.function in (test_convolution, test_operators):
             with contextlib.suppress(evt.EvtError):  # the test itself will say so
                 op, a, b, inputs = call_of(item)
-                sources += kernel_sources([plan_of(op, a, b, inputs)])
+                sources += kernel_sources([general(op, a, b, inputs)[1]])
     with contextlib.suppress(evt.BuildError):
         build(list(dict.fromkeys(sources)))
 
@@ -217,12 +218,10 @@ def check(op, a, b, inputs, bound: float) -> float:
 @pytest.mark.parametrize(("problem", "epilogue", "dtype", "route"), list(cases()))
 def test_convolution(problem, epilogue, dtype, route, record, built):
     x, w, inputs = tensors(problem, epilogue, dtype)
-    op = program(problem, epilogue, route)
-    taken = plan_of(op, x, w, inputs)
+    op, taken = general(program(problem, epilogue, route), x, w, inputs)
     found = check(op, x, w, inputs, BOUNDS[dtype])
     if route != "best":  # all routes agree
-        other = program(problem, epilogue, "best")
-        plan_of(other, x, w, inputs)
+        other, _ = general(program(problem, epilogue, "best"), x, w, inputs)
         best = other(x, w, **inputs)
         mine = op(x, w, **inputs)
         first = (best, mine) if len(op.outputs) == 1 else (best[0], mine[0])
@@ -234,7 +233,7 @@ def test_convolution(problem, epilogue, dtype, route, record, built):
 def test_operators(name, record, built, request):
     op, a, b, inputs = call_of(request.node)
     dtype = OPERATORS[name].dtype
-    taken = plan_of(op, a, b, inputs)
+    op, taken = general(op, a, b, inputs)
     found = check(op, a, b, inputs, BOUNDS[dtype])
     record((name, taken.family, dtype, OPERATORS[name].operation, f"{found:.1e} {taken.template}"))
 
@@ -242,8 +241,7 @@ def test_operators(name, record, built, request):
 def test_memory_formats():
     """PyTorch's rule: the result is channels_last where the input or the weight is; copies give the same numbers."""
     x, w, inputs = tensors("3x3", "relu-add", "f16")
-    op = program("3x3", "relu-add", "best")
-    plan_of(op, x, w, inputs)
+    op, _ = general(program("3x3", "relu-add", "best"), x, w, inputs)
     want = op(x, w, **inputs)
     for x_like in (torch.contiguous_format, torch.channels_last):
         for w_like in (torch.contiguous_format, torch.channels_last):
@@ -257,8 +255,7 @@ def test_memory_formats():
 def test_pixels_with_a_pitch():
     """Channels of a larger tensor are read and written in place."""
     x, w, inputs = tensors("3x3", "relu-add", "f16")
-    op = program("3x3", "relu-add", "best")
-    plan_of(op, x, w, inputs)
+    op, _ = general(program("3x3", "relu-add", "best"), x, w, inputs)
     want = op(x, w, **inputs)
     wide = last(torch.full((2, 192, 14, 14), float("nan"), device="cuda", dtype=torch.float16))
     wide[:, 64:128] = x

@@ -16,6 +16,7 @@ from evt.ir.dtype import BY_NAME  # noqa: E402
 from evt.reference.compare import relative_error, tolerance  # noqa: E402
 from evt.runtime.arguments import bind  # noqa: E402
 from evt.runtime.kernels import device_target, kernel_sources, plan_kernels  # noqa: E402
+from evt.spec import typed_graph  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -67,7 +68,7 @@ def program(name: str, family: str) -> evt.Program:
 def tensors(op: evt.Program, dtype: str, size: str, seed: int = 0):
     generator = torch.Generator("cuda").manual_seed(seed)
     batch, m, n, k = SIZES[size]
-    if op.dag.output["D"].modes[-1] == "m" and size != "odd":
+    if op.spec.dag.output["D"].modes[-1] == "m" and size != "odd":
         m -= m % 8  # D is contiguous along m
     lead = () if batch is None else (batch,)
     element = DTYPES[dtype]
@@ -78,7 +79,7 @@ def tensors(op: evt.Program, dtype: str, size: str, seed: int = 0):
     a, b = random(*lead, m, k).to(element) / k**0.25, random(*lead, k, n).to(element) / k**0.25
     extents = {"m": m, "n": n, "l": batch or 1}
     inputs = {}
-    for value in op.typed(dtype, dtype).inputs:
+    for value in typed_graph(op.spec, dtype, dtype).inputs:
         shape = tuple(extents[mode] for mode in value.modes)
         if value.batchable and lead:
             shape = lead + shape
@@ -114,15 +115,15 @@ def kernels(request):
         if item.function is test_formula:
             op = program(params["name"], params["family"])
             a, b, inputs = tensors(op, params["dtype"], params["size"])
-            bound = bind(op, a, b, inputs, {})
+            bound = bind(op.spec, a, b, inputs, {})
         elif item.function is test_layouts:
             op = program("lincomb", params["family"])
             majors = (params[f"{each}_major"] for each in "abcd")
             a, b, c, d = layout_tensors(params["dtype"], *majors)
-            bound = bind(op, a, b, {"alpha": 1.0, "beta": 1.0, "C": c}, {"D": d})
+            bound = bind(op.spec, a, b, {"alpha": 1.0, "beta": 1.0, "C": c}, {"D": d})
         else:
             continue
-        sources += kernel_sources(plan_kernels(op, bound, target)[:1])
+        sources += kernel_sources(plan_kernels(op.spec, bound, target)[:1])
     build(list(dict.fromkeys(sources)))
 
 
@@ -131,7 +132,7 @@ def test_formula(name, family, dtype, size, record):
     op = program(name, family)
     a, b, inputs = tensors(op, dtype, size)
     if family == "3x":
-        general_config(op, dtype, dtype)
+        op = general_config(op, dtype, dtype)
     fresh = op(a, b, **inputs)
     shapes = [fresh] if len(op.outputs) == 1 else list(fresh)
     buffers = [torch.full_like(each, float("nan")) for each in shapes]
@@ -152,7 +153,7 @@ def test_formula(name, family, dtype, size, record):
 def test_layouts(family, dtype, a_major, b_major, c_major, d_major, record):
     op = program("lincomb", family)
     if family == "3x":
-        general_config(op, dtype, dtype)
+        op = general_config(op, dtype, dtype)
     a, b, c, d = layout_tensors(dtype, a_major, b_major, c_major, d_major)
     strides = d.stride()
     result = op(a, b, alpha=0.5, beta=2.0, C=c, D=d)

@@ -25,6 +25,7 @@ from evt.build.source import cache_key  # noqa: E402
 from evt.build.toolchain import find_toolchain  # noqa: E402
 from evt.runtime.arguments import bind  # noqa: E402
 from evt.runtime.kernels import device_target, kernel_sources, plan_kernels  # noqa: E402
+from evt.spec import typed_graph  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -49,14 +50,14 @@ def cases():
 
 
 def call_of(name: str, op: evt.Program, variant: str = "given"):
-    divided = any("/" in mode for value in op.typed().types for mode in value.modes)
+    divided = any("/" in mode for value in typed_graph(op.spec).types for mode in value.modes)
     return make_call(name, op, WIDE if divided else SIZES, variant, DEVICE)
 
 
 def sources_of(name: str, family: str, variant: str) -> list[KernelSource]:
     op = load(name, family)
     call = call_of(name, op, variant)
-    return kernel_sources(plan_kernels(op, bind(op, call.a, call.b, call.inputs, {}), device_target(0))[:1])
+    return kernel_sources(plan_kernels(op.spec, bind(op.spec, call.a, call.b, call.inputs, {}), device_target(0))[:1])
 
 
 @pytest.fixture(scope="session")
@@ -94,7 +95,7 @@ def poisoned(tensor: torch.Tensor) -> torch.Tensor:
 
 def report(name: str, family: str, variant: str, op: evt.Program, errors: list[float], record) -> None:
     """Add the sample's line to the closing table, the output and the file."""
-    typed = op.typed()
+    typed = typed_graph(op.spec)
     types = f"{typed.operands[0].dtype}->{','.join(str(output.dtype) for output in typed.outputs)}"
     shown = " ".join(f"{error:.2f}" for error in errors)
     line = f"{RECORD_OF[name]} {family} {types} {shown}"
@@ -152,4 +153,5 @@ def test_packed_pairs(family, refused):
 
 
 def test_only_one_sample_is_batched() -> None:
-    assert {name for name in MEANINGS if any("l" in value.modes for value in load(name, "3x").dag.inputs)} == BATCHED
+    inputs = {name: load(name, "3x").spec.dag.inputs for name in MEANINGS}
+    assert {name for name, found in inputs.items() if any("l" in value.modes for value in found)} == BATCHED

@@ -13,8 +13,8 @@ from click.testing import CliRunner  # noqa: E402
 import evt  # noqa: E402
 from evt.cli import main  # noqa: E402
 from evt.ir.dtype import F16  # noqa: E402
+from evt.measured import Store  # noqa: E402
 from evt.reference.compare import limit, relative_error  # noqa: E402
-from evt.tuning import Store  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 

@@ -19,8 +19,9 @@ import torch
 import evt
 from evt.errors import EvtError, InternalError, ProgramError
 from evt.optimise import ROUNDING_KEPT, optimise
+from evt.runtime.answer import evaluate as evaluate_call
 from evt.runtime.arguments import bind
-from evt.runtime.convolution import call_reference
+from evt.spec import optimised_for
 
 from .call import Data, arguments, problems
 from .compare import compare, reductions, same
@@ -144,10 +145,10 @@ def check_emission(program: Program, op: Any, targets: Sequence[str], report: Re
 
 def check_values(program: Program, op: Any, data: Data, report: Report) -> None:
     """The reference, in f32 and in doubles, as written and optimised, against the evaluator and each other."""
-    single = getattr(op, "program", op)  # of a grouped program, that of one group
+    single = getattr(op, "_member", op)  # of a grouped program, that of one group
     a, b, inputs = arguments(program, data)
     inputs = {name: value for name, value in inputs.items() if name in op.inputs}
-    bound = report.attempt("bind", lambda: bind(single, a, b, inputs, {}))
+    bound = report.attempt("bind", lambda: bind(single.spec, a, b, inputs, {}))
     if bound is None:
         report.fail("bind: refused", "a call that fits the program")
         return
@@ -157,7 +158,7 @@ def check_values(program: Program, op: Any, data: Data, report: Report) -> None:
     def evaluated(stage: str, dag: Any, float64: bool = False) -> Tensors | None:
         if dag is None:
             return None
-        return report.attempt(stage, lambda: call_reference(single, replace(bound, dag=dag), float64))
+        return report.attempt(stage, lambda: evaluate_call(single.spec, replace(bound, dag=dag), float64))
 
     settings = dict(program.settings)
     relaxed = bool(settings.get("relaxed"))
@@ -166,7 +167,8 @@ def check_values(program: Program, op: Any, data: Data, report: Report) -> None:
         return
     double = evaluated("float64", bound.dag, True)
     exact = evaluated("exact", report.attempt("optimise", lambda: optimise(bound.dag, ROUNDING_KEPT)))
-    optimised = evaluated("optimised", report.attempt("optimise", lambda: single.optimise(bound.dag)))
+    rewritten = report.attempt("optimise", lambda: optimised_for(single.spec, bound.dag.operands, bound.absent))
+    optimised = evaluated("optimised", rewritten)
     for stage, like in (("call", None), ("buffers", written)):
         called = report.attempt(stage, lambda: call(single, a, b, inputs, like))  # noqa: B023
         if called is not None:
@@ -213,7 +215,7 @@ def check_groups(program: Program, op: Any, report: Report) -> None:
         report.fail("groups: refused", "what each group accepts")
         return
     for index, (a, b, given) in enumerate(groups):
-        alone = op.program.reference(a, b, **{name: given[name] for name in inputs})
+        alone = op._member.reference(a, b, **{name: given[name] for name in inputs})
         alone = [alone] if len(op.outputs) == 1 else alone
         for name, whole, other, one in zip(
             op.outputs, *(_lists(op, each) for each in (together, called)), alone, strict=True

@@ -25,8 +25,8 @@ def launches(monkeypatch):
 
     recorded: list[dict[str, float]] = []
 
-    def make_kernels(program, bound, target, atomic):
-        plans = plan_kernels(program, bound, find_target("sm90"))
+    def make_kernels(spec, bound, target, atomic):
+        plans = plan_kernels(spec, bound, find_target("sm90"))
         return Kernels(plans, tuple(map(library, plans)))
 
     def library(plan):

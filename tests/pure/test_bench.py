@@ -61,8 +61,9 @@ from evt.errors import ArgumentError, LaunchError, TargetError
 from evt.functions import TABLE
 from evt.ir.dtype import B1, BY_NAME, STORAGE, U8, DType
 from evt.plan import find_target
-from evt.program import Program, Shapes
+from evt.program import Program, program_of
 from evt.reference.compare import as_numbers, as_steps, relative_error
+from evt.spec import Shapes
 from evt.tuning.clock import GpuClock, interleave
 
 CPU = torch.device("cpu")
@@ -185,7 +186,7 @@ RANDOM = "D = dropout(acc, 0.1, seed, offset)"
 def make(text: str, *, dtype: str | None = "f32", l: int = 1, op: str = "gemm") -> Case:  # noqa: E741
     program = Program(Source(text), op)
     n = 32 if re.search(r"%16|, 8\)", text) else 20
-    return Case("case", program, 12, n, 28, l, None if program.dag.operands else dtype)
+    return Case("case", program, 12, n, 28, l, None if program.spec.dag.operands else dtype)
 
 
 def both(case: Case) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -423,7 +424,7 @@ def test_suite_of_epilogues() -> None:
         by_size.setdefault((case.m, case.n, case.k), []).append(case)
     assert list(by_size) == [(4096, 4096, 4096), (16384, 1024, 1024)]
     for group in by_size.values():
-        assert group[0].program.source.text == "D = acc"
+        assert group[0].program.spec.source.text == "D = acc"
         assert len({case.name for case in group}) == len(group) == 11
     assert all(str(case.dag.operands[0].dtype) == "bf16" for case in cases)
     for case in cases[:11]:
@@ -655,8 +656,8 @@ def planned_for_sm90(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Plans for an H200 that is not there; how many kernels were asked to be built."""
     built: list[int] = []
     monkeypatch.setattr(evt.bench.kernel, "device_target", lambda index: find_target("sm90"))
-    monkeypatch.setattr(evt.bench.kernel, "_index", lambda bound: 0)
-    monkeypatch.setattr(Program, "measured", lambda *arguments: None)
+    monkeypatch.setattr(evt.bench.kernel, "measured_best", lambda spec, bound, atomic: spec)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(multi_processor_count=132))
     monkeypatch.setattr(evt.bench.run, "build", lambda sources: built.append(len(sources)))
     monkeypatch.setattr(evt.bench.run, "draw", lambda case, device: draw(case, CPU))
@@ -670,7 +671,9 @@ def test_the_kernel_is_named(planned_for_sm90: list[int]) -> None:
     assert route.endswith("-3x")
     assert not route.startswith("conv")  # a product of matrices
     assert config in {plan.config.name for plan in plans_of(case, data)}
-    forced = convolution_case("case", case.program.forced("conv-evt-2x", "auto"), case.shapes or ((), ()), dtype="f16")
+    forced = convolution_case(
+        "case", program_of(case.program.spec.forced("conv-evt-2x", "auto")), case.shapes or ((), ()), dtype="f16"
+    )
     with pytest.raises(TargetError):
         plans_of(forced, data)
     two = Program(Source("D = acc + C"), "conv2d", route="conv-evt-2x")
@@ -774,10 +777,10 @@ def test_epilogues_that_fail_are_rows(monkeypatch: pytest.MonkeyPatch, small: No
     right = Program.__call__
 
     def call(self: Program, *operands: torch.Tensor, out: object, **inputs: object) -> None:
-        if "gelu" in self.source.text:
+        if "gelu" in self.spec.source.text:
             raise TargetError(Diagnostic("E0503", "no route is left"))
         right(self, *operands, out=out, **inputs)
-        if "bias" in self.source.text:
+        if "bias" in self.spec.source.text:
             assert isinstance(out, torch.Tensor)
             out.zero_()
 

@@ -35,6 +35,7 @@ from evt.ir.lower import OPERATIONS
 from evt.plan import TARGETS
 from evt.program import Program
 from evt.reference import evaluate
+from evt.spec import optimised_graph, typed_graph
 
 FORMULA = "D = relu(alpha*acc + beta*C) + residual"
 THREE_OUTPUTS = "out D, E: f32[m, n], F; z = alpha*acc + bias; E = tanh(z); F = z*E + C; D = F*residual + E*z"
@@ -97,7 +98,7 @@ def test_every_help_has_an_example_that_parses(name: str) -> None:
 
 def test_the_help_names_the_operations() -> None:
     text = " ".join(ok("emit", "--help").split())
-    assert "--op gemm|linear|conv2d|..." in text
+    assert "--op gemm|linear|grouped_gemm|conv2d|..." in text
     for name in OPERATIONS:
         base, _, gradient = name.partition("_")
         assert base in text
@@ -328,7 +329,7 @@ def test_a_bug_is_never_a_mistake_of_a_checked_program(monkeypatch: pytest.Monke
     def fail(*_: object) -> None:
         raise InternalError(Diagnostic("E0902", "no"))
 
-    monkeypatch.setattr(Program, "typed", fail)
+    monkeypatch.setattr("evt.spec.typed_graph", fail)
     assert run("check", FORMULA).exit_code == 3
 
 
@@ -560,7 +561,7 @@ def test_settings_are_those_of_a_program() -> None:
     program = Program(Source(REDUCED), deterministic=False, fast_math=True, relaxed=True)
     options = ("--no-deterministic", "--fast-math", "--relaxed")
     assert ok("emit", REDUCED, *options) == program.emit()
-    assert ok("show", REDUCED, "--stage", "optimised", *options) == str(program.optimised())
+    assert ok("show", REDUCED, "--stage", "optimised", *options) == str(optimised_graph(program.spec))
     assert ok("emit", REDUCED, "--deterministic") == ok("emit", REDUCED) != program.emit()
     eager = Program(Source(FORMULA), numerics="match_eager")
     assert ok("emit", FORMULA, "--numerics", "match_eager") == eager.emit() != evt.emit(FORMULA)
@@ -605,9 +606,9 @@ def test_check_finds_what_types_and_targets_refuse() -> None:
 def test_show() -> None:
     assert ok("show", FORMULA, "--stage", "tree") == "D = (relu(((alpha * acc) + (beta * C))) + residual)\n"
     program = evt.gemm(FORMULA)
-    assert ok("show", FORMULA) == ok("show", FORMULA, "--stage", "dag") == str(program.dag)
-    assert ok("show", FORMULA, "--stage", "typed", "--dtype", "bf16") == str(program.typed("bf16"))
-    assert ok("show", FORMULA, "--stage", "optimised") == str(program.optimised())
+    assert ok("show", FORMULA) == ok("show", FORMULA, "--stage", "dag") == str(program.spec.dag)
+    assert ok("show", FORMULA, "--stage", "typed", "--dtype", "bf16") == str(typed_graph(program.spec, "bf16"))
+    assert ok("show", FORMULA, "--stage", "optimised") == str(optimised_graph(program.spec))
     # The tree of a program that is wrong later on.
     assert ok("show", WRONG, "--stage", "tree") == "D = foo(acc)\n"
 
@@ -627,7 +628,7 @@ def test_show_where_values_come_from() -> None:
 @pytest.mark.parametrize("arch", ["sm80", "sm90"])
 def test_show_the_plan(arch: str) -> None:
     text = ok("show", THREE_OUTPUTS, "--stage", "plan", "--arch", arch)
-    plan = Program(evt.gemm(THREE_OUTPUTS).source).plan(arch)
+    plan = Program(evt.gemm(THREE_OUTPUTS).spec.source).plan(arch)
     for node in plan.nodes:
         assert f"{type(node).__name__}  name={node.name}" in text
     for field in plan.fields:
@@ -682,12 +683,12 @@ def test_graph(format: str, tmp_path: Path) -> None:
     assert format in FORMATS
     program = evt.gemm(FORMULA)
     text = ok("graph", FORMULA, "--format", format)
-    assert text.rstrip("\n") == draw(program.dag, format).rstrip("\n")
+    assert text.rstrip("\n") == draw(program.spec.dag, format).rstrip("\n")
     assert text.endswith("\n")
     typed = ok("graph", FORMULA, "--format", format, "--stage", "typed", "--dtype", "bf16")
-    assert typed.rstrip("\n") == draw(program.typed("bf16"), format).rstrip("\n")
+    assert typed.rstrip("\n") == draw(typed_graph(program.spec, "bf16"), format).rstrip("\n")
     optimised = ok("graph", FORMULA, "--format", format, "--stage", "optimised")
-    assert optimised.rstrip("\n") == draw(program.optimised(), format).rstrip("\n")
+    assert optimised.rstrip("\n") == draw(optimised_graph(program.spec), format).rstrip("\n")
     ok("graph", FORMULA, "--format", format, "-o", str(tmp_path / "graph"))
     assert (tmp_path / "graph").read_text() == text
 
@@ -874,7 +875,7 @@ def disturbed(off: float, wrong: bool) -> Callable[..., None]:
     def call(self: Program, a: torch.Tensor, b: torch.Tensor, *, out: dict[str, torch.Tensor], **inputs: Any) -> None:
         acc = a.double() @ b.double()
         noise = torch.randn(acc.shape, generator=torch.Generator().manual_seed(1))
-        results = evaluate(self.typed(), (acc + off * noise * acc.square().mean().sqrt()).float(), inputs)
+        results = evaluate(typed_graph(self.spec), (acc + off * noise * acc.square().mean().sqrt()).float(), inputs)
         for name, buffer in out.items():
             buffer.copy_(results[name])
             if wrong:
@@ -935,10 +936,10 @@ def test_compare_counts_integers() -> None:
 def test_what_is_exact() -> None:
     outputs = "out D: f32[m, n], i: i32[m, n], b: b1[m, n], s: i32[m]"
     text = f"{outputs}\nD = acc * 0.5; i = 3 * acc; b = acc > 2; s = sum[n](acc)"
-    typed = evt.gemm(text).typed("i8")
+    typed = typed_graph(evt.gemm(text).spec, "i8")
     assert [name for name in ("D", "i", "b", "s") if is_exact(typed, name)] == ["i", "b", "s"]
     assert magnitudes(typed) is None
-    typed = evt.gemm("out D, s: f32[m], t: f32; D = acc; s = sum[n](acc * C); t = max[m, n](acc)").typed()
+    typed = typed_graph(evt.gemm("out D, s: f32[m], t: f32; D = acc; s = sum[n](acc * C); t = max[m, n](acc)").spec)
     sums = magnitudes(typed)
     assert sums is not None
     assert [(each.name, str(each.dtype)) for each in sums.outputs] == [("s", "f64")]

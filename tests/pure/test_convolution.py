@@ -25,8 +25,9 @@ from evt.plan import Layout, find_target
 from evt.plan.plan import Convolution2x, MatrixProduct
 from evt.program import Program
 from evt.runtime.arguments import bind
+from evt.runtime.bound import Bound
 from evt.runtime.kernels import plan_kernels
-from evt.runtime.tensors import Bound
+from evt.spec import packed_problem, problem_sizes
 
 ROOT = Path(__file__).parents[2]
 FPROP: Mapping[int, Callable[..., Tensor]] = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
@@ -43,7 +44,7 @@ def convolution(text: str, operation: str = "conv2d", **keywords: Any) -> Progra
 
 
 def geometry(operation: str = "conv2d", **keywords: Any) -> Convolution:
-    found = convolution("D = acc", operation, **keywords).convolution
+    found = convolution("D = acc", operation, **keywords).spec.convolution
     assert found is not None
     return found
 
@@ -161,7 +162,7 @@ def test_shapes_that_are_none(
     calls: tuple[Callable[[], object], ...] = (
         lambda: op(torch.zeros(a), torch.zeros(b)),
         lambda: op.plan("sm80", shapes=(a, b)),
-        lambda: op.sizes((a, b)),
+        lambda: problem_sizes(op.spec, (a, b)),
     )
     for call in calls:
         with pytest.raises(evt.ArgumentError) as caught:
@@ -282,7 +283,7 @@ top = max[m, n](abs(Z))
 def test_the_grid_has_everything() -> None:
     cases = [make_case(number) for number in GRID]
     assert len({case.operation for case in cases}) == 9
-    geometries = [case.program.convolution for case in cases]
+    geometries = [case.program.spec.convolution for case in cases]
     assert {each.groups for each in geometries} == {1, 2, 3}
     assert {max(each.stride) for each in geometries} == {1, 2, 3}
     assert {max(each.output_padding, default=0) for each in geometries} == {0, 1, 2}
@@ -295,13 +296,13 @@ def test_the_grid_has_everything() -> None:
 def test_sizes_are_those_of_pytorch(number: int) -> None:
     case = make_case(number)
     op = case.program
-    assert op.convolution is not None
-    problem = op.convolution.problem(case.a.shape, case.b.shape)
+    assert op.spec.convolution is not None
+    problem = op.spec.convolution.problem(case.a.shape, case.b.shape)
     view = tuple(case.acc.movedim(1, -1).shape)
     assert (*problem.leads["m"], *problem.leads["n"]) == view
-    assert op.sizes((case.a.shape, case.b.shape))["m"] * problem.sizes["n"] == case.acc.numel()
+    assert problem_sizes(op.spec, (case.a.shape, case.b.shape))["m"] * problem.sizes["n"] == case.acc.numel()
     assert op.reference(case.a, case.b).shape == case.acc.shape
-    groups = op.convolution.groups
+    groups = op.spec.convolution.groups
     other = {"": (case.a, case.b), "_dgrad": (case.acc, case.b), "_wgrad": (case.b, case.acc)}
     x, weight = other[case.operation[6:]]
     assert (problem.images, problem.channels, *problem.pixels) == x.shape
@@ -391,15 +392,15 @@ def test_there_are_no_batches() -> None:
 
 def test_a_header_says_that_it_is_a_convolution(tmp_path: Path) -> None:
     op = convolution("conv2d(A: bf16, B: bf16); D = relu(acc)", "gemm", padding=1)
-    assert op.operation == "conv2d"
-    assert op.convolution == geometry(padding=1)
+    assert op.spec.operation == "conv2d"
+    assert op.spec.convolution == geometry(padding=1)
     x, w = torch.ones(1, 8, 4, 4), torch.ones(8, 8, 3, 3)
     assert op(x.bfloat16(), w.bfloat16()).shape == (1, 8, 4, 4)
     with pytest.raises(evt.ArgumentError, match="E0603"):
         op(x.half(), w.half())
     path = tmp_path / "program.evt"
     path.write_text("conv1d_wgrad(A: f16, B: f16)\nD = acc\n")
-    assert evt.load(path, kernel_size=3).convolution == geometry("conv1d_wgrad", kernel_size=3)
+    assert evt.load(path, kernel_size=3).spec.convolution == geometry("conv1d_wgrad", kernel_size=3)
     with pytest.raises(evt.ArgumentError, match="E0601"):
         evt.load(path)
     with pytest.raises(evt.ArgumentError, match=r"E0602.*\n?.*padding"):
@@ -511,7 +512,7 @@ def test_channels_last(shape: tuple[int, ...]) -> None:
 
 
 def bound(op: Program, a: Tensor, b: Tensor, buffers: Mapping[str, Tensor] | None = None, **inputs: Any) -> Bound:
-    return bind(op, a, b, inputs, buffers or {})
+    return bind(op.spec, a, b, inputs, buffers or {})
 
 
 def half(*shape: int) -> Tensor:
@@ -549,7 +550,7 @@ def test_packed_tensors_are_planned_as_they_are_called(text: str, size: int) -> 
     for channels, filters in ((16, 24), (3, 24), (6, 9)):
         x, weight = last(half(2, channels, 9, 7)), last(half(filters, channels, size, size))
         called = bound(op, x, weight, bias=half(filters), C=last(half(2, filters, 9, 7)))
-        asked = op.problem("sm90", None, None, (x.shape, weight.shape)).signature
+        asked = packed_problem(op.spec, "sm90", None, None, (x.shape, weight.shape)).signature
         vector = ("bias", called.signature["bias"])  # which is aligned to 16 bytes where its extent is not known
         tensors = tuple(vector if name == "bias" else (name, layout) for name, layout in asked.tensors)
         assert replace(asked, tensors=tensors) == called.signature
@@ -707,6 +708,7 @@ def test_a_pointwise_convolution_is_a_gemm(
 EMIT = f"""
 import evt
 from evt.diagnostics import Source
+from evt.spec import packed_problem, problem_sizes
 for operation in ("conv2d", "conv3d", "conv2d_dgrad", "conv2d_wgrad"):
     size = {{"kernel_size": 3}} if operation.endswith("wgrad") else {{}}
     for text in ({STOCK!r}, "out D, Z, t: f32[n]; Z = acc*s[n] + bias; D = hardswish(Z) + C; t = sum[m](Z)"):
@@ -905,10 +907,10 @@ def test_the_pitch_of_pixels_is_a_rule_of_matrices() -> None:
     weight = last(half(24, 16, 1, 1))
     op = evt.conv2d(TREE)
     for x, route in ((X, "evt-2x"), (last(half(2, 16, 11, 9))[:, :, 1:10, 1:8], "conv-evt-2x")):
-        (plan, *_) = plan_kernels(op, bound(op, x, weight), find_target("sm80"))
+        (plan, *_) = plan_kernels(op.spec, bound(op, x, weight), find_target("sm80"))
         assert plan.template == {"evt-2x": "gemm_2x", "conv-evt-2x": "conv_2x"}[route]
     with pytest.raises(evt.TargetError, match="the pixels of an operand have no single pitch"):
-        plan_kernels(evt.conv2d(TREE, route="evt-2x"), bound(op, x, weight), find_target("sm80"))
+        plan_kernels(evt.conv2d(TREE, route="evt-2x").spec, bound(op, x, weight), find_target("sm80"))
 
 
 def test_routes_of_convolutions_are_unknown_to_matrices() -> None:
@@ -950,8 +952,8 @@ def test_groups_that_share_a_tile_with_half_of_another_are_refused(filters):
 def test_groups_align_the_activation_to_the_channels_of_one():
     x, w = evt.channels_last(torch.zeros(2, 16, 8, 8).half()), evt.channels_last(torch.zeros(64, 2, 3, 3).half())
     op = evt.conv2d("D = acc", groups=8)
-    assert bind(op, x, w, {}, {}).signature.a.alignment == 2
-    assert op.problem("sm80", "f16", "f16", (x.shape, w.shape)).signature.a.alignment == 2
+    assert bind(op.spec, x, w, {}, {}).signature.a.alignment == 2
+    assert packed_problem(op.spec, "sm80", "f16", "f16", (x.shape, w.shape)).signature.a.alignment == 2
 
 
 def test_a_flat_buffer_has_the_rows_of_the_implicit_gemm():
@@ -968,7 +970,7 @@ def test_a_copied_tensor_is_a_copy():
     residual = memory[1:].as_strided((1, 8, 6, 5), (0, 1, 40, 8))
     op = evt.conv2d("D = acc + r", padding=1)
     x, w = evt.channels_last(torch.zeros(1, 8, 6, 5).half()), evt.channels_last(torch.zeros(8, 8, 3, 3).half())
-    bound = bind(op, x, w, {"r": residual}, {})
+    bound = bind(op.spec, x, w, {"r": residual}, {})
     assert bound.copied == ()
     assert bound.signature["r"].alignment == 1
 

@@ -117,16 +117,20 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "channels_last": evt.channels_last,
     **{
         f"{method}({name})": lambda odd, method=method, name=name: getattr(OP, method)(**{name: odd})
-        for method in ("typed", "optimised", "plan", "emit", "explain")
-        for name in ("a", "b", "arch", "shapes")[: 2 if method in ("typed", "optimised") else 4]
+        for method in ("plan", "emit", "explain")
+        for name in ("a", "b", "arch", "shapes")
     },
     "grouped plan": GROUPED.plan,
     "grouped emit": lambda odd: GROUPED.emit("sm90", odd),
     "explain(shape)": lambda odd: OP.explain(shapes=((odd, 8), (8, 8))),
     "explain(gpu)": lambda odd: OP.explain(shapes=((8, 8), (8, 8)), gpu=odd),
-    "sizes": lambda odd: CONV.sizes((odd, odd)),
-    "sizes(extent)": lambda odd: CONV.sizes(((odd, 1, 1, 1), (1, odd, 1, 1))),
-    "forced": lambda odd: OP.forced(odd, odd).emit(),
+    "plan(shapes of both)": lambda odd: CONV.plan(shapes=(odd, odd)),
+    "plan(extent)": lambda odd: CONV.plan(shapes=((odd, 1, 1, 1), (1, odd, 1, 1))),
+    "from_dag": evt.Program.from_dag,
+    **{
+        f"from_dag({name})": lambda odd, name=name: evt.Program.from_dag(CONV.spec.dag, **{name: odd})
+        for name in ("route", "config", "numerics", "relaxed", "deterministic", "stride", "padding", "nonsense")
+    },
     "tune": lambda odd: OP.tune(odd, A),
     **{
         f"{run}({name})": lambda odd, op=op, name=name: call(op, **{name: odd})

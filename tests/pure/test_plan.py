@@ -56,6 +56,7 @@ from evt.plan.epilogue.regions import Call, Value
 from evt.plan.plan import MatrixProduct
 from evt.plan.routes.gemm_2x import general_config
 from evt.plan.signature import alignment_of
+from evt.spec import optimised_graph
 
 RELU = "D = relu(alpha*acc + beta*C) + residual"
 
@@ -65,7 +66,7 @@ def make(formula: str, arch: str = "sm90", dtype: str = "f16", **options) -> Pla
 
 
 def dag_of(formula: str, dtype: str = "f16") -> TypedDag:
-    return evt.gemm(formula).optimised(dtype, dtype)
+    return optimised_graph(evt.gemm(formula).spec, dtype, dtype)
 
 
 def kinds(made: Plan) -> list[type[Node]]:

@@ -316,7 +316,7 @@ def test_exchanged_members_of_pairs_and_shifted_blocks_are_seen(monkeypatch: pyt
 
 
 def test_an_optimiser_that_rounds_once_too_often_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    import evt.program
+    import evt.spec.graphs
     from evt.ir.dtype import BF16
     from evt.ir.node import Cast as Rounding
     from evt.ir.node import Load
@@ -328,8 +328,10 @@ def test_an_optimiser_that_rounds_once_too_often_is_seen(monkeypatch: pytest.Mon
     def rule(builder: Any, op: Any, operands: tuple[int, ...]) -> int:
         return builder.add(Rounding(BF16), builder.add(op))
 
-    optimise = evt.program.optimise
-    monkeypatch.setattr(evt.program, "optimise", lambda dag, *rest, **more: rewrite(optimise(dag, *rest, **more), rule))
+    optimise = evt.spec.graphs.optimise
+    monkeypatch.setattr(
+        evt.spec.graphs, "optimise", lambda dag, *rest, **more: rewrite(optimise(dag, *rest, **more), rule)
+    )
     assert kinds(program) == {"optimised: another value"}
 
 

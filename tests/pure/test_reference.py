@@ -22,6 +22,7 @@ from evt.ir import Dag, TypedDag, infer, lower, parse_dag, verify
 from evt.language import parse
 from evt.reference import evaluate, reference
 from evt.runtime.arguments import bind
+from evt.spec import optimised_for, typed_graph
 
 M, N, K, L = 5, 7, 11, 3
 
@@ -520,7 +521,7 @@ def test_what_does_not_vary_is_as_if_it_did(use: str) -> None:
         op = evt.gemm("\n".join([declaration, use.format(x=value)]))
         plain = evt.gemm("\n".join(["in X: f32[l, m, n]", use.format(x="X")]))
         expected = plain(a, b, X=everywhere.contiguous())
-        unspecialised = evaluate(op.typed("f32"), plain_product(a, b), given)
+        unspecialised = evaluate(typed_graph(op.spec, "f32"), plain_product(a, b), given)
         for found in (op(a, b, **given), tuple(unspecialised.values())):
             pairs = zip(
                 *((each,) if isinstance(each, Tensor) else tuple(each) for each in (found, expected)), strict=True
@@ -549,7 +550,8 @@ def test_whole_columns_stay_whole_where_blocks_meet_them(formula: str, settings:
         (integer, whole, torch.ones(32, dtype=torch.int32)),
     ):
         expected, left_out = program(a, b, x=x), program(a, b)
-        dag = program.optimise(bind(program, a, b, {}, {}).dag)
+        bound = bind(program.spec, a, b, {}, {})
+        dag = optimised_for(program.spec, bound.dag.operands, bound.absent)
         verify(dag)
         optimised = tuple(reference(dag, a, b, {}).values())
         expected, left_out = (each if isinstance(each, tuple) else (each,) for each in (expected, left_out))

@@ -21,6 +21,7 @@ from evt.plan.routes import gemm_2x, order
 from evt.plan.rules.rule import Rule, rule
 from evt.plan.target import GENERATION_OF
 from evt.plan.verdict import HOLDS, Match, Matches, Refusal, Verdict
+from evt.spec import packed_problem
 
 ROOT = Path(__file__).parents[2]
 RELU = "D = relu(alpha*acc + beta*C) + residual"
@@ -28,8 +29,8 @@ RELU = "D = relu(alpha*acc + beta*C) + residual"
 
 def problem_of(text: str, arch: str, shape: str = "gemm") -> Problem:
     if shape == "convolution":
-        return evt.conv2d(text, padding=1).problem(arch, "f16", "f16")
-    problem = evt.gemm(text).problem(arch, "f16", "f16")
+        return packed_problem(evt.conv2d(text, padding=1).spec, arch, "f16", "f16")
+    problem = packed_problem(evt.gemm(text).spec, arch, "f16", "f16")
     return replace(problem, grouped=shape == "grouped")
 
 
@@ -293,7 +294,7 @@ def test_grouped_products_have_routes_of_their_own() -> None:
 
 
 def test_measurements_of_groups_are_of_their_own() -> None:
-    from evt.tuning.key import problem_key
+    from evt.measured import problem_key
 
     problems = (problem_of(RELU, "sm90", shape) for shape in ("gemm", "grouped"))
     assert len({problem_key(problem, {"m": 8, "n": 8, "k": 8}) for problem in problems}) == 2

@@ -9,6 +9,7 @@ from evt.ir.convolution import ConvolutionProblem
 from evt.plan import survey
 from evt.plan.configurations.config import Config, Speed
 from evt.plan.speed import fastest, time
+from evt.spec import packed_problem, problem_sizes
 
 MULTIPROCESSORS = 132
 EPILOGUE = "D = relu(acc + bias + residual)"
@@ -16,8 +17,8 @@ EPILOGUE = "D = relu(acc + bias + residual)"
 
 def taken(op: evt.Program, a: tuple[int, ...], b: tuple[int, ...]) -> str:
     """The configuration of the kernel that serves operands of these shapes."""
-    plans = survey(op.problem("sm90", "f16", "f16", (a, b))).defaults
-    return plans[fastest(plans, op.sizes((a, b)), MULTIPROCESSORS)].config.name
+    plans = survey(packed_problem(op.spec, "sm90", "f16", "f16", (a, b))).defaults
+    return plans[fastest(plans, problem_sizes(op.spec, (a, b)), MULTIPROCESSORS)].config.name
 
 
 #: (m, n, k): what served it fastest of the default configurations, in interleaved runs on an H200.
@@ -80,7 +81,7 @@ def test_convolutions(layer):
     images, channels, filters, pixels, size, stride = layer
     op = evt.conv2d(EPILOGUE, stride=stride, padding=size // 2)
     shapes = (images, channels, pixels, pixels), (filters, channels, size, size)
-    assert isinstance(op.convolution.problem(*shapes), ConvolutionProblem)
+    assert isinstance(op.spec.convolution.problem(*shapes), ConvolutionProblem)
     assert taken(op, *shapes) == CONVOLUTIONS[layer]
 
 

@@ -15,6 +15,7 @@ from evt.plan.plan import StockOperator, StockTensor, Visitors
 from evt.plan.stock.match import ONE, Activation, Factor, Stock, Term, match_stock
 from evt.plan.verdict import Refusal
 from evt.program import Program
+from evt.spec import optimised_graph
 
 THREAD = "cutlass::epilogue::thread::"
 RELU = Activation(f"{THREAD}ReLu")
@@ -24,7 +25,7 @@ BIAS, C, R = Term("bias"), Term("C"), Term("residual")
 
 
 def matched(formula: str, dtype: str = "f16", **settings) -> Stock | Refusal:
-    return match_stock(evt.gemm(formula, **settings).optimised(dtype, dtype))
+    return match_stock(optimised_graph(evt.gemm(formula, **settings).spec, dtype, dtype))
 
 
 def clamp(lower: float, upper: float) -> Activation:
@@ -232,7 +233,7 @@ def test_settings_that_stock_epilogues_do_not_keep():
 
 def test_stock_epilogues_are_preferred_and_either_kind_can_be_forced():
     for arch, family in (("sm80", "2x"), ("sm90", "3x"), ("sm120", "2x")):
-        dag = evt.gemm("D = relu(acc + bias)").optimised()
+        dag = optimised_graph(evt.gemm("D = relu(acc + bias)").spec)
         problem = Problem(dag, natural_signature(dag), find_target(arch))
         assert route_of(problem) == f"stock-{family}"
         assert route_of(problem, "stock") == f"stock-{family}"
@@ -242,7 +243,7 @@ def test_stock_epilogues_are_preferred_and_either_kind_can_be_forced():
 
 
 def test_a_newer_generation_comes_before_a_stock_epilogue():
-    dag = evt.gemm("D = relu(acc) + C").optimised()
+    dag = optimised_graph(evt.gemm("D = relu(acc) + C").spec)
     assert route_of(Problem(dag, natural_signature(dag), find_target("sm90"))) == "evt-3x"
 
 
@@ -253,7 +254,7 @@ def tensors_of(made: Plan) -> dict[str, StockTensor]:
 
 
 def test_narrow_tensors_narrow_the_accesses():
-    dag = evt.gemm("D = acc + bias").optimised()
+    dag = optimised_graph(evt.gemm("D = acc + bias").spec)
     signature = natural_signature(dag)
     tensors = dict(signature.tensors)
     for name, alignment in (("D", 2), ("bias", 4)):
@@ -317,8 +318,8 @@ def test_explain_names_the_class_and_what_it_is_given():
 
 def convolution(formula: str, operation: str = "conv2d", dtype: str = "f16", arch: str = "sm80", **keywords):
     program = Program(Source(formula), operation, **{"padding": 1, **keywords})
-    dag = program.optimised(dtype, dtype)
-    of = convolution_class(program.convolution, None)
+    dag = optimised_graph(program.spec, dtype, dtype)
+    of = convolution_class(program.spec.convolution, None)
     return Problem(dag, natural_signature(dag, of), find_target(arch))
 
 

@@ -24,15 +24,16 @@ from evt.diagnostics import Diagnostic, Source
 from evt.errors import ArgumentError, BuildError, LaunchError
 from evt.ir import Output
 from evt.ir.dtype import BY_NAME
+from evt.measured import Measurement, Store, Timing, problem_key
 from evt.plan import find_target, survey
 from evt.program import Program
 from evt.runtime import call as call_module
 from evt.runtime import kernels as kernels_module
 from evt.runtime import prepare as prepare_module
 from evt.runtime.arguments import bind
-from evt.runtime.kernels import Kernels, call_problem, is_empty, plan_kernels
+from evt.runtime.kernels import Kernels, call_problem, plan_kernels
 from evt.runtime.library import Library
-from evt.tuning import Measurement, Store, Timing, problem_key
+from evt.spec import Spec, packed_problem, problem_sizes
 from evt.tuning import tune as tune_module
 from evt.tuning.tune import Tuning, kernels_of, names_of, time_kernels, tune
 
@@ -81,7 +82,7 @@ def test_round_trip(root: Path) -> None:
 
 
 def test_the_longest_unmeasured_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evt.tuning.store.MOST", 3)
+    monkeypatch.setattr("evt.measured.store.MOST", 3)
     store = Store()
     for key in ("a", "b", "c", "a", "d"):
         store.add(key, measurement())
@@ -213,7 +214,7 @@ def test_a_failed_write_leaves_the_old_file(root: Path, monkeypatch: pytest.Monk
 def test_several_processes_lose_nothing() -> None:
     code = (
         "import sys\n"
-        "from evt.tuning import Measurement, Store, Timing\n"
+        "from evt.measured import Measurement, Store, Timing\n"
         "for turn in range(12):\n"
         "    key = f'{sys.argv[1]}-{turn}'\n"
         "    Store().add(key, Measurement('G', 'sm90', key, {'m': turn}, (Timing('evt-2x', 'c', 1.0 + turn),)))\n"
@@ -275,13 +276,13 @@ CALLS = {
 
 
 def key_of_call(program: Program, a: torch.Tensor, b: torch.Tensor, inputs: dict[str, Any]) -> str:
-    bound = bind(program, a, b, inputs, {})
-    return problem_key(call_problem(program, bound, SM90), bound.sizes)
+    bound = bind(program.spec, a, b, inputs, {})
+    return problem_key(call_problem(program.spec, bound, SM90), bound.sizes)
 
 
 def key_of(program: Program, a: torch.Tensor, b: torch.Tensor, arch: str = "sm90", dtype: str = "f16") -> str:
     shapes = (a.shape, b.shape)
-    return problem_key(program.problem(arch, dtype, dtype, shapes), program.sizes(shapes))
+    return problem_key(packed_problem(program.spec, arch, dtype, dtype, shapes), problem_sizes(program.spec, shapes))
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -313,10 +314,12 @@ def test_what_makes_another_key() -> None:
 def test_a_key_is_the_same_in_every_process() -> None:
     code = (
         "import evt\n"
-        "from evt.tuning import problem_key\n"
-        f"program = evt.gemm({CALLS['language'][0].source.text!r})\n"
+        "from evt.measured import problem_key\n"
+        "from evt.spec import packed_problem, problem_sizes\n"
+        f"program = evt.gemm({CALLS['language'][0].spec.source.text!r})\n"
         "shapes = ((40, 24), (24, 16))\n"
-        "print(problem_key(program.problem('sm90', 'f16', 'f16', shapes), program.sizes(shapes)))\n"
+        "problem = packed_problem(program.spec, 'sm90', 'f16', 'f16', shapes)\n"
+        "print(problem_key(problem, problem_sizes(program.spec, shapes)))\n"
     )
     found = {
         subprocess.run(
@@ -346,8 +349,8 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     """The routes and configurations of each kernel that is made, on a machine that only looks like an H200."""
     made: list[tuple[str, ...]] = []
 
-    def make_kernels(program: Program, bound: Any, target: Any, atomic: bool) -> Kernels:
-        plans = plan_kernels(program, bound, target, atomic)
+    def make_kernels(spec: Spec, bound: Any, target: Any, atomic: bool) -> Kernels:
+        plans = plan_kernels(spec, bound, target, atomic)
         made.append((plans[0].family, *(plan.config.name for plan in plans)))
         return Kernels(plans, tuple(map(library, plans)))
 
@@ -375,7 +378,8 @@ INPUTS = {"bias": half(16), "C": half(40, 16)}
 def configs_of(program: Program, a: torch.Tensor, b: torch.Tensor, inputs: dict[str, Any]) -> dict[str, list[str]]:
     """The default configurations of the routes that apply, by route."""
     found: dict[str, list[str]] = {}
-    for route, config in names_of(survey(call_problem(program, bind(program, a, b, inputs, {}), SM90))):
+    problem = call_problem(program.spec, bind(program.spec, a, b, inputs, {}), SM90)
+    for route, config in names_of(survey(problem)):
         found.setdefault(route, []).append(config)
     return found
 
@@ -433,23 +437,23 @@ def test_a_program_notices_after_it_forgot(taken: list[tuple[str, ...]]) -> None
 
 def test_the_plans_of_a_forced_program() -> None:
     op = evt.gemm(FORMULA)
-    forced = op.forced("evt-2x", OLD)
-    bound = bind(op, A, B, INPUTS, {})
+    forced = op.spec.forced("evt-2x", OLD)
+    bound = bind(op.spec, A, B, INPUTS, {})
     (plan,) = plan_kernels(forced, bound, SM90)
     assert (plan.family, plan.config.name) == MEASURED
-    assert [plan.config.name for plan in plan_kernels(op, bound, SM90)] == list(PLAIN[1:])
-    assert (op.settings.route, forced.source) == (None, op.source)
+    assert [plan.config.name for plan in plan_kernels(op.spec, bound, SM90)] == list(PLAIN[1:])
+    assert (op.spec.settings.route, forced.source) == (None, op.spec.source)
 
 
 def test_a_convolution_without_padding_needs_a_kernel() -> None:
     op = evt.conv2d("D = acc")
-    bound = bind(op, last(2, 8, 9, 9), last(8, 8, 3, 3), {}, {})
+    bound = bind(op.spec, last(2, 8, 9, 9), last(8, 8, 3, 3), {}, {})
     assert bound.sizes["pad_height"] == 0
-    assert not is_empty(bound)
-    assert is_empty(bind(op, last(0, 8, 9, 9), last(8, 8, 3, 3), {}, {}))
-    assert is_empty(bind(evt.gemm("D = acc"), half(4, 0), half(0, 4), {}, {}))
+    assert not bound.is_empty
+    assert bind(op.spec, last(0, 8, 9, 9), last(8, 8, 3, 3), {}, {}).is_empty
+    assert bind(evt.gemm("D = acc").spec, half(4, 0), half(0, 4), {}, {}).is_empty
     wgrad = Program(Source("D = acc"), "conv2d_wgrad", kernel_size=3)
-    assert is_empty(bind(wgrad, last(0, 8, 7, 7), last(0, 8, 9, 9), {}, {}))
+    assert bind(wgrad.spec, last(0, 8, 7, 7), last(0, 8, 9, 9), {}, {}).is_empty
 
 
 # evt explain
@@ -564,7 +568,7 @@ def test_kernels_are_compared_and_timed() -> None:
 
 def test_every_route_in_its_default_configurations() -> None:
     program, a, b, inputs = CALLS["conv2d"]
-    problem = call_problem(program, bind(program, a, b, inputs, {}), SM90)
+    problem = call_problem(program.spec, bind(program.spec, a, b, inputs, {}), SM90)
     names = names_of(survey(problem))
     assert list(dict.fromkeys(route for route, _ in names)) == ["conv-evt-3x", "conv-stock-2x", "conv-evt-2x"]
     assert len(set(names)) == len(names)
@@ -622,13 +626,13 @@ def _pretended(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", CALLS)
 def test_tune_keeps_what_it_measures(name: str) -> None:
     program, a, b, inputs = CALLS[name]
-    names = names_of(survey(call_problem(program, bind(program, a, b, inputs, {}), SM90)))
+    names = names_of(survey(call_problem(program.spec, bind(program.spec, a, b, inputs, {}), SM90)))
     found = program.tune(a, b, **inputs)
     assert [(row.route, row.config) for row in found.rows] == names
     assert not any(row.failure for row in found.rows)
     assert found.chosen == Timing(*names[-1], 1 / len(names))
     (kept,) = Store().find(key_of(program, a, b))
-    assert (kept.gpu, kept.target, kept.program) == (GPU, "sm90", " ".join(program.source.text.split()))
+    assert (kept.gpu, kept.target, kept.program) == (GPU, "sm90", " ".join(program.spec.source.text.split()))
     assert [(timing.route, timing.config) for timing in kept.timings] == names
     explained = program.explain(shapes=(a.shape, b.shape))
     assert explained.chosen_by == "measurement"
@@ -667,9 +671,9 @@ def test_what_cannot_be_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
             evt.gemm(FORMULA, **keyword).tune(A, B, **INPUTS)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(ArgumentError, match="E0605"):
-        tune(evt.gemm(FORMULA), A, B, INPUTS)
+        tune(evt.gemm(FORMULA).spec, A, B, INPUTS)
     with pytest.raises(ArgumentError, match="E0601"):
-        tune(evt.gemm(FORMULA), A, B, {})
+        tune(evt.gemm(FORMULA).spec, A, B, {})
 
 
 def test_usage_of_tune() -> None:

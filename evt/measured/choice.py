@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
+from evt.measured.key import problem_key
+from evt.measured.measurement import Measurement, Timing
+from evt.measured.store import Store
 from evt.plan import Problem, survey
-from evt.tuning.key import problem_key
-from evt.tuning.measurement import Measurement, Timing
-from evt.tuning.store import Store
-
-if TYPE_CHECKING:
-    from evt.program import Program
-    from evt.runtime.tensors import Bound
 
 
 def applicable(problem: Problem, measurement: Measurement | None) -> Timing | None:
@@ -29,16 +24,3 @@ def measurements(problem: Problem, sizes: Mapping[str, int], gpu: str | None = N
     store = Store()
     found = store.find(problem_key(problem, sizes)) if store.exists() else ()
     return tuple(each for each in found if gpu in (None, each.gpu))
-
-
-def measured_choice(program: Program, bound: Bound, device: int, atomic: bool = False) -> Timing | None:
-    """The kernel that was measured to be best for a bound call on a CUDA device, if that was measured there."""
-    if not Store().exists():
-        return None
-    import torch
-
-    from evt.runtime.kernels import call_problem, device_target
-
-    problem = call_problem(program, bound, device_target(device), atomic)
-    found = measurements(problem, bound.sizes, torch.cuda.get_device_name(device))
-    return applicable(problem, found[0]) if found else None

@@ -1,9 +1,7 @@
-"""What the public functions are given, read: a program's text, types by name, shapes, flags."""
+"""What the public functions are given, read: a program's text, types by name, flags."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +36,3 @@ def read_dtype(name: object) -> DType:
         types = [each.name for each in OPERANDS]
         raise TargetError(Diagnostic("E0303", f"there is no type `{text}`", help=hint(text, types, "types")))
     return dtype
-
-
-def matrix_sizes(modes: tuple[tuple[str, ...], tuple[str, ...]], a: Sequence[int], b: Sequence[int]) -> dict[str, int]:
-    """The extents by mode of a product of matrices of these shapes. Raises ValueError when they do not fit."""
-    if len(a) < 2 or len(b) < 2:
-        raise ValueError(f"A is {list(a)} and B is {list(b)}; expected at least two dimensions")
-    sizes_a, sizes_b = dict(zip(modes[0], a[-2:], strict=True)), dict(zip(modes[1], b[-2:], strict=True))
-    if sizes_a["k"] != sizes_b["k"]:
-        raise ValueError(f"A is {list(a)} and B is {list(b)}: k is {sizes_a['k']} in A and {sizes_b['k']} in B")
-    return {"l": math.prod(a[:-2]), **sizes_a, **sizes_b}

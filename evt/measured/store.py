@@ -20,7 +20,7 @@ from evt.build.lock import KeyLock
 from evt.build.trust import read_private
 from evt.diagnostics import Diagnostic, visible
 from evt.errors import BuildError
-from evt.tuning.measurement import Measurement
+from evt.measured.measurement import Measurement
 
 #: The format of the file; one of another version is as good as none.
 VERSION = 1

@@ -1,0 +1,12 @@
+"""What was measured of a problem's kernels: which of them a call takes.
+
+In the order of the data: :mod:`key` (what a measurement is of), :mod:`measurement` (what came out), :mod:`store`
+(where it is kept), :mod:`choice` (what a call makes of it). :mod:`evt.tuning` does the measuring.
+"""
+
+from evt.measured.choice import applicable, measurements
+from evt.measured.key import problem_key
+from evt.measured.measurement import Measurement, Timing
+from evt.measured.store import Store
+
+__all__ = ["Measurement", "Store", "Timing", "applicable", "measurements", "problem_key"]

@@ -1,0 +1,83 @@
+"""A checked call: ``Bound``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from evt.ir import Input, Output, TypedDag
+from evt.ir.convolution import ConvolutionProblem
+from evt.ir.dtype import B1
+from evt.ir.node import base, divisor
+from evt.plan import Layout, Signature, convolution_class
+from evt.runtime.layout import TensorArgument
+
+#: The layout of a flexible vector that is given as a number.
+_NUMBER = Layout(None, 1)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A checked call. ``sizes`` has m, n, k, l; ``leads`` the dimensions that m and l stand for in shapes.
+
+    ``dag`` is the program without the inputs that are ``absent``: tensors with a default that the call leaves out.
+    ``values`` are what the call gives by name, tensors as nothing but memory. Of a ``convolution``, ``copied`` are the
+    tensors that are not channels_last; ``tensors`` has the copies, and for buffers what the kernel writes before them.
+    """
+
+    dag: TypedDag
+    sizes: Mapping[str, int]
+    leads: Mapping[str, tuple[int, ...]]
+    device: torch.device
+    tensors: Mapping[str, TensorArgument] = field(default_factory=dict)
+    convolution: ConvolutionProblem | None = None
+    copied: tuple[str, ...] = ()
+    values: Mapping[str, Any] = field(default_factory=dict)
+    operand_bytes: int = 0  # of a convolution's larger operand, from its first to its last element
+    absent: tuple[str, ...] = ()
+
+    @property
+    def index(self) -> int:
+        """The index of the CUDA device."""
+        return self.device.index if self.device.index is not None else torch.cuda.current_device()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the product has no elements or no terms; a convolution may well have no padding."""
+        return any(size == 0 for name, size in self.sizes.items() if "pad_" not in name)
+
+    @property
+    def signature(self) -> Signature:
+        values: tuple[Input | Output, ...] = (*self.dag.inputs, *self.dag.outputs)
+        vectors = [value for value in values if set(map(base, value.modes)) & {"m", "n"}]
+        named = [(v.name, self.tensors[v.name].layout if v.name in self.tensors else _NUMBER) for v in vectors]
+        a, b = (self.tensors[operand.name].layout for operand in self.dag.operands)
+        of = None
+        if self.convolution is not None:
+            packed = all(self.tensors[name].strides["pixel"] for name in ("A", "B"))
+            element_bytes = self.dag.operands[0].dtype.bits // 8
+            of = convolution_class(
+                self.convolution.geometry, self.convolution, element_bytes, self.operand_bytes, packed
+            )
+        return Signature(a, b, tuple(named), of)
+
+    def dims(self, mode: str) -> tuple[int, ...]:
+        """The dimensions that a mode stands for in shapes; divided modes have one."""
+        return self.leads[mode] if divisor(mode) == 1 else (self.sizes[base(mode)] // divisor(mode),)
+
+    def extent(self, mode: str) -> int:
+        return math.prod(self.dims(mode))
+
+    def output_shape(self, output: Output) -> tuple[int, ...]:
+        """The shape in memory of an output: its modes' dimensions, after the batch's where no ``l`` is written."""
+        shape = tuple(size for mode in output.memory_modes for size in self.dims(mode))
+        return packed(shape) if output.dtype == B1 else shape
+
+
+def packed(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of the bytes of packed bits."""
+    return (*shape[:-1], -(-shape[-1] // 8))

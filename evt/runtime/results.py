@@ -1,0 +1,23 @@
+"""What a call returns: ``gather(outputs)(values)``."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Callable, Sequence
+from functools import cache
+from operator import itemgetter
+from typing import Any
+
+#: Makes a call's result of the values of the outputs.
+Gathering = Callable[[Sequence[Any]], Any]
+
+
+@cache
+def gather(outputs: tuple[str, ...]) -> Gathering:
+    """Return what takes one value as it is, and several as a namedtuple in the order of the outputs."""
+    if len(outputs) == 1:
+        return itemgetter(0)
+    names: Any = outputs
+    made: Any = namedtuple("Outputs", names, rename=True)  # type: ignore[misc]
+    making: Gathering = made._make
+    return making

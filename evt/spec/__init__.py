@@ -1,0 +1,28 @@
+"""A program as a value, and what follows from it: plain functions over a frozen :class:`Spec`.
+
+In the order of the data: :mod:`given` (what the public functions are given, read), :mod:`check` (whether a graph is a
+program), :mod:`spec` (the value), :mod:`make` (from text, or from a graph), :mod:`stored` (what a pickle holds),
+:mod:`graphs` (with types, and optimised), :mod:`problem` (what the planner is asked).
+"""
+
+from evt.spec.graphs import optimised_for, optimised_graph, typed_for, typed_graph
+from evt.spec.make import LOOP, from_dag, from_text
+from evt.spec.problem import Shapes, common_signature, grouped_problem, options, packed_problem, problem_sizes
+from evt.spec.spec import Spec
+
+__all__ = [
+    "LOOP",
+    "Shapes",
+    "Spec",
+    "common_signature",
+    "from_dag",
+    "from_text",
+    "grouped_problem",
+    "optimised_for",
+    "optimised_graph",
+    "options",
+    "packed_problem",
+    "problem_sizes",
+    "typed_for",
+    "typed_graph",
+]

@@ -1,0 +1,172 @@
+"""Whether a graph that somebody built is a program: ``check_graph(dag)``.
+
+What the language cannot say is refused here, as nothing later would: a graph that is lowered from text needs no check.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from typing import get_args
+
+from evt.diagnostics import Diagnostic, shown
+from evt.errors import InternalError, ProgramError
+from evt.ir import (
+    Acc,
+    Cast,
+    Dag,
+    Element,
+    Feed,
+    Fold,
+    Index,
+    Input,
+    Load,
+    Node,
+    Output,
+    Pick,
+    Random,
+    Reduce,
+    format_dag,
+    parse_dag,
+    verify,
+)
+from evt.ir.convolution import CONVOLUTIONS
+from evt.ir.dag import reads_accumulator
+from evt.ir.dtype import B1, STORAGE, TF32
+from evt.ir.lower import OPERATIONS
+from evt.ir.lower.words import FOLD_WIDTHS, PAIR_BLOCKS
+from evt.ir.node import ELEMENT_MODES, MODES
+from evt.ir.operand import formula_of
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+#: What has a meaning of its own.
+_TAKEN = ("acc", "A", "B")
+_TENSOR_MODES = frozenset({*MODES, "n/2", *(f"n/{width}" for width in FOLD_WIDTHS)})
+
+
+def check_graph(dag: Dag) -> None:
+    """Raise ProgramError (E0412) where a graph is no program, E0405 where it does not read the accumulator.
+
+    What is wrong with its types is for inference to say.
+    """
+    checks = (
+        _entries,
+        _values,
+        _operands,
+        _nodes,
+        _structure,
+        _operand_formulas,
+    )  # in this order
+    reasons = next(filter(None, (list(check(dag)) for check in checks)), [])
+    if reasons:
+        raise ProgramError([Diagnostic("E0412", f"the graph is not a program: {reason}") for reason in reasons])
+    if not reads_accumulator(dag):
+        message = "the program does not use the accumulator `acc`"
+        raise ProgramError(Diagnostic("E0405", message, help="the matrix product is the node evt.ir.Acc()"))
+
+
+def _entries(dag: Dag) -> Iterator[str]:
+    """Everything is of the types that a graph is made of, and operands come before their users."""
+    for place, entry in enumerate(dag.table):
+        node, operands = entry
+        if not isinstance(node, get_args(Node)):
+            yield f"%{place} is {shown(node)}, which is no node"
+        elif not all(isinstance(operand, int) and 0 <= operand < place for operand in operands):
+            yield f"%{place} reads {', '.join(map(str, operands))}, and operands come before their users"
+    for values, kind in ((dag.inputs, Input), (dag.outputs, Output)):
+        yield from (f"{shown(value)} is no {kind.__name__}" for value in values if not isinstance(value, kind))
+
+
+def _structure(dag: Dag) -> Iterator[str]:
+    """What holds of every graph, and that its text is its own."""
+    try:
+        verify(dag)
+        if parse_dag(format_dag(dag)) != dag:
+            yield "its text is another graph's"
+    except InternalError as error:
+        yield error.diagnostics[0].message.removeprefix("the graph is malformed at ")
+    except ValueError as error:
+        yield str(error)
+
+
+def _values(dag: Dag) -> Iterator[str]:
+    """Inputs and outputs have names and modes that a program can write."""
+    values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
+    for value in values:
+        if not _NAME.fullmatch(value.name) or value.name in _TAKEN:
+            yield f"`{shown(value.name)}` cannot be the name of an input or output"
+        known = _TENSOR_MODES | {"k"} if isinstance(value, Input) else _TENSOR_MODES
+        bases = [mode.partition("/")[0] for mode in value.modes]
+        if not known.issuperset(value.modes) or len(set(bases)) < len(bases):
+            yield f"`{value.name}` has the modes {list(value.modes)}"
+        elif "l" in value.modes and dag.operation in CONVOLUTIONS:
+            yield f"`{value.name}` has the mode `l`, and {dag.operation} has none"
+        if isinstance(value, Input) and value.default is not None and not math.isfinite(value.default):
+            yield f"the default of `{value.name}` is not finite"
+    if all(value.name != "D" for value in dag.outputs):
+        yield "it has no primary output `D`"
+
+
+def _operands(dag: Dag) -> Iterator[str]:
+    """A and B are declared together or not at all, with modes that the operation takes."""
+    if not dag.operands:
+        return
+    wanted = OPERATIONS[dag.operation]
+    given = tuple((operand.name, operand.modes) for operand in dag.operands)
+    in_any_order = [(name, frozenset(modes)) for name, modes in given]
+    if in_any_order != [(name, frozenset(modes)) for name, modes in zip("AB", wanted, strict=True)]:
+        yield f"its operands are {list(given)}; expected {list(zip('AB', wanted, strict=True))}"
+
+
+def _nodes(dag: Dag) -> Iterator[str]:
+    """Blocks and pairs of columns are those that kernels have; a convolution's modes have a meaning for each node."""
+    wgrad = CONVOLUTIONS.get(dag.operation, ("",))[0] == "wgrad"
+    for place, (node, _) in enumerate(dag.table):
+        match node:
+            case Fold(_, width) if width not in FOLD_WIDTHS:
+                yield f"%{place}: blocks of {width} columns; expected one of {list(FOLD_WIDTHS)}"
+            case Pick(member, block) if member not in (0, 1) or block not in PAIR_BLOCKS:
+                yield f"%{place}: pairs {block} columns apart; expected one of {list(PAIR_BLOCKS)}"
+            case Cast(dtype) if dtype not in (*STORAGE, TF32):
+                yield f"%{place}: there is no cast to {dtype}"
+            case Index(mode) if mode not in MODES:
+                yield f"%{place}: there is no mode `{shown(mode)}`"
+            case Reduce(_, modes) if tuple(mode for mode in MODES if mode in modes) != modes or modes in ((), ("l",)):
+                yield f"%{place}: a reduction over {list(modes)}; expected some of {list(MODES)}, in this order"
+            case Feed(name) if name not in ELEMENT_MODES:
+                yield f"%{place}: `{shown(name)}` is no operand"
+            case Load(name) if name not in dag.input:
+                yield f"%{place}: `{shown(name)}` is no input"
+    values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
+    taken = any(isinstance(node, Pick | Fold) for node, _ in dag.table)
+    if wgrad and (taken or any(value.dtype == B1 or "/" in "".join(value.modes) for value in values)):
+        yield "bits, pairs and blocks of columns in the gradient of a weight are not supported"
+
+
+def _operand_formulas(dag: Dag) -> Iterator[str]:
+    """What is multiplied in the place of an operand is made of its elements, of scalars and of vectors along it."""
+    for name in dag.feeds:
+        nodes = [dag[node] for node in formula_of(dag, name)]
+        if dag.operation in CONVOLUTIONS and (name, CONVOLUTIONS[dag.operation][0]) != ("A", "fprop"):
+            yield f"work on the operand `{name}` of {dag.operation} is not supported"
+        if Element(name) not in nodes:
+            yield f"what is multiplied in the place of `{name}` is not made of it"
+        if any(isinstance(node, Acc | Reduce | Fold | Pick | Index | Random) for node in nodes):
+            yield f"what is multiplied in the place of `{name}` is not computed element by element"
+        along = {"k"} if dag.operation in CONVOLUTIONS else {*ELEMENT_MODES[name]}
+        for value in (dag.input[node.name] for node in nodes if isinstance(node, Load)):
+            if len(value.modes) > 1 or not along.issuperset(value.modes) or value.flexible:
+                yield f"`{value.name}` is neither a scalar nor a vector along `{name}`"
+    stack, seen = [*dag.stores.values()], set[int]()
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        stack.extend(dag.arguments(node))
+        match dag[node]:
+            case Element(name):
+                yield f"the epilogue reads the operand `{name}`"
+            case Load(name) if "k" in dag.input[name].modes:
+                yield f"the epilogue reads `{name}`, which has the mode k"

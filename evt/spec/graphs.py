@@ -1,0 +1,70 @@
+"""A program's graph with types: ``typed_graph(spec, a, b)``; and optimised: ``optimised_graph(spec, a, b)``.
+
+The same question about a spec has the same object for an answer.
+"""
+
+from __future__ import annotations
+
+from evt.diagnostics import Diagnostic
+from evt.errors import TargetError
+from evt.ir import Operand, TypedDag, infer
+from evt.ir.specialise import without_inputs
+from evt.optimise import ROUNDING_KEPT, optimise, round_as_eager
+from evt.spec.given import read_dtype
+from evt.spec.spec import Spec, remembered
+
+DEFAULT_DTYPE = "f16"
+
+
+def typed_graph(spec: Spec, a: str | None = None, b: str | None = None) -> TypedDag:
+    """Return the graph with types, for operands of types ``a`` and ``b`` (default: the header's, else f16).
+
+    Raises TargetError: E0303 for a type that there is not, E0305 for one that contradicts the header; and ProgramError.
+    """
+    return typed_for(spec, operands_of(spec, a, b))
+
+
+def optimised_graph(spec: Spec, a: str | None = None, b: str | None = None) -> TypedDag:
+    """Return the typed graph after the optimiser. Raises as :func:`typed_graph`."""
+    return optimised_for(spec, operands_of(spec, a, b))
+
+
+@remembered
+def typed_for(spec: Spec, operands: tuple[Operand, ...], absent: tuple[str, ...] = ()) -> TypedDag:
+    """Return the graph with types and with the rounding points that the settings ask for.
+
+    ``absent`` are the inputs that a call leaves out, whose defaults are constants then. Raises ProgramError.
+    """
+    dag = spec.dag
+    if absent:
+        defaults = {value.name: value.default or 0.0 for value in dag.inputs if value.name in absent}
+        dag = without_inputs(infer(dag, operands), defaults)
+    made = infer(dag, operands)
+    return round_as_eager(made) if spec.settings.numerics == "match_eager" else made
+
+
+@remembered
+def optimised_for(spec: Spec, operands: tuple[Operand, ...], absent: tuple[str, ...] = ()) -> TypedDag:
+    """Return :func:`typed_for` after the passes that the settings allow. Raises ProgramError."""
+    made = typed_for(spec, operands, absent)
+    if spec.settings.numerics == "match_eager":
+        return optimise(made, ROUNDING_KEPT)
+    return optimise(made, relaxed=spec.settings.relaxed)
+
+
+def operands_of(spec: Spec, a: str | None, b: str | None) -> tuple[Operand, ...]:
+    """Return A and B with the types that are asked for. Raises TargetError (E0303, E0305)."""
+    if spec.dag.operands:
+        for operand, asked in zip(spec.dag.operands, (a, b), strict=True):
+            if asked is not None and read_dtype(asked) != operand.dtype:
+                raise TargetError(
+                    Diagnostic(
+                        "E0305",
+                        f"the program declares {operand.name}: {operand.dtype}; {read_dtype(asked)} was asked for",
+                        help="leave the type out, or change the program's header",
+                    )
+                )
+        return spec.dag.operands
+    first = read_dtype(next((each for each in (a, b) if each is not None), DEFAULT_DTYPE))
+    modes_a, modes_b = spec.operand_modes
+    return Operand("A", first, modes_a), Operand("B", first if b is None else read_dtype(b), modes_b)

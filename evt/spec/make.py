@@ -1,0 +1,83 @@
+"""Programs from text, and from graphs: ``from_text(source, operation, keywords) -> Spec``, ``from_dag(...)``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from evt.diagnostics import Diagnostic, hint, shown
+from evt.errors import ArgumentError, TargetError
+from evt.ir import Dag, lower
+from evt.ir.convolution import CONVOLUTIONS, GEOMETRY, Convolution
+from evt.ir.dag import prune
+from evt.ir.lower import OPERATIONS, unknown_operation
+from evt.language import parse
+from evt.plan import ROUTES
+from evt.settings import Settings
+from evt.spec.check import check_graph
+from evt.spec.given import read_text
+from evt.spec.graphs import operands_of, typed_for
+from evt.spec.spec import Spec
+
+#: The grouped route of a kernel for each group, on every target; those of one kernel for all are the planner's.
+LOOP = "loop"
+
+
+def from_text(source: object, operation: object, keywords: Mapping[str, Any], *, grouped: bool = False) -> Spec:
+    """Return the program of a text; ``keywords`` are those of Settings and of a convolution's geometry.
+
+    Raises TargetError (E0501) for an operation or a grouped route that there is not, ArgumentError (E0601, E0602,
+    E0607) for keywords, and ProgramError.
+    """
+    settings, geometry = _read_keywords(operation, keywords)
+    _check_operation(operation)
+    routes = (*(route.name for route in ROUTES if "grouped" in route.shapes), LOOP)
+    if grouped and settings.route not in (None, *routes):
+        message = f"there is no grouped route `{settings.route}`"
+        raise TargetError(Diagnostic("E0501", message, help=hint(settings.route, routes, "routes")))
+    dag = lower(parse(read_text(source)), str(operation))
+    if grouped and dag.operation in CONVOLUTIONS:
+        message = f"the program's header says {dag.operation}, and groups are of matrix products"
+        raise TargetError(Diagnostic("E0501", message, help="leave the header out, or write `gemm`"))
+    return _spec(dag, settings, geometry, grouped)
+
+
+def from_dag(dag: object, keywords: Mapping[str, Any]) -> Spec:
+    """Return the program of a graph, whose operation it is; see :func:`from_text`.
+
+    Nodes that no output needs are left out. Raises ProgramError (E0412) for a graph that is no program.
+    """
+    if not isinstance(dag, Dag):
+        raise ArgumentError(Diagnostic("E0607", f"`dag` is {shown(dag)}; expected a graph of evt.ir.Builder"))
+    settings, geometry = _read_keywords(dag.operation, keywords)
+    _check_operation(dag.operation)
+    check_graph(dag)
+    untyped = Dag(**{each.name: getattr(dag, each.name) for each in fields(Dag)})
+    return _spec(replace(prune(untyped), inputs=dag.inputs), settings, geometry)
+
+
+def _read_keywords(operation: object, keywords: Mapping[str, Any]) -> tuple[Settings, dict[str, Any]]:
+    geometry = {name: value for name, value in keywords.items() if name in GEOMETRY}
+    others = {name: value for name, value in keywords.items() if name not in GEOMETRY}
+    convolves = isinstance(operation, str) and operation in CONVOLUTIONS
+    return Settings.of(GEOMETRY if convolves else (), **others), geometry
+
+
+def _check_operation(operation: object) -> None:
+    if not isinstance(operation, str) or operation not in OPERATIONS:
+        message = f"there is no operation `{shown(operation)}`"
+        raise TargetError(Diagnostic("E0501", message, help=unknown_operation(shown(operation))))
+
+
+def _spec(dag: Dag, settings: Settings, geometry: Mapping[str, Any], grouped: bool = False) -> Spec:
+    """Put the parts together, checked."""
+    convolution = None
+    if dag.operation in CONVOLUTIONS:
+        convolution = Convolution.of(dag.operation, geometry)
+    elif geometry:
+        message = f"`{next(iter(geometry))}` is for convolutions, and the operation is {dag.operation}"
+        raise ArgumentError(Diagnostic("E0602", message, help="call evt.conv2d, or leave it out"))
+    spec = Spec(dag, settings, convolution, grouped)
+    typed_for(spec, operands_of(spec, None, None))  # what is wrong with types and modes is so for all operands
+    return spec

@@ -1,0 +1,105 @@
+"""What the planner is asked, for packed tensors: ``packed_problem(spec, arch, a, b, shapes) -> Problem``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from operator import index
+
+from evt.diagnostics import Diagnostic
+from evt.errors import ArgumentError
+from evt.ir.convolution import ConvolutionProblem
+from evt.plan import Layout, Options, Problem, Signature, convolution_class, find_target, natural_signature
+from evt.settings import Settings
+from evt.spec.graphs import optimised_graph
+from evt.spec.spec import Spec
+
+#: The shapes of A and B, in PyTorch's order.
+Shapes = tuple[Sequence[int], Sequence[int]]
+
+
+def packed_problem(
+    spec: Spec, arch: str, a: str | None = None, b: str | None = None, shapes: Shapes | None = None
+) -> Problem:
+    """Return the optimised program for packed tensors, which ``shapes`` of A and B align.
+
+    Raises ProgramError; TargetError (E0303, E0305, E0501); ArgumentError (E0604, E0607) for shapes that do not fit.
+    """
+    dag = optimised_graph(spec, a, b)
+    convolution, extents = (None, None) if shapes is None else _problem(spec, shapes)
+    of = None
+    if spec.convolution is not None:
+        element_bytes = dag.operands[0].dtype.bits // 8
+        elements = convolution.largest_operand if convolution is not None else 0
+        of = convolution_class(spec.convolution, convolution, element_bytes, elements * element_bytes)
+    signature = natural_signature(dag, of, extents)
+    return Problem(dag, signature, find_target(arch), options(spec.settings, spec.settings.deterministic is False))
+
+
+def grouped_problem(
+    spec: Spec, arch: str, a: str | None = None, b: str | None = None, shapes: Sequence[Shapes] | None = None
+) -> Problem:
+    """Return the optimised program for groups of packed tensors; ``shapes`` of each group's A and B align them.
+
+    Raises as :func:`packed_problem`.
+    """
+    dag = optimised_graph(spec, a, b)
+    found = [natural_signature(dag, None, problem_sizes(spec, each)) for each in shapes or ()]
+    signature = common_signature(found) if found else natural_signature(dag)
+    return Problem(dag, signature, find_target(arch), options(spec.settings, False), grouped=True)
+
+
+def common_signature(signatures: Sequence[Signature]) -> Signature:
+    """Return the layouts that all groups have: the contiguous mode where it is one, and the least alignment."""
+    return Signature(
+        _common([each.a for each in signatures]),
+        _common([each.b for each in signatures]),
+        tuple((name, _common([each[name] for each in signatures])) for name, _ in signatures[0].tensors),
+    )
+
+
+def _common(layouts: Sequence[Layout]) -> Layout:
+    contiguous = {layout.contiguous for layout in layouts}
+    if len(contiguous) > 1:
+        return Layout(None, 1)
+    return replace(layouts[0], alignment=min(layout.alignment for layout in layouts))
+
+
+def options(settings: Settings, atomic: bool) -> Options:
+    """Return what a kernel may give up or must keep; ``atomic``: reductions may be combined in any order."""
+    return Options(atomic, settings.fast_math, settings.numerics == "match_eager")
+
+
+def problem_sizes(spec: Spec, shapes: Shapes | None) -> Mapping[str, int]:
+    """Return the extents of a problem by mode, for the shapes of A and B; nothing without shapes.
+
+    Raises ArgumentError (E0604, E0607) when they do not fit.
+    """
+    return {} if shapes is None else _problem(spec, shapes)[1]
+
+
+def _problem(spec: Spec, shapes: Shapes) -> tuple[ConvolutionProblem | None, Mapping[str, int]]:
+    try:
+        a, b = (tuple(map(index, shape)) for shape in shapes)
+        if min((*a, *b), default=0) < 0:
+            raise ValueError(f"A is {list(a)} and B is {list(b)}: an extent is negative")
+        if spec.convolution is not None:
+            found = spec.convolution.problem(a, b)
+            return found, found.extents
+        return None, _matrix_sizes(spec.operand_modes, a, b)
+    except TypeError:
+        message = f"`shapes` are {shapes!r}; expected those of A and B, sequences of whole numbers"
+        raise ArgumentError(Diagnostic("E0607", message)) from None
+    except ValueError as error:
+        raise ArgumentError(Diagnostic("E0604", str(error))) from None
+
+
+def _matrix_sizes(modes: tuple[tuple[str, ...], tuple[str, ...]], a: Sequence[int], b: Sequence[int]) -> dict[str, int]:
+    """The extents by mode of a product of matrices of these shapes. Raises ValueError when they do not fit."""
+    if len(a) < 2 or len(b) < 2:
+        raise ValueError(f"A is {list(a)} and B is {list(b)}; expected at least two dimensions")
+    sizes_a, sizes_b = dict(zip(modes[0], a[-2:], strict=True)), dict(zip(modes[1], b[-2:], strict=True))
+    if sizes_a["k"] != sizes_b["k"]:
+        raise ValueError(f"A is {list(a)} and B is {list(b)}: k is {sizes_a['k']} in A and {sizes_b['k']} in B")
+    return {"l": math.prod(a[:-2]), **sizes_a, **sizes_b}
