@@ -1,4 +1,4 @@
-"""Running programs on tensors. A call goes through these modules in this order, and no module imports a later one.
+"""Running programs on tensors. A call goes through these modules in this order.
 
 :mod:`call`: values in a fixed order, and what tells this call from others; a call like an earlier one goes straight to
 its launch. Another one is checked by :mod:`arguments`: values as nothing but memory (:mod:`plain`), their strides
