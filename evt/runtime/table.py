@@ -79,7 +79,7 @@ def make_table(plan: GroupedPlan, groups: Sequence[Group], known: Sequence[Known
             addresses = [value.data_ptr() if isinstance(value, torch.Tensor) else 0 for value in values]
             rows.append(struct.pack(f"={len(groups)}Q", *addresses))
         else:
-            default = defaults[name] or 0.0
+            default = 0.0 if defaults[name] is None else defaults[name]
             numbers = [float(value) if is_number(value) else default for value in values]
             rows.append(struct.pack(f"={len(groups)}d", *numbers))
     return b"".join(rows)

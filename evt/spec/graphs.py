@@ -37,7 +37,7 @@ def typed_for(spec: Spec, operands: tuple[Operand, ...], absent: tuple[str, ...]
     """
     dag = spec.dag
     if absent:
-        defaults = {value.name: value.default or 0.0 for value in dag.inputs if value.name in absent}
+        defaults = {each.name: each.default for each in dag.inputs if each.name in absent and each.default is not None}
         dag = without_inputs(infer(dag, operands), defaults)
     made = infer(dag, operands)
     return round_as_eager(made) if spec.settings.numerics == "match_eager" else made

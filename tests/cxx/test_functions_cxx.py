@@ -245,14 +245,19 @@ def test_every_function_is_called_by_name_in_every_type() -> None:
         assert {"cxx", "f32", "f64"} <= set(case.kinds)
 
 
+#: Facts that are equations over these numbers, and over any for x, y and z.
+LAWS = [fact for fact in Fact if " = " in fact.value]
+NUMBERS = {"zero": torch.tensor([0.0, -0.0]), "whole": torch.tensor([-(2.0**30), -3.0, -0.0, 0.0, 1.0, 7.0, 2.0**25])}
+
+
 @pytest.mark.parametrize(
     ("case", "fact"),
-    [(case, fact) for case in CASES for fact in Fact if fact in case.function.facts - {Fact.INTEGER}],
+    [(case, fact) for case in CASES for fact in LAWS if fact in case.function.facts],
     ids=lambda value: getattr(value, "symbol", None) or value.name,
 )
 def test_facts_hold_to_the_bit(library: ctypes.CDLL, case: Case, fact: Fact) -> None:
-    names = [name for name in ("x", "y", "z", "zero") if re.search(rf"\b{name}\b", fact.value)]
-    inputs = [torch.tensor([0.0, -0.0])] if names == ["zero"] else samples(len(names))
+    names = [name for name in ("x", "y", "z", *NUMBERS) if re.search(rf"\b{name}\b", fact.value)]
+    inputs = [NUMBERS[name] for name in names if name in NUMBERS] or samples(len(names))
     scope = {"f": lambda *tensors: call(library, case, *tensors), **dict(zip(names, inputs, strict=True))}
     left, right = (eval(side, scope) for side in fact.value.split(" = "))
     assert bool(same(left, torch.as_tensor(right, dtype=left.dtype)).all())

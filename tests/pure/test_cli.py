@@ -574,7 +574,7 @@ def test_the_whole_language_prints(arch: str) -> None:
     for format in ("text", "mermaid", "dot", "svg"):
         assert ok("graph", EVERYTHING, "--format", format, "--stage", "optimised")
     assert "evt_finish" in ok("emit", EVERYTHING, "--arch", arch)
-    assert "finish" in ok("show", EVERYTHING, "--stage", "plan", "--arch", arch)
+    assert "Reduction" in ok("show", EVERYTHING, "--stage", "plan", "--arch", arch)
 
 
 @pytest.mark.parametrize("arch", ["sm80", "sm90"])

@@ -21,7 +21,7 @@ from evt.plan.routes import gemm_2x, order
 from evt.plan.rules.rule import Rule, rule
 from evt.plan.target import GENERATION_OF
 from evt.plan.verdict import HOLDS, Match, Matches, Refusal, Verdict
-from evt.spec import packed_problem
+from evt.spec import optimised_graph, packed_problem
 
 ROOT = Path(__file__).parents[2]
 RELU = "D = relu(alpha*acc + beta*C) + residual"
@@ -301,7 +301,7 @@ def test_measurements_of_groups_are_of_their_own() -> None:
 
 
 def test_a_grouped_refusal_has_its_rules_and_what_to_do() -> None:
-    dag = evt.gemm("D = acc; s = sum[n](acc)").optimised("f16")
+    dag = optimised_graph(evt.gemm("D = acc; s = sum[n](acc)").spec, "f16")
     for arch, reason in (("sm90", "a reduction would be over each group"), ("sm80", "for sm90, not for sm80")):
         with pytest.raises(evt.TargetError) as raised:
             plan(Problem(dag, natural_signature(dag), find_target(arch), grouped=True))

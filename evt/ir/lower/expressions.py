@@ -330,4 +330,5 @@ class Expressions:
                 f"{function}: {function.text}",
             )
             return None
-        return [bound[p.name] if p.name in bound else self.constant_node(p.default or 0.0) for p in function.parameters]
+        defaults = {p.name: p.default for p in function.parameters if p.default is not None}
+        return [bound[p.name] if p.name in bound else self.constant_node(defaults[p.name]) for p in function.parameters]
