@@ -50,8 +50,9 @@ demo: $(INSTALLED)
 
 PYTEST := pytest -n auto --maxprocesses 8
 
+# A file is one worker's work. In the order of the folders the long files, those that compile, do not come last.
 test: lint
-	$(PYTEST) --dist loadfile -m 'not slow' $(PYTEST_FLAGS)
+	$(PYTEST) --dist loadfile --no-loadscope-reorder -m 'not slow' $(PYTEST_FLAGS)
 
 test-slow: $(INSTALLED)
 	$(PYTEST) --dist loadgroup -m slow $(PYTEST_FLAGS)
