@@ -18,7 +18,7 @@ EXCERPT := | sed -n '1,/^$$/p; /^struct Region0 /,/^};/p; /^\/\/ The visitor/,/^
 help:
 	@echo "make demo    the main job on real input: a formula is checked, emitted, explained, drawn and run"
 	@echo "make test    lint, then the tests that this machine can run in about ten minutes on two cores"
-	@echo "make test-slow  the others: every kernel that nvcc is to compile, more random programs"
+	@echo "make test-slow  what repeats those in depth: every kernel through nvcc, 300 random programs for 100"
 	@echo "make test-all  both"
 	@echo "make lint    ruff and mypy"
 	@echo "make clean   remove $(VENV) and what tools left behind (not the cache of kernels: evt cache clear)"
@@ -50,8 +50,9 @@ demo: $(INSTALLED)
 
 PYTEST := pytest -n auto --maxprocesses 8
 
+# A file is one worker's work. In the order of the folders the long files, those that compile, do not come last.
 test: lint
-	$(PYTEST) --dist loadfile -m 'not slow' $(PYTEST_FLAGS)
+	$(PYTEST) --dist loadfile --no-loadscope-reorder -m 'not slow' $(PYTEST_FLAGS)
 
 test-slow: $(INSTALLED)
 	$(PYTEST) --dist loadgroup -m slow $(PYTEST_FLAGS)

@@ -15,7 +15,7 @@ from evt.functions import TABLE
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update", action="store_true", help="write what is emitted to tests/fixtures/visitors")
     group = parser.getgroup("random programs")
-    group.addoption("--count", type=int, default=300, help="how many random programs are checked")
+    group.addoption("--count", type=int, help="how many random programs are checked: 100, and 300 by the slow tests")
     group.addoption("--first", type=int, default=0, help="the seed of the first of them")
     group.addoption("--compiled", type=int, help="how many of them are compiled, or run on a GPU")
 

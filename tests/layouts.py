@@ -38,6 +38,13 @@ def random_layout(rng: random.Random, largest: int = 96, signs: bool = True) -> 
     return Layout(shape, like(shape, iter(strides)))
 
 
+def random_layouts(count: int, seed: int) -> Iterator[tuple[Layout, random.Random]]:
+    """Yield layouts, more where more are asked for, each with the generator that made it."""
+    rng = random.Random(seed)
+    for _ in range(questions(count)):
+        yield random_layout(rng), rng
+
+
 def packed(rng: random.Random, extents: tuple[int, ...]) -> list[int]:
     """Strides that follow each other in some order, a few with gaps between, or 0."""
     order = list(range(len(extents)))

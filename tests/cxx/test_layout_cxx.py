@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 from cute import GXX, Answer, Garbage, Stop, ask, cxx, cxx_tree, include_flags
-from layout_laws import Nested, Operation, bare, operations, values
-from layouts import questions
+from layout_laws import Nested, bare, values
+from layout_operations import Operation, operations
+from layouts import questions as how_many
 
 from evt.layout import ComposedLayout, Layout, LayoutError, Swizzle
 
-QUESTIONS = questions(10)
 TABLE = operations()
 
 pytestmark = [
@@ -73,9 +73,11 @@ def answered_garbage(arguments: tuple[Any, ...]) -> str:
     return "the same, with positive extents" if negative else "ANSWERED WHERE C++ HAS NO LAYOUT"
 
 
-def test_every_operation_is_as_in_cute(tmp_path: Path) -> None:
-    rng = random.Random(QUESTIONS)
-    questions = [(name, TABLE[name].draw(rng)) for name in TABLE for _ in range(QUESTIONS)]
+@pytest.mark.parametrize("each", [3, pytest.param(10, marks=pytest.mark.slow)])
+def test_every_operation_is_as_in_cute(tmp_path: Path, each: int) -> None:
+    count = how_many(each)
+    rng = random.Random(count)
+    questions = [(name, TABLE[name].draw(rng)) for name in TABLE for _ in range(count)]
     found = ask([asked(TABLE[name], arguments) for name, arguments in questions], tmp_path)
     verdicts: Counter[tuple[str, str]] = Counter()
     faults = []

@@ -2,33 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
 import subprocess
-from functools import cache
 from pathlib import Path
 
 import pytest
+from cute import GXX, include_flags
 
-from evt.build.toolchain import SYSTEM_CUDA, find_cutlass, find_nvcc
-from evt.errors import BuildError
-
-GXX = shutil.which("g++") or ""
 INCLUDE = Path(__file__).parents[2] / "codegen/include"
-
-
-@cache
-def include_flags() -> tuple[str, ...]:
-    """Flags for CUTLASS's headers and CUDA's, which they include; none when they are not installed."""
-    with contextlib.suppress(BuildError):
-        cutlass, nvcc = find_cutlass(), find_nvcc()
-        homes = (*nvcc.include, nvcc.path.resolve().parents[1] / "include", Path(SYSTEM_CUDA, "include"))
-        cuda = next((path for path in homes if (path / "cuda_runtime_api.h").is_file()), None)
-        if cuda is not None:
-            folders = (cutlass.include, *nvcc.include, cuda, cuda / "cccl")
-            return tuple(word for path in folders for word in ("-isystem", str(path)))
-    return ()
 
 
 @pytest.mark.cxx

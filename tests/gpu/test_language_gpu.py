@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from dataclasses import dataclass
 
@@ -10,13 +9,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from builds import build_selected  # noqa: E402
 from one_config import general_config  # noqa: E402
 
 import evt  # noqa: E402
-from evt.build import KernelSource, build  # noqa: E402
-from evt.build.cache import Cache  # noqa: E402
-from evt.build.source import cache_key  # noqa: E402
-from evt.build.toolchain import find_toolchain  # noqa: E402
+from evt.build import KernelSource  # noqa: E402
 from evt.ir.dtype import BY_NAME  # noqa: E402
 from evt.ir.node import base, divisor  # noqa: E402
 from evt.reference.compare import distance  # noqa: E402
@@ -202,21 +199,8 @@ def sources_of(name: str, family: str, size: str) -> list[KernelSource]:
 
 @pytest.fixture(scope="session")
 def refused(request):
-    """Build the kernels of all selected tests of this file in one go; which of them nvcc refuses."""
-    sources = []
-    for item in request.session.items:
-        if item.function is test_language:
-            params = item.callspec.params
-            with contextlib.suppress(evt.EvtError):  # the test itself will say so
-                sources += sources_of(params["name"], params["family"], params["size"])
-    sources = list(dict.fromkeys(sources))
-    try:
-        build(sources)
-    except evt.BuildError as error:
-        toolchain, cache = find_toolchain(), Cache()
-        missing = {each for each in sources if cache.find(cache_key(each, toolchain))[0] is None}
-        return dict.fromkeys(missing, str(error))
-    return {}
+    """Which kernels of the selected tests nvcc refuses, all built in one go."""
+    return build_selected(request, test_language, sources_of)
 
 
 def bits(tensor):

@@ -6,7 +6,6 @@ file that the lines are appended to.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from pathlib import Path
 
@@ -14,15 +13,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from builds import build_selected  # noqa: E402
 from one_config import general_config  # noqa: E402
 from record_calls import BATCHED, distances, make_call, variants  # noqa: E402
 from records import IN_PLACE, MEANINGS, RECORD_OF, SAMPLES  # noqa: E402
 
 import evt  # noqa: E402
-from evt.build import KernelSource, build  # noqa: E402
-from evt.build.cache import Cache  # noqa: E402
-from evt.build.source import cache_key  # noqa: E402
-from evt.build.toolchain import find_toolchain  # noqa: E402
+from evt.build import KernelSource  # noqa: E402
 from evt.runtime.arguments import bind  # noqa: E402
 from evt.runtime.kernels import device_target, kernel_sources, plan_kernels  # noqa: E402
 from evt.spec import typed_graph  # noqa: E402
@@ -62,21 +59,8 @@ def sources_of(name: str, family: str, variant: str) -> list[KernelSource]:
 
 @pytest.fixture(scope="session")
 def refused(request):
-    """Build the kernels of all selected tests of this file in one go; which of them nvcc refuses."""
-    sources = []
-    for item in request.session.items:
-        if item.function is test_sample:
-            params = item.callspec.params
-            with contextlib.suppress(evt.EvtError):  # the test itself will say so
-                sources += sources_of(params["name"], params["family"], params["variant"])
-    sources = list(dict.fromkeys(sources))
-    try:
-        build(sources)
-    except evt.BuildError as error:
-        toolchain, cache = find_toolchain(), Cache()
-        missing = {each for each in sources if cache.find(cache_key(each, toolchain))[0] is None}
-        return dict.fromkeys(missing, str(error))
-    return {}
+    """Which kernels of the selected tests nvcc refuses, all built in one go."""
+    return build_selected(request, test_sample, sources_of)
 
 
 def every(results) -> list[torch.Tensor]:

@@ -1,4 +1,4 @@
-"""A machine that only looks like one GPU, and a room to build in: launches and builds are tested without either."""
+"""A machine that looks like one GPU or like none, a room to build in, caches of a test's own."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 from fake_nvcc import Room, make_room
+
+from evt.build import Cache
 
 _FORMATS = {"size": "q", "pointer": "Q", "number": "d"}
 
@@ -58,3 +60,21 @@ def room(tmp_path: Path) -> Iterator[Room]:
     room = make_room(tmp_path)
     yield room
     room.end()
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    return Cache(tmp_path / "cache")
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of kernels and measurements that this test alone has."""
+    monkeypatch.setenv("EVT_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from click.testing import CliRunner, Result
+from command_line import ok, run
+from depth import in_depth
 
 import evt
-from evt.cli import main
 from evt.cli.answers import product_alone, shifted
 from evt.cli.tensors import call_sizes, random_call, shapes_of
 from evt.diagnostics import Source
@@ -26,25 +26,10 @@ FORMULA = "D = relu(acc + bias) + residual"
 SMALL = ("--a-shape", "2,16,9,7", "--b-shape", "24,16,3,3")
 
 
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(main, arguments, prog_name="evt")
-
-
-def ok(*arguments: str) -> str:
-    result = run(*arguments)
-    assert (result.exit_code, result.stderr) == (0, ""), result.output
-    return result.stdout
-
-
 def document(*arguments: str) -> Any:
     result = run(*arguments, "--json")
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
-
-
-@pytest.fixture
-def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
 
 # Options
@@ -198,8 +183,18 @@ def test_the_header_may_say_that_it_is_a_convolution() -> None:
 
 @pytest.mark.usefixtures("_no_gpu")
 @pytest.mark.parametrize("operation", CONVOLUTIONS)
-@pytest.mark.parametrize("options", [(), ("--stride", "2", "--padding", "1", "--groups", "2"), ("--dilation", "2")])
-def test_run_every_convolution(operation: str, options: tuple[str, ...]) -> None:
+def test_run_every_convolution(operation: str) -> None:
+    run_convolution(operation)
+
+
+@pytest.mark.usefixtures("_no_gpu")
+@pytest.mark.parametrize("operation", in_depth(CONVOLUTIONS, ("conv2d", "conv2d_dgrad", "conv2d_wgrad")))
+@pytest.mark.parametrize("options", [("--stride", "2", "--padding", "1", "--groups", "2"), ("--dilation", "2")])
+def test_run_every_geometry(operation: str, options: tuple[str, ...]) -> None:
+    run_convolution(operation, *options)
+
+
+def run_convolution(operation: str, *options: str) -> None:
     geometry = (*options, *(("--kernel-size", "3") if operation.endswith("wgrad") else ()))
     found = document("run", "D = relu(alpha*acc)", "--op", operation, *geometry)
     assert found["ok"] is True

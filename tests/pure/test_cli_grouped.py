@@ -29,11 +29,6 @@ def ok(*words: str) -> str:
     return str(result.stdout)
 
 
-@pytest.fixture
-def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-
-
 def test_emit_and_show() -> None:
     text = ok("emit", FORMULA, *OP, "--dtype", "bf16")
     assert text == evt.grouped_gemm(FORMULA).emit("sm90", "bf16", "bf16")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from depth import in_depth
 
 from evt.build import BuildEvent
 from evt.cli import main
@@ -53,7 +54,7 @@ def shell(arguments: list[str], redirection: str, **environment: str) -> subproc
     ],
     ids=["closed", "full"],
 )
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", in_depth(COMMANDS, ("help", "data", "JSON", "page")))
 def test_standard_output_that_cannot_be_written(command: str, redirection: str, said: str) -> None:
     done = shell(COMMANDS[command], redirection)
     assert (done.returncode, done.stdout, done.stderr) == (1, "", said)

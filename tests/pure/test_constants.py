@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+from depth import in_depth
 from patterns import same_bits
 from programs import typed
 
@@ -83,7 +84,7 @@ def program(generator: random.Random, functions: Sequence[str], depth: int) -> s
 
 
 @pytest.mark.parametrize("operand", ["f16", "f64", "i8"])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", in_depth(range(4), range(2)))
 def test_folding_keeps_the_bits(operand: str, seed: int) -> None:
     generator = random.Random(f"{operand} {seed}")
     for _ in range(60):

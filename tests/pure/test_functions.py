@@ -5,17 +5,17 @@ from __future__ import annotations
 import ctypes
 import itertools
 import math
-import operator
 import random
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from function_rows import OTHERS, ROWS, call_target, each
 
 from evt.functions import FUNCTIONS, TABLE, Fact, Function, lookup
 from evt.functions.target import Target, read_target
@@ -31,36 +31,15 @@ isinf isfinite lt le gt ge eq ne logical_and logical_or logical_not trunc frac f
 atan atan2 asinh acosh atanh erfc log10 threshold hardshrink softshrink logaddexp hypot copysign sinc lerp heaviside
 logit xlogy prelu rrelu
 """
-
-# Hyper-parameters other than the defaults. Of clamp and prelu they are given for parameters without one.
-OTHERS: dict[str, tuple[tuple[float, ...], ...]] = {
-    "leaky_relu": ((0.25,), (-0.5,)),
-    "prelu": ((0.25,), (-0.5,)),
-    "rrelu": ((0.25, 0.75),),
-    "elu": ((2.5,), (-2.0,)),
-    "celu": ((2.5,), (0.3,)),
-    "softplus": ((2.0, 5.0), (0.75, 30.0)),
-    "hardtanh": ((-0.5, 3.0), (0.0, 6.0)),
-    "hardshrink": ((1.5,), (-0.5,)),
-    "softshrink": ((1.5,), (0.0,)),
-    "clamp": ((-0.5, 3.0), (0.0, 6.0)),
-}
 TINY, LEAST, MOST, INF = 2.0**-126, 2.0**-149, (2.0 - 2.0**-23) * 2.0**127, math.inf
 WHOLE_AND_HALF = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 6.0, 17.0, 100.0)
 POSITIVE = (*WHOLE_AND_HALF, LEAST, 3 * LEAST, TINY, 2.0**-66, 2.0**66, MOST, INF)
 SPECIAL = (*POSITIVE, *(-x for x in POSITIVE), math.nan)
 #: Rows without a bound in full: what PyTorch's own f32 computes where the difference of two large numbers is small.
 CANCELS = {"lerp": 1e-5, "logit": 1e-5, "logaddexp": 1e-5, "sinc": 1e-5}
-ROWS = tuple(TABLE.values())
 #: Facts that are an equation, which is what :func:`test_facts_hold_to_the_bit` evaluates.
 EQUATIONS = frozenset(fact for fact in Fact if " = " in fact.value)
 WHOLE = tuple(row for row in ROWS if Fact.INTEGER in row.facts)
-
-
-def each(rows: Sequence[Function]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("function", rows, ids=[row.name for row in rows])
-
-
 each_function = each(ROWS)
 
 
@@ -151,33 +130,11 @@ def test_import_is_light() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def resolve(target: str) -> tuple[Callable[..., Any], list[str], dict[str, Any]]:
-    """A target's callable, the order of the row's parameters if it says one, and fixed keyword arguments."""
-    read = read_target(target)
-    root, *path = read.path
-    found: Any = {"torch": torch, "operator": operator, "Tensor": torch.Tensor}[root]
-    for name in path:
-        found = getattr(found, name)
-    return found, list(read.order), dict(read.given)
-
-
 def test_targets_are_read() -> None:
     assert read_target("torch.rsub(y, x)") == Target(("torch", "rsub"), order=("y", "x"))
     assert read_target("torch.nn.GELU(approximate='tanh')") == Target(
         ("torch", "nn", "GELU"), given=(("approximate", "tanh"),)
     )
-
-
-def call_target(function: Function, target: str, arguments: Sequence[Any]) -> Any:
-    found, order, fixed = resolve(target)
-    named = dict(zip((parameter.name for parameter in function.parameters), arguments, strict=True))
-    if isinstance(found, type):
-        module = found(0.0, 0.0) if found is torch.nn.Threshold else found(**fixed)
-        for name, value in list(named.items())[1:]:
-            assert hasattr(module, name)
-            setattr(module, name, torch.nn.Parameter(value) if isinstance(value, torch.Tensor) else value)
-        return module(arguments[0])
-    return found(*([named[name] for name in order] if order else arguments), **fixed)
 
 
 def forms(function: Function, tensor: torch.Tensor, hyper: Sequence[float]) -> Iterator[list[Any]]:

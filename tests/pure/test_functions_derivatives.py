@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_functions import OTHERS, ROWS, call_target, each
+from function_rows import OTHERS, ROWS, call_target, each
 
 from evt import reference
 from evt.functions import TABLE, Function, lookup

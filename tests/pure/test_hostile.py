@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 
 import pytest
+from depth import in_depth
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from programs import typed
@@ -66,6 +67,8 @@ LARGE: dict[str, Callable[[int], str]] = {
     "reductions": lambda size: "; ".join(f"s{i} = sum[n](acc * {i})" for i in range(size)) + "; D = acc",
     "constants": lambda size: "D = acc * (0" + "".join(f" + {i}" for i in range(size)) + ")",
 }
+#: Those that are tried the deepest.
+DEEP = ("a sum", "nested calls", "one function again and again", "parentheses", "arguments")
 #: Names that mean something in C++, in CUTLASS, in Python or in templates.
 NAMES = words("""
 class namespace template typename operator register volatile void char short long signed unsigned auto const
@@ -112,21 +115,22 @@ def count_calls() -> Iterator[list[int]]:
 
 
 @pytest.mark.parametrize("name", LARGE)
-def test_large_formulas(name: str) -> None:
-    deep = name in ("a sum", "nested calls", "one function again and again", "parentheses", "arguments")
-    outcome(LARGE[name](5000 if deep else 1500), check=False)
-
-
-@pytest.mark.parametrize("name", LARGE)
 def test_work_is_linear(name: str) -> None:
     """Twice the formula is at most 2.2 times the work."""
     outcome(LARGE[name](20))  # what is computed once
     works = []
-    for size in (150, 300):
+    for size in (100, 200):
         with count_calls() as calls:
             outcome(LARGE[name](size))
         works.append(calls[0])
     assert works[1] < 2.2 * works[0]
+
+
+@pytest.mark.parametrize(
+    "name", in_depth(LARGE, (*DEEP, "doubling", "a chain of names, backwards", "choices", "constants"))
+)
+def test_large_formulas(name: str) -> None:
+    outcome(LARGE[name](5000 if name in DEEP else 1500), check=False)
 
 
 def test_a_large_formula_is_shown_and_read_back() -> None:

@@ -92,6 +92,12 @@ def test_no_module_is_long(module: Path) -> None:
     assert len(module.read_text(encoding="utf-8").splitlines()) <= LONGEST
 
 
+def test_no_test_is_long() -> None:
+    found = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in (ROOT / "tests").rglob("*.py")}
+    assert len(found) > 100
+    assert {str(path): lines for path, lines in found.items() if lines > LONGEST} == {}
+
+
 def test_imports_point_one_way(module: Path) -> None:
     parts = module.relative_to(ROOT / "evt").with_suffix("").parts
     if parts == ("__init__",):

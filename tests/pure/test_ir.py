@@ -1,21 +1,18 @@
-"""The graph: how it is built, what verification catches, types, and its textual form."""
+"""The graph: how it is built, what verification catches, and its textual form."""
 
 from __future__ import annotations
 
-import random
-import re
 import struct
 from dataclasses import replace
 from typing import Any
 
 import networkx as nx
 import pytest
+from graphs import AB, BF16, F16, D, untyped
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from programs import Sample, programs, typed
 
-from evt.diagnostics import Diagnostic
-from evt.errors import InternalError, ProgramError
+from evt.errors import InternalError
 from evt.ir import (
     Acc,
     Apply,
@@ -26,35 +23,18 @@ from evt.ir import (
     Fold,
     Input,
     Load,
-    Operand,
-    Output,
     Pick,
     Random,
     Reduce,
     Store,
-    TypedDag,
     ValueType,
     format_dag,
     infer,
-    lower,
     parse_dag,
     verify,
 )
 from evt.ir.dag import prune
-from evt.ir.dtype import BY_NAME, OPERANDS, STORAGE, DType, from_torch_name
 from evt.ir.node import Node
-from evt.ir.specialise import without_inputs
-from evt.language import parse
-from evt.optimise import optimise
-
-F16, BF16, F32, TF32 = (BY_NAME[name] for name in ("f16", "bf16", "f32", "tf32"))
-D = Output("D", F16, ("m", "n"))
-AB = (Operand("A", F16, ("m", "k")), Operand("B", F16, ("k", "n")))
-
-
-def untyped(text: str) -> Dag:
-    return lower(parse(text))
-
 
 # The graph
 
@@ -255,232 +235,6 @@ def test_wrong_types() -> None:
         verify(replace(dag, types=wrong))
 
 
-# Types
-
-
-def mistakes(text: str, operands: tuple[Operand, ...] = AB) -> list[Diagnostic]:
-    with pytest.raises(ProgramError) as caught:
-        infer(untyped(text), operands)
-    return list(caught.value.diagnostics)
-
-
-def types(dag: TypedDag) -> dict[str, str]:
-    return {value.name: str(value.dtype) for value in (*dag.inputs, *dag.outputs)}
-
-
-@pytest.mark.parametrize(("operand", "expected"), [("f16", "f16"), ("bf16", "bf16"), ("f32", "f32"), ("tf32", "f32")])
-def test_what_is_not_declared(operand: str, expected: str) -> None:
-    """D takes the type of A, tensors that of D, scalars f32."""
-    dag = typed("E = acc * 2; D = alpha * acc + bias + C + s[m] + t[] + X[l, m, n]", operand)
-    tensors = dict.fromkeys(("E", "D", "bias", "C", "s", "X"), expected)
-    assert types(dag) == {**tensors, "alpha": "f32", "t": "f32"}
-
-
-def test_tensors_follow_a_declared_primary_output() -> None:
-    dag = typed("out D: f32, E; E = acc * 2; D = acc + bias", "bf16")
-    assert types(dag) == {"D": "f32", "E": "f32", "bias": "f32"}
-    dag = typed("out E: f32, D; E = acc * 2; D = acc + bias", "bf16")
-    assert types(dag) == {"D": "bf16", "E": "f32", "bias": "bf16"}
-
-
-def test_what_is_declared() -> None:
-    dag = typed("in bias: f32[n], C: bf16; out D: f32; D = acc + bias + C", "f16")
-    assert types(dag) == {"D": "f32", "bias": "f32", "C": "bf16"}
-
-
-@pytest.mark.parametrize(
-    ("expression", "expected"),
-    [
-        ("acc", "f32[m, n]"),
-        ("bias", "f16[n]"),
-        ("r[m]", "f16[m]"),
-        ("bias + r[m]", "f32[m, n]"),
-        ("bias + alpha", "f32[n]"),
-        ("2 * 3", "f32[]"),
-        ("alpha", "f32[]"),
-        ("T[n, m]", "f16[m, n]"),
-        ("T[n, m] + C", "f32[m, n]"),
-        ("X[l, m, n] + bias", "f32[l, m, n]"),
-        ("b[l, n] + r[m]", "f32[l, m, n]"),
-        ("s[l] * 2", "f32[l]"),
-        ("bf16(bias)", "bf16[n]"),
-        ("f16(acc) + bf16(acc)", "f32[m, n]"),
-    ],
-)
-def test_a_value_varies_over_its_operands_modes(expression: str, expected: str) -> None:
-    dag = typed(f"z = {expression}; D = z + acc")
-    total = dag.arguments(dag.stores["D"])[0]
-    operands = [dag.types[operand] for operand in dag.arguments(total)]
-    assert expected in map(str, operands)
-
-
-def test_a_transposed_output() -> None:
-    dag = typed("D[n, m] = acc + C")
-    assert dag.output["D"].modes == ("n", "m")
-    assert str(dag.types[dag.stores["D"]]) == "f32[m, n]"
-
-
-def test_the_batch_needs_no_subscript_of_an_output() -> None:
-    assert typed("D = acc + C[l, m, n]").output["D"].batchable
-    assert typed("D[l, m, n] = acc + C").output["D"].batchable is False
-
-
-@pytest.mark.parametrize(
-    ("text", "code", "message"),
-    [
-        ("D[n] = acc", "E0304", "varies over [m, n]"),
-        ("out D: f16[m]; D = acc", "E0304", "varies over [m, n]"),
-        ("out D, s: f32[]; D = acc; s = bias", "E0304", "varies over [n]"),
-        ("D = acc; s[n] = bias * 2", "E0304", "its value is not a reduction"),
-        ("D = acc; out D, s: f32[]; s = alpha * 2", "E0304", "its value is not a reduction"),
-        ("out D, s: f32[n]; D = acc; s = sum[n](acc)", "E0304", "varies over [m]"),
-        ("out D, s: f32[m, n]; D = acc; s = sum[n](acc)", "E0304", "the reduction gives [m]"),
-        ("out D, h: f32[m, n]; D = acc; h = even(acc)", "E0304", "varies over [m, n/2]"),
-        ("out D, h: f32[m, n/2]; D = acc; h = acc", "E0304", "varies over [m, n]"),
-        ("out D, h: f32[m, n/2]; D = acc; h = alpha * 2", "E0304", "varies over []"),
-        ("out D: tf32; D = acc", "E0308", "output `D` is tf32"),
-        ("in C: tf32; D = acc + C", "E0308", "input `C` is tf32"),
-        ("in s: i8[]; D = acc * s", "E0308", "scalar `s` is i8"),
-        ("in v: b1[n]; D = where(v, acc, 0)", "E0308", "`v` is b1 of [n]"),
-        ("out D: b1[n, m]; D = acc", "E0308", "`D` is b1 of [n, m]"),
-    ],
-)
-def test_a_mistake(text: str, code: str, message: str) -> None:
-    (each,) = mistakes(text)
-    assert each.code == code
-    assert message in each.message
-    assert each.span is not None
-    assert each.source is not None
-
-
-def test_operands() -> None:
-    for dtype in BY_NAME.values():
-        operands = tuple(replace(each, dtype=dtype) for each in AB)
-        if dtype in OPERANDS:
-            infer(untyped("D = acc"), operands)
-        else:
-            assert {each.code for each in mistakes("D = acc", operands)} == {"E0308"}
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "meet"),
-    [("tf32", "f32", True), ("e4m3", "e5m2", True), ("i8", "u8", True), ("f16", "bf16", False), ("i8", "e4m3", False)],
-)
-def test_operands_of_two_types(a: str, b: str, meet: bool) -> None:
-    operands = (replace(AB[0], dtype=BY_NAME[a]), replace(AB[1], dtype=BY_NAME[b]))
-    if meet:
-        infer(untyped("D = acc"), operands)
-    else:
-        (each,) = mistakes("D = acc", operands)
-        assert each.code == "E0308"
-        assert f"`A` is {a} and `B` is {b}" in each.message
-
-
-@pytest.mark.parametrize(
-    ("text", "code", "message"),
-    [
-        ("out D, s; D = acc * s; s = sum[n](acc)", "E0410", "reads one"),
-        ("D = acc; s = f16(sum[n](acc))", "E0410", "reads one"),
-        ("D = acc; s = sum[m](sum[n](acc))", "E0410", "reads one"),
-        ("D = even(acc) + acc", "E0307", "width"),
-        ("D = even(acc) * odd(acc, 32)", "E0307", "widths"),
-        ("D = even(even(acc))", "E0307", "[m, n/2] is not paired again"),
-        ("D = acc; s = sum[n](even(acc))", "E0307", "[m, n/2] is not reduced again"),
-        ("D = max[n%32](max[n%16](acc))", "E0307", "is not reduced again"),
-        ("D = max[n%32](acc) + max[n%16](acc) + acc", "E0307", "widths"),
-    ],
-)
-def test_what_must_not_meet(text: str, code: str, message: str) -> None:
-    found = mistakes(text)
-    assert code in {each.code for each in found}
-    assert any(message in each.message for each in found)
-
-
-def test_a_header_gives_the_operands() -> None:
-    dag = infer(untyped("gemm(A: bf16[k, m], B: bf16[n, k]); D = acc"))
-    assert dag.operands == (Operand("A", BF16, ("k", "m")), Operand("B", BF16, ("n", "k")))
-    assert infer(dag, AB).operands == AB
-    with pytest.raises(ValueError, match="no header"):
-        infer(untyped("D = acc"))
-
-
-@pytest.mark.parametrize(
-    ("operand", "expression", "expected"),
-    [
-        ("f16", "acc", "f32"),
-        ("f64", "acc", "f64"),
-        ("i8", "acc", "i32"),
-        ("i8", "acc + 1", "i32"),
-        ("i8", "acc + 0.5", "f32"),
-        ("i8", "acc + -0.0", "f32"),
-        ("i8", "acc + iota(m)", "i32"),
-        ("i8", "acc / 2", "f32"),  # no integer division
-        ("i8", "acc + alpha", "f32"),
-        ("i8", "exp(acc)", "f32"),
-        ("i8", "acc > 1", "b1"),
-        ("i8", "where(acc > 1, acc, 0)", "i32"),
-        ("i8", "where(acc > 1, acc, alpha)", "f32"),
-        ("i8", "(acc > 1) + (acc < 5)", "i32"),
-        ("i8", "f16(acc)", "f16"),
-        ("f16", "iota(m) * iota(n)", "i32"),
-        ("f16", "i8(acc) + iota(n)", "i32"),
-        ("f16", "acc + iota(n)", "f32"),
-        ("f16", "acc > 0 && !(acc < 1)", "b1"),
-        ("f16", "b1(acc)", "b1"),
-        ("f16", "6 + iota(n)", "i32"),
-        ("f16", "rand(1, 2)", "f32"),
-        ("f64", "acc * 2 + f32(acc)", "f64"),
-        ("f64", "acc + iota(m)", "f64"),
-        ("f64", "f32(acc) * 3", "f32"),
-        ("f64", "2 * 3", "f64"),
-    ],
-)
-def test_what_a_value_is_computed_in(operand: str, expression: str, expected: str) -> None:
-    dag = infer(
-        untyped(f"x = {expression}; D = where(acc > 1, x, x)"), [replace(e, dtype=BY_NAME[operand]) for e in AB]
-    )
-    chosen = dag.arguments(dag.stores["D"])[0]
-    assert str(dag.types[dag.arguments(chosen)[1]].dtype) == expected
-
-
-@pytest.mark.parametrize(
-    ("operand", "expression", "expected"),
-    [
-        ("f16", "sum[n](acc)", "f32[m]"),
-        ("f16", "sum[m](acc)", "f32[n]"),
-        ("f16", "max[m, n](abs(acc))", "f32[]"),
-        ("f16", "sum[l, m, n](acc)", "f32[]"),
-        ("i8", "sum[n](acc)", "i32[m]"),
-        ("f64", "sum[n](acc)", "f64[m]"),
-        ("f16", "sum[n](acc > 0)", "i32[m]"),
-        ("f16", "sum[n](f16(acc))", "f32[m]"),
-        ("f16", "even(acc) * odd(acc)", "f16[m, n/2]"),
-        ("f16", "even(acc, 32)", "f16[m, n/2]"),
-        ("f16", "max[n%32](abs(acc))", "f16[m, n/32]"),
-        ("f16", "acc / max[n%32](abs(acc))", "f16[m, n]"),
-    ],
-)
-def test_outputs_of_reductions_pairs_and_blocks(operand: str, expression: str, expected: str) -> None:
-    dag = infer(untyped(f"D = acc; y = {expression}"), [replace(each, dtype=BY_NAME[operand]) for each in AB])
-    output = dag.output["y"]
-    assert f"{output.dtype}[{', '.join(output.modes)}]" == expected
-
-
-def test_names_of_types() -> None:
-    assert set(STORAGE) < set(BY_NAME.values())
-    assert from_torch_name("float16") is F16
-    assert from_torch_name("float32") is F32
-    assert from_torch_name("complex64") is None
-    for alias, name in [
-        ("half", "f16"),
-        ("float", "f32"),
-        ("double", "f64"),
-        ("fp8_e4m3", "e4m3"),
-        ("int", "i32"),
-    ]:
-        assert BY_NAME[alias].name == name
-
-
 # The textual form
 
 
@@ -582,67 +336,3 @@ def test_the_text() -> None:
 def test_other_text_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         parse_dag(text)
-
-
-# When mistakes are found
-
-MISTAKES = {
-    "gemm(A: i8[m, k], B: e4m3[n, k])\nD = acc": "E0308",
-    "gemm(A: i32, B: i32)\nD = acc": "E0308",
-    "in s: f32[m]; out D, r: f32[m]; D = acc; r = acc*s": "E0304",
-    "D = even(acc) + acc": "E0307",
-    "in x: b1[n]; D = acc + x": "E0308",
-    "in alpha: e4m3; D = acc*alpha": "E0308",
-    "in seed: f32[]; D = dropout(acc, 0.5, seed, offset)": "E0308",
-    "out D, r; r = sum[n](acc); D = acc/r": "E0410",
-}
-
-
-@pytest.mark.parametrize("text", MISTAKES)
-def test_mistakes_of_types_and_modes_are_found_when_a_program_is_made(text: str) -> None:
-    import evt
-
-    makers = [evt.gemm, evt.linear, evt.grouped_gemm]
-    for make in (*makers, evt.conv2d) if not text.startswith("gemm") and "r: f32" not in text else makers:
-        with pytest.raises(evt.ProgramError) as caught:
-            make(text)
-        assert caught.value.diagnostics[0].code == MISTAKES[text]
-
-
-@settings(deadline=None, derandomize=True, max_examples=150)
-@given(programs(), st.integers(0, 10**6))
-def test_mistakes_do_not_depend_on_the_operands_types(sample: Sample, seed: int) -> None:
-    """What is wrong with any operands is wrong with all of them, so that it can be said before they are known."""
-    shake = random.Random(seed)
-    words = re.split(r"(\W)", sample.text)
-    for _ in range(2):  # exchange a type, a mode or a name for another
-        place = shake.choice([each for each, word in enumerate(words) if word.isalnum()])
-        words[place] = shake.choice([*BY_NAME, "m", "n", "acc", "alpha", "s", "C", "sum", "even"])
-    try:
-        dag = lower(parse("".join(words)))
-    except ProgramError:
-        return
-    assert len({mistakes_of(dag, dtype) for dtype in OPERANDS}) == 1
-
-
-def mistakes_of(dag: Dag, dtype: DType) -> tuple[object, ...]:
-    try:
-        infer(dag, (Operand("A", dtype, ("m", "k")), Operand("B", dtype, ("k", "n"))))
-    except ProgramError as error:
-        return tuple((each.code, each.span) for each in error.diagnostics)
-    return ()
-
-
-def test_an_input_that_cancels_out_is_one() -> None:
-    """It is in the graph's interface, and goes with the optimiser's first pass."""
-    for text in ("def first(x, y) = x\nD = first(acc, s)", "in s: f32[n] = 2\nD = where(2 > 1, acc, s)"):
-        dag = untyped(text)
-        assert [value.name for value in dag.inputs] == ["s"]
-        assert [value.name for value in infer(dag, AB).inputs] == ["s"]
-        assert optimise(infer(dag, AB), check=True).inputs == ()
-        assert parse_dag(format_dag(dag)) == dag
-    dag = without_inputs(untyped("def first(x, y) = x\nin s: f32[m]; D = first(acc, s) + C"), {"C": 0.5})
-    assert [value.name for value in dag.inputs] == ["s"]
-    for each in (dag, infer(dag, AB)):  # the constant has the modes of C
-        assert parse_dag(format_dag(each)) == each
-        assert Const.of(0.5, ("m", "n")) in (each[node] for node in range(len(each)))

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from lowering import dag
 from programs import typed
 
 import evt
@@ -14,11 +15,10 @@ from evt.emission.kernel import spell
 from evt.emission.work import worked
 from evt.errors import ArgumentError, InternalError, ProgramError, TargetError
 from evt.functions.testing import temporarily
-from evt.ir import Apply, Builder, Dag, Element, Feed, Load, lower, parse_dag, verify
+from evt.ir import Apply, Builder, Dag, Element, Feed, Load, parse_dag, verify
 from evt.ir.dag import prune
 from evt.ir.dtype import F32
 from evt.ir.operand import epilogue_of, formula_of, sides_of
-from evt.language import parse
 from evt.optimise import PIPELINE, RELAXED, ROUNDING_KEPT, optimise, place_casts, round_as_eager
 from evt.plan import survey
 from evt.plan.epilogue.regions import Copy, Value
@@ -28,12 +28,6 @@ from evt.spec import packed_problem
 
 NORMALISED = "in t: f32[k]\nA = relu(s[k]*(A - mu[m]) + alpha*t)\nD = relu(acc + bias)"
 BOTH = "A = relu(A); B = gelu(B*t[k]) + u[n]; D = acc * alpha"
-
-
-def dag(text: str, operation: str = "gemm") -> Dag:
-    lowered = lower(parse(text), operation)
-    verify(lowered)
-    return lowered
 
 
 def mistakes(text: str, operation: str = "gemm") -> list[tuple[str, str]]:

@@ -1,7 +1,7 @@
 """Random programs against an evaluator that is not evt; what the evaluator is made of, and that it sees mistakes.
 
-``pytest tests/pure/test_random_programs.py --count 20000`` checks more programs. ``python -m tests.programs`` does so
-in several processes, and makes what fails small.
+A hundred programs, and 300 where ``-m slow`` asks for them: ``pytest tests/pure/test_random_programs.py --count 20000``
+checks that many. ``python -m tests.programs`` does so in several processes, and makes what fails small.
 """
 
 from __future__ import annotations
@@ -47,9 +47,17 @@ class Run:
     counts: Counter[str]
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "run" in metafunc.fixturenames:
+        asked = metafunc.config.getoption("count")
+        marks = [pytest.mark.slow, pytest.mark.xdist_group("300 random programs")]  # one worker makes them
+        counts = [asked] if asked else [100, pytest.param(300, marks=marks)]
+        metafunc.parametrize("run", counts, indirect=True, scope="module")
+
+
 @pytest.fixture(scope="module")
-def run(pytestconfig: pytest.Config) -> Run:
-    first, count = pytestconfig.getoption("first"), pytestconfig.getoption("count")
+def run(request: pytest.FixtureRequest) -> Run:
+    first, count = request.config.getoption("first"), request.param
     found = Run([], [], [], Counter())
     for seed in range(first, first + count):
         program = generate(seed)
@@ -87,9 +95,9 @@ def test_little_is_in_doubt(run: Run) -> None:
         assert run.counts[f"loose {stage}"] < 0.1 * compared
 
 
-def test_all_of_the_language_is_drawn(run: Run, pytestconfig: pytest.Config) -> None:
+def test_all_of_the_language_is_drawn(run: Run) -> None:
     """Among the programs that are accepted is everything of which a program is made."""
-    if pytestconfig.getoption("count") < 300:
+    if len(run.programs) < 300:
         pytest.skip("needs 300 programs")
     nodes = [node for program in run.accepted for node in program.expressions()]
     inputs = [value for program in run.accepted for value in program.inputs]
@@ -132,8 +140,8 @@ def emitted(program: Program, arch: str) -> str:
     return text
 
 
-def test_programs_and_texts_are_the_same_with_another_hash_seed() -> None:
-    seeds = range(7, 13)
+@pytest.mark.parametrize("seeds", [range(7, 10), pytest.param(range(10, 20), marks=pytest.mark.slow)], ids=str)
+def test_programs_and_texts_are_the_same_with_another_hash_seed(seeds: range) -> None:
     code = f"import json, test_random_programs as t; print(json.dumps(t.digests(range{seeds.start, seeds.stop})))"
     path = os.pathsep.join(map(str, (ROOT, ROOT / "tests", ROOT / "tests/pure")))
     environment = {**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": path}

@@ -44,9 +44,7 @@ def exactly(dtype: DType, value: float) -> float:
         least, most = {"i32": (-(2**31), 2**31 - 1), "i8": (-128, 127), "u8": (0, 255)}[dtype.name]
         if math.isnan(value):
             return 0.0
-        return float(
-            max(least, min(most, round(Fraction(value)) if math.isfinite(value) else math.copysign(2**40, value)))
-        )
+        return float(max(least, min(most, round(value) if math.isfinite(value) else math.copysign(2**40, value))))
     single = nearest_binary(value, 23)
     if dtype.name == "f32":
         return single
@@ -73,10 +71,14 @@ def nearest_binary(value: float, fraction: int) -> float:
     """The nearest number with f32's exponents and so many bits of fraction, in rational arithmetic."""
     if not value or math.isinf(value):
         return value
-    size, exponent = Fraction(abs(value)), max(math.frexp(value)[1] - 1, -126)
-    step = Fraction(2) ** (exponent - fraction)
-    rounded = round(size / step) * step
-    return math.copysign(float(rounded) if rounded < 2**128 else math.inf, value)
+    return math.copysign(_nearest_size(abs(value), fraction), value)
+
+
+@cache
+def _nearest_size(size: float, fraction: int) -> float:
+    step = Fraction(2) ** (max(math.frexp(size)[1] - 1, -126) - fraction)
+    rounded = round(Fraction(size) / step) * step
+    return float(rounded) if rounded < 2**128 else math.inf
 
 
 def alike(found: list[float], expected: list[float]) -> list[int]:
