@@ -1,4 +1,4 @@
-"""Why a program is compiled the way it is: ``explain(problem) -> Explanation``."""
+"""Why a program is compiled the way it is: ``explain(survey) -> Explanation``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from evt.emission.workspace import jobs_after, jobs_before, parts
 from evt.ir import Input, Output, TypedDag
 from evt.ir.node import base, divisor
 from evt.measured import Measurement, Timing
-from evt.plan import Candidate, Plan, Problem, survey
+from evt.plan import Candidate, Plan, Survey
 from evt.plan.epilogue.nodes import (
     Access,
     AccFetch,
@@ -232,19 +232,20 @@ class Explanation:
 
 
 def explain(
-    problem: Problem,
-    forced: str | None = None,
+    found: Survey,
     sizes: Mapping[str, int] | None = None,
     shapes: tuple[Sequence[int], Sequence[int]] | None = None,
     measured: Sequence[Measurement] = (),
     best: Timing | None = None,
 ) -> Explanation:
-    """Explain the choice of route. Raises TargetError (E0502, E0503) when there is none.
+    """Explain the choice of route of a survey. Raises TargetError (E0502, E0503) when there is none.
 
     ``sizes`` and the operands' ``shapes`` are those of a problem; ``measured`` is what was measured of it, and ``best``
     the kernel that is taken for it.
     """
-    found = survey(problem, best.route if best else forced, best.config if best else None)
+    problem, forced = found.problem, found.named
+    if best is not None:
+        found = found.asked_for(best.route, best.config)
     plans = found.defaults
     made = plans[0]
     timings = measured[0].timings if len(measured) == 1 else ()

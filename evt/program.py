@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from evt.diagnostics import Source
 from evt.emission import emit as emit_plan
 from evt.language import read_program
-from evt.plan import Plan, plan
+from evt.plan import Plan, plan, survey
 from evt.settings import ConvolutionKeywords, Keywords
 from evt.spec import Shapes, Spec, from_dag, from_text, packed_problem, problem_sizes
 from evt.spec.given import check_kind
@@ -170,15 +170,16 @@ class Program(Described):
         check_kind("gpu", gpu, str | None, "its name, as the times were measured under")
         from evt.explain import explain
 
-        asked, settings = packed_problem(self.spec, arch, a, b, shapes), self.spec.settings
+        asked = packed_problem(self.spec, arch, a, b, shapes)
+        found = survey(asked, self.spec.settings.route)
         if shapes is None:
-            return explain(asked, settings.route)
+            return explain(found)
         from evt.measured import applicable, measurements
 
         extents = problem_sizes(self.spec, shapes)
-        found = measurements(asked, extents, gpu)
-        best = applicable(asked, found[0]) if len(found) == 1 and not self.spec.is_forced else None
-        return explain(asked, settings.route, extents, shapes, found, best)
+        measured = measurements(asked, extents, gpu)
+        best = applicable(found, measured[0]) if len(measured) == 1 and not self.spec.is_forced else None
+        return explain(found, extents, shapes, measured, best)
 
     @untraced
     def reference(

@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from evt.measured.key import problem_key
 from evt.measured.measurement import Measurement, Timing
 from evt.measured.store import Store
-from evt.plan import Problem, survey
+from evt.plan import Problem, Survey
 
 
-def applicable(problem: Problem, measurement: Measurement | None) -> Timing | None:
-    """The kernel that was measured to be best, if it is one that this evt can make for the problem."""
+def applicable(found: Survey, measurement: Measurement | None) -> Timing | None:
+    """The kernel that was measured to be best, if it is one that there is for the problem that was surveyed."""
     best = measurement.best() if measurement is not None else None
     if best is None:
         return None
-    found = (each for each in survey(problem).candidates if each.route.name == best.route and each.applies)
-    return best if any(config.name == best.config for each in found for config in each.configs) else None
+    fitting = (each for each in found.candidates if each.route.name == best.route and each.applies)
+    return best if any(config.name == best.config for each in fitting for config in each.configs) else None
 
 
 def measurements(problem: Problem, sizes: Mapping[str, int], gpu: str | None = None) -> tuple[Measurement, ...]:

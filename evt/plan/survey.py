@@ -147,8 +147,9 @@ class Survey:
             raise TargetError(Diagnostic("E0502", message, help=advice, notes=notes))
         what = "no route" if self.named is None else f"no {self.named} route"
         message = f"{what} compiles this program for {self.problem.target.name}"
-        notes = tuple(f"{each.route.name}: {reason}" for each, reason in refusals)
-        raise TargetError(Diagnostic("E0503", message, help=advice, notes=notes))
+        named = [(each.route.name, reason) for each, reason in refusals]
+        notes = tuple(f"{name}: {reason}" for name, reason in named)
+        raise TargetError(Diagnostic("E0503", message, help=advice, notes=notes), named)
 
     @cached_property
     def plan(self) -> Plan:
@@ -172,6 +173,12 @@ class Survey:
         made = map(self.chosen.try_plan, others)
         return self.plan, *(each for each in made if isinstance(each, Plan))
 
+    def asked_for(self, route: str | None, config: Config | str | None = None) -> Survey:
+        """The same candidates, with a route or a kind of them to choose from. Raises TargetError (E0501) as survey."""
+        wanted = find_routes(self.problem, route)
+        asked = tuple(each for each in self.candidates if each.route in wanted)
+        return Survey(self.problem, self.candidates, asked, route, config)
+
     @property
     def kernels(self) -> Iterator[tuple[Candidate, Config]]:
         """Every kernel that may be the fastest: of each route that applies, in its default configurations."""
@@ -190,8 +197,7 @@ def survey(
     """
     verdicts = _Verdicts(problem)
     candidates = tuple(Candidate(each, verdicts, fused) for each in routes_of(problem))
-    wanted = find_routes(problem, route)
-    return Survey(problem, candidates, tuple(each for each in candidates if each.route in wanted), route, config)
+    return Survey(problem, candidates, candidates).asked_for(route, config)
 
 
 def plan(problem: Problem, route: str | None = None, config: Config | str | None = None, *, fused: bool = True) -> Plan:
