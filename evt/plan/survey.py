@@ -181,10 +181,14 @@ class Survey:
 
     @property
     def kernels(self) -> Iterator[tuple[Candidate, Config]]:
-        """Every kernel that may be the fastest: of each route that applies, in its default configurations."""
+        """Every kernel that may be the fastest: of each route that applies, in its default configurations.
+
+        Of groups, for which one configuration is built whatever their sizes, in all.
+        """
         for each in self.candidates:
             if each.applies:
-                yield from ((each, config) for config in each.default_configs)
+                configs = each.configs if self.problem.grouped else each.default_configs
+                yield from ((each, config) for config in configs)
 
 
 def survey(
