@@ -303,7 +303,7 @@ def _explain_route(candidate: Candidate, taken: Plan | None, timings: Sequence[T
     if made is None and candidate.applies:
         made = candidate.general
         if made is None:
-            rules += [("a configuration fits in shared memory", reason) for reason in candidate.misfits]
+            rules += [("a configuration fits in shared memory", each.reason) for each in candidate.misfits]
     return RouteExplanation(
         route.name,
         route.kind,
