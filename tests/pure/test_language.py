@@ -291,7 +291,7 @@ def test_decode() -> None:
 
 
 def test_a_text_makes_no_lexer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Making one takes as long as all else that is done with a short text."""
+    """The one that is made first serves all."""
     parse("D = acc")
     monkeypatch.setattr(lark.Lark, "_build_lexer", None)
     assert str(parse("D = acc + 1")) != str(parse("D = acc"))
