@@ -41,7 +41,16 @@ class ProgramError(EvtError):
 
 
 class TargetError(EvtError):
-    """The target cannot do what the program asks for."""
+    """The target cannot do what the program asks for.
+
+    ``refusals`` are (route, reason), in order of preference, where it is that no route compiles the program.
+    """
+
+    def __init__(
+        self, diagnostics: Diagnostic | Iterable[Diagnostic], refusals: Iterable[tuple[str, str]] = ()
+    ) -> None:
+        super().__init__(diagnostics)
+        self.refusals = tuple(refusals)
 
 
 class ArgumentError(EvtError):

@@ -1,4 +1,4 @@
-"""Why a program is compiled the way it is: ``explain(problem) -> Explanation``."""
+"""Why a program is compiled the way it is: ``explain(survey) -> Explanation``."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from evt.emission.functors import stock_functor
 from evt.emission.stock import given
 from evt.emission.text import Jobs
 from evt.emission.workspace import jobs_after, jobs_before, parts
+from evt.errors import TargetError
 from evt.ir import Input, Output, TypedDag
 from evt.ir.node import base, divisor
 from evt.measured import Measurement, Timing
-from evt.plan import Candidate, Plan, Problem, survey
+from evt.plan import Candidate, Plan, Survey
 from evt.plan.epilogue.nodes import (
     Access,
     AccFetch,
@@ -43,6 +44,7 @@ from evt.plan.epilogue.registers import register_limit
 from evt.plan.plan import Visitors
 from evt.plan.routes.route import Kind
 from evt.plan.verdict import Refusal
+from evt.spec import LOOP, Shapes
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,9 @@ class RouteExplanation:
             parts.append(f"at least {self.shared_memory / 1024:.0f} KiB of shared memory")
         if self.registers:
             parts.append(f"about {self.registers} of {self.register_limit} registers")
-        parts += [f"{timing.ms:.4f} ms measured with {timing.config}" for timing in self.timings]
+        for timing in self.timings:
+            how = f" with {timing.config}" if timing.config else ""
+            parts += [f"{timing.ms:.4f} ms measured{how}"]
         return ", ".join(parts)
 
     @property
@@ -135,7 +139,8 @@ class Costs:
         }
 
     def __str__(self) -> str:
-        sizes = " ".join(f"{mode}={self.sizes[mode]}" for mode in ("m", "n", "k", "l") if self.sizes.get(mode, 1) != 1)
+        modes = ("groups", "m", "n", "k", "l")
+        sizes = " ".join(f"{mode}={self.sizes[mode]}" for mode in modes if self.sizes.get(mode, 1) != 1)
         parts = (("A and B", self.operand_bytes), ("read", self.read_bytes), ("written", self.written_bytes))
         moved = " + ".join(f"{_scaled(count)}B {what}" for what, count in parts if count)
         return (
@@ -232,32 +237,60 @@ class Explanation:
 
 
 def explain(
-    problem: Problem,
-    forced: str | None = None,
-    sizes: Mapping[str, int] | None = None,
-    shapes: tuple[Sequence[int], Sequence[int]] | None = None,
+    found: Survey,
+    products: Sequence[tuple[Mapping[str, int], Shapes]] = (),
     measured: Sequence[Measurement] = (),
     best: Timing | None = None,
+    loop: Survey | None = None,
+    *,
+    looped: bool = False,
 ) -> Explanation:
-    """Explain the choice of route. Raises TargetError (E0502, E0503) when there is none.
+    """Explain the choice of route of a survey. Raises TargetError (E0502, E0503) when there is none.
 
-    ``sizes`` and the operands' ``shapes`` are those of a problem; ``measured`` is what was measured of it, and ``best``
-    the kernel that is taken for it.
+    ``products`` are the sizes of a problem and its operands' shapes, of groups several; ``measured`` is what was
+    measured of it, and ``best`` the kernel that is taken for it. ``loop`` is the survey of one group's product, of
+    which a loop over the groups would launch the kernel, and ``looped`` says that the loop is forced.
     """
-    found = survey(problem, best.route if best else forced, best.config if best else None)
-    plans = found.defaults
+    problem, forced = found.problem, looped or found.named is not None
+    looped = looped or (best is not None and best.route == LOOP)
+    if best is not None and not looped:
+        found = found.asked_for(best.route, best.config)
+    taken = loop if looped and loop is not None else found
+    plans = taken.defaults
     made = plans[0]
     timings = measured[0].timings if len(measured) == 1 else ()
-    routes = tuple(_explain_route(each, made if each is found.chosen else None, timings) for each in found.candidates)
+    routes = [_explain_route(each, made if each is taken.chosen else None, timings) for each in found.candidates]
+    if loop is not None:
+        routes.append(_explain_loop(loop, made if looped else None, timings))
     return Explanation(
         problem.target.name,
-        routes,
+        tuple(routes),
         made,
         tuple(each.config.name for each in plans),
         _epilogue(made),
         "measurement" if best else "force" if forced else "rules",
         tuple(measurement.gpu for measurement in measured),
-        _costs(problem.dag, sizes, shapes) if sizes and shapes else None,
+        _total([_costs(problem.dag, sizes, shapes) for sizes, shapes in products]) if products else None,
+    )
+
+
+def _explain_loop(loop: Survey, taken: Plan | None, timings: Sequence[Timing]) -> RouteExplanation:
+    """The loop over groups, which takes the route that one of them would; ``taken`` as in :func:`_explain_route`."""
+    kind: Kind = "evt"
+    try:
+        made, kind, reason = loop.plan, loop.chosen.route.kind, ""
+    except TargetError as error:
+        made, reason = None, error.diagnostics[0].message
+    return RouteExplanation(
+        LOOP,
+        kind,
+        f"a kernel for each group{f', by the route {made.route}' if made else ''}",
+        (("a group alone is a product that a route compiles", reason),),
+        taken is not None,
+        made.shared_memory if made else 0,
+        made.registers if made else 0,
+        register_limit(made.config) if made and made.registers else 0,
+        tuple(timing for timing in timings if timing.route == LOOP),
     )
 
 
@@ -270,7 +303,7 @@ def _explain_route(candidate: Candidate, taken: Plan | None, timings: Sequence[T
     if made is None and candidate.applies:
         made = candidate.general
         if made is None:
-            rules += [("a configuration fits in shared memory", reason) for reason in candidate.misfits]
+            rules += [("a configuration fits in shared memory", each.reason) for each in candidate.misfits]
     return RouteExplanation(
         route.name,
         route.kind,
@@ -304,6 +337,21 @@ def _costs(dag: TypedDag, sizes: Mapping[str, int], shapes: tuple[Sequence[int],
         products = math.prod((sizes["images"], sizes["filters"], sizes["channels"], *extents)) // sizes["groups"]
         modes["k"] = max(1, products // max(1, modes["m"] * modes["n"]))
     return Costs(modes, 2 * products, operands, read, written)
+
+
+def _total(products: Sequence[Costs]) -> Costs:
+    """The costs of several products, whose sizes are those that they have in common."""
+    if len(products) == 1:
+        return products[0]
+    first = products[0].sizes
+    common = {mode: first[mode] for mode in first if len({each.sizes[mode] for each in products}) == 1}
+    return Costs(
+        {"groups": len(products), **common},
+        sum(each.flops for each in products),
+        sum(each.operand_bytes for each in products),
+        sum(each.read_bytes for each in products),
+        sum(each.written_bytes for each in products),
+    )
 
 
 def _scaled(count: int) -> str:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from evt.diagnostics import Source
 from evt.emission import emit as emit_plan
-from evt.plan import Plan, plan
+from evt.plan import Plan, plan, survey
 from evt.program import DEFAULT_ARCH, Described, Program, program_of
 from evt.settings import Keywords
-from evt.spec import LOOP, Shapes, from_text, grouped_problem
+from evt.spec import LOOP, Shapes, from_text, grouped_problem, options, problem_sizes
 from evt.untraced import skip_frames, untraced
 
 if TYPE_CHECKING:
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
     import torch
     from typing_extensions import Unpack
+
+    from evt.explain import Explanation
+    from evt.tuning.tune import Tuning
 
 
 class GroupedProgram(Described):
@@ -71,6 +75,48 @@ class GroupedProgram(Described):
     ) -> str:
         """The C++ of the grouped kernel, as :meth:`evt.Program.emit`; of ``route="loop"`` that of one group's."""
         return emit_plan(self.plan(arch, a, b, shapes=shapes))
+
+    def explain(
+        self,
+        arch: str = DEFAULT_ARCH,
+        a: str | None = None,
+        b: str | None = None,
+        *,
+        shapes: Sequence[Shapes] | None = None,
+        gpu: str | None = None,
+    ) -> Explanation:
+        """Why groups are compiled as they are, as :meth:`evt.Program.explain`: in one kernel, or one for each.
+
+        ``shapes`` are those of A and B of each group. What :meth:`tune` measured of groups of such sizes decides.
+        """
+        settings = self.spec.settings
+        problem = grouped_problem(self.spec, arch, a, b, shapes)
+        alone = replace(problem, grouped=False, options=options(settings, settings.deterministic is False))
+        products = [(problem_sizes(self.spec, each), each) for each in shapes or ()]
+        return self._explain(problem, products, gpu, survey(alone))
+
+    @untraced
+    def tune(
+        self,
+        A: Sequence[torch.Tensor] | torch.Tensor,  # noqa: N803
+        B: Sequence[torch.Tensor] | torch.Tensor,  # noqa: N803
+        /,
+        *,
+        offsets: Any = None,
+        **inputs: Any,
+    ) -> Tuning:
+        """Time the grouped kernel in each of its configurations, and a kernel for each group; keep the times.
+
+        Calls with the same types and layouts then take the fastest where there are about as many groups with about as
+        many rows: powers of two of the number and of the mean, with the same n and k, or about the same where they
+        differ between groups. For the rest see :meth:`evt.Program.tune`. Raises TargetError where there is no grouped
+        kernel, and so nothing to choose.
+        """
+        from evt.tuning.grouped import tune_groups
+
+        found = tune_groups(self.spec, A, B, inputs, offsets)
+        self._caller.forget()
+        return found
 
     @untraced
     def reference(

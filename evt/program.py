@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from evt.diagnostics import Source
 from evt.emission import emit as emit_plan
 from evt.language import read_program
-from evt.plan import Plan, plan
+from evt.plan import Plan, Problem, Survey, plan, survey
 from evt.settings import ConvolutionKeywords, Keywords
-from evt.spec import Shapes, Spec, from_dag, from_text, packed_problem, problem_sizes
+from evt.spec import LOOP, Shapes, Spec, from_dag, from_text, packed_problem, problem_sizes
 from evt.spec.given import check_kind
 from evt.untraced import skip_frames, untraced
 
@@ -81,6 +81,29 @@ class Described:
         spec.__setstate__(state)
         self.__dict__["spec"] = spec
         skip_frames()
+
+    def _explain(
+        self,
+        problem: Problem,
+        products: Sequence[tuple[Mapping[str, int], Shapes]],
+        gpu: str | None,
+        loop: Survey | None = None,
+    ) -> Explanation:
+        """Explain a problem, by what was measured of it where its sizes are known; see :func:`evt.explain.explain`."""
+        check_kind("gpu", gpu, str | None, "its name, as the times were measured under")
+        from evt.explain import explain
+
+        route = self.spec.settings.route
+        looped = problem.grouped and route == LOOP
+        found = survey(problem, None if looped else route)
+        if not products:
+            return explain(found, loop=loop, looped=looped)
+        from evt.measured import applicable, measurements, size_class
+
+        extents = [sizes for sizes, _ in products]
+        measured = measurements(problem, size_class(extents) if problem.grouped else extents[0], gpu)
+        best = applicable(found, measured[0]) if len(measured) == 1 and not self.spec.is_forced else None
+        return explain(found, products, measured, best, loop, looped=looped)
 
 
 class Program(Described):
@@ -167,18 +190,9 @@ class Program(Described):
         ``shapes`` of A and B, in PyTorch's order, make the costs those of a problem. What :meth:`tune` measured of it
         is shown, and decides, as it does for calls; ``gpu`` names the one of several GPUs that it was measured on.
         """
-        check_kind("gpu", gpu, str | None, "its name, as the times were measured under")
-        from evt.explain import explain
-
-        asked, settings = packed_problem(self.spec, arch, a, b, shapes), self.spec.settings
-        if shapes is None:
-            return explain(asked, settings.route)
-        from evt.measured import applicable, measurements
-
-        extents = problem_sizes(self.spec, shapes)
-        found = measurements(asked, extents, gpu)
-        best = applicable(asked, found[0]) if len(found) == 1 and not self.spec.is_forced else None
-        return explain(asked, settings.route, extents, shapes, found, best)
+        problem = packed_problem(self.spec, arch, a, b, shapes)
+        products = () if shapes is None else ((problem_sizes(self.spec, shapes), shapes),)
+        return self._explain(problem, products, gpu)
 
     @untraced
     def reference(

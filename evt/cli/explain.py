@@ -22,14 +22,10 @@ def command(request: Request, gpu: str | None, json: bool) -> None:
     what the problem costs, and what `evt tune` measured of it, which then decides the route.
     For a code, as in `evt explain E0203`: what it means, with an example.
     """
-    from evt.program import Program
-
     if re.fullmatch(r"[Ee]\d+", request.text):
         _explain_code(request.text.upper(), json)
         return
     program = request.program
-    if not isinstance(program, Program):
-        raise click.UsageError("Grouped products are not explained yet.")
     explanation = program.explain(request.arch, request.a, request.b, shapes=request.shapes, gpu=gpu)
     if json:
         print_json({"ok": True, **explanation.to_json()})

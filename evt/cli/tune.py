@@ -23,19 +23,19 @@ def command(ctx: click.Context, request: Request, rounds: int, seed: int, json: 
     Calls of the same program with the same types, layouts and sizes then take the fastest kernel on such a GPU, and
     `evt explain` shows the times. They are medians of interleaved rounds with the L2 cache flushed before each launch;
     a kernel whose outputs are not those of the first is left out. The tensors of a convolution are channels_last;
-    without --a-shape and --b-shape it has 2 images, 64 channels and 3x3 filters. `evt cache clear` removes all times.
+    without --a-shape and --b-shape it has 2 images, 64 channels and 3x3 filters. Groups of grouped_gemm have a size
+    each, as in --m 128,64,0; what is kept is for about as many groups with about as many rows. `evt cache clear`
+    removes all times.
 
     The exit code is 1 when no kernel could be timed.
     """
-    from evt.program import Program
     from evt.spec import problem_sizes, typed_graph
 
-    program = request.program
-    if not isinstance(program, Program):
-        raise click.UsageError("Grouped products are not tuned yet.")
-    (shapes,) = request.products_or(EXTENTS) or (None,)
-    problem_sizes(program.spec, shapes)
-    dag = typed_graph(program.spec, request.a, request.b)  # its diagnostics, before torch is imported
+    spec = request.program.spec
+    given = request.products_or(EXTENTS)
+    for shapes in given:
+        problem_sizes(spec, shapes)
+    dag = typed_graph(spec, request.a, request.b)  # its diagnostics, before torch is imported
     try:
         import torch
     except ModuleNotFoundError as error:
@@ -43,14 +43,22 @@ def command(ctx: click.Context, request: Request, rounds: int, seed: int, json: 
     from evt.bench import require_gpu
     from evt.cli.tensors import random_call, shapes_of
     from evt.cli.trial import check_memory
+    from evt.tuning.grouped import tune_groups
     from evt.tuning.tune import tune
 
     device = require_gpu()
-    shapes = shapes_of(program.spec, shapes)
-    check_memory(program.spec, dag, [shapes], device)
-    (a, b), inputs = random_call(program.spec, dag, shapes, torch.Generator(device).manual_seed(seed))
+    products = given or (shapes_of(spec, None),)
+    check_memory(spec, dag, products, device)
+    generator = torch.Generator(device).manual_seed(seed)
+    calls = [random_call(spec.member if spec.grouped else spec, dag, shapes, generator) for shapes in products]
     try:
-        found = tune(program.spec, a, b, inputs, rounds=rounds, progress=progress)
+        if spec.grouped:
+            a, b = ([operands[place] for operands, _ in calls] for place in range(2))
+            groups = {name: [inputs[name] for _, inputs in calls] for name in calls[0][1]}
+            found = tune_groups(spec, a, b, groups, rounds=rounds, progress=progress)
+        else:
+            (((x, y), inputs),) = calls
+            found = tune(spec, x, y, inputs, rounds=rounds, progress=progress)
     except torch.OutOfMemoryError as error:
         raise click.ClickException("not enough memory on the GPU for these sizes") from error
     if json:

@@ -31,6 +31,7 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
+        auto_reload=False,  # which looks at every file at every emission
         autoescape=False,  # C++, not HTML; every name that reaches a template is ours
     )
     environment.filters["cute_int"] = lambda number: f"cute::Int<{number}>"

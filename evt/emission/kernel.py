@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from evt.emission.configuration import configuration
 from evt.emission.convolution import convolution
 from evt.emission.expressions import as_int
@@ -27,6 +29,10 @@ _DIALECTS: dict[Family, Dialect] = {
     "sm120": Dialect3x(),
     "3x_grouped": DialectGrouped(),
 }
+
+
+#: What a comment in C++ does not hold: all but printable ASCII, and what would continue it on the next line.
+_UNSAFE = re.compile(r"[^ -~]|\\")
 
 
 def spell(plan: Plan) -> KernelText:
@@ -69,7 +75,7 @@ def spell(plan: Plan) -> KernelText:
 def _comment(text: str) -> tuple[str, ...]:
     """Return the user's text as comment lines: ASCII, bounded, and unable to end or continue a comment."""
     lines = text.strip().splitlines()
-    safe = ["".join(c if " " <= c <= "~" and c != "\\" else "?" for c in line)[:200] for line in lines[:40]]
+    safe = [_UNSAFE.sub("?", line)[:200] for line in lines[:40]]
     return (*safe, "...") if len(lines) > 40 else tuple(safe)
 
 

@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 import lark
+from lark.lexer import BasicLexer
 
 from evt import resources
 from evt.diagnostics import MAX_DIAGNOSTICS, Diagnostic, Source, Span, first
@@ -140,7 +141,7 @@ class _Builder:
 
 @cache
 def _grammar() -> lark.Lark:
-    return lark.Lark(
+    made = lark.Lark(
         resources.text("grammar", "evt.lark"),
         parser="lalr",
         lexer="basic",
@@ -149,6 +150,8 @@ def _grammar() -> lark.Lark:
         maybe_placeholders=False,
         postlex=_KeepAll(),
     )
+    made.lexer = BasicLexer(made.lexer_conf)  # without one, Lark.lex makes one for every text
+    return made
 
 
 def parse(source: Source | str) -> syntax.Tree:

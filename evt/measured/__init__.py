@@ -4,9 +4,19 @@ In the order of the data: :mod:`key` (what a measurement is of), :mod:`measureme
 (where it is kept), :mod:`choice` (what a call makes of it). :mod:`evt.tuning` does the measuring.
 """
 
-from evt.measured.choice import applicable, measurements
-from evt.measured.key import problem_key
+from evt.measured.choice import applicable, is_measured, measurements
+from evt.measured.key import groups_key, problem_key, size_class
 from evt.measured.measurement import Measurement, Timing
 from evt.measured.store import Store
 
-__all__ = ["Measurement", "Store", "Timing", "applicable", "measurements", "problem_key"]
+__all__ = [
+    "Measurement",
+    "Store",
+    "Timing",
+    "applicable",
+    "groups_key",
+    "is_measured",
+    "measurements",
+    "problem_key",
+    "size_class",
+]

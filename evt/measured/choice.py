@@ -4,19 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from evt.measured.key import problem_key
+from evt.measured.key import groups_key, problem_key
 from evt.measured.measurement import Measurement, Timing
 from evt.measured.store import Store
-from evt.plan import Problem, survey
+from evt.plan import Problem, Survey
+from evt.spec import LOOP
 
 
-def applicable(problem: Problem, measurement: Measurement | None) -> Timing | None:
-    """The kernel that was measured to be best, if it is one that this evt can make for the problem."""
+def applicable(found: Survey, measurement: Measurement | None) -> Timing | None:
+    """The kernel that was measured to be best, if it is one that there is for the problem that was surveyed.
+
+    Of groups it may be the loop, which needs no kernel for all of them.
+    """
     best = measurement.best() if measurement is not None else None
-    if best is None:
-        return None
-    found = (each for each in survey(problem).candidates if each.route.name == best.route and each.applies)
-    return best if any(config.name == best.config for each in found for config in each.configs) else None
+    if best is None or best.route == LOOP:
+        return best
+    fitting = (each for each in found.candidates if each.route.name == best.route and each.applies)
+    return best if any(config.name == best.config for each in fitting for config in each.configs) else None
+
+
+def is_measured(problem: Problem) -> bool:
+    """Whether anything was measured of a grouped problem, for any sizes of its groups."""
+    store = Store()
+    return store.exists() and store.has(groups_key(problem))
 
 
 def measurements(problem: Problem, sizes: Mapping[str, int], gpu: str | None = None) -> tuple[Measurement, ...]:

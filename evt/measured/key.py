@@ -1,9 +1,12 @@
-"""What a measurement is of, as a text that is the same in every process: ``problem_key(problem, sizes)``."""
+"""What a measurement is of, as a text that is the same in every process: ``problem_key(problem, sizes)``.
+
+Of groups, whose sizes hardly come again, it is of a class of sizes: see :func:`size_class`.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 
 from evt.ir import Input, Output
@@ -16,8 +19,43 @@ def problem_key(problem: Problem, sizes: Mapping[str, int]) -> str:
     """The digest of a planned problem and its extents; also of evt's version, whose kernels they are.
 
     A call of packed tensors and ``evt explain`` for its sizes give the same key: of the layouts only those of whole
-    matrices count, and without batches it does not matter whether a tensor is the same in all.
+    matrices count, and without batches it does not matter whether a tensor is the same in all. That of groups, whose
+    ``sizes`` are a :func:`size_class`, begins with :func:`groups_key`.
     """
+    if problem.grouped:
+        return groups_key(problem) + ",".join(f"{name}={size}" for name, size in sizes.items())
+    return _digest(problem, sizes)
+
+
+def groups_key(problem: Problem) -> str:
+    """What the keys of a grouped problem begin with, whatever the sizes."""
+    return f"{_digest(problem, {})}:"
+
+
+def size_class(groups: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    """The class of the sizes of groups, of which those without work do not count.
+
+    ``groups`` is their number and ``mean_m`` the mean of their rows, both rounded up to a power of two; ``n`` and ``k``
+    are exact where they are common to all, else ``mean_n`` and ``mean_k`` are as ``mean_m``.
+    """
+    busy = [sizes for sizes in groups if sizes["m"] and sizes["n"] and sizes["k"]]
+    count = max(1, len(busy))
+    found = {"groups": _power(count), "mean_m": _power(-(-sum(sizes["m"] for sizes in busy) // count))}
+    for mode in ("n", "k"):
+        extents = [sizes[mode] for sizes in busy] or [0]
+        if min(extents) == max(extents):
+            found[mode] = extents[0]
+        else:
+            found[f"mean_{mode}"] = _power(-(-sum(extents) // count))
+    return found
+
+
+def _power(number: int) -> int:
+    """The least power of two that is no less."""
+    return 1 << max(0, number - 1).bit_length()
+
+
+def _digest(problem: Problem, sizes: Mapping[str, int]) -> str:
     signature, dag = problem.signature, problem.dag
     values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
     tiles = {value.name for value in values if value.modes in (("m", "n"), ("n", "m")) and value.dtype != B1}

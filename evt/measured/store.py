@@ -61,6 +61,10 @@ class Store:
         """The measurements of a problem, of each GPU that it was measured on."""
         return tuple(self._load().get(key, {}).values())
 
+    def has(self, beginning: str) -> bool:
+        """Whether there are measurements under any key that begins so."""
+        return any(key.startswith(beginning) for key in self._load())
+
     def add(self, key: str, measurement: Measurement) -> None:
         """Keep a measurement in the place of an older one. Raises BuildError (E0704) where nothing can be written."""
 

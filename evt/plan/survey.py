@@ -6,12 +6,13 @@ twice about a problem, and no configuration of a route is planned twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
-from evt.diagnostics import Diagnostic
+from evt.diagnostics import Diagnostic, Label, Span
 from evt.errors import TargetError
+from evt.ir.origin import Foreign, Place, at
 from evt.plan.configurations.config import Config
 from evt.plan.epilogue.cost import is_light
 from evt.plan.kernels.draft import Request
@@ -22,6 +23,9 @@ from evt.plan.routes.order import find_routes, routes_of
 from evt.plan.routes.route import Route
 from evt.plan.rules.rule import Rule
 from evt.plan.verdict import Matches, Refusal, Verdict
+
+#: Places in the program's text that one refusal shows.
+_MOST_PLACES = 3
 
 
 class _Verdicts(dict[Rule, Verdict]):
@@ -59,9 +63,9 @@ class Candidate:
         return tuple((rule, self._verdicts[rule]) for rule in self.route.rules)
 
     @property
-    def refusals(self) -> tuple[str, ...]:
+    def refusals(self) -> tuple[Refusal, ...]:
         """Why the route does not apply; empty when it does."""
-        return tuple(verdict.reason for _, verdict in self.verdicts if isinstance(verdict, Refusal))
+        return tuple(verdict for _, verdict in self.verdicts if isinstance(verdict, Refusal))
 
     # Configurations, of a route that applies
 
@@ -101,10 +105,10 @@ class Candidate:
         return next((made for made in plans if isinstance(made, Plan)), None)
 
     @property
-    def misfits(self) -> tuple[str, ...]:
+    def misfits(self) -> tuple[Refusal, ...]:
         """Why no configuration fits."""
         made = map(self.try_plan, self.configs)
-        return tuple(each.reason for each in made if isinstance(each, Refusal))
+        return tuple(each for each in made if isinstance(each, Refusal))
 
     def try_plan(self, config: Config) -> Plan | Refusal:
         """The plan of a configuration, or why it does not fit in shared memory."""
@@ -139,16 +143,38 @@ class Survey:
         for each in self.asked:
             if each.applies and (self.config is not None or each.general is not None):
                 return each
-        refusals = [(each, reason) for each in self.asked for reason in each.refusals or each.misfits]
+        refusals = [(each.route, refusal) for each in self.asked for refusal in each.refusals or each.misfits]
         advice = "; ".join(each.route.otherwise for each in self.asked if each.route.otherwise)
         if self.named is not None and len(self.asked) == 1:
             message = f"the route {self.asked[0].route.name} cannot compile this program"
-            notes = tuple(reason for _, reason in refusals)
-            raise TargetError(Diagnostic("E0502", message, help=advice, notes=notes))
+            notes = tuple(refusal.reason for _, refusal in refusals)
+            raise TargetError(self._shown(Diagnostic("E0502", message, help=advice, notes=notes), refusals))
         what = "no route" if self.named is None else f"no {self.named} route"
         message = f"{what} compiles this program for {self.problem.target.name}"
-        notes = tuple(f"{each.route.name}: {reason}" for each, reason in refusals)
-        raise TargetError(Diagnostic("E0503", message, help=advice, notes=notes))
+        named = [(route.name, refusal.reason) for route, refusal in refusals]
+        notes = tuple(f"{name}: {reason}" for name, reason in named)
+        raise TargetError(self._shown(Diagnostic("E0503", message, help=advice, notes=notes), refusals), named)
+
+    def _shown(self, diagnostic: Diagnostic, refusals: Sequence[tuple[Route, Refusal]]) -> Diagnostic:
+        """The diagnostic with the places in the program's text that routes are refused for, the preferred one's first.
+
+        That a formula is no stock epilogue is not why there is no kernel at all, so it is shown where only those are
+        asked for.
+        """
+        dag, only_stock = self.problem.dag, all(each.route.kind == "stock" for each in self.asked)
+        found: dict[Span, tuple[Place, str]] = {}
+        for route, refusal in refusals:
+            place = refusal.place
+            origin = Place(place) if isinstance(place, Span) else None if place is None else dag.origins[place]
+            if isinstance(origin, Foreign):
+                return at(origin, None, diagnostic)
+            if isinstance(origin, Place) and (only_stock or route.kind != "stock"):
+                found.setdefault(origin.span, (origin, refusal.reason))
+        if dag.source is None or not found:
+            return diagnostic
+        (origin, reason), *others = list(found.values())[:_MOST_PLACES]
+        labels = tuple(Label(other.span, text) for other, text in others)
+        return at(origin, dag.source, replace(diagnostic, label=reason, secondary=labels))
 
     @cached_property
     def plan(self) -> Plan:
@@ -172,12 +198,22 @@ class Survey:
         made = map(self.chosen.try_plan, others)
         return self.plan, *(each for each in made if isinstance(each, Plan))
 
+    def asked_for(self, route: str | None, config: Config | str | None = None) -> Survey:
+        """The same candidates, with a route or a kind of them to choose from. Raises TargetError (E0501) as survey."""
+        wanted = find_routes(self.problem, route)
+        asked = tuple(each for each in self.candidates if each.route in wanted)
+        return Survey(self.problem, self.candidates, asked, route, config)
+
     @property
     def kernels(self) -> Iterator[tuple[Candidate, Config]]:
-        """Every kernel that may be the fastest: of each route that applies, in its default configurations."""
+        """Every kernel that may be the fastest: of each route that applies, in its default configurations.
+
+        Of groups, for which one configuration is built whatever their sizes, in all.
+        """
         for each in self.candidates:
             if each.applies:
-                yield from ((each, config) for config in each.default_configs)
+                configs = each.configs if self.problem.grouped else each.default_configs
+                yield from ((each, config) for config in configs)
 
 
 def survey(
@@ -190,8 +226,7 @@ def survey(
     """
     verdicts = _Verdicts(problem)
     candidates = tuple(Candidate(each, verdicts, fused) for each in routes_of(problem))
-    wanted = find_routes(problem, route)
-    return Survey(problem, candidates, tuple(each for each in candidates if each.route in wanted), route, config)
+    return Survey(problem, candidates, candidates).asked_for(route, config)
 
 
 def plan(problem: Problem, route: str | None = None, config: Config | str | None = None, *, fused: bool = True) -> Plan:

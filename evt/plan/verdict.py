@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from evt.diagnostics import Span
+
 T = TypeVar("T")
 
 
@@ -18,9 +20,13 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A rule does not hold, or something does not fit, and why."""
+    """A rule does not hold, or something does not fit, and why.
+
+    ``place`` is the node of the problem's graph, or the declaration in the program's text, that is the cause.
+    """
 
     reason: str
+    place: int | Span | None = None
 
 
 Verdict = Match | Refusal

@@ -7,8 +7,8 @@ kept, since sizes of groups come again. One launch then does all groups that hav
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,8 @@ from evt.errors import ArgumentError, EvtError
 from evt.ir import Input, Output, TypedDag
 from evt.ir.dtype import I32
 from evt.ir.node import base
-from evt.plan import Layout, Problem, Signature, Target, plan
+from evt.measured import Timing, applicable, is_measured, measurements, size_class
+from evt.plan import Layout, Plan, Problem, Signature, Target, plan, survey
 from evt.plan.plan import GroupedPlan
 from evt.reference import reference
 from evt.runtime.arguments import bind
@@ -51,14 +52,16 @@ class GroupedCaller:
     def __init__(self, spec: Spec) -> None:
         #: The program of one group.
         self.spec = spec.member
-        #: What launches a kernel for each group, where that was asked for.
-        self._loop = Caller(self.spec) if spec.settings.route == LOOP else None
+        #: What launches a kernel for each group: where that was asked for, or measured to be the best.
+        self._loop = Caller(self.spec)
+        self._looped = spec.settings.route == LOOP
+        self._forced = spec.is_forced
         self._gather = gather(spec.outputs)
         #: Whether numbers are whole ones, which are checked one by one.
         self._exact = any(value.dtype == I32 for value in spec.dag.inputs)
         self._known: dict[object, Known] = {}
         self._signatures: dict[Signature, Signature] = {}
-        self._kernels: dict[object, tuple[GroupedPlan, Library, object]] = {}
+        self._kernels: dict[object, _Kernels] = {}
         self._judged: set[object] = set()
         self._lock = threading.Lock()
 
@@ -72,9 +75,8 @@ class GroupedCaller:
         self._check_alike(known)
         self._check_overlap(groups.members, known)
         fresh = self._allocate(groups, known)
-        if self._loop is not None:
-            for group in groups.members:
-                self._loop(group.a, group.b, group.inputs, group.buffers)
+        if self._looped:
+            self._launch_each(groups.members)
         else:
             if fresh:  # what is known now is of packed outputs, not of parts of larger ones
                 known = [self._bind(index, group) for index, group in enumerate(groups.members)]
@@ -226,7 +228,11 @@ class GroupedCaller:
         index = checked[0].bound.index
         varies = _flexible(busy, checked)
         signature = self._signature(busy, checked)
-        plan, library = self._kernel(checked[0].bound, signature)
+        kernel = self._kernel(checked, signature)
+        if kernel is None:
+            self._launch_each(members)
+            return
+        plan, library = kernel
         try:
             table = make_table(plan, members, checked)
         except OverflowError:  # an int that no double holds
@@ -236,6 +242,11 @@ class GroupedCaller:
         with torch.cuda.device(index):
             launch(plan, library, table, len(members), varies, device)
         increment_version([buffer for group in members for buffer in group.buffers.values()])  # autograd may save them
+
+    def _launch_each(self, groups: Sequence[Group]) -> None:
+        """Launch a kernel for each group."""
+        for group in groups:
+            self._loop(group.a, group.b, group.inputs, group.buffers)
 
     def _judge(self, known: Sequence[Known]) -> None:
         """Warn once of what the CPU computes and the grouped kernel would not."""
@@ -248,10 +259,11 @@ class GroupedCaller:
             return
         self._judged.add((id(known[0].bound.dag), signatures))
 
-        def plan(target: Target) -> GroupedPlan:
-            return self._plan(checked[0].bound, self._signature(indices, checked), target)
+        def made(target: Target) -> Plan:
+            problem = self._problem(checked[0].bound, self._signature(indices, checked), target)
+            return plan(problem, config=self.spec.settings.config)
 
-        warn_without_kernel(plan, advice(checked[0].bound))
+        warn_without_kernel(made, advice(checked[0].bound))
 
     def _evaluate(self, group: Group, bound: Bound) -> None:
         """The reference's answer: on the CPU, and for an empty product, which is all zeros."""
@@ -280,26 +292,88 @@ class GroupedCaller:
         with self._lock:
             return self._signatures.setdefault(common, common)
 
-    def _kernel(self, bound: Bound, signature: Signature) -> tuple[GroupedPlan, Library]:
+    def _kernel(self, known: Sequence[Known], signature: Signature) -> tuple[GroupedPlan, Library] | None:
+        """The kernel for groups, or None where launching one for each was measured to be faster."""
+        bound = known[0].bound
         # Both are the same objects at every call; hashing a graph would cost more than all the rest.
         key = id(bound.dag), id(signature), torch.cuda.get_device_capability(bound.index)
         with self._lock:
             found = self._kernels.get(key)
             if found is None:
                 refuse_capture()
-                plan = self._plan(bound, signature, device_target(bound.index))
-                (library,) = build_and_use(kernel_sources([plan]), lambda _, path: load_library(path, plan))
-                found = self._kernels[key] = plan, library, (bound.dag, signature)
-        return found[:2]
+                problem = self._problem(bound, signature, device_target(bound.index))
+                found = self._kernels[key] = _Kernels(problem, (bound.dag, signature), self._is_measured(problem))
+            best = found.best(known) if found.measured else None
+            if best is not None and best.route == LOOP:
+                return None
+            config = self.spec.settings.config if best is None else best.config
+            return found.made.get(config) or found.make(config)
 
-    def _plan(self, bound: Bound, signature: Signature, target: Target) -> GroupedPlan:
+    def _is_measured(self, problem: Problem) -> bool:
+        """Whether measurements choose among a problem's kernels: what the user forced stays so."""
+        return not self._forced and is_measured(problem)
+
+    def forget(self) -> None:
+        """Choose anew: another kernel may be the best one now."""
+        with self._lock:
+            for found in self._kernels.values():
+                found.choices.clear()
+                found.measured = self._is_measured(found.problem)
+
+    def _problem(self, bound: Bound, signature: Signature, target: Target) -> Problem:
         optimised = optimised_for(self.spec, bound.dag.operands, bound.absent)
         read = signature.only({*optimised.input, *optimised.output})
-        settings = self.spec.settings
-        problem = Problem(optimised, read, target, options(settings, False), grouped=True)
-        made = plan(problem, config=settings.config)
+        return Problem(optimised, read, target, options(self.spec.settings, False), grouped=True)
+
+    def ask(
+        self, a: object, b: object, inputs: Mapping[str, object], offsets: object
+    ) -> tuple[Callable[[Target], Problem], list[Bound]]:
+        """What the planner is asked for a call on a target; and the groups of it that have something to compute."""
+        groups = split(self.spec, a, b, inputs, None, offsets)
+        known = [self._bind(index, group) for index, group in enumerate(groups.members)]
+        self._check_alike(known)
+        self._allocate(groups, known)
+        known = [self._bind(index, group) for index, group in enumerate(groups.members)]
+        busy = [index for index, each in enumerate(known) if not each.empty]
+        checked = [known[index] for index in busy]
+
+        def problem(target: Target) -> Problem:
+            return self._problem(checked[0].bound, self._signature(busy, checked), target)
+
+        return problem, [each.bound for each in checked]
+
+
+@dataclass(slots=True)
+class _Kernels:
+    """The kernels for groups of one graph, layout and kind of GPU, by configuration.
+
+    ``measured``: whether anything was measured of the problem; ``choices`` are what to take, by GPU and class of sizes.
+    ``kept`` is what the ids that these are found by are of.
+    """
+
+    problem: Problem
+    kept: object
+    measured: bool
+    made: dict[str | None, tuple[GroupedPlan, Library]] = field(default_factory=dict)
+    choices: dict[object, Timing | None] = field(default_factory=dict)
+
+    def best(self, known: Sequence[Known]) -> Timing | None:
+        """What was measured to be the best for groups of such sizes, if anything was."""
+        sizes, index = size_class([each.bound.sizes for each in known]), known[0].bound.index
+        key = index, *sizes.items()
+        if key not in self.choices:
+            found = measurements(self.problem, sizes, torch.cuda.get_device_name(index))
+            self.choices[key] = applicable(survey(self.problem), found[0]) if found else None
+        return self.choices[key]
+
+    def make(self, config: str | None) -> tuple[GroupedPlan, Library]:
+        """Plan, build and load the kernel of a configuration; None is the general one."""
+        refuse_capture()
+        made = plan(self.problem, config=config)
         assert isinstance(made, GroupedPlan)
-        return made
+        (library,) = build_and_use(kernel_sources([made]), lambda _, path: load_library(path, made))
+        self.made[config] = made, library
+        return self.made[config]
 
 
 def _flexible(indices: Sequence[int], known: Sequence[Known]) -> dict[str, bool]:

@@ -52,7 +52,7 @@ def measured_best(spec: Spec, bound: Bound, atomic: bool = False) -> Spec:
         return spec
     problem = call_problem(spec, bound, device_target(bound.index), atomic)
     found = measurements(problem, bound.sizes, torch.cuda.get_device_name(bound.index))
-    best = applicable(problem, found[0]) if found else None
+    best = applicable(survey(problem), found[0]) if found else None
     return spec if best is None else spec.forced(best.route, best.config)
 
 

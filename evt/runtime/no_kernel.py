@@ -7,8 +7,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-from evt.diagnostics import Diagnostic
-from evt.errors import EvtError, InternalError, NoKernelWarning
+from evt.errors import EvtError, InternalError, NoKernelWarning, TargetError
 from evt.plan import ROUTES, TARGETS, Target, find_target
 from evt.runtime.bound import Bound
 
@@ -24,44 +23,45 @@ def warn_without_kernel(plan: Planning, help_text: str = "") -> None:
 
     Nothing that goes wrong in planning is raised: the CPU's answer does not depend on it.
     """
-    refused = _refusal(plan, find_target(_YARDSTICK))
-    if refused is None:
+    error = _refusal(plan, find_target(_YARDSTICK))
+    if error is None:
         return
+    refused = error.diagnostics[0]
     others = [name for name, target in TARGETS.items() if name != _YARDSTICK and _refusal(plan, target) is None]
     where = f"{_YARDSTICK}, only on {', '.join(others)}" if others else "any GPU"
     help_text = help_text or refused.help or "op.explain(arch, shapes=(A.shape, B.shape)) has the rules of every route"
     lines = [
         f"no kernel of evt computes this call on {where}; the CPU computed the reference",
-        f"{refused.code}: {_reason(refused)}",
+        f"{refused.code}: {_reason(error)}",
         f"help: {help_text}",
     ]
     warnings.warn("\n".join(lines), NoKernelWarning, stacklevel=_user_level())
 
 
-def _refusal(plan: Planning, target: Target) -> Diagnostic | None:
+def _refusal(plan: Planning, target: Target) -> EvtError | None:
     """Why a target has no kernel, or None where it has, or where planning itself fails."""
     try:
         plan(target)
     except InternalError:
         return None
     except EvtError as error:
-        return error.diagnostics[0]
+        return error
     except Exception:  # a bug that a call on a GPU shows, and that must not take the CPU's answer away
         return None
     return None
 
 
-def _reason(refused: Diagnostic) -> str:
+def _reason(error: EvtError) -> str:
     """The rule that failed: of the route that failed the fewest, one of convolutions first, then the most general."""
-    routes = {route.name: route for route in ROUTES}
     failures: dict[str, list[str]] = {}
-    for note in refused.notes:
-        route, _, reason = note.partition(": ")
+    for route, reason in error.refusals if isinstance(error, TargetError) else ():
         failures.setdefault(route, []).append(reason)
-    if not failures or not failures.keys() <= routes.keys():
+    if not failures:
+        refused = error.diagnostics[0]
         return ": ".join([refused.message, *refused.notes[:1]])
+    shapes = {route.name: route.shapes for route in ROUTES}
     # Routes are in order of preference: the last serves most.
-    nearest = min(reversed(failures), key=lambda name: (len(failures[name]), "gemm" in routes[name].shapes))
+    nearest = min(reversed(failures), key=lambda name: (len(failures[name]), "gemm" in shapes[name]))
     return failures[nearest][0]
 
 

@@ -1,24 +1,31 @@
 """What a pickle of a program holds: text and numbers, nothing compiled, and no class of evt's but the program's.
 
-The graph is kept as text, so that a pickle is read by other versions of evt, as long as the form is the same. Functions
-of the user's own are not kept, since their meaning is code: they have to be registered where a program is loaded.
+The graph is kept as text, so that a pickle is read by other versions of evt, as long as the form is the same; beside it
+are the program's own text, and the places in it that everything comes from. Functions of the user's own are not kept,
+since their meaning is code: they have to be registered where a program is loaded.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, TypeVar
 
-from evt.diagnostics import Diagnostic, Source
+from evt.diagnostics import Diagnostic, Source, Span
 from evt.errors import ArgumentError, EvtError
 from evt.functions import TABLE, Function
-from evt.ir import Apply, Dag, format_dag, lower, parse_dag
+from evt.ir import Apply, Dag, Input, Operand, Output, format_dag, parse_dag
 from evt.ir.convolution import Convolution
-from evt.language import parse
+from evt.ir.origin import Foreign, Origin, Place
 from evt.settings import Settings
 from evt.version import __version__
+
+#: Where a value comes from: its place in the text and those of the calls that led to it, innermost first; or the name
+#: of another graph's node.
+_Origin = list[tuple[int, int]] | str | None
+_Places = dict[str, list[_Origin]]
+_Value = TypeVar("_Value", Operand, Input, Output)
 
 #: The form; another one is not read.
 FORM = 1
@@ -32,6 +39,7 @@ def write_state(
         "form": FORM,
         "evt": __version__,
         "graph": format_dag(dag),
+        "places": _write_places(dag),
         "source": None if dag.source is None else (dag.source.text, dag.source.name),
         "settings": asdict(settings),
         "convolution": None if convolution is None else asdict(convolution),
@@ -52,7 +60,7 @@ def read_state(state: Mapping[str, Any]) -> tuple[Dag, Settings, Convolution | N
     try:
         geometry = state["convolution"]
         return (
-            _graph(state["graph"], state["source"]),
+            _graph(state["graph"], state["places"], state["source"]),
             Settings.of(**state["settings"]),
             None if geometry is None else Convolution(**geometry),
             state["grouped"],
@@ -62,21 +70,61 @@ def read_state(state: Mapping[str, Any]) -> tuple[Dag, Settings, Convolution | N
         raise _unreadable(state, reason) from error
 
 
-def _graph(text: str, source: tuple[str, str] | None) -> Dag:
-    """The graph; from its source, where that still means this graph, so that mistakes are shown in it."""
+def _graph(text: str, places: _Places, source: tuple[str, str] | None) -> Dag:
+    """The graph, with the text and the places in it where mistakes are shown."""
     dag = parse_dag(text)
     for name in (op.function for op, _ in dag.table if isinstance(op, Apply)):
         if name not in TABLE:
             raise ValueError(f"there is no function `{name}`")
-    if source is None:
-        return dag
-    try:
-        lowered = lower(parse(Source(*source)), dag.operation)
-    except EvtError:
-        lowered = None
-    if lowered == dag:
-        return lowered
-    return replace(dag, source=Source(*source))
+    return _read_places(replace(dag, source=None if source is None else Source(*source)), places)
+
+
+def _write_places(dag: Dag) -> _Places:
+    return {
+        "operands": [_write_span(value.span) for value in dag.operands],
+        "inputs": [_write_span(value.span) for value in dag.inputs],
+        "defaults": [_write_span(value.default_span) for value in dag.inputs],
+        "outputs": [_write_span(value.span) for value in dag.outputs],
+        "nodes": [_write_origin(origin) for origin in dag.origins],
+    }
+
+
+def _read_places(dag: Dag, places: _Places) -> Dag:
+    """The graph with the places that it was stored with. Raises ValueError where they are not those of its values."""
+
+    def placed(name: str, values: Iterable[_Value], member: str = "span") -> tuple[_Value, ...]:
+        found: Iterable[dict[str, Any]] = (
+            {member: place.span if isinstance(place, Place) else None} for place in map(_read_origin, places[name])
+        )
+        return tuple(replace(value, **span) for value, span in zip(values, found, strict=True))
+
+    return replace(
+        dag,
+        operands=placed("operands", dag.operands),
+        inputs=placed("defaults", placed("inputs", dag.inputs), "default_span"),
+        outputs=placed("outputs", dag.outputs),
+        origins=tuple(origin for _, origin in zip(dag.table, map(_read_origin, places["nodes"]), strict=True)),
+    )
+
+
+def _write_span(span: Span | None) -> _Origin:
+    return None if span is None else _write_origin(Place(span))
+
+
+def _write_origin(origin: Origin | None) -> _Origin:
+    match origin:
+        case Place(span, calls):
+            return [(each.start, each.end) for each in (span, *calls)]
+        case Foreign(name):
+            return name
+    return None
+
+
+def _read_origin(stored: _Origin) -> Origin | None:
+    if stored is None or isinstance(stored, str):
+        return None if stored is None else Foreign(stored)
+    span, *calls = (Span(start, end) for start, end in stored)
+    return Place(span, tuple(calls))
 
 
 def _check_functions(functions: Mapping[str, tuple[str, str]]) -> None:

@@ -19,6 +19,7 @@ from evt.measured import Measurement, Store, Timing, problem_key
 from evt.plan import Plan, Survey, survey
 from evt.reference.compare import error, limit
 from evt.runtime.arguments import bind
+from evt.runtime.bound import Bound
 from evt.runtime.call import Caller
 from evt.runtime.kernels import call_problem, device_target, is_atomic, kernel_sources
 from evt.spec import Spec
@@ -26,10 +27,15 @@ from evt.tuning.clock import GpuClock, RoundTimer, interleave
 
 ROUNDS = 31
 
+#: The sizes that a table says: of a convolution there are more, of groups their :func:`evt.measured.size_class`.
+_SHOWN = ("m", "n", "k", "l", "groups", "mean_m", "mean_n", "mean_k")
+
 #: A kernel's name: its route and its configuration.
 Name = tuple[str, str]
 Calls = Mapping[Name, Callable[[], Any]]
 Progress = Callable[[str], object]
+#: An output: of groups, each one's.
+_Value = torch.Tensor | Sequence[torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +69,13 @@ class Tuning:
         return {"ok": self.chosen is not None, **asdict(self), "sizes": dict(self.sizes), "rows": rows}
 
     def __str__(self) -> str:
-        sizes = " ".join(f"{mode}={size}" for mode, size in self.sizes.items() if mode in ("m", "n", "k", "l"))
+        sizes = " ".join(f"{mode}={size}" for mode, size in self.sizes.items() if mode in _SHOWN)
         lines = [f"{self.operation} on {self.gpu} ({self.target}): {sizes}"]
-        width = max((len(row.route) + len(row.config) + 1 for row in self.rows), default=0)
+        width = max((len(f"{row.route} {row.config}".strip()) for row in self.rows), default=0)
         for row in self.rows:
             taken = self.chosen is not None and (row.route, row.config) == (self.chosen.route, self.chosen.config)
             result = row.failure if row.ms is None else f"{row.ms:.4f} ms"
-            lines.append(f"{'->' if taken else '  '} {f'{row.route} {row.config}':<{width}}  {result}")
+            lines.append(f"{'->' if taken else '  '} {f'{row.route} {row.config}'.strip():<{width}}  {result}")
         return "\n".join(lines)
 
 
@@ -88,6 +94,20 @@ def tune(
     Raises LaunchError (E0801) without a GPU, ArgumentError for a call that does not fit the program, is not on the GPU
     or computes nothing, and for a program whose route is forced; what every kernel failed with when none is left.
     """
+    check_program(spec)
+    bound = bind(spec, a, b, inputs, {})
+    index = check_call(bound)
+    found = survey(call_problem(spec, bound, device_target(index), is_atomic(spec)))
+
+    def call_of(name: Name) -> Callable[[], Any]:
+        call = Caller(spec.forced(*name))
+        return lambda: call(a, b, inputs)
+
+    return measure(spec, found, index, bound.sizes, call_of, rounds=rounds, progress=progress, store=store)
+
+
+def check_program(spec: Spec) -> None:
+    """Raise ArgumentError for a program whose route is forced, LaunchError (E0801) without a GPU."""
     for name in ("route", "config"):
         if getattr(spec.settings, name) is not None:
             message = f"the program's `{name}` is forced, and tuning is to choose it"
@@ -95,38 +115,53 @@ def tune(
     if not torch.cuda.is_available():
         help_text = "run `evt doctor` to see what is missing"
         raise LaunchError(Diagnostic("E0801", "no CUDA GPU to measure on: PyTorch finds none", help=help_text))
-    bound = bind(spec, a, b, inputs, {})
-    if bound.device.type != "cuda":
+
+
+def check_call(bound: Bound | None) -> int:
+    """Return the index of a call's GPU; raise ArgumentError for one that is on none, or has nothing to compute."""
+    if bound is not None and bound.device.type != "cuda":
         raise ArgumentError(
             Diagnostic("E0605", f"the tensors are on {bound.device}; kernels are timed on a CUDA device")
         )
-    if bound.is_empty:
+    if bound is None or bound.is_empty:
         raise ArgumentError(Diagnostic("E0604", "the product is empty: there is nothing to time"))
-    problem = call_problem(spec, bound, device_target(bound.index), is_atomic(spec))
-    found = survey(problem)
+    return bound.index
+
+
+def measure(
+    spec: Spec,
+    found: Survey,
+    index: int,
+    sizes: Mapping[str, int],
+    call_of: Callable[[Name], Callable[[], Any]],
+    others: Sequence[Name] = (),
+    *,
+    rounds: int,
+    progress: Progress,
+    store: Store | None,
+) -> Tuning:
+    """Build and time the kernels of a survey, and ``others`` after them; keep the times.
+
+    ``call_of`` makes the call of a kernel on the GPU of this ``index``, and ``sizes`` are what the times are of.
+    """
+    problem = found.problem
     plans, failed = kernels_of(found)
     progress(f"building {len(plans)} kernels")
     with suppress(BuildError):  # that of each kernel comes again where it is called
         build(kernel_sources(plans.values()))
-
-    def call_of(name: Name) -> Callable[[], Any]:
-        call = Caller(spec.forced(*name))
-        return lambda: call(a, b, inputs)
-
     progress("timing")
-    with torch.no_grad(), torch.cuda.device(bound.index):
-        calls = {name: call_of(name) for name in plans}
-        timed = time_kernels(calls, problem.dag.outputs, GpuClock(bound.device), rounds)
+    with torch.no_grad(), torch.cuda.device(index):
+        calls = {name: call_of(name) for name in (*plans, *others)}
+        timed = time_kernels(calls, problem.dag.outputs, GpuClock(torch.device("cuda", index)), rounds)
     rows = {**failed, **timed}
-    in_order = tuple(rows[name] for name in names_of(found))
+    in_order = tuple(rows[name] for name in (*names_of(found), *others))
     timings = tuple(Timing(row.route, row.config, row.ms) for row in in_order if row.ms is not None)
-    gpu = torch.cuda.get_device_name(bound.index)
+    gpu = torch.cuda.get_device_name(index)
     text = " ".join(spec.source.text.split())
-    sizes = dict(bound.sizes)
-    measurement = Measurement(gpu, problem.target.name, text, sizes, timings)
+    measurement = Measurement(gpu, problem.target.name, text, dict(sizes), timings)
     if timings:
         (store or Store()).add(problem_key(problem, sizes), measurement)
-    return Tuning(spec.operation, gpu, problem.target.name, sizes, in_order, measurement.best())
+    return Tuning(spec.operation, gpu, problem.target.name, dict(sizes), in_order, measurement.best())
 
 
 def names_of(found: Survey) -> list[Name]:
@@ -154,7 +189,7 @@ def time_kernels(calls: Calls, outputs: Sequence[Output], clock: RoundTimer, rou
     """
     rows: dict[Name, Row] = {}
     errors: list[EvtError] = []
-    first: tuple[torch.Tensor, ...] | None = None
+    first: tuple[_Value, ...] | None = None
     good: dict[str, Callable[[], Any]] = {}
     for name, call in calls.items():
         try:
@@ -163,7 +198,7 @@ def time_kernels(calls: Calls, outputs: Sequence[Output], clock: RoundTimer, rou
             errors.append(error)
             rows[name] = Row(*name, failure=_reason(error))
             continue
-        found = (result,) if isinstance(result, torch.Tensor) else tuple(result)
+        found = (result,) if len(outputs) == 1 else tuple(result)
         first = first or found
         apart = [_apart(*each) for each in zip(outputs, found, first, strict=True)]
         most = max(far for far, _ in apart)
@@ -184,10 +219,12 @@ def time_kernels(calls: Calls, outputs: Sequence[Output], clock: RoundTimer, rou
     return rows
 
 
-def _apart(output: Output, found: torch.Tensor, first: torch.Tensor) -> tuple[float, bool]:
+def _apart(output: Output, found: _Value, first: _Value) -> tuple[float, bool]:
     """How far an output is from the first kernel's, and whether that is too far: both may be off, to either side."""
     assert output.dtype is not None
-    far = error(found, first, output.dtype)
+    all_found, all_first = ([each] if isinstance(each, torch.Tensor) else each for each in (found, first))
+    pairs = zip(all_found, all_first, strict=True)
+    far = max((error(mine, theirs, output.dtype) for mine, theirs in pairs), default=0.0)
     return far, far > 2 * limit([output.dtype])
 
 

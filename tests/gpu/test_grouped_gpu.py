@@ -11,6 +11,7 @@ from evt.build import build  # noqa: E402
 from evt.grouped import grouped_gemm  # noqa: E402
 from evt.ir.dtype import B1, BF16, BY_NAME, E4M3, F16, F32  # noqa: E402
 from evt.ir.node import base, divisor  # noqa: E402
+from evt.measured import Store  # noqa: E402
 from evt.plan import Problem, find_target, natural_signature, plan, survey  # noqa: E402
 from evt.reference.compare import error, relative_error, tolerance  # noqa: E402
 from evt.runtime.kernels import kernel_sources  # noqa: E402
@@ -221,3 +222,28 @@ def test_a_loop_does_what_the_kernel_does():
     check(loop, "bf16", loop(*odd, **given), *odd, given)
     with pytest.raises(evt.TargetError, match=r'route="loop"[^$]*aligned'):
         op(*odd, **given)
+
+
+@pytest.mark.parametrize("name", ["linear", "outputs"])
+def test_tune(name):
+    op, a, b, inputs = tensors(name)
+    dtype = CASES[name][1]
+    check(op, dtype, op(a, b, **inputs), a, b, inputs)
+    found = op.tune(a, b, **inputs)
+    try:
+        assert found.chosen is not None, found
+        assert not [row for row in found.rows if row.failure], found
+        assert [row.route for row in found.rows].count("loop") == 1
+        assert len(found.rows) > 4
+        assert found.chosen.ms <= min(row.ms for row in found.rows) * 1.02
+        check(op, dtype, op(a, b, **inputs), a, b, inputs)
+        (kernels,) = op._caller._kernels.values()
+        assert list(kernels.choices.values()) == [found.chosen]
+        if found.chosen.route != "loop":
+            assert found.chosen.config in kernels.made
+        shapes = [(x.shape, y.shape) for x, y in zip(a, b, strict=True)]
+        explained = op.explain("sm90", dtype, dtype, shapes=shapes)
+        assert (explained.chosen_by, explained.gpus) == ("measurement", (torch.cuda.get_device_name(),))
+        assert [route.name for route in explained.routes if route.chosen] == [found.chosen.route]
+    finally:
+        Store().clear()  # other tests share the cache

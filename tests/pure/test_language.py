@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import lark
 import pytest
 from hypothesis import given, settings
 from programs import Sample, programs
@@ -287,3 +288,10 @@ def test_decode() -> None:
     assert decode(b"D = acc", "<stdin>") == Source("D = acc", "<stdin>")
     with pytest.raises(ProgramError, match="<stdin>"):
         decode(b"\xff", "<stdin>")
+
+
+def test_a_text_makes_no_lexer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that is made first serves all."""
+    parse("D = acc")
+    monkeypatch.setattr(lark.Lark, "_build_lexer", None)
+    assert str(parse("D = acc + 1")) != str(parse("D = acc"))

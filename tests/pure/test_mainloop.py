@@ -256,7 +256,7 @@ def test_the_vectors_of_a_call_are_checked() -> None:
 def routes(text: str, arch: str, operation: str = "gemm", **keywords: Any) -> dict[str, tuple[str, ...]]:
     """For each route why it does not apply."""
     problem = packed_problem(Program(Source(text), operation, **keywords).spec, arch)
-    return {each.route.name: each.refusals for each in survey(problem).candidates}
+    return {each.route.name: tuple(refusal.reason for refusal in each.refusals) for each in survey(problem).candidates}
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from evt.emission.kernel import spell
 from evt.explain import explain
 from evt.grouped import grouped_gemm
 from evt.ir.dtype import E4M3, F32, I32, DType
-from evt.plan import Plan, Target
+from evt.plan import Plan, Target, survey
 from evt.plan.epilogue.nodes import Apply, Node, Reduction, Single
 from evt.plan.epilogue.regions import Call, Constant, Region, Round, Value
 from evt.plan.plan import Convolution3x, PaddedCopy, StockFusion, StockOperator, Visitors
@@ -217,4 +217,4 @@ def test_explain_reads_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is printed to explain it."""
     problem = packed_problem(evt.gemm(RELU).spec, "sm90", "f16", "f16")
     monkeypatch.setattr("jinja2.Template.render", None)
-    assert "compute of Region0" in str(explain(problem))
+    assert "compute of Region0" in str(explain(survey(problem)))

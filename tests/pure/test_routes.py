@@ -21,7 +21,7 @@ from evt.plan.routes import gemm_2x, order
 from evt.plan.rules.rule import Rule, rule
 from evt.plan.target import GENERATION_OF
 from evt.plan.verdict import HOLDS, Match, Matches, Refusal, Verdict
-from evt.spec import optimised_graph, packed_problem
+from evt.spec import optimised_graph, packed_problem, problem_sizes
 
 ROOT = Path(__file__).parents[2]
 RELU = "D = relu(alpha*acc + beta*C) + residual"
@@ -218,13 +218,33 @@ PROBLEMS = {
 def test_explaining_asks_and_plans_once(name: str, counts: Counts) -> None:
     asked, planned = counts
     problem = problem_of(*PROBLEMS[name])
-    explained = explain(problem)
+    explained = explain(survey(problem))
     assert asked == dict.fromkeys(rules_of(problem), 1)
     assert set(planned.values()) == {1}
     applying = {each.name for each in explained.routes if each.applies}
     assert {route for route, _ in planned} == applying
     taken = explained.plan.route
     assert {config for route, config in planned if route == taken} == set(explained.configurations)
+
+
+def test_a_measured_choice_is_explained_by_the_same_survey(
+    counts: Counts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from evt.measured import Measurement, Store, Timing, problem_key
+
+    monkeypatch.setenv("EVT_CACHE_DIR", str(tmp_path / "cache"))
+    op, shapes = evt.gemm(RELU), ((40, 24), (24, 16))
+    problem, sizes = packed_problem(op.spec, "sm90", "f16", "f16", shapes), problem_sizes(op.spec, shapes)
+    chosen = survey(problem, "evt-2x").plan
+    times = (Timing(chosen.route, chosen.config.name, 0.5),)
+    Store().add(problem_key(problem, sizes), Measurement("GPU", "sm90", RELU, sizes, times))
+    asked, planned = counts
+    asked.clear()
+    planned.clear()
+    explained = op.explain("sm90", "f16", "f16", shapes=shapes)
+    assert (explained.chosen_by, explained.plan.route) == ("measurement", "evt-2x")
+    assert set(asked.values()) == {1}
+    assert set(planned.values()) == {1}
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -258,7 +278,7 @@ def test_a_formula_is_matched_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     match = module.match_stock
     monkeypatch.setattr(module, "match_stock", lambda dag: calls.append(dag) or match(dag))
-    explained = explain(problem_of("D = relu(acc + bias)", "sm90"))
+    explained = explain(survey(problem_of("D = relu(acc + bias)", "sm90")))
     assert [route.name for route in explained.routes if route.applies][:3] == ["stock-3x", "evt-3x", "stock-2x"]
     assert len(calls) == 1
 
@@ -283,7 +303,7 @@ def test_grouped_products_have_routes_of_their_own() -> None:
     made = plan(problem)
     assert made.route == "evt-3x-grouped"
     assert "GroupProblemShape" in emit(made)
-    explained = explain(problem)
+    explained = explain(survey(problem))
     assert [(route.name, route.chosen) for route in explained.routes] == [("evt-3x-grouped", True)]
     assert "evt-3x-grouped: visitor tree in a grouped" in str(explained)
     assert len(survey(problem).chosen.configs) == 7

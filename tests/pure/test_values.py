@@ -15,6 +15,8 @@ import torch
 
 import evt
 from evt.functions.testing import temporarily
+from evt.ir import Acc, Apply, Builder, Dag, Output, Store, format_dag
+from evt.ir.origin import Foreign
 from evt.spec import Spec, stored, typed_graph
 
 FORMULA = "D = relu(alpha*acc + beta*C) + residual"
@@ -65,7 +67,43 @@ def test_every_protocol_of_pickle(protocol: int) -> None:
 def test_places_in_the_text_come_back() -> None:
     """Mistakes that show at a call only, with the types of operands, are shown in the program's own text."""
     op = evt.gemm("in s: bf16\nD = bf16(acc) * s")
-    assert [value.span for value in again(op).spec.dag.inputs] == [value.span for value in op.spec.dag.inputs]
+    made = again(op)
+    assert [value.span for value in made.spec.dag.inputs] == [value.span for value in op.spec.dag.inputs]
+
+
+def places(dag: Dag) -> object:
+    values = [
+        (value.span, getattr(value, "default_span", None)) for value in (*dag.operands, *dag.inputs, *dag.outputs)
+    ]
+    return dag.source, dag.origins, values
+
+
+def test_origins_come_back() -> None:
+    """Also where the text no longer means the graph, and of a graph that another door made."""
+    text = "gemm(A: f16[m, k], B: f16[k, n])\nin s: f32 = 2\ndef f(x) = 2 * x\nout D\nD = f(s*acc) + f(C)"
+    op = evt.gemm(text)
+    state = op.__getstate__()
+    made = again(op)
+    assert places(made.spec.dag) == places(op.spec.dag)
+    assert format_dag(made.spec.dag, origins=True) == format_dag(op.spec.dag, origins=True)
+    assert "called at 5:5" in format_dag(made.spec.dag, origins=True)
+    builder = Builder()
+    acc = builder.add(Acc())
+    builder.origin = Foreign("fx: relu_3")
+    builder.add(Store("D"), builder.add(Apply("relu"), acc))
+    other = evt.Program.from_dag(builder.finish("gemm", (), (), [Output("D", None, ("m", "n"))]))
+    assert again(other).spec.dag.origins == other.spec.dag.origins == (None, *[Foreign("fx: relu_3")] * 2)
+    for kind in (op, other):
+        assert evt_classes(kind.__getstate__()) == set()
+    state["places"] = {**state["places"], "nodes": [None]}  # type: ignore[dict-item]
+    with pytest.raises(evt.ArgumentError, match="E0613"):
+        Spec.__new__(Spec).__setstate__(state)
+
+
+def evt_classes(value: Any) -> set[type]:
+    """The types of a value and of what is in it that are not built in."""
+    inner = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return set().union({type(value)} - {dict, list, tuple, str, int, float, bool, type(None)}, *map(evt_classes, inner))
 
 
 @pytest.mark.filterwarnings("ignore::evt.NoKernelWarning")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from evt.diagnostics import Span
 from evt.ir import Fold, Index, Input, Output, Pick, Random, Reduce, TypedDag
 from evt.ir.dtype import B1
 from evt.ir.node import base
@@ -54,7 +55,9 @@ def row_major_columns(problem: Problem) -> Verdict:
     for value in values:
         own = value.dtype == B1 or any("/" in mode for mode in value.modes)
         if own and value.is_tile and base(value.modes[-1]) != "n":
-            return Refusal(f"`{value.name}` is [{', '.join(value.modes)}]: bits, pairs and blocks are stored along n")
+            return Refusal(
+                f"`{value.name}` is [{', '.join(value.modes)}]: bits, pairs and blocks are stored along n", value.span
+            )
     return HOLDS
 
 
@@ -68,9 +71,9 @@ def mma(problem: Problem) -> Verdict:
 
 def multiplied_by_mma(problem: Problem, alignment: int) -> Verdict:
     """Whether mma instructions multiply operands, or copies of them, of an alignment in elements."""
-    operand = problem.dag.operands[0].dtype
+    operand, declared = problem.dag.operands[0].dtype, problem.dag.operands[0].span
     if operand.is_float and operand.bits == 8 and problem.target.number < 89:
-        return Refusal(f"{problem.target.name} does not multiply {operand}; sm89 and later do")
+        return Refusal(f"{problem.target.name} does not multiply {operand}; sm89 and later do", declared)
     if problem.operand_bytes == 1 and alignment < 4:
         return Refusal(f"8-bit operands must be aligned to 4 bytes, and one is aligned to {alignment}")
     return _along_k(problem)
@@ -79,24 +82,25 @@ def multiplied_by_mma(problem: Problem, alignment: int) -> Verdict:
 @rule("the target's 3.x kernels multiply the operands' types and layouts")
 def tensor_cores(problem: Problem) -> Verdict:
     if problem.dag.operands[0].dtype.bits == 64:
-        return Refusal("f64 is multiplied by the mma instructions of 2.x kernels")
+        return Refusal("f64 is multiplied by the mma instructions of 2.x kernels", problem.dag.operands[0].span)
     multiplied = _MULTIPLIED.get(problem.target.family("3x"), _along_k)
     return multiplied(problem)
 
 
 def _multiplied_by_tcgen05(problem: Problem) -> Verdict:
     name, (a, b) = problem.target.name, (operand.dtype for operand in problem.dag.operands)
+    declared = problem.dag.operands[0].span
     if not a.is_float and name != "sm100":
-        return Refusal(f"the tcgen05 instructions of {name} multiply floats only")
+        return Refusal(f"the tcgen05 instructions of {name} multiply floats only", declared)
     if not a.is_float and a != b:
-        return Refusal(f"tcgen05 multiplies integers of one type, and A is {a}, B is {b}")
+        return Refusal(f"tcgen05 multiplies integers of one type, and A is {a}, B is {b}", declared)
     return HOLDS
 
 
 def _multiplied_by_sm120(problem: Problem) -> Verdict:
-    a = problem.dag.operands[0].dtype
+    a, declared = problem.dag.operands[0].dtype, problem.dag.operands[0].span
     if not (a.is_float and a.bits == 8):
-        return Refusal(f"CUTLASS 3.x multiplies 8-bit floats only on {problem.target.name}, and A is {a}")
+        return Refusal(f"CUTLASS 3.x multiplies 8-bit floats only on {problem.target.name}, and A is {a}", declared)
     return _along_k(problem)
 
 
@@ -106,7 +110,7 @@ def _along_k(problem: Problem) -> Verdict:
         for operand, layout in zip(dag.operands, (signature.a, signature.b), strict=True):
             if layout.contiguous != "k":
                 given = f"`{operand.name}` is contiguous along {layout.contiguous}"
-                return Refusal(f"8-bit operands must be contiguous along k, and {given}")
+                return Refusal(f"8-bit operands must be contiguous along k, and {given}", operand.span)
     return HOLDS
 
 
@@ -192,25 +196,30 @@ def reads_columns(problem: Problem) -> bool:
 
 @rule("the target has 3.x visitors for all that depends on an element's place")
 def places(problem: Problem) -> Verdict:
-    what = _placed(problem.dag) if problem.target.family("3x") == "sm120" else None
-    return HOLDS if what is None else Refusal(f"there are no 3.x visitors for {what} on {problem.target.name}")
+    found = _placed(problem.dag) if problem.target.family("3x") == "sm120" else None
+    if found is None:
+        return HOLDS
+    what, place = found
+    return Refusal(f"there are no 3.x visitors for {what} on {problem.target.name}", place)
 
 
-def _placed(dag: TypedDag) -> str | None:
-    """What of a program needs to know where in the tile a thread's elements are, in words, if anything does."""
+def _placed(dag: TypedDag) -> tuple[str, int | Span | None] | None:
+    """What of a program needs to know where in the tile a thread's elements are, in words, and its place."""
     values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
-    if any(value.dtype == B1 for value in values):
-        return "packed bits"
-    for op in map(dag.__getitem__, range(len(dag))):
+    for value in values:
+        if value.dtype == B1:
+            return "packed bits", value.span
+    for node, (op, _) in enumerate(dag.table):
         match op:
             case Reduce():
-                return "reductions"
+                return "reductions", node
             case Pick():
-                return "pairs of columns"
+                return "pairs of columns", node
             case Fold():
-                return "blocks of columns"
+                return "blocks of columns", node
             case Index():
-                return "coordinates"
+                return "coordinates", node
             case Random():
-                return "random numbers"
-    return "pairs and blocks of columns" if any("/" in mode for value in values for mode in value.modes) else None
+                return "random numbers", node
+    divided = (value.span for value in values if any("/" in mode for mode in value.modes))
+    return next((("pairs and blocks of columns", span) for span in divided), None)

@@ -20,21 +20,24 @@ def operands(problem: Problem) -> Verdict:
     for operand, layout in zip(problem.dag.operands, (problem.signature.a, problem.signature.b), strict=True):
         if problem.operand_bytes == 4 and layout.contiguous != "k":
             given = f"`{operand.name}` is contiguous along {layout.contiguous}"
-            return Refusal(f"f32 operands must be contiguous along k, and {given}")
+            return Refusal(f"f32 operands must be contiguous along k, and {given}", operand.span)
     return HOLDS
 
 
 @rule("nodes read and write one tensor of each group")
 def one_tensor(problem: Problem) -> Verdict:
     dag = problem.dag
-    for op in map(dag.__getitem__, range(len(dag))):
+    for node, (op, _) in enumerate(dag.table):
         match op:
             case Reduce():
-                return Refusal("a reduction would be over each group, and its parts have no place in a grouped kernel")
+                reason = "a reduction would be over each group, and its parts have no place in a grouped kernel"
+                return Refusal(reason, node)
             case Random():
-                return Refusal("random numbers are counted over one problem")
+                return Refusal("random numbers are counted over one problem", node)
             case Index("l"):
-                return Refusal("a group has no batches: `iota(l)`")
+                return Refusal("a group has no batches: `iota(l)`", node)
     values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
-    batched = next((value.name for value in values if "l" in value.modes), None)
-    return HOLDS if batched is None else Refusal(f"a group has no batches: `{batched}` has the mode l")
+    for value in values:
+        if "l" in value.modes:
+            return Refusal(f"a group has no batches: `{value.name}` has the mode l", value.span)
+    return HOLDS

@@ -16,7 +16,8 @@ def no_work(problem: Problem) -> Verdict:
     dag = problem.dag
     if not dag.feeds:
         return HOLDS
-    return Refusal(f"{_operands(dag)} is worked on, which this main loop does not do; without it: {_alternative(dag)}")
+    reason = f"{_operands(dag)} is worked on, which this main loop does not do; without it: {_alternative(dag)}"
+    return Refusal(reason, _first(dag))
 
 
 @rule("an operand is worked on")
@@ -27,18 +28,21 @@ def work(problem: Problem) -> Verdict:
 @rule("operands have at most 32 bits")
 def narrow(problem: Problem) -> Verdict:
     """The registers of wider ones lie otherwise than those of m16n8 instructions."""
-    operand = problem.dag.operands[0].dtype
-    return Refusal(f"{operand} is multiplied by instructions of another shape") if operand.bits > 32 else HOLDS
+    operand = problem.dag.operands[0]
+    if operand.dtype.bits <= 32:
+        return HOLDS
+    return Refusal(f"{operand.dtype} is multiplied by instructions of another shape", operand.span)
 
 
 @rule("formulas of operands read vectors and scalars that are the same for every batch")
 def readable(problem: Problem) -> Verdict:
     dag = problem.dag
     for name in dag.feeds:
-        loads = (op for op in map(dag.__getitem__, formula_of(dag, name)) if isinstance(op, Load))
-        for value in (dag.input[op.name] for op in loads):
-            if len(value.modes) > 1 or "l" in value.modes or value.flexible:
-                return Refusal(f"`{value.name}` is [{', '.join(value.modes)}]")
+        for node in formula_of(dag, name):
+            op = dag[node]
+            value = dag.input[op.name] if isinstance(op, Load) else None
+            if value is not None and (len(value.modes) > 1 or "l" in value.modes or value.flexible):
+                return Refusal(f"`{value.name}` is [{', '.join(value.modes)}]", node)
     return HOLDS
 
 
@@ -46,10 +50,16 @@ def readable(problem: Problem) -> Verdict:
 def work_of_fprop(problem: Problem) -> Verdict:
     dag, convolution = problem.dag, problem.convolution
     if convolution.operator != "fprop" or "B" in dag.feeds:
-        return Refusal(f"the operator is {convolution.operator}, of which {_operands(dag)} is worked on")
+        reason = f"the operator is {convolution.operator}, of which {_operands(dag)} is worked on"
+        return Refusal(reason, _first(dag))
     if convolution.rank == 3:
         return Refusal("there are three dimensions")
     return Refusal("there are groups") if convolution.group_filters else HOLDS
+
+
+def _first(dag: TypedDag) -> int | None:
+    """The first operand's formula."""
+    return next(iter(dag.feeds.values()), None)
 
 
 def _operands(dag: TypedDag) -> str:

@@ -82,7 +82,11 @@ class Stock:
 
 
 class _MismatchError(Exception):
-    """Why a formula is no stock epilogue."""
+    """Why a formula is no stock epilogue, and the node that is the cause."""
+
+    def __init__(self, reason: str, node: int | None = None) -> None:
+        super().__init__(reason)
+        self.refusal = Refusal(reason, node)
 
 
 def match_stock(dag: TypedDag) -> Stock | Refusal:
@@ -90,7 +94,7 @@ def match_stock(dag: TypedDag) -> Stock | Refusal:
     try:
         return _Match(dag).stock()
     except _MismatchError as mismatch:
-        return Refusal(str(mismatch))
+        return mismatch.refusal
 
 
 #: What happens to the accumulator's value, one step after the other.
@@ -109,7 +113,7 @@ class _Match:
         root = dag.arguments(dag.stores["D"])[0]
         path = self.path(root)
         if dag.types[root].dtype != F32:
-            raise _MismatchError(f"D is computed in {dag.types[root].dtype}, not in f32")
+            raise _MismatchError(f"D is computed in {dag.types[root].dtype}, not in f32", root)
         steps = [step for node in reversed(path) for step in self.steps(node)]
         found = self.shape(steps)
         others = [output.name for output in dag.outputs if output.name != "D"]
@@ -118,7 +122,7 @@ class _Match:
         stored = dag.arguments(dag.stores[others[0]])[0]
         before = path[1] if len(path) > 1 else -1
         if len(others) > 1 or stored != before or found.last.is_identity or found.outer:
-            raise _MismatchError(f"`{others[-1]}` is a second output, and no value before an activation")
+            raise _MismatchError(f"`{others[-1]}` is a second output, and no value before an activation", stored)
         return replace(found, stored=others[0])
 
     def path(self, root: int) -> list[int]:
@@ -127,10 +131,10 @@ class _Match:
         while not isinstance(self.dag[path[-1]], Acc):
             operands = [x for x in dict.fromkeys(self.dag.arguments(path[-1])) if self.on_path[x]]
             if not operands:
-                raise _MismatchError("D does not depend on `acc`")
+                raise _MismatchError("D does not depend on `acc`", root)
             slots = sum(self.on_path[x] for x in self.dag.arguments(path[-1]))
             if slots > 1:
-                raise _MismatchError("`acc` is used more than once")
+                raise _MismatchError("`acc` is used more than once", path[-1])
             path.append(operands[0])
         return path
 
@@ -140,11 +144,11 @@ class _Match:
         if self.is_sum(node):
             return
         if isinstance(op, Cast):
-            raise _MismatchError(f"{op.dtype}(...) rounds in between")
+            raise _MismatchError(f"{op.dtype}(...) rounds in between", node)
         if not isinstance(op, Apply):
-            raise _MismatchError(f"a {type(op).__name__.lower()} is no element-wise function")
+            raise _MismatchError(f"a {type(op).__name__.lower()} is no element-wise function", node)
         if self.dag.types[node].dtype != F32:
-            raise _MismatchError(f"`{op.function}` is computed in {self.dag.types[node].dtype}, not in f32")
+            raise _MismatchError(f"`{op.function}` is computed in {self.dag.types[node].dtype}, not in f32", node)
         inside = next(slot for slot, operand in enumerate(operands) if self.on_path[operand])
         match op.function:
             case "add":
@@ -164,24 +168,24 @@ class _Match:
                 yield self.multiplied(operands[inside], operands[1 - inside])
                 yield self.term(operands[2])
             case name:
-                yield self.activation(name, operands)
+                yield self.activation(node, name, operands)
 
     def is_sum(self, node: int) -> bool:
         """Whether a value is the accumulator, which stock epilogues convert to f32."""
         op = self.dag[node]
         return isinstance(op, Acc) or (op == Cast(F32) and isinstance(self.dag[self.dag.arguments(node)[0]], Acc))
 
-    def activation(self, name: str, operands: tuple[int, ...]) -> Activation:
+    def activation(self, node: int, name: str, operands: tuple[int, ...]) -> Activation:
         row = TABLE[name]
         if row.stock is None or not row.stock.is_activation:
-            raise _MismatchError(f"CUTLASS has no functor with the values of `{name}`")
+            raise _MismatchError(f"CUTLASS has no functor with the values of `{name}`", node)
         slots = {parameter.name: operand for parameter, operand in zip(row.parameters, operands, strict=True)}
         arguments = []
         for member, value in row.stock.members:
             if isinstance(value, str):
                 given = self.dag[slots[value]]
                 if not isinstance(given, Const) or not math.isfinite(given.value):
-                    raise _MismatchError(f"`{value}` of `{name}` is no finite number")
+                    raise _MismatchError(f"`{value}` of `{name}` is no finite number", node)
                 value = given.value
             arguments.append((member, value))
         return Activation(row.stock.name, tuple(arguments), row.fast is not None)
@@ -194,7 +198,7 @@ class _Match:
             return Term(factor.name, operation="*")
         if self.is_sum(value):
             return factor
-        raise _MismatchError(f"{_shown(factor)} multiplies more than `acc`")
+        raise _MismatchError(f"{_shown(factor)} multiplies more than `acc`", by)
 
     def term(self, node: int) -> Term:
         """A vector or tensor, times a factor."""
@@ -205,9 +209,9 @@ class _Match:
             return self.negated(self.term(self.dag.arguments(node)[0]))
         if not isinstance(op, Load):
             shown = "a number" if isinstance(op, Const) else "a function of inputs"
-            raise _MismatchError(f"{shown} is added, and no input times a factor")
+            raise _MismatchError(f"{shown} is added, and no input times a factor", node)
         if self.dag.input[op.name].is_scalar:
-            raise _MismatchError(f"the scalar `{op.name}` is added")
+            raise _MismatchError(f"the scalar `{op.name}` is added", node)
         return Term(op.name)
 
     def product(self, one: int, two: int) -> Term:
@@ -218,7 +222,7 @@ class _Match:
                 found = self.factor(factor)
                 if not found.name or not self.dag.input[found.name].is_tile:
                     return Term(op.name, found)
-        raise _MismatchError("what is added is no input times a factor")
+        raise _MismatchError("what is added is no input times a factor", one)
 
     def factor(self, node: int) -> Factor:
         match self.dag[node]:
@@ -226,7 +230,7 @@ class _Match:
                 return Factor(value=constant.value)
             case Load(name):
                 return Factor(name)
-        raise _MismatchError("a factor is neither a number nor an input")
+        raise _MismatchError("a factor is neither a number nor an input", node)
 
     def negated(self, term: Term) -> Term:
         if term.factor.name:

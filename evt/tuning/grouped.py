@@ -1,0 +1,45 @@
+"""Measuring the kernels of a grouped call: ``tune_groups(spec, A, B, inputs, offsets) -> Tuning``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from evt.measured import Store, size_class
+from evt.plan import survey
+from evt.runtime.grouped import GroupedCaller
+from evt.runtime.kernels import device_target
+from evt.spec import LOOP, Spec
+from evt.tuning.tune import ROUNDS, Name, Progress, Tuning, check_call, check_program, measure
+
+#: The loop's place among kernels: each group's has a configuration of its own.
+_LOOP: Name = (LOOP, "")
+
+
+def tune_groups(
+    spec: Spec,
+    a: Any,
+    b: Any,
+    inputs: Mapping[str, Any],
+    offsets: Any = None,
+    *,
+    rounds: int = ROUNDS,
+    progress: Progress = lambda text: None,
+    store: Store | None = None,
+) -> Tuning:
+    """Time the grouped kernel in all its configurations, and a kernel for each group; keep the times.
+
+    Raises as :func:`evt.tuning.tune.tune`, and TargetError where there is no grouped kernel.
+    """
+    check_program(spec)
+    problem_for, bounds = GroupedCaller(spec).ask(a, b, inputs, offsets)
+    index = check_call(bounds[0] if bounds else None)
+    found = survey(problem_for(device_target(index)))
+    _ = found.chosen  # raises where there is none
+
+    def call_of(name: Name) -> Callable[[], Any]:
+        call = GroupedCaller(spec.forced(name[0], name[1] or None))
+        return lambda: call(a, b, inputs, None, offsets)
+
+    sizes = size_class([bound.sizes for bound in bounds])
+    return measure(spec, found, index, sizes, call_of, (_LOOP,), rounds=rounds, progress=progress, store=store)

@@ -1,0 +1,87 @@
+"""What a refusal of the planner shows of the program: the expression or the declaration that is its cause."""
+
+from __future__ import annotations
+
+import pytest
+
+import evt
+from evt.ir import Acc, Apply, Builder, Output, Store
+from evt.ir.origin import Foreign
+
+REFUSED = {
+    "stock": (
+        lambda: evt.gemm("D = acc * silu(acc)", route="stock-3x"),
+        ("E0502", "acc * silu(acc)", "`acc` is used more than once"),
+        [],
+    ),
+    "factor": (
+        lambda: evt.gemm("D = relu(alpha*acc + beta*C) * sign(C)", route="stock"),
+        ("E0503", "sign(C)", "a factor is neither a number nor an input"),
+        [],
+    ),
+    "operand": (
+        lambda: evt.gemm("A = relu(s[k]*A)\nD = acc + bias", route="evt-3x"),
+        ("E0502", "A = relu(s[k]*A)", "`A` is worked on, which this main loop does not do; "),
+        [],
+    ),
+    "group": (
+        lambda: evt.grouped_gemm("out D, r: f32[m]\nD = acc + bias\nr = sum[n](D)"),
+        ("E0503", "sum[n](D)", "a reduction would be over each group"),
+        [],
+    ),
+    "batches": (
+        lambda: evt.grouped_gemm("in b: f16[l, n]\nD = acc + b"),
+        ("E0503", "b", "a group has no batches: `b` has the mode l"),
+        [],
+    ),
+    "function": (
+        lambda: evt.grouped_gemm("def f(x) = x + rand(1, 2)\nD = f(acc)"),
+        ("E0503", "rand(1, 2)", "random numbers are counted over one problem"),
+        [("f(acc)", "called here")],
+    ),
+    "several": (
+        lambda: evt.gemm("gemm(A: f64[m, k], B: f64[k, n])\nA = 2*A*A\nD = acc"),
+        ("E0503", "A = 2*A*A", "`A` is worked on, which this main loop does not do; "),
+        [("A: f64[m, k]", "f64 is multiplied by the mma instructions of 2.x kernels")],
+    ),
+    "nothing": (lambda: evt.gemm("D = gelu(acc)", route="evt-3x", config="wide"), ("E0501", "", ""), []),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_refusal_shows_what_it_is_about(name: str) -> None:
+    make, (code, text, label), others = REFUSED[name]
+    with pytest.raises(evt.TargetError) as raised:
+        make().emit("sm90")
+    (found,) = raised.value.diagnostics
+    assert found.code == code
+    if not text:
+        assert found.span is None
+        return
+    assert found.source is not None
+    assert found.span is not None
+    assert found.source.text[found.span.start : found.span.end] == text
+    assert found.label.startswith(label)
+    shown = [(found.source.text[each.span.start : each.span.end], each.text) for each in found.secondary]
+    assert shown == others
+    assert any(found.label in note for note in found.notes)
+
+
+def test_a_refusal_is_no_stock_epilogue_only_where_those_are_asked_for() -> None:
+    with pytest.raises(evt.TargetError) as raised:
+        evt.gemm("gemm(A: e4m3[m, k], B: e4m3[n, k])\nD = silu(acc)*gate").emit("sm80")
+    (found,) = raised.value.diagnostics
+    assert "silu" in found.notes[0]
+    assert found.label == "sm80 does not multiply e4m3; sm89 and later do"
+    assert found.secondary == ()
+
+
+def test_a_refusal_of_a_graph_names_the_other_graphs_node() -> None:
+    builder = Builder()
+    acc = builder.add(Acc())
+    builder.origin = Foreign("fx: mul_2")
+    builder.add(Store("D"), builder.add(Apply("mul"), acc, builder.add(Apply("silu"), acc)))
+    op = evt.Program.from_dag(builder.finish("gemm", (), (), [Output("D", None, ("m", "n"))]), route="stock-3x")
+    with pytest.raises(evt.TargetError) as raised:
+        op.emit("sm90")
+    assert raised.value.diagnostics[0].notes == ("`acc` is used more than once", "from fx: mul_2")
