@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 from collections.abc import Iterator
@@ -20,8 +21,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--compiled", type=int, help="how many of them are compiled, or run on a GPU")
 
 
-def pytest_configure() -> None:
-    """Ctrl-C reaches the processes of tests, also where these run in the background and it would be ignored."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Give PyTorch one thread in each of several workers; let Ctrl-C reach tests that run in the background."""
+    if hasattr(config, "workerinput"):
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
