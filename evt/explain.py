@@ -90,7 +90,8 @@ class RouteExplanation:
             if reason or self.chosen:
                 yield f"{'no ' if reason else 'yes'} {rule}{f': {reason}' if reason else ''}"
         if self.applies and not self.chosen:
-            yield "it applies, and comes later"
+            asked = 'it applies, and is taken where `route="loop"` asks for it or it was measured to be the fastest'
+            yield asked if self.name == LOOP else "it applies, and comes later"
         if self.costs:
             yield self.costs
 
