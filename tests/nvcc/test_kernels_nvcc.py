@@ -97,12 +97,8 @@ KERNELS: dict[str, Callable[[], Plan]] = {
     "sm80-mainloop": gemm(ON_BOTH, "sm80", "bf16"),
     "sm80-conv-mainloop": conv("sm80", WIDE, "A = relu(s[k]*A + t[k]); D = relu(acc + bias) + C"),
 }
-#: Those that are not left to `make test-all`.
+#: Those that are not left to `make test-slow`.
 QUICK = ("sm80-f16", "sm90-f16", "sm80-conv-few")
-#: Values of these are spilled, as they say in the estimate of their registers.
-SPILLED = ("sm90-bf16-shared",)
-
-
 #: Of kernels that copy their operands: the channels of the copies, the pixels of a row, and the taps.
 COPIES = {"sm80-conv-few": (4, 35, 7), "sm90-conv-few": (8, 37, 7)}
 
@@ -166,10 +162,10 @@ def test_compiles_without_a_warning(kernel: Kernel) -> None:
     assert "warning" not in kernel.said
 
 
-def test_registers_are_as_estimated(kernel: Kernel, name: str) -> None:
+def test_nothing_spills(kernel: Kernel, name: str) -> None:
     spills = re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", kernel.said)
     assert spills
-    assert (set(spills) == {("0", "0")}) == (name not in SPILLED)
+    assert set(spills) == {("0", "0")}
     used = [int(number) for number in re.findall(r"Used (\d+) registers", kernel.said)]
     print(f"{name}: {used} registers, {kernel.plan.registers} estimated")
     assert 40 < max(used) <= register_limit(kernel.plan.config)
