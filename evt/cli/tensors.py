@@ -79,7 +79,7 @@ def random_call(
 
     operands = [
         operand(value, list(shape), scale)
-        for value, shape, scale in zip(dag.operands, shapes, (1.0, sizes["k"] ** -0.5), strict=True)
+        for value, shape, scale in zip(dag.operands, shapes, (1.0, max(1, sizes["k"]) ** -0.5), strict=True)
     ]
     inputs: dict[str, Any] = {}
     for value in dag.inputs:

@@ -65,6 +65,11 @@ def test_run(route: tuple[str, ...]) -> None:
 
 
 @pytest.mark.usefixtures("_no_gpu")
+def test_run_of_groups_without_sums() -> None:
+    text = ok("run", "D = acc + bias", *OP, "--m", "1,2,3", "--n", "8,16,8", "--k", "0,0,5")
+    assert text.count("  ok\n") == 3
+
+
 def test_run_without_sizes() -> None:
     found = json.loads(ok("run", "out D, r: f32[m]; D = acc; r = sum[n](D)", *OP, "--k", "32", "--json"))
     assert found["ok"] is True
