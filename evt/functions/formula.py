@@ -100,7 +100,7 @@ def evaluate(text: str, values: Mapping[str, Any], t: Any = scalar) -> Any:
         if t is scalar:
             return value
         like = next(iter(values.values()))
-        return t.tensor(value, dtype=like.dtype, device=like.device)
+        return t.full((), value, dtype=like.dtype, device=like.device)
 
     def apply(name: str, arguments: Sequence[Any]) -> Any:
         row = lookup(name)

@@ -50,7 +50,7 @@ class Exact(Dialect[torch.Tensor]):
         return self.extents.load(source, self.inputs.get(source.name, source.default), self.device, self.dtype)
 
     def constant(self, op: Const) -> torch.Tensor:
-        value = torch.tensor(op.value, dtype=torch.float64, device=self.device)
+        value = torch.full((), op.value, dtype=torch.float64, device=self.device)
         sizes = {base(mode): self.extents[base(mode)] // divisor(mode) for mode in op.modes}
         return value.expand([sizes.get(mode, 1) for mode in MODES] if op.modes else [])
 
@@ -107,7 +107,7 @@ class Exact(Dialect[torch.Tensor]):
 
     def random(self, seed: torch.Tensor, offset: torch.Tensor) -> torch.Tensor:
         sizes = [self.extents[mode] for mode in MODES]
-        return uniform(int(seed), int(offset), sizes, self.device).to(self.dtype)
+        return uniform(seed.long(), offset.long(), sizes, self.device).to(self.dtype)
 
     def store(self, output: Output, x: Argument[torch.Tensor]) -> torch.Tensor:
         assert output.dtype is not None

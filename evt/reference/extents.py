@@ -32,8 +32,7 @@ class Extents:
         """Return an input with the dimensions of the order, 1 where it does not vary, or 0-d for a scalar."""
         assert source.dtype is not None
         number = not isinstance(given, torch.Tensor)
-        tensor = _number(source.dtype, given) if number else given
-        tensor = tensor.to(device)
+        tensor = _number(source.dtype, given, device) if number else given.to(device)
         if source.dtype != B1:
             tensor = tensor.to(working(source.dtype, dtype))
         if not source.modes:
@@ -86,8 +85,8 @@ def _divide(columns: int, width: int) -> int:
     return columns // width
 
 
-def _number(dtype: DType, given: float) -> torch.Tensor:
+def _number(dtype: DType, given: float, device: torch.device) -> torch.Tensor:
     """Return a number in an input's type, as a kernel receives it; a seed beyond i32 is given by its 32 bits."""
     if dtype == I32 and float(given).is_integer():
         given = (int(given) + 2**31) % 2**32 - 2**31
-    return round_to(dtype, torch.tensor(float(given), dtype=torch.float64, device="cpu"))
+    return round_to(dtype, torch.full((), float(given), dtype=torch.float64, device=device))

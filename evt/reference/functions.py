@@ -37,7 +37,10 @@ def minimum(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def clamp(x: torch.Tensor, lower: torch.Tensor | float, upper: torch.Tensor | float) -> torch.Tensor:
-    low, high = (torch.as_tensor(bound, dtype=x.dtype, device=x.device) for bound in (lower, upper))
+    low, high = (
+        bound.to(x) if isinstance(bound, torch.Tensor) else torch.full((), bound, dtype=x.dtype, device=x.device)
+        for bound in (lower, upper)
+    )
     return minimum(maximum(x, low), high)
 
 

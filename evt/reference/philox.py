@@ -13,16 +13,16 @@ _MULTIPLIER, _BUMP, _ROUNDS = 0xD256D193, 0x9E3779B9, 10
 _WORD = 0xFFFFFFFF
 
 
-def uniform(seed: int, offset: int, sizes: Sequence[int], device: torch.device) -> torch.Tensor:
+def uniform(seed: torch.Tensor, offset: torch.Tensor, sizes: Sequence[int], device: torch.device) -> torch.Tensor:
     """Return numbers in [0, 1) of 24 bits, ``sizes`` [l, m, n].
 
     Element i, counted along n first, is word ``i & 1`` of the block with the counter (i >> 1, offset) and the key
-    ``seed``, each 32 bits.
+    ``seed``, each 32 bits; both are int64 of no dimensions.
     """
     l, m, n = sizes  # noqa: E741
     index = torch.arange(l * m * n, dtype=torch.int64, device=device)
     pair = index >> 1
-    first, second = pair & _WORD, torch.full_like(pair, offset & _WORD)
+    first, second = pair & _WORD, (offset & _WORD).expand_as(pair)
     key = seed & _WORD
     for _ in range(_ROUNDS):
         high, low = _product(first)

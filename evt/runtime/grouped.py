@@ -267,6 +267,8 @@ class GroupedCaller:
 
     def _evaluate(self, group: Group, bound: Bound) -> None:
         """The reference's answer: on the CPU, and for an empty product, which is all zeros."""
+        if not any(buffer.numel() for buffer in group.buffers.values()):
+            return
         group.make_plain()  # names of dimensions, which no kernel sees
         try:
             results = reference(bound.dag, group.a, group.b, group.inputs)
@@ -327,8 +329,11 @@ class GroupedCaller:
 
     def ask(
         self, a: object, b: object, inputs: Mapping[str, object], offsets: object
-    ) -> tuple[Callable[[Target], Problem], list[Bound]]:
-        """What the planner is asked for a call on a target; and the groups of it that have something to compute."""
+    ) -> tuple[Callable[[Target], Problem], list[Group], list[Bound]]:
+        """What the planner is asked for a call on a target; and the groups of it that have something to compute.
+
+        These have no buffers.
+        """
         groups = split(self.spec, a, b, inputs, None, offsets)
         known = [self._bind(index, group) for index, group in enumerate(groups.members)]
         self._check_alike(known)
@@ -340,7 +345,8 @@ class GroupedCaller:
         def problem(target: Target) -> Problem:
             return self._problem(checked[0].bound, self._signature(busy, checked), target)
 
-        return problem, [each.bound for each in checked]
+        members = [replace(groups.members[index], buffers={}) for index in busy]
+        return problem, members, [each.bound for each in checked]
 
 
 @dataclass(slots=True)

@@ -29,17 +29,21 @@ def tune_groups(
 ) -> Tuning:
     """Time the grouped kernel in all its configurations, and a kernel for each group; keep the times.
 
+    Groups without anything to compute are left out.
     Raises as :func:`evt.tuning.tune.tune`, and TargetError where there is no grouped kernel.
     """
     check_program(spec)
-    problem_for, bounds = GroupedCaller(spec).ask(a, b, inputs, offsets)
+    problem_for, groups, bounds = GroupedCaller(spec).ask(a, b, inputs, offsets)
     index = check_call(bounds[0] if bounds else None)
     found = survey(problem_for(device_target(index)))
     _ = found.chosen  # raises where there is none
 
+    all_a, all_b = [group.a for group in groups], [group.b for group in groups]
+    values = {name: [group.inputs[name] for group in groups] for name in groups[0].inputs}
+
     def call_of(name: Name) -> Callable[[], Any]:
         call = GroupedCaller(spec.forced(name[0], name[1] or None))
-        return lambda: call(a, b, inputs, None, offsets)
+        return lambda: call(all_a, all_b, values, None, None)
 
     sizes = size_class([bound.sizes for bound in bounds])
     return measure(spec, found, index, sizes, call_of, (_LOOP,), rounds=rounds, progress=progress, store=store)

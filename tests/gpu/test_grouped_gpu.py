@@ -224,6 +224,21 @@ def test_a_loop_does_what_the_kernel_does():
         op(*odd, **given)
 
 
+def test_no_call_waits_for_the_device():
+    """Nor do groups without products, which the reference answers."""
+    for name in ("linear", "outputs"):
+        op, a, b, inputs = tensors(name)
+        op(a, b, **inputs)
+        torch.cuda.synchronize()
+        mode = torch.cuda.get_sync_debug_mode()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            got = op(a, b, **inputs)
+        finally:
+            torch.cuda.set_sync_debug_mode(mode)
+        check(op, CASES[name][1], got, a, b, inputs)
+
+
 @pytest.mark.parametrize("name", ["linear", "outputs"])
 def test_tune(name):
     op, a, b, inputs = tensors(name)
