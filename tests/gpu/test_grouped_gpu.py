@@ -86,10 +86,11 @@ def problem_of(dag):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _built():
-    """All default kernels of this file, built side by side."""
+def _built(request):
+    """The default kernels of the selected cases, built side by side."""
     plans = []
-    for text, dtype in CASES.values():
+    chosen = {item.callspec.params.get("name") for item in request.session.items if hasattr(item, "callspec")}
+    for text, dtype in (CASES[name] for name in CASES if name in chosen):
         dag = optimised_graph(grouped_gemm(text).spec, dtype)
         if dtype != "f32":
             plans.append(plan(problem_of(dag)))
