@@ -225,18 +225,18 @@ def test_a_loop_does_what_the_kernel_does():
         op(*odd, **given)
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_no_call_waits_for_the_device():
     """Nor do groups without products, which the reference answers."""
     for name in ("linear", "outputs"):
         op, a, b, inputs = tensors(name)
         op(a, b, **inputs)
         torch.cuda.synchronize()
-        mode = torch.cuda.get_sync_debug_mode()
-        torch.cuda.set_sync_debug_mode("error")
         try:
+            torch.cuda.set_sync_debug_mode("error")
             got = op(a, b, **inputs)
         finally:
-            torch.cuda.set_sync_debug_mode(mode)
+            torch.cuda.set_sync_debug_mode("default")
         check(op, CASES[name][1], got, a, b, inputs)
 
 

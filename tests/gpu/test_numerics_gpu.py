@@ -7,6 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import evt  # noqa: E402
+from evt.functions.testing import temporarily  # noqa: E402
 from evt.ir.dtype import F16, F32  # noqa: E402
 from evt.reference.compare import relative_error, tolerance  # noqa: E402
 
@@ -124,18 +125,19 @@ def test_in_place_with_other_outputs():
 
 
 def test_a_function_of_the_users():
-    row = evt.function(
-        "snake(x, a=1)",
-        cxx="x + sinf(a * x) * sinf(a * x) / a",
-        torch=lambda t, x, a: x + t.sin(a * x) ** 2 / a,
-        derivative="1 + sin(2*a*x)",
-    )
-    assert row.name == "snake"
-    a, b = torch.randn(136, 72, device="cuda").half(), torch.randn(72, 200, device="cuda").half()
-    op = evt.gemm("out D: f32[m, n], G: f32[m, n]; D = snake(acc, 0.5); G = snake'(acc, 0.5)")
-    got, want = op(a, b), op.reference(a, b, float64=True)
-    for each, expected in zip(got, want, strict=True):
-        assert relative_error(each, expected) < tolerance(F32)
+    with temporarily():
+        row = evt.function(
+            "snake(x, a=1)",
+            cxx="x + sinf(a * x) * sinf(a * x) / a",
+            torch=lambda t, x, a: x + t.sin(a * x) ** 2 / a,
+            derivative="1 + sin(2*a*x)",
+        )
+        assert row.name == "snake"
+        a, b = torch.randn(136, 72, device="cuda").half(), torch.randn(72, 200, device="cuda").half()
+        op = evt.gemm("out D: f32[m, n], G: f32[m, n]; D = snake(acc, 0.5); G = snake'(acc, 0.5)")
+        got, want = op(a, b), op.reference(a, b, float64=True)
+        for each, expected in zip(got, want, strict=True):
+            assert relative_error(each, expected) < tolerance(F32)
 
 
 @pytest.mark.parametrize("switch", ["autocast", "tf32", "deterministic", "default device", "inference"])
