@@ -31,13 +31,15 @@ import math
 import struct
 from dataclasses import dataclass, field
 from functools import cache
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from evt.diagnostics import Span
 from evt.ir.dtype import DType
 
 #: Index modes in canonical order: batch, rows, columns.
 MODES = ("l", "m", "n")
+#: What of an operand, input or output the program leaves to inference.
+Inferred: TypeAlias = Literal["type", "modes"]
 #: The modes of the operands' elements, in canonical order.
 ELEMENT_MODES = {"A": ("m", "k"), "B": ("n", "k")}
 
@@ -213,6 +215,7 @@ class Operand:
     dtype: DType
     modes: tuple[str, ...]
     span: Span | None = field(default=None, compare=False)
+    inferred: tuple[Inferred, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +237,7 @@ class Input:
     flexible: bool = False
     span: Span | None = field(default=None, compare=False)
     default_span: Span | None = field(default=None, compare=False)
+    inferred: tuple[Inferred, ...] = field(default=(), compare=False)
 
     @property
     def is_scalar(self) -> bool:
@@ -258,6 +262,7 @@ class Output:
     modes: tuple[str, ...]
     batchable: bool = True
     span: Span | None = field(default=None, compare=False)
+    inferred: tuple[Inferred, ...] = field(default=(), compare=False)
 
     @property
     def memory_modes(self) -> tuple[str, ...]:

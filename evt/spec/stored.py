@@ -28,7 +28,7 @@ _Places = dict[str, list[_Origin]]
 _Value = TypeVar("_Value", Operand, Input, Output)
 
 #: The form; another one is not read.
-FORM = 1
+FORM = 2
 
 
 def write_state(
@@ -86,17 +86,23 @@ def _write_places(dag: Dag) -> _Places:
         "defaults": [_write_span(value.default_span) for value in dag.inputs],
         "outputs": [_write_span(value.span) for value in dag.outputs],
         "nodes": [_write_origin(origin) for origin in dag.origins],
+        "inferred": [" ".join(each.inferred) for each in (*dag.operands, *dag.inputs, *dag.outputs)],
     }
 
 
 def _read_places(dag: Dag, places: _Places) -> Dag:
     """The graph with the places that it was stored with. Raises ValueError where they are not those of its values."""
+    marks = {
+        value.name: tuple(str(mark).split())
+        for value, mark in zip((*dag.operands, *dag.inputs, *dag.outputs), places["inferred"], strict=True)
+    }
 
     def placed(name: str, values: Iterable[_Value], member: str = "span") -> tuple[_Value, ...]:
         found: Iterable[dict[str, Any]] = (
             {member: place.span if isinstance(place, Place) else None} for place in map(_read_origin, places[name])
         )
-        return tuple(replace(value, **span) for value, span in zip(values, found, strict=True))
+        marked = (replace(value, inferred=marks[value.name]) for value in values)
+        return tuple(replace(value, **span) for value, span in zip(marked, found, strict=True))
 
     return replace(
         dag,

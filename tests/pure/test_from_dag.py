@@ -52,7 +52,7 @@ def built(source: Source | None = Source(FORMULA), operation: str = "gemm") -> D
 def test_a_built_graph_is_the_program_of_its_text() -> None:
     op = evt.Program.from_dag(built())
     assert op == evt.gemm(FORMULA)
-    assert repr(op) == "<evt.Program gemm: bias -> D>"
+    assert repr(op) == "<evt.Program gemm(A[m, k]*, B[k, n]*): bias[n] -> D[m, n]; * inferred>"
     for arch in ("sm80", "sm90"):
         assert op.emit(arch) == evt.gemm(FORMULA).emit(arch)
         assert str(op.explain(arch)) == str(evt.gemm(FORMULA).explain(arch))

@@ -8,6 +8,7 @@ from typing import Literal
 from evt.functions import TABLE
 from evt.ir import Apply, Input, Output, TypedDag
 from evt.ir.dtype import DType, accumulator
+from evt.ir.interface import format_interface
 from evt.ir.node import divisor
 from evt.ir.operand import epilogue_of
 from evt.plan.configurations.config import Config
@@ -147,7 +148,8 @@ class Draft:
             config=self.config,
             options=self.problem.options,
             program=dag.source.text if dag.source else str(dag),
-            signature=f"{dag.operation}, {describe(dag, self.signature)}",
+            interface=format_interface(program),
+            signature=describe(dag, self.signature),
             functions=tuple(dict.fromkeys(row.source for row in rows if row.source)),
             transposed=self.transposed,
             accumulator=accumulator(dag.operands[0].dtype),
@@ -180,12 +182,6 @@ def tile_bytes(value: Input | Output) -> float:
 
 
 def describe(dag: TypedDag, signature: Signature) -> str:
-    """Return what a kernel is specialised for, in words."""
-    parts = [
-        f"{o.name}: {o.dtype} {layout.contiguous}-contiguous"
-        for o, layout in zip(dag.operands, (signature.a, signature.b), strict=True)
-    ]
-    values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
-    parts += [f"{value.name}: {value.dtype}[{', '.join(value.modes)}]" for value in values]
-    text = ", ".join(parts)
-    return text if len(text) <= 400 else f"{text[:160]}..."
+    """Return which layouts of the operands a kernel is specialised for, in words."""
+    layouts = zip(dag.operands, (signature.a, signature.b), strict=True)
+    return ", ".join(f"{operand.name} {layout.contiguous}-contiguous" for operand, layout in layouts)
