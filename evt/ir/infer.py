@@ -205,10 +205,10 @@ def shown(modes: Iterable[str]) -> str:
 
 
 def _primary(dag: Dag, operand: DType) -> DType:
-    """The type of D, which undeclared tensors take too."""
-    declared = next((value.dtype for value in dag.outputs if value.name == "D"), None)
-    if declared is not None:
-        return declared
+    """The type of D, or of the first matrix of a program without D: undeclared tensors take it too."""
+    primary = dag.primary
+    if primary.dtype is not None and (primary.name == "D" or primary.is_whole):
+        return primary.dtype
     if operand.bits == 8:
         return BF16
     return F32 if operand == TF32 else operand

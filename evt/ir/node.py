@@ -31,15 +31,16 @@ import math
 import struct
 from dataclasses import dataclass, field
 from functools import cache
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias, get_args
 
 from evt.diagnostics import Span
-from evt.ir.dtype import DType
+from evt.ir.dtype import B1, DType
 
 #: Index modes in canonical order: batch, rows, columns.
 MODES = ("l", "m", "n")
 #: What of an operand, input or output the program leaves to inference.
 Inferred: TypeAlias = Literal["type", "modes"]
+INFERRED: tuple[Inferred, ...] = get_args(Inferred)
 #: The modes of the operands' elements, in canonical order.
 ELEMENT_MODES = {"A": ("m", "k"), "B": ("n", "k")}
 
@@ -248,6 +249,11 @@ class Input:
         """Whether it has rows and columns."""
         return {"m", "n"} <= set(map(base, self.modes))
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it has whole elements for all rows and columns: no bits, no fewer columns."""
+        return self.is_tile and self.dtype != B1 and not any("/" in mode for mode in self.modes)
+
 
 @dataclass(frozen=True, slots=True)
 class Output:
@@ -273,3 +279,8 @@ class Output:
     def is_tile(self) -> bool:
         """Whether it has rows and columns."""
         return {"m", "n"} <= set(map(base, self.modes))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it has whole elements for all rows and columns: no bits, no fewer columns."""
+        return self.is_tile and self.dtype != B1 and not any("/" in mode for mode in self.modes)

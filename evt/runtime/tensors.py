@@ -158,8 +158,10 @@ def buffer_argument(bound: Bound, output: Output, tensor: torch.Tensor, report: 
                 report("E0608", f"the buffer `{output.name}` has strides {shown}; the last must be 1")
                 return None
             argument = _classified(bound, output, tensor, strides)
-            if output.name == "D" and output.is_tile and argument.layout.contiguous is None:
-                report("E0608", f"the buffer `D` has strides {tuple(tensor.stride())}; one of them must be 1")
+            if output == bound.dag.primary and output.is_tile and argument.layout.contiguous is None:
+                report(
+                    "E0608", f"the buffer `{output.name}` has strides {tuple(tensor.stride())}; one of them must be 1"
+                )
                 return None
             return argument
     _wrong_shape(bound, output, tensor, "E0608", report)

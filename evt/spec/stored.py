@@ -17,6 +17,7 @@ from evt.errors import ArgumentError, EvtError
 from evt.functions import TABLE, Function
 from evt.ir import Apply, Dag, Input, Operand, Output, format_dag, parse_dag
 from evt.ir.convolution import Convolution
+from evt.ir.node import INFERRED, Inferred
 from evt.ir.origin import Foreign, Origin, Place
 from evt.settings import Settings
 from evt.version import __version__
@@ -79,6 +80,10 @@ def _graph(text: str, places: _Places, source: tuple[str, str] | None) -> Dag:
     return _read_places(replace(dag, source=None if source is None else Source(*source)), places)
 
 
+def _values(dag: Dag) -> tuple[Operand | Input | Output, ...]:
+    return *dag.operands, *dag.inputs, *dag.outputs
+
+
 def _write_places(dag: Dag) -> _Places:
     return {
         "operands": [_write_span(value.span) for value in dag.operands],
@@ -86,15 +91,15 @@ def _write_places(dag: Dag) -> _Places:
         "defaults": [_write_span(value.default_span) for value in dag.inputs],
         "outputs": [_write_span(value.span) for value in dag.outputs],
         "nodes": [_write_origin(origin) for origin in dag.origins],
-        "inferred": [" ".join(each.inferred) for each in (*dag.operands, *dag.inputs, *dag.outputs)],
+        "inferred": [" ".join(value.inferred) for value in _values(dag)],
     }
 
 
 def _read_places(dag: Dag, places: _Places) -> Dag:
     """The graph with the places that it was stored with. Raises ValueError where they are not those of its values."""
-    marks = {
-        value.name: tuple(str(mark).split())
-        for value, mark in zip((*dag.operands, *dag.inputs, *dag.outputs), places["inferred"], strict=True)
+    marks: dict[str, tuple[Inferred, ...]] = {
+        value.name: tuple(mark for mark in INFERRED if mark in str(stored))
+        for value, stored in zip(_values(dag), places["inferred"], strict=True)
     }
 
     def placed(name: str, values: Iterable[_Value], member: str = "span") -> tuple[_Value, ...]:

@@ -239,14 +239,9 @@ class Names:
                         "unused",
                         f"remove it, or store it: `out {name}`",
                     )
-        if "D" not in names and not self.report.diagnostics:
-            place = next(iter(self.assigns.values())).target.span if self.assigns else Span(0, 0)
-            hint = "name it `D`: `D = ...`" if len(names) == 1 else "assign the primary output: `D = ...`"
-            if "D" in self.assigns:
-                hint = "name it in the `out` statement: `out D`"
-            elif "d" in self.assigns:
-                hint = "names are case-sensitive: write `D`, not `d`"
-            self.report("E0403", "the program has no primary output `D`", place, "", hint)
+        if not names and not self.report.diagnostics:
+            place = next(iter(self.feeds.values())).target.span if self.feeds else Span(0, 0)
+            self.report("E0403", "the program has no output", place, "", "assign one: `D = acc`")
         outputs = []
         for name in names:
             if name in self.assigns:
