@@ -12,6 +12,7 @@ from evt.emission.text import Jobs
 from evt.emission.workspace import jobs_after, jobs_before, parts
 from evt.errors import TargetError
 from evt.ir import Input, Output, TypedDag
+from evt.ir.interface import format_interface
 from evt.ir.node import base, divisor
 from evt.measured import Measurement, Timing
 from evt.plan import Candidate, Plan, Survey
@@ -154,11 +155,12 @@ class Costs:
 class Explanation:
     """What ``evt explain`` prints. Bytes are those of the epilogue's tiles, for each element of the product.
 
-    ``chosen_by`` is rules, force or measurement, and ``gpus`` are those that the problem was measured on; ``costs`` are
-    those of a problem of known sizes.
+    ``interface`` is what the program takes and gives; ``chosen_by`` is rules, force or measurement, and ``gpus`` are
+    those that the problem was measured on; ``costs`` are those of a problem of known sizes.
     """
 
     target: str
+    interface: tuple[str, ...]
     routes: tuple[RouteExplanation, ...]
     plan: Plan
     configurations: tuple[str, ...]
@@ -175,6 +177,7 @@ class Explanation:
     def to_json(self) -> dict[str, object]:
         return {
             "target": self.target,
+            "interface": list(self.interface),
             "chosen_by": self.chosen_by,
             "measured_on": list(self.gpus),
             "routes": [route.to_json() for route in self.routes],
@@ -202,7 +205,7 @@ class Explanation:
         }
 
     def __str__(self) -> str:
-        lines = [f"target {self.target}"]
+        lines = [*self.interface, f"target {self.target}"]
         for route in self.routes:
             how = f" (by {self.chosen_by})" if route.chosen and self.chosen_by != "rules" else ""
             lines.append(f"{'->' if route.chosen else '  '} {route.name}: {route.summary}{how}")
@@ -265,6 +268,7 @@ def explain(
         routes.append(_explain_loop(loop, made if looped else None, timings))
     return Explanation(
         problem.target.name,
+        format_interface(problem.dag),
         tuple(routes),
         made,
         tuple(each.config.name for each in plans),

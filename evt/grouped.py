@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from evt.diagnostics import Source
 from evt.emission import emit as emit_plan
+from evt.ir.interface import in_one_line
 from evt.plan import Plan, plan, survey
 from evt.program import DEFAULT_ARCH, Described, Program, program_of
 from evt.settings import Keywords
@@ -47,7 +48,7 @@ class GroupedProgram(Described):
         skip_frames()
 
     def __repr__(self) -> str:
-        return f"<evt.GroupedProgram: {', '.join(self.inputs)} -> {', '.join(self.outputs)}>"
+        return f"<evt.GroupedProgram {in_one_line(self.spec.dag, self.spec.operation, self.spec.operand_modes)}>"
 
     def plan(
         self,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from evt.diagnostics import Source
 from evt.emission import emit as emit_plan
+from evt.ir.interface import in_one_line
 from evt.language import read_program
 from evt.plan import Plan, Problem, Survey, plan, survey
 from evt.settings import ConvolutionKeywords, Keywords
@@ -151,7 +152,7 @@ class Program(Described):
         return cls._of(from_dag(dag, keywords))
 
     def __repr__(self) -> str:
-        return f"<evt.Program {self.spec.operation}: {', '.join(self.inputs)} -> {', '.join(self.outputs)}>"
+        return f"<evt.Program {in_one_line(self.spec.dag, self.spec.operation, self.spec.operand_modes)}>"
 
     def plan(
         self,

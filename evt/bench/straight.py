@@ -121,7 +121,7 @@ class _Writer(Dialect[Value]):
             return functional.linear(a, b), torch_type(first.dtype)
         left = a if first.modes == ("m", "k") else a.mT
         right = b if second.modes == ("k", "n") else b.mT
-        result = self.dag.output["D"].dtype
+        result = self.dag.primary.dtype
         assert result is not None
         return multiply(left, right, self.dag.operands, result, self.device, self.batched)
 

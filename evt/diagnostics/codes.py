@@ -42,7 +42,7 @@ _TABLE = (
     # the program as a graph
     Code("E0401", "a name assigned twice"),
     Code("E0402", "a definition that depends on itself, or expands too far"),
-    Code("E0403", "no primary output"),
+    Code("E0403", "no output"),
     Code("E0404", "a declared input that nothing reads"),
     Code("E0405", "a program that does not use the accumulator"),
     Code("E0406", "assignment to a name that cannot be assigned"),

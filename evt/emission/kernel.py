@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from evt.emission.configuration import configuration
 from evt.emission.convolution import convolution
@@ -44,7 +45,8 @@ def spell(plan: Plan) -> KernelText:
     grouped = isinstance(plan, GroupedPlan)
     return KernelText(
         plan=plan,
-        program=_comment(plan.program),
+        program=_comment(plan.program.strip().splitlines()),
+        interface=_comment(plan.interface),
         remark=", computed as the transposed problem" if plan.transposed else "",
         config=config,
         arch_tag=f"cutlass::arch::Sm{plan.instructions}",
@@ -72,9 +74,8 @@ def spell(plan: Plan) -> KernelText:
     )
 
 
-def _comment(text: str) -> tuple[str, ...]:
+def _comment(lines: Sequence[str]) -> tuple[str, ...]:
     """Return the user's text as comment lines: ASCII, bounded, and unable to end or continue a comment."""
-    lines = text.strip().splitlines()
     safe = [_UNSAFE.sub("?", line)[:200] for line in lines[:40]]
     return (*safe, "...") if len(lines) > 40 else tuple(safe)
 

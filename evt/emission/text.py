@@ -194,13 +194,14 @@ class GroupValueText:
 class KernelText:
     """Everything that a plan's template prints: the ``plan``, for its numbers and names, and the rest as text.
 
-    ``program`` are comment lines and ``remark`` ends one; ``before`` and ``after`` are the small kernels around the
-    kernel, ``parts`` what lies in the workspace; ``worked`` are the arguments of evt::mainloop::Worked after the stock
-    main loop.
+    ``program`` and ``interface`` are comment lines and ``remark`` ends one; ``before`` and ``after`` are the small
+    kernels around the kernel, ``parts`` what lies in the workspace; ``worked`` are the arguments of
+    evt::mainloop::Worked after the stock main loop.
     """
 
     plan: Plan
     program: tuple[str, ...]
+    interface: tuple[str, ...]
     remark: str
     config: ConfigText
     arch_tag: str

@@ -98,6 +98,13 @@ class Dag:
         return {value.name: value for value in self.outputs}
 
     @cached_property
+    def primary(self) -> Output:
+        """The output that a kernel is built around: D, else the first whole matrix, else the first."""
+        named = (value for value in self.outputs if value.name == "D")
+        whole = (value for value in self.outputs if value.is_whole)
+        return next(named, None) or next(whole, self.outputs[0])
+
+    @cached_property
     def stores(self) -> Mapping[str, int]:
         """The Store node of each output, in output order."""
         found = {op.name: node for node, (op, _) in enumerate(self.table) if isinstance(op, Store)}

@@ -13,12 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from typing import TypeVar
 
 from evt.diagnostics import Diagnostic, Label
 from evt.errors import ProgramError
 from evt.functions import TABLE, Fact
 from evt.ir.dag import Dag, TypedDag
 from evt.ir.dtype import B1, BF16, F32, F64, I32, MIXED_OPERANDS, OPERANDS, SCALARS, STORAGE, TF32, DType, accumulator
+from evt.ir.interface import declaration
 from evt.ir.node import (
     ELEMENT_MODES,
     MODES,
@@ -46,6 +48,8 @@ from evt.ir.node import (
 )
 from evt.ir.origin import Origin, Place, at
 
+_Value = TypeVar("_Value", Input, Output)
+
 
 def infer(dag: Dag, operands: Sequence[Operand] = ()) -> TypedDag:
     """Give every value a type.
@@ -62,9 +66,7 @@ def infer(dag: Dag, operands: Sequence[Operand] = ()) -> TypedDag:
         raise ProgramError(diagnostics)
     primary = _primary(dag, operands[0].dtype)
     scalar = F64 if accumulator(operands[0].dtype) == F64 else F32
-    inputs = tuple(
-        replace(value, dtype=value.dtype or (scalar if value.is_scalar else primary)) for value in dag.inputs
-    )
+    inputs = tuple(_with_type(value, scalar if value.is_scalar else primary) for value in dag.inputs)
     values = replace(dag, operands=operands, inputs=inputs)
     types: list[ValueType] = []
     for node in range(len(dag)):
@@ -72,8 +74,7 @@ def infer(dag: Dag, operands: Sequence[Operand] = ()) -> TypedDag:
         diagnostics.extend(_check_value(dag, node, types))
         types.append(value_type(values, dag[node], [types[operand] for operand in arguments]))
     outputs = tuple(
-        replace(output, dtype=output.dtype or _output_type(dag, types, dag.stores[output.name], primary))
-        for output in dag.outputs
+        _with_type(output, _output_type(dag, types, dag.stores[output.name], primary)) for output in dag.outputs
     )
     diagnostics.extend(_check_interface(dag, inputs, outputs))
     for output in outputs:
@@ -204,13 +205,18 @@ def shown(modes: Iterable[str]) -> str:
 
 
 def _primary(dag: Dag, operand: DType) -> DType:
-    """The type of D, which undeclared tensors take too."""
-    declared = next((value.dtype for value in dag.outputs if value.name == "D"), None)
-    if declared is not None:
-        return declared
+    """The type of D, or of the first matrix of a program without D: undeclared tensors take it too."""
+    primary = dag.primary
+    if primary.dtype is not None and (primary.name == "D" or primary.is_whole):
+        return primary.dtype
     if operand.bits == 8:
         return BF16
     return F32 if operand == TF32 else operand
+
+
+def _with_type(value: _Value, dtype: DType) -> _Value:
+    """The value with a type, where it has none."""
+    return value if value.dtype is not None else replace(value, dtype=dtype, inferred=(*value.inferred, "type"))
 
 
 def _output_type(dag: Dag, types: Sequence[ValueType], store: int, primary: DType) -> DType:
@@ -246,6 +252,9 @@ def _check_interface(dag: Dag, inputs: Sequence[Input], outputs: Sequence[Output
             help_text = f"use one of: {', '.join(map(str, allowed))}"
             if value.dtype == TF32:
                 help_text = "a tf32 tensor is f32 in memory: declare it f32"
+            elif scalar and value.dtype in STORAGE and not value.modes:
+                matrix = declaration(value.name, value.dtype, ("m", "n"))
+                help_text = f"an input without a subscript is a scalar; a matrix is declared `in {matrix}`"
             message = f"{kind} `{value.name}` is {value.dtype}, which is not a type of {kind}s"
             yield at(value.span, dag.source, Diagnostic("E0308", message, help=help_text))
         elif isinstance(value, Input) and (hint := _wrong_columns(value)):

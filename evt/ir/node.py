@@ -31,13 +31,16 @@ import math
 import struct
 from dataclasses import dataclass, field
 from functools import cache
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, Literal, TypeAlias, get_args
 
 from evt.diagnostics import Span
-from evt.ir.dtype import DType
+from evt.ir.dtype import B1, DType
 
 #: Index modes in canonical order: batch, rows, columns.
 MODES = ("l", "m", "n")
+#: What of an operand, input or output the program leaves to inference.
+Inferred: TypeAlias = Literal["type", "modes"]
+INFERRED: tuple[Inferred, ...] = get_args(Inferred)
 #: The modes of the operands' elements, in canonical order.
 ELEMENT_MODES = {"A": ("m", "k"), "B": ("n", "k")}
 
@@ -213,6 +216,7 @@ class Operand:
     dtype: DType
     modes: tuple[str, ...]
     span: Span | None = field(default=None, compare=False)
+    inferred: tuple[Inferred, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +238,7 @@ class Input:
     flexible: bool = False
     span: Span | None = field(default=None, compare=False)
     default_span: Span | None = field(default=None, compare=False)
+    inferred: tuple[Inferred, ...] = field(default=(), compare=False)
 
     @property
     def is_scalar(self) -> bool:
@@ -243,6 +248,11 @@ class Input:
     def is_tile(self) -> bool:
         """Whether it has rows and columns."""
         return {"m", "n"} <= set(map(base, self.modes))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it has whole elements for all rows and columns: no bits, no fewer columns."""
+        return self.is_tile and self.dtype != B1 and not any("/" in mode for mode in self.modes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +268,7 @@ class Output:
     modes: tuple[str, ...]
     batchable: bool = True
     span: Span | None = field(default=None, compare=False)
+    inferred: tuple[Inferred, ...] = field(default=(), compare=False)
 
     @property
     def memory_modes(self) -> tuple[str, ...]:
@@ -268,3 +279,8 @@ class Output:
     def is_tile(self) -> bool:
         """Whether it has rows and columns."""
         return {"m", "n"} <= set(map(base, self.modes))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it has whole elements for all rows and columns: no bits, no fewer columns."""
+        return self.is_tile and self.dtype != B1 and not any("/" in mode for mode in self.modes)

@@ -100,7 +100,7 @@ def _held(dag: TypedDag, op: Node, node: int, operands: Sequence[DType | None]) 
         case Acc():
             operand = dag.operands[0].dtype
             if operand.is_float and operand.bits == 8:
-                return dag.output["D"].dtype
+                return dag.primary.dtype
             return operand if operand in (F16, BF16) else value.dtype
         case Pick() | Fold():
             return operands[0]

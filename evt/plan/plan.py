@@ -246,8 +246,9 @@ class Plan:
 
     ``route`` is the name of the route that it takes; ``template`` is that of ``codegen/templates`` which prints it;
     ``instructions`` is the architecture whose instructions are used, ``accumulator`` the type of sums. ``program`` is
-    the user's text, ``signature`` says in words what the kernel is specialised for; ``functions`` are the definitions
-    of the user's own functions. ``transposed``: the kernel's rows are the program's columns.
+    the user's text, ``interface`` what it takes and gives, ``signature`` says in words which layouts of A and B the
+    kernel is specialised for; ``functions`` are the definitions of the user's own functions. ``transposed``: the
+    kernel's rows are the program's columns.
 
     ``source`` and ``destination`` are C and D of the collective, if it has them, and ``epilogue_dtype`` is the type for
     which the epilogue's tiles are cut. Of 2.x, ``elements_per_access`` is the width of the epilogue's accesses, and
@@ -266,6 +267,7 @@ class Plan:
     config: Config
     options: Options
     program: str
+    interface: tuple[str, ...]
     signature: str
     functions: tuple[str, ...]
     transposed: bool

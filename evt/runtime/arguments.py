@@ -15,7 +15,8 @@ import torch
 from evt.diagnostics import Diagnostic, closest
 from evt.errors import ArgumentError
 from evt.ir import Dag, Input, Load, Operand, Random
-from evt.ir.dtype import I32, MIXED_OPERANDS, OPERANDS, TF32
+from evt.ir.dtype import F32, I32, MIXED_OPERANDS, OPERANDS, TF32
+from evt.ir.interface import declaration
 from evt.ir.node import base, divisor, written
 from evt.layout import span
 from evt.runtime.bound import Bound
@@ -171,9 +172,10 @@ def _refuse_kind(name: str, value: object, declared: Input | None, report: Repor
     message, hint = f"`{name}` is {_describe(value)}; expected {_wanted(declared)}", ""
     if declared is not None and value is None:
         message = f"`{name}` is None, and the program gives it no default; expected {_wanted(declared)}"
-        hint = f"declare a default to leave it out: `in {name}[{', '.join(map(written, declared.modes))}] = 0`"
+        written_so = declaration(name, declared.dtype, declared.modes, declared.flexible)
+        hint = f"declare a default to leave it out: `in {written_so} = 0`"
     elif declared is not None and is_number(value):
-        hint = f"declare it a scalar: `in {name}: f32[]`"
+        hint = f"declare it a scalar: `in {declaration(name, F32)}`"
     report("E0607", message, hint)
 
 
@@ -212,7 +214,7 @@ def _operand_types(spec: Spec, tensors: Mapping[str, torch.Tensor], report: Repo
             names = ", ".join(f"torch.{t.torch}" for t in OPERANDS if t != TF32)
             report("E0603", f"`{name}` is {tensors[name].dtype}; operands may be {names}")
         else:
-            operands.append(Operand(name, found, modes))
+            operands.append(Operand(name, found, modes, None, ("type", "modes")))
     types = {operand.dtype for operand in operands}
     if len(operands) == 2 and len({each.torch for each in types}) > 1 and types not in MIXED_OPERANDS:
         message = f"A is {tensors['A'].dtype} and B is {tensors['B'].dtype}, which are not multiplied with each other"

@@ -283,7 +283,7 @@ class GroupedCaller:
         found = {id(each.signature): each.signature for each in known}
         if len(found) == 1:
             return known[0].signature
-        for name in ("A", "B", "D"):
+        for name in ("A", "B", known[0].bound.dag.primary.name):
             modes = [_contiguous(each.signature, name) for each in known]
             for index, mode in zip(indices, modes, strict=True):
                 if mode != modes[0]:

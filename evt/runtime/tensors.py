@@ -9,6 +9,7 @@ import torch
 
 from evt.ir import Input, Operand, Output
 from evt.ir.dtype import B1, STORAGE, DType, from_torch_name
+from evt.ir.interface import declaration
 from evt.ir.node import base, written
 from evt.plan import Layout
 from evt.runtime.bound import Bound, packed
@@ -69,6 +70,11 @@ def has_own_columns(value: Input | Output) -> bool:
 
 def input_argument(bound: Bound, value: Input, tensor: torch.Tensor, report: Report) -> TensorArgument | None:
     """An input as the kernel will see it."""
+    if value.is_scalar and "l" not in value.modes and tensor.numel() != 1:
+        declared = declaration(value.name, dtype_of(tensor), _modes_of_shape(bound, tensor))
+        help_text = f"an input without a subscript is a scalar; declare what this is: `in {declared}`"
+        report("E0604", f"`{value.name}` has shape {_shape(tensor)}; expected a number or one element", help_text)
+        return None
     if not _check_dtype(value, tensor, report):
         return None
     name, dtype = value.name, value.dtype
@@ -76,9 +82,6 @@ def input_argument(bound: Bound, value: Input, tensor: torch.Tensor, report: Rep
     single = tensor.numel() == 1 and (value.flexible or (value.is_scalar and "l" not in value.modes))
     if single:
         return TensorArgument(name, {"l": 0, **dict.fromkeys(value.modes, 0)}, Layout(None, 1))
-    if value.is_scalar and "l" not in value.modes:
-        report("E0604", f"`{name}` has shape {_shape(tensor)}; expected a number or one element")
-        return None
     for groups in _shapes(bound, value):
         strides = strides_of(tensor, groups)
         if strides is None:
@@ -104,6 +107,14 @@ def input_argument(bound: Bound, value: Input, tensor: torch.Tensor, report: Rep
     return None
 
 
+def _modes_of_shape(bound: Bound, tensor: torch.Tensor) -> tuple[str, ...]:
+    """The modes that a tensor of this shape would have; by its number of dimensions where it fits none."""
+    for modes in (("m", "n"), ("n",), ("m",), ("l", "m", "n"), ("l", "n"), ("l", "m"), ("l",)):
+        if tuple(tensor.shape) == tuple(size for mode in modes for size in bound.dims(mode)):
+            return modes
+    return ("m", "n") if tensor.dim() > 1 else ("n",)
+
+
 def _own_columns(bound: Bound, name: str, strides: Mapping[str, int]) -> TensorArgument:
     shared = bound.sizes["l"] > 1 and not strides.get("l")
     return TensorArgument(name, {"l": 0, **strides}, Layout("n", 1, "shared" if shared else "strided"))
@@ -115,10 +126,14 @@ def _wrong_shape(bound: Bound, value: Input | Output, tensor: torch.Tensor, code
     modes = ", ".join([*(["l"] if len(wanted) > len(value.modes) else []), *map(written, value.modes)])
     bits = ", eight columns to a byte" if value.dtype == B1 else ""
     single = ", or is a single value" if isinstance(value, Input) and value.flexible else ""
+    own = tuple(size for mode in value.modes for size in bound.dims(mode))
+    each = ""
+    if isinstance(value, Input) and "l" not in modes and tuple(tensor.shape) == (*bound.leads["l"], *own):
+        each = f"; one for each batch is declared `in {declaration(value.name, value.dtype, ('l', *value.modes))}`"
     report(
         code,
         f"`{value.name}` has shape {_shape(tensor)}; expected [{shape}]",
-        f"`{value.name}` has the modes [{modes}]{bits}{single}",
+        f"`{value.name}` has the modes [{modes}]{bits}{single}{each}",
     )
 
 
@@ -143,8 +158,10 @@ def buffer_argument(bound: Bound, output: Output, tensor: torch.Tensor, report: 
                 report("E0608", f"the buffer `{output.name}` has strides {shown}; the last must be 1")
                 return None
             argument = _classified(bound, output, tensor, strides)
-            if output.name == "D" and output.is_tile and argument.layout.contiguous is None:
-                report("E0608", f"the buffer `D` has strides {tuple(tensor.stride())}; one of them must be 1")
+            if output == bound.dag.primary and output.is_tile and argument.layout.contiguous is None:
+                report(
+                    "E0608", f"the buffer `{output.name}` has strides {tuple(tensor.stride())}; one of them must be 1"
+                )
                 return None
             return argument
     _wrong_shape(bound, output, tensor, "E0608", report)
@@ -182,12 +199,12 @@ def _check_dtype(value: Input | Output, tensor: torch.Tensor, report: Report) ->
     if found is not None and found in STORAGE and found.torch == value.dtype.torch:
         return True
     keyword = "in" if isinstance(value, Input) else "out"
-    subscript = f"[{', '.join(map(written, value.modes))}]"
     help_text = f"convert it: {value.name}.to(torch.{value.dtype.torch})"
     if value.dtype == B1:
         help_text = "b1 is packed in uint8, eight columns to a byte: evt.pack_bits(mask)"
     elif found is not None and found in STORAGE:
-        help_text += f", or declare it in the program: `{keyword} {value.name}: {found}{subscript}`"
+        declared = declaration(value.name, found, value.modes, isinstance(value, Input) and value.flexible)
+        help_text += f", or declare it in the program: `{keyword} {declared}`"
     report("E0603", f"`{value.name}` is {tensor.dtype}; expected torch.{value.dtype.torch}", help_text)
     return False
 

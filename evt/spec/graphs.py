@@ -8,6 +8,7 @@ from __future__ import annotations
 from evt.diagnostics import Diagnostic
 from evt.errors import TargetError
 from evt.ir import Operand, TypedDag, infer
+from evt.ir.node import Inferred
 from evt.ir.specialise import without_inputs
 from evt.optimise import ROUNDING_KEPT, optimise, round_as_eager
 from evt.spec.given import read_dtype
@@ -67,4 +68,6 @@ def operands_of(spec: Spec, a: str | None, b: str | None) -> tuple[Operand, ...]
         return spec.dag.operands
     first = read_dtype(next((each for each in (a, b) if each is not None), DEFAULT_DTYPE))
     modes_a, modes_b = spec.operand_modes
-    return Operand("A", first, modes_a), Operand("B", first if b is None else read_dtype(b), modes_b)
+    second = first if b is None else read_dtype(b)
+    inferred: tuple[Inferred, ...] = ("type", "modes")
+    return Operand("A", first, modes_a, None, inferred), Operand("B", second, modes_b, None, inferred)

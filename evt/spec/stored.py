@@ -17,6 +17,7 @@ from evt.errors import ArgumentError, EvtError
 from evt.functions import TABLE, Function
 from evt.ir import Apply, Dag, Input, Operand, Output, format_dag, parse_dag
 from evt.ir.convolution import Convolution
+from evt.ir.node import INFERRED, Inferred
 from evt.ir.origin import Foreign, Origin, Place
 from evt.settings import Settings
 from evt.version import __version__
@@ -28,7 +29,7 @@ _Places = dict[str, list[_Origin]]
 _Value = TypeVar("_Value", Operand, Input, Output)
 
 #: The form; another one is not read.
-FORM = 1
+FORM = 2
 
 
 def write_state(
@@ -79,6 +80,10 @@ def _graph(text: str, places: _Places, source: tuple[str, str] | None) -> Dag:
     return _read_places(replace(dag, source=None if source is None else Source(*source)), places)
 
 
+def _values(dag: Dag) -> tuple[Operand | Input | Output, ...]:
+    return *dag.operands, *dag.inputs, *dag.outputs
+
+
 def _write_places(dag: Dag) -> _Places:
     return {
         "operands": [_write_span(value.span) for value in dag.operands],
@@ -86,17 +91,23 @@ def _write_places(dag: Dag) -> _Places:
         "defaults": [_write_span(value.default_span) for value in dag.inputs],
         "outputs": [_write_span(value.span) for value in dag.outputs],
         "nodes": [_write_origin(origin) for origin in dag.origins],
+        "inferred": [" ".join(value.inferred) for value in _values(dag)],
     }
 
 
 def _read_places(dag: Dag, places: _Places) -> Dag:
     """The graph with the places that it was stored with. Raises ValueError where they are not those of its values."""
+    marks: dict[str, tuple[Inferred, ...]] = {
+        value.name: tuple(mark for mark in INFERRED if mark in str(stored))
+        for value, stored in zip(_values(dag), places["inferred"], strict=True)
+    }
 
     def placed(name: str, values: Iterable[_Value], member: str = "span") -> tuple[_Value, ...]:
         found: Iterable[dict[str, Any]] = (
             {member: place.span if isinstance(place, Place) else None} for place in map(_read_origin, places[name])
         )
-        return tuple(replace(value, **span) for value, span in zip(values, found, strict=True))
+        marked = (replace(value, inferred=marks[value.name]) for value in values)
+        return tuple(replace(value, **span) for value, span in zip(marked, found, strict=True))
 
     return replace(
         dag,

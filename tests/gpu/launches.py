@@ -37,7 +37,7 @@ PAIRED = """
 """
 DROPOUT = "D = dropout(acc + bias, 0.5, 1234, 7)"
 PLAIN = "D = silu(acc + bias) + C"
-TYPED = "in bias: f16[n], C: f16; out D: f16; D = silu(acc + bias) + C"
+TYPED = "in bias: f16[n], C: f16[m, n]; out D: f16; D = silu(acc + bias) + C"
 WORKED = "A = relu(s[k]*A + t[k]); D = silu(acc + bias) + C"
 
 

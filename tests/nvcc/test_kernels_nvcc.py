@@ -30,7 +30,7 @@ pytestmark = pytest.mark.nvcc
 RELU_RESIDUAL = "D = relu(alpha*acc + beta*C) + residual"
 #: Every way of a tile: the source C, auxiliary loads and stores; a vector or scalar.
 TILES = """\
-in scale: f32[m?], bias
+in scale: f32[m?], bias[n]
 out D, E
 E = alpha*acc + beta*C
 D = relu(E*scale) + residual + bias

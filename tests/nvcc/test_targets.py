@@ -16,7 +16,7 @@ from evt.program import gemm
 pytestmark = [pytest.mark.nvcc, pytest.mark.slow]
 
 SCALED = """\
-in rows, columns: f32[n], bias
+in rows[m], columns: f32[n], bias[n]
 out D: bf16[m, n]
 D = relu(rows[m]*(columns*acc) + bias) + beta*C
 """

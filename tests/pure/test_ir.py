@@ -113,7 +113,7 @@ def test_graphs_are_values() -> None:
     assert first == second
     assert hash(first) == hash(second)
     assert first != untyped("D = C + acc")
-    assert first != untyped("in C: f16; D = acc + C")
+    assert first != untyped("in C: f16[m, n]; D = acc + C")
     assert first != untyped("D = acc + C[m, n]")
     assert first != infer(first, AB)
     assert infer(first, AB) == infer(second, AB)

@@ -49,7 +49,7 @@ def test_tensors_follow_a_declared_primary_output() -> None:
 
 
 def test_what_is_declared() -> None:
-    dag = typed("in bias: f32[n], C: bf16; out D: f32; D = acc + bias + C", "f16")
+    dag = typed("in bias: f32[n], C: bf16[m, n]; out D: f32; D = acc + bias + C", "f16")
     assert types(dag) == {"D": "f32", "bias": "f32", "C": "bf16"}
 
 
@@ -104,7 +104,7 @@ def test_the_batch_needs_no_subscript_of_an_output() -> None:
         ("out D, h: f32[m, n/2]; D = acc; h = acc", "E0304", "varies over [m, n]"),
         ("out D, h: f32[m, n/2]; D = acc; h = alpha * 2", "E0304", "varies over []"),
         ("out D: tf32; D = acc", "E0308", "output `D` is tf32"),
-        ("in C: tf32; D = acc + C", "E0308", "input `C` is tf32"),
+        ("in C: tf32[m, n]; D = acc + C", "E0308", "input `C` is tf32"),
         ("in s: i8[]; D = acc * s", "E0308", "scalar `s` is i8"),
         ("in v: b1[n]; D = where(v, acc, 0)", "E0308", "`v` is b1 of [n]"),
         ("out D: b1[n, m]; D = acc", "E0308", "`D` is b1 of [n, m]"),
@@ -308,3 +308,10 @@ def test_an_input_that_cancels_out_is_one() -> None:
     for each in (dag, infer(dag, AB)):  # the constant has the modes of C
         assert parse_dag(format_dag(each)) == each
         assert Const.of(0.5, ("m", "n")) in (each[node] for node in range(len(each)))
+
+
+def test_a_type_that_only_a_matrix_has_tells_how_one_is_declared() -> None:
+    for dtype in ("i8", "e4m3", "b1"):
+        (each,) = mistakes(f"in C: {dtype}; D = acc + C")
+        assert each.message == f"scalar `C` is {dtype}, which is not a type of scalars"
+        assert each.help == f"an input without a subscript is a scalar; a matrix is declared `in C: {dtype}[m, n]`"

@@ -85,7 +85,7 @@ def calls_of(dag: Dag, node: int) -> list[str]:
         ("D = relu(alpha * acc + bias)", Acc(), "acc"),
         ("D = relu(alpha * acc + bias)", Load("alpha"), "alpha"),
         ("D = acc + bias[n]", Load("bias"), "bias[n]"),
-        ("in C: f16 = 2; D = acc + C", Load("C"), "C"),
+        ("in C: f16[m, n] = 2; D = acc + C", Load("C"), "C"),
         ("D = relu(alpha * acc + bias)", Apply("mul"), "alpha * acc"),
         ("D = relu(alpha * acc + bias)", Apply("add"), "alpha * acc + bias"),
         ("D = relu((acc + bias) * 2)", Apply("mul"), "(acc + bias) * 2"),
@@ -167,7 +167,7 @@ def test_a_default_comes_from_its_declaration() -> None:
         ("x = acc + C; D = 2 * (x / (1 + exp(-x)))", Apply("silu"), "x / (1 + exp(-x))"),
         ("D = acc / 8 + C", Const.of(0.125), "acc / 8"),
         ("D = acc + 2 * 3", Const.of(6.0), "2 * 3"),
-        ("in x: i8; out D: f16, y: i8; D = acc; y = x * x", Cast(I8), "y = x * x"),
+        ("in x: i8[m, n]; out D: f16, y: i8; D = acc; y = x * x", Cast(I8), "y = x * x"),
     ],
 )
 def test_what_replaces_a_value_comes_from_where_it_came_from(text: str, op: Node, expected: str) -> None:
@@ -363,7 +363,7 @@ def test_a_malformed_graph_is_shown_where_it_is() -> None:
             "def f(x) = even(x) + x\ndef g(x) = f(x)\nD = g(acc)",
             [("even(x) + x", "made from both"), ("f(x)", "called here"), ("g(acc)", "called here")],
         ),
-        ("in C: tf32; D = acc + C", [("C", "")]),
+        ("in C: tf32[m, n]; D = acc + C", [("C", "")]),
         ("gemm(A: f16[m, k], B: bf16[k, n]); D = acc", [("B: bf16[k, n]", "")]),
         ("A = even(A) + acc; B = even(B) + B; D = acc", [("even(A)", "not element by element")]),
     ],
@@ -382,7 +382,7 @@ def test_mistakes_are_shown_at_the_expression(text: str, expected: list[tuple[st
     ("text", "expected"),
     [
         ("D = relu(even(acc)) * odd(acc)", "even(acc)"),
-        ("in C: f16; D = acc + C * max[n%32](acc)", "max[n%32](acc)"),
+        ("in C: f16[m, n]; D = acc + C * max[n%32](acc)", "max[n%32](acc)"),
         ("out D, mask: b1[m, n]; D = acc; mask = acc > 0", "mask"),
     ],
 )

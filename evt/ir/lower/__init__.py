@@ -69,7 +69,7 @@ def _lower(tree: syntax.Tree, operation: str, report: Report) -> Dag | None:
         report(
             "E0405",
             "the program does not use the accumulator `acc`",
-            statements.assigns["D"].value.span,
+            statements.assigns[dag.primary.name].value.span,
             "does not depend on the product",
             "the matrix product is `acc`: `D = relu(acc + bias)`",
         )

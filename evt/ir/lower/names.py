@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from evt.diagnostics import Misspellings, Span
+from evt.diagnostics import Label, Misspellings, Span
 from evt.functions import lookup as find_function
 from evt.ir.dtype import BY_NAME, I32
 from evt.ir.lower.report import Report
-from evt.ir.lower.statements import Statements, make_input
-from evt.ir.lower.words import GREEK, NOT_FINITE, SPECIAL, is_flexible, read_modes
+from evt.ir.lower.statements import Statements, undeclared_input
+from evt.ir.lower.words import GREEK, NOT_FINITE, SPECIAL, is_flexible, is_greek, read_modes
 from evt.ir.node import ELEMENT_MODES, Input, Output
 from evt.language import tree as syntax
 
@@ -137,7 +137,12 @@ class Names:
             self.report("E0108", f"`{name}` is a function", use.span, "not a value", f"call it: `{name}(x)`")
         elif name in _NOT_ACC and "acc" not in self.uses:
             self.unknown_name(name, use, "acc")
-        elif name in _CUSTOMARY or name in self.counters or any(each.subscript is not None for each in uses):
+        elif (
+            name == "bias"
+            or is_greek(name)
+            or name in self.counters
+            or any(each.subscript is not None for each in uses)
+        ):
             return True
         elif guess := known.find(name):
             self.unknown_name(name, use, guess)
@@ -156,42 +161,56 @@ class Names:
             f"there is no `{name}` in this program",
             use.span,
             "unknown name",
-            f"did you mean `{guess}`? (if not, declare it: `in {name}`)",
+            f"did you mean `{guess}`? (if not, declare it: `in {name}[m, n]`)",
         )
 
     def resolve_input(self, name: str, uses: Sequence[_Use]) -> Input:
         declared = self.declared.get(name)
-        modes: tuple[str, ...] | None = None
+        modes = None if declared is None else declared.modes
         flexible = declared is not None and declared.flexible
-        subscripted: _Use | None = None
-        if declared is not None and name in self.subscripted:
-            modes = declared.modes
         for use in uses:
-            if use.subscript is None:
-                continue
-            written = read_modes(self.report, use.subscript, summed=True)
-            if written is None:
+            written = read_modes(self.report, use.subscript, summed=True) if use.subscript else None
+            if use.subscript is None or written is None:
                 continue
             if modes is not None and written != modes:
-                where = "declared" if subscripted is None else "used before"
-                self.report(
-                    "E0302",
-                    f"`{name}` is [{', '.join(modes)}], not [{', '.join(written)}]",
-                    use.subscript.span,
-                    f"{where} as [{', '.join(modes)}]",
-                    f"write `{name}` without a subscript here, or give the two inputs two names",
-                )
+                self.other_subscript(name, declared, modes, written, use.subscript)
             flexible = is_flexible(self.report, use.subscript, written) or flexible
-            modes, subscripted = written, use
-        if modes is None and name in self.counters:
-            modes = ()  # as scalars are, by what is done with them
+            modes = written
+        counter = name in self.counters
         if declared is None:
-            if name in self.counters:
-                return make_input(name, I32, modes, None, uses[0].span)
-            return make_input(name, None, modes, None, uses[0].span, flexible)
-        dtype = declared.dtype or (I32 if name in self.counters else None)
-        made = make_input(name, dtype, modes, declared.default, declared.span, flexible)
-        return replace(made, default_span=declared.default_span)
+            modes = () if modes is None and counter else modes  # by what is done with it
+            return undeclared_input(name, I32 if counter else None, modes, uses[0].span, flexible)
+        return replace(declared, dtype=declared.dtype or (I32 if counter else None), flexible=flexible)
+
+    def other_subscript(
+        self,
+        name: str,
+        declared: Input | None,
+        modes: Sequence[str],
+        written: Sequence[str],
+        subscript: syntax.Subscript,
+    ) -> None:
+        """Report a subscript at a use that is not the declared one, or not that of an earlier use."""
+        have, found = ", ".join(modes), ", ".join(written)
+        if declared is not None and name not in self.subscripted:
+            dtype = f": {declared.dtype}" if declared.dtype else ""
+            found = ", ".join(mode.name + "?" * mode.optional for mode in subscript.modes)
+            self.report(
+                "E0302",
+                f"`{name}` is a scalar, as it is declared without a subscript",
+                subscript.span,
+                "a scalar has no modes",
+                f"declare its modes: `in {name}{dtype}[{found}]`",
+                [Label(declared.span, "declared here")] if declared.span else [],
+            )
+            return
+        self.report(
+            "E0302",
+            f"`{name}` is [{have}], not [{found}]",
+            subscript.span,
+            f"{'used before' if declared is None else 'declared'} as [{have}]",
+            f"write `{name}` without a subscript here, or give the two inputs two names",
+        )
 
     def resolve_outputs(self) -> list[Output]:
         declared = [s for s in self.tree.statements if isinstance(s, syntax.Outputs)]
@@ -220,14 +239,9 @@ class Names:
                         "unused",
                         f"remove it, or store it: `out {name}`",
                     )
-        if "D" not in names and not self.report.diagnostics:
-            place = next(iter(self.assigns.values())).target.span if self.assigns else Span(0, 0)
-            hint = "name it `D`: `D = ...`" if len(names) == 1 else "assign the primary output: `D = ...`"
-            if "D" in self.assigns:
-                hint = "name it in the `out` statement: `out D`"
-            elif "d" in self.assigns:
-                hint = "names are case-sensitive: write `D`, not `d`"
-            self.report("E0403", "the program has no primary output `D`", place, "", hint)
+        if not names and not self.report.diagnostics:
+            place = next(iter(self.feeds.values())).target.span if self.feeds else Span(0, 0)
+            self.report("E0403", "the program has no output", place, "", "assign one: `D = acc`")
         outputs = []
         for name in names:
             if name in self.assigns:

@@ -9,8 +9,8 @@ from evt.functions import lookup as find_function
 from evt.ir.convolution import CONVOLUTIONS, OPERAND_MODES
 from evt.ir.dtype import BY_NAME, DType
 from evt.ir.lower.report import Report
-from evt.ir.lower.words import GREEK, NOT_FINITE, SPECIAL, is_flexible, read_dtype, read_modes, read_number
-from evt.ir.node import ELEMENT_MODES, Input, Operand, Output
+from evt.ir.lower.words import NOT_FINITE, SPECIAL, is_flexible, is_greek, read_dtype, read_modes, read_number
+from evt.ir.node import ELEMENT_MODES, Inferred, Input, Operand, Output
 from evt.language import tree as syntax
 
 #: Operations: the modes of A's and B's shapes when no header says otherwise; for convolutions the implicit GEMM's.
@@ -176,17 +176,15 @@ class Statements:
         if not self.usable(declaration.name):
             return
         dtype = read_dtype(self.report, declaration.dtype)
-        modes = read_modes(self.report, declaration.subscript, summed=True) if declaration.subscript else None
-        if modes is None and declaration.subscript is not None:
+        modes = read_modes(self.report, declaration.subscript, summed=True) if declaration.subscript else ()
+        if modes is None:
             return
         default = read_number(self.report, declaration.default) if declaration.default else None
-        if modes is None and declaration.default is not None and name != "bias":
-            modes = ()
-        if modes is not None:
+        if declaration.subscript is not None:
             self.subscripted.add(name)
-        flexible = bool(declaration.subscript and modes and is_flexible(self.report, declaration.subscript, modes))
-        made = make_input(name, dtype, modes, default, span, flexible)
-        self.declared[name] = replace(made, default_span=declaration.default.span) if declaration.default else made
+        flexible = bool(declaration.subscript and is_flexible(self.report, declaration.subscript, modes))
+        default_span = declaration.default.span if declaration.default else None
+        self.declared[name] = Input(name, dtype, modes, default, False, flexible, span, default_span)
         if default is not None and dtype is not None and not dtype.least <= default <= dtype.largest:
             assert declaration.default is not None
             message = f"the default of `{name}` is beyond the range of {dtype}"
@@ -255,7 +253,8 @@ class Statements:
             dtype = read_dtype(self.report, operand.dtype)
             modes = self.operand_modes(operand, default)
             if dtype is not None and modes is not None:
-                result.append(Operand(operand.name.text, dtype, modes, operand.span))
+                inferred: tuple[Inferred, ...] = () if operand.subscript else ("modes",)
+                result.append(Operand(operand.name.text, dtype, modes, operand.span, inferred))
         return tuple(result)
 
     def operand_modes(self, operand: syntax.Operand, default: tuple[str, ...]) -> tuple[str, ...] | None:
@@ -285,19 +284,11 @@ class Statements:
         return modes
 
 
-def make_input(
-    name: str,
-    dtype: DType | None,
-    modes: tuple[str, ...] | None,
-    default: float | None,
-    span: Span | None,
-    flexible: bool = False,
+def undeclared_input(
+    name: str, dtype: DType | None, modes: tuple[str, ...] | None, span: Span | None, flexible: bool = False
 ) -> Input:
-    """An input; without a subscript a Greek letter is a scalar, ``bias`` is [n], anything else [m, n]."""
+    """Return an input by its name; without a subscript a Greek letter is a scalar, ``bias`` [n], others [m, n]."""
     if modes is not None:
-        return Input(name, dtype, modes, default, False, flexible, span)
-    if name in GREEK or (default is not None and name != "bias"):
-        return Input(name, dtype, (), default, span=span)
-    if name == "bias":
-        return Input(name, dtype, ("n",), default, span=span)
-    return Input(name, dtype, ("m", "n"), default, True, span=span)
+        return Input(name, dtype, modes, None, False, flexible, span)
+    implied = () if is_greek(name) else ("n",) if name == "bias" else ("m", "n")
+    return Input(name, dtype, implied, None, len(implied) == 2, span=span, inferred=("modes",))

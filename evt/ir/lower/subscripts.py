@@ -30,7 +30,7 @@ def resolve_subscripts(statements: Statements, names: Names, expressions: Expres
     for output in names.outputs:
         value = expressions.values.get(output.name)
         if value is not None and output.name not in statements.subscripted:
-            output = replace(output, modes=_modes(builder[value], varies[value]))
+            output = replace(output, modes=_modes(builder[value], varies[value]), inferred=("modes",))
         if value is not None and isinstance(op := builder[value], Reduce) and "l" in op.modes:
             output = replace(output, batchable=False)  # one for all batches
         outputs.append(output)

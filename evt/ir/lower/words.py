@@ -18,6 +18,13 @@ GREEK = frozenset(
         *("phi", "chi", "psi", "omega"),
     }
 )
+
+
+def is_greek(name: str) -> bool:
+    """Return whether a name is a Greek letter's, perhaps numbered: ``alpha``, ``beta1``."""
+    return name.rstrip("0123456789") in GREEK
+
+
 #: Functions that are not element-wise and so not in the table, with what to write.
 SPECIAL = {
     "iota": "iota(m)",

@@ -38,7 +38,7 @@ def estimate_registers(dag: TypedDag, graph: Graph, config: Config) -> int:
     tiles = sorted(registers for loaded, registers in held if loaded)
     if _family(config) == "3x":
         tiles = [registers // 4 for registers in tiles[:_STAGED]] + tiles[_STAGED:]
-        total += _registers(dag.output["D"].dtype, fragment) // 2
+        total += _registers(dag.primary.dtype, fragment) // 2
     return total + sum(tiles) + _live(dag, graph.visitors)
 
 

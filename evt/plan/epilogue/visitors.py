@@ -73,7 +73,7 @@ def build_visitors(
     """Partition a program into visitors.
 
     ``source`` is the input that the collective loads as C; ``implicit_store`` the output that the collective
-    itself stores (D in 3.x); ``rows`` the mode that runs along the kernel's rows (``n`` for a transposed problem);
+    itself stores as D (3.x); ``rows`` the mode that runs along the kernel's rows (``n`` for a transposed problem);
     ``fused`` False makes every operation its own compute node.
     """
     results = _results(dag, fused)
@@ -101,7 +101,7 @@ def build_visitors(
             operands = [next(node for node in range(len(dag)) if isinstance(dag[node], Acc))]
         known[value] = add(Visitor("compute", "", value, tuple(visit(operand) for operand in operands)))
 
-    ordered = sorted(dag.stores.items(), key=lambda item: item[0] == "D")  # D last: it is the root
+    ordered = sorted(dag.stores.items(), key=lambda item: item[0] == dag.primary.name)  # last: it is the root
     for name, store in ordered:
         value = dag.arguments(store)[0]
         if isinstance(dag[value], Reduce):
@@ -145,7 +145,7 @@ def has_fixed_columns(dag: TypedDag) -> bool:
 
 def is_collective(value: Input | Output) -> bool:
     """Whether the collective itself can load it as C or store it as D: a whole tile of whole elements."""
-    return value.is_tile and value.dtype != B1 and not any("/" in mode for mode in value.modes)
+    return value.is_whole
 
 
 def region_operands(dag: TypedDag, result: int, results: set[int]) -> list[int]:

@@ -8,12 +8,13 @@ from typing import Literal
 from evt.functions import TABLE
 from evt.ir import Apply, Input, Output, TypedDag
 from evt.ir.dtype import DType, accumulator
+from evt.ir.interface import format_interface
 from evt.ir.node import divisor
 from evt.ir.operand import epilogue_of
 from evt.plan.configurations.config import Config
 from evt.plan.epilogue.nodes import Single, Stride, Strides
 from evt.plan.epilogue.registers import estimate_registers
-from evt.plan.epilogue.visitors import Graph, is_collective, is_reduced
+from evt.plan.epilogue.visitors import Graph, is_collective
 from evt.plan.fields import Field, Fields, GroupFields, mangle
 from evt.plan.plan import Epilogue, GroupedPlan, Mainloop, Plan, Tensor
 from evt.plan.problem import Problem
@@ -96,8 +97,13 @@ class Draft:
 
     @property
     def stores_tile(self) -> bool:
-        """Return whether D is a tile that a collective can store."""
-        return is_collective(self.dag.output["D"]) and not is_reduced(self.dag, "D")
+        """Return whether the primary output is a tile that a collective can store, as its D."""
+        return is_collective(self.dag.primary)
+
+    @property
+    def primary(self) -> str:
+        """Return the name of the output that the kernel is built around."""
+        return self.dag.primary.name
 
     def next_region(self) -> int:
         """Return the number of a new region."""
@@ -147,7 +153,8 @@ class Draft:
             config=self.config,
             options=self.problem.options,
             program=dag.source.text if dag.source else str(dag),
-            signature=f"{dag.operation}, {describe(dag, self.signature)}",
+            interface=format_interface(program),
+            signature=describe(dag, self.signature),
             functions=tuple(dict.fromkeys(row.source for row in rows if row.source)),
             transposed=self.transposed,
             accumulator=accumulator(dag.operands[0].dtype),
@@ -180,12 +187,6 @@ def tile_bytes(value: Input | Output) -> float:
 
 
 def describe(dag: TypedDag, signature: Signature) -> str:
-    """Return what a kernel is specialised for, in words."""
-    parts = [
-        f"{o.name}: {o.dtype} {layout.contiguous}-contiguous"
-        for o, layout in zip(dag.operands, (signature.a, signature.b), strict=True)
-    ]
-    values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
-    parts += [f"{value.name}: {value.dtype}[{', '.join(value.modes)}]" for value in values]
-    text = ", ".join(parts)
-    return text if len(text) <= 400 else f"{text[:160]}..."
+    """Return which layouts of the operands a kernel is specialised for, in words."""
+    layouts = zip(dag.operands, (signature.a, signature.b), strict=True)
+    return ", ".join(f"{operand.name} {layout.contiguous}-contiguous" for operand, layout in layouts)

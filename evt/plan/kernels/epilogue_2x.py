@@ -39,7 +39,8 @@ def _tile_dtype(draft: Draft) -> DType:
         return I32  # CUTLASS has no thread map that stages i32 for narrower ones
     if not draft.stores_tile:
         return F16
-    return F32 if draft.problem.tensor_bytes("D") == 1 or not _pairs_meet(draft) else draft.dtype("D")
+    primary = draft.primary
+    return F32 if draft.problem.tensor_bytes(primary) == 1 or not _pairs_meet(draft) else draft.dtype(primary)
 
 
 def access_width(draft: Draft) -> int:
@@ -48,12 +49,12 @@ def access_width(draft: Draft) -> int:
     A warp covers a row with 32 accesses, and members of a pair meet within them: pairs far apart need wide ones.
     """
     least = max(1, 2 * _pair_block(draft) // 32)
-    width = min(8, 16 // draft.problem.tensor_bytes("D")) if is_collective(draft.dag.output["D"]) else 8
+    width = min(8, 16 // draft.problem.tensor_bytes(draft.primary)) if draft.stores_tile else 8
     for name, layout in draft.signature.tensors:
         if layout.contiguous == draft.columns and is_collective(draft.value(name)):
             while width > least and not is_aligned(draft, name, layout, width):
                 width //= 2
-            if name == "D":
+            if name == draft.primary:
                 width = min(width, max(least, layout.alignment))
     return width
 
@@ -66,7 +67,7 @@ def _pair_block(draft: Draft) -> int:
 
 def _pairs_meet(draft: Draft) -> bool:
     """Return whether pairs lie within the 256 bytes of D's type that CUTLASS's thread map gives to a row of a warp."""
-    return 2 * _pair_block(draft) * draft.problem.tensor_bytes("D") <= 256
+    return 2 * _pair_block(draft) * draft.problem.tensor_bytes(draft.primary) <= 256
 
 
 # An output operator of CUTLASS's own.
@@ -93,7 +94,7 @@ def _stock(draft: Draft, make_tensors: Callable[[Draft, Fused], Tensors], most: 
     alpha, beta = _scale(draft, found.alpha), _scale(draft, found.beta)
     m, n, k = draft.config.tile
     shared = draft.config.stages * (m + n) * k * draft.problem.operand_bytes
-    dtype, width = draft.dtype("D"), min(_stock_width(draft), most)
+    dtype, width = draft.dtype(draft.primary), min(_stock_width(draft), most)
     return Collective(StockOperator(found, alpha, beta, tensors, permuted), graph, None, None, dtype, shared, width)
 
 
@@ -116,7 +117,7 @@ def _scale(draft: Draft, factor: Factor) -> Scale:
 
 def _matrix_tensors(draft: Draft, operator: Fused) -> Tensors:
     """Return the tensors of the kernel's epilogue for a product of matrices."""
-    names = {"D": "D"}
+    names = {"D": draft.primary}
     names |= dict(zip(("C1", "C2"), operator.sources, strict=True)) if len(operator.sources) > 1 else {}
     names |= {} if "C1" in names else {"C": "".join(operator.sources)}
     names |= {} if operator.reads_source_only else {"Vector": operator.vector, "Tensor": operator.stored}
@@ -132,7 +133,7 @@ def _matrix_tensor(draft: Draft, name: str) -> StockTensor:
 
 def _image_tensors(draft: Draft, operator: Fused) -> Tensors:
     """Return the tensors of the kernel's epilogue for a convolution, all of which have to be set."""
-    names = [("D", "D"), *(("C", source) for source in operator.sources)]
+    names = [("D", draft.primary), *(("C", source) for source in operator.sources)]
     if not operator.reads_source_only:
         names += [("Vector", operator.vector), ("Tensor", operator.stored)]
     return tuple((role, _image_tensor(draft, name) if name else None) for role, name in names)

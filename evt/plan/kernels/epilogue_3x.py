@@ -25,7 +25,7 @@ def collective(draft: Draft, space: Space, make: Make, may_be_source: MayBeSourc
     """Plan the collective epilogue; ``may_be_source`` says which inputs it can load as C."""
     source, graph, budget = _place_source(draft, space, may_be_source)
     c = _tensor(draft, source) if source is not None else None
-    d = _tensor(draft, "D") if draft.stores_tile else None
+    d = _tensor(draft, draft.primary) if draft.stores_tile else None
     epilogue = make(draft, graph, budget)
     # F16 cuts the tiles of an epilogue whose D is stored by a visitor.
     return Collective(epilogue, graph, c, d, d.dtype if d else F16, budget.used)
@@ -46,7 +46,7 @@ def _place_source(draft: Draft, space: Space, may_be_source: MayBeSource) -> tup
 
     It is the first of :func:`_sources` whose tiles fit in shared memory; without one, visitors load every input.
     """
-    implicit = "D" if draft.stores_tile else None
+    implicit = draft.primary if draft.stores_tile else None
     for source in (*(_sources(draft, may_be_source) if draft.stores_tile else ()), None):
         graph = build_visitors(
             draft.dag, source=source, implicit_store=implicit, rows=draft.rows, fused=draft.request.fused
@@ -62,7 +62,7 @@ def _sources(draft: Draft, may_be_source: MayBeSource) -> list[str]:
 
     Best is one with D's width and major order; then D's width; then the first. It must be fit for TMA.
     """
-    layout, bits = draft.signature["D"], draft.dtype("D").bits
+    layout, bits = draft.signature[draft.primary], draft.dtype(draft.primary).bits
     candidates = [
         value
         for value in draft.dag.inputs

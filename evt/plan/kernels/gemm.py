@@ -69,7 +69,7 @@ STOCK_SM120 = replace(VISITORS_SM120, epilogue=epilogue_3x.stock_fusion)
 def _draft_2x(request: Request) -> Draft:
     """Compute D' = B' A' where D is column-major, because visitors store along rows only."""
     draft = Draft(request)
-    column_major = draft.stores_tile and draft.signature["D"].contiguous == "m"
+    column_major = draft.stores_tile and draft.signature[draft.primary].contiguous == "m"
     draft.transposed = column_major and not has_fixed_columns(draft.dag)
     return draft
 

@@ -41,9 +41,9 @@ class Budget:
         config, problem = draft.config, draft.problem
         used = _BARRIERS + space.mainloop
         m, n = config.epilogue_tile
-        stored = config.stages_d * (self.subtile_bytes("D") if draft.stores_tile else 2 * m * n)
+        stored = config.stages_d * (self.subtile_bytes(draft.primary) if draft.stores_tile else 2 * m * n)
         loaded = config.stages_c * self.subtile_bytes(source) if source else 0
-        shares = config.reuse_c and source and problem.tensor_bytes(source) == problem.tensor_bytes("D")
+        shares = config.reuse_c and source and problem.tensor_bytes(source) == problem.tensor_bytes(draft.primary)
         used += max(stored, loaded) if shares else stored + loaded
         used += reduction_bytes(draft, graph, _WARPS) if space.warps_meet else 0
         for visitor in graph.visitors:

@@ -212,8 +212,8 @@ class Nodes(ABC):
         draft = self.draft
         values = [graph.visitors[operand].value for operand in visitor.operands]
         output = self.output(visitor, graph)
-        plain = output is not Destination.D or draft.dtype("D").is_float  # stock nodes convert to integers by wrapping
-        plain = plain and output in (F32, Destination.D)
+        # Stock nodes convert to integers by wrapping.
+        plain = output == F32 or (output is Destination.D and draft.dtype(draft.primary).is_float)
         if values == [visitor.value]:
             dtype = draft.dag.types[visitor.value].dtype.compute
             if plain and dtype == F32:

@@ -8,7 +8,7 @@ from evt.diagnostics import Span
 from evt.ir import Fold, Index, Input, Output, Pick, Random, Reduce, TypedDag
 from evt.ir.dtype import B1
 from evt.ir.node import base
-from evt.plan.epilogue.visitors import has_fixed_columns, is_collective, is_reduced
+from evt.plan.epilogue.visitors import has_fixed_columns, is_collective
 from evt.plan.problem import Problem
 from evt.plan.rules.rule import Check, Rule, rule
 from evt.plan.signature import Layout
@@ -126,7 +126,7 @@ def contiguous(problem: Problem) -> Verdict:
     dag, signature = problem.dag, problem.signature
     layouts = [(o.name, layout) for o, layout in zip(dag.operands, (signature.a, signature.b), strict=True)]
     if _stores_d(problem):
-        layouts.append(("D", signature["D"]))
+        layouts.append((dag.primary.name, signature[dag.primary.name]))
     for name, layout in layouts:
         if layout.contiguous is None:
             return _no_stride_1(name)
@@ -143,7 +143,8 @@ def moved_by_tma(problem: Problem) -> Verdict:
 
 
 def d_moved_by_tma(problem: Problem) -> Verdict:
-    return _moved("D", problem.signature["D"], problem.tensor_bytes("D")) if _stores_d(problem) else HOLDS
+    name = problem.dag.primary.name
+    return _moved(name, problem.signature[name], problem.tensor_bytes(name)) if _stores_d(problem) else HOLDS
 
 
 tma = Rule("A, B and D can be moved by TMA: 16-byte aligned addresses, strides and contiguous extents", moved_by_tma)
@@ -165,8 +166,8 @@ def _no_stride_1(name: str) -> Refusal:
 
 
 def _stores_d(problem: Problem) -> bool:
-    """Whether the collective itself stores D."""
-    return is_collective(problem.dag.output["D"]) and not is_reduced(problem.dag, "D")
+    """Whether the collective itself stores an output as its D."""
+    return is_collective(problem.dag.primary)
 
 
 # What depends on an element's place.
@@ -189,7 +190,8 @@ def reads_columns(problem: Problem) -> bool:
 
     CUTLASS deals sums out by rows, but for a column-major D of 16 bits.
     """
-    if not _stores_d(problem) or problem.signature["D"].contiguous == "n" or problem.tensor_bytes("D") != 2:
+    name = problem.dag.primary.name
+    if not _stores_d(problem) or problem.signature[name].contiguous == "n" or problem.tensor_bytes(name) != 2:
         return False
     return _placed(problem.dag) is not None
 

@@ -110,13 +110,13 @@ class _Match:
 
     def stock(self) -> Stock:
         dag = self.dag
-        root = dag.arguments(dag.stores["D"])[0]
+        root = dag.arguments(dag.stores[dag.primary.name])[0]
         path = self.path(root)
         if dag.types[root].dtype != F32:
-            raise _MismatchError(f"D is computed in {dag.types[root].dtype}, not in f32", root)
+            raise _MismatchError(f"{dag.primary.name} is computed in {dag.types[root].dtype}, not in f32", root)
         steps = [step for node in reversed(path) for step in self.steps(node)]
         found = self.shape(steps)
-        others = [output.name for output in dag.outputs if output.name != "D"]
+        others = [output.name for output in dag.outputs if output != dag.primary]
         if not others:
             return found
         stored = dag.arguments(dag.stores[others[0]])[0]

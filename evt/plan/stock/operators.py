@@ -117,10 +117,10 @@ def _attempt(
 
 def _check(dag: TypedDag, stock: Stock) -> None:
     """Elements that every class can take, and scalars that are numbers in f32."""
-    d = dag.output["D"].dtype
+    d, name = dag.primary.dtype, dag.primary.name
     assert d is not None
     if not d.is_float or d.bits > 32:
-        raise _NoOperatorError(f"D is {d}, and stock epilogues compute floats of at most 32 bits")
+        raise _NoOperatorError(f"{name} is {d}, and stock epilogues compute floats of at most 32 bits")
     for term in stock.terms:
         dtype = dag.input[term.name].dtype
         assert dtype is not None
@@ -176,12 +176,12 @@ def output_operator(stock: Stock, dag: TypedDag, signature: Signature, columns: 
 
 
 def _operator_2x(stock: Stock, dag: TypedDag, signature: Signature, columns: str) -> Fused:
-    d = dag.output["D"].dtype
+    d, name = dag.primary.dtype, dag.primary.name
     assert d is not None
     if d.bits < 16:
-        raise _NoOperatorError(f"D is {d}: the stock operators for 8 bits scale")
-    if signature["D"].contiguous != columns:
-        raise _NoOperatorError(f"D is not contiguous along {columns}")
+        raise _NoOperatorError(f"{name} is {d}: the stock operators for 8 bits scale")
+    if signature[name].contiguous != columns:
+        raise _NoOperatorError(f"{name} is not contiguous along {columns}")
     _late_vectors(dag, stock)
     vector, early = _one_vector(dag, stock.inner)
     if stock.alpha.name and not dag.input[stock.alpha.name].is_scalar:
@@ -194,9 +194,11 @@ def _operator_2x(stock: Stock, dag: TypedDag, signature: Signature, columns: str
     for term in tiles:
         value, factor = dag.input[term.name], term.factor
         if value.dtype != d:
-            raise _NoOperatorError(f"`{term.name}` is {value.dtype} and D is {d}: CUTLASS 2.x reads C in the type of D")
+            raise _NoOperatorError(
+                f"`{term.name}` is {value.dtype} and {name} is {d}: CUTLASS 2.x reads C in the type of D"
+            )
         if signature[term.name].contiguous != columns:
-            raise _NoOperatorError(f"`{term.name}` is not contiguous along {columns}, as D is")
+            raise _NoOperatorError(f"`{term.name}` is not contiguous along {columns}, as {name} is")
         if factor.name and not dag.input[factor.name].is_scalar:
             raise _NoOperatorError(f"`{factor.name}` is a vector, and CUTLASS 2.x scales by a number")
     stored = dag.output.get(stock.stored)
@@ -207,7 +209,7 @@ def _operator_2x(stock: Stock, dag: TypedDag, signature: Signature, columns: str
                 f"`{stock.stored}` is {stored.dtype}, and is stored as a tensor of 16 or 32-bit floats"
             )
         if signature[stock.stored].contiguous != columns:
-            raise _NoOperatorError(f"`{stock.stored}` is not contiguous along {columns}, as D is")
+            raise _NoOperatorError(f"`{stock.stored}` is not contiguous along {columns}, as {name} is")
     vector_name = vector.name if vector else ""
     if stock.outer:
         if early:
