@@ -409,8 +409,8 @@ def _describe(node: Node) -> str:
             return f"compute of {region.name}"
         case Coordinate():
             return "coordinates"
-        case RandomNumbers():
-            return "random numbers"
+        case RandomNumbers(wide=wide):
+            return f"random numbers, by Philox-{'4x32' if wide else '2x32'}-10"
         case PairMember(member):
             return f"{'second' if member else 'first'} columns of pairs"
         case BlockReduce(kind):

@@ -146,7 +146,7 @@ class _Writer(Dialect[Value]):
     def cast(self, dtype: DType, x: Argument[Value]) -> Value:
         return cast(x.value, dtype)
 
-    def random(self, seed: Value, offset: Value) -> Value:
+    def random(self, seed: Argument[Value], offset: Argument[Value]) -> Value:
         raise UnwrittenError("PyTorch draws other random numbers than the program")
 
     def placed(self, value: Input) -> Value:

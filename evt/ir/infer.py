@@ -18,7 +18,22 @@ from evt.diagnostics import Diagnostic, Label
 from evt.errors import ProgramError
 from evt.functions import TABLE, Fact
 from evt.ir.dag import Dag, TypedDag
-from evt.ir.dtype import B1, BF16, F32, F64, I32, MIXED_OPERANDS, OPERANDS, SCALARS, STORAGE, TF32, DType, accumulator
+from evt.ir.dtype import (
+    B1,
+    BF16,
+    F32,
+    F64,
+    I32,
+    I64,
+    MIXED_OPERANDS,
+    OPERANDS,
+    OUTPUTS,
+    SCALARS,
+    STORAGE,
+    TF32,
+    DType,
+    accumulator,
+)
 from evt.ir.node import (
     ELEMENT_MODES,
     MODES,
@@ -240,12 +255,15 @@ def _check_interface(dag: Dag, inputs: Sequence[Input], outputs: Sequence[Output
     for value in values:
         assert value.dtype is not None
         scalar = isinstance(value, Input) and value.is_scalar
-        allowed = SCALARS if scalar else STORAGE
-        kind = "scalar" if scalar else "input" if isinstance(value, Input) else "output"
+        allowed, kind = (STORAGE, "input") if isinstance(value, Input) else (OUTPUTS, "output")
+        if scalar:
+            allowed, kind = SCALARS, "scalar"
         if value.dtype not in allowed:
             help_text = f"use one of: {', '.join(map(str, allowed))}"
             if value.dtype == TF32:
                 help_text = "a tf32 tensor is f32 in memory: declare it f32"
+            elif value.dtype == I64:
+                help_text = "integers are computed in i32: declare it i32"
             message = f"{kind} `{value.name}` is {value.dtype}, which is not a type of {kind}s"
             yield at(value.span, dag.source, Diagnostic("E0308", message, help=help_text))
         elif isinstance(value, Input) and (hint := _wrong_columns(value)):
@@ -253,7 +271,8 @@ def _check_interface(dag: Dag, inputs: Sequence[Input], outputs: Sequence[Output
             yield at(value.span, dag.source, Diagnostic("E0308", message, help=hint))
         elif value.dtype == B1 and not _is_mask(value):
             message = f"`{value.name}` is b1 of [{shown(value.modes)}]: bits are packed along the columns of a matrix"
-            yield at(value.span, dag.source, Diagnostic("E0308", message, help="b1 tensors are [m, n] or [l, m, n]"))
+            help_text = "b1 tensors are [m, n] or [l, m, n]; `bool` has a byte for each element"
+            yield at(value.span, dag.source, Diagnostic("E0308", message, help=help_text))
 
 
 def _wrong_columns(value: Input) -> str:
@@ -288,6 +307,8 @@ def _check_value(dag: Dag, node: int, types: Sequence[ValueType]) -> Iterable[Di
             "store it (`D = ...; s = sum[n](D)`) and use it in the next kernel; move factors into the reduction",
             _elsewhere(dag, reduction, node, "the reduction"),
         )
+    if not isinstance(op, Cast | Random) and any(types[operand].dtype == I64 for operand in arguments):
+        yield diagnostic("E0308", "no value is computed in i64", "reads an i64", "make it an i32 first: `i32(x)`")
     widths = {mode for operand in arguments for mode in types[operand].modes if base(mode) == "n"}
     if any("@" in mode for mode in widths):
         widths.discard("n/2")  # a tensor of half as many columns fits pairs of any distance
@@ -305,13 +326,14 @@ def _check_value(dag: Dag, node: int, types: Sequence[ValueType]) -> Iterable[Di
         message = f"a value of [{shown(types[arguments[0]].modes)}] is not {what} again"
         yield diagnostic("E0307", message, f"{what} twice", "reduce or pair the full-width value")
     if isinstance(op, Random) and not all(_is_counter(dag, operand, types[operand]) for operand in arguments):
-        hint = "declare them: `in seed: i32, offset: i32`"
-        yield diagnostic("E0308", "the seed and the offset of random numbers are i32 scalars", "made with others", hint)
+        hint = "declare them: `in seed: i64[], offset: i64[]`, or i32"
+        message = "the seed and the offset of random numbers are i32 or i64 scalars"
+        yield diagnostic("E0308", message, "made with others", hint)
 
 
 def _is_counter(dag: Dag, node: int, value: ValueType) -> bool:
-    """Whether a value can be a seed or an offset: an i32 scalar input or a whole number."""
-    return value.dtype == I32 and value.modes == () and isinstance(dag[node], Load | Const)
+    """Whether a value can be a seed or an offset: an i32 or i64 scalar input or a whole number."""
+    return value.dtype in (I32, I64) and value.modes == () and isinstance(dag[node], Load | Const)
 
 
 def _elsewhere(dag: Dag, node: int, user: int, label: str) -> tuple[Label, ...]:

@@ -12,7 +12,7 @@
          | Fold(kind, width)    sum, max or min over each aligned block of columns: known within the kernel
          | Pick(member, block)  of each pair of columns the first (0) or the second (1): half as many columns
          | Index(mode)          the element's coordinate, i32
-         | Random()             Philox numbers in [0, 1) for a seed and an offset (two scalars)
+         | Random()             Philox numbers in [0, 1) for a seed and an offset (two scalars, i32 or i64)
          | Store(name)          an output; its facts are in Dag.outputs
          | Feed(name)           what is multiplied in the place of the operand A or B, rounded to the operand's type
 

@@ -99,7 +99,7 @@ class Dialect(ABC, Generic[Value]):
     def index(self, mode: str) -> Value: ...
 
     @abstractmethod
-    def random(self, seed: Value, offset: Value) -> Value: ...
+    def random(self, seed: Argument[Value], offset: Argument[Value]) -> Value: ...
 
     @abstractmethod
     def store(self, output: Output, x: Argument[Value]) -> Any:
@@ -157,7 +157,7 @@ def _value(dag: TypedDag, op: Node, operands: Sequence[Argument[Value]], dialect
         case Index(mode):
             return dialect.index(mode)
         case Random():
-            return dialect.random(*(operand.value for operand in operands))
+            return dialect.random(*operands)
         case Store() | Feed():
             raise AssertionError(op)
 

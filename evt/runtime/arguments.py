@@ -15,7 +15,7 @@ import torch
 from evt.diagnostics import Diagnostic, closest
 from evt.errors import ArgumentError
 from evt.ir import Dag, Input, Load, Operand, Random
-from evt.ir.dtype import I32, MIXED_OPERANDS, OPERANDS, TF32
+from evt.ir.dtype import BOOL, I32, I64, MIXED_OPERANDS, OPERANDS, TF32
 from evt.ir.node import base, divisor, written
 from evt.layout import span
 from evt.runtime.bound import Bound
@@ -25,6 +25,9 @@ from evt.runtime.plain import fault, is_number, plain, tracing_fault
 from evt.runtime.report import Report
 from evt.runtime.tensors import buffer_argument, dtype_of, fresh_argument, input_argument, operand_argument
 from evt.spec import Spec, typed_for
+
+#: Types whose numbers are whole.
+WHOLE = frozenset({I64, I32, BOOL})
 
 
 def bind(spec: Spec, a: object, b: object, inputs: Mapping[str, object], buffers: Mapping[str, object]) -> Bound:
@@ -97,7 +100,7 @@ def _tensors(
         declared = dag.input.get(name)
         if isinstance(value, torch.Tensor):
             tensors[name] = value
-        elif declared is not None and (declared.is_scalar or declared.flexible) and is_number(value):
+        elif declared is not None and (declared.is_scalar or declared.flexible) and _is_number(declared, value):
             _check_number(dag, declared, value, report)
         else:
             _refuse_kind(name, value, declared, report)
@@ -142,6 +145,11 @@ def _check_names(dag: Dag, inputs: Mapping[str, object], buffers: Mapping[str, o
             report("E0602", f"the program has no output `{name}`", f"outputs: {outputs}")
 
 
+def _is_number(declared: Input, value: object) -> bool:
+    """Whether a value is a number for an input: True and False are numbers of a truth value."""
+    return is_number(value) or (declared.dtype == BOOL and isinstance(value, bool))
+
+
 def _wanted(value: Input | None) -> str:
     if value is not None and value.flexible:
         return "a vector or a single value"
@@ -149,20 +157,24 @@ def _wanted(value: Input | None) -> str:
 
 
 def integer_range(dag: Dag, name: str) -> tuple[int, int]:
-    """The least and the greatest number that an i32 input takes: a seed or an offset also as 32 bits without a sign."""
+    """The least and the greatest whole number that an input takes: a seed or an offset also one without a sign."""
+    dtype = dag.input[name].dtype
+    if dtype == BOOL:
+        return 0, 1
+    bits = 63 if dtype == I64 else 31
     users = (dag[user] for node in range(len(dag)) if dag[node] == Load(name) for user in dag.users[node])
-    return -(2**31), 2**32 - 1 if any(isinstance(user, Random) for user in users) else 2**31 - 1
+    return -(2**bits), 2 ** (bits + any(isinstance(user, Random) for user in users)) - 1
 
 
-def _check_number(dag: Dag, declared: Input, value: float, report: Report) -> None:
+def _check_number(dag: Dag, declared: Input, value: Any, report: Report) -> None:
     try:
-        number = float(value)
+        whole = float(value).is_integer()
     except OverflowError:
         report("E0607", f"`{declared.name}` is a number beyond the range of a double")
         return
-    if declared.dtype == I32:
+    if declared.dtype in WHOLE:
         least, most = integer_range(dag, declared.name)
-        if not number.is_integer() or not least <= number <= most:
+        if not whole or not least <= value <= most:
             report("E0607", f"`{declared.name}` is {value!r}; expected a whole number from {least} to {most}")
 
 

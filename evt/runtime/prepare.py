@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from evt.ir import Dag, Output
-from evt.ir.dtype import I32
+from evt.ir.dtype import I64
 from evt.reference import as_image, is_image
-from evt.runtime.arguments import integer_range
+from evt.runtime.arguments import WHOLE, integer_range
 from evt.runtime.bound import Bound
 from evt.runtime.kernels import Kernels
 from evt.runtime.library import launch_failure
@@ -41,7 +41,8 @@ class Prepared:
     the rest.
     ``allocations`` are (position among the outputs, prototype) of fresh outputs: torch.empty_like of a prototype,
     which has no memory of its own, is twice as fast as torch.empty of its shape. ``workspace`` is such a prototype
-    too, or None where the kernel needs none. ``integers`` are (slot, least, most) of numbers that are i32.
+    too, or None where the kernel needs none. ``integers`` are (slot, least, most) of numbers that are whole; ``wide``
+    are the slots of those that are i64.
     Of a convolution, ``copied`` are the slots of tensors that are not channels_last, each with the prototype of what is
     written in the place of a buffer, or None for what is read; the fresh outputs at the positions ``contiguous`` are
     copied to contiguous memory.
@@ -57,6 +58,7 @@ class Prepared:
     allocations: tuple[tuple[int, torch.Tensor], ...]
     workspace: torch.Tensor | None
     integers: tuple[tuple[int, int, int], ...]
+    wide: tuple[int, ...]
     overlap: Overlap
     copied: tuple[tuple[int, torch.Tensor | None], ...] = ()
     contiguous: tuple[int, ...] = ()
@@ -101,7 +103,7 @@ def prepare(
     chosen, library = kernels.best(bound.sizes, multiprocessors)
 
     fresh = [output for output in bound.dag.outputs if output.name not in buffers]
-    constants = (0, *(0.0 if value.default is None else value.default for value in dag.inputs))
+    constants = (0, *(int(value.default or 0) if value.dtype == I64 else value.default or 0.0 for value in dag.inputs))
     null = len(tensors) + len(numbers)
     pointers = {name: slot for slot, (name, _) in enumerate(tensors)}
     pointers |= {output.name: null + len(constants) + index for index, output in enumerate(fresh)}
@@ -116,7 +118,7 @@ def prepare(
             picked.append(workspace_slot)
         elif member.kind == "pointer":
             picked.append(pointers.get(member.tensor, null))
-        elif member.kind == "number":
+        elif member.kind in ("number", "integer"):
             picked.append(values[member.tensor])
         elif member.tensor in bound.tensors:
             sizes.append(bound.tensors[member.tensor].strides.get(member.role, 0))
@@ -140,7 +142,8 @@ def prepare(
         constants,
         tuple((positions[output.name], _output_prototype(bound, output)) for output in fresh),
         _without_memory(torch.empty(needed, dtype=torch.uint8, device=bound.device)) if needed else None,
-        tuple((values[name], *integer_range(dag, name)) for name in numbers if dag.input[name].dtype == I32),
+        tuple((values[name], *integer_range(dag, name)) for name in numbers if dag.input[name].dtype in WHOLE),
+        tuple(values[name] for name in numbers if dag.input[name].dtype == I64),
         find_overlap(bound, tensors, buffers),
         tuple(
             (slot, _output_prototype(bound, bound.dag.output[name]) if name in buffers else None)

@@ -33,7 +33,7 @@ from evt.ir import (
 )
 from evt.ir.convolution import CONVOLUTIONS
 from evt.ir.dag import reads_accumulator
-from evt.ir.dtype import B1, STORAGE, TF32
+from evt.ir.dtype import B1, OUTPUTS, TF32
 from evt.ir.lower import OPERATIONS
 from evt.ir.lower.words import FOLD_WIDTHS, PAIR_BLOCKS
 from evt.ir.node import ELEMENT_MODES, MODES
@@ -128,7 +128,7 @@ def _nodes(dag: Dag) -> Iterator[str]:
                 yield f"%{place}: blocks of {width} columns; expected one of {list(FOLD_WIDTHS)}"
             case Pick(member, block) if member not in (0, 1) or block not in PAIR_BLOCKS:
                 yield f"%{place}: pairs {block} columns apart; expected one of {list(PAIR_BLOCKS)}"
-            case Cast(dtype) if dtype not in (*STORAGE, TF32):
+            case Cast(dtype) if dtype not in (*OUTPUTS, TF32):
                 yield f"%{place}: there is no cast to {dtype}"
             case Index(mode) if mode not in MODES:
                 yield f"%{place}: there is no mode `{shown(mode)}`"

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from evt.ir.dag import Builder
+from evt.ir.dtype import I32
 from evt.ir.lower.words import PAIR_BLOCKS, SPECIAL, read_reduced_modes
-from evt.ir.node import MODES, Apply, Const, Fold, Index, Pick, Random, Reduce
+from evt.ir.node import MODES, Apply, Cast, Const, Fold, Index, Load, Pick, Random, Reduce
 from evt.language import tree as syntax
 
 if TYPE_CHECKING:
@@ -53,7 +55,19 @@ def _rand(expressions: Expressions, call: syntax.Call, operands: list[int]) -> i
     """``rand(seed, offset)``: uniform in [0, 1)."""
     if not _takes(expressions, call, operands, SPECIAL["rand"], 2):
         return expressions.constant_node(0.0)
-    return expressions.builder.add(Random(), *operands)
+    return _random(expressions, *operands)
+
+
+def _random(expressions: Expressions, *counters: int) -> int:
+    """Random numbers, whose seed and offset are read with all their bits."""
+    builder = expressions.builder
+    return builder.add(Random(), *(_whole(builder, counter) for counter in counters))
+
+
+def _whole(builder: Builder, counter: int) -> int:
+    """A seed or an offset as it is loaded; where it is an i64, it was made an i32."""
+    loads = builder[counter] == Cast(I32) and isinstance(builder[builder.arguments(counter)[0]], Load)
+    return builder.arguments(counter)[0] if loads else counter
 
 
 def _dropout(expressions: Expressions, call: syntax.Call, operands: list[int]) -> int:
@@ -62,7 +76,7 @@ def _dropout(expressions: Expressions, call: syntax.Call, operands: list[int]) -
         return expressions.constant_node(0.0)
     x, p, seed, offset = operands
     add = expressions.builder.add
-    kept = add(Apply("ge"), add(Random(), seed, offset), p)
+    kept = add(Apply("ge"), _random(expressions, seed, offset), p)
     scale = add(Apply("div"), add(Const.of(1.0)), add(Apply("sub"), add(Const.of(1.0)), p))
     return add(Apply("where"), kept, add(Apply("mul"), x, scale), add(Const.of(0.0)))
 

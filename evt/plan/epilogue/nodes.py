@@ -14,7 +14,7 @@
          | Compute(function, output)                      one function, by CUTLASS's functor
          | Apply(region, output)                          several operations, by a functor of ours
          | Coordinate(axis)                               the place of an element
-         | RandomNumbers(seed, offset, swapped)           Philox
+         | RandomNumbers(seed, offset, swapped, wide)     Philox
          | PairMember(member, distance)                   of each pair of columns the first or the second
          | BlockReduce(kind, width)                       of each block of columns
          | MaskLoad(pointer, row, batch)                  packed bits
@@ -199,11 +199,15 @@ class Coordinate(Placed):
 
 @dataclass(frozen=True, slots=True)
 class RandomNumbers(Placed):
-    """``swapped``: the kernel's rows are the program's columns, by which numbers are counted."""
+    """``swapped``: the kernel's rows are the program's columns, by which numbers are counted.
+
+    ``wide``: the seed and the offset have 64 bits.
+    """
 
     seed: Single | Number
     offset: Single | Number
     swapped: bool
+    wide: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Literal
 
 from evt.functions import TABLE
 from evt.ir import Apply, Input, Output, TypedDag
-from evt.ir.dtype import DType, accumulator
+from evt.ir.dtype import I64, DType, accumulator
 from evt.ir.node import divisor
 from evt.ir.operand import epilogue_of
 from evt.plan.configurations.config import Config
@@ -131,7 +131,8 @@ class Draft:
     def single(self, value: Input) -> Single:
         """Return the number and the pointer of which one gives a scalar, or a flexible vector's single value."""
         assert value.dtype is not None
-        return Single(value.dtype, self.fields.number(value.name), self.fields.pointer(value.name))
+        number = self.fields.number(value.name, "integer" if value.dtype == I64 else "number")
+        return Single(value.dtype, number, self.fields.pointer(value.name))
 
     def finish(self, frame: Frame, mainloop: Mainloop, epilogue: Collective) -> Plan:
         """Return the plan of a kernel that is made of these parts."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Literal
 
 from evt.ir import Const, Fold, Index, Input, Load, Output, Pick, Reduce
-from evt.ir.dtype import F32, F64, I32, DType, accumulator
+from evt.ir.dtype import F32, F64, I32, I64, DType, accumulator
 from evt.ir.node import divisor
 from evt.plan.epilogue.nodes import (
     Access,
@@ -110,7 +110,8 @@ class Nodes(ABC):
                 return Coordinate("batch" if op.mode == "l" else axis, name=f"index_{op.mode}")
             case "random":
                 seed, offset = (self.random_argument(operand) for operand in draft.dag.arguments(visitor.value))
-                return RandomNumbers(seed, offset, draft.transposed, name=f"random_{index}")
+                wide = I64 in (seed.dtype, offset.dtype)
+                return RandomNumbers(seed, offset, draft.transposed, wide, name=f"random_{index}")
             case "pick":
                 assert isinstance(op, Pick)
                 return PairMember(op.member, op.block, name=f"pair_{index}")
