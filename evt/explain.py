@@ -32,6 +32,7 @@ from evt.plan.epilogue.nodes import (
     MaskLoad,
     MaskStore,
     Node,
+    PairInterleave,
     PairMember,
     RandomNumbers,
     Reduction,
@@ -413,6 +414,8 @@ def _describe(node: Node) -> str:
             return f"random numbers, by Philox-{'4x32' if wide else '2x32'}-10"
         case PairMember(member):
             return f"{'second' if member else 'first'} columns of pairs"
+        case PairInterleave():
+            return "two values, in the first and the second columns of pairs"
         case BlockReduce(kind):
             return f"reduction of blocks of columns, {kind}"
         case MaskLoad():

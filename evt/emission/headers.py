@@ -22,6 +22,7 @@ from evt.plan.epilogue.nodes import (
     MaskStore,
     Node,
     Packed,
+    PairInterleave,
     PairMember,
     RandomNumbers,
     Reduction,
@@ -37,6 +38,7 @@ _PLACES: dict[type, str] = {
     **dict.fromkeys((MaskLoad, MaskStore), "_mask"),
     **dict.fromkeys((RowOrScalarBroadcast, ColumnOrScalarBroadcast), "_vector"),
     **dict.fromkeys((PairMember, HalfLoad, HalfStore), "_pair"),
+    PairInterleave: "_interleave",
     **dict.fromkeys((BlockReduce, BlockStore), "_block"),
 }
 
@@ -97,6 +99,7 @@ def _of_sm100(plan: Plan) -> list[str]:
     """Return the headers of our nodes that know where their elements are, and of a collective that stores no D."""
     found = ["unstored_sm100.hpp"] * (plan.destination is None)
     found.append("visitors_sm100.hpp" if any(type(node) in _PLACES for node in plan.nodes) else "visitors_3x.hpp")
+    found += ["visitors_sm100_interleave.hpp"] * any(isinstance(node, PairInterleave) for node in plan.nodes)
     found += ["visitors_sm100_random.hpp"] * _draws_wide(plan.nodes)
     found += ["visitors_sm100_reduce.hpp", "finish.hpp"] * bool(plan.reductions)
     found += ["visitors_sm100_store.hpp"] * any(isinstance(node, Packed) for node in plan.nodes)

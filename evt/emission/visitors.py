@@ -41,6 +41,7 @@ from evt.plan.epilogue.nodes import (
     Node,
     Number,
     Packed,
+    PairInterleave,
     PairMember,
     RandomNumbers,
     Reduction,
@@ -100,6 +101,8 @@ class Dialect(ABC):
                 return self.own(node.name, template, "true" if swapped else "false", arguments=_random(node))
             case PairMember(member, distance):
                 return self.own(node.name, "Odd" if member else "Even", str(distance))
+            case PairInterleave(distance, dtype):
+                return self.own(node.name, "Interleave", str(distance), REGISTER[dtype])
             case BlockReduce(kind, width):
                 return self.own(node.name, "BlockReduce", COMBINE[kind], str(width))
             case MaskLoad() | MaskStore() | HalfLoad() | HalfStore() | BlockStore():

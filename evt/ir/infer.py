@@ -10,7 +10,7 @@ what they meet. A cast's value has the cast's type.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -46,6 +46,7 @@ from evt.ir.node import (
     Fold,
     Index,
     Input,
+    Interleave,
     Load,
     Node,
     Operand,
@@ -122,6 +123,9 @@ def value_type(dag: Dag, op: Node, operands: Sequence[ValueType]) -> ValueType:
             return ValueType.of(reduced_type(dag, operands[0]), modes)
         case Pick() | Store() | Feed():
             return ValueType.of(operands[0].dtype, modes, operands[0].constant)
+        case Interleave():
+            constant = all(value.constant for value in operands)
+            return ValueType.of(interleaved_type(dag, operands), modes, constant)
         case Index():
             return ValueType.of(I32, modes)
         case Random():
@@ -150,6 +154,9 @@ def value_modes(inputs: Mapping[str, Input], op: Node, operands: Sequence[tuple[
             return columns(f"n/{width}")
         case Pick(_, block):
             return columns(f"n/2@{block}")
+        case Interleave():
+            kept = {mode for modes in operands for mode in modes if base(mode) != "n"}
+            return canonical((*kept, "n"))
         case Index(mode):
             return (mode,)
         case Random():
@@ -178,6 +185,11 @@ def domain(dag: Dag, function: str, operands: Sequence[ValueType]) -> DType:
     if "f32" not in varying and Fact.INTEGER in row.facts and not any(value.dtype.is_float for value in values):
         return I32
     return F32
+
+
+def interleaved_type(dag: Dag, operands: Sequence[ValueType]) -> DType:
+    """The type of two values' columns together: that in which one of them is chosen."""
+    return domain(dag, "where", [ValueType.of(B1, ()), *operands])
 
 
 def alone(dag: Dag) -> DType:
@@ -309,6 +321,9 @@ def _check_value(dag: Dag, node: int, types: Sequence[ValueType]) -> Iterable[Di
         )
     if not isinstance(op, Cast | Random) and any(types[operand].dtype == I64 for operand in arguments):
         yield diagnostic("E0308", "no value is computed in i64", "reads an i64", "make it an i32 first: `i32(x)`")
+    if isinstance(op, Interleave):
+        yield from _check_halves(op, [types[operand].modes for operand in arguments], diagnostic)
+        return
     widths = {mode for operand in arguments for mode in types[operand].modes if base(mode) == "n"}
     if any("@" in mode for mode in widths):
         widths.discard("n/2")  # a tensor of half as many columns fits pairs of any distance
@@ -329,6 +344,24 @@ def _check_value(dag: Dag, node: int, types: Sequence[ValueType]) -> Iterable[Di
         hint = "declare them: `in seed: i64[], offset: i64[]`, or i32"
         message = "the seed and the offset of random numbers are i32 or i64 scalars"
         yield diagnostic("E0308", message, "made with others", hint)
+
+
+def _check_halves(
+    op: Interleave, operands: Sequence[tuple[str, ...]], diagnostic: Callable[..., Diagnostic]
+) -> Iterable[Diagnostic]:
+    """Whether values can be interleaved: halves of the columns, in pairs of this distance."""
+    fitting = {"n/2", f"n/2@{op.block}"}
+    found = [mode for modes in operands for mode in modes if base(mode) == "n"]
+    if not found:
+        hint = "interleave(even(x), odd(x)) are the columns of x"
+        yield diagnostic("E0307", "neither of the interleaved values has columns", "of no columns", hint)
+    for mode in dict.fromkeys(found):
+        if mode not in fitting:
+            apart = f", {op.block}" if op.block > 1 else ""
+            what = mode.replace("@", " at a distance of ")
+            message = f"a value of [{what}] is interleaved at a distance of {op.block}"
+            hint = f"take even(x{apart}) and odd(x{apart}), or tensors of [m, n/2]"
+            yield diagnostic("E0307", message, "not half of these columns", hint)
 
 
 def _is_counter(dag: Dag, node: int, value: ValueType) -> bool:

@@ -16,7 +16,7 @@ from evt.functions import TABLE
 from evt.ir.dag import TypedDag
 from evt.ir.dtype import I64, DType
 from evt.ir.infer import met, reduced_type
-from evt.ir.node import MODES, REDUCTIONS, Const, Fold, Input, Operand, Output, Pick, Reduce, base, divisor
+from evt.ir.node import MODES, REDUCTIONS, Const, Fold, Input, Interleave, Operand, Output, Pick, Reduce, base, divisor
 from evt.reference import functions
 from evt.reference.extents import Extents
 from evt.reference.philox import uniform, uniform_wide
@@ -100,6 +100,16 @@ class Exact(Dialect[torch.Tensor]):
             return value
         pairs = value.reshape(*value.shape[:2], self.extents.divided("n", 2 * op.block), 2, op.block)
         return pairs[:, :, :, op.member].flatten(2)
+
+    def interleave(
+        self, op: Interleave, x: Argument[torch.Tensor], y: Argument[torch.Tensor], domain: DType
+    ) -> torch.Tensor:
+        to = working(domain, self.dtype)
+        values = [spread(each.value).to(to) for each in (x, y)]
+        pairs = self.extents.divided("n", 2 * op.block)
+        l, m, _ = map(max, values[0].shape, values[1].shape)  # noqa: E741
+        halves = [value.expand(l, m, pairs * op.block).reshape(l, m, pairs, op.block) for value in values]
+        return torch.stack(halves, 3).flatten(2)
 
     def index(self, mode: str) -> torch.Tensor:
         shape = [-1 if each == mode else 1 for each in MODES]

@@ -14,7 +14,7 @@ import torch
 
 from evt.diagnostics import Diagnostic, closest
 from evt.errors import ArgumentError
-from evt.ir import Dag, Input, Load, Operand, Random
+from evt.ir import Dag, Input, Interleave, Load, Operand, Random
 from evt.ir.dtype import BOOL, I32, I64, MIXED_OPERANDS, OPERANDS, TF32
 from evt.ir.node import base, divisor, written
 from evt.layout import span
@@ -306,7 +306,8 @@ def _shape(tensor: torch.Tensor) -> str:
 def _check_columns(bound: Bound, report: Report) -> None:
     """Columns divide evenly into the pairs and blocks that the program takes."""
     columns = bound.sizes["n"]
-    modes = sorted({mode for value in bound.dag.types for mode in value.modes if "/" in mode})
+    found = {mode for value in bound.dag.types for mode in value.modes if "/" in mode}
+    modes = sorted(found | {f"n/2@{op.block}" for op, _ in bound.dag.table if isinstance(op, Interleave)})
     for mode in modes:
         distance = int(mode.partition("@")[2] or 1)
         width = divisor(mode) * distance if base(mode) == "n" else 1

@@ -146,7 +146,8 @@ def test_casts(name: str) -> None:
 
 def test_there_is_no_cast_to_i64() -> None:
     (mistake,) = mistakes("D = long(acc)")
-    assert mistake.code == "E0303" and "i32(x)" in mistake.help
+    assert mistake.code == "E0303"
+    assert "i32(x)" in mistake.help
 
 
 # Statements

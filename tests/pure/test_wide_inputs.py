@@ -61,7 +61,8 @@ def test_numbers_that_are_no_truth_values_are_refused() -> None:
 
 def test_outputs_of_truth_values() -> None:
     found = run("out D: f16[m, n], mask: bool[m, n], any: bool[m]\nD = acc\nmask = acc/3\nany = max[n](acc > 20)")
-    assert found.mask.equal(ACC != 0) and found.any.equal((ACC > 20).any(1))
+    assert found.mask.equal(ACC != 0)
+    assert found.any.equal((ACC > 20).any(1))
 
 
 def test_bits_and_bytes_are_two_types() -> None:
@@ -73,7 +74,9 @@ def test_bits_and_bytes_are_two_types() -> None:
 @pytest.mark.parametrize("arch", ["sm80", "sm90", "sm100"])
 def test_a_kernel_reads_and_writes_bytes(arch: str) -> None:
     text = emitted("in mask: bool[m, n]\nout D: bool[m, n]\nD = mask && acc > 0", arch)
-    assert "std::uint8_t" in text and "evt::round_to<uint8_t>" in text and "Mask" not in text
+    assert "std::uint8_t" in text
+    assert "evt::round_to<uint8_t>" in text
+    assert "Mask" not in text
 
 
 def test_a_mask_that_has_a_default() -> None:
@@ -97,8 +100,10 @@ def test_comparisons_with_an_i64_stay_right() -> None:
 
 def test_scalars_of_64_bits() -> None:
     text = "in t: i64[]\nout D: i32[m, n]\nD = t + i32(0*acc)"
-    assert run(text, t=torch.tensor(-(2**62))).eq(-(2**31)).all() and run(text, t=2**63 - 1).eq(2**31 - 1).all()
-    assert "whole number" in refused(text, t=2**63) and "whole number" in refused(text, t=0.5)
+    assert run(text, t=torch.tensor(-(2**62))).eq(-(2**31)).all()
+    assert run(text, t=2**63 - 1).eq(2**31 - 1).all()
+    assert "whole number" in refused(text, t=2**63)
+    assert "whole number" in refused(text, t=0.5)
 
 
 def test_no_value_is_computed_in_i64() -> None:
@@ -113,7 +118,8 @@ def test_no_value_is_computed_in_i64() -> None:
 @pytest.mark.parametrize("arch", ["sm80", "sm90", "sm100"])
 def test_a_kernel_narrows_what_it_reads(arch: str) -> None:
     text = emitted("in t: i64[m], u: i64[m, n], s: i64[]\nD = acc + t*u*s", arch)
-    assert "evt::narrow(in_t)" in text and "int32_t narrow(int64_t x)" in text
+    assert "evt::narrow(in_t)" in text
+    assert "int32_t narrow(int64_t x)" in text
     assert "std::int64_t value_of_in_s;" in text
     assert "evt::narrow" not in emitted("in t: i32[m]\nD = acc + t", arch)
 
@@ -127,7 +133,8 @@ def test_philox_has_the_published_numbers() -> None:
     found = uniform_wide(zero, zero, (1, 1, 4), zero.device).flatten()
     assert (found * 2**24).long().tolist() == [word >> 8 for word in (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)]
     other = uniform_wide(ones, ones, (1, 1, 4), zero.device).flatten()
-    assert other.unique().numel() == 4 and not other.equal(found)
+    assert other.unique().numel() == 4
+    assert not other.equal(found)
 
 
 def test_seeds_of_64_bits() -> None:
@@ -151,6 +158,9 @@ def test_a_seed_of_32_bits_keeps_its_numbers() -> None:
 @pytest.mark.parametrize("arch", ["sm80", "sm90", "sm100"])
 def test_a_kernel_reads_all_bits_of_a_seed(arch: str) -> None:
     text = emitted("in seed: i64[], offset: i32[]\nD = dropout(acc, 0.5, seed, offset)", arch)
-    assert "WideRandom<" in text and "std::int64_t value_of_in_seed;" in text and "double value_of_in_offset;" in text
-    assert "seed_ptr = {arguments.in_seed, true};" in text and "offset_ptr = {arguments.in_offset, false};" in text
+    assert "WideRandom<" in text
+    assert "std::int64_t value_of_in_seed;" in text
+    assert "double value_of_in_offset;" in text
+    assert "seed_ptr = {arguments.in_seed, true};" in text
+    assert "offset_ptr = {arguments.in_offset, false};" in text
     assert "WideRandom" not in emitted("D = dropout(acc, 0.5, seed, 0)", arch)

@@ -14,7 +14,7 @@ from evt.ir.lower.expressions import Expressions
 from evt.ir.lower.names import Names
 from evt.ir.lower.report import Report
 from evt.ir.lower.statements import Statements
-from evt.ir.node import ELEMENT_MODES, Acc, Element, Fold, Index, Input, Load, Node, Pick, Random, Reduce
+from evt.ir.node import ELEMENT_MODES, Acc, Element, Fold, Index, Input, Interleave, Load, Node, Pick, Random, Reduce
 from evt.ir.origin import Place
 from evt.language import tree as syntax
 
@@ -23,6 +23,7 @@ _NOT_ELEMENTWISE: dict[type[Node], str] = {
     Reduce: "a reduction of an operand",
     Fold: "a reduction of an operand",
     Pick: "a pair of an operand's elements",
+    Interleave: "a pair of an operand's elements",
     Index: "a coordinate in an operand",
     Random: "a random number for an element of an operand",
 }

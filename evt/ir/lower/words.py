@@ -25,6 +25,7 @@ SPECIAL = {
     "dropout": "dropout(x, p, seed, offset)",
     "even": "even(x)",
     "odd": "odd(x)",
+    "interleave": "interleave(x, y)",
     "sum": "sum[n](x)",
 }
 NOT_FINITE = frozenset({"nan", "inf", "infinity", "NaN", "INF", "Inf", "NAN", "Infinity"})

@@ -16,6 +16,7 @@
          | Coordinate(axis)                               the place of an element
          | RandomNumbers(seed, offset, swapped, wide)     Philox
          | PairMember(member, distance)                   of each pair of columns the first or the second
+         | PairInterleave(distance, dtype)                of each pair of columns one of two values
          | BlockReduce(kind, width)                       of each block of columns
          | MaskLoad(pointer, row, batch)                  packed bits
          | MaskStore(...)
@@ -219,6 +220,14 @@ class PairMember(Placed):
 
 
 @dataclass(frozen=True, slots=True)
+class PairInterleave(Placed):
+    """In the first columns of pairs the first operand, in the second ones the second, in the type ``dtype``."""
+
+    distance: int
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
 class BlockReduce(Placed):
     kind: str
     width: int
@@ -305,6 +314,7 @@ Node: TypeAlias = (
     | Coordinate
     | RandomNumbers
     | PairMember
+    | PairInterleave
     | BlockReduce
     | MaskLoad
     | MaskStore

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import Literal
 
-from evt.ir import Const, Fold, Index, Input, Load, Output, Pick, Reduce
+from evt.ir import Const, Fold, Index, Input, Interleave, Load, Output, Pick, Reduce
 from evt.ir.dtype import F32, F64, I32, I64, DType, accumulator
 from evt.ir.node import divisor
 from evt.plan.epilogue.nodes import (
@@ -28,6 +28,7 @@ from evt.plan.epilogue.nodes import (
     MaskStore,
     Node,
     Number,
+    PairInterleave,
     PairMember,
     RandomNumbers,
     Reduction,
@@ -115,6 +116,10 @@ class Nodes(ABC):
             case "pick":
                 assert isinstance(op, Pick)
                 return PairMember(op.member, op.block, name=f"pair_{index}")
+            case "interleave":
+                assert isinstance(op, Interleave)
+                dtype = draft.dag.types[visitor.value].dtype.compute
+                return PairInterleave(op.block, dtype, name=f"interleave_{index}")
             case "fold":
                 assert isinstance(op, Fold)
                 return BlockReduce(op.kind, op.width, name=f"block_{index}")
@@ -170,6 +175,9 @@ class Nodes(ABC):
                 if "@" in mode:
                     return int(mode.partition("@")[2])
             new = [user for user in dag.users[node] if user not in seen]
+            for user in new:
+                if isinstance(op := dag[user], Interleave):
+                    return op.block
             seen.update(new)
             stack.extend(new)
         return 1

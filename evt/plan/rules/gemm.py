@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from evt.diagnostics import Span
-from evt.ir import Fold, Index, Input, Output, Pick, Random, Reduce, TypedDag
+from evt.ir import Fold, Index, Input, Interleave, Output, Pick, Random, Reduce, TypedDag
 from evt.ir.dtype import B1
 from evt.ir.node import base
 from evt.plan.epilogue.visitors import has_fixed_columns, is_collective, is_reduced
@@ -213,7 +213,7 @@ def _placed(dag: TypedDag) -> tuple[str, int | Span | None] | None:
         match op:
             case Reduce():
                 return "reductions", node
-            case Pick():
+            case Pick() | Interleave():
                 return "pairs of columns", node
             case Fold():
                 return "blocks of columns", node
