@@ -7,9 +7,10 @@ from collections.abc import Mapping
 
 import torch
 
-from evt.ir import Input, Operand, Output
+from evt.ir import Input, Load, Operand, Output
 from evt.ir.dtype import B1, STORAGE, DType, from_torch_name
 from evt.ir.node import base, written
+from evt.ir.operand import formula_of
 from evt.plan import Layout
 from evt.runtime.bound import Bound, packed
 from evt.runtime.convolution import convolution_operand
@@ -94,7 +95,7 @@ def input_argument(bound: Bound, value: Input, tensor: torch.Tensor, report: Rep
                 return None
             return _own_columns(bound, name, strides)
         argument = classify(bound.sizes, name, dtype, tensor, value.modes, strides)
-        if not value.is_tile and argument.layout.contiguous is None:
+        if not value.is_tile and argument.layout.contiguous is None and _needs_stride_1(bound, value):
             report("E0606", f"the vector `{name}` has a stride other than 1", f"pass {name}.contiguous()")
             return None
         if value.flexible:
@@ -102,6 +103,13 @@ def input_argument(bound: Bound, value: Input, tensor: torch.Tensor, report: Rep
         return argument
     _wrong_shape(bound, value, tensor, "E0604", report)
     return None
+
+
+def _needs_stride_1(bound: Bound, value: Input) -> bool:
+    """Whether a vector is read as whole accesses or by one kernel for vectors and single values alike."""
+    dag = bound.dag
+    worked = (dag[node] for name in dag.feeds for node in formula_of(dag, name))
+    return value.flexible or any(op == Load(value.name) for op in worked)
 
 
 def _own_columns(bound: Bound, name: str, strides: Mapping[str, int]) -> TensorArgument:
@@ -142,11 +150,7 @@ def buffer_argument(bound: Bound, output: Output, tensor: torch.Tensor, report: 
                 shown = tuple(tensor.stride())
                 report("E0608", f"the buffer `{output.name}` has strides {shown}; the last must be 1")
                 return None
-            argument = _classified(bound, output, tensor, strides)
-            if output.name == "D" and output.is_tile and argument.layout.contiguous is None:
-                report("E0608", f"the buffer `D` has strides {tuple(tensor.stride())}; one of them must be 1")
-                return None
-            return argument
+            return _classified(bound, output, tensor, strides)
     _wrong_shape(bound, output, tensor, "E0608", report)
     return None
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from evt.diagnostics import Span
 from evt.ir.convolution import CONVOLUTIONS
 from evt.ir.dag import Builder
+from evt.ir.dtype import I64
 from evt.ir.infer import shown
 from evt.ir.lower.expressions import Expressions
 from evt.ir.lower.names import Names
@@ -124,6 +125,8 @@ def _check_input(operand: str, value: Input, place: Span | Place, convolved: boo
         report.unsupported(f"work on an operand with one `{name}` for each batch is", place)
     elif len(value.modes) > 1:
         report.unsupported(f"work on an operand with a matrix, `{name}`, is", place)
+    elif value.dtype == I64:
+        report.unsupported("work on an operand with an i64 is", place, f"declare `{name}` i32")
     elif value.flexible:
         report.unsupported(
             "work on an operand with a vector or a single value is", place, f"declare `{name}` as one of them"

@@ -32,6 +32,7 @@ from evt.ir import (
 )
 from evt.ir.dtype import B1
 from evt.plan.epilogue.cost import cost
+from evt.plan.signature import Signature
 
 _Leaf = Literal["acc", "constant", "source", "scalar", "row", "column", "tile", "mask", "half", "index", "random"]
 _Inner = Literal["compute", "pick", "interleave", "fold"]
@@ -147,6 +148,12 @@ def has_fixed_columns(dag: TypedDag) -> bool:
 def is_collective(value: Input | Output) -> bool:
     """Whether the collective itself can load it as C or store it as D: a whole tile of whole elements."""
     return value.is_tile and value.dtype != B1 and not any("/" in mode for mode in value.modes)
+
+
+def stores_d(dag: TypedDag, signature: Signature) -> bool:
+    """Whether a collective can store D itself: a tile that is no reduction, with a mode whose stride is 1."""
+    d = dag.output["D"]
+    return is_collective(d) and not is_reduced(dag, "D") and signature["D"].contiguous is not None
 
 
 def region_operands(dag: TypedDag, result: int, results: set[int]) -> list[int]:

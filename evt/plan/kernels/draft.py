@@ -13,7 +13,7 @@ from evt.ir.operand import epilogue_of
 from evt.plan.configurations.config import Config
 from evt.plan.epilogue.nodes import Single, Stride, Strides
 from evt.plan.epilogue.registers import estimate_registers
-from evt.plan.epilogue.visitors import Graph, is_collective, is_reduced
+from evt.plan.epilogue.visitors import Graph, stores_d
 from evt.plan.fields import Field, Fields, GroupFields, mangle
 from evt.plan.plan import Epilogue, GroupedPlan, Mainloop, Plan, Tensor
 from evt.plan.problem import Problem
@@ -96,8 +96,8 @@ class Draft:
 
     @property
     def stores_tile(self) -> bool:
-        """Return whether D is a tile that a collective can store."""
-        return is_collective(self.dag.output["D"]) and not is_reduced(self.dag, "D")
+        """Return whether a collective can store D itself."""
+        return stores_d(self.dag, self.signature)
 
     def next_region(self) -> int:
         """Return the number of a new region."""

@@ -100,7 +100,10 @@ class Nodes(ABC):
                 return ScalarBroadcast(Number(dtype, op.value), (0, 0, 0), name=f"constant_{index}")
             case "row" | "column":
                 value = draft.dag.input[visitor.name]
-                return self.flexible(visitor.kind, value) if value.flexible else self.vector(visitor.kind, value)
+                if value.flexible:
+                    return self.flexible(visitor.kind, value)
+                strided = draft.signature[value.name].contiguous is None
+                return self.strided(visitor.kind, value) if strided else self.vector(visitor.kind, value)
             case "tile" | "store":
                 return self.tile(draft.value(visitor.name))
             case "compute":
@@ -142,6 +145,16 @@ class Nodes(ABC):
             return AuxStore(draft.dtype(name), pointer, strides, layout.alignment, access, name=draft.names[name])
         access = self.access("tile", name, layout)
         return AuxLoad(draft.dtype(name), pointer, strides, layout.alignment, access, name=draft.names[name])
+
+    def strided(self, kind: str, value: Input) -> Node:
+        """Return the load of a vector whose stride is not 1, which no broadcast steps by: that of a tile."""
+        draft, name = self.draft, value.name
+        stride = draft.fields.stride(name, draft.columns if kind == "row" else draft.rows)
+        rows: Stride = 0 if kind == "row" else stride
+        columns: Stride = stride if kind == "row" else 0
+        strides = draft.with_batch(name, rows, columns, "l" in value.modes)
+        access = self.access("tile", name, draft.signature[name])
+        return AuxLoad(draft.dtype(name), draft.fields.pointer(name), strides, 1, access, name=draft.names[name])
 
     def packed(self, visitor: Visitor) -> Node:
         """Return a tensor of packed bits, or of fewer columns than the accumulator: its columns are contiguous."""

@@ -8,7 +8,7 @@ from evt.diagnostics import Span
 from evt.ir import Fold, Index, Input, Interleave, Output, Pick, Random, Reduce, TypedDag
 from evt.ir.dtype import B1
 from evt.ir.node import base
-from evt.plan.epilogue.visitors import has_fixed_columns, is_collective, is_reduced
+from evt.plan.epilogue.visitors import has_fixed_columns, stores_d
 from evt.plan.problem import Problem
 from evt.plan.rules.rule import Check, Rule, rule
 from evt.plan.signature import Layout
@@ -121,15 +121,12 @@ _MULTIPLIED: Mapping[Family | None, Check] = {"sm100": _multiplied_by_tcgen05, "
 # What is moved.
 
 
-@rule("A, B and D have a mode with stride 1")
+@rule("A and B have a mode with stride 1")
 def contiguous(problem: Problem) -> Verdict:
-    dag, signature = problem.dag, problem.signature
-    layouts = [(o.name, layout) for o, layout in zip(dag.operands, (signature.a, signature.b), strict=True)]
-    if _stores_d(problem):
-        layouts.append(("D", signature["D"]))
-    for name, layout in layouts:
+    signature = problem.signature
+    for operand, layout in zip(problem.dag.operands, (signature.a, signature.b), strict=True):
         if layout.contiguous is None:
-            return _no_stride_1(name)
+            return _no_stride_1(operand.name)
     return HOLDS
 
 
@@ -143,7 +140,9 @@ def moved_by_tma(problem: Problem) -> Verdict:
 
 
 def d_moved_by_tma(problem: Problem) -> Verdict:
-    return _moved("D", problem.signature["D"], problem.tensor_bytes("D")) if _stores_d(problem) else HOLDS
+    """Whether TMA moves D; where none of its modes has stride 1, a visitor stores it."""
+    stored = stores_d(problem.dag, problem.signature)
+    return _moved("D", problem.signature["D"], problem.tensor_bytes("D")) if stored else HOLDS
 
 
 tma = Rule("A, B and D can be moved by TMA: 16-byte aligned addresses, strides and contiguous extents", moved_by_tma)
@@ -162,11 +161,6 @@ def _moved(name: str, layout: Layout, size: int) -> Verdict:
 
 def _no_stride_1(name: str) -> Refusal:
     return Refusal(f"`{name}` has no mode with stride 1")
-
-
-def _stores_d(problem: Problem) -> bool:
-    """Whether the collective itself stores D."""
-    return is_collective(problem.dag.output["D"]) and not is_reduced(problem.dag, "D")
 
 
 # What depends on an element's place.
@@ -189,7 +183,11 @@ def reads_columns(problem: Problem) -> bool:
 
     CUTLASS deals sums out by rows, but for a column-major D of 16 bits.
     """
-    if not _stores_d(problem) or problem.signature["D"].contiguous == "n" or problem.tensor_bytes("D") != 2:
+    if (
+        not stores_d(problem.dag, problem.signature)
+        or problem.signature["D"].contiguous == "n"
+        or problem.tensor_bytes("D") != 2
+    ):
         return False
     return _placed(problem.dag) is not None
 
