@@ -6,7 +6,7 @@ Only metadata is looked at (shapes, strides, dtypes, devices, addresses), so thi
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,16 +14,25 @@ import torch
 
 from evt.diagnostics import Diagnostic, closest
 from evt.errors import ArgumentError
-from evt.ir import Dag, Input, Interleave, Load, Operand, Random
+from evt.ir import Dag, Input, Interleave, Load, Operand, Output, Random
 from evt.ir.dtype import BOOL, I32, I64, MIXED_OPERANDS, OPERANDS, TF32
 from evt.ir.node import base, divisor, written
 from evt.layout import span
+from evt.runtime.batches import aligned, outer_batches, spread
 from evt.runtime.bound import Bound
 from evt.runtime.convolution import convolution_views
-from evt.runtime.layout import LIMIT, modes_of, repeated
+from evt.runtime.layout import LIMIT, TensorArgument, modes_of, repeated
 from evt.runtime.plain import fault, is_number, plain, tracing_fault
 from evt.runtime.report import Report
-from evt.runtime.tensors import buffer_argument, dtype_of, fresh_argument, input_argument, operand_argument
+from evt.runtime.tensors import (
+    buffer_argument,
+    dtype_of,
+    fresh_argument,
+    input_argument,
+    operand_argument,
+    operand_shapes,
+    shapes_of,
+)
 from evt.spec import Spec, typed_for
 
 #: Types whose numbers are whole.
@@ -51,6 +60,8 @@ def bind(spec: Spec, a: object, b: object, inputs: Mapping[str, object], buffers
         sizes, leads = _sizes(spec, tensors["A"], tensors["B"], report)
         report.check()
         bound = replace(bound, sizes=sizes, leads=leads)
+        if leads["l"]:
+            bound, tensors = _batches(bound, tensors)
     else:
         bound, tensors = _convolution(spec, bound, tensors, report)
     _check_columns(bound, report)
@@ -68,7 +79,9 @@ def bind(spec: Spec, a: object, b: object, inputs: Mapping[str, object], buffers
             result[output.name] = fresh_argument(bound, output)
     report.check()
     found = {name: argument for name, argument in result.items() if argument is not None}
-    return replace(bound, tensors=found)
+    if bound.offsets:
+        found = {name: _moved(argument, bound.offsets[name], tensors[name]) for name, argument in found.items()}
+    return replace(bound, tensors=found, leads=leads if spec.convolution is None else bound.leads)
 
 
 def given_inputs(dag: Dag, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -297,6 +310,39 @@ def _sizes(
         if size > LIMIT:
             report("E0604", f"the extent of mode {mode} is {size}; at most {LIMIT} is supported")
     return sizes, leads
+
+
+def _batches(bound: Bound, tensors: dict[str, torch.Tensor]) -> tuple[Bound, dict[str, torch.Tensor]]:
+    """The call with all batches of every tensor; where one launch does not reach them all, the first of several."""
+    dag = bound.dag
+    values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
+    shapes = {operand.name: operand_shapes(bound, operand) for operand in dag.operands}
+    shapes |= {value.name: shapes_of(bound, value) for value in values}
+    read = {name: spread(tensor, shapes[name]) for name, tensor in tensors.items() if name not in dag.output}
+    tensors = {**tensors, **read}
+    bound = replace(bound, values={**bound.values, **{name: read[name] for name in read if name in dag.input}})
+    if len(bound.leads["l"]) < 2:
+        return bound, tensors
+    fresh = {output.name: _unallocated(bound, output) for output in dag.outputs if output.name not in tensors}
+    outer = outer_batches(dag, bound.leads["l"], {**tensors, **fresh}, shapes)
+    if outer is None:
+        return bound, tensors
+    tensors |= fresh
+    offsets = {name: outer.offsets(name, tensor) for name, tensor in tensors.items()}
+    sizes, leads = {**bound.sizes, "l": math.prod(outer.inner)}, {**bound.leads, "l": outer.inner}
+    bound = replace(bound, sizes=sizes, leads=leads, offsets=offsets)
+    return bound, {name: outer.first(name, tensor) for name, tensor in tensors.items()}
+
+
+def _unallocated(bound: Bound, output: Output) -> torch.Tensor:
+    """An output that the call will allocate, packed."""
+    assert output.dtype is not None
+    return torch.empty(bound.output_shape(output), dtype=getattr(torch, output.dtype.torch), device="meta")
+
+
+def _moved(argument: TensorArgument, offsets: Sequence[int], tensor: torch.Tensor) -> TensorArgument:
+    """An argument that lies at other addresses as well."""
+    return replace(argument, layout=aligned(argument.layout, offsets, tensor.element_size()))
 
 
 def _shape(tensor: torch.Tensor) -> str:

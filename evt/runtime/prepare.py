@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
+from operator import add, itemgetter
 from typing import Any
 
 import torch
@@ -43,6 +43,7 @@ class Prepared:
     which has no memory of its own, is twice as fast as torch.empty of its shape. ``workspace`` is such a prototype
     too, or None where the kernel needs none. ``integers`` are (slot, least, most) of numbers that are whole; ``wide``
     are the slots of those that are i64.
+    ``steps`` are what each launch of several adds to what is picked, or empty where there is one.
     Of a convolution, ``copied`` are the slots of tensors that are not channels_last, each with the prototype of what is
     written in the place of a buffer, or None for what is read; the fresh outputs at the positions ``contiguous`` are
     copied to contiguous memory.
@@ -60,6 +61,7 @@ class Prepared:
     integers: tuple[tuple[int, int, int], ...]
     wide: tuple[int, ...]
     overlap: Overlap
+    steps: tuple[tuple[int, ...], ...] = ()
     copied: tuple[tuple[int, torch.Tensor | None], ...] = ()
     contiguous: tuple[int, ...] = ()
 
@@ -75,6 +77,9 @@ class Prepared:
 
     def launch(self, slots: Sequence[Any]) -> None:
         """Launch on the current stream. Raises LaunchError."""
+        if self.steps:
+            self.launch_each(slots)
+            return
         arguments = self.pack(*self.pick(slots)) + self.sizes
         index = self.device
         if _current_device() == index:
@@ -84,6 +89,16 @@ class Prepared:
                 code = self.run(arguments, self.length, _raw_stream(index))
         if code:
             raise launch_failure(code)
+
+    def launch_each(self, slots: Sequence[Any]) -> None:
+        """Launch for each of the outer batches, one after the other."""
+        picked = self.pick(slots)
+        with torch.cuda.device(self.device):
+            stream = _raw_stream(self.device)
+            for step in self.steps:
+                code = self.run(self.pack(*map(add, picked, step)) + self.sizes, self.length, stream)
+                if code:
+                    raise launch_failure(code)
 
 
 def prepare(
@@ -112,6 +127,8 @@ def prepare(
     workspace_slot = null + len(constants) + len(fresh)
 
     picked: list[int] = []
+    added: list[Sequence[int]] = []
+    unmoved = (0,) * max(map(len, bound.offsets.values()), default=0)
     sizes: list[int] = []
     for member in chosen.fields:
         if member.role == "workspace":
@@ -125,6 +142,8 @@ def prepare(
         else:
             # An extent; or 0: the stride of a scalar given as a number, a scheduler setting that the launcher chooses.
             sizes.append(0 if member.tensor else bound.sizes.get(member.role, 0))
+        if len(added) < len(picked):
+            added.append(bound.offsets.get(member.tensor, unmoved) if member.kind == "pointer" else unmoved)
     leading, rest = library.form[: len(picked)], library.form[len(picked) :]
     packed_sizes = struct.pack(f"={rest}", *sizes)
     needed = library.workspace(bytes(8 * len(picked)) + packed_sizes)
@@ -145,6 +164,7 @@ def prepare(
         tuple((values[name], *integer_range(dag, name)) for name in numbers if dag.input[name].dtype in WHOLE),
         tuple(values[name] for name in numbers if dag.input[name].dtype == I64),
         find_overlap(bound, tensors, buffers),
+        tuple(zip(*added, strict=True)) if bound.offsets else (),
         tuple(
             (slot, _output_prototype(bound, bound.dag.output[name]) if name in buffers else None)
             for slot, (name, _) in enumerate(tensors)

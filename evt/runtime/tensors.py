@@ -25,12 +25,7 @@ def operand_argument(bound: Bound, operand: Operand, tensor: torch.Tensor, repor
     batch = bound.leads["l"]
     groups = [(mode, bound.leads[mode]) for mode in operand.modes]
     inner = sum(len(dims) for _, dims in groups)
-    own = tuple(tensor.shape[:-inner]) if inner else ()
-    if own and own != batch:
-        if math.prod(own) == 1:  # the same for every batch
-            tensor, own = tensor.reshape(tensor.shape[len(own) :]), ()
-        else:
-            tensor, own = tensor.expand(*batch, *tensor.shape[len(own) :]), batch
+    own = batch if tensor.dim() > inner else ()
     strides = strides_of(tensor, [("l", own), *groups])
     help_text = f"pass {operand.name}.contiguous()"
     if not isinstance(strides, dict):
@@ -50,7 +45,12 @@ def operand_argument(bound: Bound, operand: Operand, tensor: torch.Tensor, repor
 _Groups = list[tuple[str, tuple[int, ...]]]
 
 
-def _shapes(bound: Bound, value: Input | Output) -> list[_Groups]:
+def operand_shapes(bound: Bound, operand: Operand) -> list[_Groups]:
+    """The shape in memory of an operand that has all batches."""
+    return [[("l", bound.leads["l"]), *((mode, bound.leads[mode]) for mode in operand.modes)]]
+
+
+def shapes_of(bound: Bound, value: Input | Output) -> list[_Groups]:
     """The shapes that an input or output may have in memory, as (mode, dimensions) groups."""
     own: _Groups = [(base(mode), bound.dims(mode)) for mode in value.modes]
     flat: _Groups = [(base(mode), (bound.extent(mode),)) for mode in value.modes]
@@ -80,7 +80,7 @@ def input_argument(bound: Bound, value: Input, tensor: torch.Tensor, report: Rep
     if value.is_scalar and "l" not in value.modes:
         report("E0604", f"`{name}` has shape {_shape(tensor)}; expected a number or one element")
         return None
-    for groups in _shapes(bound, value):
+    for groups in shapes_of(bound, value):
         strides = strides_of(tensor, groups)
         if strides is None:
             continue
@@ -118,7 +118,7 @@ def _own_columns(bound: Bound, name: str, strides: Mapping[str, int]) -> TensorA
 
 
 def _wrong_shape(bound: Bound, value: Input | Output, tensor: torch.Tensor, code: str, report: Report) -> None:
-    wanted = _shapes(bound, value)[0]
+    wanted = shapes_of(bound, value)[0]
     shape = ", ".join(str(size) for _, dims in wanted for size in dims)
     modes = ", ".join([*(["l"] if len(wanted) > len(value.modes) else []), *map(written, value.modes)])
     bits = ", eight columns to a byte" if value.dtype == B1 else ""
@@ -135,7 +135,7 @@ def buffer_argument(bound: Bound, output: Output, tensor: torch.Tensor, report: 
     if not _check_dtype(output, tensor, report):
         return None
     assert output.dtype is not None
-    for groups in _shapes(bound, output):
+    for groups in shapes_of(bound, output):
         strides = strides_of(tensor, groups)
         if isinstance(strides, str):
             shown = tuple(tensor.stride())
