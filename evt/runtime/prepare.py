@@ -92,13 +92,15 @@ class Prepared:
 
     def launch_each(self, slots: Sequence[Any]) -> None:
         """Launch for each of the outer batches, one after the other."""
-        picked = self.pick(slots)
-        with torch.cuda.device(self.device):
-            stream = _raw_stream(self.device)
-            for step in self.steps:
-                code = self.run(self.pack(*map(add, picked, step)) + self.sizes, self.length, stream)
-                if code:
-                    raise launch_failure(code)
+        if _current_device() != self.device:
+            with torch.cuda.device(self.device):
+                return self.launch_each(slots)
+        picked, stream = self.pick(slots), _raw_stream(self.device)
+        for step in self.steps:
+            code = self.run(self.pack(*map(add, picked, step)) + self.sizes, self.length, stream)
+            if code:
+                raise launch_failure(code)
+        return None
 
 
 def prepare(
