@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 
 from evt.ir import Input, Load, Operand, Output
-from evt.ir.dtype import B1, STORAGE, DType, from_torch_name
+from evt.ir.dtype import B1, BOOL, STORAGE, DType, from_torch_name
 from evt.ir.node import base, written
 from evt.ir.operand import formula_of
 from evt.plan import Layout
@@ -190,6 +190,8 @@ def _check_dtype(value: Input | Output, tensor: torch.Tensor, report: Report) ->
     help_text = f"convert it: {value.name}.to(torch.{value.dtype.torch})"
     if value.dtype == B1:
         help_text = "b1 is packed in uint8, eight columns to a byte: evt.pack_bits(mask)"
+        if found == BOOL:
+            help_text += f", or declare a byte for each element: `{keyword} {value.name}: bool{subscript}`"
     elif found is not None and found in STORAGE:
         help_text += f", or declare it in the program: `{keyword} {value.name}: {found}{subscript}`"
     report("E0603", f"`{value.name}` is {tensor.dtype}; expected torch.{value.dtype.torch}", help_text)
