@@ -33,6 +33,7 @@ from evt.plan.epilogue.nodes import (
     MaskLoad,
     MaskStore,
     Node,
+    PairInterleave,
     PairMember,
     RandomNumbers,
     Reduction,
@@ -413,10 +414,12 @@ def _describe(node: Node) -> str:
             return f"compute of {region.name}"
         case Coordinate():
             return "coordinates"
-        case RandomNumbers():
-            return "random numbers"
+        case RandomNumbers(wide=wide):
+            return f"random numbers, by Philox-{'4x32' if wide else '2x32'}-10"
         case PairMember(member):
             return f"{'second' if member else 'first'} columns of pairs"
+        case PairInterleave():
+            return "two values, in the first and the second columns of pairs"
         case BlockReduce(kind):
             return f"reduction of blocks of columns, {kind}"
         case MaskLoad():

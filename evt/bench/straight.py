@@ -35,7 +35,22 @@ from evt.bench.idiom import (
     torch_type,
     unpack_bits,
 )
-from evt.ir import Acc, Apply, Cast, Const, Fold, Input, Load, Operand, Output, Pick, Reduce, Store, TypedDag
+from evt.ir import (
+    Acc,
+    Apply,
+    Cast,
+    Const,
+    Fold,
+    Input,
+    Interleave,
+    Load,
+    Operand,
+    Output,
+    Pick,
+    Reduce,
+    Store,
+    TypedDag,
+)
 from evt.ir.convolution import ConvolutionProblem
 from evt.ir.dtype import B1, DType
 from evt.ir.node import MODES, base, divisor
@@ -146,7 +161,7 @@ class _Writer(Dialect[Value]):
     def cast(self, dtype: DType, x: Argument[Value]) -> Value:
         return cast(x.value, dtype)
 
-    def random(self, seed: Value, offset: Value) -> Value:
+    def random(self, seed: Argument[Value], offset: Argument[Value]) -> Value:
         raise UnwrittenError("PyTorch draws other random numbers than the program")
 
     def placed(self, value: Input) -> Value:
@@ -246,6 +261,16 @@ class _Writer(Dialect[Value]):
         if op.block == 1:
             return tensor[..., op.member :: 2], dtype
         return tensor.unflatten(-1, (-1, 2, op.block))[..., op.member, :].flatten(-2), dtype
+
+    def interleave(self, op: Interleave, x: Argument[Value], y: Argument[Value], domain: DType) -> Value:
+        dtype = torch_type(domain)
+        tensors = [
+            self.acc.new_full((1,), value, dtype=dtype) if isinstance(value, float | int) else value[0].to(dtype)
+            for value in (x.value, y.value)
+        ]
+        shape = (*self.acc.shape[:-1], self.acc.shape[-1] // 2)
+        halves = [tensor.expand(shape).unflatten(-1, (-1, op.block)) for tensor in tensors]
+        return torch.stack(halves, -2).flatten(-3), dtype
 
     def index(self, mode: str) -> Value:
         if mode == "l" and not self.batched:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from evt.ir.dtype import B1, U8, DType
+from evt.ir.dtype import B1, BOOL, U8, DType
 from evt.reference.rounding import packed, torch_type
 
 #: Random integers lie in this range: their products and sums stay exact in f32.
@@ -27,7 +27,7 @@ def random_tensor(
     if dtype == B1:
         return torch.randint(0, 256, packed(shape), generator=generator, device=device, dtype=torch.uint8)
     if not dtype.is_float:
-        low, high = _INTEGERS
+        low, high = (0, 1) if dtype == BOOL else _INTEGERS
         low = 1 if positive else 0 if dtype == U8 else low
         return torch.randint(low, high + 1, tuple(shape), generator=generator, device=device, dtype=torch_type(dtype))
     draw = torch.float64 if dtype.bits == 64 else torch.float32

@@ -15,7 +15,7 @@ import torch
 from evt.ir import Acc, Apply, Builder, Const, Operand, Output, Reduce, Store, TypedDag, infer
 from evt.ir.convolution import CONVOLUTIONS
 from evt.ir.dag import prune
-from evt.ir.dtype import B1, F32, F64, I32, TF32
+from evt.ir.dtype import B1, F32, F64, I32, I64, TF32
 from evt.program import program_of
 from evt.reference import reference
 from evt.reference.compare import NARROW_SUMS, is_quantised, unit
@@ -86,7 +86,7 @@ def _cut_to_tf32(tensor: torch.Tensor) -> torch.Tensor:
 
 def is_exact(dag: TypedDag, output: str) -> bool:
     """Return whether an output is made of integers and truth values alone, which no order of sums changes."""
-    return all(dag.types[node].dtype.compute in (I32, B1) for node in _ancestors(dag, output))
+    return all(dag.types[node].dtype.compute in (I64, I32, B1) for node in _ancestors(dag, output))
 
 
 def _ancestors(dag: TypedDag, output: str) -> set[int]:

@@ -87,7 +87,7 @@ def _by_steps(dtype: DType, out: torch.Tensor, answers: Answers, n: int, slack: 
     for other in (as_steps(answers.rounded, dtype, n), *map(steps, answers.shaken)):
         low, high = torch.minimum(low, other), torch.maximum(high, other)
     distance = torch.maximum(low - got, got - high).clamp(min=0)
-    if dtype == B1:
+    if dtype.compute == B1:
         scale = 1.0
     else:
         scale = float(_STEPS[dtype.name]) if dtype.is_float else max(1.0, float(wanted.double().square().mean().sqrt()))

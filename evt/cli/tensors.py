@@ -14,6 +14,7 @@ from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError
 from evt.ir import Input, Operand, TypedDag
 from evt.ir.convolution import Convolution
+from evt.ir.dtype import BOOL
 from evt.ir.node import base, divisor
 from evt.reference import is_image
 from evt.reference.convolution import from_view
@@ -91,7 +92,8 @@ def random_call(
         elif value.dtype.is_float:
             inputs[value.name] = float(torch.rand((), generator=generator, device=generator.device) + 0.5)
         else:
-            inputs[value.name] = int(torch.randint(1, _LARGEST, (), generator=generator, device=generator.device))
+            end = 2 if value.dtype == BOOL else _LARGEST
+            inputs[value.name] = int(torch.randint(1, end, (), generator=generator, device=generator.device))
     return operands, inputs
 
 

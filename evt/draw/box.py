@@ -24,6 +24,7 @@ from evt.ir import (
     Feed,
     Fold,
     Index,
+    Interleave,
     Load,
     Pick,
     Random,
@@ -141,6 +142,9 @@ def _box(dag: Dag, node: int) -> Box:
         case Pick(member, distance):
             name = "odd" if member else "even"
             return Box("pick", name if distance == 1 else f"{name}, {distance} apart", of_value)
+        case Interleave(distance):
+            name = "interleave"
+            return Box("pick", name if distance == 1 else f"{name}, {distance} apart", of_value, ports=("x", "y"))
         case Index(mode):
             return Box("index", f"iota({mode})", of_value)
         case Random():

@@ -23,6 +23,10 @@ def emit(plan: Plan) -> str:
     return template.render(text=text, headers=pasted(needed(plan, text.functors)), version=__version__)
 
 
+#: The types of the members of evt_arguments, by kind.
+_MEMBERS = {"size": "std::int64_t", "pointer": "void const*", "number": "double", "integer": "std::int64_t"}
+
+
 @cache
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
@@ -39,6 +43,6 @@ def _environment() -> jinja2.Environment:
     environment.filters["declare"] = lambda parameter: f"[[maybe_unused]] {parameter[0]} {parameter[1]}"
     environment.filters["inside"] = lambda name, template: f"{template}<{name}>" if template else name
     environment.filters["member_of"] = lambda name, owner: f"{owner}.{name}"
-    environment.filters["member_type"] = {"size": "std::int64_t", "pointer": "void const*", "number": "double"}.get
+    environment.filters["member_type"] = _MEMBERS.get
     environment.filters["template_arguments"] = lambda names: f"<{', '.join(names)}>" if names else ""
     return environment

@@ -5,19 +5,27 @@ from __future__ import annotations
 import math
 
 from evt.functions.single import round_f32, shortest
-from evt.ir.dtype import B1, F32, F64, I32, DType
+from evt.ir.dtype import B1, F32, F64, I32, I64, DType
 from evt.plan import Field
 from evt.plan.epilogue.nodes import Number, Single, Stride, Strides, Varies
 
 #: The types that values of a compute type have in registers.
-REGISTER = {F32: "float", F64: "double", I32: "int32_t", B1: "bool"}
+REGISTER = {F32: "float", F64: "double", I64: "int64_t", I32: "int32_t", B1: "bool"}
 #: What combines values, in reduce.hpp.
 COMBINE = {"sum": "evt::Sum", "max": "evt::Max", "min": "evt::Min"}
 
 
 def element(dtype: DType) -> str:
-    """Return the type of a tensor's elements in memory; bits are packed in bytes."""
-    return "std::uint8_t" if dtype == B1 else dtype.cutlass
+    """Return the type of a tensor's elements in memory; bits are packed in bytes.
+
+    Truth values are bytes as well: CUTLASS packs arrays of bool.
+    """
+    return "std::uint8_t" if dtype.compute == B1 else dtype.cutlass
+
+
+def loaded(dtype: DType) -> str:
+    """Return the type in which a vector is handed on to where it is converted to what it is computed in."""
+    return REGISTER[I32] if dtype.compute == B1 else REGISTER[dtype.compute]
 
 
 def operand_element(dtype: DType) -> str:

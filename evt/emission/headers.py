@@ -22,6 +22,7 @@ from evt.plan.epilogue.nodes import (
     MaskStore,
     Node,
     Packed,
+    PairInterleave,
     PairMember,
     RandomNumbers,
     Reduction,
@@ -37,6 +38,7 @@ _PLACES: dict[type, str] = {
     **dict.fromkeys((MaskLoad, MaskStore), "_mask"),
     **dict.fromkeys((RowOrScalarBroadcast, ColumnOrScalarBroadcast), "_vector"),
     **dict.fromkeys((PairMember, HalfLoad, HalfStore), "_pair"),
+    PairInterleave: "_interleave",
     **dict.fromkeys((BlockReduce, BlockStore), "_block"),
 }
 
@@ -47,6 +49,7 @@ def needed(plan: Plan, functors: Iterable[FunctorText]) -> list[str]:
     found += ["mainloop_2x.hpp"] * bool(plan.work)
     statements = [statement.expression for functor in functors for statement in functor.statements]
     found += ["functions.hpp"] * (bool(plan.functions) or any("evt::fn::" in each for each in statements))
+    found += ["narrow.hpp"] * any("evt::narrow(" in each for each in statements)
     found += ["product.hpp"] * any("evt::product(" in each for each in statements)
     found += ["functions_fast.hpp"] * any("evt::fn::fast::" in each for each in statements)
     return found
@@ -85,6 +88,7 @@ def _of_epilogue(plan: Plan) -> list[str]:
 def _of_nodes(family: str, nodes: tuple[Node, ...]) -> list[str]:
     places = [_PLACES[type(node)] for node in nodes if type(node) in _PLACES]
     found = [f"visitors_{family}.hpp", *(f"visitors_{family}{place}.hpp" for place in places)]
+    found += [f"visitors_{family}_random.hpp"] * _draws_wide(nodes)
     found += ["finish.hpp"] * any(isinstance(node, Reduction) for node in nodes)
     strided = any(isinstance(node, Auxiliary) and node.access is Access.STRIDED for node in nodes)
     found += ["visitor_strided.hpp"] * strided
@@ -95,9 +99,15 @@ def _of_sm100(plan: Plan) -> list[str]:
     """Return the headers of our nodes that know where their elements are, and of a collective that stores no D."""
     found = ["unstored_sm100.hpp"] * (plan.destination is None)
     found.append("visitors_sm100.hpp" if any(type(node) in _PLACES for node in plan.nodes) else "visitors_3x.hpp")
+    found += ["visitors_sm100_interleave.hpp"] * any(isinstance(node, PairInterleave) for node in plan.nodes)
+    found += ["visitors_sm100_random.hpp"] * _draws_wide(plan.nodes)
     found += ["visitors_sm100_reduce.hpp", "finish.hpp"] * bool(plan.reductions)
     found += ["visitors_sm100_store.hpp"] * any(isinstance(node, Packed) for node in plan.nodes)
     return found
+
+
+def _draws_wide(nodes: tuple[Node, ...]) -> bool:
+    return any(isinstance(node, RandomNumbers) and node.wide for node in nodes)
 
 
 _INCLUDE = re.compile(r'^#include "evt/([\w.]+)"\n', re.MULTILINE)

@@ -9,6 +9,7 @@ from evt.emission.expressions import (
     REGISTER,
     element,
     input_pointer,
+    loaded,
     number,
     pointer_without_const,
     read,
@@ -18,7 +19,7 @@ from evt.emission.expressions import (
 )
 from evt.emission.functors import stock_functor
 from evt.emission.text import Assignments, NodeText
-from evt.ir.dtype import DType
+from evt.ir.dtype import I64, DType
 from evt.plan.epilogue.nodes import (
     Access,
     AccFetch,
@@ -40,6 +41,7 @@ from evt.plan.epilogue.nodes import (
     Node,
     Number,
     Packed,
+    PairInterleave,
     PairMember,
     RandomNumbers,
     Reduction,
@@ -95,9 +97,12 @@ class Dialect(ABC):
             case Coordinate(axis):
                 return self.own(node.name, "Index", _AXES[axis])
             case RandomNumbers(swapped=swapped):
-                return self.own(node.name, "Random", "true" if swapped else "false", arguments=_random(node))
+                template = "WideRandom" if node.wide else "Random"
+                return self.own(node.name, template, "true" if swapped else "false", arguments=_random(node))
             case PairMember(member, distance):
                 return self.own(node.name, "Odd" if member else "Even", str(distance))
+            case PairInterleave(distance, dtype):
+                return self.own(node.name, "Interleave", str(distance), REGISTER[dtype])
             case BlockReduce(kind, width):
                 return self.own(node.name, "BlockReduce", COMBINE[kind], str(width))
             case MaskLoad() | MaskStore() | HalfLoad() | HalfStore() | BlockStore():
@@ -136,7 +141,7 @@ class Dialect(ABC):
             node.name,
             element(node.dtype),
             stride_type(node.strides),
-            output=REGISTER[node.dtype.compute],
+            output=loaded(node.dtype),
             arguments=arguments,
         )
 
@@ -213,8 +218,21 @@ def _random(node: RandomNumbers) -> Assignments:
         if isinstance(value, Number):
             arguments.append((member, f"{int(value.value) & 0xFFFFFFFF}u"))
             continue
+        if node.wide:
+            arguments += [
+                (member, _wide_number(value)),
+                (f"{member}_ptr", f"{{{read(value.pointer)}, {'true' if value.dtype == I64 else 'false'}}}"),
+            ]
+            continue
         arguments += [
             (member, f"static_cast<uint32_t>(static_cast<std::int64_t>({read(value.number)}))"),
             (f"{member}_ptr", f"static_cast<uint32_t const*>({read(value.pointer)})"),
         ]
     return tuple(arguments)
+
+
+def _wide_number(single: Single) -> str:
+    """Return a seed that a call gives by value: an i32 has no sign."""
+    if single.dtype == I64:
+        return f"static_cast<std::uint64_t>({read(single.number)})"
+    return f"static_cast<uint32_t>(static_cast<std::int64_t>({read(single.number)}))"

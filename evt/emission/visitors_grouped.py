@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evt.emission.expressions import REGISTER, element, stride_type, stride_value
+from evt.emission.expressions import element, loaded, stride_type, stride_value
 from evt.emission.text import Assignments, GroupValueText, NodeText
 from evt.emission.visitors import packed_class
 from evt.emission.visitors_3x import Dialect3x
@@ -47,7 +47,7 @@ class DialectGrouped(Dialect3x):
             node.name,
             f"{element(node.dtype)}*",
             stride_type(node.strides),
-            output=REGISTER[node.dtype.compute],
+            output=loaded(node.dtype),
             arguments=arguments,
         )
 

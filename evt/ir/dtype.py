@@ -40,7 +40,7 @@ class DType:
 
     @property
     def compute(self) -> DType:
-        """The type that arithmetic on elements of this type is done in: f32, f64, i32 or b1."""
+        """The type that arithmetic on elements of this type is done in: f32, f64, i32 or b1; none is done in i64."""
         return _COMPUTE[self.name]
 
     @property
@@ -83,10 +83,12 @@ _TYPES = (
     DType("bf16", 16, Kind.FLOAT, "cutlass::bfloat16_t", "bfloat16", ("bfloat16",)),
     DType("e4m3", 8, Kind.FLOAT, "cutlass::float_e4m3_t", "float8_e4m3fn", ("fp8_e4m3", "float8_e4m3fn", "fp8")),
     DType("e5m2", 8, Kind.FLOAT, "cutlass::float_e5m2_t", "float8_e5m2", ("fp8_e5m2", "float8_e5m2")),
+    DType("i64", 64, Kind.INTEGER, "int64_t", "int64", ("int64", "long", "s64")),
     DType("i32", 32, Kind.INTEGER, "int32_t", "int32", ("int32", "int", "s32")),
     DType("i8", 8, Kind.INTEGER, "int8_t", "int8", ("int8", "s8")),
     DType("u8", 8, Kind.INTEGER, "uint8_t", "uint8", ("uint8",)),
-    DType("b1", 1, Kind.BIT, "cutlass::uint1b_t", "uint8", ("bool", "bit")),
+    DType("bool", 8, Kind.BIT, "bool", "bool", ("boolean",)),
+    DType("b1", 1, Kind.BIT, "cutlass::uint1b_t", "uint8", ("bit",)),
 )
 
 _FORMATS = {
@@ -98,16 +100,26 @@ _FORMATS = {
     "e4m3": Format(3, -6, 448.0),
     "e5m2": Format(2, -14, 57344.0),
 }
-_RANGES = {"i32": (-(2**31), 2**31 - 1), "i8": (-128, 127), "u8": (0, 255), "b1": (0, 1)}
+_RANGES = {
+    "i64": (-(2**63), 2**63 - 1),
+    "i32": (-(2**31), 2**31 - 1),
+    "i8": (-128, 127),
+    "u8": (0, 255),
+    "bool": (0, 1),
+    "b1": (0, 1),
+}
 BY_NAME: dict[str, DType] = {name: dtype for dtype in _TYPES for name in (dtype.name, *dtype.aliases)}
-F64, F32, TF32, F16, BF16, E4M3, E5M2, I32, I8, U8, B1 = _TYPES
+F64, F32, TF32, F16, BF16, E4M3, E5M2, I64, I32, I8, U8, BOOL, B1 = _TYPES
 _COMPUTE = {
-    each.name: F64 if each == F64 else F32 if each.is_float else I32 if each.bits > 1 else B1 for each in _TYPES
+    each.name: each if each in (F64, I64) else {Kind.FLOAT: F32, Kind.INTEGER: I32, Kind.BIT: B1}[each.kind]
+    for each in _TYPES
 }
 #: Types that tensors may be stored in; tf32 is f32 in memory.
-STORAGE = (F64, F32, F16, BF16, E4M3, E5M2, I32, I8, U8, B1)
+STORAGE = (F64, F32, F16, BF16, E4M3, E5M2, I64, I32, I8, U8, BOOL, B1)
+#: Types that outputs may have, and those that values are cast to: no value has 64 bits of an integer.
+OUTPUTS = tuple(dtype for dtype in STORAGE if dtype != I64)
 #: Types that scalars may have.
-SCALARS = (F64, F32, F16, BF16, I32)
+SCALARS = (F64, F32, F16, BF16, I64, I32, BOOL)
 #: Types that the operands A and B may have.
 OPERANDS = (F16, BF16, F32, TF32, F64, E4M3, E5M2, I8, U8)
 #: Operands of two types that the tensor cores multiply.

@@ -10,7 +10,7 @@ what they meet. A cast's value has the cast's type.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import TypeVar
@@ -19,7 +19,22 @@ from evt.diagnostics import Diagnostic, Label
 from evt.errors import ProgramError
 from evt.functions import TABLE, Fact
 from evt.ir.dag import Dag, TypedDag
-from evt.ir.dtype import B1, BF16, F32, F64, I32, MIXED_OPERANDS, OPERANDS, SCALARS, STORAGE, TF32, DType, accumulator
+from evt.ir.dtype import (
+    B1,
+    BF16,
+    F32,
+    F64,
+    I32,
+    I64,
+    MIXED_OPERANDS,
+    OPERANDS,
+    OUTPUTS,
+    SCALARS,
+    STORAGE,
+    TF32,
+    DType,
+    accumulator,
+)
 from evt.ir.interface import declaration
 from evt.ir.node import (
     ELEMENT_MODES,
@@ -33,6 +48,7 @@ from evt.ir.node import (
     Fold,
     Index,
     Input,
+    Interleave,
     Load,
     Node,
     Operand,
@@ -108,6 +124,9 @@ def value_type(dag: Dag, op: Node, operands: Sequence[ValueType]) -> ValueType:
             return ValueType.of(reduced_type(dag, operands[0]), modes)
         case Pick() | Store() | Feed():
             return ValueType.of(operands[0].dtype, modes, operands[0].constant)
+        case Interleave():
+            constant = all(value.constant for value in operands)
+            return ValueType.of(interleaved_type(dag, operands), modes, constant)
         case Index():
             return ValueType.of(I32, modes)
         case Random():
@@ -136,6 +155,9 @@ def value_modes(inputs: Mapping[str, Input], op: Node, operands: Sequence[tuple[
             return columns(f"n/{width}")
         case Pick(_, block):
             return columns(f"n/2@{block}")
+        case Interleave():
+            kept = {mode for modes in operands for mode in modes if base(mode) != "n"}
+            return canonical((*kept, "n"))
         case Index(mode):
             return (mode,)
         case Random():
@@ -164,6 +186,11 @@ def domain(dag: Dag, function: str, operands: Sequence[ValueType]) -> DType:
     if "f32" not in varying and Fact.INTEGER in row.facts and not any(value.dtype.is_float for value in values):
         return I32
     return F32
+
+
+def interleaved_type(dag: Dag, operands: Sequence[ValueType]) -> DType:
+    """The type of two values' columns together: that in which one of them is chosen."""
+    return domain(dag, "where", [ValueType.of(B1, ()), *operands])
 
 
 def alone(dag: Dag) -> DType:
@@ -246,8 +273,9 @@ def _check_interface(dag: Dag, inputs: Sequence[Input], outputs: Sequence[Output
     for value in values:
         assert value.dtype is not None
         scalar = isinstance(value, Input) and value.is_scalar
-        allowed = SCALARS if scalar else STORAGE
-        kind = "scalar" if scalar else "input" if isinstance(value, Input) else "output"
+        allowed, kind = (STORAGE, "input") if isinstance(value, Input) else (OUTPUTS, "output")
+        if scalar:
+            allowed, kind = SCALARS, "scalar"
         if value.dtype not in allowed:
             help_text = f"use one of: {', '.join(map(str, allowed))}"
             if value.dtype == TF32:
@@ -255,6 +283,8 @@ def _check_interface(dag: Dag, inputs: Sequence[Input], outputs: Sequence[Output
             elif scalar and value.dtype in STORAGE and not value.modes:
                 matrix = declaration(value.name, value.dtype, ("m", "n"))
                 help_text = f"an input without a subscript is a scalar; a matrix is declared `in {matrix}`"
+            elif value.dtype == I64:
+                help_text = "integers are computed in i32: declare it i32"
             message = f"{kind} `{value.name}` is {value.dtype}, which is not a type of {kind}s"
             yield at(value.span, dag.source, Diagnostic("E0308", message, help=help_text))
         elif isinstance(value, Input) and (hint := _wrong_columns(value)):
@@ -262,7 +292,8 @@ def _check_interface(dag: Dag, inputs: Sequence[Input], outputs: Sequence[Output
             yield at(value.span, dag.source, Diagnostic("E0308", message, help=hint))
         elif value.dtype == B1 and not _is_mask(value):
             message = f"`{value.name}` is b1 of [{shown(value.modes)}]: bits are packed along the columns of a matrix"
-            yield at(value.span, dag.source, Diagnostic("E0308", message, help="b1 tensors are [m, n] or [l, m, n]"))
+            help_text = "b1 tensors are [m, n] or [l, m, n]; `bool` has a byte for each element"
+            yield at(value.span, dag.source, Diagnostic("E0308", message, help=help_text))
 
 
 def _wrong_columns(value: Input) -> str:
@@ -297,6 +328,11 @@ def _check_value(dag: Dag, node: int, types: Sequence[ValueType]) -> Iterable[Di
             "store it (`D = ...; s = sum[n](D)`) and use it in the next kernel; move factors into the reduction",
             _elsewhere(dag, reduction, node, "the reduction"),
         )
+    if not isinstance(op, Cast | Random) and any(types[operand].dtype == I64 for operand in arguments):
+        yield diagnostic("E0308", "no value is computed in i64", "reads an i64", "make it an i32 first: `i32(x)`")
+    if isinstance(op, Interleave):
+        yield from _check_halves(op, [types[operand].modes for operand in arguments], diagnostic)
+        return
     widths = {mode for operand in arguments for mode in types[operand].modes if base(mode) == "n"}
     if any("@" in mode for mode in widths):
         widths.discard("n/2")  # a tensor of half as many columns fits pairs of any distance
@@ -314,13 +350,32 @@ def _check_value(dag: Dag, node: int, types: Sequence[ValueType]) -> Iterable[Di
         message = f"a value of [{shown(types[arguments[0]].modes)}] is not {what} again"
         yield diagnostic("E0307", message, f"{what} twice", "reduce or pair the full-width value")
     if isinstance(op, Random) and not all(_is_counter(dag, operand, types[operand]) for operand in arguments):
-        hint = "declare them: `in seed: i32, offset: i32`"
-        yield diagnostic("E0308", "the seed and the offset of random numbers are i32 scalars", "made with others", hint)
+        hint = "declare them: `in seed: i64[], offset: i64[]`, or i32"
+        message = "the seed and the offset of random numbers are i32 or i64 scalars"
+        yield diagnostic("E0308", message, "made with others", hint)
+
+
+def _check_halves(
+    op: Interleave, operands: Sequence[tuple[str, ...]], diagnostic: Callable[..., Diagnostic]
+) -> Iterable[Diagnostic]:
+    """Whether values can be interleaved: halves of the columns, in pairs of this distance."""
+    fitting = {"n/2", f"n/2@{op.block}"}
+    found = [mode for modes in operands for mode in modes if base(mode) == "n"]
+    if not found:
+        hint = "interleave(even(x), odd(x)) are the columns of x"
+        yield diagnostic("E0307", "neither of the interleaved values has columns", "of no columns", hint)
+    for mode in dict.fromkeys(found):
+        if mode not in fitting:
+            apart = f", {op.block}" if op.block > 1 else ""
+            what = mode.replace("@", " at a distance of ")
+            message = f"a value of [{what}] is interleaved at a distance of {op.block}"
+            hint = f"take even(x{apart}) and odd(x{apart}), or tensors of [m, n/2]"
+            yield diagnostic("E0307", message, "not half of these columns", hint)
 
 
 def _is_counter(dag: Dag, node: int, value: ValueType) -> bool:
-    """Whether a value can be a seed or an offset: an i32 scalar input or a whole number."""
-    return value.dtype == I32 and value.modes == () and isinstance(dag[node], Load | Const)
+    """Whether a value can be a seed or an offset: an i32 or i64 scalar input or a whole number."""
+    return value.dtype in (I32, I64) and value.modes == () and isinstance(dag[node], Load | Const)
 
 
 def _elsewhere(dag: Dag, node: int, user: int, label: str) -> tuple[Label, ...]:

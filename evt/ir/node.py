@@ -11,8 +11,9 @@
          | Reduce(kind, modes)  sum, max or min over modes: complete when the kernel ends, so only stored
          | Fold(kind, width)    sum, max or min over each aligned block of columns: known within the kernel
          | Pick(member, block)  of each pair of columns the first (0) or the second (1): half as many columns
+         | Interleave(block)    the columns of two values of half as many: what Pick takes apart
          | Index(mode)          the element's coordinate, i32
-         | Random()             Philox numbers in [0, 1) for a seed and an offset (two scalars)
+         | Random()             Philox numbers in [0, 1) for a seed and an offset (two scalars, i32 or i64)
          | Store(name)          an output; its facts are in Dag.outputs
          | Feed(name)           what is multiplied in the place of the operand A or B, rounded to the operand's type
 
@@ -139,6 +140,15 @@ class Pick:
 
 
 @dataclass(frozen=True, slots=True)
+class Interleave:
+    """Its operands are the first and the second members of pairs as those of :class:`Pick`."""
+
+    block: int
+    arity: ClassVar[int] = 2
+    instructions: ClassVar[int] = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Index:
     mode: str
     arity: ClassVar[int] = 0
@@ -165,7 +175,9 @@ class Feed:
     instructions: ClassVar[int] = 0
 
 
-Node: TypeAlias = Acc | Element | Load | Const | Apply | Cast | Reduce | Fold | Pick | Index | Random | Store | Feed
+Node: TypeAlias = (
+    Acc | Element | Load | Const | Apply | Cast | Reduce | Fold | Pick | Interleave | Index | Random | Store | Feed
+)
 
 
 def base(mode: str) -> str:

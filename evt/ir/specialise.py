@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from evt.ir.dag import Builder, Dag, prune
+from evt.ir.dtype import B1, BOOL, I32, I64
 from evt.ir.infer import canonical
 from evt.ir.node import Cast, Const, Load
 from evt.ir.origin import Place
@@ -28,6 +29,7 @@ def without_inputs(dag: Dag, values: Mapping[str, float]) -> Dag:
             if value.default_span is not None:
                 builder.origin = Place(value.default_span)
             constant = builder.add(Const.of(values[op.name], modes))
+            dtype = {I64: I32, BOOL: B1}.get(dtype, dtype) if dtype is not None else None  # as what these are read
             renamed.append(constant if dtype is None else builder.add(Cast(dtype), constant))
         else:
             renamed.append(builder.add(op, *(renamed[operand] for operand in dag.arguments(node))))

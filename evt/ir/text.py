@@ -34,6 +34,7 @@ from evt.ir.node import (
     Fold,
     Index,
     Input,
+    Interleave,
     Load,
     Node,
     Operand,
@@ -91,6 +92,8 @@ def format_node(op: Node) -> str:
             return f"fold {kind}[{width}]"
         case Pick(member, block):
             return f"pick {member}[{block}]"
+        case Interleave(block):
+            return f"interleave {block}"
         case Index(mode):
             return f"index {mode}"
         case Random():
@@ -158,6 +161,8 @@ def _node(word: str, attribute: str | None) -> Node:
             return Store(name)
         case "feed", str(name):
             return Feed(name)
+        case "interleave", str(block):
+            return Interleave(int(block))
         case "index", str(mode):
             return Index(mode)
         case "random", None:

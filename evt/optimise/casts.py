@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from evt.functions import TABLE, Fact
 from evt.ir.dag import TypedDag
-from evt.ir.dtype import B1, BF16, E4M3, E5M2, F16, F32, F64, I8, I32, TF32, U8, DType
+from evt.ir.dtype import B1, BF16, BOOL, E4M3, E5M2, F16, F32, F64, I8, I32, I64, TF32, U8, DType
 from evt.ir.node import Apply, Cast, Fold, Pick
 from evt.optimise.rewrite import TypedBuilder, on, rewrite
 from evt.optimise.rounding import is_exact
@@ -19,9 +19,11 @@ _WIDER: dict[DType, frozenset[DType]] = {
     BF16: _FLOATS,
     E4M3: _FLOATS | {F16, BF16},
     E5M2: _FLOATS | {F16, BF16},
+    I64: frozenset(),
     I32: frozenset({F64}),
     I8: _FLOATS | {F16, BF16, I32},
     U8: _FLOATS | {F16, BF16, I32},
+    BOOL: _FLOATS | {F16, BF16, E4M3, E5M2, I32, I8, U8, B1},
     B1: _FLOATS | {F16, BF16, E4M3, E5M2, I32, I8, U8},
 }
 #: How far definitions are followed.

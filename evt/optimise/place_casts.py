@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from evt.ir.dag import TypedDag
-from evt.ir.dtype import E5M2, F32, F64, DType
+from evt.ir.dtype import B1, BOOL, E5M2, F32, F64, U8, DType
 from evt.ir.node import Cast, Const, Element, Feed, Reduce, Store
 from evt.optimise.rewrite import TypedBuilder, on, rewrite
 
 
 def place_casts(dag: TypedDag) -> TypedDag:
     """``store(x) -> store(i8(x))`` where the output is i8, u8, i32 or b1 and the value is not: it rounds and saturates.
+    ``store(x) -> store(u8(b1(x)))`` where the output is bool, whose bytes are 0 and 1.
     ``store(2) -> store(f64(2))``, and so for i32: of a constant that is stored alone, kernels make an f32.
     ``store(x) -> store(e5m2(x))`` of an e5m2 that is stored as it was loaded: it may be infinite.
 
@@ -22,6 +23,8 @@ def place_casts(dag: TypedDag) -> TypedDag:
     @on(Store, Feed)
     def rule(builder: TypedBuilder, op: Store | Feed, operands: tuple[int, ...]) -> int | None:
         dtype, value = _dtype(dag, op), builder[operands[0]]
+        if dtype == BOOL:
+            return None if isinstance(value, Reduce) else _byte(builder, op, operands[0])
         if isinstance(op, Feed) and value == Element(op.name):
             return operands[0]
         if isinstance(value, Const):
@@ -36,6 +39,14 @@ def place_casts(dag: TypedDag) -> TypedDag:
         return builder.add(op, builder.add(Cast(dtype), operands[0]))
 
     return rewrite(dag, rule)
+
+
+def _byte(builder: TypedBuilder, op: Store | Feed, value: int) -> int | None:
+    """A store of a truth value as a byte; None of one that is made already."""
+    if builder[value] == Cast(U8) and builder.types[builder.arguments(value)[0]].dtype.compute == B1:
+        return None
+    truth = value if builder.types[value].dtype.compute == B1 else builder.add(Cast(B1), value)
+    return builder.add(op, builder.add(Cast(U8), truth))
 
 
 def _dtype(dag: TypedDag, op: Store | Feed) -> DType:

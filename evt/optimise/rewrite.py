@@ -16,8 +16,8 @@ from typing import Any
 from evt.functions import TABLE, Comparison, Fact
 from evt.ir.dag import Builder, TypedDag, live_nodes, prune, reads_accumulator
 from evt.ir.dtype import B1, F64, DType
-from evt.ir.infer import alone, domain, reduced_type, value_type
-from evt.ir.node import Apply, Cast, Const, Feed, Fold, Node, Pick, Reduce, Store, ValueType, base
+from evt.ir.infer import alone, domain, interleaved_type, reduced_type, value_type
+from evt.ir.node import Apply, Cast, Const, Feed, Fold, Interleave, Node, Pick, Reduce, Store, ValueType, base
 from evt.optimise.rounding import is_exact
 
 
@@ -148,6 +148,10 @@ class _Rewriter:
         """The node that takes the place of one whose operands had ``types``."""
         if isinstance(op, Apply):
             operands = self.arguments(op, types, operands)
+        elif isinstance(op, Interleave):
+            wanted = interleaved_type(self.builder.dag, types)
+            if interleaved_type(self.builder.dag, [self.builder.types[operand] for operand in operands]) != wanted:
+                operands = (self.builder.add(Cast(wanted), operands[0]), operands[1])
         elif isinstance(op, Reduce | Fold):
             wanted = reduced_type(self.builder.dag, types[0])
             if reduced_type(self.builder.dag, self.builder.types[operands[0]]) != wanted:
@@ -219,7 +223,7 @@ def _pinned(dag: TypedDag) -> list[bool]:
         op = dag[node]
         divided = isinstance(op, Store) and any("/" in mode for mode in dag.output[op.name].modes)
         mixed = has_blocks and len(_widths(dag, node)) > 1
-        if pinned[node] or divided or mixed or isinstance(op, Reduce | Fold | Pick):
+        if pinned[node] or divided or mixed or isinstance(op, Reduce | Fold | Pick | Interleave):
             for operand in dag.arguments(node):
                 pinned[operand] = True
     return pinned

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from evt.functions import TABLE
 from evt.ir.dag import TypedDag
 from evt.ir.dtype import B1, BF16, F16, F32, F64, I32, DType
-from evt.ir.node import Acc, Apply, Cast, Const, Fold, Load, Node, Pick
+from evt.ir.node import Acc, Apply, Cast, Const, Fold, Interleave, Load, Node, Pick
 from evt.optimise.rewrite import TypedBuilder
 
 _TWO, _THREE = Const.of(2.0), Const.of(3.0)
@@ -104,6 +104,8 @@ def _held(dag: TypedDag, op: Node, node: int, operands: Sequence[DType | None]) 
             return operand if operand in (F16, BF16) else value.dtype
         case Pick() | Fold():
             return operands[0]
+        case Interleave():
+            return _promoted([dtype for dtype in operands if dtype is not None])
         case _:
             return value.dtype
 

@@ -9,15 +9,15 @@ from typing import Literal
 #: Version of ``evt_arguments`` and ``evt_run``; a library of another version is rebuilt, never called.
 ABI = 2
 
-FieldKind = Literal["size", "pointer", "number"]
+FieldKind = Literal["size", "pointer", "number", "integer"]
 
 #: The members by kind: what every call fills in comes first.
-_ORDER: tuple[FieldKind, ...] = ("pointer", "number", "size")
+_ORDER: tuple[FieldKind, ...] = ("pointer", "number", "integer", "size")
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One 8-byte member of ``evt_arguments``: a size or stride (int64), a pointer, or a number (double).
+    """One 8-byte member of ``evt_arguments``: a size or stride (int64), a pointer, a number (double) or an i64.
 
     ``tensor`` and ``role`` say what the runtime puts there: ("C", "pointer"), ("C", "m") for the stride of
     mode m in elements, ("alpha", "value"), ("", "k") for an extent, ("", "workspace") for memory to work in,
@@ -60,9 +60,9 @@ class Fields:
         """Return the stride of a tensor along a mode, in elements."""
         return self.add(Field(f"stride_{mode}_of_{self.names.get(tensor, tensor)}", "size", tensor, mode))
 
-    def number(self, scalar: str) -> Field:
+    def number(self, scalar: str, kind: Literal["number", "integer"] = "number") -> Field:
         """Return the value of a scalar."""
-        return self.add(Field(f"value_of_{self.names[scalar]}", "number", scalar, "value"))
+        return self.add(Field(f"value_of_{self.names[scalar]}", kind, scalar, "value"))
 
     def size(self, role: str) -> Field:
         """Return an extent, or a setting of the scheduler."""
@@ -92,6 +92,10 @@ class GroupFields(Fields):
             return super().add(field)
         self._rows.setdefault(field)
         return field
+
+    def number(self, scalar: str, kind: Literal["number", "integer"] = "number") -> Field:
+        """Return the value of a scalar, always a double: of an i64 the runtime gives the i32 that it is read as."""
+        return super().number(scalar)
 
     def varies(self, name: str) -> Field:
         """Return whether an input is a vector in every group, and not a single value."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from evt.ir import Fold, Pick, TypedDag
+from evt.ir import Fold, Interleave, Pick, TypedDag
 from evt.plan.options import PLAIN, Options
 from evt.plan.signature import ConvolutionClass, Signature, bytes_of
 from evt.plan.stock.match import Stock, match_stock
@@ -100,8 +100,8 @@ class Problem:
     def columns_together(self) -> int:
         """How many columns a 3.x epilogue has to visit at a time: those of a pair of blocks, or of a block."""
         ops = map(self.dag.__getitem__, range(len(self.dag)))
-        together = (2 * op.block if isinstance(op, Pick) else op.width for op in ops if isinstance(op, Pick | Fold))
-        return max(together, default=1)
+        taken = (op for op in ops if isinstance(op, Pick | Interleave | Fold))
+        return max((op.width if isinstance(op, Fold) else 2 * op.block for op in taken), default=1)
 
     @cached_property
     def stock(self) -> Stock | Refusal:

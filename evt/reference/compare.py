@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 import torch
 
-from evt.ir.dtype import B1, BF16, E4M3, E5M2, F16, F32, F64, I32, TF32, DType
+from evt.ir.dtype import B1, BF16, BOOL, E4M3, E5M2, F16, F32, F64, I32, TF32, DType
 from evt.reference.rounding import unpack_bits
 
 #: What tensor cores lose, relatively, of sums of products of 8-bit floats, which they keep in fewer bits than f32 has.
@@ -29,7 +29,7 @@ _INTEGERS, _BITS = 1e-2, 1e-3
 
 #: The largest error that rounding explains where a formula may make it larger, as the difference of two large numbers
 #: does: a few units in the last place of the type, of f32 and i32 those of tf32, in which f32 may be multiplied.
-_LIMITS = MappingProxyType({F64: 1e-9, F32: 2e-3, TF32: 2e-3, I32: 2e-3, F16: 2e-3, BF16: 1e-2, B1: 1e-2})
+_LIMITS = MappingProxyType({F64: 1e-9, F32: 2e-3, TF32: 2e-3, I32: 2e-3, F16: 2e-3, BF16: 1e-2, BOOL: 1e-2, B1: 1e-2})
 #: The same where a type has few values: one element in a hundred that comes out as its neighbour.
 _COARSEST = 1e-1
 #: What operands add: of 8-bit floats, whose products are summed in fewer bits. Integers are summed exactly.
@@ -67,16 +67,18 @@ def ratio(difference: torch.Tensor, exact: torch.Tensor) -> float:
 
 
 def error(out: torch.Tensor, exact: torch.Tensor, dtype: DType, columns: int | None = None) -> float:
-    """Return the relative error of an output of a type; of packed bits, the share that differ.
+    """Return the relative error of an output of a type; of truth values, the share that differ.
 
     ``columns`` is n, which packed bits do not tell; without it the last byte counts as a whole.
     """
     if out.shape != exact.shape:
         return math.inf
-    if dtype != B1:
+    if dtype.compute != B1:
         return relative_error(out, exact)
-    width = 8 * out.shape[-1] if columns is None else columns
-    differ = unpack_bits(out, width) != unpack_bits(exact, width)
+    if dtype == B1:
+        width = 8 * out.shape[-1] if columns is None else columns
+        out, exact = unpack_bits(out, width), unpack_bits(exact, width)
+    differ = out != exact.to(out.dtype)
     return float(differ.double().mean()) if differ.numel() else 0.0
 
 
@@ -86,7 +88,7 @@ def tolerance(output: DType, *, operand: DType | None = None, inside: DType | No
     ``operand``: the type that is multiplied. ``inside``: a type to which values are rounded before the output is made
     of them, such as that of a cast or of an operand that is worked on.
     """
-    if output == B1:
+    if output.compute == B1:
         return _BITS
     within = _ROUNDED[inside] if inside is not None else 0.0
     return math.hypot(_ROUNDED[output], within) + (_MULTIPLIED.get(operand, 0.0) if operand is not None else 0.0)
@@ -101,8 +103,9 @@ def distance(
     """
     if out.shape != exact.shape:
         return math.inf
-    if dtype == B1 or dtype.is_float:
-        finite = dtype == B1 or bool(out.double().isfinite().all())
+    truth = dtype.compute == B1
+    if truth or dtype.is_float:
+        finite = truth or bool(out.double().isfinite().all())
         return error(out, exact, dtype) / tolerance(dtype, operand=operand, inside=inside) if finite else math.inf
     apart = (out.double() - exact.double()).abs()
     return math.inf if float(apart.max()) > 1 else float((apart > 0).double().mean()) / _INTEGERS

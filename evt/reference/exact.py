@@ -14,12 +14,12 @@ import torch
 
 from evt.functions import TABLE
 from evt.ir.dag import TypedDag
-from evt.ir.dtype import DType
+from evt.ir.dtype import I64, DType
 from evt.ir.infer import met, reduced_type
-from evt.ir.node import MODES, REDUCTIONS, Const, Fold, Input, Operand, Output, Pick, Reduce, base, divisor
+from evt.ir.node import MODES, REDUCTIONS, Const, Fold, Input, Interleave, Operand, Output, Pick, Reduce, base, divisor
 from evt.reference import functions
 from evt.reference.extents import Extents
-from evt.reference.philox import uniform
+from evt.reference.philox import uniform, uniform_wide
 from evt.reference.rounding import round_to, working
 from evt.reference.translate import Argument, Dialect
 
@@ -101,13 +101,28 @@ class Exact(Dialect[torch.Tensor]):
         pairs = value.reshape(*value.shape[:2], self.extents.divided("n", 2 * op.block), 2, op.block)
         return pairs[:, :, :, op.member].flatten(2)
 
+    def interleave(
+        self, op: Interleave, x: Argument[torch.Tensor], y: Argument[torch.Tensor], domain: DType
+    ) -> torch.Tensor:
+        to = working(domain, self.dtype)
+        values = [spread(each.value).to(to) for each in (x, y)]
+        pairs = self.extents.divided("n", 2 * op.block)
+        l, m, _ = map(max, values[0].shape, values[1].shape)  # noqa: E741
+        halves = [value.expand(l, m, pairs * op.block).reshape(l, m, pairs, op.block) for value in values]
+        return torch.stack(halves, 3).flatten(2)
+
     def index(self, mode: str) -> torch.Tensor:
         shape = [-1 if each == mode else 1 for each in MODES]
         return torch.arange(self.extents[mode], dtype=torch.int32, device=self.device).reshape(shape)
 
-    def random(self, seed: torch.Tensor, offset: torch.Tensor) -> torch.Tensor:
+    def random(self, seed: Argument[torch.Tensor], offset: Argument[torch.Tensor]) -> torch.Tensor:
         sizes = [self.extents[mode] for mode in MODES]
-        return uniform(seed.long(), offset.long(), sizes, self.device).to(self.dtype)
+        draw = uniform_wide if I64 in (seed.type.dtype, offset.type.dtype) else uniform
+        return draw(self.counter(seed), self.counter(offset), sizes, self.device).to(self.dtype)
+
+    def counter(self, x: Argument[torch.Tensor]) -> torch.Tensor:
+        """Return a seed or an offset as 64 bits: an i32 has no sign."""
+        return x.value if x.type.dtype == I64 else x.value.long() & 0xFFFFFFFF
 
     def store(self, output: Output, x: Argument[torch.Tensor]) -> torch.Tensor:
         assert output.dtype is not None

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from evt.ir.dtype import B1, I32, DType
+from evt.ir.dtype import B1, I32, I64, DType
 from evt.ir.node import MODES, Input, Output, base, divisor
 from evt.reference.rounding import pack_bits, packed, round_to, unpack_bits, working
 
@@ -29,7 +29,10 @@ class Extents:
         return math.prod(self.leads[mode])
 
     def load(self, source: Input, given: Any, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-        """Return an input with the dimensions of the order, 1 where it does not vary, or 0-d for a scalar."""
+        """Return an input with the dimensions of the order, 1 where it does not vary, or 0-d for a scalar.
+
+        ``dtype`` stands for f32.
+        """
         assert source.dtype is not None
         number = not isinstance(given, torch.Tensor)
         tensor = _number(source.dtype, given, device) if number else given.to(device)
@@ -86,7 +89,9 @@ def _divide(columns: int, width: int) -> int:
 
 
 def _number(dtype: DType, given: float, device: torch.device) -> torch.Tensor:
-    """Return a number in an input's type, as a kernel receives it; a seed beyond i32 is given by its 32 bits."""
+    """Return a number in an input's type, as a kernel receives it; a seed beyond i32 or i64 is given by its bits."""
+    if dtype == I64:
+        return torch.full((), (int(given) + 2**63) % 2**64 - 2**63, dtype=torch.int64, device=device)
     if dtype == I32 and float(given).is_integer():
         given = (int(given) + 2**31) % 2**32 - 2**31
     return round_to(dtype, torch.full((), float(given), dtype=torch.float64, device=device))

@@ -22,13 +22,13 @@ def torch_type(dtype: DType) -> torch.dtype:
 
 def working(dtype: DType, computed: torch.dtype) -> torch.dtype:
     """Return the dtype in which values of a type are computed, where ``computed`` stands for f32."""
-    if dtype == B1:
+    if dtype.compute == B1:
         return torch.bool
     return computed if dtype.compute == F32 else torch_type(dtype.compute)
 
 
 def round_to(dtype: DType, value: torch.Tensor) -> torch.Tensor:
-    """Return a tensor rounded to a type, to nearest even; 8-bit floats and integers saturate, b1 is "not zero".
+    """Return a tensor rounded to a type, to nearest even; 8-bit floats and integers saturate, truth is "not zero".
 
     To the floats narrower than f32 by way of f32. Of NaN integers are 0.
     """
@@ -36,7 +36,7 @@ def round_to(dtype: DType, value: torch.Tensor) -> torch.Tensor:
         value = value.to(torch.float32)
     elif value.dtype in (torch.bool, torch.int8, torch.uint8):
         value = value.to(torch.int32)
-    if dtype == B1:
+    if dtype.compute == B1:
         return value != 0
     if not dtype.is_float:
         if value.dtype.is_floating_point:  # in f64, which has both ends of i32

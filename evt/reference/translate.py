@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from evt.ir.dag import TypedDag
 from evt.ir.dtype import DType
-from evt.ir.infer import domain
+from evt.ir.infer import domain, interleaved_type
 from evt.ir.node import (
     Acc,
     Apply,
@@ -25,6 +25,7 @@ from evt.ir.node import (
     Fold,
     Index,
     Input,
+    Interleave,
     Load,
     Node,
     Operand,
@@ -96,10 +97,14 @@ class Dialect(ABC, Generic[Value]):
     def pick(self, op: Pick, x: Argument[Value]) -> Value: ...
 
     @abstractmethod
+    def interleave(self, op: Interleave, x: Argument[Value], y: Argument[Value], domain: DType) -> Value:
+        """Return the columns of two values together, both in the type ``domain``."""
+
+    @abstractmethod
     def index(self, mode: str) -> Value: ...
 
     @abstractmethod
-    def random(self, seed: Value, offset: Value) -> Value: ...
+    def random(self, seed: Argument[Value], offset: Argument[Value]) -> Value: ...
 
     @abstractmethod
     def store(self, output: Output, x: Argument[Value]) -> Any:
@@ -154,10 +159,13 @@ def _value(dag: TypedDag, op: Node, operands: Sequence[Argument[Value]], dialect
             return dialect.fold(op, *operands)
         case Pick():
             return dialect.pick(op, *operands)
+        case Interleave():
+            x, y = operands
+            return dialect.interleave(op, x, y, interleaved_type(dag, [x.type, y.type]))
         case Index(mode):
             return dialect.index(mode)
         case Random():
-            return dialect.random(*(operand.value for operand in operands))
+            return dialect.random(*operands)
         case Store() | Feed():
             raise AssertionError(op)
 

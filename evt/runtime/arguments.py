@@ -6,7 +6,7 @@ Only metadata is looked at (shapes, strides, dtypes, devices, addresses), so thi
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,18 +14,30 @@ import torch
 
 from evt.diagnostics import Diagnostic, closest
 from evt.errors import ArgumentError
-from evt.ir import Dag, Input, Load, Operand, Random
-from evt.ir.dtype import F32, I32, MIXED_OPERANDS, OPERANDS, TF32
+from evt.ir import Dag, Input, Interleave, Load, Operand, Output, Random
+from evt.ir.dtype import BOOL, F32, I32, I64, MIXED_OPERANDS, OPERANDS, TF32
 from evt.ir.interface import declaration
 from evt.ir.node import base, divisor, written
 from evt.layout import span
+from evt.runtime.batches import aligned, outer_batches, spread
 from evt.runtime.bound import Bound
 from evt.runtime.convolution import convolution_views
-from evt.runtime.layout import LIMIT, modes_of, repeated
+from evt.runtime.layout import LIMIT, TensorArgument, modes_of, repeated
 from evt.runtime.plain import fault, is_number, plain, tracing_fault
 from evt.runtime.report import Report
-from evt.runtime.tensors import buffer_argument, dtype_of, fresh_argument, input_argument, operand_argument
+from evt.runtime.tensors import (
+    buffer_argument,
+    dtype_of,
+    fresh_argument,
+    input_argument,
+    operand_argument,
+    operand_shapes,
+    shapes_of,
+)
 from evt.spec import Spec, typed_for
+
+#: Types whose numbers are whole.
+WHOLE = frozenset({I64, I32, BOOL})
 
 
 def bind(spec: Spec, a: object, b: object, inputs: Mapping[str, object], buffers: Mapping[str, object]) -> Bound:
@@ -49,6 +61,8 @@ def bind(spec: Spec, a: object, b: object, inputs: Mapping[str, object], buffers
         sizes, leads = _sizes(spec, tensors["A"], tensors["B"], report)
         report.check()
         bound = replace(bound, sizes=sizes, leads=leads)
+        if leads["l"]:
+            bound, tensors = _batches(bound, tensors)
     else:
         bound, tensors = _convolution(spec, bound, tensors, report)
     _check_columns(bound, report)
@@ -66,7 +80,9 @@ def bind(spec: Spec, a: object, b: object, inputs: Mapping[str, object], buffers
             result[output.name] = fresh_argument(bound, output)
     report.check()
     found = {name: argument for name, argument in result.items() if argument is not None}
-    return replace(bound, tensors=found)
+    if bound.offsets:
+        found = {name: _moved(argument, bound.offsets[name], tensors[name]) for name, argument in found.items()}
+    return replace(bound, tensors=found, leads=leads if spec.convolution is None else bound.leads)
 
 
 def given_inputs(dag: Dag, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,7 +114,7 @@ def _tensors(
         declared = dag.input.get(name)
         if isinstance(value, torch.Tensor):
             tensors[name] = value
-        elif declared is not None and (declared.is_scalar or declared.flexible) and is_number(value):
+        elif declared is not None and (declared.is_scalar or declared.flexible) and _is_number(declared, value):
             _check_number(dag, declared, value, report)
         else:
             _refuse_kind(name, value, declared, report)
@@ -143,6 +159,11 @@ def _check_names(dag: Dag, inputs: Mapping[str, object], buffers: Mapping[str, o
             report("E0602", f"the program has no output `{name}`", f"outputs: {outputs}")
 
 
+def _is_number(declared: Input, value: object) -> bool:
+    """Whether a value is a number for an input: True and False are numbers of a truth value."""
+    return is_number(value) or (declared.dtype == BOOL and isinstance(value, bool))
+
+
 def _wanted(value: Input | None) -> str:
     if value is not None and value.flexible:
         return "a vector or a single value"
@@ -150,20 +171,24 @@ def _wanted(value: Input | None) -> str:
 
 
 def integer_range(dag: Dag, name: str) -> tuple[int, int]:
-    """The least and the greatest number that an i32 input takes: a seed or an offset also as 32 bits without a sign."""
+    """The least and the greatest whole number that an input takes: a seed or an offset also one without a sign."""
+    dtype = dag.input[name].dtype
+    if dtype == BOOL:
+        return 0, 1
+    bits = 63 if dtype == I64 else 31
     users = (dag[user] for node in range(len(dag)) if dag[node] == Load(name) for user in dag.users[node])
-    return -(2**31), 2**32 - 1 if any(isinstance(user, Random) for user in users) else 2**31 - 1
+    return -(2**bits), 2 ** (bits + any(isinstance(user, Random) for user in users)) - 1
 
 
-def _check_number(dag: Dag, declared: Input, value: float, report: Report) -> None:
+def _check_number(dag: Dag, declared: Input, value: Any, report: Report) -> None:
     try:
-        number = float(value)
+        whole = float(value).is_integer()
     except OverflowError:
         report("E0607", f"`{declared.name}` is a number beyond the range of a double")
         return
-    if declared.dtype == I32:
+    if declared.dtype in WHOLE:
         least, most = integer_range(dag, declared.name)
-        if not number.is_integer() or not least <= number <= most:
+        if not whole or not least <= value <= most:
             report("E0607", f"`{declared.name}` is {value!r}; expected a whole number from {least} to {most}")
 
 
@@ -289,6 +314,39 @@ def _sizes(
     return sizes, leads
 
 
+def _batches(bound: Bound, tensors: dict[str, torch.Tensor]) -> tuple[Bound, dict[str, torch.Tensor]]:
+    """The call with all batches of every tensor; where one launch does not reach them all, the first of several."""
+    dag = bound.dag
+    values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
+    shapes = {operand.name: operand_shapes(bound, operand) for operand in dag.operands}
+    shapes |= {value.name: shapes_of(bound, value) for value in values}
+    read = {name: spread(tensor, shapes[name]) for name, tensor in tensors.items() if name not in dag.output}
+    tensors = {**tensors, **read}
+    bound = replace(bound, values={**bound.values, **{name: read[name] for name in read if name in dag.input}})
+    if len(bound.leads["l"]) < 2:
+        return bound, tensors
+    fresh = {output.name: _unallocated(bound, output) for output in dag.outputs if output.name not in tensors}
+    outer = outer_batches(dag, bound.leads["l"], {**tensors, **fresh}, shapes)
+    if outer is None:
+        return bound, tensors
+    tensors |= fresh
+    offsets = {name: outer.offsets(name, tensor) for name, tensor in tensors.items()}
+    sizes, leads = {**bound.sizes, "l": math.prod(outer.inner)}, {**bound.leads, "l": outer.inner}
+    bound = replace(bound, sizes=sizes, leads=leads, offsets=offsets)
+    return bound, {name: outer.first(name, tensor) for name, tensor in tensors.items()}
+
+
+def _unallocated(bound: Bound, output: Output) -> torch.Tensor:
+    """An output that the call will allocate, packed."""
+    assert output.dtype is not None
+    return torch.empty(bound.output_shape(output), dtype=getattr(torch, output.dtype.torch), device="meta")
+
+
+def _moved(argument: TensorArgument, offsets: Sequence[int], tensor: torch.Tensor) -> TensorArgument:
+    """An argument that lies at other addresses as well."""
+    return replace(argument, layout=aligned(argument.layout, offsets, tensor.element_size()))
+
+
 def _shape(tensor: torch.Tensor) -> str:
     return "[" + ", ".join(map(str, tensor.shape)) + "]"
 
@@ -296,7 +354,8 @@ def _shape(tensor: torch.Tensor) -> str:
 def _check_columns(bound: Bound, report: Report) -> None:
     """Columns divide evenly into the pairs and blocks that the program takes."""
     columns = bound.sizes["n"]
-    modes = sorted({mode for value in bound.dag.types for mode in value.modes if "/" in mode})
+    found = {mode for value in bound.dag.types for mode in value.modes if "/" in mode}
+    modes = sorted(found | {f"n/2@{op.block}" for op, _ in bound.dag.table if isinstance(op, Interleave)})
     for mode in modes:
         distance = int(mode.partition("@")[2] or 1)
         width = divisor(mode) * distance if base(mode) == "n" else 1

@@ -24,6 +24,8 @@ _NUMBER = Layout(None, 1)
 class Bound:
     """A checked call. ``sizes`` has m, n, k, l; ``leads`` the dimensions that m and l stand for in shapes.
 
+    ``offsets`` are the bytes that each launch of several adds to the addresses of tensors, by name; ``sizes`` and
+    ``tensors`` are then those of one launch.
     ``dag`` is the program without the inputs that are ``absent``: tensors with a default that the call leaves out.
     ``values`` are what the call gives by name, tensors as nothing but memory. Of a ``convolution``, ``copied`` are the
     tensors that are not channels_last; ``tensors`` has the copies, and for buffers what the kernel writes before them.
@@ -39,6 +41,7 @@ class Bound:
     values: Mapping[str, Any] = field(default_factory=dict)
     operand_bytes: int = 0  # of a convolution's larger operand, from its first to its last element
     absent: tuple[str, ...] = ()
+    offsets: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def index(self) -> int:

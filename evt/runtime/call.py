@@ -35,7 +35,16 @@ from evt.runtime.kernels import (
 from evt.runtime.memory_format import contiguous_image
 from evt.runtime.no_kernel import advice, warn_without_kernel
 from evt.runtime.overlap import find_overlap
-from evt.runtime.plain import NUMBERS, PLAIN, mode_depth, plain_value, reaches_memory, tracing_fault, transforming
+from evt.runtime.plain import (
+    NUMBERS,
+    PLAIN,
+    mode_depth,
+    plain_value,
+    reaches_memory,
+    signed,
+    tracing_fault,
+    transforming,
+)
 from evt.runtime.prepare import Prepared, prepare
 from evt.runtime.results import gather
 from evt.spec import Spec
@@ -151,6 +160,8 @@ class Caller:
         for slot, least, most in known.integers:
             if not least <= slots[slot] <= most or slots[slot] % 1:
                 bind(self.spec, a, b, inputs, buffers)  # says what is wrong
+        for slot in known.wide:
+            slots[slot] = signed(slots[slot])
         try:
             known.launch(slots)
         except (OverflowError, struct.error):  # an int that no double holds
@@ -193,6 +204,7 @@ class Caller:
         differentiated = forward_ad._current_level >= 0
         if differentiated or tracing_fault() or any(type(value) not in PLAIN | NUMBERS for _, value in usual):
             bind(self.spec, a, b, read, written)  # says what is wrong, if anything is
+        usual = [(name, int(value) if type(value) is bool else value) for name, value in usual]
         (_, a), (_, b), *others = usual
         inputs, buffers = dict(others[: len(read)]), dict(others[len(read) :])
         result = self(a, b, inputs, buffers or None, usual=True)

@@ -20,13 +20,12 @@ from evt.build import build_and_use
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError, EvtError
 from evt.ir import Input, Output, TypedDag
-from evt.ir.dtype import I32
 from evt.ir.node import base
 from evt.measured import Timing, applicable, is_measured, measurements, size_class
 from evt.plan import Layout, Plan, Problem, Signature, Target, plan, survey
 from evt.plan.plan import GroupedPlan
 from evt.reference import reference
-from evt.runtime.arguments import bind
+from evt.runtime.arguments import WHOLE, bind
 from evt.runtime.bound import Bound
 from evt.runtime.call import Caller
 from evt.runtime.groups import Group, Groups, split
@@ -58,7 +57,7 @@ class GroupedCaller:
         self._forced = spec.is_forced
         self._gather = gather(spec.outputs)
         #: Whether numbers are whole ones, which are checked one by one.
-        self._exact = any(value.dtype == I32 for value in spec.dag.inputs)
+        self._exact = any(value.dtype in WHOLE for value in spec.dag.inputs)
         self._known: dict[object, Known] = {}
         self._signatures: dict[Signature, Signature] = {}
         self._kernels: dict[object, _Kernels] = {}

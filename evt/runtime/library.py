@@ -13,7 +13,7 @@ from evt.diagnostics import Diagnostic
 from evt.errors import InternalError, LaunchError
 from evt.plan import Plan
 
-_FORMATS = {"size": "q", "pointer": "Q", "number": "d"}
+_FORMATS = {"size": "q", "pointer": "Q", "number": "d", "integer": "q"}
 
 
 @dataclass(frozen=True)

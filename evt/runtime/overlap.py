@@ -127,7 +127,7 @@ def find_overlap(bound: Bound, tensors: Sequence[tuple[str, torch.Tensor]], buff
 def _in_place(bound: Bound, buffers: Iterable[str]) -> list[tuple[str, str]]:
     """(buffer, input) pairs that may be the same memory: every element is read before it is written.
 
-    That holds for an input of the buffer's own modes, strides and width, read once per batch.
+    That holds for an input of the buffer's own modes, strides and width, read once per batch and by the same launch.
     """
     pairs = []
     for buffer in buffers:
@@ -143,6 +143,7 @@ def _in_place(bound: Bound, buffers: Iterable[str]) -> list[tuple[str, str]]:
                 continue
             assert output.dtype is not None
             assert value.dtype is not None
-            if value.dtype.bits == output.dtype.bits and read.strides == written.strides:
+            alike = bound.offsets.get(value.name) == bound.offsets.get(buffer)
+            if value.dtype.bits == output.dtype.bits and read.strides == written.strides and alike:
                 pairs.append((buffer, value.name))
     return pairs

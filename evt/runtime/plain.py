@@ -8,7 +8,7 @@ whether anything of this may have changed.
 
 from __future__ import annotations
 
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, TypeGuard
 
 import torch
@@ -120,12 +120,18 @@ def is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
+def signed(value: float) -> int:
+    """Return a whole number of 64 bits as an i64 has them."""
+    return (int(value) + 2**63) % 2**64 - 2**63
+
+
 def plain_value(name: str, value: Any, *, written: bool = False) -> Any:
-    """Return a tensor as :func:`plain` has it unless :func:`fault` refuses it, a number as a float, else the value."""
+    """Return a tensor as :func:`plain` has it unless :func:`fault` refuses it, a number as int or float, or it."""
     if isinstance(value, torch.Tensor):
         return value if fault(name, value, written=written) else plain(value)
+    kind = int if isinstance(value, Integral) else float
     try:
-        return float(value) if is_number(value) else value
+        return kind(value) if is_number(value) else value
     except OverflowError:  # an int that no double holds
         return value
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
+from evt.ir.dtype import I32, I64
 from evt.plan import Signature
 from evt.plan.fields import Field
 from evt.plan.plan import GroupedPlan
 from evt.runtime.bound import Bound
 from evt.runtime.groups import Group
 from evt.runtime.library import Library, launch_failure
-from evt.runtime.plain import is_number
 
 #: Addresses that are remembered of one combination before they are forgotten.
 _MAX_PLACES = 256
@@ -67,7 +67,7 @@ def make_table(plan: GroupedPlan, groups: Sequence[Group], known: Sequence[Known
     rows: list[bytes] = []
     sizes = list(zip(*(each.sizes(plan) for each in known), strict=True))
     taken = 0
-    defaults = {value.name: value.default for value in known[0].bound.dag.inputs}
+    inputs = known[0].bound.dag.input
     for member in plan.group_fields:
         name = member.tensor
         if member.kind == "size":
@@ -79,9 +79,12 @@ def make_table(plan: GroupedPlan, groups: Sequence[Group], known: Sequence[Known
             addresses = [value.data_ptr() if isinstance(value, torch.Tensor) else 0 for value in values]
             rows.append(struct.pack(f"={len(groups)}Q", *addresses))
         else:
-            default = 0.0 if defaults[name] is None else defaults[name]
-            numbers = [float(value) if is_number(value) else default for value in values]
-            rows.append(struct.pack(f"={len(groups)}d", *numbers))
+            declared = inputs[name]
+            default = 0.0 if declared.default is None else declared.default
+            numbers = [value if isinstance(value, int | float) else default for value in values]
+            if declared.dtype == I64:
+                numbers = [min(max(value, I32.least), I32.largest) for value in numbers]
+            rows.append(struct.pack(f"={len(groups)}d", *map(float, numbers)))
     return b"".join(rows)
 
 

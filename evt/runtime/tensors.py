@@ -7,10 +7,11 @@ from collections.abc import Mapping
 
 import torch
 
-from evt.ir import Input, Operand, Output
-from evt.ir.dtype import B1, STORAGE, DType, from_torch_name
+from evt.ir import Input, Load, Operand, Output
+from evt.ir.dtype import B1, BOOL, STORAGE, DType, from_torch_name
 from evt.ir.interface import declaration
 from evt.ir.node import base, written
+from evt.ir.operand import formula_of
 from evt.plan import Layout
 from evt.runtime.bound import Bound, packed
 from evt.runtime.convolution import convolution_operand
@@ -25,12 +26,7 @@ def operand_argument(bound: Bound, operand: Operand, tensor: torch.Tensor, repor
     batch = bound.leads["l"]
     groups = [(mode, bound.leads[mode]) for mode in operand.modes]
     inner = sum(len(dims) for _, dims in groups)
-    own = tuple(tensor.shape[:-inner]) if inner else ()
-    if own and own != batch:
-        if math.prod(own) == 1:  # the same for every batch
-            tensor, own = tensor.reshape(tensor.shape[len(own) :]), ()
-        else:
-            tensor, own = tensor.expand(*batch, *tensor.shape[len(own) :]), batch
+    own = batch if tensor.dim() > inner else ()
     strides = strides_of(tensor, [("l", own), *groups])
     help_text = f"pass {operand.name}.contiguous()"
     if not isinstance(strides, dict):
@@ -50,7 +46,12 @@ def operand_argument(bound: Bound, operand: Operand, tensor: torch.Tensor, repor
 _Groups = list[tuple[str, tuple[int, ...]]]
 
 
-def _shapes(bound: Bound, value: Input | Output) -> list[_Groups]:
+def operand_shapes(bound: Bound, operand: Operand) -> list[_Groups]:
+    """The shape in memory of an operand that has all batches."""
+    return [[("l", bound.leads["l"]), *((mode, bound.leads[mode]) for mode in operand.modes)]]
+
+
+def shapes_of(bound: Bound, value: Input | Output) -> list[_Groups]:
     """The shapes that an input or output may have in memory, as (mode, dimensions) groups."""
     own: _Groups = [(base(mode), bound.dims(mode)) for mode in value.modes]
     flat: _Groups = [(base(mode), (bound.extent(mode),)) for mode in value.modes]
@@ -82,7 +83,7 @@ def input_argument(bound: Bound, value: Input, tensor: torch.Tensor, report: Rep
     single = tensor.numel() == 1 and (value.flexible or (value.is_scalar and "l" not in value.modes))
     if single:
         return TensorArgument(name, {"l": 0, **dict.fromkeys(value.modes, 0)}, Layout(None, 1))
-    for groups in _shapes(bound, value):
+    for groups in shapes_of(bound, value):
         strides = strides_of(tensor, groups)
         if strides is None:
             continue
@@ -97,7 +98,7 @@ def input_argument(bound: Bound, value: Input, tensor: torch.Tensor, report: Rep
                 return None
             return _own_columns(bound, name, strides)
         argument = classify(bound.sizes, name, dtype, tensor, value.modes, strides)
-        if not value.is_tile and argument.layout.contiguous is None:
+        if not value.is_tile and argument.layout.contiguous is None and _needs_stride_1(bound, value):
             report("E0606", f"the vector `{name}` has a stride other than 1", f"pass {name}.contiguous()")
             return None
         if value.flexible:
@@ -113,6 +114,11 @@ def _modes_of_shape(bound: Bound, tensor: torch.Tensor) -> tuple[str, ...]:
         if tuple(tensor.shape) == tuple(size for mode in modes for size in bound.dims(mode)):
             return modes
     return ("m", "n") if tensor.dim() > 1 else ("n",)
+def _needs_stride_1(bound: Bound, value: Input) -> bool:
+    """Whether a vector is read as whole accesses or by one kernel for vectors and single values alike."""
+    dag = bound.dag
+    worked = (dag[node] for name in dag.feeds for node in formula_of(dag, name))
+    return value.flexible or any(op == Load(value.name) for op in worked)
 
 
 def _own_columns(bound: Bound, name: str, strides: Mapping[str, int]) -> TensorArgument:
@@ -121,7 +127,7 @@ def _own_columns(bound: Bound, name: str, strides: Mapping[str, int]) -> TensorA
 
 
 def _wrong_shape(bound: Bound, value: Input | Output, tensor: torch.Tensor, code: str, report: Report) -> None:
-    wanted = _shapes(bound, value)[0]
+    wanted = shapes_of(bound, value)[0]
     shape = ", ".join(str(size) for _, dims in wanted for size in dims)
     modes = ", ".join([*(["l"] if len(wanted) > len(value.modes) else []), *map(written, value.modes)])
     bits = ", eight columns to a byte" if value.dtype == B1 else ""
@@ -142,7 +148,7 @@ def buffer_argument(bound: Bound, output: Output, tensor: torch.Tensor, report: 
     if not _check_dtype(output, tensor, report):
         return None
     assert output.dtype is not None
-    for groups in _shapes(bound, output):
+    for groups in shapes_of(bound, output):
         strides = strides_of(tensor, groups)
         if isinstance(strides, str):
             shown = tuple(tensor.stride())
@@ -157,13 +163,7 @@ def buffer_argument(bound: Bound, output: Output, tensor: torch.Tensor, report: 
                 shown = tuple(tensor.stride())
                 report("E0608", f"the buffer `{output.name}` has strides {shown}; the last must be 1")
                 return None
-            argument = _classified(bound, output, tensor, strides)
-            if output == bound.dag.primary and output.is_tile and argument.layout.contiguous is None:
-                report(
-                    "E0608", f"the buffer `{output.name}` has strides {tuple(tensor.stride())}; one of them must be 1"
-                )
-                return None
-            return argument
+            return _classified(bound, output, tensor, strides)
     _wrong_shape(bound, output, tensor, "E0608", report)
     return None
 
@@ -202,6 +202,9 @@ def _check_dtype(value: Input | Output, tensor: torch.Tensor, report: Report) ->
     help_text = f"convert it: {value.name}.to(torch.{value.dtype.torch})"
     if value.dtype == B1:
         help_text = "b1 is packed in uint8, eight columns to a byte: evt.pack_bits(mask)"
+        if found == BOOL:
+            declared = declaration(value.name, BOOL, value.modes)
+            help_text += f", or declare a byte for each element: `{keyword} {declared}`"
     elif found is not None and found in STORAGE:
         declared = declaration(value.name, found, value.modes, isinstance(value, Input) and value.flexible)
         help_text += f", or declare it in the program: `{keyword} {declared}`"

@@ -21,6 +21,7 @@ from evt.ir import (
     Fold,
     Index,
     Input,
+    Interleave,
     Load,
     Node,
     Output,
@@ -33,7 +34,7 @@ from evt.ir import (
 )
 from evt.ir.convolution import CONVOLUTIONS
 from evt.ir.dag import reads_accumulator
-from evt.ir.dtype import B1, STORAGE, TF32
+from evt.ir.dtype import B1, OUTPUTS, TF32
 from evt.ir.lower import OPERATIONS
 from evt.ir.lower.words import FOLD_WIDTHS, PAIR_BLOCKS
 from evt.ir.node import ELEMENT_MODES, MODES
@@ -126,7 +127,9 @@ def _nodes(dag: Dag) -> Iterator[str]:
                 yield f"%{place}: blocks of {width} columns; expected one of {list(FOLD_WIDTHS)}"
             case Pick(member, block) if member not in (0, 1) or block not in PAIR_BLOCKS:
                 yield f"%{place}: pairs {block} columns apart; expected one of {list(PAIR_BLOCKS)}"
-            case Cast(dtype) if dtype not in (*STORAGE, TF32):
+            case Interleave(block) if block not in PAIR_BLOCKS:
+                yield f"%{place}: pairs {block} columns apart; expected one of {list(PAIR_BLOCKS)}"
+            case Cast(dtype) if dtype not in (*OUTPUTS, TF32):
                 yield f"%{place}: there is no cast to {dtype}"
             case Index(mode) if mode not in MODES:
                 yield f"%{place}: there is no mode `{shown(mode)}`"
@@ -137,7 +140,7 @@ def _nodes(dag: Dag) -> Iterator[str]:
             case Load(name) if name not in dag.input:
                 yield f"%{place}: `{shown(name)}` is no input"
     values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
-    taken = any(isinstance(node, Pick | Fold) for node, _ in dag.table)
+    taken = any(isinstance(node, Pick | Interleave | Fold) for node, _ in dag.table)
     if wgrad and (taken or any(value.dtype == B1 or "/" in "".join(value.modes) for value in values)):
         yield "bits, pairs and blocks of columns in the gradient of a weight are not supported"
 
@@ -150,7 +153,7 @@ def _operand_formulas(dag: Dag) -> Iterator[str]:
             yield f"work on the operand `{name}` of {dag.operation} is not supported"
         if Element(name) not in nodes:
             yield f"what is multiplied in the place of `{name}` is not made of it"
-        if any(isinstance(node, Acc | Reduce | Fold | Pick | Index | Random) for node in nodes):
+        if any(isinstance(node, Acc | Reduce | Fold | Pick | Interleave | Index | Random) for node in nodes):
             yield f"what is multiplied in the place of `{name}` is not computed element by element"
         along = {"k"} if dag.operation in CONVOLUTIONS else {*ELEMENT_MODES[name]}
         for value in (dag.input[node.name] for node in nodes if isinstance(node, Load)):

@@ -7,7 +7,7 @@ from lowering import dag, marked, mistakes, nodes
 
 from evt.functions import FUNCTIONS, TABLE
 from evt.ir import Const
-from evt.ir.dtype import BY_NAME
+from evt.ir.dtype import B1, BOOL, BY_NAME, OUTPUTS, TF32
 
 # Nodes
 
@@ -138,9 +138,16 @@ def test_constant_exponents_may_be_names() -> None:
     assert nodes("k = 1 + 1; D = acc ** k")[-1] == "%4 = store D %3"
 
 
-@pytest.mark.parametrize("name", sorted(BY_NAME))
+@pytest.mark.parametrize("name", sorted(name for name, dtype in BY_NAME.items() if dtype in (*OUTPUTS, TF32)))
 def test_casts(name: str) -> None:
-    assert nodes(f"D = {name}(acc)")[1] == f"%1 = cast {BY_NAME[name]} %0"
+    dtype = B1 if BY_NAME[name] == BOOL else BY_NAME[name]  # one truth value, however it is stored
+    assert nodes(f"D = {name}(acc)")[1] == f"%1 = cast {dtype} %0"
+
+
+def test_there_is_no_cast_to_i64() -> None:
+    (mistake,) = mistakes("D = long(acc)")
+    assert mistake.code == "E0303"
+    assert "i32(x)" in mistake.help
 
 
 # Statements

@@ -26,7 +26,7 @@ from evt.spec import typed_graph
 SIZES = {"l": 3, "m": 13, "n": 10, "k": 7}
 WIDE = {"l": 3, "m": 13, "n": 128, "k": 16}  # columns that divide into pairs of blocks
 #: Samples of convolutions, which come from no record.
-OF_NO_RECORD = ("conv_relu_add", "one_epilogue")
+OF_NO_RECORD = ("conv_relu_add", "one_epilogue", "rope")
 SCRIPTS = ("one_epilogue.py", "resnet_bottleneck.py")
 
 

@@ -46,8 +46,8 @@ class Words(Dialect[str]):
     def index(self, mode: str) -> str:
         return f"iota {mode}"
 
-    def random(self, seed: str, offset: str) -> str:
-        return f"rand({seed}, {offset})"
+    def random(self, seed: Argument[str], offset: Argument[str]) -> str:
+        return f"rand({seed.value}, {offset.value})"
 
     def store(self, output: Output, x: Argument[str]) -> str:
         return f"{output.dtype} of {type(x.op).__name__}: {x.value}"

@@ -8,7 +8,7 @@ from evt.diagnostics import Span
 from evt.functions import BINARY, FUNCTIONS, UNARY, Function
 from evt.functions import lookup as find_function
 from evt.ir.dag import Builder
-from evt.ir.dtype import BY_NAME, STORAGE, TF32
+from evt.ir.dtype import B1, BOOL, BY_NAME, I32, I64, OUTPUTS, TF32
 from evt.ir.lower.derivative import Derivatives, NoDerivativeError
 from evt.ir.lower.names import Names
 from evt.ir.lower.report import Report
@@ -112,7 +112,12 @@ class Expressions:
             return self.values[name]
         if name in ELEMENT_MODES:
             return self.builder.add(Element(name))
-        return self.builder.add(Acc()) if name == "acc" else self.builder.add(Load(name))
+        if name == "acc":
+            return self.builder.add(Acc())
+        load = self.builder.add(Load(name))
+        declared = self.inputs.get(name)
+        narrowed = declared is not None and declared.dtype == I64
+        return self.builder.add(Cast(I32), load) if narrowed else load
 
     def is_constant(self, node: int) -> bool:
         """Whether a node depends on constants only."""
@@ -260,10 +265,11 @@ class Expressions:
                 "",
                 f"write `{call.function.text}(x)`",
             )
-        elif dtype not in (*STORAGE, TF32):
-            self.report("E0303", f"there is no cast to {dtype}", span)
+        elif dtype not in (*OUTPUTS, TF32):
+            hint = "integers are computed in i32: write `i32(x)`" if dtype == I64 else ""
+            self.report("E0303", f"there is no cast to {dtype}", span, "", hint)
         else:
-            return self.builder.add(Cast(dtype), operands[0])
+            return self.builder.add(Cast(B1 if dtype == BOOL else dtype), operands[0])  # one truth value
         return self.constant_node(0.0)
 
     def unknown_function(self, call: syntax.Call) -> None:

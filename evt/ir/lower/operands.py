@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from evt.diagnostics import Span
 from evt.ir.convolution import CONVOLUTIONS
 from evt.ir.dag import Builder
+from evt.ir.dtype import I64
 from evt.ir.infer import shown
 from evt.ir.lower.expressions import Expressions
 from evt.ir.lower.names import Names
 from evt.ir.lower.report import Report
 from evt.ir.lower.statements import Statements
-from evt.ir.node import ELEMENT_MODES, Acc, Element, Fold, Index, Input, Load, Node, Pick, Random, Reduce
+from evt.ir.node import ELEMENT_MODES, Acc, Element, Fold, Index, Input, Interleave, Load, Node, Pick, Random, Reduce
 from evt.ir.origin import Place
 from evt.language import tree as syntax
 
@@ -23,6 +24,7 @@ _NOT_ELEMENTWISE: dict[type[Node], str] = {
     Reduce: "a reduction of an operand",
     Fold: "a reduction of an operand",
     Pick: "a pair of an operand's elements",
+    Interleave: "a pair of an operand's elements",
     Index: "a coordinate in an operand",
     Random: "a random number for an element of an operand",
 }
@@ -123,6 +125,8 @@ def _check_input(operand: str, value: Input, place: Span | Place, convolved: boo
         report.unsupported(f"work on an operand with one `{name}` for each batch is", place)
     elif len(value.modes) > 1:
         report.unsupported(f"work on an operand with a matrix, `{name}`, is", place)
+    elif value.dtype == I64:
+        report.unsupported("work on an operand with an i64 is", place, f"declare `{name}` i32")
     elif value.flexible:
         report.unsupported(
             "work on an operand with a vector or a single value is", place, f"declare `{name}` as one of them"

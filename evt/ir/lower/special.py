@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from evt.ir.dag import Builder
+from evt.ir.dtype import I32
 from evt.ir.lower.words import PAIR_BLOCKS, SPECIAL, read_reduced_modes
-from evt.ir.node import MODES, Apply, Const, Fold, Index, Pick, Random, Reduce
+from evt.ir.node import MODES, Apply, Cast, Const, Fold, Index, Interleave, Load, Pick, Random, Reduce
 from evt.language import tree as syntax
 
 if TYPE_CHECKING:
@@ -53,7 +55,19 @@ def _rand(expressions: Expressions, call: syntax.Call, operands: list[int]) -> i
     """``rand(seed, offset)``: uniform in [0, 1)."""
     if not _takes(expressions, call, operands, SPECIAL["rand"], 2):
         return expressions.constant_node(0.0)
-    return expressions.builder.add(Random(), *operands)
+    return _random(expressions, *operands)
+
+
+def _random(expressions: Expressions, *counters: int) -> int:
+    """Random numbers, whose seed and offset are read with all their bits."""
+    builder = expressions.builder
+    return builder.add(Random(), *(_whole(builder, counter) for counter in counters))
+
+
+def _whole(builder: Builder, counter: int) -> int:
+    """A seed or an offset as it is loaded; where it is an i64, it was made an i32."""
+    loads = builder[counter] == Cast(I32) and isinstance(builder[builder.arguments(counter)[0]], Load)
+    return builder.arguments(counter)[0] if loads else counter
 
 
 def _dropout(expressions: Expressions, call: syntax.Call, operands: list[int]) -> int:
@@ -62,7 +76,7 @@ def _dropout(expressions: Expressions, call: syntax.Call, operands: list[int]) -
         return expressions.constant_node(0.0)
     x, p, seed, offset = operands
     add = expressions.builder.add
-    kept = add(Apply("ge"), add(Random(), seed, offset), p)
+    kept = add(Apply("ge"), _random(expressions, seed, offset), p)
     scale = add(Apply("div"), add(Const.of(1.0)), add(Apply("sub"), add(Const.of(1.0)), p))
     return add(Apply("where"), kept, add(Apply("mul"), x, scale), add(Const.of(0.0)))
 
@@ -73,22 +87,30 @@ def _pick(member: int) -> _Form:
         name = call.function.text
         if not _takes(expressions, call, operands, f"{name}(x, distance)", 1, 2):
             return expressions.constant_node(0.0)
-        block = 1
-        if len(operands) == 2:
-            distance = expressions.builder[operands[1]]
-            if not isinstance(distance, Const) or distance.value not in PAIR_BLOCKS:
-                expressions.report(
-                    "E0203",
-                    f"the distance of `{name}` is one of {', '.join(map(str, PAIR_BLOCKS))}",
-                    call.arguments[1].span,
-                    "not a distance",
-                    f"`{name}(x)` pairs columns 2j and 2j + 1, `{name}(x, 32)` columns 32 apart",
-                )
-            else:
-                block = int(distance.value)
-        return expressions.builder.add(Pick(member, block), operands[0])
+        hint = f"`{name}(x)` pairs columns 2j and 2j + 1, `{name}(x, 32)` columns 32 apart"
+        return expressions.builder.add(Pick(member, _distance(expressions, call, operands, 1, hint)), operands[0])
 
     return lower
+
+
+def _interleave(expressions: Expressions, call: syntax.Call, operands: list[int]) -> int:
+    """``interleave(x, y)``, ``interleave(x, y, 32)``: the value whose pairs of columns have these members."""
+    if not _takes(expressions, call, operands, "interleave(x, y, distance)", 2, 3):
+        return expressions.constant_node(0.0)
+    hint = "`interleave(x, y)` makes columns 2j and 2j + 1, `interleave(x, y, 32)` columns 32 apart"
+    return expressions.builder.add(Interleave(_distance(expressions, call, operands, 2, hint)), *operands[:2])
+
+
+def _distance(expressions: Expressions, call: syntax.Call, operands: list[int], place: int, hint: str) -> int:
+    """How far apart the columns of a pair are: the argument at a place, or 1."""
+    if len(operands) <= place:
+        return 1
+    distance = expressions.builder[operands[place]]
+    if isinstance(distance, Const) and distance.value in PAIR_BLOCKS:
+        return int(distance.value)
+    message = f"the distance of `{call.function.text}` is one of {', '.join(map(str, PAIR_BLOCKS))}"
+    expressions.report("E0203", message, call.arguments[place].span, "not a distance", hint)
+    return 1
 
 
 def _takes(
@@ -110,4 +132,5 @@ SPECIAL_FORMS: dict[str, _Form] = {
     "dropout": _dropout,
     "even": _pick(0),
     "odd": _pick(1),
+    "interleave": _interleave,
 }

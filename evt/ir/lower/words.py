@@ -32,6 +32,7 @@ SPECIAL = {
     "dropout": "dropout(x, p, seed, offset)",
     "even": "even(x)",
     "odd": "odd(x)",
+    "interleave": "interleave(x, y)",
     "sum": "sum[n](x)",
 }
 NOT_FINITE = frozenset({"nan", "inf", "infinity", "NaN", "INF", "Inf", "NAN", "Infinity"})
@@ -103,7 +104,7 @@ def read_dtype(report: Report, identifier: syntax.Identifier | None) -> DType | 
             guess, hint = None, "4- and 6-bit floats and their scale types are not stored; scale e4m3 by blocks in f32"
             report("E0303", f"there is no type `{identifier.text}`", identifier.span, "not supported", hint)
             return None
-        hint = f"did you mean `{guess}`?" if guess else "types: f64 f32 tf32 f16 bf16 e4m3 e5m2 i32 i8 u8 b1"
+        hint = f"did you mean `{guess}`?" if guess else "types: f64 f32 tf32 f16 bf16 e4m3 e5m2 i64 i32 i8 u8 bool b1"
         report("E0303", f"there is no type `{identifier.text}`", identifier.span, "unknown type", hint)
     return dtype
 

@@ -14,8 +14,9 @@
          | Compute(function, output)                      one function, by CUTLASS's functor
          | Apply(region, output)                          several operations, by a functor of ours
          | Coordinate(axis)                               the place of an element
-         | RandomNumbers(seed, offset, swapped)           Philox
+         | RandomNumbers(seed, offset, swapped, wide)     Philox
          | PairMember(member, distance)                   of each pair of columns the first or the second
+         | PairInterleave(distance, dtype)                of each pair of columns one of two values
          | BlockReduce(kind, width)                       of each block of columns
          | MaskLoad(pointer, row, batch)                  packed bits
          | MaskStore(...)
@@ -199,11 +200,15 @@ class Coordinate(Placed):
 
 @dataclass(frozen=True, slots=True)
 class RandomNumbers(Placed):
-    """``swapped``: the kernel's rows are the program's columns, by which numbers are counted."""
+    """``swapped``: the kernel's rows are the program's columns, by which numbers are counted.
+
+    ``wide``: the seed and the offset have 64 bits.
+    """
 
     seed: Single | Number
     offset: Single | Number
     swapped: bool
+    wide: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +217,14 @@ class PairMember(Placed):
 
     member: int
     distance: int
+
+
+@dataclass(frozen=True, slots=True)
+class PairInterleave(Placed):
+    """In the first columns of pairs the first operand, in the second ones the second, in the type ``dtype``."""
+
+    distance: int
+    dtype: DType
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,6 +314,7 @@ Node: TypeAlias = (
     | Coordinate
     | RandomNumbers
     | PairMember
+    | PairInterleave
     | BlockReduce
     | MaskLoad
     | MaskStore

@@ -20,6 +20,7 @@ from evt.ir import (
     Fold,
     Index,
     Input,
+    Interleave,
     Load,
     Node,
     Output,
@@ -31,9 +32,10 @@ from evt.ir import (
 )
 from evt.ir.dtype import B1
 from evt.plan.epilogue.cost import cost
+from evt.plan.signature import Signature
 
 _Leaf = Literal["acc", "constant", "source", "scalar", "row", "column", "tile", "mask", "half", "index", "random"]
-_Inner = Literal["compute", "pick", "fold"]
+_Inner = Literal["compute", "pick", "interleave", "fold"]
 _Write = Literal["store", "store_mask", "store_half", "store_block", "reduce"]
 Kind = _Leaf | _Inner | _Write
 
@@ -92,9 +94,9 @@ def build_visitors(
 
     for value in sorted(results):
         op = dag[value]
-        if isinstance(op, Pick | Fold):
-            kind: Kind = "pick" if isinstance(op, Pick) else "fold"
-            known[value] = add(Visitor(kind, "", value, (visit(dag.arguments(value)[0]),)))
+        if isinstance(op, Pick | Interleave | Fold):
+            kind: Kind = "pick" if isinstance(op, Pick) else "fold" if isinstance(op, Fold) else "interleave"
+            known[value] = add(Visitor(kind, "", value, tuple(map(visit, dag.arguments(value)))))
             continue
         operands = region_operands(dag, value, results)
         if not operands:  # constants only: a compute node needs an operand all the same
@@ -140,12 +142,18 @@ def has_fixed_columns(dag: TypedDag) -> bool:
     """Whether columns are packed, paired or taken in blocks, so that they have to run along the kernel's own."""
     values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
     own = any(value.dtype == B1 or any("/" in mode for mode in value.modes) for value in values)
-    return own or any(isinstance(dag[node], Pick | Fold) for node in range(len(dag)))
+    return own or any(isinstance(dag[node], Pick | Interleave | Fold) for node in range(len(dag)))
 
 
 def is_collective(value: Input | Output) -> bool:
     """Whether the collective itself can load it as C or store it as D: a whole tile of whole elements."""
     return value.is_whole
+
+
+def stores_d(dag: TypedDag, signature: Signature) -> bool:
+    """Whether a collective can store the primary output as its D: no reduction, and a mode's stride is 1."""
+    value = dag.primary
+    return is_collective(value) and not is_reduced(dag, value.name) and signature[value.name].contiguous is not None
 
 
 def region_operands(dag: TypedDag, result: int, results: set[int]) -> list[int]:
@@ -181,7 +189,7 @@ def _results(dag: TypedDag, fused: bool) -> set[int]:
     def computed(value: int) -> bool:
         return isinstance(dag[value], Apply | Cast)
 
-    crossing = {value for value in range(len(dag)) if isinstance(dag[value], Pick | Fold)}
+    crossing = {value for value in range(len(dag)) if isinstance(dag[value], Pick | Interleave | Fold)}
     kept = crossing | {value for value in range(len(dag)) if isinstance(dag[value], Store | Reduce)}
     results = crossing | {operand for value in kept for operand in dag.arguments(value) if computed(operand)}
     if not fused:

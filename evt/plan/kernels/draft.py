@@ -7,14 +7,14 @@ from typing import Literal
 
 from evt.functions import TABLE
 from evt.ir import Apply, Input, Output, TypedDag
-from evt.ir.dtype import DType, accumulator
+from evt.ir.dtype import I64, DType, accumulator
 from evt.ir.interface import format_interface
 from evt.ir.node import divisor
 from evt.ir.operand import epilogue_of
 from evt.plan.configurations.config import Config
 from evt.plan.epilogue.nodes import Single, Stride, Strides
 from evt.plan.epilogue.registers import estimate_registers
-from evt.plan.epilogue.visitors import Graph, is_collective
+from evt.plan.epilogue.visitors import Graph, stores_d
 from evt.plan.fields import Field, Fields, GroupFields, mangle
 from evt.plan.plan import Epilogue, GroupedPlan, Mainloop, Plan, Tensor
 from evt.plan.problem import Problem
@@ -97,8 +97,8 @@ class Draft:
 
     @property
     def stores_tile(self) -> bool:
-        """Return whether the primary output is a tile that a collective can store, as its D."""
-        return is_collective(self.dag.primary)
+        """Return whether a collective can store the primary output itself, as its D."""
+        return stores_d(self.dag, self.signature)
 
     @property
     def primary(self) -> str:
@@ -137,7 +137,8 @@ class Draft:
     def single(self, value: Input) -> Single:
         """Return the number and the pointer of which one gives a scalar, or a flexible vector's single value."""
         assert value.dtype is not None
-        return Single(value.dtype, self.fields.number(value.name), self.fields.pointer(value.name))
+        number = self.fields.number(value.name, "integer" if value.dtype == I64 else "number")
+        return Single(value.dtype, number, self.fields.pointer(value.name))
 
     def finish(self, frame: Frame, mainloop: Mainloop, epilogue: Collective) -> Plan:
         """Return the plan of a kernel that is made of these parts."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal, TypeAlias
 
-from evt.ir import Pick
+from evt.ir import Interleave, Pick
 from evt.ir.dtype import F16, F32, I32, DType, accumulator
 from evt.plan.epilogue.visitors import build_visitors, is_collective
 from evt.plan.fields import Field
@@ -62,7 +62,7 @@ def access_width(draft: Draft) -> int:
 def _pair_block(draft: Draft) -> int:
     """Return how many columns the members of a pair are apart, at most; 0 without pairs."""
     ops = map(draft.dag.__getitem__, range(len(draft.dag)))
-    return max((op.block for op in ops if isinstance(op, Pick)), default=0)
+    return max((op.block for op in ops if isinstance(op, Pick | Interleave)), default=0)
 
 
 def _pairs_meet(draft: Draft) -> bool:

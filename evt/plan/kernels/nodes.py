@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import Literal
 
-from evt.ir import Const, Fold, Index, Input, Load, Output, Pick, Reduce
-from evt.ir.dtype import F32, F64, I32, DType, accumulator
+from evt.ir import Const, Fold, Index, Input, Interleave, Load, Output, Pick, Reduce
+from evt.ir.dtype import F32, F64, I32, I64, DType, accumulator
 from evt.ir.node import divisor
 from evt.plan.epilogue.nodes import (
     Access,
@@ -28,6 +28,7 @@ from evt.plan.epilogue.nodes import (
     MaskStore,
     Node,
     Number,
+    PairInterleave,
     PairMember,
     RandomNumbers,
     Reduction,
@@ -99,7 +100,10 @@ class Nodes(ABC):
                 return ScalarBroadcast(Number(dtype, op.value), (0, 0, 0), name=f"constant_{index}")
             case "row" | "column":
                 value = draft.dag.input[visitor.name]
-                return self.flexible(visitor.kind, value) if value.flexible else self.vector(visitor.kind, value)
+                if value.flexible:
+                    return self.flexible(visitor.kind, value)
+                strided = draft.signature[value.name].contiguous is None
+                return self.strided(visitor.kind, value) if strided else self.vector(visitor.kind, value)
             case "tile" | "store":
                 return self.tile(draft.value(visitor.name))
             case "compute":
@@ -110,10 +114,15 @@ class Nodes(ABC):
                 return Coordinate("batch" if op.mode == "l" else axis, name=f"index_{op.mode}")
             case "random":
                 seed, offset = (self.random_argument(operand) for operand in draft.dag.arguments(visitor.value))
-                return RandomNumbers(seed, offset, draft.transposed, name=f"random_{index}")
+                wide = I64 in (seed.dtype, offset.dtype)
+                return RandomNumbers(seed, offset, draft.transposed, wide, name=f"random_{index}")
             case "pick":
                 assert isinstance(op, Pick)
                 return PairMember(op.member, op.block, name=f"pair_{index}")
+            case "interleave":
+                assert isinstance(op, Interleave)
+                dtype = draft.dag.types[visitor.value].dtype.compute
+                return PairInterleave(op.block, dtype, name=f"interleave_{index}")
             case "fold":
                 assert isinstance(op, Fold)
                 return BlockReduce(op.kind, op.width, name=f"block_{index}")
@@ -136,6 +145,16 @@ class Nodes(ABC):
             return AuxStore(draft.dtype(name), pointer, strides, layout.alignment, access, name=draft.names[name])
         access = self.access("tile", name, layout)
         return AuxLoad(draft.dtype(name), pointer, strides, layout.alignment, access, name=draft.names[name])
+
+    def strided(self, kind: str, value: Input) -> Node:
+        """Return the load of a vector whose stride is not 1, which no broadcast steps by: that of a tile."""
+        draft, name = self.draft, value.name
+        stride = draft.fields.stride(name, draft.columns if kind == "row" else draft.rows)
+        rows: Stride = 0 if kind == "row" else stride
+        columns: Stride = stride if kind == "row" else 0
+        strides = draft.with_batch(name, rows, columns, "l" in value.modes)
+        access = self.access("tile", name, draft.signature[name])
+        return AuxLoad(draft.dtype(name), draft.fields.pointer(name), strides, 1, access, name=draft.names[name])
 
     def packed(self, visitor: Visitor) -> Node:
         """Return a tensor of packed bits, or of fewer columns than the accumulator: its columns are contiguous."""
@@ -169,6 +188,9 @@ class Nodes(ABC):
                 if "@" in mode:
                     return int(mode.partition("@")[2])
             new = [user for user in dag.users[node] if user not in seen]
+            for user in new:
+                if isinstance(op := dag[user], Interleave):
+                    return op.block
             seen.update(new)
             stack.extend(new)
         return 1

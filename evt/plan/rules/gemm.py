@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from evt.diagnostics import Span
-from evt.ir import Fold, Index, Input, Output, Pick, Random, Reduce, TypedDag
+from evt.ir import Fold, Index, Input, Interleave, Output, Pick, Random, Reduce, TypedDag
 from evt.ir.dtype import B1
 from evt.ir.node import base
-from evt.plan.epilogue.visitors import has_fixed_columns, is_collective
+from evt.plan.epilogue.visitors import has_fixed_columns, stores_d
 from evt.plan.problem import Problem
 from evt.plan.rules.rule import Check, Rule, rule
 from evt.plan.signature import Layout
@@ -121,15 +121,12 @@ _MULTIPLIED: Mapping[Family | None, Check] = {"sm100": _multiplied_by_tcgen05, "
 # What is moved.
 
 
-@rule("A, B and D have a mode with stride 1")
+@rule("A and B have a mode with stride 1")
 def contiguous(problem: Problem) -> Verdict:
-    dag, signature = problem.dag, problem.signature
-    layouts = [(o.name, layout) for o, layout in zip(dag.operands, (signature.a, signature.b), strict=True)]
-    if _stores_d(problem):
-        layouts.append((dag.primary.name, signature[dag.primary.name]))
-    for name, layout in layouts:
+    signature = problem.signature
+    for operand, layout in zip(problem.dag.operands, (signature.a, signature.b), strict=True):
         if layout.contiguous is None:
-            return _no_stride_1(name)
+            return _no_stride_1(operand.name)
     return HOLDS
 
 
@@ -143,8 +140,10 @@ def moved_by_tma(problem: Problem) -> Verdict:
 
 
 def d_moved_by_tma(problem: Problem) -> Verdict:
+    """Whether TMA moves D; where none of its modes has stride 1, a visitor stores it."""
     name = problem.dag.primary.name
-    return _moved(name, problem.signature[name], problem.tensor_bytes(name)) if _stores_d(problem) else HOLDS
+    stored = stores_d(problem.dag, problem.signature)
+    return _moved(name, problem.signature[name], problem.tensor_bytes(name)) if stored else HOLDS
 
 
 tma = Rule("A, B and D can be moved by TMA: 16-byte aligned addresses, strides and contiguous extents", moved_by_tma)
@@ -163,11 +162,6 @@ def _moved(name: str, layout: Layout, size: int) -> Verdict:
 
 def _no_stride_1(name: str) -> Refusal:
     return Refusal(f"`{name}` has no mode with stride 1")
-
-
-def _stores_d(problem: Problem) -> bool:
-    """Whether the collective itself stores an output as its D."""
-    return is_collective(problem.dag.primary)
 
 
 # What depends on an element's place.
@@ -191,7 +185,11 @@ def reads_columns(problem: Problem) -> bool:
     CUTLASS deals sums out by rows, but for a column-major D of 16 bits.
     """
     name = problem.dag.primary.name
-    if not _stores_d(problem) or problem.signature[name].contiguous == "n" or problem.tensor_bytes(name) != 2:
+    if (
+        not stores_d(problem.dag, problem.signature)
+        or problem.signature[name].contiguous == "n"
+        or problem.tensor_bytes(name) != 2
+    ):
         return False
     return _placed(problem.dag) is not None
 
@@ -215,7 +213,7 @@ def _placed(dag: TypedDag) -> tuple[str, int | Span | None] | None:
         match op:
             case Reduce():
                 return "reductions", node
-            case Pick():
+            case Pick() | Interleave():
                 return "pairs of columns", node
             case Fold():
                 return "blocks of columns", node

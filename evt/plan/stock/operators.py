@@ -109,14 +109,14 @@ def _attempt(
 ) -> Fused | Refusal:
     """What ``choose`` finds, or why it finds nothing."""
     try:
-        _check(dag, stock)
+        _check(dag, stock, signature)
         return choose(stock, dag, signature, mode)
     except _NoOperatorError as reason:
         return Refusal(str(reason))
 
 
-def _check(dag: TypedDag, stock: Stock) -> None:
-    """Elements that every class can take, and scalars that are numbers in f32."""
+def _check(dag: TypedDag, stock: Stock, signature: Signature) -> None:
+    """Elements and strides that every class can take, and scalars that are numbers in f32."""
     d, name = dag.primary.dtype, dag.primary.name
     assert d is not None
     if not d.is_float or d.bits > 32:
@@ -136,6 +136,12 @@ def _check(dag: TypedDag, stock: Stock) -> None:
     for term in stock.terms:
         if dag.input[term.name].flexible:
             raise _NoOperatorError(f"`{term.name}` is a vector or a single value, as a call decides")
+    factors = (factor.name for factor in (stock.alpha, *(term.factor for term in stock.terms)))
+    for name in (dag.primary.name, *factors, *(term.name for term in stock.terms)):
+        value = dag.input.get(name)
+        vector = value is not None and not (value.is_scalar or value.is_tile)
+        if (vector or name == dag.primary.name) and signature[name].contiguous is None:
+            raise _NoOperatorError(f"`{name}` has no mode with stride 1")
 
 
 def _modes(value: Input) -> set[str]:
