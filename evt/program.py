@@ -208,14 +208,20 @@ class Program(Described):
 
         Sums products in f64 and rounds the sums, computes in f32 and rounds each output to its type;
         ``float64=True`` computes in f64 and leaves the outputs unrounded, as a yardstick for kernels. The same bits
-        whatever PyTorch is set to.
+        whatever PyTorch is set to. Of an output that is scattered the call gives the buffer, under its name: it is
+        not written to, and the answer has its other rows.
         """
         from evt.runtime.answer import evaluate
         from evt.runtime.arguments import bind
         from evt.runtime.results import gather
 
         check_kind("float64", float64, bool, "a bool")
-        results = evaluate(self.spec, bind(self.spec, A, B, inputs, {}), float64)
+        held = {
+            each.name: inputs.pop(each.name)
+            for each in self.spec.dag.outputs
+            if each.is_indexed and each.name in inputs
+        }
+        results = evaluate(self.spec, bind(self.spec, A, B, inputs, held), float64)
         return gather(self.outputs)([results[name] for name in self.outputs])
 
     @untraced

@@ -16,8 +16,10 @@ from evt.plan.epilogue.nodes import (
     BlockStore,
     ColumnOrScalarBroadcast,
     Coordinate,
+    Gather,
     HalfLoad,
     HalfStore,
+    Indexed,
     MaskLoad,
     MaskStore,
     Node,
@@ -26,6 +28,7 @@ from evt.plan.epilogue.nodes import (
     RandomNumbers,
     Reduction,
     RowOrScalarBroadcast,
+    Scatter,
 )
 from evt.plan.plan import Convolution2x, Convolution3x, MatrixProduct, StockFusion, StockOperator
 
@@ -38,6 +41,7 @@ _PLACES: dict[type, str] = {
     **dict.fromkeys((RowOrScalarBroadcast, ColumnOrScalarBroadcast), "_vector"),
     **dict.fromkeys((PairMember, HalfLoad, HalfStore), "_pair"),
     **dict.fromkeys((BlockReduce, BlockStore), "_block"),
+    **dict.fromkeys((Gather, Scatter), "_indexed"),
 }
 
 
@@ -97,6 +101,7 @@ def _of_sm100(plan: Plan) -> list[str]:
     found.append("visitors_sm100.hpp" if any(type(node) in _PLACES for node in plan.nodes) else "visitors_3x.hpp")
     found += ["visitors_sm100_reduce.hpp", "finish.hpp"] * bool(plan.reductions)
     found += ["visitors_sm100_store.hpp"] * any(isinstance(node, Packed) for node in plan.nodes)
+    found += ["visitors_sm100_indexed.hpp"] * any(isinstance(node, Indexed) for node in plan.nodes)
     return found
 
 

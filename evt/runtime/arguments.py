@@ -61,6 +61,10 @@ def bind(spec: Spec, a: object, b: object, inputs: Mapping[str, object], buffers
     for output in typed.outputs:
         if output.name in tensors:
             result[output.name] = buffer_argument(bound, output, tensors[output.name], report)
+        elif output.is_indexed:
+            name, shape = output.name, ", ".join(written(mode) for mode in output.memory_modes)
+            message = f"`{name}` is stored as [{shape}], and the call gives no buffer that has the rows"
+            report("E0608", message, f"pass {name}=..., or out=...; what no index names keeps what the buffer holds")
         else:
             result[output.name] = fresh_argument(bound, output)
     report.check()

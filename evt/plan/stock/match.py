@@ -110,6 +110,10 @@ class _Match:
 
     def stock(self) -> Stock:
         dag = self.dag
+        for value in (*dag.inputs, *dag.outputs):
+            if value.is_indexed:
+                how = "read" if value.name in dag.input else "stored"
+                raise _MismatchError(f"`{value.name}` is {how} where an index says")
         root = dag.arguments(dag.stores["D"])[0]
         path = self.path(root)
         if dag.types[root].dtype != F32:
