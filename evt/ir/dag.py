@@ -186,10 +186,16 @@ def prune(dag: Dag) -> Dag:
     return replace(kept, inputs=tuple(value for value in dag.inputs if value.name in read))
 
 
+def index_inputs(dag: Dag) -> set[str]:
+    """The inputs that say where others are loaded and outputs stored."""
+    values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
+    return {index_of(mode) for value in values for mode in value.modes if index_of(mode)}
+
+
 def read_inputs(dag: Dag) -> set[str]:
     """The inputs that are loaded, or say where others are loaded and outputs stored."""
     loaded = {op.name for op, _ in dag.table if isinstance(op, Load)}
-    values = (*(dag.input[name] for name in loaded if name in dag.input), *dag.outputs)
+    values: tuple[Input | Output, ...] = (*(dag.input[name] for name in loaded if name in dag.input), *dag.outputs)
     return loaded.union(index_of(mode) for value in values for mode in value.modes)
 
 

@@ -18,7 +18,7 @@ from itertools import chain
 from evt.diagnostics import Diagnostic, Label
 from evt.errors import ProgramError
 from evt.functions import TABLE, Fact
-from evt.ir.dag import Dag, TypedDag
+from evt.ir.dag import Dag, TypedDag, index_inputs
 from evt.ir.dtype import (
     B1,
     BF16,
@@ -79,7 +79,7 @@ def infer(dag: Dag, operands: Sequence[Operand] = ()) -> TypedDag:
         raise ProgramError(diagnostics)
     primary = _primary(dag, operands[0].dtype)
     scalar = F64 if accumulator(operands[0].dtype) == F64 else F32
-    indices = {index_of(mode) for value in (*dag.inputs, *dag.outputs) for mode in value.modes}
+    indices = index_inputs(dag)
     inputs = tuple(
         replace(
             value,
@@ -289,7 +289,7 @@ def _check_indices(dag: Dag, inputs: Sequence[Input], outputs: Sequence[Output])
         says = f"and says where `{value.name}` is {_moved(value)}"
         for index in (named[index] for index in map(index_of, value.modes) if index in named):
             assert index.dtype is not None
-            if index.dtype.kind is not Kind.INTEGER:
+            if index.dtype.kind is not Kind.INTEGER or index.dtype.bits < 32:
                 message, hint = f"`{index.name}` is {index.dtype}, {says}", f"declare it i32: `{index.name}: i32`"
                 yield at(index.span, dag.source, Diagnostic("E0308", message, help=hint))
             if index.default is not None or index.flexible:

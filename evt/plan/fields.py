@@ -20,8 +20,8 @@ class Field:
     """One 8-byte member of ``evt_arguments``: a size or stride (int64), a pointer, or a number (double).
 
     ``tensor`` and ``role`` say what the runtime puts there: ("C", "pointer"), ("C", "m") for the stride of
-    mode m in elements, ("x", "extent m") for the rows that an index may name, ("alpha", "value"), ("", "k") for an extent, ("", "workspace") for memory to work in,
-    ("", "swizzle") for a scheduler setting.
+    mode m in elements, ("x", "extent m") for the rows that an index may name, ("alpha", "value"),
+    ("", "k") for an extent, ("", "workspace") for memory to work in, ("", "swizzle") for a scheduler setting.
     """
 
     name: str

@@ -54,7 +54,7 @@ class Extents:
 
     def around(self, modes: Sequence[str], tensor: torch.Tensor) -> Extents:
         """Return the extents of a tensor that has its own where an index names places, and these along other modes."""
-        flat = {mode: (math.prod(dims),) for mode, dims in self.leads.items()}
+        flat: dict[str, tuple[int, ...]] = {mode: (math.prod(dims),) for mode, dims in self.leads.items()}
         for leads in (dict(self.leads), flat):
             place = 0
             for mode in modes:

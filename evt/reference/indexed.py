@@ -1,4 +1,4 @@
-"""Tensors whose rows or columns are where an index says: ``gathered`` as they are read, ``scattered`` as they are stored.
+"""Rows and columns where an index says: ``gathered`` as they are read, ``scattered`` as they are stored.
 
 Values have the dimensions of :data:`evt.ir.node.MODES`. A tensor is given a row, or column, behind its last, to which
 all places belong that are out of range: it reads as zero, and what is stored there is dropped.
@@ -14,7 +14,7 @@ from evt.ir.node import MODES
 
 
 def gathered(tensor: torch.Tensor, indices: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """Return a tensor [l, m, n] read where the ``indices`` say, by mode; they broadcast to it, and their extents count."""
+    """Return a tensor [l, m, n] read where the ``indices`` say, by mode; which broadcast to it."""
     padded = _padded(tensor, indices)
     return padded[_places(tensor.shape, indices, tensor.device)]
 

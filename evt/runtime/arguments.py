@@ -62,7 +62,7 @@ def bind(spec: Spec, a: object, b: object, inputs: Mapping[str, object], buffers
         if output.name in tensors:
             result[output.name] = buffer_argument(bound, output, tensors[output.name], report)
         elif output.is_indexed:
-            name, shape = output.name, ", ".join(written(mode) for mode in output.memory_modes)
+            name, shape = output.name, ", ".join(written(mode) for mode in output.modes)
             message = f"`{name}` is stored as [{shape}], and the call gives no buffer that has the rows"
             report("E0608", message, f"pass {name}=..., or out=...; what no index names keeps what the buffer holds")
         else:

@@ -112,7 +112,7 @@ def _values(dag: Dag) -> Iterator[str]:
 def _indices(dag: Dag) -> Iterator[str]:
     """An index is an input, with a value for each row or column."""
     values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
-    for value, mode in ((value, mode) for value in values for mode in filter(index_of, value.modes)):
+    for value, mode in ((each, mode) for each in values for mode in filter(index_of, each.modes)):
         index = dag.input.get(index_of(mode))
         if isinstance(value, Input) and value.batchable:
             yield f"`{value.name}` has the mode `{mode}`, and is batchable, as inputs without a subscript are"
