@@ -70,7 +70,8 @@ def random_call(
 ) -> tuple[list[torch.Tensor], dict[str, Any]]:
     """A and B, and the other inputs by name, all of a convolution channels_last. What has a default keeps it.
 
-    What an index names has as many rows or columns as the product, and each is named once. B is scaled so that the accumulator has variance 1.
+    What an index names has as many rows or columns as the product, and each is named once. B is scaled so that the
+    accumulator has variance 1.
     """
     sizes = call_sizes(spec, shapes)
 
