@@ -119,8 +119,8 @@ class Program(Described):
     NoKernelWarning where no GPU would have a kernel. Buffers to write into come as ``out=`` or by output name. Scalars
     are Python numbers or one-element device tensors, which are read on the device. None leaves out what has a default.
 
-    An output that is stored by an index, ``D[index[m], n]``, needs a buffer. Rows that the index does not name keep what
-    they hold; where it names a row twice, each element stored is that of one of the two, and which one is not promised.
+    An output that is stored by an index, ``D[index[m], n]``, needs a buffer. Rows that the index does not name keep
+    what they hold; where it names a row twice, each element stored is that of one of the two: which is not promised.
 
     An output whose name cannot be a field of a namedtuple (``class``, ``_x``) is found by its position.
 
