@@ -215,16 +215,12 @@ class Program(Described):
         not written to, and the answer has its other rows.
         """
         from evt.runtime.answer import evaluate
-        from evt.runtime.arguments import bind
+        from evt.runtime.arguments import bind, split_held
         from evt.runtime.results import gather
 
         check_kind("float64", float64, bool, "a bool")
-        held = {
-            each.name: inputs.pop(each.name)
-            for each in self.spec.dag.outputs
-            if each.is_indexed and each.name in inputs
-        }
-        results = evaluate(self.spec, bind(self.spec, A, B, inputs, held), float64)
+        read, held = split_held(self.spec.dag, inputs)
+        results = evaluate(self.spec, bind(self.spec, A, B, read, held), float64)
         return gather(self.outputs)([results[name] for name in self.outputs])
 
     @untraced
@@ -233,6 +229,7 @@ class Program(Described):
 
         Calls of the same program, types, layouts and sizes on the same kind of GPU then take the fastest kernel, in
         this process and in later ones, instead of the first that the rules admit. It takes compiling all of them.
+        Of an output that is scattered the call gives the buffer, as to :meth:`reference`; it is not written to.
         Raises LaunchError (E0801) without a GPU.
         """
         from evt.tuning.tune import tune

@@ -87,6 +87,15 @@ def given_buffers(buffers: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in buffers.items() if value is not None}
 
 
+def split_held(dag: Dag, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The inputs among a call's values, and the buffers of outputs that are scattered, whose other rows they keep."""
+    held = {output.name for output in dag.outputs if output.is_indexed}
+    return (
+        {name: value for name, value in given.items() if name not in held},
+        {name: value for name, value in given.items() if name in held},
+    )
+
+
 def is_absent(value: Input, inputs: Mapping[str, object]) -> bool:
     """Whether a call leaves out a tensor that has a default: its kernel is compiled without it."""
     return value.name not in inputs and value.default is not None and not (value.is_scalar or value.flexible)
