@@ -328,6 +328,11 @@ def test_groups() -> None:
     x, at = torch.randn(ROWS, N).double(), [index(), index()]
     held = [torch.zeros(ROWS, N).double() for _ in at]
     evt.grouped_gemm(text, route="loop")([a, 2 * a], [b, b], i=at, x=x, out=held)
+    whole = evt.grouped_gemm("D = acc + x[i[m], n]", route="loop")
+    together = whole(torch.cat([a, 2 * a]), torch.stack([b, b]), i=torch.cat(at), x=x, offsets=[0, M, 2 * M])
+    torch.testing.assert_close(together[M:], 2 * (a @ b) + gathered(x, at[1]))
+    zeros = [torch.zeros(ROWS, N).double() for _ in at]
+    assert torch.equal(evt.grouped_gemm(text).reference([a, 2 * a], [b, b], i=at, x=x, D=zeros)[1], held[1])
     for factor, places, got in zip((1, 2), at, held, strict=True):
         want = scattered(torch.zeros(ROWS, N).double(), places, factor * (a @ b) + gathered(x, places))
         torch.testing.assert_close(got, want)
