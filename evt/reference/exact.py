@@ -66,16 +66,16 @@ class Exact(Dialect[torch.Tensor]):
             raise ValueError(f"the input {source.name} is missing")
         given = self.inputs.get(source.name, source.default)
         if not source.is_indexed or not isinstance(given, torch.Tensor):
-            return self.extents.load(self.direct(source), given, self.device, self.dtype)
+            return self.extents.load(self.in_order(source), given, self.device, self.dtype)
         own = self.extents.around(source.modes, given)
-        return gathered(own.load(self.direct(source), given, self.device, self.dtype), self.indices(source))
+        return gathered(own.load(self.in_order(source), given, self.device, self.dtype), self.indices(source))
 
     def indices(self, value: Input | Output) -> dict[str, torch.Tensor]:
         """Return the places that an input or output has along modes where an index names them."""
         named = ((base(mode), index_of(mode)) for mode in value.modes)
         return {mode: self.load(self.dag.input[index]) for mode, index in named if index}
 
-    def direct(self, value: _Tensor) -> _Tensor:
+    def in_order(self, value: _Tensor) -> _Tensor:
         """Return an input or output as if its rows and columns were in order."""
         return replace(value, modes=tuple(map(direct, value.modes)))
 
@@ -152,7 +152,7 @@ class Exact(Dialect[torch.Tensor]):
             raise ValueError(f"the buffer of the output {output.name} is missing")
         assert output.dtype is not None
         held = self.inputs[output.name]
-        own, plain = self.extents.around(output.memory_modes, held), self.direct(output)
+        own, plain = self.extents.around(output.memory_modes, held), self.in_order(output)
         before = own.load(Input(output.name, output.dtype, plain.memory_modes), held, self.device, self.dtype)
         sizes = [self.extents[mode] for mode in MODES]
         # f64 has the values of every type that is held or stored.
