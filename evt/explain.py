@@ -28,8 +28,10 @@ from evt.plan.epilogue.nodes import (
     ColumnOrScalarBroadcast,
     Compute,
     Coordinate,
+    Gather,
     HalfLoad,
     HalfStore,
+    Indexed,
     MaskLoad,
     MaskStore,
     Node,
@@ -40,6 +42,7 @@ from evt.plan.epilogue.nodes import (
     RowBroadcast,
     RowOrScalarBroadcast,
     ScalarBroadcast,
+    Scatter,
     SourceFetch,
 )
 from evt.plan.epilogue.registers import register_limit
@@ -432,8 +435,17 @@ def _describe(node: Node) -> str:
             return "store of half as many columns"
         case BlockStore():
             return "store of one value a block"
+        case Gather():
+            return f"gathered {_placed(node)}"
+        case Scatter():
+            return f"scattered {_placed(node)}"
         case Reduction(shape, kind, atomic=atomic):
             return f"{shape} reduction, {kind}, {'by atomics' if atomic else 'in parts'}"
+
+
+def _placed(node: Indexed) -> str:
+    """Return what of a tensor indices name, along the kernel's own modes."""
+    return " and ".join(word for word, places in (("rows", node.rows), ("columns", node.columns)) if places)
 
 
 _LOADS = {Access.TILE: "", Access.DIRECT: ", directly from global memory", Access.STRIDED: ", element by element"}

@@ -131,11 +131,16 @@ class GroupedProgram(Described):
         **inputs: Any,
     ) -> Any:
         """The oracle's answer for each group, as :meth:`evt.Program.reference`: lists, also with ``offsets``."""
+        from evt.runtime.arguments import split_held
         from evt.runtime.groups import split
         from evt.runtime.results import gather
 
         groups = split(self.spec, A, B, inputs, None, offsets).members
-        results = [self._member.reference(each.a, each.b, float64=float64, **each.inputs) for each in groups]
+        held = [split_held(self.spec.dag, each.buffers)[1] for each in groups]
+        results = [
+            self._member.reference(each.a, each.b, float64=float64, **each.inputs, **buffers)
+            for each, buffers in zip(groups, held, strict=True)
+        ]
         if len(self.outputs) == 1:
             return results
         return gather(self.outputs)([[result[index] for result in results] for index in range(len(self.outputs))])

@@ -120,6 +120,9 @@ class Program(Described):
     NoKernelWarning where no GPU would have a kernel. Buffers to write into come as ``out=`` or by output name. Scalars
     are Python numbers or one-element device tensors, which are read on the device. None leaves out what has a default.
 
+    An output that is stored by an index, ``D[index[m], n]``, needs a buffer. Rows that the index does not name keep
+    what they hold; where it names a row twice, each element stored is that of one of the two: which is not promised.
+
     An output whose name cannot be a field of a namedtuple (``class``, ``_x``) is found by its position.
 
     Keywords beyond the text and the operation are those of :class:`evt.settings.Settings`.
@@ -209,14 +212,16 @@ class Program(Described):
 
         Sums products in f64 and rounds the sums, computes in f32 and rounds each output to its type;
         ``float64=True`` computes in f64 and leaves the outputs unrounded, as a yardstick for kernels. The same bits
-        whatever PyTorch is set to.
+        whatever PyTorch is set to. Of an output that is scattered the call gives the buffer, under its name: it is
+        not written to, and the answer has its other rows.
         """
         from evt.runtime.answer import evaluate
-        from evt.runtime.arguments import bind
+        from evt.runtime.arguments import bind, split_held
         from evt.runtime.results import gather
 
         check_kind("float64", float64, bool, "a bool")
-        results = evaluate(self.spec, bind(self.spec, A, B, inputs, {}), float64)
+        read, held = split_held(self.spec.dag, inputs)
+        results = evaluate(self.spec, bind(self.spec, A, B, read, held), float64)
         return gather(self.outputs)([results[name] for name in self.outputs])
 
     @untraced
@@ -225,6 +230,7 @@ class Program(Described):
 
         Calls of the same program, types, layouts and sizes on the same kind of GPU then take the fastest kernel, in
         this process and in later ones, instead of the first that the rules admit. It takes compiling all of them.
+        Of an output that is scattered the call gives the buffer, as to :meth:`reference`; it is not written to.
         Raises LaunchError (E0801) without a GPU.
         """
         from evt.tuning.tune import tune

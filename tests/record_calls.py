@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace as Inputs
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,8 @@ import torch
 from records import MEANINGS
 from torch import Tensor
 
+from evt.ir.dag import index_inputs
+from evt.ir.node import base
 from evt.reference.compare import distance
 from evt.spec import typed_graph
 
@@ -33,12 +35,13 @@ _INTEGER_RANGE = {"i8": (-9, 10), "u8": (0, 10), "i32": (-50, 50), "b1": (0, 256
 
 @dataclass(frozen=True)
 class Call:
-    """The tensors of a call, and what the formula says of them."""
+    """The tensors of a call, and what the formula says of them; ``buffers`` are those that it has to give."""
 
     a: Tensor
     b: Tensor
     inputs: dict[str, Any]
     wanted: tuple[Tensor, ...]
+    buffers: dict[str, Tensor] = field(default_factory=dict)
 
 
 def variants(program: evt.Program) -> tuple[str, ...]:
@@ -71,12 +74,17 @@ def make_call(
         for operand in typed.operands
     )
     inputs: dict[str, Any] = {}
+    indices = index_inputs(typed)
     for value in typed.inputs:
         assert value.dtype is not None
         if variant == "absent" and value.default is not None:
             continue
-        if value.modes:
-            shape = [1] if value.flexible and variant == "single" else [sizes[mode] for mode in value.modes]
+        if value.name in indices:  # each row once
+            order = torch.randperm(sizes[value.modes[-1]], device=device, generator=generator)
+            inputs[value.name] = order.to(torch.int32)
+        elif value.modes:
+            single = value.flexible and variant == "single"
+            shape = [1] if single else [sizes[base(mode)] for mode in value.modes]
             large = integers and value.name.startswith("bias")  # to be seen beside an accumulator of integers
             inputs[value.name] = random(shape, value.dtype, 64.0 if large else 1.0)
         elif str(value.dtype) == "i32":
@@ -87,7 +95,9 @@ def make_call(
     while name in NEGATIVE_PEAK and wanted[0].abs().max() == wanted[0].max():
         a = random(a.shape, typed.operands[0].dtype, sizes["k"] ** -0.25)
         wanted = expected(name, program, a, b, inputs)
-    return Call(a, b, inputs, wanted)
+    scattered = [(each, want) for each, want in zip(typed.outputs, wanted, strict=True) if each.is_indexed]
+    buffers = {each.name: torch.zeros_like(want, dtype=getattr(torch, each.dtype.torch)) for each, want in scattered}
+    return Call(a, b, inputs, wanted, buffers)
 
 
 def expected(name: str, program: evt.Program, a: Tensor, b: Tensor, inputs: Mapping[str, Any]) -> tuple[Tensor, ...]:

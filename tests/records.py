@@ -143,12 +143,14 @@ RECORDS: dict[str, Record] = {
     "trtllm-lincomb-allreduce": refused(
         4, "sm90 sm100", ("D = allreduce(alpha*acc + beta*C)", "E0201", "there is no function `allreduce`")
     ),
-    "trtllm-moe-finalize-2x": refused(
-        *(3, "sm90"),
-        (
-            "in row_map: i32[m], scale: f32[m]\nD[row_map, n] = scale*(alpha*acc + beta*C + bias)",
-            "E0301",
-            "there is no mode `row_map` here",
+    "trtllm-moe-finalize-2x": sample(
+        *(3, "sm90", "moe_finalize"),
+        refused=(
+            Refusal(
+                "in row_map: i32[m], scale: f32[m]\nD[row_map, n] = scale*(alpha*acc + beta*C + bias)",
+                "E0301",
+                "there is no mode `row_map` here",
+            ),
         ),
     ),
     "two-phase-fp8-add": sample(1, "sm120", "partial_product_scaled"),
@@ -249,6 +251,12 @@ def gated_backward(acc: Tensor, v: Inputs) -> tuple[Tensor, ...]:
     return out * score, dx, dy, (out * acc).sum(1), dx.sum(0), dy.sum(0)
 
 
+def moe_finalize(acc: Tensor, x: Inputs) -> Tensor:
+    rows = x.row_map.long()
+    value = column(x.scale[rows]) * (x.alpha * acc + x.beta * x.C + x.bias)
+    return torch.empty_like(value).index_copy(0, rows, value)
+
+
 def layernorm_backward(acc: Tensor, x: Inputs) -> tuple[Tensor, ...]:
     dh = acc * x.w + x.C + x.y * column(x.corr_mul) + column(x.corr_add)
     return dh, (acc * x.y).sum(0), dh.sum(0)
@@ -316,6 +324,7 @@ MEANINGS: dict[str, Callable[[Tensor, Inputs], Tensor | tuple[Tensor, ...]]] = {
     "lincomb_row_sums": lambda acc, x: ((v := half(x.alpha * acc + x.beta * x.C)), v.sum(1)),
     "linear_combination": lambda acc, x: x.alpha * acc + x.beta * x.C,
     "mixed_types": lambda acc, x: functional.relu(acc) * x.x + x.y,
+    "moe_finalize": moe_finalize,
     "partial_product_scaled": lambda acc, x: (x.C + acc) * column(x.x_scale) * x.w_scale,
     "per_column_residual": lambda acc, x: x.beta * x.C + functional.silu(x.alpha * acc + x.bias),
     "relu_bitmask": relu_bitmask,

@@ -45,7 +45,7 @@ def oracle(case: Case, device: torch.device | str, seed: int = 0) -> Answer:
     """
     for positive in (False, True):
         data = draw(case, device, seed, positive=positive)
-        result = case.program.reference(data.A, data.B, float64=True, **data.inputs)
+        result = case.program.reference(data.A, data.B, float64=True, **data.inputs, **data.held(case.dag))
         outputs = (result,) if isinstance(result, torch.Tensor) else tuple(result)
         if all(bool(output.isfinite().all()) for output in outputs):
             return Answer(case, data, outputs, _limit(case))

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from evt.bench.tensors import poison, random_operand, random_tensor
+from evt.bench.tensors import poison, random_index, random_operand, random_tensor
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError
 from evt.ir import TypedDag
 from evt.ir.convolution import ConvolutionProblem
+from evt.ir.dag import index_inputs
 from evt.ir.dtype import B1, DType
 from evt.ir.node import base, divisor
 from evt.program import Program
@@ -149,6 +150,10 @@ class Data:
         """The input tensors, without A, B and the numbers."""
         return {name: value for name, value in self.inputs.items() if isinstance(value, torch.Tensor)}
 
+    def held(self, dag: TypedDag) -> dict[str, torch.Tensor]:
+        """Return the buffers of the outputs that are scattered, which a call has to give."""
+        return {output.name: self.outputs[output.name] for output in dag.outputs if output.is_indexed}
+
     @property
     def bytes(self) -> dict[str, int]:
         """What a fused kernel has to move at least: every tensor once."""
@@ -180,10 +185,14 @@ def draw(case: Case, device: torch.device | str, seed: int = 0, *, positive: boo
 
     inputs: dict[str, torch.Tensor | float] = {}
     a, b = operand(0), operand(1, case.k**-0.5)
+    indices = index_inputs(case.dag)
     for value in case.dag.inputs:
         assert value.dtype is not None
         if value.modes:
             shape = case.shape(value.modes, value.batchable and value.is_tile)
+            if value.name in indices:
+                inputs[value.name] = random_index(shape, shape[-1], value.dtype, generator)
+                continue
             drawn = random_tensor(shape, value.dtype, generator, positive=positive)
             inputs[value.name] = from_view(drawn) if case.shapes is not None and is_image(value) else drawn
         else:

@@ -53,7 +53,7 @@ from evt.ir import (
 )
 from evt.ir.convolution import ConvolutionProblem
 from evt.ir.dtype import B1, DType
-from evt.ir.node import MODES, base, divisor
+from evt.ir.node import MODES, base, divisor, index_of
 from evt.reference import is_image
 from evt.reference.convolution import from_view, to_view
 from evt.reference.rounding import packed
@@ -112,6 +112,12 @@ class _Writer(Dialect[Value]):
 
     def module(self) -> GraphModule:
         self.acc, self.acc_dtype = self.product()
+        # The prefix keeps names of the user's apart from Python's keywords and from A and B.
+        self.given = {
+            value.name: self.proxy(self.graph.placeholder(f"input_{value.name}"))
+            for value in self.dag.inputs
+            if value.modes
+        }
         self.loads = {value.name: self.placed(value) for value in self.dag.inputs}
         results = translate(self.dag, self)
         outputs = tuple(results[output.name].node for output in self.dag.outputs)
@@ -169,8 +175,9 @@ class _Writer(Dialect[Value]):
         if not value.modes:
             return self.scalars[value.name]
         assert value.dtype is not None
-        # The prefix keeps names of the user's apart from Python's keywords and from A and B.
-        tensor = self.proxy(self.graph.placeholder(f"input_{value.name}"))
+        tensor = self.given[value.name]
+        if value.is_indexed:
+            tensor = self.gathered(tensor, value)
         if self.on_images:
             return self.beside_images(tensor, value.modes), torch_type(value.dtype)
         if self.problem is not None:
@@ -188,6 +195,26 @@ class _Writer(Dialect[Value]):
                 if mode not in ordered:
                     tensor = tensor.unsqueeze(position)
         return tensor, torch_type(value.dtype)
+
+    def gathered(self, tensor: Any, value: Input) -> Any:
+        """Return a tensor with its rows and columns where the indices say; all of them are in range."""
+        for dim, mode in enumerate(value.modes):
+            if index_of(mode):
+                tensor = tensor.index_select(dim, self.index_named(index_of(mode)))
+        return tensor
+
+    def scattered(self, tensor: Any, output: Output) -> Any:
+        """Return a buffer with a value's rows or columns where the index says, which names all of them."""
+        along, *others = (dim for dim, mode in enumerate(output.modes) if index_of(mode))
+        if others:
+            raise UnwrittenError("a store by two indices is written for kernels only")
+        index = self.index_named(index_of(output.modes[along]))
+        return self.call(torch.empty_like, tensor).index_copy_(along, index.long(), tensor)
+
+    def index_named(self, name: str) -> Any:
+        if self.batched or self.problem is not None:
+            raise UnwrittenError("rows that an index names are written for one product of matrices only")
+        return self.given[name]
 
     def beside_images(self, tensor: Any, modes: Sequence[str]) -> Any:
         """Return a convolution's vector so that it broadcasts against images [N, C, ...]; images stay as they are."""
@@ -291,6 +318,8 @@ class _Writer(Dialect[Value]):
             tensor, _ = cast(x.value, output.dtype)  # type: ignore[misc]  # of a tensor it is one
             if not x.whole:
                 tensor = self.expand(tensor, output.modes)
+        if output.is_indexed:
+            return self.scattered(self.lay_out(tensor, output), output)
         return tensor if self.on_images else self.unflat(self.lay_out(tensor, output), output)
 
     def expand(self, tensor: Any, modes: Sequence[str]) -> Any:

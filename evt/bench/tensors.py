@@ -38,6 +38,13 @@ def random_tensor(
     return values.mul_(scale).to(torch_type(dtype))
 
 
+def random_index(shape: Sequence[int], extent: int, dtype: DType, generator: torch.Generator) -> torch.Tensor:
+    """Draw places among ``extent`` along the last dimension, each at most once where there are enough of them."""
+    *batch, count = shape
+    order = torch.rand((*batch, max(count, extent)), generator=generator, device=generator.device).argsort(-1)
+    return (order[..., :count] % max(1, extent)).to(torch_type(dtype))
+
+
 def random_operand(
     shape: Sequence[int],
     modes: Sequence[str],

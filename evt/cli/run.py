@@ -42,8 +42,9 @@ def command(
 
     Tensors are normal, B scaled so that the accumulator has variance 1; integers are small, bits random. What has a
     default keeps it; other scalars are in [0.5, 1.5), integer ones in [1, 1000). Outputs hold NaN, or a pattern where
-    there is none, before they are written. Without a GPU the CPU reference runs, and the output says so. The tensors of
-    a convolution are channels_last; without --a-shape and --b-shape it has 2 images, 64 channels and 3x3 filters.
+    there is none, before they are written. An index names each row once, of as many as the product has.
+    Without a GPU the CPU reference runs, and the output says so. The tensors of a convolution are channels_last;
+    without --a-shape and --b-shape it has 2 images, 64 channels and 3x3 filters.
     Groups of grouped_gemm have a size each, as in --m 128,64,0; without --m there are four of several rows.
 
     The exit code is 1 when an output is further from the reference in f64 than rounding explains: twice the

@@ -9,15 +9,17 @@ from typing import Any
 
 import torch
 
-from evt.bench.tensors import random_operand, random_tensor
+from evt.bench.tensors import random_index, random_operand, random_tensor
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError
 from evt.ir import Input, Operand, TypedDag
 from evt.ir.convolution import Convolution
+from evt.ir.dag import index_inputs
 from evt.ir.dtype import BOOL
 from evt.ir.node import base, divisor
 from evt.reference import is_image
 from evt.reference.convolution import from_view
+from evt.reference.rounding import torch_type
 from evt.runtime.memory_format import channels_last
 from evt.spec import Shapes, Spec, problem_sizes
 
@@ -69,7 +71,8 @@ def random_call(
 ) -> tuple[list[torch.Tensor], dict[str, Any]]:
     """A and B, and the other inputs by name, all of a convolution channels_last. What has a default keeps it.
 
-    B is scaled so that the accumulator has variance 1.
+    What an index names has as many rows or columns as the product, and each is named once. B is scaled so that the
+    accumulator has variance 1.
     """
     sizes = call_sizes(spec, shapes)
 
@@ -88,7 +91,7 @@ def random_call(
         if value.default is not None:
             continue
         if value.modes:
-            inputs[value.name] = _random_input(spec, value, shapes, sizes, generator)
+            inputs[value.name] = _random_input(spec, dag, value, shapes, sizes, generator)
         elif value.dtype.is_float:
             inputs[value.name] = float(torch.rand((), generator=generator, device=generator.device) + 0.5)
         else:
@@ -97,8 +100,20 @@ def random_call(
     return operands, inputs
 
 
+def held_buffers(dag: TypedDag, sizes: Mapping[str, int], device: torch.device) -> dict[str, torch.Tensor]:
+    """Zeros in the shape of each output that is scattered: of as many rows and columns as the product."""
+    made = {}
+    for output in dag.outputs:
+        if output.is_indexed:
+            assert output.dtype is not None
+            batch = [sizes["l"]] if "l" in sizes and output.batchable else []
+            shape = [*batch, *(sizes.get(base(mode), 1) for mode in output.modes)]
+            made[output.name] = torch.zeros(shape, dtype=torch_type(output.dtype), device=device)
+    return made
+
+
 def _random_input(
-    spec: Spec, value: Input, shapes: Shapes, sizes: Mapping[str, int], generator: torch.Generator
+    spec: Spec, dag: TypedDag, value: Input, shapes: Shapes, sizes: Mapping[str, int], generator: torch.Generator
 ) -> torch.Tensor:
     """An input with modes: an image where a convolution takes one, else with one dimension for each mode."""
     assert value.dtype is not None
@@ -108,6 +123,9 @@ def _random_input(
             view = random_tensor((*problem.leads["m"], *problem.leads["n"]), value.dtype, generator)
             return from_view(view)
         sizes = {**sizes, "k": math.prod(problem.leads["k"])}  # over which an operand varies
+    if value.name in index_inputs(dag):
+        shape = [sizes.get(mode, 1) for mode in value.modes]
+        return random_index(shape, shape[-1], value.dtype, generator)
     batch = sizes.get("l", 0)
     own_batch = [batch] if value.is_tile and value.batchable and batch else []
     shape = [*own_batch, *(sizes.get(base(mode), 1) // divisor(mode) for mode in value.modes)]

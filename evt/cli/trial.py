@@ -17,7 +17,7 @@ from evt.bench.tensors import poison
 from evt.build.process import available_bytes
 from evt.cli.answers import Answers, answers_of, is_exact, slack_of
 from evt.cli.judge import OutputResult, judge
-from evt.cli.tensors import call_sizes, random_call
+from evt.cli.tensors import call_sizes, held_buffers, random_call
 from evt.diagnostics import Diagnostic
 from evt.errors import LaunchError, NoKernelWarning
 from evt.ir import TypedDag
@@ -140,7 +140,8 @@ def _product(spec: Spec, dag: TypedDag, shapes: Shapes, generator: torch.Generat
     """A product's random tensors, and poisoned buffers for what it writes."""
     sizes = call_sizes(spec, shapes)
     operands, inputs = random_call(spec, dag, shapes, generator)
-    answers = answers_of(spec, dag, operands, inputs, sizes["k"], kernel)
+    held = held_buffers(dag, sizes, generator.device)
+    answers = answers_of(spec, dag, operands, inputs | held, sizes["k"], kernel)
     buffers = {name: torch.empty_like(answer.rounded) for name, answer in answers.items()}
     if spec.convolution is not None:
         images = [output.name for output in dag.outputs if is_image(output)]

@@ -41,7 +41,7 @@ def command(ctx: click.Context, request: Request, rounds: int, seed: int, json: 
     except ModuleNotFoundError as error:
         raise click.ClickException("evt tune needs PyTorch: pip install 'evt-compiler[torch]'") from error
     from evt.bench import require_gpu
-    from evt.cli.tensors import random_call, shapes_of
+    from evt.cli.tensors import call_sizes, held_buffers, random_call, shapes_of
     from evt.cli.trial import check_memory
     from evt.tuning.grouped import tune_groups
     from evt.tuning.tune import tune
@@ -58,7 +58,8 @@ def command(ctx: click.Context, request: Request, rounds: int, seed: int, json: 
             found = tune_groups(spec, a, b, groups, rounds=rounds, progress=progress)
         else:
             (((x, y), inputs),) = calls
-            found = tune(spec, x, y, inputs, rounds=rounds, progress=progress)
+            held = held_buffers(dag, call_sizes(spec, products[0]), device)
+            found = tune(spec, x, y, inputs | held, rounds=rounds, progress=progress)
     except torch.OutOfMemoryError as error:
         raise click.ClickException("not enough memory on the GPU for these sizes") from error
     if json:

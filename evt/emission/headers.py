@@ -16,8 +16,10 @@ from evt.plan.epilogue.nodes import (
     BlockStore,
     ColumnOrScalarBroadcast,
     Coordinate,
+    Gather,
     HalfLoad,
     HalfStore,
+    Indexed,
     MaskLoad,
     MaskStore,
     Node,
@@ -27,6 +29,7 @@ from evt.plan.epilogue.nodes import (
     RandomNumbers,
     Reduction,
     RowOrScalarBroadcast,
+    Scatter,
 )
 from evt.plan.plan import Convolution2x, Convolution3x, MatrixProduct, StockFusion, StockOperator
 
@@ -40,6 +43,7 @@ _PLACES: dict[type, str] = {
     **dict.fromkeys((PairMember, HalfLoad, HalfStore), "_pair"),
     PairInterleave: "_interleave",
     **dict.fromkeys((BlockReduce, BlockStore), "_block"),
+    **dict.fromkeys((Gather, Scatter), "_indexed"),
 }
 
 
@@ -103,6 +107,7 @@ def _of_sm100(plan: Plan) -> list[str]:
     found += ["visitors_sm100_random.hpp"] * _draws_wide(plan.nodes)
     found += ["visitors_sm100_reduce.hpp", "finish.hpp"] * bool(plan.reductions)
     found += ["visitors_sm100_store.hpp"] * any(isinstance(node, Packed) for node in plan.nodes)
+    found += ["visitors_sm100_indexed.hpp"] * any(isinstance(node, Indexed) for node in plan.nodes)
     return found
 
 

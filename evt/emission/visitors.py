@@ -34,8 +34,10 @@ from evt.plan.epilogue.nodes import (
     Compute,
     Coordinate,
     Destination,
+    Gather,
     HalfLoad,
     HalfStore,
+    Indexed,
     MaskLoad,
     MaskStore,
     Node,
@@ -43,12 +45,14 @@ from evt.plan.epilogue.nodes import (
     Packed,
     PairInterleave,
     PairMember,
+    Places,
     RandomNumbers,
     Reduction,
     ResultShape,
     RowBroadcast,
     RowOrScalarBroadcast,
     ScalarBroadcast,
+    Scatter,
     Single,
     SourceFetch,
     VectorBroadcast,
@@ -107,6 +111,8 @@ class Dialect(ABC):
                 return self.own(node.name, "BlockReduce", COMBINE[kind], str(width))
             case MaskLoad() | MaskStore() | HalfLoad() | HalfStore() | BlockStore():
                 return self.packed(node)
+            case Gather() | Scatter():
+                return self.indexed(node)
             case Reduction():
                 return self.reduction(node)
 
@@ -162,6 +168,22 @@ class Dialect(ABC):
         strides = (("stride_m", read(node.row)), ("stride_l", read(node.batch)))
         return self.own(node.name, template, *parameters, arguments=(("ptr", _packed_pointer(node)), *strides))
 
+    def indexed(self, node: Indexed) -> NodeText:
+        gathers = isinstance(node, Gather)
+        pointer = input_pointer if gathers else pointer_without_const
+        parameters = (
+            element(node.dtype),
+            _places_type(node.rows),
+            _places_type(node.columns),
+            stride_type(node.strides),
+        )
+        arguments = [("ptr", pointer(node.dtype, node.pointer)), ("stride", stride_value(node.strides))]
+        for member, places in (("rows", node.rows), ("columns", node.columns)):
+            if places is not None:
+                indices = input_pointer(places.dtype, places.indices)
+                arguments.append((member, f"{{{indices}, {read(places.batch)}, {read(places.extent)}}}"))
+        return self.own(node.name, "Gather" if gathers else "Scatter", *parameters, arguments=tuple(arguments))
+
     def reduction(self, node: Reduction) -> NodeText:
         parameters = (COMBINE[node.kind], REGISTER[node.dtype])
         arguments: Assignments
@@ -197,6 +219,11 @@ def packed_class(node: Packed) -> tuple[str, tuple[str, ...]]:
         case BlockStore(dtype=dtype, width=width):
             return "BlockStore", (element(dtype), str(width))
     raise AssertionError(node)
+
+
+def _places_type(places: Places | None) -> str:
+    """Return what finds rows or columns in a tensor."""
+    return "evt::InOrder" if places is None else f"evt::At<{element(places.dtype)}>"
 
 
 def _packed_pointer(node: Packed) -> str:

@@ -11,14 +11,14 @@ makes a graph of another one by walking that with :meth:`Builder.walk`, which te
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
 import networkx as nx
 
 from evt.diagnostics import Source, Span
-from evt.ir.node import Acc, Feed, Input, Load, Node, Operand, Output, Store, ValueType
+from evt.ir.node import Acc, Feed, Input, Load, Node, Operand, Output, Store, ValueType, index_of
 from evt.ir.origin import Origin, Place
 
 #: A node and its operands, by slot.
@@ -181,24 +181,29 @@ class Builder:
 def prune(dag: Dag) -> Dag:
     """The graph without nodes that no output and no operand needs, and without inputs that no node loads."""
     live = live_nodes(dag)
-    if len(live) == len(dag) and all(
-        map({op.name for op, _ in dag.table if isinstance(op, Load)}.__contains__, dag.input)
-    ):
+    if len(live) == len(dag) and read_inputs(dag).issuperset(dag.input):
         return dag
     renamed = {old: new for new, old in enumerate(live)}
     table = tuple(
         (op, tuple([renamed[each] for each in operands])) for op, operands in map(dag.table.__getitem__, live)
     )
-    loaded = {op.name for op, _ in table if isinstance(op, Load)}
-    return Dag(
-        dag.operation,
-        dag.operands,
-        tuple(value for value in dag.inputs if value.name in loaded),
-        dag.outputs,
-        table,
-        dag.source,
-        tuple(map(dag.origins.__getitem__, live)),
-    )
+    origins = tuple(map(dag.origins.__getitem__, live))
+    kept = Dag(dag.operation, dag.operands, dag.inputs, dag.outputs, table, dag.source, origins)
+    read = read_inputs(kept)
+    return replace(kept, inputs=tuple(value for value in dag.inputs if value.name in read))
+
+
+def index_inputs(dag: Dag) -> set[str]:
+    """The inputs that say where others are loaded and outputs stored."""
+    values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
+    return {index_of(mode) for value in values for mode in value.modes if index_of(mode)}
+
+
+def read_inputs(dag: Dag) -> set[str]:
+    """The inputs that are loaded, or say where others are loaded and outputs stored."""
+    loaded = {op.name for op, _ in dag.table if isinstance(op, Load)}
+    values: tuple[Input | Output, ...] = (*(dag.input[name] for name in loaded if name in dag.input), *dag.outputs)
+    return loaded.union(index_of(mode) for value in values for mode in value.modes)
 
 
 def live_nodes(dag: Dag) -> list[int]:

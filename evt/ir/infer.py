@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import chain
 from typing import TypeVar
 
 from evt.diagnostics import Diagnostic, Label
 from evt.errors import ProgramError
 from evt.functions import TABLE, Fact
-from evt.ir.dag import Dag, TypedDag
+from evt.ir.dag import Dag, TypedDag, index_inputs
 from evt.ir.dtype import (
     B1,
     BF16,
@@ -33,6 +34,7 @@ from evt.ir.dtype import (
     STORAGE,
     TF32,
     DType,
+    Kind,
     accumulator,
 )
 from evt.ir.interface import declaration
@@ -59,7 +61,9 @@ from evt.ir.node import (
     Store,
     ValueType,
     base,
+    direct,
     divisor,
+    index_of,
     written,
 )
 from evt.ir.origin import Origin, Place, at
@@ -82,7 +86,11 @@ def infer(dag: Dag, operands: Sequence[Operand] = ()) -> TypedDag:
         raise ProgramError(diagnostics)
     primary = _primary(dag, operands[0].dtype)
     scalar = F64 if accumulator(operands[0].dtype) == F64 else F32
-    inputs = tuple(_with_type(value, scalar if value.is_scalar else primary) for value in dag.inputs)
+    indices = index_inputs(dag)
+    inputs = tuple(
+        _with_type(value, I32 if value.name in indices else scalar if value.is_scalar else primary)
+        for value in dag.inputs
+    )
     values = replace(dag, operands=operands, inputs=inputs)
     types: list[ValueType] = []
     for node in range(len(dag)):
@@ -93,6 +101,7 @@ def infer(dag: Dag, operands: Sequence[Operand] = ()) -> TypedDag:
         _with_type(output, _output_type(dag, types, dag.stores[output.name], primary)) for output in dag.outputs
     )
     diagnostics.extend(_check_interface(dag, inputs, outputs))
+    diagnostics.extend(_check_indices(dag, inputs, outputs))
     for output in outputs:
         diagnostics.extend(_check_output(dag, output, types[dag.arguments(dag.stores[output.name])[0]]))
     if diagnostics:
@@ -145,7 +154,9 @@ def value_modes(inputs: Mapping[str, Input], op: Node, operands: Sequence[tuple[
         case Element(name):
             return ELEMENT_MODES[name]
         case Load(name):
-            return canonical(inputs[name].modes)
+            own = inputs[name].modes
+            indices = (inputs[index].modes for index in map(index_of, own) if index in inputs)
+            return canonical((*map(direct, own), *chain.from_iterable(indices)))
         case Const(_, modes) if modes:
             return modes
         case Reduce(_, modes):
@@ -296,6 +307,33 @@ def _check_interface(dag: Dag, inputs: Sequence[Input], outputs: Sequence[Output
             yield at(value.span, dag.source, Diagnostic("E0308", message, help=help_text))
 
 
+def _check_indices(dag: Dag, inputs: Sequence[Input], outputs: Sequence[Output]) -> Iterable[Diagnostic]:
+    """Indices are whole numbers; what they name are rows or columns of whole elements."""
+    named = {value.name: value for value in inputs}
+    values: tuple[Input | Output, ...] = (*inputs, *outputs)
+    for value in (value for value in values if value.is_indexed):
+        says = f"and says where `{value.name}` is {_moved(value)}"
+        for index in (named[index] for index in map(index_of, value.modes) if index in named):
+            assert index.dtype is not None
+            if index.dtype.kind is not Kind.INTEGER or index.dtype.bits < 32:
+                message, hint = f"`{index.name}` is {index.dtype}, {says}", f"declare it i32: `{index.name}: i32`"
+                yield at(index.span, dag.source, Diagnostic("E0308", message, help=hint))
+            if index.default is not None or index.flexible:
+                what = "has a default" if index.default is not None else "may be a single value"
+                message, hint = f"`{index.name}` {what}, {says}", "declare it a vector without a default"
+                yield at(index.span, dag.source, Diagnostic("E0308", message, help=hint))
+        if any(divisor(mode) > 1 for mode in value.modes):
+            message = f"`{value.name}` is [{shown(value.modes)}]: fewer columns are not {_moved(value)} by an index"
+            hint = "store them in order, and move the rows in a kernel of its own"
+            if isinstance(value, Input):
+                hint = "move the rows in a kernel of its own, or give a value for each column"
+            yield at(value.span, dag.source, Diagnostic("E0308", message, help=hint))
+
+
+def _moved(value: Input | Output) -> str:
+    return "read" if isinstance(value, Input) else "stored"
+
+
 def _wrong_columns(value: Input) -> str:
     """Why an input of fewer columns than the accumulator cannot be read, or nothing."""
     widths = [divisor(mode) for mode in value.modes if divisor(mode) > 1]
@@ -395,7 +433,7 @@ def _check_output(dag: Dag, output: Output, value: ValueType) -> Iterable[Diagno
     """Whether an output has the modes of its value: shown at the value, and at what is declared of the output."""
     store = dag.stores[output.name]
     reduced = isinstance(dag[dag.arguments(store)[0]], Reduce)
-    modes = set(map(written, output.modes))
+    modes = set(map(written, map(direct, output.modes)))
     missing = [mode for mode in map(written, value.modes) if mode not in modes]
     if output.batchable and "l" in missing:
         missing.remove("l")
@@ -408,7 +446,12 @@ def _check_output(dag: Dag, output: Output, value: ValueType) -> Iterable[Diagno
             _assigned(dag, store), dag.source, Diagnostic("E0304", message, None, label, hint, secondary=secondary)
         )
 
-    if missing:
+    if reduced and output.is_indexed:
+        hint = f"store it as `{output.name}[{shown(map(direct, output.modes))}]`"
+        yield mistake(
+            f"{have}, and the results of a reduction are stored in order", "a reduction", "stored by an index", hint
+        )
+    elif missing:
         instead = "" if reduced else ", or reduce it: `sum[n](x)`, `max[m, n](x)`"
         yield mistake(f"{have} but its value {varies}", varies, f"has no mode `{missing[0]}`", write + instead)
     elif reduced and "l" in modes and output.modes[0] != "l":

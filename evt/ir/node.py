@@ -22,6 +22,10 @@ Modes are ``l`` (batch), ``m`` (rows) and ``n`` (columns). A value of half as ma
 each block of 32 columns has ``n/32``. The operands' formulas, from Element to Feed, have the mode ``k`` that the
 product sums over: those of A vary over m and k, those of B over k and n, and none of their values meets the epilogue's.
 
+A tensor whose rows are read or stored where an input says has the mode ``index[m]``: of any extent, and its value
+varies over m. ``index`` is an integer for each row, ``[m]`` or ``[l, m]``; what is out of range reads as 0 and is not
+stored. Likewise ``index[n]`` for columns.
+
 Every kind but Apply, whose facts are its row's, says how many operands it has (``arity``) and what it costs on a GPU in
 ``instructions`` per element, roughly.
 """
@@ -180,9 +184,20 @@ Node: TypeAlias = (
 )
 
 
+@cache
 def base(mode: str) -> str:
-    """The mode that a divided mode divides: ``n`` of ``n/2``."""
-    return mode.partition("/")[0]
+    """The mode that a divided mode divides, or along which an index lies: ``n`` of ``n/2``, ``m`` of ``index[m]``."""
+    return mode.partition("/")[0].rpartition("[")[2].rstrip("]")
+
+
+def index_of(mode: str) -> str:
+    """The input that names the places along a mode: ``index`` of ``index[m]``; nothing of other modes."""
+    return mode.rpartition("[")[0]
+
+
+def direct(mode: str) -> str:
+    """The mode over which values vary that are read or stored at a mode: ``m`` of ``index[m]``, any other itself."""
+    return base(mode) if index_of(mode) else mode
 
 
 def divisor(mode: str) -> int:
@@ -253,6 +268,11 @@ class Input:
     inferred: tuple[Inferred, ...] = field(default=(), compare=False)
 
     @property
+    def is_indexed(self) -> bool:
+        """Whether it is gathered: read at places that another input names."""
+        return any(map(index_of, self.modes))
+
+    @property
     def is_scalar(self) -> bool:
         return not set(map(base, self.modes)) & {"m", "n", "k"}
 
@@ -281,6 +301,11 @@ class Output:
     batchable: bool = True
     span: Span | None = field(default=None, compare=False)
     inferred: tuple[Inferred, ...] = field(default=(), compare=False)
+
+    @property
+    def is_indexed(self) -> bool:
+        """Whether it is scattered: stored at places that an input names, into a buffer that the call gives."""
+        return any(map(index_of, self.modes))
 
     @property
     def memory_modes(self) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from evt.ir.dag import Builder, Dag, prune
 from evt.ir.dtype import B1, BOOL, I32, I64
 from evt.ir.infer import canonical
-from evt.ir.node import Cast, Const, Load
+from evt.ir.node import Cast, Const, Load, direct
 from evt.ir.origin import Place
 
 
@@ -25,7 +25,7 @@ def without_inputs(dag: Dag, values: Mapping[str, float]) -> Dag:
         op = dag[node]
         if isinstance(op, Load) and op.name in values:
             value = dag.input[op.name]
-            dtype, modes = value.dtype, canonical(value.modes)
+            dtype, modes = value.dtype, canonical(map(direct, value.modes))
             if value.default_span is not None:
                 builder.origin = Place(value.default_span)
             constant = builder.add(Const.of(values[op.name], modes))

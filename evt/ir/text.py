@@ -105,7 +105,7 @@ def format_node(op: Node) -> str:
 
 
 _HEADER = re.compile(r"(\w+)\((.*)\)")
-_TENSOR = re.compile(r"(\w+): (\w+)\[([^\]]*)\](?: = (\S+))?")
+_TENSOR = re.compile(r"(\w+): (\w+)\[((?:[^\[\]]|\[\w+\])*)\](?: = (\S+))?")
 _NODE = re.compile(r"%(\d+) = (\w+)(?: ((?!%)[^:\s]+))?((?: %\d+)*)(?: : .*)?")
 
 

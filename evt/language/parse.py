@@ -52,6 +52,9 @@ class _Builder:
     def mode(self, meta: Any, items: list[Any]) -> syntax.Mode:
         return syntax.Mode("".join(items), _span(meta).end > items[-1].end_pos, _span(meta))
 
+    def indexed(self, meta: Any, items: list[Any]) -> syntax.Mode:
+        return syntax.Mode(str(items[0]), False, _span(meta), items[1])
+
     def subscript(self, meta: Any, items: list[Any]) -> syntax.Subscript:
         return syntax.Subscript(tuple(items), _span(meta))
 

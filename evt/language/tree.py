@@ -24,11 +24,15 @@ class Identifier:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mode:
-    """One index of a subscript, ``n``, ``n/2`` or ``n%32``; ``optional`` is the ``?`` of ``[m?]``."""
+    """One place of a subscript, ``n``, ``n/2`` or ``n%32``; ``optional`` is the ``?`` of ``[m?]``.
+
+    Of ``index[m]``, the place that an input names, ``name`` is the input's and ``subscript`` its own.
+    """
 
     name: str
     optional: bool
     span: Span
+    subscript: Subscript | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -222,7 +226,12 @@ def _format_declaration(declaration: Declaration) -> str:
 def _format_subscript(subscript: Subscript | None) -> str:
     if subscript is None:
         return ""
-    return "[" + ", ".join(mode.name + "?" * mode.optional for mode in subscript.modes) + "]"
+    return f"[{', '.join(map(format_mode, subscript.modes))}]"
+
+
+def format_mode(mode: Mode) -> str:
+    """One place of a subscript as text."""
+    return mode.name + _format_subscript(mode.subscript) + "?" * mode.optional
 
 
 def format_expression(root: Expression) -> str:

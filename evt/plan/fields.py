@@ -20,8 +20,8 @@ class Field:
     """One 8-byte member of ``evt_arguments``: a size or stride (int64), a pointer, a number (double) or an i64.
 
     ``tensor`` and ``role`` say what the runtime puts there: ("C", "pointer"), ("C", "m") for the stride of
-    mode m in elements, ("alpha", "value"), ("", "k") for an extent, ("", "workspace") for memory to work in,
-    ("", "swizzle") for a scheduler setting.
+    mode m in elements, ("x", "extent m") for the rows that an index may name, ("alpha", "value"),
+    ("", "k") for an extent, ("", "workspace") for memory to work in, ("", "swizzle") for a scheduler setting.
     """
 
     name: str
@@ -59,6 +59,10 @@ class Fields:
     def stride(self, tensor: str, mode: str) -> Field:
         """Return the stride of a tensor along a mode, in elements."""
         return self.add(Field(f"stride_{mode}_of_{self.names.get(tensor, tensor)}", "size", tensor, mode))
+
+    def extent(self, tensor: str, mode: str) -> Field:
+        """Return how many rows or columns a tensor has among which an index names some."""
+        return self.add(Field(f"extent_{mode}_of_{self.names[tensor]}", "size", tensor, f"extent {mode}"))
 
     def number(self, scalar: str, kind: Literal["number", "integer"] = "number") -> Field:
         """Return the value of a scalar."""

@@ -14,7 +14,7 @@ from typing import Literal
 from evt.ir import Input, Output, TypedDag
 from evt.ir.convolution import Convolution, ConvolutionProblem, Operator
 from evt.ir.dtype import DType
-from evt.ir.node import base
+from evt.ir.node import base, direct
 from evt.layout import widest_vector
 
 #: How a tensor meets the batch mode: ``strided`` (one per batch, at a run-time stride; also a problem of one batch)
@@ -138,7 +138,7 @@ def natural_operand_layout(dtype: DType, modes: tuple[str, ...]) -> Layout:
 
 def natural_layout(dtype: DType, modes: tuple[str, ...], batch: Batch = "strided") -> Layout:
     """The layout of a packed, 16-byte-aligned tensor: the last mode of its shape is contiguous."""
-    inner = [mode for mode in modes if mode != "l"]
+    inner = [direct(mode) for mode in modes if mode != "l"]
     return Layout(inner[-1], 16 // bytes_of(dtype), batch)
 
 

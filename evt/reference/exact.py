@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import torch
 
@@ -16,12 +16,30 @@ from evt.functions import TABLE
 from evt.ir.dag import TypedDag
 from evt.ir.dtype import I64, DType
 from evt.ir.infer import met, reduced_type
-from evt.ir.node import MODES, REDUCTIONS, Const, Fold, Input, Interleave, Operand, Output, Pick, Reduce, base, divisor
+from evt.ir.node import (
+    MODES,
+    REDUCTIONS,
+    Const,
+    Fold,
+    Input,
+    Interleave,
+    Operand,
+    Output,
+    Pick,
+    Reduce,
+    base,
+    direct,
+    divisor,
+    index_of,
+)
 from evt.reference import functions
 from evt.reference.extents import Extents
+from evt.reference.indexed import gathered, scattered
 from evt.reference.philox import uniform, uniform_wide
 from evt.reference.rounding import round_to, working
 from evt.reference.translate import Argument, Dialect
+
+_Tensor = TypeVar("_Tensor", Input, Output)
 
 
 @dataclass(frozen=True)
@@ -47,7 +65,20 @@ class Exact(Dialect[torch.Tensor]):
     def load(self, source: Input) -> torch.Tensor:
         if source.name not in self.inputs and source.default is None:
             raise ValueError(f"the input {source.name} is missing")
-        return self.extents.load(source, self.inputs.get(source.name, source.default), self.device, self.dtype)
+        given = self.inputs.get(source.name, source.default)
+        if not source.is_indexed or not isinstance(given, torch.Tensor):
+            return self.extents.load(self.in_order(source), given, self.device, self.dtype)
+        own = self.extents.around(source.modes, given)
+        return gathered(own.load(self.in_order(source), given, self.device, self.dtype), self.indices(source))
+
+    def indices(self, value: Input | Output) -> dict[str, torch.Tensor]:
+        """Return the places that an input or output has along modes where an index names them."""
+        named = ((base(mode), index_of(mode)) for mode in value.modes)
+        return {mode: self.load(self.dag.input[index]) for mode, index in named if index}
+
+    def in_order(self, value: _Tensor) -> _Tensor:
+        """Return an input or output as if its rows and columns were in order."""
+        return replace(value, modes=tuple(map(direct, value.modes)))
 
     def constant(self, op: Const) -> torch.Tensor:
         value = torch.full((), op.value, dtype=torch.float64, device=self.device)
@@ -127,7 +158,22 @@ class Exact(Dialect[torch.Tensor]):
     def store(self, output: Output, x: Argument[torch.Tensor]) -> torch.Tensor:
         assert output.dtype is not None
         value = spread(self.met(x, output.dtype))
+        if output.is_indexed:
+            return self.scattered(output, value)
         return self.extents.store(output, value, exact=self.dtype == torch.float64)
+
+    def scattered(self, output: Output, value: torch.Tensor) -> torch.Tensor:
+        """Return the call's buffer with a value stored where the indices say."""
+        if output.name not in self.inputs:
+            raise ValueError(f"the buffer of the output {output.name} is missing")
+        assert output.dtype is not None
+        held = self.inputs[output.name]
+        own, plain = self.extents.around(output.memory_modes, held), self.in_order(output)
+        before = own.load(Input(output.name, output.dtype, plain.memory_modes), held, self.device, self.dtype)
+        sizes = [self.extents[mode] for mode in MODES]
+        # f64 has the values of every type that is held or stored.
+        after = scattered(before.double(), value.double().expand(sizes), self.indices(output))
+        return own.store(plain, after, exact=self.dtype == torch.float64)
 
     def feed(self, operand: Operand, x: Argument[torch.Tensor]) -> torch.Tensor:
         value, dtype = self.met(x, operand.dtype), operand.dtype

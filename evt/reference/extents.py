@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from evt.ir.dtype import B1, I32, I64, DType
-from evt.ir.node import MODES, Input, Output, base, divisor
+from evt.ir.node import MODES, Input, Output, base, direct, divisor, index_of
 from evt.reference.rounding import pack_bits, packed, round_to, unpack_bits, working
 
 #: The dimensions that each mode stands for in shapes: a batch may have several, and the rows of ``linear``.
@@ -54,6 +54,20 @@ class Extents:
                 return tensor.reshape(flat).permute(places).reshape([have.get(mode, 1) for mode in self.order])
         shape, expected = tuple(tensor.shape), self.shape(source.modes)
         raise ValueError(f"the input {source.name} has shape {shape}; expected {expected}")
+
+    def around(self, modes: Sequence[str], tensor: torch.Tensor) -> Extents:
+        """Return the extents of a tensor that has its own where an index names places, and these along other modes."""
+        flat: dict[str, tuple[int, ...]] = {mode: (math.prod(dims),) for mode, dims in self.leads.items()}
+        for leads in (dict(self.leads), flat):
+            place = 0
+            for mode in modes:
+                if index_of(mode):
+                    leads[base(mode)] = tuple(tensor.shape[place : place + 1])
+                place += len(leads[base(mode)])
+            found = Extents(leads, self.order)
+            if found.shape([direct(mode) for mode in modes]) == tuple(tensor.shape):
+                return found
+        raise ValueError(f"a tensor of [{', '.join(modes)}] has shape {tuple(tensor.shape)}")
 
     def store(self, output: Output, value: torch.Tensor, exact: bool) -> torch.Tensor:
         """Return a value with the output's modes, in their order, packed and rounded; ``exact`` floats stay f64."""

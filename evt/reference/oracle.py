@@ -35,6 +35,7 @@ def reference(
     A and B have their operand's modes in their last two dimensions; the dimensions before them are batches,
     which broadcast as in torch.matmul. A of ``linear`` has any number of row dimensions instead. Those of a
     ``convolution`` are [N, C, ...] and [K, C, ...], and so are the tensors with the accumulator's modes [m, n].
+    Of an output that is scattered, ``inputs`` have the buffer, whose other rows it keeps.
     """
     dtype = torch.float64 if float64 else torch.float32
     with neutral(A.device):

@@ -17,7 +17,8 @@ from evt.spec import Spec
 def evaluate(spec: Spec, bound: Bound, float64: bool = False) -> dict[str, torch.Tensor]:
     """The reference's outputs by name, in the memory formats that a call gives them."""
     a, b = bound.values["A"], bound.values["B"]
-    inputs = {name: value for name, value in bound.values.items() if name in spec.dag.input}
+    held = {output.name for output in spec.dag.outputs if output.is_indexed}
+    inputs = {name: value for name, value in bound.values.items() if name in spec.dag.input or name in held}
     results = reference(bound.dag, a, b, inputs, float64=float64, convolution=spec.convolution)
     if spec.convolution is None:
         return results

@@ -76,6 +76,10 @@ def bind(spec: Spec, a: object, b: object, inputs: Mapping[str, object], buffers
     for output in typed.outputs:
         if output.name in tensors:
             result[output.name] = buffer_argument(bound, output, tensors[output.name], report)
+        elif output.is_indexed:
+            name, shape = output.name, ", ".join(written(mode) for mode in output.modes)
+            message = f"`{name}` is stored as [{shape}], and the call gives no buffer that has the rows"
+            report("E0608", message, f"pass {name}=..., or out=...; what no index names keeps what the buffer holds")
         else:
             result[output.name] = fresh_argument(bound, output)
     report.check()
@@ -98,6 +102,15 @@ def _has_default(dag: Dag, name: str) -> bool:
 def given_buffers(buffers: Mapping[str, Any]) -> dict[str, Any]:
     """The buffers that a call gives: in the place of None, the call allocates the output."""
     return {name: value for name, value in buffers.items() if value is not None}
+
+
+def split_held(dag: Dag, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The inputs among a call's values, and the buffers of outputs that are scattered, whose other rows they keep."""
+    held = {output.name for output in dag.outputs if output.is_indexed}
+    return (
+        {name: value for name, value in given.items() if name not in held},
+        {name: value for name, value in given.items() if name in held},
+    )
 
 
 def is_absent(value: Input, inputs: Mapping[str, object]) -> bool:
@@ -319,7 +332,7 @@ def _batches(bound: Bound, tensors: dict[str, torch.Tensor]) -> tuple[Bound, dic
     dag = bound.dag
     values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
     shapes = {operand.name: operand_shapes(bound, operand) for operand in dag.operands}
-    shapes |= {value.name: shapes_of(bound, value) for value in values}
+    shapes |= {value.name: shapes_of(bound, value, tensors.get(value.name)) for value in values}
     read = {name: spread(tensor, shapes[name]) for name, tensor in tensors.items() if name not in dag.output}
     tensors = {**tensors, **read}
     bound = replace(bound, values={**bound.values, **{name: read[name] for name in read if name in dag.input}})

@@ -25,7 +25,7 @@ from evt.measured import Timing, applicable, is_measured, measurements, size_cla
 from evt.plan import Layout, Plan, Problem, Signature, Target, plan, survey
 from evt.plan.plan import GroupedPlan
 from evt.reference import reference
-from evt.runtime.arguments import WHOLE, bind
+from evt.runtime.arguments import WHOLE, bind, split_held
 from evt.runtime.bound import Bound
 from evt.runtime.call import Caller
 from evt.runtime.groups import Group, Groups, split
@@ -270,7 +270,8 @@ class GroupedCaller:
             return
         group.make_plain()  # names of dimensions, which no kernel sees
         try:
-            results = reference(bound.dag, group.a, group.b, group.inputs)
+            _, held = split_held(bound.dag, group.buffers)
+            results = reference(bound.dag, group.a, group.b, {**group.inputs, **held})
         except OverflowError:  # an int that no double holds
             bind(self.spec, group.a, group.b, group.inputs, group.buffers)
             raise

@@ -17,7 +17,7 @@ import torch
 from evt.diagnostics import Diagnostic, hint
 from evt.errors import ArgumentError
 from evt.ir import Input
-from evt.ir.node import base
+from evt.ir.node import base, index_of
 from evt.runtime.arguments import given_buffers, given_inputs, is_absent
 from evt.runtime.plain import PLAIN, fault, plain_value
 from evt.spec import Spec
@@ -184,14 +184,14 @@ class _Splitter:
             return [value] * self.count if single else self.checked(name, value.unbind(0))
         if value.dim() > len(modes):
             return self.checked(name, value.unbind(0))
-        if self.offsets and "m" in map(base, modes) and value.dim() == len(modes):
+        if self.offsets and _has_rows(modes) and value.dim() == len(modes):
             return self.rows(name, value, _mode(modes))
         return [value] * self.count
 
     def buffer(self, name: str, value: object) -> Sequence[Any]:
         modes = self.spec.dag.output[name].modes
         if isinstance(value, torch.Tensor):
-            if self.offsets and "m" in map(base, modes) and value.dim() == len(modes):
+            if self.offsets and _has_rows(modes) and value.dim() == len(modes):
                 return self.rows(name, value, _mode(modes))
             if value.dim() == len(modes) + 1:
                 return self.checked(name, value.unbind(0))
@@ -225,6 +225,11 @@ class _Splitter:
 
 def _rows(whole: torch.Tensor, dim: int, offsets: Sequence[int]) -> list[torch.Tensor]:
     return [whole.narrow(dim, start, end - start) for start, end in pairwise(offsets)]
+
+
+def _has_rows(modes: Sequence[str]) -> bool:
+    """Whether a tensor has the product's rows, in their order."""
+    return any(base(mode) == "m" and not index_of(mode) for mode in modes)
 
 
 def _mode(modes: Sequence[str]) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import torch
 
@@ -21,11 +22,20 @@ Modes = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class TensorArgument:
-    """A tensor as the kernel will see it: strides in elements, by mode."""
+    """A tensor as the kernel will see it: strides in elements, by mode.
+
+    ``extents`` are those of the modes along which an index names places.
+    """
 
     name: str
     strides: Mapping[str, int]
     layout: Layout
+    extents: Mapping[str, int] = field(default_factory=dict)
+
+    def size(self, role: str) -> int:
+        """The member of evt_arguments with a role: ``m`` is the stride along m, if any, ``extent m`` the extent."""
+        word, _, mode = role.rpartition(" ")
+        return self.extents[mode] if word else self.strides.get(mode, 0)
 
 
 def modes_of(tensor: torch.Tensor) -> Modes:
@@ -73,6 +83,7 @@ def classify(
     tensor: torch.Tensor | None,
     modes: Iterable[str],
     strides: dict[str, int],
+    extents: Mapping[str, int] = MappingProxyType({}),
 ) -> TensorArgument:
     """The layout class of a tensor with these strides, and strides that are legal for extents of one as well."""
     inner = [mode for mode in modes if mode != "l"]
@@ -96,4 +107,4 @@ def classify(
     if not batched:
         legal["l"] = 0
     shared = batched and not strides.get("l")
-    return TensorArgument(name, legal, Layout(contiguous, alignment, "shared" if shared else "strided"))
+    return TensorArgument(name, legal, Layout(contiguous, alignment, "shared" if shared else "strided"), extents)

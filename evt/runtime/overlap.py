@@ -138,6 +138,7 @@ def _in_place(bound: Bound, buffers: Iterable[str]) -> list[tuple[str, str]]:
                 read is None
                 or not value.is_tile
                 or set(value.modes) != set(output.modes)
+                or value.is_indexed  # the order in which its rows are read and written is not known
                 or read.layout.batch == "shared"
             ):
                 continue

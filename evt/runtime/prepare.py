@@ -140,7 +140,7 @@ def prepare(
         elif member.kind in ("number", "integer"):
             picked.append(values[member.tensor])
         elif member.tensor in bound.tensors:
-            sizes.append(bound.tensors[member.tensor].strides.get(member.role, 0))
+            sizes.append(bound.tensors[member.tensor].size(member.role))
         else:
             # An extent; or 0: the stride of a scalar given as a number, a scheduler setting that the launcher chooses.
             sizes.append(0 if member.tensor else bound.sizes.get(member.role, 0))

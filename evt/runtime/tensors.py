@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from types import MappingProxyType
 
 import torch
 
 from evt.ir import Input, Load, Operand, Output
 from evt.ir.dtype import B1, BOOL, STORAGE, DType, from_torch_name
 from evt.ir.interface import declaration
-from evt.ir.node import base, written
+from evt.ir.node import base, direct, index_of, written
 from evt.ir.operand import formula_of
 from evt.plan import Layout
 from evt.runtime.bound import Bound, packed
@@ -42,6 +43,8 @@ def operand_argument(bound: Bound, operand: Operand, tensor: torch.Tensor, repor
     return argument
 
 
+#: What a tensor may have any number of, by the mode where an index names places.
+_ANY = {"m": "rows", "n": "columns"}
 #: A shape as (mode, the dimensions it stands for).
 _Groups = list[tuple[str, tuple[int, ...]]]
 
@@ -51,8 +54,13 @@ def operand_shapes(bound: Bound, operand: Operand) -> list[_Groups]:
     return [[("l", bound.leads["l"]), *((mode, bound.leads[mode]) for mode in operand.modes)]]
 
 
-def shapes_of(bound: Bound, value: Input | Output) -> list[_Groups]:
-    """The shapes that an input or output may have in memory, as (mode, dimensions) groups."""
+def shapes_of(bound: Bound, value: Input | Output, tensor: torch.Tensor | None) -> list[_Groups]:
+    """The shapes that an input or output may have in memory, as (mode, dimensions) groups.
+
+    Along a mode where an index names places, the extent is the tensor's own.
+    """
+    if value.is_indexed:
+        return _indexed_shapes(bound, value, tensor) if tensor is not None else []
     own: _Groups = [(base(mode), bound.dims(mode)) for mode in value.modes]
     flat: _Groups = [(base(mode), (bound.extent(mode),)) for mode in value.modes]
     shapes = [own, flat]
@@ -62,6 +70,24 @@ def shapes_of(bound: Bound, value: Input | Output) -> list[_Groups]:
     if value.dtype == B1:
         shapes = [[*groups[:-1], (groups[-1][0], packed(groups[-1][1]))] for groups in shapes]
     return shapes
+
+
+def _indexed_shapes(bound: Bound, value: Input | Output, tensor: torch.Tensor) -> list[_Groups]:
+    modes = value.memory_modes if isinstance(value, Output) else value.modes
+    shapes = []
+    for dims in (bound.dims, lambda mode: (bound.extent(mode),)):
+        groups: _Groups = []
+        for mode in modes:
+            place = sum(len(each) for _, each in groups)
+            groups.append((base(mode), tuple(tensor.shape[place : place + 1]) if index_of(mode) else dims(mode)))
+        shapes.append(groups)
+    return shapes
+
+
+def _indexed_extents(value: Input | Output, groups: _Groups) -> dict[str, int]:
+    """The extents of the modes where an index names places."""
+    found = dict(groups)
+    return {base(mode): math.prod(found[base(mode)]) for mode in value.modes if index_of(mode)}
 
 
 def has_own_columns(value: Input | Output) -> bool:
@@ -83,7 +109,7 @@ def input_argument(bound: Bound, value: Input, tensor: torch.Tensor, report: Rep
     single = tensor.numel() == 1 and (value.flexible or (value.is_scalar and "l" not in value.modes))
     if single:
         return TensorArgument(name, {"l": 0, **dict.fromkeys(value.modes, 0)}, Layout(None, 1))
-    for groups in shapes_of(bound, value):
+    for groups in shapes_of(bound, value, tensor):
         strides = strides_of(tensor, groups)
         if strides is None:
             continue
@@ -97,7 +123,9 @@ def input_argument(bound: Bound, value: Input, tensor: torch.Tensor, report: Rep
                 report("E0606", f"the columns of `{name}` have a stride other than 1", f"pass {name}.contiguous()")
                 return None
             return _own_columns(bound, name, strides)
-        argument = classify(bound.sizes, name, dtype, tensor, value.modes, strides)
+        extents = _indexed_extents(value, groups)
+        modes = [direct(mode) for mode in value.modes]
+        argument = classify({**bound.sizes, **extents}, name, dtype, tensor, modes, strides, extents)
         if not value.is_tile and argument.layout.contiguous is None and _needs_stride_1(bound, value):
             report("E0606", f"the vector `{name}` has a stride other than 1", f"pass {name}.contiguous()")
             return None
@@ -127,9 +155,11 @@ def _own_columns(bound: Bound, name: str, strides: Mapping[str, int]) -> TensorA
 
 
 def _wrong_shape(bound: Bound, value: Input | Output, tensor: torch.Tensor, code: str, report: Report) -> None:
-    wanted = shapes_of(bound, value)[0]
-    shape = ", ".join(str(size) for _, dims in wanted for size in dims)
-    modes = ", ".join([*(["l"] if len(wanted) > len(value.modes) else []), *map(written, value.modes)])
+    wanted = shapes_of(bound, value, tensor)[0]
+    indexed = {base(mode) for mode in value.modes if index_of(mode)}
+    shape = ", ".join(word for mode, dims in wanted for word in ([_ANY[mode]] if mode in indexed else map(str, dims)))
+    batched = len(wanted) > len(value.modes) and bound.leads["l"]
+    modes = ", ".join([*(["l"] if batched else []), *map(written, value.modes)])
     bits = ", eight columns to a byte" if value.dtype == B1 else ""
     single = ", or is a single value" if isinstance(value, Input) and value.flexible else ""
     own = tuple(size for mode in value.modes for size in bound.dims(mode))
@@ -148,7 +178,7 @@ def buffer_argument(bound: Bound, output: Output, tensor: torch.Tensor, report: 
     if not _check_dtype(output, tensor, report):
         return None
     assert output.dtype is not None
-    for groups in shapes_of(bound, output):
+    for groups in shapes_of(bound, output, tensor):
         strides = strides_of(tensor, groups)
         if isinstance(strides, str):
             shown = tuple(tensor.stride())
@@ -163,7 +193,7 @@ def buffer_argument(bound: Bound, output: Output, tensor: torch.Tensor, report: 
                 shown = tuple(tensor.stride())
                 report("E0608", f"the buffer `{output.name}` has strides {shown}; the last must be 1")
                 return None
-            return _classified(bound, output, tensor, strides)
+            return _classified(bound, output, tensor, strides, _indexed_extents(output, groups))
     _wrong_shape(bound, output, tensor, "E0608", report)
     return None
 
@@ -179,13 +209,20 @@ def fresh_argument(bound: Bound, output: Output) -> TensorArgument:
     return _classified(bound, output, None, strides)
 
 
-def _classified(bound: Bound, output: Output, tensor: torch.Tensor | None, strides: dict[str, int]) -> TensorArgument:
+def _classified(
+    bound: Bound,
+    output: Output,
+    tensor: torch.Tensor | None,
+    strides: dict[str, int],
+    extents: Mapping[str, int] = MappingProxyType({}),
+) -> TensorArgument:
     assert output.dtype is not None
     if has_own_columns(output):
         return _own_columns(bound, output.name, strides)
     if not set(map(base, output.modes)) & {"m", "n"}:
         return TensorArgument(output.name, {"l": 0, **strides}, Layout(None, 1))
-    return classify(bound.sizes, output.name, output.dtype, tensor, output.modes, strides)
+    modes = [direct(mode) for mode in output.modes]
+    return classify({**bound.sizes, **extents}, output.name, output.dtype, tensor, modes, strides, extents)
 
 
 def dtype_of(tensor: torch.Tensor) -> DType | None:

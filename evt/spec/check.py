@@ -37,7 +37,7 @@ from evt.ir.dag import reads_accumulator
 from evt.ir.dtype import B1, OUTPUTS, TF32
 from evt.ir.lower import OPERATIONS
 from evt.ir.lower.words import FOLD_WIDTHS, PAIR_BLOCKS
-from evt.ir.node import ELEMENT_MODES, MODES
+from evt.ir.node import ELEMENT_MODES, MODES, base, direct, index_of
 from evt.ir.operand import formula_of
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -54,6 +54,7 @@ def check_graph(dag: Dag) -> None:
     checks = (
         _entries,
         _values,
+        _indices,
         _operands,
         _nodes,
         _structure,
@@ -98,13 +99,24 @@ def _values(dag: Dag) -> Iterator[str]:
         if not _NAME.fullmatch(value.name) or value.name in _TAKEN:
             yield f"`{shown(value.name)}` cannot be the name of an input or output"
         known = _TENSOR_MODES | {"k"} if isinstance(value, Input) else _TENSOR_MODES
-        bases = [mode.partition("/")[0] for mode in value.modes]
-        if not known.issuperset(value.modes) or len(set(bases)) < len(bases):
+        bases = [base(mode) for mode in value.modes]
+        if not known.issuperset(map(direct, value.modes)) or len(set(bases)) < len(bases):
             yield f"`{value.name}` has the modes {list(value.modes)}"
         elif "l" in value.modes and dag.operation in CONVOLUTIONS:
             yield f"`{value.name}` has the mode `l`, and {dag.operation} has none"
         if isinstance(value, Input) and value.default is not None and not math.isfinite(value.default):
             yield f"the default of `{value.name}` is not finite"
+
+
+def _indices(dag: Dag) -> Iterator[str]:
+    """An index is an input, with a value for each row or column."""
+    values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
+    for value, mode in ((each, mode) for each in values for mode in filter(index_of, each.modes)):
+        index = dag.input.get(index_of(mode))
+        if isinstance(value, Input) and value.batchable:
+            yield f"`{value.name}` has the mode `{mode}`, and is batchable, as inputs without a subscript are"
+        if index is None or [each for each in index.modes if each != "l"] != [base(mode)]:
+            yield f"`{value.name}` has the mode `{mode}`, and there is no input `{index_of(mode)}[{base(mode)}]`"
 
 
 def _operands(dag: Dag) -> Iterator[str]:
@@ -169,5 +181,5 @@ def _operand_formulas(dag: Dag) -> Iterator[str]:
         match dag[node]:
             case Element(name):
                 yield f"the epilogue reads the operand `{name}`"
-            case Load(name) if "k" in dag.input[name].modes:
+            case Load(name) if "k" in map(base, dag.input[name].modes):
                 yield f"the epilogue reads `{name}`, which has the mode k"

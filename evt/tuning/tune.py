@@ -18,7 +18,7 @@ from evt.ir import Output
 from evt.measured import Measurement, Store, Timing, problem_key
 from evt.plan import Plan, Survey, survey
 from evt.reference.compare import error, limit
-from evt.runtime.arguments import bind
+from evt.runtime.arguments import bind, split_held
 from evt.runtime.bound import Bound
 from evt.runtime.call import Caller
 from evt.runtime.kernels import call_problem, device_target, is_atomic, kernel_sources
@@ -95,13 +95,14 @@ def tune(
     or computes nothing, and for a program whose route is forced; what every kernel failed with when none is left.
     """
     check_program(spec)
-    bound = bind(spec, a, b, inputs, {})
+    read, held = split_held(spec.dag, inputs)
+    bound = bind(spec, a, b, read, held)
     index = check_call(bound)
     found = survey(call_problem(spec, bound, device_target(index), is_atomic(spec)))
 
     def call_of(name: Name) -> Callable[[], Any]:
-        call = Caller(spec.forced(*name))
-        return lambda: call(a, b, inputs)
+        call, buffers = Caller(spec.forced(*name)), {each: buffer.clone() for each, buffer in held.items()}
+        return lambda: call(a, b, read, buffers or None)
 
     return measure(spec, found, index, bound.sizes, call_of, rounds=rounds, progress=progress, store=store)
 

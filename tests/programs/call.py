@@ -16,10 +16,12 @@ import numpy as np
 
 from .dtypes import RANGE_OF_DATA, TYPES, compute, primary
 from .rounding import FLOATS, RANGES, rounded
-from .tree import Input, Output, Program, Sizes
+from .tree import Input, Output, Program, Sizes, index_name
 
 Array = np.ndarray
 _ALL = ("l", "m", "n", "k")
+#: The rows, or columns, of which an index names some.
+_ROWS = 7
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class Data:
     elements: dict[str, Array]
     inputs: dict[str, Loaded]
     given: dict[str, Any] = field(default_factory=dict)  # the call: A, B and inputs, as numbers and arrays in shape
+    places: dict[str, Array] = field(default_factory=dict)  # what an index says, by mode
 
 
 def problems(program: Program) -> list[Data]:
@@ -60,6 +63,8 @@ def _problem(program: Program, sizes: Sizes, index: int) -> Data:
     source = random.Random(f"{program.seed} data {index}")
     maker = _Maker(np.random.default_rng(source.getrandbits(63)), program.data)
     data = _convolution(program, maker) if program.geometry else _matrices(program, sizes, maker)
+    for mode in {mode: None for value in program.inputs for mode in value.indexed}:
+        data.places[mode] = maker.random.integers(-2, _ROWS + 2, dims(data, mode))
     for value in program.inputs:
         data.inputs[value.name], data.given[value.name] = _input(program, value, data, maker)
     return data
@@ -135,16 +140,29 @@ def _input(program: Program, value: Input, data: Data, maker: _Maker) -> tuple[L
     modes = value.modes
     batch = value.given == "batched"
     written = ("l", *modes) if batch else modes
-    shape = [size for mode in written for size in dims(data, mode)]
-    tensor = maker.values(dtype, tuple(shape))
-    flat = tensor.reshape([math.prod(dims(data, mode)) for mode in written])
+    own = {mode: (_ROWS,) if mode in value.indexed else dims(data, mode) for mode in written}
+    shape = [size for mode in written for size in own[mode]]
+    index = next((mode for mode in data.places if value.name == index_name(mode)), None)
+    tensor = maker.values(dtype, tuple(shape)) if index is None else data.places[index].astype(float)
+    flat = tensor.reshape([math.prod(own[mode]) for mode in written])
     bases = [mode.partition("/")[0] for mode in written]
     order = sorted(range(len(bases)), key=lambda axis: _ALL.index(bases[axis]))
     extents = {base: flat.shape[axis] for axis, base in enumerate(bases)}
     array = flat.transpose(order).reshape([extents.get(mode, 1) for mode in _ALL])
-    if program.geometry and modes == ("m", "n") and dtype != "b1":
+    for mode in value.indexed:
+        array = _read_at(array, data.places[mode].reshape(-1), _ALL.index(mode))
+    if program.geometry and modes == ("m", "n") and dtype != "b1" and not value.indexed:
         tensor = np.moveaxis(tensor, -1, 1)
     return Loaded(array, dtype, frozenset(bases)), tensor
+
+
+def _read_at(array: Array, places: Array, axis: int) -> Array:
+    """The elements at places along an axis, zeros where there is none."""
+    found = np.zeros([len(places) if each == axis else size for each, size in enumerate(array.shape)])
+    for at, place in enumerate(places):
+        if 0 <= place < array.shape[axis]:
+            found.swapaxes(0, axis)[at] = array.swapaxes(0, axis)[place]
+    return found
 
 
 class _Maker:

@@ -7,13 +7,14 @@ programs are accepted; types meet in every pair.
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 from .draw import Draw, Profile
 from .dtypes import PAIRS, STORAGE
 from .expressions import Expressions, surviving
 from .sizes import geometry, matrices
-from .tree import Acc, Assign, Call, Element, Expression, Output, Pair, Program, Read, Reduce
+from .tree import Acc, Assign, Call, Element, Expression, Input, Output, Pair, Program, Read, Reduce, index_name
 
 ALL = Profile()
 _KINDS = ("tile", "tile", "tile", "transposed", "bits", "reduced", "reduced", "half", "blocks", "thin", "left out")
@@ -50,7 +51,7 @@ class _Generator:
         feeds = self.feeds() if draw.chance(8) and not self.profile.tame else ()
         outputs = self.outputs()
         grouped = self.operation == "grouped_gemm"
-        return normalised(
+        made = normalised(
             Program(
                 operation=self.operation,
                 a=self.a,
@@ -71,6 +72,7 @@ class _Generator:
                 seed=self.seed,
             )
         )
+        return made if self.profile.tame or grouped or made.feeds else with_indices(made)
 
     # Operands and settings
 
@@ -209,18 +211,34 @@ class _Generator:
         return tuple(made)
 
 
+def with_indices(program: Program) -> Program:
+    """The program with some of its inputs gathered; the choice is apart from all others, which stay as they are."""
+    source = random.Random(f"program {program.seed} indices")
+    inputs = []
+    for value in program.inputs:
+        whole = set(value.modes) <= {"l", "m", "n"} and value.type != "b1" and value.given == "tensor"
+        modes = [mode for mode in value.modes if mode != "l" and source.random() < 0.2]
+        if whole and value.declared and not value.flexible:
+            value = replace(value, indexed=tuple(modes))
+        inputs.append(value)
+    named = sorted({mode for value in inputs for mode in value.indexed})
+    indices = [Input(index_name(mode), (mode,), "i32") for mode in named]
+    return replace(program, inputs=(*inputs, *indices))
+
+
 def normalised(program: Program) -> Program:
     """The program without values, functions and inputs that nothing reads."""
     stored = {each.name for each in program.outputs}
     while True:
         nodes = list(program.expressions())
         read = stored | {node.name for node in nodes if isinstance(node, Read)}
+        indices = {index_name(mode) for each in program.inputs if each.name in read for mode in each.indexed}
         called = {node.function for node in nodes if isinstance(node, Call)}
         smaller = replace(
             program,
             assigns=tuple(each for each in program.assigns if each.name in read),
             defines=tuple(each for each in program.defines if each.name in called),
-            inputs=tuple(each for each in program.inputs if each.name in read),
+            inputs=tuple(each for each in program.inputs if each.name in read | indices),
         )
         if smaller == program:
             return program

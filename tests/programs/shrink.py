@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from .generator import normalised
-from .tree import Acc, Assign, Define, Expression, Input, Number, Program, Sizes, children, with_children
+from .tree import Acc, Assign, Define, Expression, Input, Number, Program, Sizes, children, index_name, with_children
 
 _LEAVES: tuple[Expression, ...] = (Acc(), Number("1"))
 
@@ -105,6 +105,11 @@ def _simpler(node: Expression) -> Iterator[Expression]:
 
 
 def _inputs(value: Input) -> Iterator[Input]:
+    if value.indexed:
+        yield replace(value, indexed=())
+        return
+    if value.name in map(index_name, ("m", "n")):
+        return
     if value.given not in ("tensor", "number") and (value.given != "absent" or value.default):
         yield replace(value, given="tensor" if value.modes else "number")
     if value.default:

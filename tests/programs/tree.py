@@ -149,6 +149,7 @@ class Input:
 
     ``type`` None leaves the type open. ``given`` is how a call gives it: ``"tensor"``, ``"number"``, ``"element"`` (a
     tensor of one element), ``"batched"`` (with the batch's dimensions, which the program leaves open), ``"absent"``.
+    ``indexed`` are the modes along which an index says where it is read.
     """
 
     name: str
@@ -158,6 +159,7 @@ class Input:
     flexible: bool = False
     default: str = ""
     given: str = "tensor"
+    indexed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -299,10 +301,16 @@ def _statements(program: Program) -> Iterator[str]:
 
 
 def declaration(value: Input) -> str:
-    subscript = ", ".join(f"{mode}?" if value.flexible and mode != "l" else mode for mode in value.modes)
+    places = (f"{index_name(mode)}[{mode}]" if mode in value.indexed else mode for mode in value.modes)
+    subscript = ", ".join(f"{mode}?" if value.flexible and mode != "l" else mode for mode in places)
     plain = is_plain(value)
     text = value.name + (f": {value.type}" if value.type else "") + ("" if plain else f"[{subscript}]")
     return text + (f" = {value.default}" if value.default else "")
+
+
+def index_name(mode: str) -> str:
+    """The input that says where others are read along a mode."""
+    return f"index_{mode}"
 
 
 def is_plain(value: Input) -> bool:

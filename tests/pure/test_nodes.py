@@ -37,6 +37,7 @@ PROGRAMS = (
     "out D, q: f32[m, n/32]; q = max[n%32](abs(acc)); D = acc + iota(m) + iota(l)",
     "in seed: i32; out D, r: f32[m], c: f32[n], a: f32; D = acc*rand(seed, 7); r = sum[n](acc); c = max[m](acc); "
     "a = min[m, n](acc)",
+    "D[i[m], n] = acc + x[i[m], j[n]]",
 )
 ARCHS = ("sm80", "sm90", "sm100")
 

@@ -92,9 +92,9 @@ def test_reference_is_the_formula(name: str, program: evt.Program, sizes: dict[s
         exact, near, same = (
             every(answer)
             for answer in (
-                program.reference(call.a, call.b, float64=True, **call.inputs),
-                program.reference(call.a, call.b, **call.inputs),
-                program(call.a, call.b, **call.inputs),
+                program.reference(call.a, call.b, float64=True, **call.inputs, **call.buffers),
+                program.reference(call.a, call.b, **call.inputs, **call.buffers),
+                program(call.a, call.b, **call.inputs, **call.buffers),
             )
         )
         for wide, want in zip(exact, call.wanted, strict=True):

@@ -340,6 +340,15 @@ def test_tune_keeps_what_it_measures(name: str) -> None:
 
 
 @pytest.mark.usefixtures("_pretended")
+def test_a_buffer_of_scattered_rows_is_left_alone() -> None:
+    program, held = evt.gemm("D[index[m], n] = acc"), torch.ones(50, 16).half()
+    found = program.tune(A, B, index=torch.randperm(50)[:40].int(), D=held)
+    assert not any(row.failure for row in found.rows)
+    assert torch.equal(held, torch.ones_like(held))
+    assert program.explain(shapes=(A.shape, B.shape)).chosen_by == "measurement"
+
+
+@pytest.mark.usefixtures("_pretended")
 def test_an_empty_product_is_not_tuned() -> None:
     with pytest.raises(ArgumentError, match="E0604"):
         evt.gemm("D = acc").tune(half(4, 0), half(0, 4))

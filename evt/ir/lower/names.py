@@ -21,10 +21,14 @@ _NOT_ACC = frozenset({"Acc", "ACC", "ac", "accum", "accumulator", "aac", "accc"}
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """A name that was read: where, and the subscript that was written there."""
+    """A name that was read: where, and the subscript that was written there.
+
+    ``index``: it says which rows or columns are read or stored.
+    """
 
     span: Span
     subscript: syntax.Subscript | None
+    index: bool = False
 
 
 class Names:
@@ -55,8 +59,22 @@ class Names:
                         self.uses.setdefault(name, []).append(_Use(span, None))
                     case syntax.Element(name, subscript, span):
                         self.uses.setdefault(name, []).append(_Use(span, subscript))
+                        self.collect_indices(subscript)
                     case syntax.Call(function=syntax.Identifier(text="rand" | "dropout"), arguments=arguments):
                         self.counters |= {a.value.name for a in arguments[-2:] if isinstance(a.value, syntax.Name)}
+
+            if statement.subscript is not None:
+                self.collect_indices(statement.subscript)
+        for declaring in self.tree.statements:
+            if isinstance(declaring, syntax.Inputs | syntax.Outputs):
+                for declaration in declaring.declarations:
+                    if declaration.subscript is not None:
+                        self.collect_indices(declaration.subscript)
+
+    def collect_indices(self, subscript: syntax.Subscript) -> None:
+        for mode in subscript.modes:
+            if mode.subscript is not None:
+                self.uses.setdefault(mode.name, []).append(_Use(mode.span, mode.subscript, index=True))
 
     def resolve_inputs(self) -> None:
         """Every name that is read and not assigned is an input; declared ones must be read."""
@@ -64,7 +82,15 @@ class Names:
         for name, uses in self.uses.items():
             if name in self.assigns:
                 for use in uses:
-                    if use.subscript is not None:
+                    if use.index:
+                        self.report(
+                            "E0302",
+                            f"`{name}` is computed here, and an index is an input",
+                            use.span,
+                            "not an input",
+                            "compute it before the call, and pass it",
+                        )
+                    elif use.subscript is not None:
                         self.report(
                             "E0302",
                             f"`{name}` is computed here and takes no subscript",

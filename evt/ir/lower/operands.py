@@ -15,7 +15,21 @@ from evt.ir.lower.expressions import Expressions
 from evt.ir.lower.names import Names
 from evt.ir.lower.report import Report
 from evt.ir.lower.statements import Statements
-from evt.ir.node import ELEMENT_MODES, Acc, Element, Fold, Index, Input, Interleave, Load, Node, Pick, Random, Reduce
+from evt.ir.node import (
+    ELEMENT_MODES,
+    Acc,
+    Element,
+    Fold,
+    Index,
+    Input,
+    Interleave,
+    Load,
+    Node,
+    Pick,
+    Random,
+    Reduce,
+    base,
+)
 from evt.ir.origin import Place
 from evt.language import tree as syntax
 
@@ -144,7 +158,7 @@ def _check_epilogue(nodes: Iterable[Node], names: Names, report: Report) -> None
                 "not in the epilogue's registers",
                 "the product of A and B is `acc`",
             )
-        elif isinstance(op, Load) and op.name in names.inputs and "k" in names.inputs[op.name].modes:
+        elif isinstance(op, Load) and op.name in names.inputs and "k" in map(base, names.inputs[op.name].modes):
             value = names.inputs[op.name]
             report(
                 "E0304",

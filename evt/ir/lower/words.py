@@ -48,10 +48,14 @@ PAIR_BLOCKS = (1, 8, 16, 32)
 def read_modes(report: Report, subscript: syntax.Subscript, summed: bool = False) -> tuple[str, ...] | None:
     """The modes of a tensor's subscript, or None after reporting; ``summed``: k may be among them."""
     allowed = (*MODES, "n/2", *(f"n/{width}" for width in FOLD_WIDTHS), *(["k"] if summed else []))
-    names = tuple(mode.name for mode in subscript.modes)
-    for mode in subscript.modes:
-        if mode.name not in allowed:
+    names = tuple(mode.name if mode.subscript is None else _read_index(report, mode) for mode in subscript.modes)
+    for mode, name in zip(subscript.modes, names, strict=True):
+        if not name:
+            return None
+        if mode.subscript is None and mode.name not in allowed:
             hint = "the modes are m (rows), n (columns) and l (batch); n/2, n/16 and n/32 are fewer columns"
+            if len(mode.name) > 1 and mode.name.isidentifier():
+                hint += f"; rows that a vector names are `[{mode.name}[m], n]`"
             if mode.name == "k":
                 hint = (
                     "the product has summed over k; it is a mode of what an operand is worked on with: `A = s[k] * A`"
@@ -62,6 +66,19 @@ def read_modes(report: Report, subscript: syntax.Subscript, summed: bool = False
         report("E0301", "a subscript names a mode once", subscript.span, "repeated")
         return None
     return names
+
+
+def _read_index(report: Report, mode: syntax.Mode) -> str:
+    """The mode of a place that an input names, ``index[m]``; nothing after reporting."""
+    assert mode.subscript is not None
+    written = syntax.format_mode(mode)
+    *batch, inner = [each.name for each in mode.subscript.modes] or [""]
+    plain = all(each.subscript is None and not each.optional for each in mode.subscript.modes)
+    if plain and inner in ("m", "n", "k") and batch in ([], ["l"]):
+        return f"{mode.name}[{inner}]"
+    hint = f"an index is a vector along rows or columns: `{mode.name}[m]`, `{mode.name}[n]`; with batches `[l, m]`"
+    report("E0301", f"`{written}` names neither rows nor columns", mode.span, "not an index", hint)
+    return ""
 
 
 def is_flexible(report: Report, subscript: syntax.Subscript, names: tuple[str, ...]) -> bool:

@@ -23,6 +23,8 @@
          | HalfLoad(dtype, distance, pointer, row, batch) a tensor of half as many columns
          | HalfStore(...)
          | BlockStore(dtype, width, pointer, row, batch)  one value a block of columns
+         | Gather(dtype, pointer, strides, rows, columns) an input, whose rows or columns indices name
+         | Scatter(...)                                   an output
          | Reduction(shape, kind, dtype, output, ...)     over rows, columns or both
 
     Strides = (rows, columns, batch), each a Field, 0, 1, or Varies: 1 where a call gives a vector, else 0
@@ -268,6 +270,38 @@ class BlockStore(Packed):
     width: int
 
 
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where along a mode elements lie: at the ``extent`` places that a vector of indices of a type names.
+
+    ``batch`` is the stride of the indices.
+    """
+
+    dtype: DType
+    indices: Field
+    batch: Field | Literal[0]
+    extent: Field
+
+
+@dataclass(frozen=True, slots=True)
+class Indexed(Placed):
+    """A tensor whose rows, columns or both are where indices say; None of those in order."""
+
+    dtype: DType
+    pointer: Field
+    strides: Strides
+    rows: Places | None
+    columns: Places | None
+
+
+class Gather(Indexed):
+    __slots__ = ()
+
+
+class Scatter(Indexed):
+    __slots__ = ()
+
+
 class ResultShape(Enum):
     """What a reduction leaves, in CUTLASS's words: a row has a value for each column."""
 
@@ -321,5 +355,7 @@ Node: TypeAlias = (
     | HalfLoad
     | HalfStore
     | BlockStore
+    | Gather
+    | Scatter
     | Reduction
 )

@@ -34,15 +34,17 @@ from evt.ir.dtype import B1
 from evt.plan.epilogue.cost import cost
 from evt.plan.signature import Signature
 
-_Leaf = Literal["acc", "constant", "source", "scalar", "row", "column", "tile", "mask", "half", "index", "random"]
+_Leaf = Literal[
+    "acc", "constant", "source", "scalar", "row", "column", "tile", "mask", "half", "gather", "index", "random"
+]
 _Inner = Literal["compute", "pick", "interleave", "fold"]
-_Write = Literal["store", "store_mask", "store_half", "store_block", "reduce"]
+_Write = Literal["store", "store_mask", "store_half", "store_block", "scatter", "reduce"]
 Kind = _Leaf | _Inner | _Write
 
 #: Node kinds that only hand on registers or a kernel parameter: a tree may hold them several times.
 _FREE = frozenset({"acc", "source", "scalar"})
 #: Node kinds that write their operand and hand it on.
-WRITES = frozenset({"store", "store_mask", "store_half", "store_block", "reduce"})
+WRITES = frozenset({"store", "store_mask", "store_half", "store_block", "scatter", "reduce"})
 #: Instructions, roughly, above which a value shared by regions is kept instead of computed twice.
 _KEEP_COST = 4
 
@@ -125,6 +127,8 @@ def _store_kind(dag: TypedDag, store: int) -> Kind:
     output = dag.output[op.name]
     if isinstance(value, Reduce):
         return "reduce"
+    if output.is_indexed:
+        return "scatter"
     if output.dtype == B1:
         return "store_mask"
     divided = next((mode for mode in output.modes if "/" in mode), "")
@@ -147,7 +151,7 @@ def has_fixed_columns(dag: TypedDag) -> bool:
 
 def is_collective(value: Input | Output) -> bool:
     """Whether the collective itself can load it as C or store it as D: a whole tile of whole elements."""
-    return value.is_whole
+    return value.is_whole and not value.is_indexed
 
 
 def stores_d(dag: TypedDag, signature: Signature) -> bool:
@@ -225,6 +229,8 @@ def _leaf(dag: TypedDag, value: int, source: str | None, rows: str) -> Visitor:
     kind: Kind
     if op.name == source:
         kind = "source"
+    elif load.is_indexed:
+        kind = "gather"
     elif not modes:
         kind = "scalar"
     elif load.dtype == B1:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from evt.ir import Const, Fold, Index, Input, Interleave, Load, Output, Pick, Reduce
 from evt.ir.dtype import F32, F64, I32, I64, DType, accumulator
-from evt.ir.node import divisor
+from evt.ir.node import base, divisor, index_of
 from evt.plan.epilogue.nodes import (
     Access,
     AccFetch,
@@ -22,6 +22,7 @@ from evt.plan.epilogue.nodes import (
     Compute,
     Coordinate,
     Destination,
+    Gather,
     HalfLoad,
     HalfStore,
     MaskLoad,
@@ -30,12 +31,14 @@ from evt.plan.epilogue.nodes import (
     Number,
     PairInterleave,
     PairMember,
+    Places,
     RandomNumbers,
     Reduction,
     ResultShape,
     RowBroadcast,
     RowOrScalarBroadcast,
     ScalarBroadcast,
+    Scatter,
     Single,
     SourceFetch,
     Stride,
@@ -106,6 +109,8 @@ class Nodes(ABC):
                 return self.strided(visitor.kind, value) if strided else self.vector(visitor.kind, value)
             case "tile" | "store":
                 return self.tile(draft.value(visitor.name))
+            case "gather" | "scatter":
+                return self.indexed(draft.value(visitor.name))
             case "compute":
                 return self.compute(visitor, graph, f"compute_{index}")
             case "index":
@@ -155,6 +160,36 @@ class Nodes(ABC):
         strides = draft.with_batch(name, rows, columns, "l" in value.modes)
         access = self.access("tile", name, draft.signature[name])
         return AuxLoad(draft.dtype(name), draft.fields.pointer(name), strides, 1, access, name=draft.names[name])
+
+    def indexed(self, value: Input | Output) -> Node:
+        """Return a load whose rows or columns an index names, or such a store."""
+        draft, name = self.draft, value.name
+        indices = {base(mode): index_of(mode) for mode in value.modes}
+        layout = draft.signature[name]
+
+        def places(mode: str) -> Places | None:
+            index = indices.get(mode)
+            if not index:
+                return None
+            batch = draft.batch(index, "l" in draft.dag.input[index].modes)
+            return Places(draft.dtype(index), draft.fields.pointer(index), batch, draft.fields.extent(name, mode))
+
+        def stride(mode: str) -> Stride:
+            if mode not in indices:
+                return 0
+            return 1 if layout.contiguous == mode else draft.fields.stride(name, mode)
+
+        strided = layout.batch == "strided" and (value.is_tile or "l" in value.modes)
+        strides = draft.with_batch(name, stride(draft.rows), stride(draft.columns), strided)
+        made = Gather if isinstance(value, Input) else Scatter
+        return made(
+            draft.dtype(name),
+            draft.fields.pointer(name),
+            strides,
+            places(draft.rows),
+            places(draft.columns),
+            name=draft.names[name],
+        )
 
     def packed(self, visitor: Visitor) -> Node:
         """Return a tensor of packed bits, or of fewer columns than the accumulator: its columns are contiguous."""

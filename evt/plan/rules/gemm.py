@@ -209,6 +209,8 @@ def _placed(dag: TypedDag) -> tuple[str, int | Span | None] | None:
     for value in values:
         if value.dtype == B1:
             return "packed bits", value.span
+        if value.is_indexed:
+            return "rows or columns that an index names", value.span
     for node, (op, _) in enumerate(dag.table):
         match op:
             case Reduce():

@@ -40,4 +40,7 @@ def one_tensor(problem: Problem) -> Verdict:
     for value in values:
         if "l" in value.modes:
             return Refusal(f"a group has no batches: `{value.name}` has the mode l", value.span)
+        if value.is_indexed:
+            reason = f"an index of each group has no place in a grouped kernel: `{value.name}` is read or stored by one"
+            return Refusal(reason, value.span)
     return HOLDS

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from evt.functions import TABLE
-from evt.ir import Acc, Apply, Cast, Const, Load, TypedDag
+from evt.ir import Acc, Apply, Cast, Const, Input, Load, Output, TypedDag
 from evt.ir.dtype import F32
 from evt.plan.verdict import Refusal
 
@@ -110,6 +110,11 @@ class _Match:
 
     def stock(self) -> Stock:
         dag = self.dag
+        values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
+        for value in values:
+            if value.is_indexed:
+                how = "read" if value.name in dag.input else "stored"
+                raise _MismatchError(f"`{value.name}` is {how} where an index says")
         root = dag.arguments(dag.stores[dag.primary.name])[0]
         path = self.path(root)
         if dag.types[root].dtype != F32:
