@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass
 
 
@@ -53,6 +54,10 @@ class DType:
         """The least finite value."""
         return -_FORMATS[self.name].largest if self.is_float else float(_RANGES[self.name][0])
 
+    def spans(self, value: float) -> bool:
+        """Whether a number is within the range; infinities are in that of floats which casts do not saturate to."""
+        return self.least <= value <= self.largest or (math.isinf(value) and not self.saturates)
+
     @property
     def range_text(self) -> str:
         """What the type holds, in words."""
@@ -75,7 +80,7 @@ class DType:
         return self.kind is Kind.FLOAT
 
 
-_TYPES = (
+TYPES = (
     DType("f64", 64, Kind.FLOAT, "double", "float64", ("float64", "double", "fp64")),
     DType("f32", 32, Kind.FLOAT, "float", "float32", ("float32", "float", "fp32", "single")),
     DType("tf32", 32, Kind.FLOAT, "cutlass::tfloat32_t", "float32", ("tfloat32",)),
@@ -99,10 +104,10 @@ _FORMATS = {
     "e5m2": Format(2, -14, 57344.0),
 }
 _RANGES = {"i32": (-(2**31), 2**31 - 1), "i8": (-128, 127), "u8": (0, 255), "b1": (0, 1)}
-BY_NAME: dict[str, DType] = {name: dtype for dtype in _TYPES for name in (dtype.name, *dtype.aliases)}
-F64, F32, TF32, F16, BF16, E4M3, E5M2, I32, I8, U8, B1 = _TYPES
+BY_NAME: dict[str, DType] = {name: dtype for dtype in TYPES for name in (dtype.name, *dtype.aliases)}
+F64, F32, TF32, F16, BF16, E4M3, E5M2, I32, I8, U8, B1 = TYPES
 _COMPUTE = {
-    each.name: F64 if each == F64 else F32 if each.is_float else I32 if each.bits > 1 else B1 for each in _TYPES
+    each.name: F64 if each == F64 else F32 if each.is_float else I32 if each.bits > 1 else B1 for each in TYPES
 }
 #: Types that tensors may be stored in; tf32 is f32 in memory.
 STORAGE = (F64, F32, F16, BF16, E4M3, E5M2, I32, I8, U8, B1)
@@ -121,4 +126,4 @@ def accumulator(operand: DType) -> DType:
 
 def from_torch_name(name: str) -> DType | None:
     """The type stored as a torch dtype (``"float16"``), or None. ``tf32`` is stored as f32, ``b1`` in uint8."""
-    return next((dtype for dtype in _TYPES if dtype.torch == name), None)
+    return next((dtype for dtype in TYPES if dtype.torch == name), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -10,13 +11,16 @@ from evt.functions import lookup as find_function
 from evt.ir.dtype import BY_NAME, I32
 from evt.ir.lower.report import Report
 from evt.ir.lower.statements import Statements, make_input
-from evt.ir.lower.words import GREEK, NOT_FINITE, SPECIAL, is_flexible, read_modes
+from evt.ir.lower.words import GREEK, INFINITY, NOT_NUMBERS, SPECIAL, is_flexible, read_modes
+from evt.ir.missing import MISSING_FUNCTIONS
 from evt.ir.node import ELEMENT_MODES, Input, Output
 from evt.language import tree as syntax
 
 #: Names that mean something without being declared.
 _CUSTOMARY = frozenset({"bias", *GREEK})
-_NOT_ACC = frozenset({"Acc", "ACC", "ac", "accum", "accumulator", "aac", "accc"})
+#: What `acc` is misspelt as, and called elsewhere; one with a number asks for a second product.
+_NOT_ACC = frozenset({"ac", "aac", "accc", "cac", "caa", "accum", "accumulator", "accumulators"})
+_SECOND_ACC = re.compile("acc_?[0-9]+", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,7 @@ class Names:
         self.subscripted = statements.subscripted
         self.outs = statements.outs
         self.defined = statements.defined
+        self.refused = statements.refused
         self.uses: dict[str, list[_Use]] = {}
         #: Names that are given as the seed or the offset of random numbers.
         self.counters: set[str] = set()
@@ -62,7 +67,13 @@ class Names:
         """Every name that is read and not assigned is an input; declared ones must be read."""
         known = Misspellings((*self.declared, *self.assigns, *sorted(_CUSTOMARY)))
         for name, uses in self.uses.items():
-            if name in self.assigns:
+            if name in self.refused:
+                continue
+            if name == INFINITY:
+                for use in uses:
+                    if use.subscript is not None:
+                        self.report("E0302", "`inf` has no modes", use.subscript.span, "", "write `inf`")
+            elif name in self.assigns:
                 for use in uses:
                     if use.subscript is not None:
                         self.report(
@@ -87,11 +98,10 @@ class Names:
             if name not in self.uses:
                 assert value.span is not None
                 guess = self.report.guess(name, (use for use in self.inputs if use not in self.declared))
-                self.report(
+                self.report.nothing_reads(
                     "E0404",
                     f"the input `{name}` is declared and never read",
                     value.span,
-                    "unused",
                     f"`{guess}` is read and not declared: is that the same?" if guess else "remove the declaration",
                 )
 
@@ -108,19 +118,14 @@ class Names:
         """Whether an unassigned name may be an input.
 
         Undeclared names are inputs, so a slip must not pass for one: a name without a subscript that is one
-        letter away from a declared or assigned name, from `bias` or a Greek letter is refused.
+        letter away from a declared or assigned name, from `bias` or a Greek letter is refused, and what `acc` is
+        misspelt as.
         """
         if name in self.declared:
             return True
         use = uses[0]
-        if name in NOT_FINITE:
-            self.report(
-                "E0107",
-                f"`{name}` is not a number that a program may use",
-                use.span,
-                "not finite",
-                "constants are finite",
-            )
+        if name in NOT_NUMBERS:
+            self.report("E0107", f"`{name}` is not a constant", use.span, "not a number", NOT_NUMBERS[name])
         elif name in ("A", "B") and all(self.in_feed(each.span) for each in uses):
             return False  # the other operand's formula is refused for it
         elif name in ("A", "B"):
@@ -135,10 +140,14 @@ class Names:
             self.report("E0108", f"`{name}` is a type", use.span, "not a value", f"a cast is written `{name}(x)`")
         elif find_function(name) is not None or name in SPECIAL or name in self.defined:
             self.report("E0108", f"`{name}` is a function", use.span, "not a value", f"call it: `{name}(x)`")
-        elif name in _NOT_ACC and "acc" not in self.uses:
-            self.unknown_name(name, use, "acc")
         elif name in _CUSTOMARY or name in self.counters or any(each.subscript is not None for each in uses):
             return True
+        elif name.lower() in _NOT_ACC or name.lower() == "acc":
+            self.unknown_name(name, use, "acc")
+        elif _SECOND_ACC.fullmatch(name):
+            known = MISSING_FUNCTIONS["matmul"]
+            hint = f"write `acc`; or, of an input, declare it: `in {name}: f16[m, n]`"
+            self.report("E0202", f"there is no `{name}`: {known.why}", use.span, "not a second product", hint)
         elif guess := known.find(name):
             self.unknown_name(name, use, guess)
         else:
@@ -156,7 +165,7 @@ class Names:
             f"there is no `{name}` in this program",
             use.span,
             "unknown name",
-            f"did you mean `{guess}`? (if not, declare it: `in {name}`)",
+            f"did you mean `{guess}`? (if not, declare it: `in {name}: f16[m, n]`)",
         )
 
     def resolve_input(self, name: str, uses: Sequence[_Use]) -> Input:
@@ -213,11 +222,10 @@ class Names:
         if declared:
             for name, statement in self.assigns.items():
                 if name not in self.uses and name not in names:
-                    self.report(
+                    self.report.nothing_reads(
                         "E0409",
                         f"`{name}` is assigned and nothing reads it",
                         statement.target.span,
-                        "unused",
                         f"remove it, or store it: `out {name}`",
                     )
         if "D" not in names and not self.report.diagnostics:

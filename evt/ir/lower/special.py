@@ -21,23 +21,12 @@ def lower_reduction(expressions: Expressions, call: syntax.Call, operands: list[
     assert call.subscript is not None
     modes = read_reduced_modes(expressions.report, call.subscript)
     if not _takes(expressions, call, operands, f"{name}[{', '.join(m.name for m in call.subscript.modes)}](x)", 1):
-        return expressions.constant_node(0.0)
+        return expressions.mistake()
     if modes is None:
         return operands[0]
     if modes[0] not in MODES:
         return expressions.builder.add(Fold(name, int(modes[0].partition("%")[2])), operands[0])
     return expressions.builder.add(Reduce(name, modes), operands[0])
-
-
-def _sum(expressions: Expressions, call: syntax.Call, operands: list[int]) -> int:
-    expressions.report(
-        "E0203",
-        "`sum` names the modes that it reduces over",
-        call.function.span,
-        "no modes",
-        "write `sum[n](x)`, `sum[m](x)` or `sum[m, n](x)`",
-    )
-    return expressions.constant_node(0.0)
 
 
 def _iota(expressions: Expressions, call: syntax.Call, operands: list[int]) -> int:
@@ -46,20 +35,20 @@ def _iota(expressions: Expressions, call: syntax.Call, operands: list[int]) -> i
     if len(arguments) == 1 and isinstance(arguments[0], syntax.Name) and arguments[0].name in MODES:
         return expressions.builder.add(Index(arguments[0].name))
     expressions.report("E0203", "`iota` takes a mode", call.span, "", "write `iota(m)`, `iota(n)` or `iota(l)`")
-    return expressions.constant_node(0.0)
+    return expressions.mistake()
 
 
 def _rand(expressions: Expressions, call: syntax.Call, operands: list[int]) -> int:
     """``rand(seed, offset)``: uniform in [0, 1)."""
     if not _takes(expressions, call, operands, SPECIAL["rand"], 2):
-        return expressions.constant_node(0.0)
+        return expressions.mistake()
     return expressions.builder.add(Random(), *operands)
 
 
 def _dropout(expressions: Expressions, call: syntax.Call, operands: list[int]) -> int:
     """``where(rand(seed, offset) >= p, x / (1 - p), 0)``, as torch.nn.functional.dropout."""
     if not _takes(expressions, call, operands, SPECIAL["dropout"], 4):
-        return expressions.constant_node(0.0)
+        return expressions.mistake()
     x, p, seed, offset = operands
     add = expressions.builder.add
     kept = add(Apply("ge"), add(Random(), seed, offset), p)
@@ -72,10 +61,12 @@ def _pick(member: int) -> _Form:
         """``even(x)``, ``odd(x, 32)``: one of each pair of columns, adjacent or so many columns apart."""
         name = call.function.text
         if not _takes(expressions, call, operands, f"{name}(x, distance)", 1, 2):
-            return expressions.constant_node(0.0)
+            return expressions.mistake()
         block = 1
         if len(operands) == 2:
             distance = expressions.builder[operands[1]]
+            if expressions.is_mistake(operands[1]):
+                return operands[1]
             if not isinstance(distance, Const) or distance.value not in PAIR_BLOCKS:
                 expressions.report(
                     "E0203",
@@ -104,7 +95,6 @@ def _takes(
 
 
 SPECIAL_FORMS: dict[str, _Form] = {
-    "sum": _sum,
     "iota": _iota,
     "rand": _rand,
     "dropout": _dropout,
