@@ -14,7 +14,8 @@
     UserWarning
     └── NoKernelWarning    the CPU computed what no kernel would (E05xx)
 
-Each carries its :class:`~evt.diagnostics.Diagnostic` values in ``diagnostics``; ``str()`` prints them, the code and the message first.
+Each carries its :class:`~evt.diagnostics.Diagnostic` values in ``diagnostics``; ``str()`` prints them, and its first
+line is the code and the message of the first.
 """
 
 from __future__ import annotations

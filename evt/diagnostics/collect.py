@@ -12,9 +12,9 @@ MAX_DIAGNOSTICS = 20
 
 
 def first(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """The first mistakes in the order of the text, of one kind at one place the first; the last says when there are more.
+    """The first mistakes in the order of the text, one of a kind at one place; the last says when there are more.
 
-    Several of a kind at one place have one cause: a function's body that is inlined twice, a value that two outputs read.
+    Several of a kind at one place have one cause: a function's body that is inlined twice, a value that is read twice.
     """
     by_place: dict[object, Diagnostic] = {}
     for each in diagnostics:

@@ -106,9 +106,7 @@ _FORMATS = {
 _RANGES = {"i32": (-(2**31), 2**31 - 1), "i8": (-128, 127), "u8": (0, 255), "b1": (0, 1)}
 BY_NAME: dict[str, DType] = {name: dtype for dtype in TYPES for name in (dtype.name, *dtype.aliases)}
 F64, F32, TF32, F16, BF16, E4M3, E5M2, I32, I8, U8, B1 = TYPES
-_COMPUTE = {
-    each.name: F64 if each == F64 else F32 if each.is_float else I32 if each.bits > 1 else B1 for each in TYPES
-}
+_COMPUTE = {each.name: F64 if each == F64 else F32 if each.is_float else I32 if each.bits > 1 else B1 for each in TYPES}
 #: Types that tensors may be stored in; tf32 is f32 in memory.
 STORAGE = (F64, F32, F16, BF16, E4M3, E5M2, I32, I8, U8, B1)
 #: Types that scalars may have.

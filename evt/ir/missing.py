@@ -18,7 +18,7 @@ class Missing:
 
 
 def unknown_type(name: str, types: Sequence[DType]) -> tuple[str, str]:
-    """Return the message and the help for the name of a type that there is not; ``types`` are those that may be meant."""
+    """Return the message and the help for a type that there is not; ``types`` are those that may be meant."""
     message, known = f"there is no type `{name}`", MISSING_TYPES.get(name.lower())
     if known is not None:
         return f"{message}: {known.why}", known.instead
@@ -67,7 +67,8 @@ _PRODUCT = Missing(
     "compute the other by a program of its own and read its result: `D = acc + other`",
 )
 _REDUCTION = Missing(
-    "reductions are sum, max and min", "of truth values, `max[n](x)` is whether any is true, and `min[n](x)` whether all are"
+    "reductions are sum, max and min",
+    "of truth values, `max[n](x)` is whether any is true, and `min[n](x)` whether all are",
 )
 #: Functions, with the spellings of PyTorch and of papers.
 MISSING_FUNCTIONS: dict[str, Missing] = {

@@ -102,8 +102,8 @@ def _values(dag: Dag) -> Iterator[str]:
             yield f"`{value.name}` has the modes {list(value.modes)}"
         elif "l" in value.modes and dag.operation in CONVOLUTIONS:
             yield f"`{value.name}` has the mode `l`, and {dag.operation} has none"
-        if isinstance(value, Input) and value.default is not None and not math.isfinite(value.default):
-            yield f"the default of `{value.name}` is not finite"
+        if isinstance(value, Input) and value.default is not None and math.isnan(value.default):
+            yield f"the default of `{value.name}` is NaN"
     if all(value.name != "D" for value in dag.outputs):
         yield "it has no primary output `D`"
 

@@ -16,9 +16,9 @@ from evt.ir.lower.report import Report
 from evt.ir.lower.special import SPECIAL_FORMS, lower_reduction
 from evt.ir.lower.statements import Statements
 from evt.ir.lower.words import INFINITY, SPECIAL, read_number
+from evt.ir.missing import MISSING_FUNCTIONS, MISSING_TYPES, unknown_type
 from evt.ir.node import ELEMENT_MODES, REDUCTIONS, Acc, Apply, Cast, Const, Element, Load
 from evt.ir.origin import Origin, Place
-from evt.ir.missing import MISSING_FUNCTIONS, MISSING_TYPES, unknown_type
 from evt.language import tree as syntax
 
 #: How often a function is derived: each time it grows by the chain and product rules.
@@ -304,7 +304,9 @@ class Expressions:
             message, hint = unknown_type(name, ())
             self.report("E0303", message, span, "no type", hint)
         elif (known := MISSING_FUNCTIONS.get(name)) is not None:
-            self.report("E0201", f"there is no function `{name}`: {known.why}", span, "not a function", known.instead)
+            given = [getattr(argument.value, "name", "") for argument in call.arguments]
+            hint = "write `acc`" if given == ["A", "B"] else known.instead
+            self.report("E0201", f"there is no function `{name}`: {known.why}", span, "not a function", hint)
         else:
             guess = self.report.guess(name, (*FUNCTIONS, *BY_NAME, *SPECIAL, *self.defined))
             hint = f"did you mean `{guess}`?" if guess else "`evt explain E0201` lists the functions"

@@ -45,6 +45,8 @@ class Names:
         self.defined = statements.defined
         self.refused = statements.refused
         self.uses: dict[str, list[_Use]] = {}
+        #: Calls of functions that there are not.
+        self.missing: list[Span] = []
         #: Names that are given as the seed or the offset of random numbers.
         self.counters: set[str] = set()
         self.inputs: dict[str, Input] = {}
@@ -60,6 +62,8 @@ class Names:
                         self.uses.setdefault(name, []).append(_Use(span, None))
                     case syntax.Element(name, subscript, span):
                         self.uses.setdefault(name, []).append(_Use(span, subscript))
+                    case syntax.Call(function=syntax.Identifier(text=name), span=span) if name in MISSING_FUNCTIONS:
+                        self.missing += [span] * (find_function(name) is None and name not in self.defined)
                     case syntax.Call(function=syntax.Identifier(text="rand" | "dropout"), arguments=arguments):
                         self.counters |= {a.value.name for a in arguments[-2:] if isinstance(a.value, syntax.Name)}
 
@@ -126,8 +130,8 @@ class Names:
         use = uses[0]
         if name in NOT_NUMBERS:
             self.report("E0107", f"`{name}` is not a constant", use.span, "not a number", NOT_NUMBERS[name])
-        elif name in ("A", "B") and all(self.in_feed(each.span) for each in uses):
-            return False  # the other operand's formula is refused for it
+        elif name in ("A", "B") and all(self.is_explained(each.span) for each in uses):
+            return False
         elif name in ("A", "B"):
             self.report(
                 "E0406",
@@ -145,19 +149,19 @@ class Names:
         elif name.lower() in _NOT_ACC or name.lower() == "acc":
             self.unknown_name(name, use, "acc")
         elif _SECOND_ACC.fullmatch(name):
-            known = MISSING_FUNCTIONS["matmul"]
-            hint = f"write `acc`; or, of an input, declare it: `in {name}: f16[m, n]`"
-            self.report("E0202", f"there is no `{name}`: {known.why}", use.span, "not a second product", hint)
+            why = MISSING_FUNCTIONS["matmul"].why
+            hint = f"write `acc`; or, of an input, declare it: `in {name}[m, n]`"
+            self.report("E0202", f"there is no `{name}`: {why}", use.span, "not a second product", hint)
         elif guess := known.find(name):
             self.unknown_name(name, use, guess)
         else:
             return True
         return False
 
-    def in_feed(self, place: Span) -> bool:
-        """Whether a place is in the formula of an operand."""
-        spans = (statement.span for statement in self.feeds.values())
-        return any(span.start <= place.start < span.end for span in spans)
+    def is_explained(self, place: Span) -> bool:
+        """Whether an operand is read where something else is refused: the other's formula, or a `matmul`."""
+        spans = [statement.span for statement in self.feeds.values()]
+        return any(span.covers(place) for span in (*spans, *self.missing))
 
     def unknown_name(self, name: str, use: _Use, guess: str) -> None:
         self.report(
@@ -165,7 +169,7 @@ class Names:
             f"there is no `{name}` in this program",
             use.span,
             "unknown name",
-            f"did you mean `{guess}`? (if not, declare it: `in {name}: f16[m, n]`)",
+            f"did you mean `{guess}`? (if not, declare it: `in {name}[m, n]`)",
         )
 
     def resolve_input(self, name: str, uses: Sequence[_Use]) -> Input:

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from evt.diagnostics import Span
 from evt.ir.convolution import CONVOLUTIONS
 from evt.ir.dag import Builder
-from evt.ir.infer import shown
 from evt.ir.lower.expressions import Expressions
 from evt.ir.lower.names import Names
 from evt.ir.lower.report import Report
 from evt.ir.lower.statements import Statements
-from evt.ir.node import ELEMENT_MODES, Acc, Element, Fold, Index, Input, Load, Node, Pick, Random, Reduce
+from evt.ir.node import ELEMENT_MODES, Acc, Element, Fold, Index, Input, Load, Node, Pick, Random, Reduce, shown
 from evt.ir.origin import Place
 from evt.language import tree as syntax
 
@@ -155,5 +154,7 @@ def _check_epilogue(nodes: Iterable[Node], names: Names, report: Report) -> None
                 f"`{value.name}` is [{shown(value.modes)}], and the product has summed over k",
                 names.uses[value.name][0].span,
                 "no mode of the epilogue",
-                f"work on an operand with it: `A = {value.name} * A`",
+                f"work on an operand with it: `A = {value.name} * A`"
+                if value.modes == ("k",)
+                else "what the epilogue reads has the modes m, n and l",
             )

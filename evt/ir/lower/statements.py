@@ -43,6 +43,7 @@ class Statements:
         self.outs: dict[str, Output] = {}
         #: Names that were refused where they are declared or assigned: nothing more is said of them.
         self.refused: set[str] = set()
+        self.twice: set[str] = set()
         self.collect()
 
     def collect(self) -> None:
@@ -100,7 +101,7 @@ class Statements:
         elif name in ELEMENT_MODES:
             self.feeds[name] = statement
         elif name in self.declared:
-            if name not in self.refused:
+            if name not in self.twice:
                 hint = "give what is computed a name of its own, or remove the declaration"
                 self.report("E0406", f"`{name}` is declared as an input and assigned", span, "assigned here", hint)
         elif self.usable(statement.target):
@@ -159,7 +160,7 @@ class Statements:
     def declare_input(self, declaration: syntax.Declaration) -> None:
         name, span = declaration.name.text, declaration.name.span
         if name in self.declared or name in self.outs:
-            self.refused.add(name)
+            self.twice.add(name)
             self.report("E0407", f"`{name}` is declared twice", span, "second declaration", "remove one of the two")
             return
         if name in ("acc", "A", "B"):
@@ -205,7 +206,7 @@ class Statements:
     def declare_output(self, declaration: syntax.Declaration) -> None:
         name, span = declaration.name.text, declaration.name.span
         if name in self.outs or name in self.declared:
-            self.refused.add(name)
+            self.twice.add(name)
             self.report("E0407", f"`{name}` is declared twice", span, "second declaration", "remove one of the two")
             return
         if name in ("acc", "A", "B"):
@@ -230,7 +231,8 @@ class Statements:
         if declaration.subscript is not None:
             self.no_flexible(declaration.subscript)
         if self.usable(declaration.name):
-            self.outs[name] = Output(name, dtype, modes or ("m", "n"), "l" not in (modes or ()), span)
+            known = ("m", "n") if modes is None else modes
+            self.outs[name] = Output(name, dtype, known, "l" not in known, span)
             if modes is not None and declaration.subscript is not None:
                 self.subscripted.add(name)
 
