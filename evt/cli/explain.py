@@ -10,7 +10,6 @@ import click
 from evt.cli.output import json_option, print_json, print_text, use_color
 from evt.cli.request import Request, takes_program
 
-
 #: How many codes are named in the place of one that there is not, and how far off they may be.
 _NEAREST, _SAME_KIND, _LONGEST_CODE = 3, 99, 12
 

@@ -175,7 +175,8 @@ def _assigning(source: Source, tokens: list[lark.Token]) -> str:
     if start and len(tokens) == 2 and tokens[1].type == "NAME" and tokens[1] != "acc":
         return "remove it: what is assigned and not read is returned; `out` names what else is"
     if len(tokens) > 2 and tokens[0].type == "NAME" and tokens[1] == "==":
-        return f"write `=`: `{tokens[0]} = {' '.join(source.text[tokens[2].start_pos : tokens[-1].end_pos].split())}`"
+        value = " ".join(source.text[tokens[2].start_pos : tokens[-1].end_pos].split())
+        return f"write `{tokens[0]} = {value}`; `==` compares"
     text = " ".join(source.text[tokens[start].start_pos : tokens[-1].end_pos].split())
     return f"give the value a name: `D = {text}`" if len(text) < 60 else _ASSIGN
 

@@ -12,8 +12,31 @@ from evt.errors import TargetError
 #: The names of GPUs by target, those of README's table first.
 GPUS: Mapping[str, tuple[str, ...]] = {
     "sm80": ("A100", "A800", "A30"),
-    "sm86": ("A10", "RTX 3090", "A10G", "A40", "A16", "A2", "RTX 3080", "RTX 3070", "RTX 3060", "RTX A6000", "RTX A5000"),
-    "sm89": ("L4", "L40S", "RTX 4090", "L40", "L20", "RTX 4080", "RTX 4070", "RTX 4060", "RTX 6000 Ada", "RTX 5000 Ada"),
+    "sm86": (
+        "A10",
+        "RTX 3090",
+        "A10G",
+        "A40",
+        "A16",
+        "A2",
+        "RTX 3080",
+        "RTX 3070",
+        "RTX 3060",
+        "RTX A6000",
+        "RTX A5000",
+    ),
+    "sm89": (
+        "L4",
+        "L40S",
+        "RTX 4090",
+        "L40",
+        "L20",
+        "RTX 4080",
+        "RTX 4070",
+        "RTX 4060",
+        "RTX 6000 Ada",
+        "RTX 5000 Ada",
+    ),
     "sm90": ("H100", "H200", "GH200", "H800", "H20"),
     "sm100": ("B200", "GB200", "B100"),
     "sm103": ("B300", "GB300"),
@@ -34,13 +57,13 @@ NATIVE = "native"
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
 
 
-def _plain(name: str) -> str:
+def plain(name: str) -> str:
     """A name without case, blanks, maker and series: ``NVIDIA GeForce RTX 4090`` and ``rtx4090`` are one."""
     return re.sub("nvidia|geforce|tesla|[ _-]", "", name.lower())
 
 
-_TARGET_OF = {_plain(name): target for target, names in GPUS.items() for name in names}
-_OTHER = {_plain(name): architecture for name, architecture in OTHERS.items()}
+_TARGET_OF = {plain(name): target for target, names in GPUS.items() for name in names}
+_OTHER = {plain(name): architecture for name, architecture in OTHERS.items()}
 #: What follows the name of a GPU: its form, its memory, or a variant of the same architecture.
 _FORM = re.compile("(sxm[0-9]?|pcie|nvl|hbm[0-9]e?|ti|super|laptop|gpu|[0-9]+gb)+$")
 
@@ -49,8 +72,8 @@ def find_gpu(name: str) -> str | None:
     """The architecture of a GPU, ``sm90`` of ``H100`` or ``NVIDIA H100 80GB HBM3``; None for a name that is none's."""
     words = re.split("[ _-]+", name.strip())
     for count in range(len(words), 0, -1):  # what follows a name says how it is built in, or which memory it has
-        plain = _plain("".join(words[:count]))
-        for each in (plain, _FORM.sub("", plain)):
+        joined = plain("".join(words[:count]))
+        for each in (joined, _FORM.sub("", joined)):
             if found := _TARGET_OF.get(each) or _OTHER.get(each):
                 return found
     return None

@@ -9,7 +9,7 @@ from typing import Literal
 
 from evt.diagnostics import Diagnostic, closest, shown
 from evt.errors import TargetError
-from evt.plan.gpus import GPUS, NATIVE, find_gpu, native_target
+from evt.plan.gpus import GPUS, NATIVE, find_gpu, native_target, plain
 
 #: The generations of CUTLASS's kernels.
 Generation = Literal["3x", "2x"]
@@ -76,7 +76,7 @@ TARGETS: dict[str, Target] = {
 
 
 def find_target(name: str | int) -> Target:
-    """The target ``sm90``; ``sm_90``, ``sm_90a``, ``90``, ``H100`` and, on a machine with one, ``native`` mean the same.
+    """The target ``sm90``; ``sm_90a``, ``90``, ``H100`` and, on a machine with one, ``native`` mean the same.
 
     Raises TargetError (E0501) for an unknown target, and for ``native`` on a machine without a GPU.
     """
@@ -87,8 +87,8 @@ def find_target(name: str | int) -> Target:
     if target is not None:
         return target
     if key is None:
-        names = [*TARGETS, NATIVE, *(gpu for gpus in GPUS.values() for gpu in gpus)]
-        guess = closest(text, names)
+        names = {plain(each): each for each in (*TARGETS, NATIVE, *(gpu for gpus in GPUS.values() for gpu in gpus))}
+        guess = names.get(closest(plain(text), names) or "")
         examples = ", ".join(each[0] for each in GPUS.values())
         hint = f"did you mean `{guess}`?" if guess else f"targets: {', '.join(TARGETS)}; GPUs, as {examples}; {NATIVE}"
         raise TargetError(Diagnostic("E0501", f"there is no target `{text}`", help=hint))

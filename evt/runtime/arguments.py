@@ -15,7 +15,7 @@ import torch
 from evt.diagnostics import Diagnostic, closest
 from evt.errors import ArgumentError
 from evt.ir import Dag, Input, Load, Operand, Random
-from evt.ir.dtype import I32, MIXED_OPERANDS, OPERANDS, TF32
+from evt.ir.dtype import I32, MIXED_OPERANDS, OPERANDS, SCALARS, TF32
 from evt.ir.node import base, divisor, written
 from evt.layout import span
 from evt.runtime.bound import Bound
@@ -173,7 +173,7 @@ def _refuse_kind(name: str, value: object, declared: Input | None, report: Repor
         message = f"`{name}` is None, and the program gives it no default; expected {_wanted(declared)}"
         hint = f"declare a default to leave it out: `in {name}[{', '.join(map(written, declared.modes))}] = 0`"
     elif declared is not None and is_number(value):
-        hint = f"declare it a scalar: `in {name}: f32[]`"
+        hint = f"declare it a scalar: `in {name}: {declared.dtype if declared.dtype in SCALARS else 'f32'}`"
     report("E0607", message, hint)
 
 

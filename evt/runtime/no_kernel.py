@@ -30,7 +30,7 @@ def warn_without_kernel(plan: Planning, help_text: str = "") -> None:
     others = [name for name, target in TARGETS.items() if name != _YARDSTICK and _refusal(plan, target) is None]
     where = f"{_YARDSTICK}, only on {', '.join(others)}" if others else "any GPU"
     help_text = help_text or refused.help or "op.explain(arch, shapes=(A.shape, B.shape)) has the rules of every route"
-    reason = refused.message.partition(": ")[2] or refused.message  # of E0503 and E0502
+    reason = refused.message.partition(": ")[2] if refused.code == "E0503" else refused.message
     lines = [
         f"no kernel of evt computes this call on {where}; the CPU computed the reference",
         f"{refused.code}: {reason}",

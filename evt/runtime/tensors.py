@@ -25,13 +25,15 @@ def operand_argument(bound: Bound, operand: Operand, tensor: torch.Tensor, repor
     groups = [(mode, bound.leads[mode]) for mode in operand.modes]
     inner = sum(len(dims) for _, dims in groups)
     own = tuple(tensor.shape[:-inner]) if inner else ()
+    help_text = f"pass {operand.name}.contiguous()"
     if own and own != batch:
         if math.prod(own) == 1:  # the same for every batch
             tensor, own = tensor.reshape(tensor.shape[len(own) :]), ()
         else:
+            sizes = ", ".join(map(str, (*batch, *(-1 for _ in range(inner)))))
+            help_text = f"pass {operand.name}.expand({sizes}).contiguous()"
             tensor, own = tensor.expand(*batch, *tensor.shape[len(own) :]), batch
     strides = strides_of(tensor, [("l", own), *groups])
-    help_text = f"pass {operand.name}.contiguous()"
     if not isinstance(strides, dict):
         report("E0606", f"the leading dimensions of `{operand.name}` have no single stride", help_text)
         return None
@@ -69,16 +71,18 @@ def has_own_columns(value: Input | Output) -> bool:
 
 def input_argument(bound: Bound, value: Input, tensor: torch.Tensor, report: Report) -> TensorArgument | None:
     """An input as the kernel will see it."""
-    if not _check_dtype(value, tensor, report):
-        return None
     name, dtype = value.name, value.dtype
     assert dtype is not None
-    single = tensor.numel() == 1 and (value.flexible or (value.is_scalar and "l" not in value.modes))
-    if single:
-        return TensorArgument(name, {"l": 0, **dict.fromkeys(value.modes, 0)}, Layout(None, 1))
-    if value.is_scalar and "l" not in value.modes:
-        report("E0604", f"`{name}` has shape {_shape(tensor)}; expected a number or one element")
+    if value.is_scalar and "l" not in value.modes and tensor.numel() != 1:
+        help_text = "a scalar is a number or one element"
+        if fitting := _modes_of(bound, tensor):
+            help_text += f"; for this tensor declare `in {name}: {dtype_of(tensor) or dtype}[{', '.join(fitting)}]`"
+        report("E0604", f"`{name}` has shape {_shape(tensor)}, and the program has it a scalar", help_text)
         return None
+    if not _check_dtype(value, tensor, report):
+        return None
+    if tensor.numel() == 1 and (value.flexible or (value.is_scalar and "l" not in value.modes)):
+        return TensorArgument(name, {"l": 0, **dict.fromkeys(value.modes, 0)}, Layout(None, 1))
     for groups in _shapes(bound, value):
         strides = strides_of(tensor, groups)
         if strides is None:
@@ -115,11 +119,25 @@ def _wrong_shape(bound: Bound, value: Input | Output, tensor: torch.Tensor, code
     modes = ", ".join([*(["l"] if len(wanted) > len(value.modes) else []), *map(written, value.modes)])
     bits = ", eight columns to a byte" if value.dtype == B1 else ""
     single = ", or is a single value" if isinstance(value, Input) and value.flexible else ""
-    report(
-        code,
-        f"`{value.name}` has shape {_shape(tensor)}; expected [{shape}]",
-        f"`{value.name}` has the modes [{modes}]{bits}{single}",
-    )
+    help_text = f"`{value.name}` has the modes [{modes}]{bits}{single}"
+    if value.dtype != B1 and (fitting := _modes_of(bound, tensor)):
+        help_text += f"; a tensor of this shape is `{value.name}[{', '.join(fitting)}]`"
+    elif (
+        bound.convolution is None
+        and not bits
+        and tensor.numel() == math.prod(size for _, dims in wanted for size in dims)
+    ):
+        help_text += f"; pass {value.name}.reshape({shape})"
+    report(code, f"`{value.name}` has shape {_shape(tensor)}; expected [{shape}]", help_text)
+
+
+def _modes_of(bound: Bound, tensor: torch.Tensor) -> tuple[str, ...]:
+    """The modes that a tensor of this shape would have, if it would have any."""
+    for modes in (("n",), ("m",), ("m", "n"), ("n", "m"), ("l", "n"), ("l", "m"), ("l", "m", "n"), ("l", "n", "m")):
+        dims = [bound.dims(mode) for mode in modes]
+        if all(dims) and tuple(tensor.shape) == tuple(size for each in dims for size in each):
+            return modes
+    return ()
 
 
 def buffer_argument(bound: Bound, output: Output, tensor: torch.Tensor, report: Report) -> TensorArgument | None:
@@ -140,11 +158,16 @@ def buffer_argument(bound: Bound, output: Output, tensor: torch.Tensor, report: 
             needs_unit = [mode for mode, _ in groups if mode != "l"][-1:] if packs else []
             if any(strides[mode] != 1 and sizes[mode] > 1 for mode in needs_unit):
                 shown = tuple(tensor.stride())
-                report("E0608", f"the buffer `{output.name}` has strides {shown}; the last must be 1")
+                report(
+                    "E0608",
+                    f"the buffer `{output.name}` has strides {shown}; the last must be 1",
+                    "pass a contiguous one",
+                )
                 return None
             argument = _classified(bound, output, tensor, strides)
             if output.name == "D" and output.is_tile and argument.layout.contiguous is None:
-                report("E0608", f"the buffer `D` has strides {tuple(tensor.stride())}; one of them must be 1")
+                message = f"the buffer `D` has strides {tuple(tensor.stride())}; one of its last two must be 1"
+                report("E0608", message, "pass a contiguous one")
                 return None
             return argument
     _wrong_shape(bound, output, tensor, "E0608", report)
@@ -183,6 +206,7 @@ def _check_dtype(value: Input | Output, tensor: torch.Tensor, report: Report) ->
         return True
     keyword = "in" if isinstance(value, Input) else "out"
     subscript = f"[{', '.join(map(written, value.modes))}]"
+    subscript = subscript if value.modes else ""
     help_text = f"convert it: {value.name}.to(torch.{value.dtype.torch})"
     if value.dtype == B1:
         help_text = "b1 is packed in uint8, eight columns to a byte: evt.pack_bits(mask)"

@@ -32,7 +32,7 @@ SPECIAL = {
 INFINITY = "inf"
 #: Other spellings of it, and of what no program can write, with what to write.
 NOT_NUMBERS = {
-    **dict.fromkeys(("infinity", "INF", "Inf", "Infinity", "INFINITY"), "write `inf`"),
+    **dict.fromkeys(("infinity", "INF", "Inf", "Infinity"), "write `inf`"),
     **dict.fromkeys(("nan", "NaN", "NAN"), "there is no constant NaN; whether a value is one says `isnan(x)`"),
 }
 #: Widths of the blocks of columns that are reduced within a kernel, and distances of paired columns.
