@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Set
+from itertools import pairwise
 from typing import Any
 
 import lark
@@ -36,6 +38,8 @@ _WORDS = {
     "not": "write `!`",
 }
 _OPENING, _CLOSING = frozenset({"LPAR", "LSQB"}), frozenset({"RPAR", "RSQB"})
+#: What an operand ends with.
+_ENDS = frozenset({"NAME", "NUMBER", "RPAR", "RSQB"})
 _MODULES = frozenset({"torch", "F", "functional", "nn", "np", "numpy", "jnp", "jax", "math", "tl", "tensor"})
 #: How much of a line is looked at around a character.
 _NEAR = 200
@@ -73,12 +77,18 @@ def explain(source: Source, tokens: list[lark.Token], error: lark.exceptions.Une
     if index == 0 and token.type == "EQUAL":
         return report("a name is missing before `=`", "name the value: `D = acc`")
     if at_end:
-        missing = error.expected & _OPERAND
-        return report(f"an operand is missing after `{last}`" if missing else "the statement is not complete")
+        return report(*_incomplete(last, error.expected))
     if token.type in {"IN", "OUT", "DEF"} and token is not tokens[0]:
         return report(f"`{token}` is a word of the language", f"rename it, for example `{token}_`", "E0108")
     before = tokens[index - 1] if index else None
-    if token.type in _OPERAND and before is not None and before.type in {"NAME", "NUMBER", "RPAR", "RSQB"}:
+    if token.type != "LSQB" and before is not None and tokens[_brackets(tokens, index, ())[0] - 1].type == "LSQB":
+        hint = "a subscript holds modes: `C[m, n]`, `bias[n]`, `alpha[]`"
+        if {before.type, token.type} == {"NAME"}:
+            return report(f"a comma is missing between `{before}` and `{token}`", f"write `{before}, {token}`")
+        return report(
+            f"`{token}` is not an index mode" if token != "]" else f"a mode is missing after `{before}`", hint
+        )
+    if token.type in _OPERAND and before is not None and before.type in _ENDS:
         hint = "statements are separated by a line end or `;`"
         if word := _WORDS.get(str(token)) or _WORDS.get(str(before)):
             hint = _choice(source, tokens, index) or word
@@ -92,8 +102,9 @@ def explain(source: Source, tokens: list[lark.Token], error: lark.exceptions.Une
         return report(f"an operator is missing between `{before}` and `{token}`", hint)
     if before is not None and before.type in {"IN", "OUT", "DEF"}:
         return report(f"`{before}` is a word of the language", f"rename it, for example `{before}_`", "E0108")
-    if before is not None and before.type == "LSQB":
-        return report(f"`{token}` is not an index mode", "a subscript holds modes: `C[m, n]`, `bias[n]`, `alpha[]`")
+    operator = token.type in {*_CLOSING, "COMMA", "PRODUCT", "POWER", "COMPARE"}
+    if before is not None and operator and error.expected & _OPERAND and before.type not in {"LPAR", "COMMA"}:
+        return report(*_incomplete(before, error.expected))
     after = tokens[index + 1] if index + 1 < len(tokens) else None
     if after is not None and after.type == "EQUAL" and index == 1:
         return report(f"`{token}=` is not expected here", "write `=`; a name is assigned once")
@@ -103,6 +114,15 @@ def explain(source: Source, tokens: list[lark.Token], error: lark.exceptions.Une
     elif token == "%":
         hint = _remainder(source, tokens, index) or hint
     return report(f"`{token}` is not expected here", hint)
+
+
+def _incomplete(last: lark.Token, expected: Set[str]) -> tuple[str, str]:
+    """What is missing after a token, and what to write."""
+    if last.type == "COLON":
+        return "a type is missing after `:`", "write one, as in `bias: f32[n]`"
+    if expected & _OPERAND:
+        return f"an operand is missing after `{last}`", f"write a value after it, or remove the `{last}`"
+    return "the statement is not complete", "a statement is `D = acc`, `in bias: f32[n]` or `out D: f16[m, n]`"
 
 
 def _choice(source: Source, tokens: list[lark.Token], index: int) -> str:
@@ -148,12 +168,12 @@ def _remainder(source: Source, tokens: list[lark.Token], index: int) -> str:
     return f"write `remainder({x}, {y})`"
 
 
-def _brackets(tokens: list[lark.Token], index: int) -> tuple[int, int]:
+def _brackets(tokens: list[lark.Token], index: int, bounds: tuple[str, ...] = ("COMMA", "EQUAL")) -> tuple[int, int]:
     """The tokens around one that are in the same brackets, between commas; of a statement those after ``=``."""
     depth, first = 0, index
     while first > 0:
         before = tokens[first - 1]
-        if not depth and (before.type in _OPENING or before.type in {"COMMA", "EQUAL"}):
+        if not depth and (before.type in _OPENING or before.type in bounds):
             break
         depth += (before.type in _CLOSING) - (before.type in _OPENING)
         first -= 1
@@ -177,6 +197,8 @@ def _assigning(source: Source, tokens: list[lark.Token]) -> str:
     if len(tokens) > 2 and tokens[0].type == "NAME" and tokens[1] == "==":
         value = " ".join(source.text[tokens[2].start_pos : tokens[-1].end_pos].split())
         return f"write `{tokens[0]} = {value}`; `==` compares"
+    if any(a.type in _ENDS and b.type in _OPERAND - {"LPAR"} for a, b in pairwise(tokens[start:])) or tokens[-1] == ",":
+        return _ASSIGN
     text = " ".join(source.text[tokens[start].start_pos : tokens[-1].end_pos].split())
     return f"give the value a name: `D = {text}`" if len(text) < 60 else _ASSIGN
 
@@ -208,6 +230,8 @@ def _around(source: Source, token: lark.Token) -> tuple[str, str]:
 def _product(source: Source, token: lark.Token) -> tuple[str, str]:
     """What is said of ``@``: the product of A and B is `acc`, and another is not computed."""
     before, after = _around(source, token)
+    if not (re.search(r"[\w)\]]\s*$", before) and re.match(r"\s*[\w(]", after)):
+        return f"the character `{token}` has no meaning in a program", "remove it; the product of A and B is `acc`"
     operands = re.search(r"\bA\s*$", before) and re.match(r"\s*B\b", after)
     if operands and not re.search(r"\bacc|@", before + after):
         return "the product of A and B is not written with `@`", "write `acc` for `A @ B`"
@@ -258,6 +282,7 @@ def unbalanced(source: Source, token: lark.Token, open_brackets: list[lark.Token
         f"`{opened}` is closed by `{token}`",
         _span(opened).to(_span(token)),
         "these two do not match",
+        help=f"close the `{opened}` before it, or remove the `{token}`",
         source=source,
     )
 
