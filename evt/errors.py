@@ -14,7 +14,8 @@
     UserWarning
     └── NoKernelWarning    the CPU computed what no kernel would (E05xx)
 
-Each carries its :class:`~evt.diagnostics.Diagnostic` values in ``diagnostics``; ``str()`` prints them.
+Each carries its :class:`~evt.diagnostics.Diagnostic` values in ``diagnostics``; ``str()`` prints them, and its first
+line is the code and the message of the first.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class EvtError(Exception):
         self.diagnostics: tuple[Diagnostic, ...] = values
 
     def __str__(self) -> str:
-        return "\n" + render_all(self.diagnostics)
+        return render_all(self.diagnostics)
 
 
 class ProgramError(EvtError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from evt.emission.functors import stock_functor
 from evt.emission.stock import given
@@ -264,7 +264,10 @@ def explain(
     if best is not None and not looped:
         found = found.asked_for(best.route, best.config)
     taken = loop if looped and loop is not None else found
-    plans = taken.defaults
+    try:
+        plans = taken.defaults
+    except TargetError as error:
+        raise _in_full(error) from None
     made = plans[0]
     timings = measured[0].timings if len(measured) == 1 else ()
     routes = [_explain_route(each, made if each is taken.chosen else None, timings) for each in found.candidates]
@@ -281,6 +284,16 @@ def explain(
         tuple(measurement.gpu for measurement in measured),
         _total([_costs(problem.dag, sizes, shapes) for sizes, shapes in products]) if products else None,
     )
+
+
+def _in_full(error: TargetError) -> TargetError:
+    """The error that no route compiles a program, with what refuses each."""
+    reasons: dict[str, list[str]] = {}
+    for route, reason in error.refusals:
+        reasons.setdefault(route, []).append(reason)
+    notes = tuple(f"{route}: {'; '.join(found)}" for route, found in reasons.items())
+    (found,) = error.diagnostics
+    return TargetError(replace(found, notes=notes), error.refusals) if notes else error
 
 
 def _explain_loop(loop: Survey, taken: Plan | None, timings: Sequence[Timing]) -> RouteExplanation:

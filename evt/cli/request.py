@@ -152,7 +152,7 @@ _OPERANDS = (
     click.option("--b", metavar="TYPE", help="Type of B alone."),
 )
 #: Those of evt.plan.TARGETS, which takes long to import.
-TARGET_NAMES = "sm80, sm86, sm89, sm90, sm100, sm103, sm120"
+TARGET_NAMES = "sm80, sm86, sm89, sm90, sm100, sm103, sm120; a GPU, as h100, a100 or rtx4090; or native, this machine's"
 _ARCH = click.option("--arch", metavar="NAME", default=DEFAULT_ARCH, show_default=True, help=f"Target: {TARGET_NAMES}.")
 _ROUTE = (
     click.option(

@@ -21,7 +21,7 @@ _TABLE = (
     Code("E0103", "an empty program"),
     Code("E0104", "an unbalanced bracket"),
     Code("E0105", "a file that cannot be read"),
-    Code("E0107", "a number that is not finite or not representable"),
+    Code("E0107", "a number that cannot be represented"),
     Code("E0108", "a reserved word used as a name"),
     # names and calls
     Code("E0201", "an unknown function"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass
 
 
@@ -53,6 +54,10 @@ class DType:
         """The least finite value."""
         return -_FORMATS[self.name].largest if self.is_float else float(_RANGES[self.name][0])
 
+    def spans(self, value: float) -> bool:
+        """Whether a number is within the range; infinities are in that of floats which casts do not saturate to."""
+        return self.least <= value <= self.largest or (math.isinf(value) and not self.saturates)
+
     @property
     def range_text(self) -> str:
         """What the type holds, in words."""
@@ -75,7 +80,7 @@ class DType:
         return self.kind is Kind.FLOAT
 
 
-_TYPES = (
+TYPES = (
     DType("f64", 64, Kind.FLOAT, "double", "float64", ("float64", "double", "fp64")),
     DType("f32", 32, Kind.FLOAT, "float", "float32", ("float32", "float", "fp32", "single")),
     DType("tf32", 32, Kind.FLOAT, "cutlass::tfloat32_t", "float32", ("tfloat32",)),
@@ -108,11 +113,11 @@ _RANGES = {
     "bool": (0, 1),
     "b1": (0, 1),
 }
-BY_NAME: dict[str, DType] = {name: dtype for dtype in _TYPES for name in (dtype.name, *dtype.aliases)}
-F64, F32, TF32, F16, BF16, E4M3, E5M2, I64, I32, I8, U8, BOOL, B1 = _TYPES
+BY_NAME: dict[str, DType] = {name: dtype for dtype in TYPES for name in (dtype.name, *dtype.aliases)}
+F64, F32, TF32, F16, BF16, E4M3, E5M2, I64, I32, I8, U8, BOOL, B1 = TYPES
 _COMPUTE = {
     each.name: each if each in (F64, I64) else {Kind.FLOAT: F32, Kind.INTEGER: I32, Kind.BIT: B1}[each.kind]
-    for each in _TYPES
+    for each in TYPES
 }
 #: Types that tensors may be stored in; tf32 is f32 in memory.
 STORAGE = (F64, F32, F16, BF16, E4M3, E5M2, I64, I32, I8, U8, BOOL, B1)
@@ -133,4 +138,4 @@ def accumulator(operand: DType) -> DType:
 
 def from_torch_name(name: str) -> DType | None:
     """The type stored as a torch dtype (``"float16"``), or None. ``tf32`` is stored as f32, ``b1`` in uint8."""
-    return next((dtype for dtype in _TYPES if dtype.torch == name), None)
+    return next((dtype for dtype in TYPES if dtype.torch == name), None)

@@ -16,9 +16,10 @@ from functools import cache
 from itertools import chain
 from typing import TypeVar
 
-from evt.diagnostics import Diagnostic, Label
+from evt.diagnostics import Diagnostic, Label, first
 from evt.errors import ProgramError
 from evt.functions import TABLE, Fact
+from evt.ir.culprit import assumed_tile, find_culprit, label_of
 from evt.ir.dag import Dag, TypedDag, index_inputs
 from evt.ir.dtype import (
     B1,
@@ -64,6 +65,7 @@ from evt.ir.node import (
     direct,
     divisor,
     index_of,
+    shown,
     written,
 )
 from evt.ir.origin import Origin, Place, at
@@ -83,7 +85,7 @@ def infer(dag: Dag, operands: Sequence[Operand] = ()) -> TypedDag:
         raise ValueError("the types of A and B are needed: the program has no header")
     diagnostics = [*_check_operands(dag, operands)]
     if diagnostics:
-        raise ProgramError(diagnostics)
+        raise ProgramError(first(diagnostics))
     primary = _primary(dag, operands[0].dtype)
     scalar = F64 if accumulator(operands[0].dtype) == F64 else F32
     indices = index_inputs(dag)
@@ -93,19 +95,25 @@ def infer(dag: Dag, operands: Sequence[Operand] = ()) -> TypedDag:
     )
     values = replace(dag, operands=operands, inputs=inputs)
     types: list[ValueType] = []
+    wrong: set[int] = set()  # nodes that were refused, and what is made of them: no more is said of those
     for node in range(len(dag)):
         arguments = dag.arguments(node)
-        diagnostics.extend(_check_value(dag, node, types))
+        found = [] if wrong.intersection(arguments) else list(_check_value(dag, node, types))
+        if found or wrong.intersection(arguments):
+            wrong |= {node, *(operand for operand in arguments if isinstance(dag[operand], Reduce) and found)}
+        diagnostics.extend(found)
         types.append(value_type(values, dag[node], [types[operand] for operand in arguments]))
     outputs = tuple(
         _with_type(output, _output_type(dag, types, dag.stores[output.name], primary)) for output in dag.outputs
     )
-    diagnostics.extend(_check_interface(dag, inputs, outputs))
-    diagnostics.extend(_check_indices(dag, inputs, outputs))
+    interface = [*_check_interface(dag, inputs, outputs), *_check_indices(dag, inputs, outputs)]
+    refused = {each.span for each in interface if each.span is not None}
+    diagnostics += interface
     for output in outputs:
-        diagnostics.extend(_check_output(dag, output, types[dag.arguments(dag.stores[output.name])[0]]))
+        if dag.stores[output.name] not in wrong and output.span not in refused:
+            diagnostics.extend(_check_output(dag, output, types))
     if diagnostics:
-        raise ProgramError(diagnostics)
+        raise ProgramError(first(diagnostics))
     return TypedDag(dag.operation, operands, inputs, outputs, dag.table, dag.source, dag.origins, tuple(types))
 
 
@@ -237,11 +245,6 @@ def _canonical(present: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def shown(modes: Iterable[str]) -> str:
-    """Modes as a program writes them."""
-    return ", ".join(map(written, modes))
-
-
 def _primary(dag: Dag, operand: DType) -> DType:
     """The type of D, or of the first matrix of a program without D: undeclared tensors take it too."""
     primary = dag.primary
@@ -269,14 +272,11 @@ def _check_operands(dag: Dag, operands: Sequence[Operand]) -> Iterable[Diagnosti
             allowed = ", ".join(map(str, OPERANDS))
             message = f"operand `{operand.name}` is {operand.dtype}, which tensor cores do not multiply"
             yield at(operand.span, dag.source, Diagnostic("E0308", message, help=f"use one of: {allowed}"))
-    first, second = operands
-    if first.dtype != second.dtype and frozenset({first.dtype, second.dtype}) not in MIXED_OPERANDS:
-        message = (
-            f"`{first.name}` is {first.dtype} and `{second.name}` is {second.dtype}: "
-            "these two are not multiplied with each other"
-        )
+    a, b = operands
+    if a.dtype != b.dtype and frozenset({a.dtype, b.dtype}) not in MIXED_OPERANDS:
+        message = f"`{a.name}` is {a.dtype} and `{b.name}` is {b.dtype}: these two are not multiplied with each other"
         help_text = "convert one of them; e4m3 with e5m2 and i8 with u8 may meet"
-        yield at(second.span, dag.source, Diagnostic("E0308", message, help=help_text))
+        yield at(b.span, dag.source, Diagnostic("E0308", message, help=help_text))
 
 
 def _check_interface(dag: Dag, inputs: Sequence[Input], outputs: Sequence[Output]) -> Iterable[Diagnostic]:
@@ -372,17 +372,18 @@ def _check_value(dag: Dag, node: int, types: Sequence[ValueType]) -> Iterable[Di
         yield from _check_halves(op, [types[operand].modes for operand in arguments], diagnostic)
         return
     widths = {mode for operand in arguments for mode in types[operand].modes if base(mode) == "n"}
+    every = sorted(widths)
     if any("@" in mode for mode in widths):
         widths.discard("n/2")  # a tensor of half as many columns fits pairs of any distance
     halves = {mode for mode in widths if written(mode) == "n/2"}
     if len(widths) > 1 and (halves or len(widths - {"n"}) > 1):
         found = ", ".join(f"[{mode.replace('@', ' at a distance of ')}]" for mode in sorted(widths))
-        yield diagnostic(
-            "E0307",
-            f"values of different widths meet: {found}",
-            "made from both",
-            "take even(x) and odd(x) of every full-width value, with the same distance",
-        )
+        culprits = [find_culprit(dag, types, arguments, mode) for mode in every]
+        hint = "take even(x) and odd(x) of every full-width value, with the same distance"
+        if assumed := next(filter(None, (assumed_tile(dag, each) for each in culprits)), None):
+            hint = f"write `{assumed}[m, n/2]`, or take even({assumed}) and odd({assumed})"
+        labels = tuple(label for each in culprits for label in label_of(dag, types, each))
+        yield diagnostic("E0307", f"values of different widths meet: {found}", "made from both", hint, labels)
     if isinstance(op, Reduce | Fold | Pick) and widths - {"n"}:
         what = "reduced" if isinstance(op, Reduce | Fold) else "paired"
         message = f"a value of [{shown(types[arguments[0]].modes)}] is not {what} again"
@@ -429,10 +430,11 @@ def _reduced_modes(dag: Dag, store: int) -> tuple[str, ...]:
     return op.modes if isinstance(op, Reduce) else ()
 
 
-def _check_output(dag: Dag, output: Output, value: ValueType) -> Iterable[Diagnostic]:
+def _check_output(dag: Dag, output: Output, types: Sequence[ValueType]) -> Iterable[Diagnostic]:
     """Whether an output has the modes of its value: shown at the value, and at what is declared of the output."""
     store = dag.stores[output.name]
-    reduced = isinstance(dag[dag.arguments(store)[0]], Reduce)
+    (stored,) = dag.arguments(store)
+    value, reduced = types[stored], isinstance(dag[stored], Reduce)
     modes = set(map(written, map(direct, output.modes)))
     missing = [mode for mode in map(written, value.modes) if mode not in modes]
     if output.batchable and "l" in missing:
@@ -440,8 +442,10 @@ def _check_output(dag: Dag, output: Output, value: ValueType) -> Iterable[Diagno
     have, varies = f"`{output.name}` is [{shown(output.modes)}]", f"varies over [{shown(value.modes)}]"
     write = f"write `{output.name}[{shown(value.modes)}]`"
 
-    def mistake(message: str, label: str, declared: str, hint: str = write) -> Diagnostic:
-        secondary = (Label(output.span, declared),) if output.span else ()
+    def mistake(
+        message: str, label: str, declared: str, hint: str = write, culprit: tuple[Label, ...] = ()
+    ) -> Diagnostic:
+        secondary = (*culprit, *((Label(output.span, declared),) if output.span else ()))
         return at(
             _assigned(dag, store), dag.source, Diagnostic("E0304", message, None, label, hint, secondary=secondary)
         )
@@ -452,11 +456,17 @@ def _check_output(dag: Dag, output: Output, value: ValueType) -> Iterable[Diagno
             f"{have}, and the results of a reduction are stored in order", "a reduction", "stored by an index", hint
         )
     elif missing:
-        instead = "" if reduced else ", or reduce it: `sum[n](x)`, `max[m, n](x)`"
-        yield mistake(f"{have} but its value {varies}", varies, f"has no mode `{missing[0]}`", write + instead)
+        mode = next(mode for mode in value.modes if written(mode) == missing[0])
+        culprit = None if reduced else find_culprit(dag, types, [stored], mode)
+        if not reduced and not any("/" in mode for mode in missing):
+            write += f", or reduce it: `sum[{', '.join(missing)}](x)`"
+        if assumed := assumed_tile(dag, culprit):
+            write = f"write `{assumed}[{shown(output.modes)}]` where it is read; or {write}"
+        message, lacks = f"{have} but its value {varies}", f"has no mode `{missing[0]}`"
+        yield mistake(message, varies, lacks, write, label_of(dag, types, culprit) if culprit != stored else ())
     elif reduced and "l" in modes and output.modes[0] != "l":
-        first = ", ".join(["l", *(mode for mode in output.modes if mode != "l")])
-        message, hint = f"{have}: the batches of a reduction come first", f"write `{output.name}[{first}]`"
+        modes_first = ", ".join(["l", *(mode for mode in output.modes if mode != "l")])
+        message, hint = f"{have}: the batches of a reduction come first", f"write `{output.name}[{modes_first}]`"
         yield at(output.span, dag.source, Diagnostic("E0304", message, None, "batches are not first", hint))
     elif reduced and "l" in modes and not output.batchable and "l" in _reduced_modes(dag, store):
         message = f"{have}, but its value is reduced over the batches"

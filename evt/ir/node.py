@@ -34,6 +34,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from typing import ClassVar, Literal, TypeAlias, get_args
@@ -209,6 +210,11 @@ def divisor(mode: str) -> int:
 def written(mode: str) -> str:
     """The mode as a program writes it, without the distance of the pairs."""
     return mode.partition("@")[0]
+
+
+def shown(modes: Iterable[str]) -> str:
+    """Modes as a program writes them."""
+    return ", ".join(map(written, modes))
 
 
 @dataclass(frozen=True, slots=True)

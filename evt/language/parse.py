@@ -6,6 +6,8 @@ with a comma goes on). Each statement is parsed on its own, so several mistakes 
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any
@@ -21,6 +23,10 @@ from evt.language.mistakes import explain, odd_character, unbalanced, unclosed
 
 _OPENING = {"LPAR": "RPAR", "LSQB": "RSQB"}
 _CLOSING = {closing: opening for opening, closing in _OPENING.items()}
+
+
+#: A text that names a file.
+_FILE = re.compile(r"[^\n;=#*()]{1,4096}\.(evt|txt)")
 
 
 class _KeepAll:
@@ -161,6 +167,8 @@ def parse(source: Source | str) -> syntax.Tree:
     """Parse a program. Raises ProgramError with every syntax error that was found (E01xx)."""
     if isinstance(source, str):
         source = Source(source)
+    if _FILE.fullmatch(source.text.strip()):
+        raise ProgramError(_file_name(source))
     diagnostics: list[Diagnostic] = []
     statements: list[syntax.Statement] = []
     for tokens in _statements(source, _grammar().lex(source.text), diagnostics):
@@ -182,6 +190,16 @@ def parse(source: Source | str) -> syntax.Tree:
     if diagnostics:
         raise ProgramError(first(diagnostics))
     return syntax.Tree(tuple(statements), source)
+
+
+def _file_name(source: Source) -> Diagnostic:
+    """What is said of a file's name in the place of a program."""
+    name = source.text.strip()
+    start = source.text.index(name)
+    hint = f"evt.load reads a file: `evt.load({json.dumps(name)})`"
+    return Diagnostic(
+        "E0101", "this is the name of a file, not a program", Span(start, start + len(name)), "", hint, source=source
+    )
 
 
 def _statements(

@@ -8,6 +8,7 @@ at, so the pass is linear.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache
 from itertools import product
@@ -138,7 +139,7 @@ def _expand(dag: Dag, node: int, x: int, known: dict[int, Polynomial], depth: in
     result: Polynomial
     if node == x:
         result = _atom("x")
-    elif isinstance(op, Const):
+    elif isinstance(op, Const) and math.isfinite(op.value):
         result = {_ONE: op.value}
     elif isinstance(op, Apply) and op.function in _ARITHMETIC:
         result = _ARITHMETIC[op.function](operand)

@@ -67,6 +67,11 @@ class Candidate:
         """Why the route does not apply; empty when it does."""
         return tuple(verdict for _, verdict in self.verdicts if isinstance(verdict, Refusal))
 
+    @property
+    def reasons(self) -> tuple[Refusal, ...]:
+        """Why there is no kernel of this route: the rules that fail, else why no configuration fits."""
+        return self.refusals or self.misfits
+
     # Configurations, of a route that applies
 
     @cached_property
@@ -143,38 +148,51 @@ class Survey:
         for each in self.asked:
             if each.applies and (self.config is not None or each.general is not None):
                 return each
-        refusals = [(each.route, refusal) for each in self.asked for refusal in each.refusals or each.misfits]
+        nearest, *others = sorted(self.asked, key=self._distance)
+        reason = nearest.reasons[0].reason
         advice = "; ".join(each.route.otherwise for each in self.asked if each.route.otherwise)
+        refusals = [refusal for each in (nearest, *others) for refusal in each.reasons if not self._is_beside(each)]
         if self.named is not None and len(self.asked) == 1:
-            message = f"the route {self.asked[0].route.name} cannot compile this program"
-            notes = tuple(refusal.reason for _, refusal in refusals)
+            message = f"the route {nearest.route.name} cannot compile this program: {reason}"
+            notes = tuple(refusal.reason for refusal in nearest.reasons[1:])
             raise TargetError(self._shown(Diagnostic("E0502", message, help=advice, notes=notes), refusals))
         what = "no route" if self.named is None else f"no {self.named} route"
-        message = f"{what} compiles this program for {self.problem.target.name}"
-        named = [(route.name, refusal.reason) for route, refusal in refusals]
-        notes = tuple(f"{name}: {reason}" for name, reason in named)
+        message = f"{what} compiles this program for {self.problem.target.name}: {reason}"
+        notes = ("evt explain, or op.explain, has what refuses every route",)
+        named = [(each.route.name, refusal.reason) for each in self.asked for refusal in each.reasons]
         raise TargetError(self._shown(Diagnostic("E0503", message, help=advice, notes=notes), refusals), named)
 
-    def _shown(self, diagnostic: Diagnostic, refusals: Sequence[tuple[Route, Refusal]]) -> Diagnostic:
-        """The diagnostic with the places in the program's text that routes are refused for, the preferred one's first.
+    def _is_beside(self, candidate: Candidate) -> bool:
+        """Whether what a route refuses is no reason why there is no kernel: it is for other programs than this.
 
-        That a formula is no stock epilogue is not why there is no kernel at all, so it is shown where only those are
-        asked for.
+        That a formula is no stock epilogue is one where only those are asked for.
         """
-        dag, only_stock = self.problem.dag, all(each.route.kind == "stock" for each in self.asked)
+        kinds = {each.route.kind for each in self.asked}
+        unused = {"stock", *([] if self.problem.dag.feeds else ["mainloop"])}
+        return candidate.route.kind in unused and not kinds <= unused
+
+    def _distance(self, candidate: Candidate) -> tuple[bool, int, bool, int]:
+        """How far a route is from compiling the program; of equals one for convolutions, then the most general."""
+        route = candidate.route
+        return self._is_beside(candidate), len(candidate.reasons), "gemm" in route.shapes, -self.asked.index(candidate)
+
+    def _shown(self, diagnostic: Diagnostic, refusals: Sequence[Refusal]) -> Diagnostic:
+        """The diagnostic with the places in the program's text that it is refused for, in the order of refusals."""
+        dag = self.problem.dag
         found: dict[Span, tuple[Place, str]] = {}
-        for route, refusal in refusals:
+        for refusal in refusals:
             place = refusal.place
             origin = Place(place) if isinstance(place, Span) else None if place is None else dag.origins[place]
             if isinstance(origin, Foreign):
                 return at(origin, None, diagnostic)
-            if isinstance(origin, Place) and (only_stock or route.kind != "stock"):
+            if isinstance(origin, Place):
                 found.setdefault(origin.span, (origin, refusal.reason))
         if dag.source is None or not found:
             return diagnostic
         (origin, reason), *others = list(found.values())[:_MOST_PLACES]
         labels = tuple(Label(other.span, text) for other, text in others)
-        return at(origin, dag.source, replace(diagnostic, label=reason, secondary=labels))
+        label = "" if diagnostic.message.endswith(reason) else reason
+        return at(origin, dag.source, replace(diagnostic, label=label, secondary=labels))
 
     @cached_property
     def plan(self) -> Plan:

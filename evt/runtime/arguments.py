@@ -15,7 +15,7 @@ import torch
 from evt.diagnostics import Diagnostic, closest
 from evt.errors import ArgumentError
 from evt.ir import Dag, Input, Interleave, Load, Operand, Output, Random
-from evt.ir.dtype import BOOL, F32, I32, I64, MIXED_OPERANDS, OPERANDS, TF32
+from evt.ir.dtype import BOOL, F32, I32, I64, MIXED_OPERANDS, OPERANDS, SCALARS, TF32
 from evt.ir.interface import declaration
 from evt.ir.node import base, divisor, written
 from evt.layout import span
@@ -213,7 +213,7 @@ def _refuse_kind(name: str, value: object, declared: Input | None, report: Repor
         written_so = declaration(name, declared.dtype, declared.modes, declared.flexible)
         hint = f"declare a default to leave it out: `in {written_so} = 0`"
     elif declared is not None and is_number(value):
-        hint = f"declare it a scalar: `in {declaration(name, F32)}`"
+        hint = f"declare it a scalar: `in {declaration(name, declared.dtype if declared.dtype in SCALARS else F32)}`"
     report("E0607", message, hint)
 
 

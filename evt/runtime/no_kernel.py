@@ -7,8 +7,8 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-from evt.errors import EvtError, InternalError, NoKernelWarning, TargetError
-from evt.plan import ROUTES, TARGETS, Target, find_target
+from evt.errors import EvtError, InternalError, NoKernelWarning
+from evt.plan import TARGETS, Target, find_target
 from evt.runtime.bound import Bound
 
 #: The target that is asked first: it has kernels for all that older targets have kernels for.
@@ -30,9 +30,10 @@ def warn_without_kernel(plan: Planning, help_text: str = "") -> None:
     others = [name for name, target in TARGETS.items() if name != _YARDSTICK and _refusal(plan, target) is None]
     where = f"{_YARDSTICK}, only on {', '.join(others)}" if others else "any GPU"
     help_text = help_text or refused.help or "op.explain(arch, shapes=(A.shape, B.shape)) has the rules of every route"
+    reason = refused.message.partition(": ")[2] if refused.code == "E0503" else refused.message
     lines = [
         f"no kernel of evt computes this call on {where}; the CPU computed the reference",
-        f"{refused.code}: {_reason(error)}",
+        f"{refused.code}: {reason}",
         f"help: {help_text}",
     ]
     warnings.warn("\n".join(lines), NoKernelWarning, stacklevel=_user_level())
@@ -49,20 +50,6 @@ def _refusal(plan: Planning, target: Target) -> EvtError | None:
     except Exception:  # a bug that a call on a GPU shows, and that must not take the CPU's answer away
         return None
     return None
-
-
-def _reason(error: EvtError) -> str:
-    """The rule that failed: of the route that failed the fewest, one of convolutions first, then the most general."""
-    failures: dict[str, list[str]] = {}
-    for route, reason in error.refusals if isinstance(error, TargetError) else ():
-        failures.setdefault(route, []).append(reason)
-    if not failures:
-        refused = error.diagnostics[0]
-        return ": ".join([refused.message, *refused.notes[:1]])
-    shapes = {route.name: route.shapes for route in ROUTES}
-    # Routes are in order of preference: the last serves most.
-    nearest = min(reversed(failures), key=lambda name: (len(failures[name]), "gemm" in shapes[name]))
-    return failures[nearest][0]
 
 
 def advice(bound: Bound) -> str:

@@ -28,8 +28,8 @@ def operand_argument(bound: Bound, operand: Operand, tensor: torch.Tensor, repor
     groups = [(mode, bound.leads[mode]) for mode in operand.modes]
     inner = sum(len(dims) for _, dims in groups)
     own = batch if tensor.dim() > inner else ()
-    strides = strides_of(tensor, [("l", own), *groups])
     help_text = f"pass {operand.name}.contiguous()"
+    strides = strides_of(tensor, [("l", own), *groups])
     if not isinstance(strides, dict):
         report("E0606", f"the leading dimensions of `{operand.name}` have no single stride", help_text)
         return None
@@ -98,16 +98,16 @@ def has_own_columns(value: Input | Output) -> bool:
 def input_argument(bound: Bound, value: Input, tensor: torch.Tensor, report: Report) -> TensorArgument | None:
     """An input as the kernel will see it."""
     if value.is_scalar and "l" not in value.modes and tensor.numel() != 1:
-        declared = declaration(value.name, dtype_of(tensor), _modes_of_shape(bound, tensor))
-        help_text = f"an input without a subscript is a scalar; declare what this is: `in {declared}`"
+        help_text = "an input without a subscript is a scalar, a number or one element"
+        if fitting := _modes_of(bound, tensor):
+            help_text += f"; declare what this is: `in {declaration(value.name, dtype_of(tensor), fitting)}`"
         report("E0604", f"`{value.name}` has shape {_shape(tensor)}; expected a number or one element", help_text)
         return None
     if not _check_dtype(value, tensor, report):
         return None
     name, dtype = value.name, value.dtype
     assert dtype is not None
-    single = tensor.numel() == 1 and (value.flexible or (value.is_scalar and "l" not in value.modes))
-    if single:
+    if tensor.numel() == 1 and (value.flexible or (value.is_scalar and "l" not in value.modes)):
         return TensorArgument(name, {"l": 0, **dict.fromkeys(value.modes, 0)}, Layout(None, 1))
     for groups in shapes_of(bound, value, tensor):
         strides = strides_of(tensor, groups)
@@ -136,12 +136,6 @@ def input_argument(bound: Bound, value: Input, tensor: torch.Tensor, report: Rep
     return None
 
 
-def _modes_of_shape(bound: Bound, tensor: torch.Tensor) -> tuple[str, ...]:
-    """The modes that a tensor of this shape would have; by its number of dimensions where it fits none."""
-    for modes in (("m", "n"), ("n",), ("m",), ("l", "m", "n"), ("l", "n"), ("l", "m"), ("l",)):
-        if tuple(tensor.shape) == tuple(size for mode in modes for size in bound.dims(mode)):
-            return modes
-    return ("m", "n") if tensor.dim() > 1 else ("n",)
 def _needs_stride_1(bound: Bound, value: Input) -> bool:
     """Whether a vector is read as whole accesses or by one kernel for vectors and single values alike."""
     dag = bound.dag
@@ -163,14 +157,28 @@ def _wrong_shape(bound: Bound, value: Input | Output, tensor: torch.Tensor, code
     bits = ", eight columns to a byte" if value.dtype == B1 else ""
     single = ", or is a single value" if isinstance(value, Input) and value.flexible else ""
     own = tuple(size for mode in value.modes for size in bound.dims(mode))
-    each = ""
+    help_text = f"`{value.name}` has the modes [{modes}]{bits}{single}"
     if isinstance(value, Input) and "l" not in modes and tuple(tensor.shape) == (*bound.leads["l"], *own):
-        each = f"; one for each batch is declared `in {declaration(value.name, value.dtype, ('l', *value.modes))}`"
-    report(
-        code,
-        f"`{value.name}` has shape {_shape(tensor)}; expected [{shape}]",
-        f"`{value.name}` has the modes [{modes}]{bits}{single}{each}",
-    )
+        declared = declaration(value.name, value.dtype, ("l", *value.modes))
+        help_text += f"; one for each batch is declared `in {declared}`"
+    elif value.dtype != B1 and not indexed and (fitting := _modes_of(bound, tensor)):
+        help_text += f"; a tensor of this shape is `{value.name}[{', '.join(fitting)}]`"
+    elif (
+        bound.convolution is None
+        and not (bits or indexed)
+        and tensor.numel() == math.prod(size for _, dims in wanted for size in dims)
+    ):
+        help_text += f"; pass {value.name}.reshape({shape})"
+    report(code, f"`{value.name}` has shape {_shape(tensor)}; expected [{shape}]", help_text)
+
+
+def _modes_of(bound: Bound, tensor: torch.Tensor) -> tuple[str, ...]:
+    """The modes that a tensor of this shape would have, if it would have any."""
+    for modes in (("n",), ("m",), ("m", "n"), ("n", "m"), ("l", "n"), ("l", "m"), ("l", "m", "n"), ("l", "n", "m")):
+        dims = [bound.dims(mode) for mode in modes]
+        if all(dims) and tuple(tensor.shape) == tuple(size for each in dims for size in each):
+            return modes
+    return ()
 
 
 def buffer_argument(bound: Bound, output: Output, tensor: torch.Tensor, report: Report) -> TensorArgument | None:
@@ -191,7 +199,11 @@ def buffer_argument(bound: Bound, output: Output, tensor: torch.Tensor, report: 
             needs_unit = [mode for mode, _ in groups if mode != "l"][-1:] if packs else []
             if any(strides[mode] != 1 and sizes[mode] > 1 for mode in needs_unit):
                 shown = tuple(tensor.stride())
-                report("E0608", f"the buffer `{output.name}` has strides {shown}; the last must be 1")
+                report(
+                    "E0608",
+                    f"the buffer `{output.name}` has strides {shown}; the last must be 1",
+                    "pass a contiguous one",
+                )
                 return None
             return _classified(bound, output, tensor, strides, _indexed_extents(output, groups))
     _wrong_shape(bound, output, tensor, "E0608", report)

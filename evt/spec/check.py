@@ -104,8 +104,8 @@ def _values(dag: Dag) -> Iterator[str]:
             yield f"`{value.name}` has the modes {list(value.modes)}"
         elif "l" in value.modes and dag.operation in CONVOLUTIONS:
             yield f"`{value.name}` has the mode `l`, and {dag.operation} has none"
-        if isinstance(value, Input) and value.default is not None and not math.isfinite(value.default):
-            yield f"the default of `{value.name}` is not finite"
+        if isinstance(value, Input) and value.default is not None and math.isnan(value.default):
+            yield f"the default of `{value.name}` is NaN"
 
 
 def _indices(dag: Dag) -> Iterator[str]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from evt.diagnostics import Diagnostic, Source, hint, shown
+from evt.diagnostics import Diagnostic, Source, shown
 from evt.errors import ArgumentError, TargetError
 from evt.ir.dtype import BY_NAME, OPERANDS, DType
+from evt.ir.missing import unknown_type
 
 
 def read_text(text: object) -> Source:
@@ -33,6 +34,6 @@ def read_dtype(name: object) -> DType:
     text = str(name).removeprefix("torch.") if type(name).__name__ == "dtype" else shown(name)
     dtype = BY_NAME.get(text)
     if dtype is None:
-        types = [each.name for each in OPERANDS]
-        raise TargetError(Diagnostic("E0303", f"there is no type `{text}`", help=hint(text, types, "types")))
+        message, help_text = unknown_type(text, OPERANDS)
+        raise TargetError(Diagnostic("E0303", message, help=help_text))
     return dtype

@@ -12,6 +12,7 @@ from evt.ir import Dag, lower
 from evt.ir.convolution import CONVOLUTIONS, GEOMETRY, Convolution
 from evt.ir.dag import prune
 from evt.ir.lower import OPERATIONS, unknown_operation
+from evt.ir.missing import MISSING_SETTINGS
 from evt.language import parse
 from evt.plan import ROUTES
 from evt.settings import Settings
@@ -60,6 +61,10 @@ def from_dag(dag: object, keywords: Mapping[str, Any]) -> Spec:
 def _read_keywords(operation: object, keywords: Mapping[str, Any]) -> tuple[Settings, dict[str, Any]]:
     geometry = {name: value for name, value in keywords.items() if name in GEOMETRY}
     others = {name: value for name, value in keywords.items() if name not in GEOMETRY}
+    for name in others:
+        if (known := MISSING_SETTINGS.get(name)) is not None:
+            message = f"there is no setting `{name}`: {known.why}"
+            raise ArgumentError(Diagnostic("E0602", message, help=known.instead))
     convolves = isinstance(operation, str) and operation in CONVOLUTIONS
     return Settings.of(GEOMETRY if convolves else (), **others), geometry
 

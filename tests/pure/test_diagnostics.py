@@ -129,7 +129,8 @@ def test_notes_and_several() -> None:
         "  = note: evt-2x: no",
     ]
     assert render_all([noted, noted]) == f"{render(noted)}\n\n{render(noted)}"
-    assert str(ProgramError([noted, noted])) == "\n" + render_all([noted, noted])
+    assert str(ProgramError([noted, noted])) == render_all([noted, noted])
+    assert str(ProgramError(noted)).splitlines()[0] == "error[E0503]: no route"
     assert ProgramError(noted).diagnostics == (noted,)
 
 

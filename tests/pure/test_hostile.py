@@ -177,7 +177,7 @@ def test_names_are_compared_in_linear_work() -> None:
         ('D = acc */ "); system("true"); /*', ("E0102", "E0102", "E0101")),
         ("D = acc + {{ 7 * 7 }}", ("E0102",)),
         ("D = acc + nan", ("E0107",)),
-        ("D = acc + inf", ("E0107",)),
+        ("D = acc + Infinity", ("E0107",)),
         ("D = acc + 1e999", ("E0107",)),
         ("D = acc + 1e-999", ("E0107",)),
         ("D = acc + " + "9" * 100_000, ("E0107",)),

@@ -217,9 +217,8 @@ def test_a_declared_name_may_look_like_a_slip() -> None:
 
 def test_mistakes_of_all_kinds_come_together_in_order() -> None:
     text = "in unused: f31\nD = geluu(acc) + bais\nD = clamp(acc)\nE = acc ** acc\n"
-    expected = ["unused", "f31", "geluu", "bais", "D", "acc"]
-    assert [at for _, at in marked(text)] == expected
-    assert [each.code for each in mistakes(text)] == ["E0404", "E0303", "E0201", "E0202", "E0401", "E0205"]
+    assert [at for _, at in marked(text)] == ["f31", "geluu", "bais", "D", "acc"]
+    assert [each.code for each in mistakes(text)] == ["E0303", "E0201", "E0202", "E0401", "E0205"]
 
 
 def test_mistakes_are_bounded() -> None:

@@ -330,7 +330,10 @@ def test_a_malformed_graph_is_shown_where_it_is() -> None:
     [
         ("D[n] = acc", [("acc", "varies over [m, n]"), ("D", "has no mode `m`")]),
         ("out D[n]; x = acc; D = x", [("D = x", "varies over [m, n]"), ("D", "has no mode `m`")]),
-        ("def f(x) = x + 1\nD[n] = f(acc)", [("f(acc)", "varies over [m, n]"), ("D", "has no mode `m`")]),
+        (
+            "def f(x) = x + 1\nD[n] = f(acc)",
+            [("f(acc)", "varies over [m, n]"), ("acc", "`acc` is [m, n]"), ("D", "has no mode `m`")],
+        ),
         (
             "out D, s: f32[m, n]; D = acc; s = sum[n](acc)",
             [("sum[n](acc)", "gives [m]"), ("s", "not the modes that are left")],
@@ -352,16 +355,26 @@ def test_a_malformed_graph_is_shown_where_it_is() -> None:
             [("acc * s", "made from a reduction"), ("sum[n](acc)", "the reduction")],
         ),
         ("D = acc; s = f16(sum[n](acc))", [("f16(sum[n](acc))", "made from a reduction")]),
-        ("D = relu(even(acc) + acc)", [("even(acc) + acc", "made from both")]),
+        (
+            "D = relu(even(acc) + acc)",
+            [("even(acc) + acc", "made from both"), ("acc", "`acc` is [m, n]"), ("even(acc)", "is [m, n/2]")],
+        ),
         ("D = relu(even(even(acc)))", [("even(even(acc))", "paired twice")]),
         ("D = acc + rand(acc, offset)", [("rand(acc, offset)", "made with others")]),
         (
             "def f(x, y) = x + y\nD = relu(f(acc, even(acc)))",
-            [("x + y", "made from both"), ("f(acc, even(acc))", "called here")],
+            [
+                ("x + y", "made from both"),
+                *[("acc", "`acc` is [m, n]"), ("even(acc)", "is [m, n/2]"), ("f(acc, even(acc))", "called here")],
+            ],
         ),
         (
             "def f(x) = even(x) + x\ndef g(x) = f(x)\nD = g(acc)",
-            [("even(x) + x", "made from both"), ("f(x)", "called here"), ("g(acc)", "called here")],
+            [
+                ("even(x) + x", "made from both"),
+                *[("acc", "`acc` is [m, n]"), ("even(x)", "is [m, n/2]")],
+                *[("f(x)", "called here"), ("g(acc)", "called here")],
+            ],
         ),
         ("in C: tf32[m, n]; D = acc + C", [("C", "")]),
         ("gemm(A: f16[m, k], B: bf16[k, n]); D = acc", [("B: bf16[k, n]", "")]),

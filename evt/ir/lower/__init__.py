@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from evt.diagnostics import first
-from evt.errors import ProgramError
 from evt.ir.convolution import CONVOLUTIONS
 from evt.ir.dag import Dag, prune, reads_accumulator
 from evt.ir.dtype import B1
 from evt.ir.lower.expressions import Expressions
 from evt.ir.lower.names import Names
-from evt.ir.lower.operands import lower_operands
+from evt.ir.lower.operands import check_operands, lower_operands
 from evt.ir.lower.report import Report
 from evt.ir.lower.statements import OPERATIONS, Statements, unknown_operation
 from evt.ir.lower.subscripts import resolve_subscripts
@@ -30,31 +28,24 @@ def lower(tree: syntax.Tree, operation: str = "gemm") -> Dag:
     E0901 for parts of the language that are not supported yet.
     """
     report = Report(tree.source)
-    dag = _lower(tree, operation, report)
-    if report.diagnostics:
-        raise ProgramError(first(report.diagnostics))
-    assert dag is not None
-    return dag
-
-
-def _lower(tree: syntax.Tree, operation: str, report: Report) -> Dag | None:
     statements = Statements(tree, report)
     operands = statements.operands()
     names = Names(statements, report)
     expressions = Expressions(statements, names, report)
     for name in names.order():
         expressions.values[name] = expressions.add(statements.assigns[name].value)
+    feeds = lower_operands(statements, expressions)
+    expressions.check_defined()
+    report.check()  # names; modes from here on
     header = statements.header
     operation = header.operation.text if header else operation
-    feeds = lower_operands(operation, statements, names, expressions, report)
-    expressions.check_defined()
+    check_operands(operation, feeds, statements, names, expressions, report)
     outputs = resolve_subscripts(statements, names, expressions, report)
     if operation in CONVOLUTIONS:
         _refuse_batches(operation, (*names.inputs.values(), *outputs), report)
     if CONVOLUTIONS.get(operation, ("",))[0] == "wgrad":
         _refuse_columns(expressions, (*names.inputs.values(), *outputs), report)
-    if report.diagnostics:
-        return None
+    report.check()
     builder = expressions.builder
     for output in outputs:
         builder.origin = Place(statements.assigns[output.name].span)
@@ -73,6 +64,7 @@ def _lower(tree: syntax.Tree, operation: str, report: Report) -> Dag | None:
             "does not depend on the product",
             "the matrix product is `acc`: `D = relu(acc + bias)`",
         )
+    report.check()
     return dag
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from evt.diagnostics import Span
@@ -14,7 +15,8 @@ from evt.ir.lower.names import Names
 from evt.ir.lower.report import Report
 from evt.ir.lower.special import SPECIAL_FORMS, lower_reduction
 from evt.ir.lower.statements import Statements
-from evt.ir.lower.words import SPECIAL, read_number
+from evt.ir.lower.words import INFINITY, SPECIAL, read_number
+from evt.ir.missing import MISSING_FUNCTIONS, MISSING_TYPES, unknown_type
 from evt.ir.node import ELEMENT_MODES, REDUCTIONS, Acc, Apply, Cast, Const, Element, Load
 from evt.ir.origin import Origin, Place
 from evt.language import tree as syntax
@@ -73,7 +75,8 @@ class Expressions:
     def node(self, node: syntax.Expression, operands: list[int], scope: Scope | None) -> int:
         match node:
             case syntax.Number():
-                return self.constant_node(read_number(self.report, node) or 0.0)
+                value = read_number(self.report, node)
+                return self.mistake() if value is None else self.constant_node(value)
             case syntax.Name(name) | syntax.Element(name, _):
                 return self.name(node, name, scope)
             case syntax.Unary(operator):
@@ -96,6 +99,8 @@ class Expressions:
                 return self.call(node, operands)
 
     def name(self, node: syntax.Name | syntax.Element, name: str, scope: Scope | None) -> int:
+        if name == INFINITY:
+            return self.constant_node(math.inf)
         if scope is not None:
             if name in scope and isinstance(node, syntax.Name):
                 return scope[name]
@@ -107,7 +112,7 @@ class Expressions:
                 "not a parameter",
                 f"make it a parameter and pass it; parameters: {known}",
             )
-            return self.constant_node(0.0)
+            return self.mistake()
         if name in self.values:
             return self.values[name]
         if name in ELEMENT_MODES:
@@ -130,6 +135,15 @@ class Expressions:
     def constant_node(self, value: float) -> int:
         return self.builder.add(Const.of(value))
 
+    def mistake(self) -> int:
+        """The value of what was refused. NaN, which no program can write, so that nothing more is said of it."""
+        return self.builder.add(Const.of(math.nan))
+
+    def is_mistake(self, node: int) -> bool:
+        """Whether a value was refused already."""
+        op = self.builder[node]
+        return isinstance(op, Const) and math.isnan(op.value)
+
     def call(self, call: syntax.Call, operands: list[int]) -> int:
         name = call.function.text
         if call.subscript is not None and call.primes:
@@ -138,8 +152,7 @@ class Expressions:
                 "E0206", "a reduction has no derivative", call.function.span, "not a function of one value", hint
             )
         elif call.subscript is not None and name not in REDUCTIONS:
-            hint = f"reductions: {', '.join(REDUCTIONS)}"
-            self.report("E0201", f"`{name}` is not a reduction", call.subscript.span, "", hint)
+            self.no_reduction(call, call.subscript)
         elif call.subscript is not None:
             return lower_reduction(self, call, operands)
         elif call.primes:
@@ -150,11 +163,20 @@ class Expressions:
             return self.cast(call, operands)
         elif name in self.defined:
             return self.inline(call, operands)
+        elif name in REDUCTIONS and len(operands) == 1 and call.arguments[0].keyword is None:
+            self.report(
+                "E0203",
+                f"`{name}` of one value names the modes that it reduces over",
+                call.function.span,
+                "no modes",
+                f"write `{name}[n]`, or `{name}[m]` or `{name}[m, n]`"
+                + (f"; of two values, `{name}(x, y)`" if find_function(name) else ""),
+            )
         elif (function := find_function(name)) is None:
             self.unknown_function(call)
         elif (arguments := self.bind(call, function, operands)) is not None:
             return self.builder.add(Apply(function.name), *arguments)
-        return self.constant_node(0.0)
+        return self.mistake()
 
     def inline(self, call: syntax.Call, operands: list[int]) -> int:
         """A call of a function of the user's own: its body over the arguments."""
@@ -191,7 +213,7 @@ class Expressions:
                     what = f"functions expand to more than {_MAX_NODES} operations"
                     self.report("E0402", what, call.function.span, "expanded here", hint)
                 self._too_large = True
-                return operands[0] if operands else self.constant_node(0.0)
+                return operands[0] if operands else self.mistake()
             key = (name, tuple(operands))
             if key not in self._inlined:
                 calls, self._calls = self._calls, (call.span, *self._calls)
@@ -201,17 +223,16 @@ class Expressions:
                 self._calls = calls
                 self.builder.origin = Place(call.span, calls)
             return self._inlined[key]
-        return self.constant_node(0.0)
+        return self.mistake()
 
     def check_defined(self) -> None:
         """Report functions that nothing calls."""
         for name, definition in self.defined.items():
             if name not in self._used:
-                self.report(
+                self.report.nothing_reads(
                     "E0409",
                     f"the function `{name}` is defined and nothing calls it",
                     definition.name.span,
-                    "unused",
                     "call it, or remove it",
                 )
 
@@ -221,7 +242,7 @@ class Expressions:
         function = find_function(name)
         if name not in self.defined and function is None:
             self.unknown_function(call)
-            return self.constant_node(0.0)
+            return self.mistake()
         x = self.derivatives.variable()
         arguments = [x, *operands[1:]]
         if name in self.defined:
@@ -230,13 +251,13 @@ class Expressions:
             assert function is not None
             bound = self.bind(call, function, arguments[: len(operands)])
             if bound is None:
-                return self.constant_node(0.0)
+                return self.mistake()
             value = self.builder.add(Apply(function.name), *bound)
         if call.primes > _MAX_PRIMES:
             self.report(
                 "E0206", f"`{name}` with {call.primes} primes", span, "too many", f"at most {_MAX_PRIMES} derivatives"
             )
-            return self.constant_node(0.0)
+            return self.mistake()
         varying = [operand for operand in operands[1:] if not self.is_constant(operand)]
         if varying:
             self.report(
@@ -252,8 +273,8 @@ class Expressions:
         except NoDerivativeError as error:
             hint = "write the derivative as a function of your own, or register it with evt.function"
             self.report("E0206", f"`{name}` has no derivative: {error}", span, "not differentiable", hint)
-            return self.constant_node(0.0)
-        return self.derivatives.substitute(value, x, operands[0]) if operands else self.constant_node(0.0)
+            return self.mistake()
+        return self.derivatives.substitute(value, x, operands[0]) if operands else self.mistake()
 
     def cast(self, call: syntax.Call, operands: list[int]) -> int:
         dtype, span = BY_NAME[call.function.text], call.function.span
@@ -270,7 +291,7 @@ class Expressions:
             self.report("E0303", f"there is no cast to {dtype}", span, "", hint)
         else:
             return self.builder.add(Cast(B1 if dtype == BOOL else dtype), operands[0])  # one truth value
-        return self.constant_node(0.0)
+        return self.mistake()
 
     def unknown_function(self, call: syntax.Call) -> None:
         name, span = call.function.text, call.function.span
@@ -285,10 +306,31 @@ class Expressions:
                 "called here",
                 f"write `{name} * (...)` for a product",
             )
+        elif name.lower() in MISSING_TYPES:
+            message, hint = unknown_type(name, ())
+            self.report("E0303", message, span, "no type", hint)
+        elif (known := MISSING_FUNCTIONS.get(name)) is not None:
+            given = [getattr(argument.value, "name", "") for argument in call.arguments]
+            hint = "write `acc`" if given == ["A", "B"] else known.instead
+            self.report("E0201", f"there is no function `{name}`: {known.why}", span, "not a function", hint)
         else:
             guess = self.report.guess(name, (*FUNCTIONS, *BY_NAME, *SPECIAL, *self.defined))
             hint = f"did you mean `{guess}`?" if guess else "`evt explain E0201` lists the functions"
             self.report("E0201", f"there is no function `{name}`", span, "unknown function", hint)
+
+    def no_reduction(self, call: syntax.Call, subscript: syntax.Subscript) -> None:
+        name, known = call.function.text, MISSING_FUNCTIONS.get(call.function.text)
+        if known is not None:
+            message = f"there is no reduction `{name}`: {known.why}"
+            self.report("E0201", message, call.function.span, "not a reduction", known.instead)
+        elif find_function(name) is not None or name in self.defined or name in SPECIAL or name in BY_NAME:
+            hint = f"write `{name}`; the modes of a value follow from its operands"
+            place = call.function.span.to(subscript.span)
+            self.report("E0201", f"`{name}` is not a reduction", place, "takes no modes", hint)
+        else:
+            guess = self.report.guess(name, REDUCTIONS)
+            hint = f"did you mean `{guess}`?" if guess else f"reductions: {', '.join(REDUCTIONS)}"
+            self.report("E0201", f"there is no reduction `{name}`", call.function.span, "unknown", hint)
 
     def bind(self, call: syntax.Call, function: Function, operands: list[int]) -> list[int] | None:
         """Arguments by position and keyword, with the defaults filled in."""

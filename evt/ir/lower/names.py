@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -10,13 +11,16 @@ from evt.functions import lookup as find_function
 from evt.ir.dtype import BY_NAME, I32
 from evt.ir.lower.report import Report
 from evt.ir.lower.statements import Statements, undeclared_input
-from evt.ir.lower.words import GREEK, NOT_FINITE, SPECIAL, is_flexible, is_greek, read_modes
+from evt.ir.lower.words import GREEK, INFINITY, NOT_NUMBERS, SPECIAL, is_flexible, is_greek, read_modes
+from evt.ir.missing import MISSING_FUNCTIONS
 from evt.ir.node import ELEMENT_MODES, Input, Output
 from evt.language import tree as syntax
 
 #: Names that mean something without being declared.
 _CUSTOMARY = frozenset({"bias", *GREEK})
-_NOT_ACC = frozenset({"Acc", "ACC", "ac", "accum", "accumulator", "aac", "accc"})
+#: What `acc` is misspelt as, and called elsewhere; one with a number asks for a second product.
+_NOT_ACC = frozenset({"ac", "aac", "accc", "cac", "caa", "accum", "accumulator", "accumulators"})
+_SECOND_ACC = re.compile("acc_?[0-9]+", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,10 @@ class Names:
         self.subscripted = statements.subscripted
         self.outs = statements.outs
         self.defined = statements.defined
+        self.refused = statements.refused
         self.uses: dict[str, list[_Use]] = {}
+        #: Calls of functions that there are not.
+        self.missing: list[Span] = []
         #: Names that are given as the seed or the offset of random numbers.
         self.counters: set[str] = set()
         self.inputs: dict[str, Input] = {}
@@ -60,6 +67,8 @@ class Names:
                     case syntax.Element(name, subscript, span):
                         self.uses.setdefault(name, []).append(_Use(span, subscript))
                         self.collect_indices(subscript)
+                    case syntax.Call(function=syntax.Identifier(text=name), span=span) if name in MISSING_FUNCTIONS:
+                        self.missing += [span] * (find_function(name) is None and name not in self.defined)
                     case syntax.Call(function=syntax.Identifier(text="rand" | "dropout"), arguments=arguments):
                         self.counters |= {a.value.name for a in arguments[-2:] if isinstance(a.value, syntax.Name)}
 
@@ -80,7 +89,13 @@ class Names:
         """Every name that is read and not assigned is an input; declared ones must be read."""
         known = Misspellings((*self.declared, *self.assigns, *sorted(_CUSTOMARY)))
         for name, uses in self.uses.items():
-            if name in self.assigns:
+            if name in self.refused:
+                continue
+            if name == INFINITY:
+                for use in uses:
+                    if use.subscript is not None:
+                        self.report("E0302", "`inf` has no modes", use.subscript.span, "", "write `inf`")
+            elif name in self.assigns:
                 for use in uses:
                     if use.index:
                         self.report(
@@ -113,11 +128,10 @@ class Names:
             if name not in self.uses:
                 assert value.span is not None
                 guess = self.report.guess(name, (use for use in self.inputs if use not in self.declared))
-                self.report(
+                self.report.nothing_reads(
                     "E0404",
                     f"the input `{name}` is declared and never read",
                     value.span,
-                    "unused",
                     f"`{guess}` is read and not declared: is that the same?" if guess else "remove the declaration",
                 )
 
@@ -134,21 +148,16 @@ class Names:
         """Whether an unassigned name may be an input.
 
         Undeclared names are inputs, so a slip must not pass for one: a name without a subscript that is one
-        letter away from a declared or assigned name, from `bias` or a Greek letter is refused.
+        letter away from a declared or assigned name, from `bias` or a Greek letter is refused, and what `acc` is
+        misspelt as.
         """
         if name in self.declared:
             return True
         use = uses[0]
-        if name in NOT_FINITE:
-            self.report(
-                "E0107",
-                f"`{name}` is not a number that a program may use",
-                use.span,
-                "not finite",
-                "constants are finite",
-            )
-        elif name in ("A", "B") and all(self.in_feed(each.span) for each in uses):
-            return False  # the other operand's formula is refused for it
+        if name in NOT_NUMBERS:
+            self.report("E0107", f"`{name}` is not a constant", use.span, "not a number", NOT_NUMBERS[name])
+        elif name in ("A", "B") and all(self.is_explained(each.span) for each in uses):
+            return False
         elif name in ("A", "B"):
             self.report(
                 "E0406",
@@ -170,16 +179,22 @@ class Names:
             or any(each.subscript is not None for each in uses)
         ):
             return True
+        elif name.lower() in _NOT_ACC or name.lower() == "acc":
+            self.unknown_name(name, use, "acc")
+        elif _SECOND_ACC.fullmatch(name):
+            why = MISSING_FUNCTIONS["matmul"].why
+            hint = f"write `acc`; or, of an input, declare it: `in {name}[m, n]`"
+            self.report("E0202", f"there is no `{name}`: {why}", use.span, "not a second product", hint)
         elif guess := known.find(name):
             self.unknown_name(name, use, guess)
         else:
             return True
         return False
 
-    def in_feed(self, place: Span) -> bool:
-        """Whether a place is in the formula of an operand."""
-        spans = (statement.span for statement in self.feeds.values())
-        return any(span.start <= place.start < span.end for span in spans)
+    def is_explained(self, place: Span) -> bool:
+        """Whether an operand is read where something else is refused: the other's formula, or a `matmul`."""
+        spans = [statement.span for statement in self.feeds.values()]
+        return any(span.covers(place) for span in (*spans, *self.missing))
 
     def unknown_name(self, name: str, use: _Use, guess: str) -> None:
         self.report(
@@ -258,11 +273,10 @@ class Names:
         if declared:
             for name, statement in self.assigns.items():
                 if name not in self.uses and name not in names:
-                    self.report(
+                    self.report.nothing_reads(
                         "E0409",
                         f"`{name}` is assigned and nothing reads it",
                         statement.target.span,
-                        "unused",
                         f"remove it, or store it: `out {name}`",
                     )
         if not names and not self.report.diagnostics:

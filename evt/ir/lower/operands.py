@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from evt.diagnostics import Span
 from evt.ir.convolution import CONVOLUTIONS
 from evt.ir.dag import Builder
 from evt.ir.dtype import I64
-from evt.ir.infer import shown
 from evt.ir.lower.expressions import Expressions
 from evt.ir.lower.names import Names
 from evt.ir.lower.report import Report
@@ -29,6 +28,7 @@ from evt.ir.node import (
     Random,
     Reduce,
     base,
+    shown,
 )
 from evt.ir.origin import Place
 from evt.language import tree as syntax
@@ -44,11 +44,20 @@ _NOT_ELEMENTWISE: dict[type[Node], str] = {
 }
 
 
-def lower_operands(
-    operation: str, statements: Statements, names: Names, expressions: Expressions, report: Report
-) -> dict[str, int]:
+def lower_operands(statements: Statements, expressions: Expressions) -> dict[str, int]:
     """The value that is multiplied in the place of each operand that the program assigns."""
-    feeds = {name: expressions.add(statements.feeds[name].value) for name in ELEMENT_MODES if name in statements.feeds}
+    return {name: expressions.add(statements.feeds[name].value) for name in ELEMENT_MODES if name in statements.feeds}
+
+
+def check_operands(
+    operation: str,
+    feeds: Mapping[str, int],
+    statements: Statements,
+    names: Names,
+    expressions: Expressions,
+    report: Report,
+) -> None:
+    """Report formulas of operands that are not element-wise, and epilogues that read an operand."""
     for name, value in feeds.items():
         statement = statements.feeds[name]
         if operation in CONVOLUTIONS and (name == "B" or CONVOLUTIONS[operation][0] != "fprop"):
@@ -58,7 +67,6 @@ def lower_operands(
         _check_formula(formula, names, operation in CONVOLUTIONS, report)
     stored = (expressions.values[output.name] for output in names.outputs if output.name in expressions.values)
     _check_epilogue(map(expressions.builder.__getitem__, _nodes(expressions, stored)), names, report)
-    return feeds
 
 
 def _nodes(expressions: Expressions, roots: Iterable[int]) -> list[int]:
@@ -165,5 +173,7 @@ def _check_epilogue(nodes: Iterable[Node], names: Names, report: Report) -> None
                 f"`{value.name}` is [{shown(value.modes)}], and the product has summed over k",
                 names.uses[value.name][0].span,
                 "no mode of the epilogue",
-                f"work on an operand with it: `A = {value.name} * A`",
+                f"work on an operand with it: `A = {value.name} * A`"
+                if value.modes == ("k",)
+                else "what the epilogue reads has the modes m, n and l",
             )

@@ -23,23 +23,12 @@ def lower_reduction(expressions: Expressions, call: syntax.Call, operands: list[
     assert call.subscript is not None
     modes = read_reduced_modes(expressions.report, call.subscript)
     if not _takes(expressions, call, operands, f"{name}[{', '.join(m.name for m in call.subscript.modes)}](x)", 1):
-        return expressions.constant_node(0.0)
+        return expressions.mistake()
     if modes is None:
         return operands[0]
     if modes[0] not in MODES:
         return expressions.builder.add(Fold(name, int(modes[0].partition("%")[2])), operands[0])
     return expressions.builder.add(Reduce(name, modes), operands[0])
-
-
-def _sum(expressions: Expressions, call: syntax.Call, operands: list[int]) -> int:
-    expressions.report(
-        "E0203",
-        "`sum` names the modes that it reduces over",
-        call.function.span,
-        "no modes",
-        "write `sum[n](x)`, `sum[m](x)` or `sum[m, n](x)`",
-    )
-    return expressions.constant_node(0.0)
 
 
 def _iota(expressions: Expressions, call: syntax.Call, operands: list[int]) -> int:
@@ -48,13 +37,13 @@ def _iota(expressions: Expressions, call: syntax.Call, operands: list[int]) -> i
     if len(arguments) == 1 and isinstance(arguments[0], syntax.Name) and arguments[0].name in MODES:
         return expressions.builder.add(Index(arguments[0].name))
     expressions.report("E0203", "`iota` takes a mode", call.span, "", "write `iota(m)`, `iota(n)` or `iota(l)`")
-    return expressions.constant_node(0.0)
+    return expressions.mistake()
 
 
 def _rand(expressions: Expressions, call: syntax.Call, operands: list[int]) -> int:
     """``rand(seed, offset)``: uniform in [0, 1)."""
     if not _takes(expressions, call, operands, SPECIAL["rand"], 2):
-        return expressions.constant_node(0.0)
+        return expressions.mistake()
     return _random(expressions, *operands)
 
 
@@ -73,7 +62,7 @@ def _whole(builder: Builder, counter: int) -> int:
 def _dropout(expressions: Expressions, call: syntax.Call, operands: list[int]) -> int:
     """``where(rand(seed, offset) >= p, x / (1 - p), 0)``, as torch.nn.functional.dropout."""
     if not _takes(expressions, call, operands, SPECIAL["dropout"], 4):
-        return expressions.constant_node(0.0)
+        return expressions.mistake()
     x, p, seed, offset = operands
     add = expressions.builder.add
     kept = add(Apply("ge"), _random(expressions, seed, offset), p)
@@ -86,7 +75,7 @@ def _pick(member: int) -> _Form:
         """``even(x)``, ``odd(x, 32)``: one of each pair of columns, adjacent or so many columns apart."""
         name = call.function.text
         if not _takes(expressions, call, operands, f"{name}(x, distance)", 1, 2):
-            return expressions.constant_node(0.0)
+            return expressions.mistake()
         hint = f"`{name}(x)` pairs columns 2j and 2j + 1, `{name}(x, 32)` columns 32 apart"
         return expressions.builder.add(Pick(member, _distance(expressions, call, operands, 1, hint)), operands[0])
 
@@ -96,7 +85,7 @@ def _pick(member: int) -> _Form:
 def _interleave(expressions: Expressions, call: syntax.Call, operands: list[int]) -> int:
     """``interleave(x, y)``, ``interleave(x, y, 32)``: the value whose pairs of columns have these members."""
     if not _takes(expressions, call, operands, "interleave(x, y, distance)", 2, 3):
-        return expressions.constant_node(0.0)
+        return expressions.mistake()
     hint = "`interleave(x, y)` makes columns 2j and 2j + 1, `interleave(x, y, 32)` columns 32 apart"
     return expressions.builder.add(Interleave(_distance(expressions, call, operands, 2, hint)), *operands[:2])
 
@@ -108,6 +97,8 @@ def _distance(expressions: Expressions, call: syntax.Call, operands: list[int], 
     distance = expressions.builder[operands[place]]
     if isinstance(distance, Const) and distance.value in PAIR_BLOCKS:
         return int(distance.value)
+    if expressions.is_mistake(operands[place]):
+        return 1
     message = f"the distance of `{call.function.text}` is one of {', '.join(map(str, PAIR_BLOCKS))}"
     expressions.report("E0203", message, call.arguments[place].span, "not a distance", hint)
     return 1
@@ -126,7 +117,6 @@ def _takes(
 
 
 SPECIAL_FORMS: dict[str, _Form] = {
-    "sum": _sum,
     "iota": _iota,
     "rand": _rand,
     "dropout": _dropout,

@@ -9,7 +9,16 @@ from evt.functions import lookup as find_function
 from evt.ir.convolution import CONVOLUTIONS, OPERAND_MODES
 from evt.ir.dtype import BY_NAME, DType
 from evt.ir.lower.report import Report
-from evt.ir.lower.words import NOT_FINITE, SPECIAL, is_flexible, is_greek, read_dtype, read_modes, read_number
+from evt.ir.lower.words import (
+    INFINITY,
+    NOT_NUMBERS,
+    SPECIAL,
+    is_flexible,
+    is_greek,
+    read_dtype,
+    read_modes,
+    read_number,
+)
 from evt.ir.node import ELEMENT_MODES, Inferred, Input, Operand, Output
 from evt.language import tree as syntax
 
@@ -41,6 +50,9 @@ class Statements:
         self.declared: dict[str, Input] = {}
         self.subscripted: set[str] = set()
         self.outs: dict[str, Output] = {}
+        #: Names that were refused where they are declared or assigned: nothing more is said of them.
+        self.refused: set[str] = set()
+        self.twice: set[str] = set()
         self.collect()
 
     def collect(self) -> None:
@@ -98,13 +110,9 @@ class Statements:
         elif name in ELEMENT_MODES:
             self.feeds[name] = statement
         elif name in self.declared:
-            self.report(
-                "E0406",
-                f"`{name}` is declared as an input and assigned",
-                span,
-                "",
-                "declare it with `out` instead",
-            )
+            if name not in self.twice:
+                hint = "give what is computed a name of its own, or remove the declaration"
+                self.report("E0406", f"`{name}` is declared as an input and assigned", span, "assigned here", hint)
         elif self.usable(statement.target):
             self.assigns[name] = statement
 
@@ -139,8 +147,11 @@ class Statements:
     def usable(self, identifier: syntax.Identifier) -> bool:
         """Whether the user may give this name to something."""
         name = identifier.text
-        if name in NOT_FINITE:
-            self.report("E0107", f"`{name}` is not a name", identifier.span)
+        if name in self.refused:
+            return False
+        self.refused.add(name)
+        if name == INFINITY or name in NOT_NUMBERS:
+            self.report("E0108", f"`{name}` is no name", identifier.span, "", f"rename it: `{name}_`")
         elif name in BY_NAME or find_function(name) is not None or name in SPECIAL:
             kind = "a type" if name in BY_NAME else "a function"
             self.report(
@@ -151,12 +162,14 @@ class Statements:
                 f"rename it: `{name}_`",
             )
         else:
+            self.refused.remove(name)
             return True
         return False
 
     def declare_input(self, declaration: syntax.Declaration) -> None:
         name, span = declaration.name.text, declaration.name.span
         if name in self.declared or name in self.outs:
+            self.twice.add(name)
             self.report("E0407", f"`{name}` is declared twice", span, "second declaration", "remove one of the two")
             return
         if name in ("acc", "A", "B"):
@@ -169,23 +182,21 @@ class Statements:
                 "E0406",
                 f"`{name}` is assigned and declared as an input",
                 span,
-                "",
-                "declare it with `out` instead",
+                "declared here",
+                "give what is computed a name of its own, or remove the declaration",
             )
             return
         if not self.usable(declaration.name):
             return
         dtype = read_dtype(self.report, declaration.dtype)
         modes = read_modes(self.report, declaration.subscript, summed=True) if declaration.subscript else ()
-        if modes is None:
-            return
         default = read_number(self.report, declaration.default) if declaration.default else None
         if declaration.subscript is not None:
             self.subscripted.add(name)
-        flexible = bool(declaration.subscript and is_flexible(self.report, declaration.subscript, modes))
+        flexible = bool(declaration.subscript and modes and is_flexible(self.report, declaration.subscript, modes))
         default_span = declaration.default.span if declaration.default else None
-        self.declared[name] = Input(name, dtype, modes, default, False, flexible, span, default_span)
-        if default is not None and dtype is not None and not dtype.least <= default <= dtype.largest:
+        self.declared[name] = Input(name, dtype, modes or (), default, False, flexible, span, default_span)
+        if default is not None and dtype is not None and not dtype.spans(default):
             assert declaration.default is not None
             message = f"the default of `{name}` is beyond the range of {dtype}"
             self.report("E0306", message, declaration.default.span, "out of range", dtype.range_text)
@@ -202,6 +213,7 @@ class Statements:
     def declare_output(self, declaration: syntax.Declaration) -> None:
         name, span = declaration.name.text, declaration.name.span
         if name in self.outs or name in self.declared:
+            self.twice.add(name)
             self.report("E0407", f"`{name}` is declared twice", span, "second declaration", "remove one of the two")
             return
         if name in ("acc", "A", "B"):
@@ -225,9 +237,10 @@ class Statements:
         modes = read_modes(self.report, declaration.subscript) if declaration.subscript else ("m", "n")
         if declaration.subscript is not None:
             self.no_flexible(declaration.subscript)
-        if modes is not None and self.usable(declaration.name):
-            self.outs[name] = Output(name, dtype, modes, "l" not in modes, span)
-            if declaration.subscript is not None:
+        if self.usable(declaration.name):
+            known = ("m", "n") if modes is None else modes
+            self.outs[name] = Output(name, dtype, known, "l" not in known, span)
+            if modes is not None and declaration.subscript is not None:
                 self.subscripted.add(name)
 
     def operands(self) -> tuple[Operand, ...]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from evt.diagnostics import Label
-from evt.ir.infer import shown, value_modes
+from evt.ir.infer import value_modes
 from evt.ir.lower.expressions import Expressions
 from evt.ir.lower.names import Names
 from evt.ir.lower.report import Report
 from evt.ir.lower.statements import Statements
-from evt.ir.node import Load, Output, Reduce, base, written
+from evt.ir.node import Load, Output, Reduce, base, shown, written
 
 
 def resolve_subscripts(statements: Statements, names: Names, expressions: Expressions, report: Report) -> list[Output]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import struct
 
-from evt.ir.dtype import BY_NAME, DType
+from evt.ir.dtype import BY_NAME, TYPES, DType
 from evt.ir.lower.report import Report
+from evt.ir.missing import unknown_type
 from evt.ir.node import MODES, base
 from evt.language import tree as syntax
 
@@ -35,11 +36,13 @@ SPECIAL = {
     "interleave": "interleave(x, y)",
     "sum": "sum[n](x)",
 }
-NOT_FINITE = frozenset({"nan", "inf", "infinity", "NaN", "INF", "Inf", "NAN", "Infinity"})
-
-
-#: Types of block-scaled formats (MX, NV), which programs that quantise ask for.
-_SCALED = frozenset({"e2m1", "e2m3", "e3m2", "e8m0", "ue8m0", "ue4m3", "nvf4", "mxf4", "mxf6", "mxf8", "fp4", "fp6"})
+#: The word for a constant that is larger than any number.
+INFINITY = "inf"
+#: Other spellings of it, and of what no program can write, with what to write.
+NOT_NUMBERS = {
+    **dict.fromkeys(("infinity", "INF", "Inf", "Infinity"), "write `inf`"),
+    **dict.fromkeys(("nan", "NaN", "NAN"), "there is no constant NaN; whether a value is one says `isnan(x)`"),
+}
 #: Widths of the blocks of columns that are reduced within a kernel, and distances of paired columns.
 FOLD_WIDTHS = (16, 32)
 PAIR_BLOCKS = (1, 8, 16, 32)
@@ -116,31 +119,28 @@ def read_dtype(report: Report, identifier: syntax.Identifier | None) -> DType | 
         return None
     dtype = BY_NAME.get(identifier.text)
     if dtype is None:
-        guess = report.guess(identifier.text, BY_NAME)
-        if identifier.text in _SCALED:
-            guess, hint = None, "4- and 6-bit floats and their scale types are not stored; scale e4m3 by blocks in f32"
-            report("E0303", f"there is no type `{identifier.text}`", identifier.span, "not supported", hint)
-            return None
-        hint = f"did you mean `{guess}`?" if guess else "types: f64 f32 tf32 f16 bf16 e4m3 e5m2 i64 i32 i8 u8 bool b1"
-        report("E0303", f"there is no type `{identifier.text}`", identifier.span, "unknown type", hint)
+        message, hint = unknown_type(identifier.text, TYPES)
+        report("E0303", message, identifier.span, "unknown type", hint)
     return dtype
 
 
 def read_number(report: Report, constant: syntax.Constant | syntax.Number) -> float | None:
     """The value of a literal, or None after reporting."""
+    sign, word = (-1.0, constant.text[1:]) if constant.text.startswith("-") else (1.0, constant.text)
+    if word == INFINITY:
+        return sign * math.inf
     try:
         value = float(constant.text)
         rounded: float = struct.unpack("<f", struct.pack("<f", value))[0]
     except (ValueError, OverflowError):
         rounded = value = math.inf
     mantissa = constant.text.lower().partition("e")[0]
+    if not word[0].isdigit() and not word.startswith("."):
+        hint = NOT_NUMBERS.get(word, "write a number, or `inf`")
+        report("E0107", f"`{word}` is not a constant", constant.span, "not a number", hint)
+        return None
     if not math.isfinite(rounded) or (rounded == 0 and any(digit in mantissa for digit in "123456789")):
-        report(
-            "E0107",
-            f"`{constant.text}` is not a finite f32 number",
-            constant.span,
-            "not representable",
-            "f32 holds magnitudes from 1.4e-45 to 3.4e38",
-        )
+        hint = "f32 holds magnitudes from 1.4e-45 to 3.4e38" + ("" if rounded == 0 else "; infinity is `inf`")
+        report("E0107", f"`{constant.text}` is not a finite f32 number", constant.span, "not representable", hint)
         return None
     return value
