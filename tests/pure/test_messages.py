@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import re
+from typing import Any
 
 import pytest
+import torch
 from programs import typed
 
 import evt
@@ -215,3 +217,59 @@ def test_operands_that_stay_out(name: str) -> None:
     with pytest.raises(evt.TargetError, match=f"there is no type `{name}`: ") as caught:
         evt.gemm("D = acc").emit("sm100", a=name)
     assert "write `" in caught.value.diagnostics[0].help
+
+
+HALF = torch.float16
+
+
+def called(text: str, *shapes: tuple[int, ...], **inputs: Any) -> list[Diagnostic]:
+    """What a call is refused for; A is [6, 8] and B is [8, 16] where no shapes are given."""
+    a, b = (torch.zeros(shape, dtype=HALF) for shape in shapes or ((6, 8), (8, 16)))
+    with pytest.raises(evt.ArgumentError) as caught:
+        evt.gemm(text)(a, b, **inputs)
+    return list(caught.value.diagnostics)
+
+
+#: Calls with one mistake: the program, the inputs, and words of the message and of the help.
+CALLS = [
+    ("in zp: i32[m, n]; D = acc + zp", {"zp": 3}, "`zp` is a number", "`in zp: i32`"),
+    ("D = acc + C", {"C": 1.5}, "`C` is a number", "`in C: f32`"),
+    ("in C: f32[] = 0; D = acc + C", {"C": (6, 16)}, "the program has it a scalar", "`in C: f16[m, n]`"),
+    ("in C: f32[] = 0; D = acc + C", {"C": (16,)}, "the program has it a scalar", "`in C: f16[n]`"),
+    ("in C: f32[] = 0; D = acc + C", {"C": (3, 4)}, "the program has it a scalar", "a number or one element"),
+    ("D = acc + alpha", {"alpha": (1, 1)}, "`alpha` is torch.float16", "`in alpha: f16`"),
+    ("D = acc + C", {"C": (16, 6)}, "has shape [16, 6]; expected [6, 16]", "`C[n, m]`"),
+    ("D = acc + C", {"C": (16,)}, "has shape [16]; expected [6, 16]", "`C[n]`"),
+    ("D = acc + bias", {"bias": (6,)}, "has shape [6]; expected [16]", "`bias[m]`"),
+    ("D = acc*s[m]", {"s": (6, 1)}, "has shape [6, 1]; expected [6]", "pass s.reshape(6)"),
+]
+
+
+@pytest.mark.parametrize(("text", "inputs", "message", "help_text"), CALLS)
+def test_what_is_said_of_a_call(text: str, inputs: dict[str, Any], message: str, help_text: str) -> None:
+    given = {name: torch.zeros(each, dtype=HALF) if isinstance(each, tuple) else each for name, each in inputs.items()}
+    (each,) = called(text, **given)
+    assert message in each.message
+    assert help_text in each.help
+
+
+def test_a_contiguous_operand_is_not_to_be_made_contiguous() -> None:
+    """Broadcast batches have no single stride in tensors that are contiguous themselves: copies have one."""
+    found = called("D = acc", (2, 1, 6, 8), (1, 3, 8, 16))
+    assert [each.help for each in found] == [f"pass {name}.expand(2, 3, -1, -1).contiguous()" for name in "AB"]
+    a, b = torch.zeros(2, 1, 6, 8, dtype=HALF), torch.zeros(1, 3, 8, 16, dtype=HALF)
+    evt.gemm("D = acc")(a.expand(2, 3, -1, -1).contiguous(), b.expand(2, 3, -1, -1).contiguous())
+
+
+def test_strides_of_a_buffer_are_not_called_one_where_the_batches_are() -> None:
+    out = torch.empty(4 * 6 * 16 * 16, dtype=HALF).as_strided((4, 6, 16), (1, 512, 8))
+    (each,) = called("D = acc", (4, 6, 8), (4, 8, 16), out=out)
+    assert each.message == "the buffer `D` has strides (1, 512, 8); one of its last two must be 1"
+
+
+def test_a_buffer_of_the_right_shape_is_not_refused_for_its_shape() -> None:
+    """Any strides of a convolution's output are taken: what kernels do not write to is copied."""
+    op = evt.conv2d("D = acc", padding=1)
+    x, weight = torch.ones(2, 16, 6, 7, dtype=HALF), torch.ones(12, 16, 3, 3, dtype=HALF)
+    for out in (torch.empty(2, 12, 6, 7, dtype=HALF), torch.empty(2, 12, 6, 14, dtype=HALF)[..., ::2]):
+        assert torch.equal(op(x, weight, out=out), op(x, weight))
