@@ -16,7 +16,6 @@ from evt.cli import main
 from evt.ir import Acc, Apply, Builder, Input, Load, Output, Store, format_dag, parse_dag, verify
 from evt.language import parse
 from evt.language.tree import format_tree
-from evt.runtime.arguments import bind
 from evt.spec import optimised_graph, typed_graph
 
 M, N, K, ROWS = 20, 24, 16, 30
@@ -269,17 +268,6 @@ def test_shapes_and_types() -> None:
 def test_is_not_computed_in_place(text: str) -> None:
     x = torch.zeros(M, N).half()
     assert "the buffer `D` shares memory with `x`" in call(text, x=x, D=x, i=index(M))
-
-
-def test_kernels_get_the_extents() -> None:
-    a, b = tensors(torch.float16)
-    op = evt.gemm("D[i[m], n] = acc + x[i[m], n]")
-    x, held = torch.zeros(7, 2 * N).half()[:, :N], torch.zeros(ROWS, N).half()
-    bound = bind(op.spec, a, b, {"x": x, "i": index()}, {"D": held})
-    assert [bound.tensors["x"].size(role) for role in ("m", "n", "extent m")] == [2 * N, 1, 7]
-    assert bound.tensors["D"].size("extent m") == ROWS
-    roles = [(field.tensor, field.role) for field in op.plan("sm90").fields if field.role.startswith("extent")]
-    assert sorted(roles) == [("D", "extent m"), ("x", "extent m")]
 
 
 # Plans and kernels
