@@ -12,7 +12,7 @@ from fake_nvcc import Room, make_room
 
 from evt.build import Cache
 
-_FORMATS = {"size": "q", "pointer": "Q", "number": "d"}
+_FORMATS = {"size": "q", "pointer": "Q", "number": "d", "integer": "q"}
 
 
 @pytest.fixture

@@ -164,3 +164,23 @@ def test_a_kernel_reads_all_bits_of_a_seed(arch: str) -> None:
     assert "seed_ptr = {arguments.in_seed, true};" in text
     assert "offset_ptr = {arguments.in_offset, false};" in text
     assert "WideRandom" not in emitted("D = dropout(acc, 0.5, seed, 0)", arch)
+
+
+# Launches
+
+
+def test_numbers_of_64_bits_reach_the_kernel(launches: list[dict[str, Any]]) -> None:
+    op = evt.gemm("in seed: i64[], offset: i64[] = 3, on: bool[]\nD = where(on, acc*rand(seed, offset), 0)")
+    a, b = torch.zeros(16, 8).half(), torch.zeros(8, 24).half()
+    for seed in (2**63 + 5, -7, 2**53 + 1):
+        op(a, b, seed=seed, on=True)
+        members = launches[-1]
+        assert (members["value_of_in_seed"], members["in_seed"]) == (signed(seed), 0)
+        assert (members["value_of_in_offset"], members["value_of_in_on"]) == (3, 1.0)
+    for wrong in ({"seed": 2**64}, {"seed": 0.5}, {"seed": 1, "on": 2}, {"seed": True}):
+        with pytest.raises(evt.ArgumentError):
+            op(a, b, **{"on": 1, **wrong})
+    pointer = torch.zeros((), dtype=torch.int64)
+    op(a, b, seed=pointer, on=torch.tensor(True))
+    assert launches[-1]["in_seed"] == pointer.data_ptr()
+    assert len(launches) == 4
