@@ -17,6 +17,8 @@ from functools import cache
 from evt.diagnostics import Diagnostic, Label
 from evt.errors import ProgramError
 from evt.functions import TABLE, Fact
+from evt.ir.columns import check_columns
+from evt.ir.completed import check_completed
 from evt.ir.dag import Dag, TypedDag
 from evt.ir.dtype import B1, BF16, F32, F64, I32, MIXED_OPERANDS, OPERANDS, SCALARS, STORAGE, TF32, DType, accumulator
 from evt.ir.node import (
@@ -27,6 +29,7 @@ from evt.ir.node import (
     Cast,
     Const,
     Element,
+    Extent,
     Feed,
     Fold,
     Index,
@@ -75,6 +78,7 @@ def infer(dag: Dag, operands: Sequence[Operand] = ()) -> TypedDag:
         replace(output, dtype=output.dtype or _output_type(dag, types, dag.stores[output.name], primary))
         for output in dag.outputs
     )
+    diagnostics.extend(check_columns(dag, types))
     diagnostics.extend(_check_interface(dag, inputs, outputs))
     for output in outputs:
         diagnostics.extend(_check_output(dag, output, types[dag.arguments(dag.stores[output.name])[0]]))
@@ -107,7 +111,7 @@ def value_type(dag: Dag, op: Node, operands: Sequence[ValueType]) -> ValueType:
             return ValueType.of(reduced_type(dag, operands[0]), modes)
         case Pick() | Store() | Feed():
             return ValueType.of(operands[0].dtype, modes, operands[0].constant)
-        case Index():
+        case Index() | Extent():
             return ValueType.of(I32, modes)
         case Random():
             return ValueType.of(F32, modes)
@@ -117,7 +121,7 @@ def value_modes(inputs: Mapping[str, Input], op: Node, operands: Sequence[tuple[
     """The modes over which one node varies, of its operands'."""
 
     def columns(name: str) -> tuple[str, ...]:
-        return canonical((*(mode for mode in operands[0] if mode != "n"), name))
+        return canonical((*(mode for mode in operands[0] if base(mode) != "n"), name))
 
     match op:
         case Acc():
@@ -130,13 +134,16 @@ def value_modes(inputs: Mapping[str, Input], op: Node, operands: Sequence[tuple[
             return modes
         case Reduce(_, modes):
             # The kernel writes every row or column that is left, whatever the operand varies over.
-            return canonical(mode for mode in ("m", "n", *operands[0]) if mode not in modes)
+            own = next((mode for mode in operands[0] if base(mode) == "n"), "n")
+            return canonical(mode for mode in ("m", own, *operands[0]) if base(mode) not in modes)
         case Fold(_, width):
-            return columns(f"n/{width}")
+            return columns(f"n/{width * max(map(divisor, operands[0]), default=1)}")
         case Pick(_, block):
             return columns(f"n/2@{block}")
         case Index(mode):
             return (mode,)
+        case Extent():
+            return ()
         case Random():
             return MODES
         case _ if all(modes == operands[0] for modes in operands[1:]):
@@ -184,7 +191,7 @@ def reduced_type(dag: Dag, value: ValueType) -> DType:
 
 
 def canonical(modes: Iterable[str]) -> tuple[str, ...]:
-    """Modes without repeats, in the order of MODES and k: a whole one rather than divided, a half with its distance."""
+    """Modes without repeats, in the order of MODES and k: the one that divides least, a half with its distance."""
     return _canonical(tuple(dict.fromkeys(modes)))
 
 
@@ -194,7 +201,7 @@ def _canonical(present: tuple[str, ...]) -> tuple[str, ...]:
     for mode in (*MODES, "k"):
         same = [each for each in present if base(each) == mode]
         if same:
-            found.append(mode if mode in same else max(same, key=lambda each: "@" in each))
+            found.append(min(same, key=lambda each: (divisor(each), "@" not in each)))
     return tuple(found)
 
 
@@ -215,8 +222,10 @@ def _primary(dag: Dag, operand: DType) -> DType:
 
 def _output_type(dag: Dag, types: Sequence[ValueType], store: int, primary: DType) -> DType:
     """The type of an undeclared output."""
-    value = dag.arguments(store)[0]
-    return types[value].dtype.compute if isinstance(dag[value], Reduce) else primary
+    if not dag.reduced[store]:
+        return primary
+    compute = types[dag.arguments(store)[0]].dtype.compute
+    return I32 if compute == B1 else compute  # bits are packed along the columns of a matrix
 
 
 def _check_operands(dag: Dag, operands: Sequence[Operand]) -> Iterable[Diagnostic]:
@@ -273,40 +282,13 @@ def _is_mask(value: Input | Output) -> bool:
 
 
 def _check_value(dag: Dag, node: int, types: Sequence[ValueType]) -> Iterable[Diagnostic]:
-    """What must not meet: widths of columns, and a reduction with anything but a store."""
+    """Whether a node can read what it reads: reductions, and the seed and the offset of random numbers."""
+    yield from check_completed(dag, node, types)
     op, arguments = dag[node], dag.arguments(node)
-
-    def diagnostic(code: str, message: str, label: str, hint: str, secondary: tuple[Label, ...] = ()) -> Diagnostic:
-        return at(dag.origins[node], dag.source, Diagnostic(code, message, None, label, hint, secondary=secondary))
-
-    reduction = next((operand for operand in arguments if isinstance(dag[operand], Reduce)), None)
-    if reduction is not None and not isinstance(op, Store):
-        yield diagnostic(
-            "E0410",
-            "a reduction is complete only when the kernel ends, and this program reads one",
-            "made from a reduction",
-            "store it (`D = ...; s = sum[n](D)`) and use it in the next kernel; move factors into the reduction",
-            _elsewhere(dag, reduction, node, "the reduction"),
-        )
-    widths = {mode for operand in arguments for mode in types[operand].modes if base(mode) == "n"}
-    if any("@" in mode for mode in widths):
-        widths.discard("n/2")  # a tensor of half as many columns fits pairs of any distance
-    halves = {mode for mode in widths if written(mode) == "n/2"}
-    if len(widths) > 1 and (halves or len(widths - {"n"}) > 1):
-        found = ", ".join(f"[{mode.replace('@', ' at a distance of ')}]" for mode in sorted(widths))
-        yield diagnostic(
-            "E0307",
-            f"values of different widths meet: {found}",
-            "made from both",
-            "take even(x) and odd(x) of every full-width value, with the same distance",
-        )
-    if isinstance(op, Reduce | Fold | Pick) and widths - {"n"}:
-        what = "reduced" if isinstance(op, Reduce | Fold) else "paired"
-        message = f"a value of [{shown(types[arguments[0]].modes)}] is not {what} again"
-        yield diagnostic("E0307", message, f"{what} twice", "reduce or pair the full-width value")
     if isinstance(op, Random) and not all(_is_counter(dag, operand, types[operand]) for operand in arguments):
         hint = "declare them: `in seed: i32, offset: i32`"
-        yield diagnostic("E0308", "the seed and the offset of random numbers are i32 scalars", "made with others", hint)
+        message = "the seed and the offset of random numbers are i32 scalars"
+        yield at(dag.origins[node], dag.source, Diagnostic("E0308", message, None, "made with others", hint))
 
 
 def _is_counter(dag: Dag, node: int, value: ValueType) -> bool:
@@ -314,23 +296,10 @@ def _is_counter(dag: Dag, node: int, value: ValueType) -> bool:
     return value.dtype == I32 and value.modes == () and isinstance(dag[node], Load | Const)
 
 
-def _elsewhere(dag: Dag, node: int, user: int, label: str) -> tuple[Label, ...]:
-    """A label at a node's own expression, where that is no part of its user's."""
-    origin, reading = dag.origins[node], dag.origins[user]
-    if not isinstance(origin, Place) or (isinstance(reading, Place) and reading.span.covers(origin.span)):
-        return ()
-    return (Label(origin.span, label),)
-
-
-def _reduced_modes(dag: Dag, store: int) -> tuple[str, ...]:
-    op = dag[dag.arguments(store)[0]]
-    return op.modes if isinstance(op, Reduce) else ()
-
-
 def _check_output(dag: Dag, output: Output, value: ValueType) -> Iterable[Diagnostic]:
     """Whether an output has the modes of its value: shown at the value, and at what is declared of the output."""
     store = dag.stores[output.name]
-    reduced = isinstance(dag[dag.arguments(store)[0]], Reduce)
+    reduced = bool(dag.reduced[store])
     modes = set(map(written, output.modes))
     missing = [mode for mode in map(written, value.modes) if mode not in modes]
     if output.batchable and "l" in missing:
@@ -351,10 +320,10 @@ def _check_output(dag: Dag, output: Output, value: ValueType) -> Iterable[Diagno
         first = ", ".join(["l", *(mode for mode in output.modes if mode != "l")])
         message, hint = f"{have}: the batches of a reduction come first", f"write `{output.name}[{first}]`"
         yield at(output.span, dag.source, Diagnostic("E0304", message, None, "batches are not first", hint))
-    elif reduced and "l" in modes and not output.batchable and "l" in _reduced_modes(dag, store):
+    elif reduced and "l" in modes and not output.batchable and "l" in dag.reduced[store]:
         message = f"{have}, but its value is reduced over the batches"
         yield mistake(message, "reduced over the batches", "has no batches")
-    elif reduced and modes - {"l"} != set(value.modes) - {"l"}:
+    elif reduced and modes - {"l"} != set(map(written, value.modes)) - {"l"}:
         gives = f"gives [{shown(value.modes)}]"
         yield mistake(f"{have} but the reduction {gives}", gives, "not the modes that are left")
     elif not reduced and not {"m", "n"} <= {base(mode) for mode in modes}:

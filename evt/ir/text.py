@@ -30,6 +30,7 @@ from evt.ir.node import (
     Cast,
     Const,
     Element,
+    Extent,
     Feed,
     Fold,
     Index,
@@ -93,6 +94,8 @@ def format_node(op: Node) -> str:
             return f"pick {member}[{block}]"
         case Index(mode):
             return f"index {mode}"
+        case Extent(mode):
+            return f"extent {mode}"
         case Random():
             return "random"
         case Store(name):
@@ -160,6 +163,8 @@ def _node(word: str, attribute: str | None) -> Node:
             return Feed(name)
         case "index", str(mode):
             return Index(mode)
+        case "extent", str(mode):
+            return Extent(mode)
         case "random", None:
             return Random()
         case "reduce" | "fold" | "pick", str(attribute) if match := re.fullmatch(r"(\w+)\[([\w,]*)\]", attribute):

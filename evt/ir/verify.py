@@ -11,6 +11,7 @@ from evt.ir.node import (
     ELEMENT_MODES,
     REDUCTIONS,
     Apply,
+    Cast,
     Element,
     Feed,
     Fold,
@@ -54,10 +55,11 @@ def verify(dag: Dag) -> None:
         if isinstance(op, Feed):
             _require(dag, not dag.users[node], node, "a feed has users")
             _require(dag, dag.feeds[op.name] == node, node, f"`{op.name}` is fed twice")
-        if not isinstance(op, Store):
-            _require(
-                dag, not any(isinstance(dag[operand], Reduce) for operand in operands), node, "it reads a reduction"
-            )
+        if not isinstance(op, Apply | Cast | Store):
+            _require(dag, not any(dag.reduced[operand] for operand in operands), node, "it reads a reduction")
+        else:
+            over = {dag.reduced[operand] for operand in operands} - {()}
+            _require(dag, len(over) <= 1, node, "it reads reductions over different modes")
         if isinstance(op, Store):
             _require(dag, op.name in dag.output, node, f"`{op.name}` is not an output")
             _require(dag, not dag.users[node], node, "a store has users")

@@ -79,8 +79,10 @@ class Exact(Dialect[torch.Tensor]):
 
     def reduce(self, op: Reduce, x: Argument[torch.Tensor]) -> torch.Tensor:
         value = self.reduced_value(x)
+        whole = {"l": 1, "m": 1, "n": max(1, x.width)}
         sizes = [
-            self.extents[mode] if mode in op.modes else size for mode, size in zip(MODES, value.shape, strict=True)
+            self.extents.divided(mode, whole[mode]) if mode in op.modes else size
+            for mode, size in zip(MODES, value.shape, strict=True)
         ]
         return reduced(op.kind, value.expand(sizes), [MODES.index(mode) for mode in op.modes])
 
@@ -88,7 +90,8 @@ class Exact(Dialect[torch.Tensor]):
         value = self.reduced_value(x)
         blocks = value.unsqueeze(3).expand(*value.shape, op.width)  # of a value that is the same in all columns
         if x.width:
-            blocks = value.reshape(*value.shape[:2], self.extents.divided("n", op.width), op.width)
+            count = self.extents.divided("n", op.width * x.width)
+            blocks = value.reshape(*value.shape[:2], count, op.width)
         return reduced(op.kind, blocks, [3]).squeeze(3)
 
     def reduced_value(self, x: Argument[torch.Tensor]) -> torch.Tensor:
@@ -104,6 +107,9 @@ class Exact(Dialect[torch.Tensor]):
     def index(self, mode: str) -> torch.Tensor:
         shape = [-1 if each == mode else 1 for each in MODES]
         return torch.arange(self.extents[mode], dtype=torch.int32, device=self.device).reshape(shape)
+
+    def extent(self, mode: str) -> torch.Tensor:
+        return torch.full((), self.extents.size(mode), dtype=torch.int32, device=self.device)
 
     def random(self, seed: torch.Tensor, offset: torch.Tensor) -> torch.Tensor:
         sizes = [self.extents[mode] for mode in MODES]

@@ -9,6 +9,7 @@ from evt.functions import BINARY, FUNCTIONS, UNARY, Function
 from evt.functions import lookup as find_function
 from evt.ir.dag import Builder
 from evt.ir.dtype import BY_NAME, STORAGE, TF32
+from evt.ir.infer import value_modes
 from evt.ir.lower.derivative import Derivatives, NoDerivativeError
 from evt.ir.lower.names import Names
 from evt.ir.lower.report import Report
@@ -41,6 +42,7 @@ class Expressions:
         self.builder = Builder()
         self.values: dict[str, int] = {}
         self.derivatives = Derivatives(self.builder, self.formula)
+        self._varies: list[tuple[str, ...]] = []
         self._constant: dict[int, bool] = {}
         self._inlined: dict[tuple[str, tuple[int, ...]], int] = {}
         self._open: list[str] = []
@@ -114,6 +116,15 @@ class Expressions:
             return self.builder.add(Element(name))
         return self.builder.add(Acc()) if name == "acc" else self.builder.add(Load(name))
 
+    def modes(self) -> list[tuple[str, ...]]:
+        """The modes over which the nodes that there are vary."""
+        builder, varies = self.builder, self._varies
+        for node in range(len(varies), len(builder)):
+            op, operands = builder[node], [varies[operand] for operand in builder.arguments(node)]
+            known = not isinstance(op, Load) or op.name in self.inputs
+            varies.append(value_modes(self.inputs, op, operands) if known else ())
+        return varies
+
     def is_constant(self, node: int) -> bool:
         """Whether a node depends on constants only."""
         if node not in self._constant:
@@ -132,19 +143,19 @@ class Expressions:
             self.report(
                 "E0206", "a reduction has no derivative", call.function.span, "not a function of one value", hint
             )
-        elif call.subscript is not None and name not in REDUCTIONS:
-            hint = f"reductions: {', '.join(REDUCTIONS)}"
+        elif call.subscript is not None and name not in (*REDUCTIONS, "mean"):
+            hint = f"reductions: {', '.join(REDUCTIONS)}, mean"
             self.report("E0201", f"`{name}` is not a reduction", call.subscript.span, "", hint)
         elif call.subscript is not None:
             return lower_reduction(self, call, operands)
         elif call.primes:
             return self.derivative(call, operands)
+        elif name in self.defined:
+            return self.inline(call, operands)
         elif name in SPECIAL_FORMS:
             return SPECIAL_FORMS[name](self, call, operands)
         elif name in BY_NAME:
             return self.cast(call, operands)
-        elif name in self.defined:
-            return self.inline(call, operands)
         elif (function := find_function(name)) is None:
             self.unknown_function(call)
         elif (arguments := self.bind(call, function, operands)) is not None:

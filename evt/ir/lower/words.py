@@ -21,6 +21,7 @@ GREEK = frozenset(
 #: Functions that are not element-wise and so not in the table, with what to write.
 SPECIAL = {
     "iota": "iota(m)",
+    "size": "size(n)",
     "rand": "rand(seed, offset)",
     "dropout": "dropout(x, p, seed, offset)",
     "even": "even(x)",
@@ -33,17 +34,19 @@ NOT_FINITE = frozenset({"nan", "inf", "infinity", "NaN", "INF", "Inf", "NAN", "I
 #: Types of block-scaled formats (MX, NV), which programs that quantise ask for.
 _SCALED = frozenset({"e2m1", "e2m3", "e3m2", "e8m0", "ue8m0", "ue4m3", "nvf4", "mxf4", "mxf6", "mxf8", "fp4", "fp6"})
 #: Widths of the blocks of columns that are reduced within a kernel, and distances of paired columns.
-FOLD_WIDTHS = (16, 32)
+FOLD_WIDTHS = (8, 16, 32, 64, 128)
 PAIR_BLOCKS = (1, 8, 16, 32)
+#: Modes of fewer columns: of pairs, and of blocks of columns or of pairs.
+FEWER_COLUMNS = ("n/2", *(f"n/{width}" for width in (*FOLD_WIDTHS, 2 * FOLD_WIDTHS[-1])))
 
 
 def read_modes(report: Report, subscript: syntax.Subscript, summed: bool = False) -> tuple[str, ...] | None:
     """The modes of a tensor's subscript, or None after reporting; ``summed``: k may be among them."""
-    allowed = (*MODES, "n/2", *(f"n/{width}" for width in FOLD_WIDTHS), *(["k"] if summed else []))
+    allowed = (*MODES, *FEWER_COLUMNS, *(["k"] if summed else []))
     names = tuple(mode.name for mode in subscript.modes)
     for mode in subscript.modes:
         if mode.name not in allowed:
-            hint = "the modes are m (rows), n (columns) and l (batch); n/2, n/16 and n/32 are fewer columns"
+            hint = "the modes are m (rows), n (columns) and l (batch); n/2, n/32 and the like are fewer columns"
             if mode.name == "k":
                 hint = (
                     "the product has summed over k; it is a mode of what an operand is worked on with: `A = s[k] * A`"
