@@ -25,8 +25,10 @@ from evt.plan.epilogue.nodes import (
     BlockStore,
     ColumnBroadcast,
     ColumnOrScalarBroadcast,
+    Combined,
     Compute,
     Coordinate,
+    FirstColumns,
     HalfLoad,
     HalfStore,
     MaskLoad,
@@ -35,6 +37,7 @@ from evt.plan.epilogue.nodes import (
     PairMember,
     RandomNumbers,
     Reduction,
+    Result,
     RowBroadcast,
     RowOrScalarBroadcast,
     ScalarBroadcast,
@@ -372,7 +375,9 @@ def _epilogue(plan: Plan) -> tuple[str, ...]:
     """The visitors by name, each once; or the class of a stock epilogue, its functors, and what it is given."""
     if isinstance(plan.epilogue, Visitors):
         nodes = {node.name: node for node in plan.nodes}
-        return tuple(f"{name}: {_describe(node)}" for name, node in nodes.items())
+        lines = [f"{name}: {_describe(node)}" for name, node in nodes.items()]
+        lines += [_describe_result(result) for result in plan.results if result.region is not None]
+        return tuple(lines)
     fused = plan.epilogue.fused
     lines = [f"{fused.name}{' of ' if fused.functors else ''}{', '.join(fused.functors)}"]
     for each in given(plan):
@@ -413,6 +418,8 @@ def _describe(node: Node) -> str:
             return "random numbers"
         case PairMember(member):
             return f"{'second' if member else 'first'} columns of pairs"
+        case FirstColumns():
+            return "first columns of a value that several hold"
         case BlockReduce(kind):
             return f"reduction of blocks of columns, {kind}"
         case MaskLoad():
@@ -427,6 +434,12 @@ def _describe(node: Node) -> str:
             return "store of one value a block"
         case Reduction(shape, kind, atomic=atomic):
             return f"{shape} reduction, {kind}, {'by atomics' if atomic else 'in parts'}"
+
+
+def _describe_result(result: Result) -> str:
+    """What the kernel at the end makes of reductions."""
+    read = ", ".join(dict.fromkeys(each.reduction for each in result.operands if isinstance(each, Combined)))
+    return f"{result.name}: final reduction, {result.region} of {read}"
 
 
 _LOADS = {Access.TILE: "", Access.DIRECT: ", directly from global memory", Access.STRIDED: ", element by element"}

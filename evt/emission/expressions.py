@@ -7,7 +7,7 @@ import math
 from evt.functions.single import round_f32, shortest
 from evt.ir.dtype import B1, F32, F64, I32, DType
 from evt.plan import Field
-from evt.plan.epilogue.nodes import Number, Single, Stride, Strides, Varies
+from evt.plan.epilogue.nodes import Number, Single, Size, Stride, Strides, Varies
 
 #: The types that values of a compute type have in registers.
 REGISTER = {F32: "float", F64: "double", I32: "int32_t", B1: "bool"}
@@ -86,6 +86,11 @@ def stride_value(strides: Strides, cast: str = "") -> str:
                 return f"cute::_{stride}{{}}"
 
     return f"{{{', '.join(map(of, strides))}}}"
+
+
+def size(value: Size) -> str:
+    """Return the extent of a mode, as a program computes with it."""
+    return f"static_cast<int32_t>({read(value.extent)})"
 
 
 def number(value: Number) -> str:

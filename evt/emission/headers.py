@@ -16,6 +16,7 @@ from evt.plan.epilogue.nodes import (
     BlockStore,
     ColumnOrScalarBroadcast,
     Coordinate,
+    FirstColumns,
     HalfLoad,
     HalfStore,
     MaskLoad,
@@ -26,6 +27,8 @@ from evt.plan.epilogue.nodes import (
     RandomNumbers,
     Reduction,
     RowOrScalarBroadcast,
+    ScalarBroadcast,
+    Size,
 )
 from evt.plan.plan import Convolution2x, Convolution3x, MatrixProduct, StockFusion, StockOperator
 
@@ -38,12 +41,14 @@ _PLACES: dict[type, str] = {
     **dict.fromkeys((RowOrScalarBroadcast, ColumnOrScalarBroadcast), "_vector"),
     **dict.fromkeys((PairMember, HalfLoad, HalfStore), "_pair"),
     **dict.fromkeys((BlockReduce, BlockStore), "_block"),
+    FirstColumns: "_first",
 }
 
 
 def needed(plan: Plan, functors: Iterable[FunctorText]) -> list[str]:
     """Return the headers of a kernel, without those that they include."""
     found = ["entry.hpp", *_of_mainloop(plan), *_of_epilogue(plan), *["pad.hpp"] * bool(plan.copies)]
+    found += ["finish_compute.hpp"] * any(result.region for result in plan.results)
     found += ["mainloop_2x.hpp"] * bool(plan.work)
     statements = [statement.expression for functor in functors for statement in functor.statements]
     found += ["functions.hpp"] * (bool(plan.functions) or any("evt::fn::" in each for each in statements))
@@ -79,7 +84,9 @@ def _of_epilogue(plan: Plan) -> list[str]:
             wrapped = [node for node in plan.nodes if isinstance(node, Packed)]
             others = [node for node in plan.nodes if not isinstance(node, Packed)]
             found = _of_nodes("3x", (*others, *wrapped))
-            return ["grouped.hpp", "restage_grouped.hpp", *found, "visitors_3x_grouped.hpp"]
+            sizes = any(isinstance(node, ScalarBroadcast) and isinstance(node.value, Size) for node in plan.nodes)
+            found += ["visitors_3x_grouped.hpp", *["visitors_3x_grouped_size.hpp"] * sizes]
+            return ["grouped.hpp", "restage_grouped.hpp", *found]
 
 
 def _of_nodes(family: str, nodes: tuple[Node, ...]) -> list[str]:
@@ -96,6 +103,7 @@ def _of_sm100(plan: Plan) -> list[str]:
     found = ["unstored_sm100.hpp"] * (plan.destination is None)
     found.append("visitors_sm100.hpp" if any(type(node) in _PLACES for node in plan.nodes) else "visitors_3x.hpp")
     found += ["visitors_sm100_reduce.hpp", "finish.hpp"] * bool(plan.reductions)
+    found += ["visitors_sm100_first.hpp"] * any(isinstance(node, FirstColumns) for node in plan.nodes)
     found += ["visitors_sm100_store.hpp"] * any(isinstance(node, Packed) for node in plan.nodes)
     return found
 

@@ -12,13 +12,14 @@ from evt.emission.expressions import (
     number,
     pointer_without_const,
     read,
+    size,
     stride_type,
     stride_value,
     value_of,
 )
 from evt.emission.functors import stock_functor
 from evt.emission.text import Assignments, NodeText
-from evt.ir.dtype import DType
+from evt.ir.dtype import I32, DType
 from evt.plan.epilogue.nodes import (
     Access,
     AccFetch,
@@ -33,6 +34,7 @@ from evt.plan.epilogue.nodes import (
     Compute,
     Coordinate,
     Destination,
+    FirstColumns,
     HalfLoad,
     HalfStore,
     MaskLoad,
@@ -43,11 +45,13 @@ from evt.plan.epilogue.nodes import (
     PairMember,
     RandomNumbers,
     Reduction,
+    Result,
     ResultShape,
     RowBroadcast,
     RowOrScalarBroadcast,
     ScalarBroadcast,
     Single,
+    Size,
     SourceFetch,
     VectorBroadcast,
     pointer_of,
@@ -98,6 +102,8 @@ class Dialect(ABC):
                 return self.own(node.name, "Random", "true" if swapped else "false", arguments=_random(node))
             case PairMember(member, distance):
                 return self.own(node.name, "Odd" if member else "Even", str(distance))
+            case FirstColumns(width, distance):
+                return self.own(node.name, "FirstColumns", str(width), str(distance))
             case BlockReduce(kind, width):
                 return self.own(node.name, "BlockReduce", COMBINE[kind], str(width))
             case MaskLoad() | MaskStore() | HalfLoad() | HalfStore() | BlockStore():
@@ -114,6 +120,8 @@ class Dialect(ABC):
         match node.value:
             case Number(dtype, _) as value:
                 return NodeText("scalar", node.name, REGISTER[dtype], type_, arguments=(("scalars[0]", number(value)),))
+            case Size() as value:
+                return NodeText("scalar", node.name, REGISTER[I32], type_, arguments=(("scalars[0]", size(value)),))
             case Single(dtype, _, pointer) as value:
                 arguments = (
                     ("scalars[0]", value_of(value)),
@@ -161,16 +169,16 @@ class Dialect(ABC):
         parameters = (COMBINE[node.kind], REGISTER[node.dtype])
         arguments: Assignments
         if node.atomic:
-            kind, pointer = "evt::Atomic", result_pointer(node)
-            arguments = (("ptr", pointer), ("stride_l", read(node.batch)))
+            kind, pointer = "evt::Atomic", result_pointer(node.atomic)
+            arguments = (("ptr", pointer), ("stride_l", read(node.atomic.batch)))
         else:
             kind, arguments = "evt::Partial", (("ptr", parts_pointer(node)),)
         return self.own(node.name, f"{_RESULTS[node.shape]}Reduction", *parameters, kind, arguments=arguments)
 
 
-def result_pointer(node: Reduction) -> str:
-    """Return where the results of a reduction are stored."""
-    return f"static_cast<{node.output.cutlass}*>(const_cast<void*>({read(node.pointer)}))"
+def result_pointer(result: Result) -> str:
+    """Return where a result is stored."""
+    return f"static_cast<{result.dtype.cutlass}*>(const_cast<void*>({read(result.pointer)}))"
 
 
 def parts_pointer(node: Reduction) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from evt.diagnostics import Diagnostic
 from evt.ir.dag import Dag
-from evt.ir.node import Fold, Pick, Reduce, ValueType, base, distance, divisor, written
+from evt.ir.node import Fold, Pick, ValueType, base, distance, divisor, written
 from evt.ir.origin import at
 
 
@@ -45,8 +45,8 @@ def _mistake(
     if len(apart) > 1 or ("n" in found and halves) or len(blocks) > 1 or (len(found) > 1 and dag.reduced[node]):
         words = {*(set(found) - set(halves)), *(f"n/2@{each}" for each in apart)}
         widths = ", ".join(f"[{mode.replace('@', ' at a distance of ')}]" for mode in sorted(words))
-        message, hint = f"values of different widths meet: {widths}", "take even(x) and odd(x) of every full-width value"
-        return message, "made from both", f"{hint}, with the same distance"
+        hint = "take even(x) and odd(x) of every full-width value, with the same distance"
+        return f"values of different widths meet: {widths}", "made from both", hint
     together = 2 * max(apart, default=0)
     if halves and blocks and divisor(blocks[0]) % together:
         message = f"blocks of {divisor(blocks[0])} columns have no whole pairs of columns {together // 2} apart"
@@ -78,7 +78,7 @@ def pair_distances(dag: Dag, types: Sequence[ValueType]) -> list[frozenset[int]]
 
     is_half = [written(columns_of(value)) == "n/2" for value in types]
     for node in range(len(dag)):
-        if is_half[node] and not isinstance(dag[node], Pick | Fold | Reduce):
+        if is_half[node]:
             for operand in dag.arguments(node):
                 if is_half[operand]:
                     parent[root(operand)] = root(node)

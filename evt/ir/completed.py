@@ -47,13 +47,14 @@ def check_completed(dag: Dag, node: int, types: Sequence[ValueType]) -> Iterator
     for operand in dict.fromkeys(arguments):
         if dag.reduced[operand]:
             continue
-        modes = types[operand].modes
-        if any(base(mode) in over for mode in modes):
+        varies = types[operand].modes
+        if any(base(mode) in over for mode in varies):
             yield refused(
                 f"a reduction over {_shown(over)} is complete only when the kernel ends, and is read back at "
-                f"{_shown(modes)}",
-                f"{_shown(modes)} meets a reduction",
-                f"{_NEXT}; arithmetic after a reduction reads sizes, scalars" + (f" and inputs of {_shown(left)}" if left else ""),
+                f"{_shown(varies)}",
+                f"{_shown(varies)} meets a reduction",
+                f"{_NEXT}; arithmetic after a reduction reads sizes, scalars"
+                + (f" and inputs of {_shown(left)}" if left else ""),
                 first,
             )
             return

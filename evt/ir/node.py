@@ -20,8 +20,9 @@
 
 Modes are ``l`` (batch), ``m`` (rows) and ``n`` (columns). A value of half as many columns has the mode ``n/2@1``,
 ``n/2@32`` where the pairs lie 32 columns apart; a tensor of so many columns ``n/2``, which fits either. A value for
-each block of 32 columns has ``n/32``, of 32 half-width columns ``n/64``. The operands' formulas, from Element to Feed, have the mode ``k`` that the
-product sums over: those of A vary over m and k, those of B over k and n, and none of their values meets the epilogue's.
+each block of 32 columns has ``n/32``, of 32 half-width columns ``n/64``. The operands' formulas, from Element to Feed,
+have the mode ``k`` that the product sums over: those of A vary over m and k, those of B over k and n, and none of their
+values meets the epilogue's.
 
 Every kind but Apply, whose facts are its row's, says how many operands it has (``arity``) and what it costs on a GPU in
 ``instructions`` per element, roughly.

@@ -68,6 +68,10 @@ class Fields:
         """Return an extent, or a setting of the scheduler."""
         return self.add(Field(role, "size", "", role))
 
+    def extent(self, mode: str) -> Field:
+        """Return the extent of a mode."""
+        return self.size(mode)
+
     def workspace(self) -> Field:
         """Return the memory that the kernel works in."""
         return self.add(Field("workspace", "pointer", "", "workspace"))
@@ -92,6 +96,9 @@ class GroupFields(Fields):
             return super().add(field)
         self._rows.setdefault(field)
         return field
+
+    def extent(self, mode: str) -> Field:
+        return next(row for row in self._rows if (row.tensor, row.role) == ("", mode))
 
     def varies(self, name: str) -> Field:
         """Return whether an input is a vector in every group, and not a single value."""

@@ -73,7 +73,9 @@ class Candidate:
     def configs(self) -> tuple[Config, ...]:
         """The configurations that the kernel may have, the general one first."""
         known = self.route.kernel(self._problem.target).configurations(self._problem)
-        return tuple(config for config in known if config.visits(self._problem.columns_together))
+        columns = self._problem.columns_together
+        visiting = tuple(config for config in known if config.visits(columns))
+        return visiting or tuple(wide for config in known if (wide := config.widened(columns)) is not None)
 
     @property
     def default_configs(self) -> tuple[Config, ...]:
@@ -107,6 +109,11 @@ class Candidate:
     @property
     def misfits(self) -> tuple[Refusal, ...]:
         """Why no configuration fits."""
+        if not self.configs:
+            columns = self._problem.columns_together
+            known = self.route.kernel(self._problem.target).configurations(self._problem)
+            widest = max(config.tile[1] for config in known)
+            return (Refusal(f"blocks or pairs take {columns} columns together, and tiles have at most {widest}"),)
         made = map(self.try_plan, self.configs)
         return tuple(each for each in made if isinstance(each, Refusal))
 

@@ -30,8 +30,7 @@ class Extents:
         return math.prod(self.leads[mode])
 
     def size(self, mode: str) -> int:
-        """Return the extent of a mode, also of one that values do not vary over. Raises ValueError for an unknown one.
-        """
+        """Return the extent of any mode. Raises ValueError for one that is not known."""
         if mode not in self.sizes:
             raise ValueError(f"the program reads size({mode}), which is not given")
         return self.sizes[mode]

@@ -82,7 +82,7 @@ def _product(
     modes_a, modes_b = (operand.modes for operand in dag.operands)
     a, b = a if modes_a == ("m", "k") else a.mT, b.mT if modes_b == ("k", "n") else b
     rows, k = dag.operation == "linear" and modes_a == ("m", "k"), a.shape[-1]
-    batch = () if rows else torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    batch = () if rows else torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])  # type: ignore[no-untyped-call]
     sizes = {"l": math.prod(batch), "m": math.prod(a.shape[:-1]) if rows else a.shape[-2], "n": b.shape[-2], "k": k}
     a = _operand_values(dag, "A", a, inputs, dtype, sizes).to(torch.float64)
     b = _operand_values(dag, "B", b, inputs, dtype, sizes).to(torch.float64).mT

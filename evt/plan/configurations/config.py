@@ -67,7 +67,13 @@ class Config:
 
     def visits(self, columns: int) -> bool:
         """Whether the epilogue visits so many columns at a time; that of 2.x visits whole rows."""
-        return self.epilogue_tile[1] % columns == 0
+        return (self.epilogue_tile[1] or self.tile[1]) % columns == 0
+
+    def widened(self, columns: int) -> Config | None:
+        """The same with an epilogue's tile of so many columns, where the tile has as many; None where it has not."""
+        if not self.epilogue_tile[1] or self.tile[1] % columns:
+            return None
+        return replace(self, epilogue_tile=(self.epilogue_tile[0], columns), stages_c=2, stages_d=1, reuse_c=True)
 
     @property
     def name(self) -> str:

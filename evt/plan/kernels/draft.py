@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Literal
 
 from evt.functions import TABLE
 from evt.ir import Apply, Input, Output, TypedDag
-from evt.ir.dtype import DType, accumulator
+from evt.ir.columns import pair_distances
+from evt.ir.dtype import I32, DType, accumulator
 from evt.ir.node import divisor
 from evt.ir.operand import epilogue_of
 from evt.plan.configurations.config import Config
-from evt.plan.epilogue.nodes import Single, Stride, Strides
+from evt.plan.epilogue.nodes import Number, Single, Size, Stride, Strides
 from evt.plan.epilogue.registers import estimate_registers
 from evt.plan.epilogue.visitors import Graph, is_collective, is_reduced
 from evt.plan.fields import Field, Fields, GroupFields, mangle
@@ -132,6 +134,21 @@ class Draft:
         """Return the number and the pointer of which one gives a scalar, or a flexible vector's single value."""
         assert value.dtype is not None
         return Single(value.dtype, self.fields.number(value.name), self.fields.pointer(value.name))
+
+    def size(self, mode: str) -> Size | Number:
+        """Return the extent of a mode, of k what the product sums over."""
+        if mode == "l" and not self.batched:
+            return Number(I32, 1)
+        of_taps = mode == "k" and self.signature.convolution is not None
+        return Size(self.fields.size("contraction") if of_taps else self.fields.extent(mode))
+
+    def pair_distance(self, value: int) -> int:
+        """Return how far apart the columns are that hold a value of fewer columns than the accumulator."""
+        return min(self._distances[value], default=1)
+
+    @cached_property
+    def _distances(self) -> list[frozenset[int]]:
+        return pair_distances(self.dag, self.dag.types)
 
     def finish(self, frame: Frame, mainloop: Mainloop, epilogue: Collective) -> Plan:
         """Return the plan of a kernel that is made of these parts."""

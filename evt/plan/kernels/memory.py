@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from evt.ir import Reduce
 from evt.plan.epilogue.visitors import Graph
 from evt.plan.kernels.draft import Draft
 from evt.plan.plan import Plan
@@ -88,9 +87,8 @@ def reduction_bytes(draft: Draft, graph: Graph, warps: int) -> int:
     used, dag = 0, draft.dag
     for visitor in graph.visitors:
         if visitor.kind == "reduce":
-            reduce = dag[dag.arguments(dag.stores[visitor.name])[0]]
-            assert isinstance(reduce, Reduce)
-            if {"m", "n"} - set(reduce.modes) == {draft.columns}:
+            assert visitor.reduction is not None
+            if {"m", "n"} - set(dag.reduced[visitor.reduction]) == {draft.columns}:
                 used += warps * draft.config.tile[1] * bytes_of(dag.types[visitor.value].dtype.compute)
     return used
 
