@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from evt.diagnostics import Diagnostic
-from evt.ir.dag import Dag
+from evt.ir.dag import Dag, TypedDag
 from evt.ir.node import Fold, Pick, ValueType, base, distance, divisor, written
 from evt.ir.origin import at
 
@@ -13,6 +13,17 @@ from evt.ir.origin import at
 def columns_of(value: ValueType) -> str:
     """The mode of a value's columns; empty where it is the same in all."""
     return next((mode for mode in value.modes if base(mode) == "n"), "")
+
+
+def columns_together(dag: TypedDag) -> int:
+    """How many columns an epilogue visits at a time, or a row of a warp: those of a pair of blocks, or of a block."""
+    found = 1
+    for node, (op, _) in enumerate(dag.table):
+        if isinstance(op, Pick):
+            found = max(found, 2 * op.block)
+        elif isinstance(op, Fold):
+            found = max(found, divisor(columns_of(dag.types[node])))
+    return found
 
 
 def check_columns(dag: Dag, types: Sequence[ValueType]) -> Iterator[Diagnostic]:

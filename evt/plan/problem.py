@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Literal
 
 from evt.ir import TypedDag
-from evt.plan.epilogue.visitors import columns_together
+from evt.ir.columns import columns_together
 from evt.plan.options import PLAIN, Options
 from evt.plan.signature import ConvolutionClass, Signature, bytes_of
 from evt.plan.stock.match import Stock, match_stock

@@ -13,7 +13,7 @@ from functools import cached_property
 from evt.diagnostics import Diagnostic, Label, Span
 from evt.errors import TargetError
 from evt.ir.origin import Foreign, Place, at
-from evt.plan.configurations.config import Config
+from evt.plan.configurations.config import MOST_COLUMNS, Config
 from evt.plan.epilogue.cost import is_light
 from evt.plan.kernels.draft import Request
 from evt.plan.kernels.memory import exceeded_memory
@@ -112,8 +112,8 @@ class Candidate:
         if not self.configs:
             columns = self._problem.columns_together
             known = self.route.kernel(self._problem.target).configurations(self._problem)
-            widest = max(config.tile[1] for config in known)
-            return (Refusal(f"blocks or pairs take {columns} columns together, and tiles have at most {widest}"),)
+            most = min(MOST_COLUMNS, max(config.tile[1] for config in known))
+            return (Refusal(f"blocks or pairs take {columns} columns together, and the epilogue at most {most}"),)
         made = map(self.try_plan, self.configs)
         return tuple(each for each in made if isinstance(each, Refusal))
 

@@ -32,7 +32,6 @@ from evt.ir import (
 )
 from evt.ir.columns import columns_of
 from evt.ir.dtype import B1
-from evt.ir.node import divisor
 from evt.plan.epilogue.cost import cost
 
 _Leaf = Literal[
@@ -177,17 +176,6 @@ def reductions_of(dag: TypedDag, value: int) -> list[int]:
 def is_reduced(dag: TypedDag, output: str) -> bool:
     """Whether an output is a reduction, or computed of some."""
     return bool(dag.reduced[dag.stores[output]])
-
-
-def columns_together(dag: TypedDag) -> int:
-    """How many columns an epilogue visits at a time, or a row of a warp: those of a pair of blocks, or of a block."""
-    found = 1
-    for node, (op, _) in enumerate(dag.table):
-        if isinstance(op, Pick):
-            found = max(found, 2 * op.block)
-        elif isinstance(op, Fold):
-            found = max(found, divisor(columns_of(dag.types[node])))
-    return found
 
 
 def has_fixed_columns(dag: TypedDag) -> bool:
