@@ -6,20 +6,20 @@ kernels and the default reference compute (``single``), or with all floats as do
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from .call import Data, output_type, reductions
+from .combined import either, folded
 from .derivatives import Derivatives
 from .dtypes import TYPES, compute, primary
 from .functions import FUNCTIONS, Row
-from .number import COUNT, FUNCTION, NO_DOUBT, OPERATION, Arithmetic, Array, Number, deviation
+from .number import FUNCTION, NO_DOUBT, OPERATION, Arithmetic, Array, Number, deviation
 from .philox import uniform
-from .products import accumulated, total
-from .rounding import rounded, wrapped
+from .products import accumulated
+from .rounding import rounded
 from .tree import (
     Acc,
     Block,
@@ -340,7 +340,7 @@ class Evaluator:
         elif TYPES[dtype].kind == "float":
             result = number.t.stairs(rounds, number)
             other = rounded(dtype, rounded("f32", number.x[:1]))
-            result = _either(result, other)
+            result = either(result, other)
         else:
             result = number.t.stairs(rounds, number)
         exact = self.arithmetic["f32", True] if compute(dtype) == "f32" else self.double
@@ -369,7 +369,7 @@ class Evaluator:
         for mode in modes:
             shape[_AXIS[mode]] = self.data.sizes[mode] // (value.fewer if mode == "n" else 1)
         full = replace(number, x=np.broadcast_to(number.x, shape))
-        result = _folded(kind, full, tuple(_AXIS[mode] for mode in modes), dtype)
+        result = folded(kind, full, tuple(_AXIS[mode] for mode in modes), dtype)
         return Value(result, dtype, columns="n" not in modes, held=dtype, fewer=1 if "n" in modes else value.fewer)
 
     def blocks(self, kind: str, width: int, value: Value) -> Value:
@@ -386,7 +386,7 @@ class Evaluator:
             return array.reshape(*array.shape[:-1], array.shape[-1] // width, width)
 
         cutting = Number(cut(number.x), cut(number.doubt), number.t)
-        result = _folded(kind, cutting, (4,), dtype)
+        result = folded(kind, cutting, (4,), dtype)
         result = replace(result, x=result.x[..., 0], doubt=result.doubt[..., 0])
         block = Value(result, dtype, columns=value.columns, fewer=width * value.fewer)
         return self.hold(block, value.held) if self.eager else block
@@ -432,30 +432,3 @@ def _promoted(types: Sequence[str]) -> str:
     if "f64" in floats:
         return "f64"
     return next(iter(floats)) if floats in ({"f16"}, {"bf16"}) else "f32"
-
-
-def _either(number: Number, other: Array) -> Number:
-    """A number that may be another one too."""
-    differ = ~((number.x[:1] == other) | (np.isnan(number.x[:1]) & np.isnan(other)))
-    if not differ.any():
-        return number
-    x = np.array(np.broadcast_to(number.x, (COUNT, *number.x.shape[1:])))
-    x[3] = np.where(differ, other, x[3])[0]
-    return replace(number, x=x)
-
-
-def _folded(kind: str, value: Number, axes: tuple[int, ...], dtype: str) -> Number:
-    """A reduction over axes, which stay with one element. NaN wins in max and min; of nothing it is the identity."""
-    doubt = np.broadcast_to(value.doubt, value.x.shape[1:]).any(tuple(axis - 1 for axis in axes), keepdims=True)
-    if kind == "sum" and dtype == "i32":
-        doubt = doubt | (deviation(value.x) > 0).any(tuple(axis - 1 for axis in axes), keepdims=True)
-        sums = value.x[:1].astype(np.int64).sum(axes, keepdims=True)
-        return Number(wrapped(sums).astype(float), doubt, value.t)
-    if kind == "sum":
-        return total(value.t, value, axes)
-    identity = {"f32": math.inf, "f64": math.inf, "i32": 2.0**31}[dtype] * (-1 if kind == "max" else 1)
-    if dtype == "i32" and kind == "min":
-        identity -= 1
-    with np.errstate(invalid="ignore"):
-        extreme = (np.max if kind == "max" else np.min)(value.x, axis=axes, keepdims=True, initial=identity)
-    return value.t.any_zero(Number(extreme, doubt, value.t))

@@ -160,18 +160,15 @@ class Expressions:
             elif kind < 0.3:
                 x = Cast(draw.pick(tuple(TYPES)), x)
             elif kind < 0.5:
-                x = self.meeting(
-                    x, Size(draw.pick([mode for mode in ("m", "n", "k", "l") if mode != "l" or self.batched]))
-                )
+                x = self.meeting(x, self.size())
             elif kind < 0.65:
                 x = self.meeting(x, self.reduction(depth - 1, over, columns))
             elif kind < 0.8:
                 left = [mode for mode in ("m", "n") if mode not in over and (mode == "m" or columns == "n")]
                 modes = (draw.pick(left),) if left else ()
                 value = self.input(modes, None)
-                x = self.meeting(
-                    x, Read(value.name, "" if value.declared else f"[{', '.join(modes)}]" if modes else "")
-                )
+                subscript = f"[{', '.join(modes)}]" if modes and not value.declared else ""
+                x = self.meeting(x, Read(value.name, subscript))
             else:
                 x = self.meeting(x, self.number())
         return x
@@ -270,7 +267,7 @@ class Expressions:
         if kind < 0.35 and names:
             return Read(draw.pick(names))
         if kind < 0.37:
-            return Size(draw.pick([mode for mode in ("m", "n", "k", "l") if mode != "l" or self.batched]))
+            return self.size()
         if kind < 0.42:
             modes = ("m", "n", "l") if columns in ("n", "thin") else ("m", "l")
             return Iota(draw.pick([mode for mode in modes if mode != "l" or self.batched]))
@@ -283,6 +280,9 @@ class Expressions:
         if kind < 0.7 and columns == "n":
             return Acc()
         return self.read(columns)
+
+    def size(self) -> Size:
+        return Size(self.draw.pick([mode for mode in ("m", "n", "k", "l") if mode != "l" or self.batched]))
 
     def number(self) -> Number:
         rare = not self.profile.tame and self.draw.chance(6)

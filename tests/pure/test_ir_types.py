@@ -147,7 +147,7 @@ def test_operands_of_two_types(a: str, b: str, meet: bool) -> None:
         (
             "out D, s; D = acc * s; s = sum[n](acc)",
             "E0410",
-            "over [n] is complete only when the kernel ends, and is read",
+            "is read back at [m, n]",
         ),
         ("D = acc; s = sum[m](sum[n](acc))", "E0410", "is reduced or paired again"),
         ("D = acc; s = max[n%32](sum[m](acc))", "E0410", "is reduced or paired again"),
