@@ -35,6 +35,7 @@ from evt.plan.epilogue.nodes import (
     MaskStore,
     Node,
     PairMember,
+    PlaceKeys,
     RandomNumbers,
     Reduction,
     Result,
@@ -418,6 +419,8 @@ def _describe(node: Node) -> str:
             return "random numbers"
         case PairMember(member):
             return f"{'second' if member else 'first'} columns of pairs"
+        case PlaceKeys():
+            return "values with their places"
         case FirstColumns():
             return "first columns of a value that several hold"
         case BlockReduce(kind):

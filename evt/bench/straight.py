@@ -38,7 +38,7 @@ from evt.bench.idiom import (
 from evt.ir import Acc, Apply, Cast, Const, Fold, Input, Load, Operand, Output, Pick, Reduce, Store, TypedDag
 from evt.ir.convolution import ConvolutionProblem
 from evt.ir.dtype import B1, DType
-from evt.ir.node import MODES, base, divisor
+from evt.ir.node import MODES, PLACES, base, divisor
 from evt.reference import is_image
 from evt.reference.convolution import from_view, to_view
 from evt.reference.rounding import packed
@@ -234,6 +234,12 @@ class _Writer(Dialect[Value]):
 
     def reduce(self, op: Reduce, x: Argument[Value]) -> Value:
         dims = [MODES.index(mode) - 3 for mode in op.modes if mode != "l" or self.batched]
+        if op.kind in PLACES:
+            tensor, _ = self.spread(x, op.modes)
+            found = (
+                tensor.argmax(dims[0], keepdim=True) if op.kind == "argmax" else tensor.argmin(dims[0], keepdim=True)
+            )
+            return found.to(torch.int32), torch.int32
         return self.reduced(op.kind, self.spread(x, op.modes), dims, keepdim=True)
 
     def fold(self, op: Fold, x: Argument[Value]) -> Value:

@@ -8,6 +8,7 @@ from functools import cache
 
 from evt import resources
 from evt.emission.text import FunctorText
+from evt.ir.node import PLACES
 from evt.plan import Plan
 from evt.plan.epilogue.nodes import (
     Access,
@@ -24,6 +25,7 @@ from evt.plan.epilogue.nodes import (
     Node,
     Packed,
     PairMember,
+    PlaceKeys,
     RandomNumbers,
     Reduction,
     RowOrScalarBroadcast,
@@ -42,6 +44,7 @@ _PLACES: dict[type, str] = {
     **dict.fromkeys((PairMember, HalfLoad, HalfStore), "_pair"),
     **dict.fromkeys((BlockReduce, BlockStore), "_block"),
     FirstColumns: "_first",
+    PlaceKeys: "_key",
 }
 
 
@@ -49,6 +52,7 @@ def needed(plan: Plan, functors: Iterable[FunctorText]) -> list[str]:
     """Return the headers of a kernel, without those that they include."""
     found = ["entry.hpp", *_of_mainloop(plan), *_of_epilogue(plan), *["pad.hpp"] * bool(plan.copies)]
     found += ["finish_compute.hpp"] * any(result.region for result in plan.results)
+    found += ["finish_place.hpp"] * any(node.kind in PLACES for node in plan.reductions)
     found += ["mainloop_2x.hpp"] * bool(plan.work)
     statements = [statement.expression for functor in functors for statement in functor.statements]
     found += ["functions.hpp"] * (bool(plan.functions) or any("evt::fn::" in each for each in statements))
@@ -103,6 +107,7 @@ def _of_sm100(plan: Plan) -> list[str]:
     found = ["unstored_sm100.hpp"] * (plan.destination is None)
     found.append("visitors_sm100.hpp" if any(type(node) in _PLACES for node in plan.nodes) else "visitors_3x.hpp")
     found += ["visitors_sm100_reduce.hpp", "finish.hpp"] * bool(plan.reductions)
+    found += ["visitors_sm100_key.hpp"] * any(isinstance(node, PlaceKeys) for node in plan.nodes)
     found += ["visitors_sm100_first.hpp"] * any(isinstance(node, FirstColumns) for node in plan.nodes)
     found += ["visitors_sm100_store.hpp"] * any(isinstance(node, Packed) for node in plan.nodes)
     return found

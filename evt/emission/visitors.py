@@ -10,6 +10,7 @@ from evt.emission.expressions import (
     element,
     input_pointer,
     number,
+    part_type,
     pointer_without_const,
     read,
     size,
@@ -43,6 +44,7 @@ from evt.plan.epilogue.nodes import (
     Number,
     Packed,
     PairMember,
+    PlaceKeys,
     RandomNumbers,
     Reduction,
     Result,
@@ -102,6 +104,8 @@ class Dialect(ABC):
                 return self.own(node.name, "Random", "true" if swapped else "false", arguments=_random(node))
             case PairMember(member, distance):
                 return self.own(node.name, "Odd" if member else "Even", str(distance))
+            case PlaceKeys(axis, least):
+                return self.own(node.name, "PlaceKeys", _AXES[axis], "true" if least else "false")
             case FirstColumns(width, distance):
                 return self.own(node.name, "FirstColumns", str(width), str(distance))
             case BlockReduce(kind, width):
@@ -166,7 +170,7 @@ class Dialect(ABC):
         return self.own(node.name, template, *parameters, arguments=(("ptr", _packed_pointer(node)), *strides))
 
     def reduction(self, node: Reduction) -> NodeText:
-        parameters = (COMBINE[node.kind], REGISTER[node.dtype])
+        parameters = (COMBINE[node.kind], part_type(node))
         arguments: Assignments
         if node.atomic:
             kind, pointer = "evt::Atomic", result_pointer(node.atomic)
@@ -183,7 +187,7 @@ def result_pointer(result: Result) -> str:
 
 def parts_pointer(node: Reduction) -> str:
     """Return where the parts of a reduction are in the workspace."""
-    return f"parts<{REGISTER[node.dtype]}>(arguments, workspace.{node.name})"
+    return f"parts<{part_type(node)}>(arguments, workspace.{node.name})"
 
 
 def packed_class(node: Packed) -> tuple[str, tuple[str, ...]]:

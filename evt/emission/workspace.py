@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from evt.emission.expressions import COMBINE, REGISTER, input_pointer, read, size, value_of
+from evt.emission.expressions import COMBINE, REGISTER, input_pointer, part_type, read, size, value_of
 from evt.emission.text import Assignments, Job, Jobs, Parts
 from evt.emission.visitors import parts_pointer, result_pointer
+from evt.ir.node import PLACES
 from evt.plan import Field, Plan
 from evt.plan.epilogue.nodes import Combined, Given, Number, Operand, Place, Reduction, Result, Single, Size
 from evt.plan.plan import PaddedCopy
@@ -27,7 +28,7 @@ def parts(plan: Plan) -> tuple[Parts, ...]:
     reductions = (
         Parts(
             node.name,
-            REGISTER[node.dtype],
+            part_type(node),
             _part_count(plan, node),
             read(node.extent),
             ("parts", str(node.extent)),
@@ -127,9 +128,12 @@ def _operand(plan: Plan, nodes: Mapping[str, Reduction], operand: Operand) -> tu
         case Combined(name, width, distance):
             node = nodes[name]
             count = _part_count(plan, node) + " * arguments.l" * node.over_batch
+            given = f"{parts_pointer(node)}, {count}, {read(node.extent)}"
+            if node.kind in PLACES:
+                return "evt::CombinedPlace", f"{{{given}}}"
             columns = f", {width}, {distance}" if width > 1 else ""
             type_ = f"evt::Combined<{COMBINE[node.kind]}, {REGISTER[node.dtype]}{columns}>"
-            return type_, f"{parts_pointer(node)}, {count}, {read(node.extent)}"
+            return type_, given
         case Given(dtype, Single() as values, stride, batch):
             given = f"{value_of(values)}, {input_pointer(dtype, values.pointer)}"
             return f"evt::Given<{dtype.cutlass}>", f"{given}, {read(stride)}, {read(batch)}"

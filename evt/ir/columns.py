@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from evt.diagnostics import Diagnostic
 from evt.ir.dag import Dag, TypedDag
-from evt.ir.node import Fold, Pick, ValueType, base, distance, divisor, written
+from evt.ir.node import PLACES, Fold, Pick, Reduce, ValueType, base, distance, divisor, written
 from evt.ir.origin import at
 
 
@@ -65,6 +65,9 @@ def _mistake(
     if isinstance(op, Pick) and (halves or blocks):
         message = f"a value of {_shown(types[arguments[0]])} is not paired again"
         return message, "paired twice", "pair the full-width value"
+    if isinstance(op, Reduce) and op.kind in PLACES and (halves or blocks):
+        message = f"`{op.kind}` is made of whole columns, and this value is {_shown(types[arguments[0]])}"
+        return message, "fewer columns", "take it of the full-width value"
     if isinstance(op, Fold) and blocks:
         message = f"a value of {_shown(types[arguments[0]])} is not taken in blocks again"
         return message, "reduced twice", "reduce blocks of the full-width value"

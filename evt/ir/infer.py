@@ -24,6 +24,7 @@ from evt.ir.dtype import B1, BF16, F32, F64, I32, MIXED_OPERANDS, OPERANDS, SCAL
 from evt.ir.node import (
     ELEMENT_MODES,
     MODES,
+    PLACES,
     Acc,
     Apply,
     Cast,
@@ -107,6 +108,8 @@ def value_type(dag: Dag, op: Node, operands: Sequence[ValueType]) -> ValueType:
             return ValueType.of(B1 if predicate else domain(dag, function, operands), modes, constant)
         case Cast(dtype):
             return ValueType.of(dtype, modes)
+        case Reduce(kind) if kind in PLACES:
+            return ValueType.of(I32, modes)
         case Reduce() | Fold():
             return ValueType.of(reduced_type(dag, operands[0]), modes)
         case Pick() | Store() | Feed():
@@ -285,6 +288,9 @@ def _check_value(dag: Dag, node: int, types: Sequence[ValueType]) -> Iterable[Di
     """Whether a node can read what it reads: reductions, and the seed and the offset of random numbers."""
     yield from check_completed(dag, node, types)
     op, arguments = dag[node], dag.arguments(node)
+    if isinstance(op, Reduce) and op.kind in PLACES and reduced_type(dag, types[arguments[0]]) == F64:
+        message, hint = f"`{op.kind}` is not made of f64 values", f"round them: `{op.kind}[{op.modes[0]}](f32(x))`"
+        yield at(dag.origins[node], dag.source, Diagnostic("E0308", message, None, "of f64", hint))
     if isinstance(op, Random) and not all(_is_counter(dag, operand, types[operand]) for operand in arguments):
         hint = "declare them: `in seed: i32, offset: i32`"
         message = "the seed and the offset of random numbers are i32 scalars"

@@ -8,8 +8,8 @@
          | Const(bits, modes)   a constant, rounded to the type of the operation that reads it
          | Apply(function)      a function of evt.functions.TABLE, operands in slots 0, 1, ...
          | Cast(dtype)          a rounding point: the operand rounded to dtype (to nearest even, saturating)
-         | Reduce(kind, modes)  sum, max or min over modes: complete when the kernel ends; what is computed of it after
-                                that is stored
+         | Reduce(kind, modes)  sum, max or min over modes, or where an extreme value is: complete when the kernel ends;
+                                what is computed of it after that is stored
          | Fold(kind, width)    sum, max or min over each aligned block of columns: known within the kernel
          | Pick(member, block)  of each pair of columns the first (0) or the second (1): half as many columns
          | Index(mode)          the element's coordinate, i32
@@ -107,6 +107,8 @@ class Cast:
 
 #: Kinds of reductions, by the function of the table that combines two values.
 REDUCTIONS = {"sum": "add", "max": "max", "min": "min"}
+#: Kinds of reductions that give the place of a value, by that which gives the value.
+PLACES = {"argmax": "max", "argmin": "min"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from evt.functions import TABLE
 from evt.ir.dag import TypedDag
 from evt.ir.dtype import DType
 from evt.ir.infer import met, reduced_type
-from evt.ir.node import MODES, REDUCTIONS, Const, Fold, Input, Operand, Output, Pick, Reduce, base, divisor
+from evt.ir.node import MODES, PLACES, REDUCTIONS, Const, Fold, Input, Operand, Output, Pick, Reduce, base, divisor
 from evt.reference import functions
 from evt.reference.extents import Extents
 from evt.reference.philox import uniform
@@ -84,7 +84,9 @@ class Exact(Dialect[torch.Tensor]):
             self.extents.divided(mode, whole[mode]) if mode in op.modes else size
             for mode, size in zip(MODES, value.shape, strict=True)
         ]
-        return reduced(op.kind, value.expand(sizes), [MODES.index(mode) for mode in op.modes])
+        dims = [MODES.index(mode) for mode in op.modes]
+        value = value.expand(sizes)
+        return place(op.kind, value, dims[0]) if op.kind in PLACES else reduced(op.kind, value, dims)
 
     def fold(self, op: Fold, x: Argument[torch.Tensor]) -> torch.Tensor:
         value = self.reduced_value(x)
@@ -149,6 +151,17 @@ def reduced(kind: str, value: torch.Tensor, dims: list[int]) -> torch.Tensor:
     elif kind == "sum":
         rest = rest + 0  # to which kernels add
     return rest.reshape([1 if dim in dims else size for dim, size in enumerate(value.shape)])
+
+
+def place(kind: str, value: torch.Tensor, dim: int) -> torch.Tensor:
+    """Return where along a dimension the extreme value is first, or the first NaN if there is one; of nothing 0."""
+    best, count = reduced(PLACES[kind], value, [dim]), value.shape[dim]
+    found = (value == best) | ((value != value) & (best != best))
+    places = torch.arange(count, dtype=torch.int32, device=value.device)
+    places = places.reshape([-1 if each == dim else 1 for each in range(value.dim())])
+    if not count:
+        return torch.zeros_like(best, dtype=torch.int32)
+    return torch.where(found, places, count).amin(dim, keepdim=True)
 
 
 def _identity(kind: str, dtype: torch.dtype) -> float:

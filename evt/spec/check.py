@@ -37,7 +37,7 @@ from evt.ir.dag import reads_accumulator
 from evt.ir.dtype import B1, STORAGE, TF32
 from evt.ir.lower import OPERATIONS
 from evt.ir.lower.words import FEWER_COLUMNS, FOLD_WIDTHS, PAIR_BLOCKS
-from evt.ir.node import ELEMENT_MODES, MODES
+from evt.ir.node import ELEMENT_MODES, MODES, PLACES
 from evt.ir.operand import formula_of
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -137,6 +137,8 @@ def _nodes(dag: Dag) -> Iterator[str]:
                 yield f"%{place}: there is no mode `{shown(mode)}`"
             case Reduce(_, modes) if tuple(mode for mode in MODES if mode in modes) != modes or modes in ((), ("l",)):
                 yield f"%{place}: a reduction over {list(modes)}; expected some of {list(MODES)}, in this order"
+            case Reduce(kind, modes) if kind in PLACES and modes not in (("m",), ("n",)):
+                yield f"%{place}: {kind} along {list(modes)}; expected one of m and n"
             case Feed(name) if name not in ELEMENT_MODES:
                 yield f"%{place}: `{shown(name)}` is no operand"
             case Load(name) if name not in dag.input:

@@ -44,13 +44,14 @@ SCALED = """
 
 @dataclass(frozen=True)
 class Case:
-    """A program, the type of A and B, and which routes it is tried by; of a convolution, ``filters`` are 3x3."""
+    """A program, the type of A and B, and its routes; ``whole``: of whole numbers, many of them equal."""
 
     text: str
     dtype: str = "f16"
     routes: tuple[str, ...] = ("evt-3x", "evt-2x")
     batched: bool = False
     convolved: bool = False
+    whole: bool = False
 
 
 CASES = {
@@ -83,8 +84,20 @@ CASES = {
         odds = max[m](odd(acc))
         """
     ),
-    "scaled": Case(SCALED),
+    "scaled": Case(SCALED, routes=("evt-2x",)),
     "scaled-e4m3": Case(SCALED, "e4m3", ("evt-3x",)),
+    "places": Case(
+        """
+        in bias: f32[n]
+        out D: f32[m, n], place: i32[m], best: f32[m], least: i32[n], next: i32[m]
+        D = acc + bias
+        place = argmax[n](D)
+        best = max[n](D)
+        least = argmin[m](D)
+        next = 2*place + iota(m)
+        """,
+        whole=True,
+    ),
     "convolution": Case(SCALED, routes=("conv-evt-3x", "conv-evt-2x"), convolved=True),
 }
 #: l or None, m, n, k; columns are multiples of 128.
@@ -117,11 +130,15 @@ def call(name: str, route: str, size):
         a, b = random((*lead, m, k), case.dtype, k**-0.25), random((n, k), case.dtype, k**-0.25)
         b = b if batch is None else b.mT
     extents = {"m": m, "n": n}
+    if case.whole:
+        a, b = (2 * a).round(), (2 * b).round()
     inputs = {
         value.name: random([extents[mode] for mode in value.modes], str(value.dtype))
         for value in typed_graph(op.spec, case.dtype, case.dtype).inputs
         if value.modes
     }
+    if case.whole:
+        inputs = {name: value.round() for name, value in inputs.items()}
     return op, a, b, inputs
 
 
@@ -137,7 +154,7 @@ def refused(request):
 
 
 def poisoned(tensor):
-    return torch.full_like(tensor, float("nan"))
+    return torch.full_like(tensor, float("nan") if tensor.dtype.is_floating_point else 0x55)
 
 
 @pytest.mark.parametrize(("name", "route", "size"), list(cases()))

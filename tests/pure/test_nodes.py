@@ -37,6 +37,7 @@ PROGRAMS = (
     "out D, q: f32[m, n/32]; q = max[n%32](abs(acc)); D = acc + iota(m) + iota(l)",
     "in seed: i32; out D, r: f32[m], c: f32[n], a: f32; D = acc*rand(seed, 7); r = sum[n](acc); c = max[m](acc); "
     "a = min[m, n](acc)",
+    "D = acc; i = argmax[n](acc)",
     "in w: f32[m]; out D[m, n/2], s, r: f32[m]; D = even(acc)/size(k); s = sum[n](D); r = rsqrt(s/size(n))*w",
 )
 ARCHS = ("sm80", "sm90", "sm100")

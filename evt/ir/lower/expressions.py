@@ -16,7 +16,7 @@ from evt.ir.lower.report import Report
 from evt.ir.lower.special import SPECIAL_FORMS, lower_reduction
 from evt.ir.lower.statements import Statements
 from evt.ir.lower.words import SPECIAL, read_number
-from evt.ir.node import ELEMENT_MODES, REDUCTIONS, Acc, Apply, Cast, Const, Element, Load
+from evt.ir.node import ELEMENT_MODES, PLACES, REDUCTIONS, Acc, Apply, Cast, Const, Element, Load
 from evt.ir.origin import Origin, Place
 from evt.language import tree as syntax
 
@@ -143,8 +143,8 @@ class Expressions:
             self.report(
                 "E0206", "a reduction has no derivative", call.function.span, "not a function of one value", hint
             )
-        elif call.subscript is not None and name not in (*REDUCTIONS, "mean"):
-            hint = f"reductions: {', '.join(REDUCTIONS)}, mean"
+        elif call.subscript is not None and name not in (*REDUCTIONS, *PLACES, "mean"):
+            hint = f"reductions: {', '.join((*REDUCTIONS, 'mean', *PLACES))}"
             self.report("E0201", f"`{name}` is not a reduction", call.subscript.span, "", hint)
         elif call.subscript is not None:
             return lower_reduction(self, call, operands)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from evt.ir.lower.words import PAIR_BLOCKS, SPECIAL, read_reduced_modes
-from evt.ir.node import MODES, Apply, Const, Extent, Fold, Index, Node, Pick, Random, Reduce, divisor
+from evt.ir.node import MODES, PLACES, Apply, Const, Extent, Fold, Index, Node, Pick, Random, Reduce, divisor
 from evt.language import tree as syntax
 
 if TYPE_CHECKING:
@@ -23,6 +23,10 @@ def lower_reduction(expressions: Expressions, call: syntax.Call, operands: list[
     if not _takes(expressions, call, operands, f"{name}[{', '.join(m.name for m in call.subscript.modes)}](x)", 1):
         return expressions.constant_node(0.0)
     if modes is None:
+        return operands[0]
+    if name in PLACES and modes not in (("m",), ("n",)):
+        hint = f"write `{name}[n](x)`, the column in each row, or `{name}[m](x)`, the row in each column"
+        expressions.report("E0301", f"`{name}` is along one mode", call.subscript.span, "", hint)
         return operands[0]
     if modes[0] not in MODES:
         return _fold(expressions, name, int(modes[0].partition("%")[2]), operands[0])
@@ -130,6 +134,8 @@ def _takes(
 SPECIAL_FORMS: dict[str, _Form] = {
     "sum": _without_modes,
     "mean": _without_modes,
+    "argmax": _without_modes,
+    "argmin": _without_modes,
     "iota": _of_mode(Index, ("m", "n", "l")),
     "size": _of_mode(Extent, ("m", "n", "k", "l")),
     "rand": _rand,

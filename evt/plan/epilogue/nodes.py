@@ -17,6 +17,7 @@
          | RandomNumbers(seed, offset, swapped)           Philox
          | PairMember(member, distance)                   of each pair of columns the first or the second
          | FirstColumns(width, distance)                  of what several columns hold one, and zeros
+         | PlaceKeys(axis, least)                         values together with their places
          | BlockReduce(kind, width)                       of each block of columns
          | MaskLoad(pointer, row, batch)                  packed bits
          | MaskStore(...)
@@ -237,6 +238,14 @@ class FirstColumns(Placed):
 
 
 @dataclass(frozen=True, slots=True)
+class PlaceKeys(Placed):
+    """Integers of 64 bits that are ordered as values, ``least`` first or last, and of equal values by their places."""
+
+    axis: Literal["row", "column"]
+    least: bool
+
+
+@dataclass(frozen=True, slots=True)
 class BlockReduce(Placed):
     kind: str
     width: int
@@ -344,7 +353,7 @@ class Reduction(Placed):
     """A reduction in ``dtype``: each thread block writes its part to the workspace, for the kernel at the end.
 
     An atomic one combines in the output of its only result itself, ``atomic``, which a kernel has filled with the
-    identity. ``extent`` is that of the mode that is kept.
+    identity. ``extent`` is that of the mode that is kept. Where a place is wanted, parts are the keys of PlaceKeys.
     """
 
     shape: ResultShape
@@ -371,6 +380,7 @@ Node: TypeAlias = (
     | RandomNumbers
     | PairMember
     | FirstColumns
+    | PlaceKeys
     | BlockReduce
     | MaskLoad
     | MaskStore

@@ -102,7 +102,7 @@ def _held(dag: TypedDag, visitor: Visitor, config: Config, fragment: int) -> int
         assert visitor.reduction is not None
         kept = {"m", "n"} - set(dag.reduced[visitor.reduction])
         return _ADDRESS + (fragment // 2 if kept else 1)
-    if kind in ("random", "fold", "pick", "once"):
+    if kind in ("random", "fold", "pick", "once", "keys"):
         return 2 * _ADDRESS
     return _ADDRESS if kind in WRITES else 0
 

@@ -32,12 +32,13 @@ from evt.ir import (
 )
 from evt.ir.columns import columns_of
 from evt.ir.dtype import B1
+from evt.ir.node import PLACES
 from evt.plan.epilogue.cost import cost
 
 _Leaf = Literal[
     "acc", "constant", "source", "scalar", "row", "column", "tile", "mask", "half", "index", "size", "random"
 ]
-_Inner = Literal["compute", "pick", "fold", "once"]
+_Inner = Literal["compute", "pick", "fold", "once", "keys"]
 _Write = Literal["store", "store_mask", "store_half", "store_block", "reduce"]
 Kind = _Leaf | _Inner | _Write
 
@@ -54,7 +55,7 @@ class Visitor:
     """One node of the visitor graph.
 
     ``name`` is an input's or output's name; ``value`` the graph node whose value it yields;
-    ``operands`` index earlier visitors. Of a reduction, ``reduction`` is its graph node.
+    ``operands`` index earlier visitors. Of a reduction and its keys, ``reduction`` is its graph node.
     """
 
     kind: Kind
@@ -101,6 +102,8 @@ def build_visitors(
         op, value = dag[node], dag.arguments(node)[0]
         assert isinstance(op, Reduce | Fold)
         operand = visit(value)
+        if op.kind in PLACES:
+            return add(Visitor("keys", "", value, (operand,), node))
         along = isinstance(op, Fold) or "n" in op.modes
         if op.kind != "sum" or not along or "/" not in columns_of(dag.types[value]):
             return operand

@@ -31,6 +31,7 @@ from evt.plan.epilogue.nodes import (
     Node,
     Number,
     PairMember,
+    PlaceKeys,
     RandomNumbers,
     Reduction,
     ResultShape,
@@ -123,6 +124,12 @@ class Nodes(ABC):
                 mode = columns_of(draft.dag.types[visitor.value])
                 apart = draft.pair_distance(visitor.value)
                 return FirstColumns(divisor(mode) * apart, apart, name=f"first_{index}")
+            case "keys":
+                assert visitor.reduction is not None
+                reduce = draft.dag[visitor.reduction]
+                assert isinstance(reduce, Reduce)
+                along: Literal["row", "column"] = "row" if reduce.modes == (draft.rows,) else "column"
+                return PlaceKeys(along, reduce.kind == "argmin", name=f"keys_{index}")
             case "pick":
                 assert isinstance(op, Pick)
                 return PairMember(op.member, op.block, name=f"pair_{index}")

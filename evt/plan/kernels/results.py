@@ -7,7 +7,7 @@ from typing import Literal
 from evt.ir import Extent, Index, Input, Load, Output, Reduce
 from evt.ir.columns import columns_of
 from evt.ir.dtype import F32, I32
-from evt.ir.node import divisor
+from evt.ir.node import PLACES, divisor
 from evt.plan.epilogue.nodes import Combined, Given, Operand, Place, Result
 from evt.plan.epilogue.regions import identity, make_region
 from evt.plan.epilogue.visitors import in_order, is_leaf, reductions_of
@@ -54,14 +54,15 @@ class Results:
         kept = {"m", "n"} - set(over)
         extent: Field | Literal[1] = draft.fields.size(kept.pop()) if kept else 1
         columns = columns_of(dag.types[value])
-        plain = isinstance(dag[value], Reduce) and divisor(columns) == 1
+        op = dag[value]
+        plain = isinstance(op, Reduce) and divisor(columns) == 1 and op.kind not in PLACES
         # Of several outputs that store a reduction as it is, the first has its name.
         name = self._reductions.get(value, "") if plain else ""
         name = draft.names[output.name] if not name or any(each.name == name for each in self.stored) else name
-        leaves = [value] if isinstance(dag[value], Reduce) else self._leaves(value)
+        leaves = [value] if isinstance(op, Reduce) else self._leaves(value)
         operands = tuple(self._operand(leaf, output) for leaf in leaves)
         region = None
-        if isinstance(dag[value], Reduce):
+        if isinstance(op, Reduce):
             region = None if plain else identity(draft.next_region(), dag.types[value].dtype.compute)
         else:
             region = make_region(dag, draft.next_region(), value, {leaf: self._label(leaf) for leaf in leaves})
