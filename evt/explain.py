@@ -26,8 +26,10 @@ from evt.plan.epilogue.nodes import (
     BlockStore,
     ColumnBroadcast,
     ColumnOrScalarBroadcast,
+    Combined,
     Compute,
     Coordinate,
+    FirstColumns,
     Gather,
     HalfLoad,
     HalfStore,
@@ -37,8 +39,10 @@ from evt.plan.epilogue.nodes import (
     Node,
     PairInterleave,
     PairMember,
+    PlaceKeys,
     RandomNumbers,
     Reduction,
+    Result,
     RowBroadcast,
     RowOrScalarBroadcast,
     ScalarBroadcast,
@@ -393,7 +397,9 @@ def _epilogue(plan: Plan) -> tuple[str, ...]:
     """The visitors by name, each once; or the class of a stock epilogue, its functors, and what it is given."""
     if isinstance(plan.epilogue, Visitors):
         nodes = {node.name: node for node in plan.nodes}
-        return tuple(f"{name}: {_describe(node)}" for name, node in nodes.items())
+        lines = [f"{name}: {_describe(node)}" for name, node in nodes.items()]
+        lines += [_describe_result(result) for result in plan.results if result.region is not None]
+        return tuple(lines)
     fused = plan.epilogue.fused
     lines = [f"{fused.name}{' of ' if fused.functors else ''}{', '.join(fused.functors)}"]
     for each in given(plan):
@@ -436,6 +442,10 @@ def _describe(node: Node) -> str:
             return f"{'second' if member else 'first'} columns of pairs"
         case PairInterleave():
             return "two values, in the first and the second columns of pairs"
+        case PlaceKeys():
+            return "values with their places"
+        case FirstColumns():
+            return "first columns of a value that several hold"
         case BlockReduce(kind):
             return f"reduction of blocks of columns, {kind}"
         case MaskLoad():
@@ -459,6 +469,12 @@ def _describe(node: Node) -> str:
 def _placed(node: Indexed) -> str:
     """Return what of a tensor indices name, along the kernel's own modes."""
     return " and ".join(word for word, places in (("rows", node.rows), ("columns", node.columns)) if places)
+
+
+def _describe_result(result: Result) -> str:
+    """What the kernel at the end makes of reductions."""
+    read = ", ".join(dict.fromkeys(each.reduction for each in result.operands if isinstance(each, Combined)))
+    return f"{result.name}: final reduction, {result.region} of {read}"
 
 
 _LOADS = {Access.TILE: "", Access.DIRECT: ", directly from global memory", Access.STRIDED: ", element by element"}

@@ -53,7 +53,7 @@ from evt.ir import (
 )
 from evt.ir.convolution import ConvolutionProblem
 from evt.ir.dtype import B1, DType
-from evt.ir.node import MODES, base, divisor, index_of
+from evt.ir.node import MODES, PLACES, base, divisor, index_of
 from evt.reference import is_image
 from evt.reference.convolution import from_view, to_view
 from evt.reference.rounding import packed
@@ -133,6 +133,7 @@ class _Writer(Dialect[Value]):
 
     def product(self) -> Tensor:
         a, b = self.proxy(self.graph.placeholder("A")), self.proxy(self.graph.placeholder("B"))
+        self.summed = self.dag.operands[0].modes.index("k") - 2, a
         if self.problem is not None:
             acc, dtype = convolve(self.problem, self.dag.operands, a, b, self.device, self.call)
             return (acc if self.on_images else self.flat(to_view(acc), ("m", "n"))), dtype
@@ -166,6 +167,14 @@ class _Writer(Dialect[Value]):
 
     def cast(self, dtype: DType, x: Argument[Value]) -> Value:
         return cast(x.value, dtype)
+
+    def extent(self, mode: str) -> Value:
+        if mode == "k" and self.problem is not None:
+            return self.problem.contraction
+        if mode == "l" and not self.batched:
+            return 1
+        dim, of = self.summed if mode == "k" else (MODES.index(mode) - 3, self.acc)
+        return self.call(torch.full, (), of.shape[dim], dtype=torch.int32, device=self.acc.device), torch.int32
 
     def random(self, seed: Argument[Value], offset: Argument[Value]) -> Value:
         raise UnwrittenError("PyTorch draws other random numbers than the program")
@@ -261,10 +270,18 @@ class _Writer(Dialect[Value]):
         spread = {"l", *modes, *map(base, x.type.modes)}
         own = MODES if self.batched else MODES[1:]
         sizes = [self.acc.shape[MODES.index(mode) - 3] if mode in spread else 1 for mode in own]
+        if x.width > 1:
+            sizes[-1] = sizes[-1] // x.width
         return tensor.expand(*sizes), dtype
 
     def reduce(self, op: Reduce, x: Argument[Value]) -> Value:
         dims = [MODES.index(mode) - 3 for mode in op.modes if mode != "l" or self.batched]
+        if op.kind in PLACES:
+            tensor, _ = self.spread(x, op.modes)
+            found = (
+                tensor.argmax(dims[0], keepdim=True) if op.kind == "argmax" else tensor.argmin(dims[0], keepdim=True)
+            )
+            return found.to(torch.int32), torch.int32
         return self.reduced(op.kind, self.spread(x, op.modes), dims, keepdim=True)
 
     def fold(self, op: Fold, x: Argument[Value]) -> Value:
@@ -309,7 +326,7 @@ class _Writer(Dialect[Value]):
     def store(self, output: Output, x: Argument[Value]) -> Any:
         """Return a value as the output's tensor: all its elements, in its dtype and packed in its layout."""
         assert output.dtype is not None
-        if isinstance(x.op, Reduce):
+        if self.dag.reduced[self.dag.stores[output.name]]:
             return self.unflat(self.store_reduced(output, cast(x.value, output.dtype)), output)
         if isinstance(x.value, float | int):
             number: Any = cast(x.value, output.dtype)
@@ -353,6 +370,7 @@ class _Writer(Dialect[Value]):
             names = names if "l" in names else ["l", *names]
         modes = MODES if self.batched else MODES[1:]
         extents = [self.acc.shape[MODES.index(mode) - 3] if mode in names else 1 for mode in modes]
+        extents[-1] = extents[-1] // max(map(divisor, output.modes), default=1)
         tensor = tensor.expand(*extents)
         if self.batched and "l" not in names:
             tensor = tensor.squeeze(0)

@@ -21,6 +21,7 @@ from evt.ir import (
     Const,
     Dag,
     Element,
+    Extent,
     Feed,
     Fold,
     Index,
@@ -147,6 +148,8 @@ def _box(dag: Dag, node: int) -> Box:
             return Box("pick", name if distance == 1 else f"{name}, {distance} apart", of_value, ports=("x", "y"))
         case Index(mode):
             return Box("index", f"iota({mode})", of_value)
+        case Extent(mode):
+            return Box("index", f"size({mode})", of_value)
         case Random():
             return Box("random", "rand", of_value, ports=("seed", "offset"))
         case Element(name):

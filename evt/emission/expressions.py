@@ -6,13 +6,14 @@ import math
 
 from evt.functions.single import round_f32, shortest
 from evt.ir.dtype import B1, F32, F64, I32, I64, DType
+from evt.ir.node import PLACES
 from evt.plan import Field
-from evt.plan.epilogue.nodes import Number, Single, Stride, Strides, Varies
+from evt.plan.epilogue.nodes import Number, Reduction, Single, Size, Stride, Strides, Varies
 
 #: The types that values of a compute type have in registers.
 REGISTER = {F32: "float", F64: "double", I64: "int64_t", I32: "int32_t", B1: "bool"}
 #: What combines values, in reduce.hpp.
-COMBINE = {"sum": "evt::Sum", "max": "evt::Max", "min": "evt::Min"}
+COMBINE = {"sum": "evt::Sum", "max": "evt::Max", "min": "evt::Min", "argmax": "evt::MaxKey", "argmin": "evt::MaxKey"}
 
 
 def element(dtype: DType) -> str:
@@ -94,6 +95,16 @@ def stride_value(strides: Strides, cast: str = "") -> str:
                 return f"cute::_{stride}{{}}"
 
     return f"{{{', '.join(map(of, strides))}}}"
+
+
+def part_type(node: Reduction) -> str:
+    """Return the type of a reduction's parts: that it is done in, or keys that have a place."""
+    return "int64_t" if node.kind in PLACES else REGISTER[node.dtype]
+
+
+def size(value: Size) -> str:
+    """Return the extent of a mode, as a program computes with it."""
+    return f"static_cast<int32_t>({read(value.extent)})"
 
 
 def number(value: Number) -> str:

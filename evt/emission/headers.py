@@ -8,6 +8,7 @@ from functools import cache
 
 from evt import resources
 from evt.emission.text import FunctorText
+from evt.ir.node import PLACES
 from evt.plan import Plan
 from evt.plan.epilogue.nodes import (
     Access,
@@ -16,6 +17,7 @@ from evt.plan.epilogue.nodes import (
     BlockStore,
     ColumnOrScalarBroadcast,
     Coordinate,
+    FirstColumns,
     Gather,
     HalfLoad,
     HalfStore,
@@ -26,10 +28,13 @@ from evt.plan.epilogue.nodes import (
     Packed,
     PairInterleave,
     PairMember,
+    PlaceKeys,
     RandomNumbers,
     Reduction,
     RowOrScalarBroadcast,
+    ScalarBroadcast,
     Scatter,
+    Size,
 )
 from evt.plan.plan import Convolution2x, Convolution3x, MatrixProduct, StockFusion, StockOperator
 
@@ -44,12 +49,16 @@ _PLACES: dict[type, str] = {
     PairInterleave: "_interleave",
     **dict.fromkeys((BlockReduce, BlockStore), "_block"),
     **dict.fromkeys((Gather, Scatter), "_indexed"),
+    FirstColumns: "_first",
+    PlaceKeys: "_key",
 }
 
 
 def needed(plan: Plan, functors: Iterable[FunctorText]) -> list[str]:
     """Return the headers of a kernel, without those that they include."""
     found = ["entry.hpp", *_of_mainloop(plan), *_of_epilogue(plan), *["pad.hpp"] * bool(plan.copies)]
+    found += ["finish_compute.hpp"] * any(result.region for result in plan.results)
+    found += ["finish_place.hpp"] * any(node.kind in PLACES for node in plan.reductions)
     found += ["mainloop_2x.hpp"] * bool(plan.work)
     statements = [statement.expression for functor in functors for statement in functor.statements]
     found += ["functions.hpp"] * (bool(plan.functions) or any("evt::fn::" in each for each in statements))
@@ -86,7 +95,9 @@ def _of_epilogue(plan: Plan) -> list[str]:
             wrapped = [node for node in plan.nodes if isinstance(node, Packed)]
             others = [node for node in plan.nodes if not isinstance(node, Packed)]
             found = _of_nodes("3x", (*others, *wrapped))
-            return ["grouped.hpp", "restage_grouped.hpp", *found, "visitors_3x_grouped.hpp"]
+            sizes = any(isinstance(node, ScalarBroadcast) and isinstance(node.value, Size) for node in plan.nodes)
+            found += ["visitors_3x_grouped.hpp", *["visitors_3x_grouped_size.hpp"] * sizes]
+            return ["grouped.hpp", "restage_grouped.hpp", *found]
 
 
 def _of_nodes(family: str, nodes: tuple[Node, ...]) -> list[str]:
@@ -106,6 +117,8 @@ def _of_sm100(plan: Plan) -> list[str]:
     found += ["visitors_sm100_interleave.hpp"] * any(isinstance(node, PairInterleave) for node in plan.nodes)
     found += ["visitors_sm100_random.hpp"] * _draws_wide(plan.nodes)
     found += ["visitors_sm100_reduce.hpp", "finish.hpp"] * bool(plan.reductions)
+    found += ["visitors_sm100_key.hpp"] * any(isinstance(node, PlaceKeys) for node in plan.nodes)
+    found += ["visitors_sm100_first.hpp"] * any(isinstance(node, FirstColumns) for node in plan.nodes)
     found += ["visitors_sm100_store.hpp"] * any(isinstance(node, Packed) for node in plan.nodes)
     found += ["visitors_sm100_indexed.hpp"] * any(isinstance(node, Indexed) for node in plan.nodes)
     return found

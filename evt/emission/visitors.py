@@ -11,15 +11,17 @@ from evt.emission.expressions import (
     input_pointer,
     loaded,
     number,
+    part_type,
     pointer_without_const,
     read,
+    size,
     stride_type,
     stride_value,
     value_of,
 )
 from evt.emission.functors import stock_functor
 from evt.emission.text import Assignments, NodeText
-from evt.ir.dtype import I64, DType
+from evt.ir.dtype import I32, I64, DType
 from evt.plan.epilogue.nodes import (
     Access,
     AccFetch,
@@ -34,6 +36,7 @@ from evt.plan.epilogue.nodes import (
     Compute,
     Coordinate,
     Destination,
+    FirstColumns,
     Gather,
     HalfLoad,
     HalfStore,
@@ -45,15 +48,18 @@ from evt.plan.epilogue.nodes import (
     Packed,
     PairInterleave,
     PairMember,
+    PlaceKeys,
     Places,
     RandomNumbers,
     Reduction,
+    Result,
     ResultShape,
     RowBroadcast,
     RowOrScalarBroadcast,
     ScalarBroadcast,
     Scatter,
     Single,
+    Size,
     SourceFetch,
     VectorBroadcast,
     pointer_of,
@@ -107,6 +113,10 @@ class Dialect(ABC):
                 return self.own(node.name, "Odd" if member else "Even", str(distance))
             case PairInterleave(distance, dtype):
                 return self.own(node.name, "Interleave", str(distance), REGISTER[dtype])
+            case PlaceKeys(axis, least):
+                return self.own(node.name, "PlaceKeys", _AXES[axis], "true" if least else "false")
+            case FirstColumns(width, distance):
+                return self.own(node.name, "FirstColumns", str(width), str(distance))
             case BlockReduce(kind, width):
                 return self.own(node.name, "BlockReduce", COMBINE[kind], str(width))
             case MaskLoad() | MaskStore() | HalfLoad() | HalfStore() | BlockStore():
@@ -125,6 +135,8 @@ class Dialect(ABC):
         match node.value:
             case Number(dtype, _) as value:
                 return NodeText("scalar", node.name, REGISTER[dtype], type_, arguments=(("scalars[0]", number(value)),))
+            case Size() as value:
+                return NodeText("scalar", node.name, REGISTER[I32], type_, arguments=(("scalars[0]", size(value)),))
             case Single(dtype, _, pointer) as value:
                 arguments = (
                     ("scalars[0]", value_of(value)),
@@ -185,24 +197,24 @@ class Dialect(ABC):
         return self.own(node.name, "Gather" if gathers else "Scatter", *parameters, arguments=tuple(arguments))
 
     def reduction(self, node: Reduction) -> NodeText:
-        parameters = (COMBINE[node.kind], REGISTER[node.dtype])
+        parameters = (COMBINE[node.kind], part_type(node))
         arguments: Assignments
         if node.atomic:
-            kind, pointer = "evt::Atomic", result_pointer(node)
-            arguments = (("ptr", pointer), ("stride_l", read(node.batch)))
+            kind, pointer = "evt::Atomic", result_pointer(node.atomic)
+            arguments = (("ptr", pointer), ("stride_l", read(node.atomic.batch)))
         else:
             kind, arguments = "evt::Partial", (("ptr", parts_pointer(node)),)
         return self.own(node.name, f"{_RESULTS[node.shape]}Reduction", *parameters, kind, arguments=arguments)
 
 
-def result_pointer(node: Reduction) -> str:
-    """Return where the results of a reduction are stored."""
-    return f"static_cast<{node.output.cutlass}*>(const_cast<void*>({read(node.pointer)}))"
+def result_pointer(result: Result) -> str:
+    """Return where a result is stored."""
+    return f"static_cast<{result.dtype.cutlass}*>(const_cast<void*>({read(result.pointer)}))"
 
 
 def parts_pointer(node: Reduction) -> str:
     """Return where the parts of a reduction are in the workspace."""
-    return f"parts<{REGISTER[node.dtype]}>(arguments, workspace.{node.name})"
+    return f"parts<{part_type(node)}>(arguments, workspace.{node.name})"
 
 
 def packed_class(node: Packed) -> tuple[str, tuple[str, ...]]:

@@ -15,6 +15,7 @@ from evt.plan.epilogue.nodes import (
     RowBroadcast,
     ScalarBroadcast,
     Single,
+    Size,
     Varies,
     VectorBroadcast,
     pointer_of,
@@ -30,6 +31,8 @@ class DialectGrouped(Dialect3x):
     """Nodes that find their group's values by its number."""
 
     def scalar(self, node: ScalarBroadcast) -> NodeText:
+        if isinstance(node.value, Size):
+            return self.own(node.name, "GroupSize", arguments=(("extents", row("std::int64_t", node.value.extent)),))
         if not isinstance(node.value, Single):
             return super().scalar(node)
         type_ = element(node.value.dtype)

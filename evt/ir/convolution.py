@@ -204,6 +204,7 @@ class ConvolutionProblem:
         """Every number that a kernel is called with, by the name of its role."""
         rank = self.geometry.rank
         sizes = {mode: math.prod(dims) for mode, dims in self.leads.items()}
+        sizes["contraction"] = self.contraction
         sizes |= {"images": self.images, "channels": self.channels, "filters": self.filters}
         sizes["groups"] = self.geometry.groups
         for position, name in enumerate(SPATIAL[-max(rank, 2) :]):
@@ -234,6 +235,11 @@ class ConvolutionProblem:
     def depth(self) -> int:
         """The channels of one tap, over which the sums run; of wgrad the pixels."""
         return math.prod(self.leads["k"]) // (self.geometry.groups if self.geometry.operator != "wgrad" else 1)
+
+    @property
+    def contraction(self) -> int:
+        """What every sum runs over, padding included: taps times the channels of one group; of wgrad the pixels."""
+        return self.depth * (math.prod(self.filter_size) if self.geometry.operator != "wgrad" else 1)
 
     @property
     def multiplications(self) -> int:

@@ -10,7 +10,7 @@ makes a graph of another one by walking that with :meth:`Builder.walk`, which te
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import networkx as nx
 
 from evt.diagnostics import Source, Span
-from evt.ir.node import Acc, Feed, Input, Load, Node, Operand, Output, Store, ValueType, index_of
+from evt.ir.node import MODES, Acc, Feed, Input, Load, Node, Operand, Output, Reduce, Store, ValueType, index_of
 from evt.ir.origin import Origin, Place
 
 #: A node and its operands, by slot.
@@ -88,6 +88,14 @@ class Dag:
             for operand in dict.fromkeys(operands):
                 users[operand].append(node)
         return tuple(map(tuple, users))
+
+    @cached_property
+    def reduced(self) -> tuple[tuple[str, ...], ...]:
+        """For each node the modes over which it, or what it is made of, is reduced when the kernel ends."""
+        found: list[tuple[str, ...]] = []
+        for op, operands in self.table:
+            found.append(reduced_modes(op, [found[operand] for operand in operands]))
+        return tuple(found)
 
     @cached_property
     def input(self) -> Mapping[str, Input]:
@@ -176,6 +184,15 @@ class Builder:
         """Hand the graph on."""
         table, origins = tuple(self.table), tuple(self.origins)
         return Dag(operation, tuple(operands), tuple(inputs), tuple(outputs), table, source, origins)
+
+
+def reduced_modes(op: Node, operands: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """The modes of :attr:`Dag.reduced` of a node, of its operands'."""
+    own = op.modes if isinstance(op, Reduce) else ()
+    if not own and not any(operands):
+        return ()
+    found = {*own, *(mode for modes in operands for mode in modes)}
+    return tuple(mode for mode in MODES if mode in found)
 
 
 def prune(dag: Dag) -> Dag:

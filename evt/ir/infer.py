@@ -10,7 +10,7 @@ what they meet. A cast's value has the cast's type.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import chain
@@ -19,6 +19,8 @@ from typing import TypeVar
 from evt.diagnostics import Diagnostic, Label, first
 from evt.errors import ProgramError
 from evt.functions import TABLE, Fact
+from evt.ir.columns import check_columns
+from evt.ir.completed import check_completed
 from evt.ir.culprit import assumed_tile, find_culprit, label_of
 from evt.ir.dag import Dag, TypedDag, index_inputs
 from evt.ir.dtype import (
@@ -42,11 +44,13 @@ from evt.ir.interface import declaration
 from evt.ir.node import (
     ELEMENT_MODES,
     MODES,
+    PLACES,
     Acc,
     Apply,
     Cast,
     Const,
     Element,
+    Extent,
     Feed,
     Fold,
     Index,
@@ -106,11 +110,12 @@ def infer(dag: Dag, operands: Sequence[Operand] = ()) -> TypedDag:
     outputs = tuple(
         _with_type(output, _output_type(dag, types, dag.stores[output.name], primary)) for output in dag.outputs
     )
+    columns = list(check_columns(dag, types))
     interface = [*_check_interface(dag, inputs, outputs), *_check_indices(dag, inputs, outputs)]
     refused = {each.span for each in interface if each.span is not None}
-    diagnostics += interface
+    diagnostics += [*columns, *interface]
     for output in outputs:
-        if dag.stores[output.name] not in wrong and output.span not in refused:
+        if not columns and dag.stores[output.name] not in wrong and output.span not in refused:
             diagnostics.extend(_check_output(dag, output, types))
     if diagnostics:
         raise ProgramError(first(diagnostics))
@@ -137,6 +142,8 @@ def value_type(dag: Dag, op: Node, operands: Sequence[ValueType]) -> ValueType:
             return ValueType.of(B1 if predicate else domain(dag, function, operands), modes, constant)
         case Cast(dtype):
             return ValueType.of(dtype, modes)
+        case Reduce(kind) if kind in PLACES:
+            return ValueType.of(I32, modes)
         case Reduce() | Fold():
             return ValueType.of(reduced_type(dag, operands[0]), modes)
         case Pick() | Store() | Feed():
@@ -144,7 +151,7 @@ def value_type(dag: Dag, op: Node, operands: Sequence[ValueType]) -> ValueType:
         case Interleave():
             constant = all(value.constant for value in operands)
             return ValueType.of(interleaved_type(dag, operands), modes, constant)
-        case Index():
+        case Index() | Extent():
             return ValueType.of(I32, modes)
         case Random():
             return ValueType.of(F32, modes)
@@ -154,7 +161,7 @@ def value_modes(inputs: Mapping[str, Input], op: Node, operands: Sequence[tuple[
     """The modes over which one node varies, of its operands'."""
 
     def columns(name: str) -> tuple[str, ...]:
-        return canonical((*(mode for mode in operands[0] if mode != "n"), name))
+        return canonical((*(mode for mode in operands[0] if base(mode) != "n"), name))
 
     match op:
         case Acc():
@@ -162,16 +169,17 @@ def value_modes(inputs: Mapping[str, Input], op: Node, operands: Sequence[tuple[
         case Element(name):
             return ELEMENT_MODES[name]
         case Load(name):
-            own = inputs[name].modes
-            indices = (inputs[index].modes for index in map(index_of, own) if index in inputs)
-            return canonical((*map(direct, own), *chain.from_iterable(indices)))
+            loaded = inputs[name].modes
+            indices = (inputs[index].modes for index in map(index_of, loaded) if index in inputs)
+            return canonical((*map(direct, loaded), *chain.from_iterable(indices)))
         case Const(_, modes) if modes:
             return modes
         case Reduce(_, modes):
             # The kernel writes every row or column that is left, whatever the operand varies over.
-            return canonical(mode for mode in ("m", "n", *operands[0]) if mode not in modes)
+            own = next((mode for mode in operands[0] if base(mode) == "n"), "n")
+            return canonical(mode for mode in ("m", own, *operands[0]) if base(mode) not in modes)
         case Fold(_, width):
-            return columns(f"n/{width}")
+            return columns(f"n/{width * max(map(divisor, operands[0]), default=1)}")
         case Pick(_, block):
             return columns(f"n/2@{block}")
         case Interleave():
@@ -179,6 +187,8 @@ def value_modes(inputs: Mapping[str, Input], op: Node, operands: Sequence[tuple[
             return canonical((*kept, "n"))
         case Index(mode):
             return (mode,)
+        case Extent():
+            return ()
         case Random():
             return MODES
         case _ if all(modes == operands[0] for modes in operands[1:]):
@@ -231,7 +241,7 @@ def reduced_type(dag: Dag, value: ValueType) -> DType:
 
 
 def canonical(modes: Iterable[str]) -> tuple[str, ...]:
-    """Modes without repeats, in the order of MODES and k: a whole one rather than divided, a half with its distance."""
+    """Modes without repeats, in the order of MODES and k: the one that divides least, a half with its distance."""
     return _canonical(tuple(dict.fromkeys(modes)))
 
 
@@ -241,7 +251,7 @@ def _canonical(present: tuple[str, ...]) -> tuple[str, ...]:
     for mode in (*MODES, "k"):
         same = [each for each in present if base(each) == mode]
         if same:
-            found.append(mode if mode in same else max(same, key=lambda each: "@" in each))
+            found.append(min(same, key=lambda each: (divisor(each), "@" not in each)))
     return tuple(found)
 
 
@@ -262,8 +272,10 @@ def _with_type(value: _Value, dtype: DType) -> _Value:
 
 def _output_type(dag: Dag, types: Sequence[ValueType], store: int, primary: DType) -> DType:
     """The type of an undeclared output."""
-    value = dag.arguments(store)[0]
-    return types[value].dtype.compute if isinstance(dag[value], Reduce) else primary
+    if not dag.reduced[store]:
+        return primary
+    compute = types[dag.arguments(store)[0]].dtype.compute
+    return I32 if compute == B1 else compute  # bits are packed along the columns of a matrix
 
 
 def _check_operands(dag: Dag, operands: Sequence[Operand]) -> Iterable[Diagnostic]:
@@ -351,65 +363,19 @@ def _is_mask(value: Input | Output) -> bool:
 
 
 def _check_value(dag: Dag, node: int, types: Sequence[ValueType]) -> Iterable[Diagnostic]:
-    """What must not meet: widths of columns, and a reduction with anything but a store."""
+    """Whether a node can read what it reads: reductions, and the seed and the offset of random numbers."""
+    yield from check_completed(dag, node, types)
     op, arguments = dag[node], dag.arguments(node)
-
-    def diagnostic(code: str, message: str, label: str, hint: str, secondary: tuple[Label, ...] = ()) -> Diagnostic:
-        return at(dag.origins[node], dag.source, Diagnostic(code, message, None, label, hint, secondary=secondary))
-
-    reduction = next((operand for operand in arguments if isinstance(dag[operand], Reduce)), None)
-    if reduction is not None and not isinstance(op, Store):
-        yield diagnostic(
-            "E0410",
-            "a reduction is complete only when the kernel ends, and this program reads one",
-            "made from a reduction",
-            "store it (`D = ...; s = sum[n](D)`) and use it in the next kernel; move factors into the reduction",
-            _elsewhere(dag, reduction, node, "the reduction"),
-        )
+    if isinstance(op, Reduce) and op.kind in PLACES and reduced_type(dag, types[arguments[0]]) == F64:
+        message, hint = f"`{op.kind}` is not made of f64 values", f"round them: `{op.kind}[{op.modes[0]}](f32(x))`"
+        yield at(dag.origins[node], dag.source, Diagnostic("E0308", message, None, "of f64", hint))
     if not isinstance(op, Cast | Random) and any(types[operand].dtype == I64 for operand in arguments):
-        yield diagnostic("E0308", "no value is computed in i64", "reads an i64", "make it an i32 first: `i32(x)`")
-    if isinstance(op, Interleave):
-        yield from _check_halves(op, [types[operand].modes for operand in arguments], diagnostic)
-        return
-    widths = {mode for operand in arguments for mode in types[operand].modes if base(mode) == "n"}
-    every = sorted(widths)
-    if any("@" in mode for mode in widths):
-        widths.discard("n/2")  # a tensor of half as many columns fits pairs of any distance
-    halves = {mode for mode in widths if written(mode) == "n/2"}
-    if len(widths) > 1 and (halves or len(widths - {"n"}) > 1):
-        found = ", ".join(f"[{mode.replace('@', ' at a distance of ')}]" for mode in sorted(widths))
-        culprits = [find_culprit(dag, types, arguments, mode) for mode in every]
-        hint = "take even(x) and odd(x) of every full-width value, with the same distance"
-        if assumed := next(filter(None, (assumed_tile(dag, each) for each in culprits)), None):
-            hint = f"write `{assumed}[m, n/2]`, or take even({assumed}) and odd({assumed})"
-        labels = tuple(label for each in culprits for label in label_of(dag, types, each))
-        yield diagnostic("E0307", f"values of different widths meet: {found}", "made from both", hint, labels)
-    if isinstance(op, Reduce | Fold | Pick) and widths - {"n"}:
-        what = "reduced" if isinstance(op, Reduce | Fold) else "paired"
-        message = f"a value of [{shown(types[arguments[0]].modes)}] is not {what} again"
-        yield diagnostic("E0307", message, f"{what} twice", "reduce or pair the full-width value")
+        message, hint = "no value is computed in i64", "make it an i32 first: `i32(x)`"
+        yield at(dag.origins[node], dag.source, Diagnostic("E0308", message, None, "reads an i64", hint))
     if isinstance(op, Random) and not all(_is_counter(dag, operand, types[operand]) for operand in arguments):
-        hint = "declare them: `in seed: i64[], offset: i64[]`, or i32"
+        hint = "declare them: `in seed: i64, offset: i64`, or i32"
         message = "the seed and the offset of random numbers are i32 or i64 scalars"
-        yield diagnostic("E0308", message, "made with others", hint)
-
-
-def _check_halves(
-    op: Interleave, operands: Sequence[tuple[str, ...]], diagnostic: Callable[..., Diagnostic]
-) -> Iterable[Diagnostic]:
-    """Whether values can be interleaved: halves of the columns, in pairs of this distance."""
-    fitting = {"n/2", f"n/2@{op.block}"}
-    found = [mode for modes in operands for mode in modes if base(mode) == "n"]
-    if not found:
-        hint = "interleave(even(x), odd(x)) are the columns of x"
-        yield diagnostic("E0307", "neither of the interleaved values has columns", "of no columns", hint)
-    for mode in dict.fromkeys(found):
-        if mode not in fitting:
-            apart = f", {op.block}" if op.block > 1 else ""
-            what = mode.replace("@", " at a distance of ")
-            message = f"a value of [{what}] is interleaved at a distance of {op.block}"
-            hint = f"take even(x{apart}) and odd(x{apart}), or tensors of [m, n/2]"
-            yield diagnostic("E0307", message, "not half of these columns", hint)
+        yield at(dag.origins[node], dag.source, Diagnostic("E0308", message, None, "made with others", hint))
 
 
 def _is_counter(dag: Dag, node: int, value: ValueType) -> bool:
@@ -417,24 +383,11 @@ def _is_counter(dag: Dag, node: int, value: ValueType) -> bool:
     return value.dtype in (I32, I64) and value.modes == () and isinstance(dag[node], Load | Const)
 
 
-def _elsewhere(dag: Dag, node: int, user: int, label: str) -> tuple[Label, ...]:
-    """A label at a node's own expression, where that is no part of its user's."""
-    origin, reading = dag.origins[node], dag.origins[user]
-    if not isinstance(origin, Place) or (isinstance(reading, Place) and reading.span.covers(origin.span)):
-        return ()
-    return (Label(origin.span, label),)
-
-
-def _reduced_modes(dag: Dag, store: int) -> tuple[str, ...]:
-    op = dag[dag.arguments(store)[0]]
-    return op.modes if isinstance(op, Reduce) else ()
-
-
 def _check_output(dag: Dag, output: Output, types: Sequence[ValueType]) -> Iterable[Diagnostic]:
     """Whether an output has the modes of its value: shown at the value, and at what is declared of the output."""
     store = dag.stores[output.name]
     (stored,) = dag.arguments(store)
-    value, reduced = types[stored], isinstance(dag[stored], Reduce)
+    value, reduced = types[stored], bool(dag.reduced[store])
     modes = set(map(written, map(direct, output.modes)))
     missing = [mode for mode in map(written, value.modes) if mode not in modes]
     if output.batchable and "l" in missing:
@@ -468,10 +421,10 @@ def _check_output(dag: Dag, output: Output, types: Sequence[ValueType]) -> Itera
         modes_first = ", ".join(["l", *(mode for mode in output.modes if mode != "l")])
         message, hint = f"{have}: the batches of a reduction come first", f"write `{output.name}[{modes_first}]`"
         yield at(output.span, dag.source, Diagnostic("E0304", message, None, "batches are not first", hint))
-    elif reduced and "l" in modes and not output.batchable and "l" in _reduced_modes(dag, store):
+    elif reduced and "l" in modes and not output.batchable and "l" in dag.reduced[store]:
         message = f"{have}, but its value is reduced over the batches"
         yield mistake(message, "reduced over the batches", "has no batches")
-    elif reduced and modes - {"l"} != set(value.modes) - {"l"}:
+    elif reduced and modes - {"l"} != set(map(written, value.modes)) - {"l"}:
         gives = f"gives [{shown(value.modes)}]"
         yield mistake(f"{have} but the reduction {gives}", gives, "not the modes that are left")
     elif not reduced and not {"m", "n"} <= {base(mode) for mode in modes}:

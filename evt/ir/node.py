@@ -8,19 +8,22 @@
          | Const(bits, modes)   a constant, rounded to the type of the operation that reads it
          | Apply(function)      a function of evt.functions.TABLE, operands in slots 0, 1, ...
          | Cast(dtype)          a rounding point: the operand rounded to dtype (to nearest even, saturating)
-         | Reduce(kind, modes)  sum, max or min over modes: complete when the kernel ends, so only stored
+         | Reduce(kind, modes)  sum, max or min over modes, or where an extreme value is: complete when the kernel ends;
+                                what is computed of it after that is stored
          | Fold(kind, width)    sum, max or min over each aligned block of columns: known within the kernel
          | Pick(member, block)  of each pair of columns the first (0) or the second (1): half as many columns
          | Interleave(block)    the columns of two values of half as many: what Pick takes apart
          | Index(mode)          the element's coordinate, i32
+         | Extent(mode)         the size of a mode, i32
          | Random()             Philox numbers in [0, 1) for a seed and an offset (two scalars, i32 or i64)
          | Store(name)          an output; its facts are in Dag.outputs
          | Feed(name)           what is multiplied in the place of the operand A or B, rounded to the operand's type
 
 Modes are ``l`` (batch), ``m`` (rows) and ``n`` (columns). A value of half as many columns has the mode ``n/2@1``,
 ``n/2@32`` where the pairs lie 32 columns apart; a tensor of so many columns ``n/2``, which fits either. A value for
-each block of 32 columns has ``n/32``. The operands' formulas, from Element to Feed, have the mode ``k`` that the
-product sums over: those of A vary over m and k, those of B over k and n, and none of their values meets the epilogue's.
+each block of 32 columns has ``n/32``, of 32 half-width columns ``n/64``. The operands' formulas, from Element to Feed,
+have the mode ``k`` that the product sums over: those of A vary over m and k, those of B over k and n, and none of their
+values meets the epilogue's.
 
 A tensor whose rows are read or stored where an input says has the mode ``index[m]``: of any extent, and its value
 varies over m. ``index`` is an integer for each row, ``[m]`` or ``[l, m]``; what is out of range reads as 0 and is not
@@ -113,6 +116,8 @@ class Cast:
 
 #: Kinds of reductions, by the function of the table that combines two values.
 REDUCTIONS = {"sum": "add", "max": "max", "min": "min"}
+#: Kinds of reductions that give the place of a value, by that which gives the value.
+PLACES = {"argmax": "max", "argmin": "min"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +166,15 @@ class Index:
 
 
 @dataclass(frozen=True, slots=True)
+class Extent:
+    """The size of a mode at run time; ``k`` is what the product sums over, of a convolution taps times channels."""
+
+    mode: str
+    arity: ClassVar[int] = 0
+    instructions: ClassVar[int] = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Random:
     arity: ClassVar[int] = 2
     instructions: ClassVar[int] = 24  # ten rounds of Philox for two numbers
@@ -181,7 +195,21 @@ class Feed:
 
 
 Node: TypeAlias = (
-    Acc | Element | Load | Const | Apply | Cast | Reduce | Fold | Pick | Interleave | Index | Random | Store | Feed
+    Acc
+    | Element
+    | Load
+    | Const
+    | Apply
+    | Cast
+    | Reduce
+    | Fold
+    | Pick
+    | Interleave
+    | Index
+    | Extent
+    | Random
+    | Store
+    | Feed
 )
 
 
@@ -205,6 +233,11 @@ def divisor(mode: str) -> int:
     """How many elements of its base mode one of this mode stands for."""
     number = mode.partition("/")[2].partition("@")[0]
     return int(number) if number else 1
+
+
+def distance(mode: str) -> int:
+    """How far apart the columns are that one column of this mode stands for, where they are a pair; else 1."""
+    return int(mode.partition("@")[2] or 1)
 
 
 def written(mode: str) -> str:

@@ -30,6 +30,7 @@ from evt.ir.node import (
     Cast,
     Const,
     Element,
+    Extent,
     Feed,
     Fold,
     Index,
@@ -96,6 +97,8 @@ def format_node(op: Node) -> str:
             return f"interleave {block}"
         case Index(mode):
             return f"index {mode}"
+        case Extent(mode):
+            return f"extent {mode}"
         case Random():
             return "random"
         case Store(name):
@@ -165,6 +168,8 @@ def _node(word: str, attribute: str | None) -> Node:
             return Interleave(int(block))
         case "index", str(mode):
             return Index(mode)
+        case "extent", str(mode):
+            return Extent(mode)
         case "random", None:
             return Random()
         case "reduce" | "fold" | "pick", str(attribute) if match := re.fullmatch(r"(\w+)\[([\w,]*)\]", attribute):

@@ -168,7 +168,7 @@ class Tree:
 
 
 #: Functions whose argument is a mode, not a value: ``iota(m)``.
-OF_A_MODE = frozenset({"iota"})
+OF_A_MODE = frozenset({"iota", "size"})
 
 
 def children(node: Expression) -> tuple[Expression, ...]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from evt.functions import TABLE, Comparison, Fact
-from evt.ir.dag import Builder, TypedDag, live_nodes, prune, reads_accumulator
+from evt.ir.dag import Builder, TypedDag, live_nodes, prune, reads_accumulator, reduced_modes
 from evt.ir.dtype import B1, F64, DType
 from evt.ir.infer import alone, domain, interleaved_type, reduced_type, value_type
 from evt.ir.node import Apply, Cast, Const, Feed, Fold, Interleave, Node, Pick, Reduce, Store, ValueType, base
@@ -28,6 +28,8 @@ class TypedBuilder(Builder):
         super().__init__()
         self.dag = dag
         self.types: list[ValueType] = []
+        #: For each node what :attr:`Dag.reduced` says.
+        self.reduced: list[tuple[str, ...]] = []
         self._applied: dict[object, ValueType] = {}
         #: The value of each node that is a constant, marked with a type that has it or not.
         self._constants: list[float | None] = []
@@ -41,6 +43,7 @@ class TypedBuilder(Builder):
         if new == len(self.types):
             self.types.append(self._type(node, [self.types[operand] for operand in operands]))
             self._constants.append(self._value(node, operands))
+            self.reduced.append(reduced_modes(node, [self.reduced[operand] for operand in operands]))
         return new
 
     def _type(self, node: Node, operands: list[ValueType]) -> ValueType:
@@ -203,7 +206,12 @@ class _Rewriter:
 
 
 def _keeps_modes(builder: TypedBuilder, new: int, op: Node, operands: tuple[int, ...], pinned: bool) -> bool:
-    """Whether a node may take the place of another: of whole columns not one of blocks, where pinned none of others."""
+    """Whether a node may take the place of another: of whole columns not one of blocks, where pinned none of others.
+
+    What is computed of reductions stays so: the place where it is stored is written when the kernel has ended.
+    """
+    if any(builder.reduced[operand] for operand in operands) and not builder.reduced[new]:
+        return False
     modes = builder.types[new].modes
     blocks = any("/" in mode for mode in modes)
     if not pinned and not blocks:

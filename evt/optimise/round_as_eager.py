@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from evt.functions import TABLE
 from evt.ir.dag import TypedDag
 from evt.ir.dtype import B1, BF16, F16, F32, F64, I32, DType
-from evt.ir.node import Acc, Apply, Cast, Const, Fold, Interleave, Load, Node, Pick
+from evt.ir.node import Acc, Apply, Cast, Const, Extent, Fold, Interleave, Load, Node, Pick
 from evt.optimise.rewrite import TypedBuilder
 
 _TWO, _THREE = Const.of(2.0), Const.of(3.0)
@@ -93,7 +93,7 @@ def _held(dag: TypedDag, op: Node, node: int, operands: Sequence[DType | None]) 
     """The type in which PyTorch holds a value that is no operation's."""
     value = dag.types[node]
     match op:
-        case Const():
+        case Const() | Extent():
             return None
         case Load(name):
             return value.dtype if dag.input[name].modes else None

@@ -60,7 +60,7 @@ class Fields:
         """Return the stride of a tensor along a mode, in elements."""
         return self.add(Field(f"stride_{mode}_of_{self.names.get(tensor, tensor)}", "size", tensor, mode))
 
-    def extent(self, tensor: str, mode: str) -> Field:
+    def extent_of(self, tensor: str, mode: str) -> Field:
         """Return how many rows or columns a tensor has among which an index names some."""
         return self.add(Field(f"extent_{mode}_of_{self.names[tensor]}", "size", tensor, f"extent {mode}"))
 
@@ -71,6 +71,10 @@ class Fields:
     def size(self, role: str) -> Field:
         """Return an extent, or a setting of the scheduler."""
         return self.add(Field(role, "size", "", role))
+
+    def extent(self, mode: str) -> Field:
+        """Return the extent of a mode."""
+        return self.size(mode)
 
     def workspace(self) -> Field:
         """Return the memory that the kernel works in."""
@@ -100,6 +104,9 @@ class GroupFields(Fields):
     def number(self, scalar: str, kind: Literal["number", "integer"] = "number") -> Field:
         """Return the value of a scalar, always a double: of an i64 the runtime gives the i32 that it is read as."""
         return super().number(scalar)
+
+    def extent(self, mode: str) -> Field:
+        return next(row for row in self._rows if (row.tensor, row.role) == ("", mode))
 
     def varies(self, name: str) -> Field:
         """Return whether an input is a vector in every group, and not a single value."""

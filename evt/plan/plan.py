@@ -7,7 +7,7 @@
     Mainloop  = MatrixProduct(a, b, work)           two matrices
               | Convolution2x(operator, ..., work)  an implicit GEMM of CUTLASS 2.x
               | Convolution3x(operator, ...)        one of CUTLASS 3.x
-    Epilogue  = Visitors(nodes, tree)               a visitor tree, or a topological visitor
+    Epilogue  = Visitors(nodes, tree, results)      a visitor tree, or a topological visitor
               | StockOperator(fused, ...)           an output operator of CUTLASS 2.x
               | StockFusion(fused, ...)             a fusion operation of CUTLASS 3.x
 
@@ -23,7 +23,7 @@ from typing import Literal, TypeAlias
 from evt.ir.convolution import SPATIAL, Operator
 from evt.ir.dtype import DType
 from evt.plan.configurations.config import Config
-from evt.plan.epilogue.nodes import Apply, Node, Reduction, Single, Strides
+from evt.plan.epilogue.nodes import Apply, Node, Number, Reduction, Result, Single, Size, Strides
 from evt.plan.epilogue.regions import Region
 from evt.plan.fields import ABI, Field
 from evt.plan.options import Options
@@ -104,7 +104,7 @@ class Work:
 
     operand: str
     region: Region
-    inputs: tuple[Single | WorkVector, ...]
+    inputs: tuple[Single | Size | Number | WorkVector, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +183,14 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Visitors:
-    """``nodes`` in the order in which they are visited, the root last; ``tree`` tells whether they nest as a tree."""
+    """``nodes`` in the order in which they are visited, the root last; ``tree`` tells whether they nest as a tree.
+
+    ``results`` are the outputs that are stored when the parts of reductions are combined.
+    """
 
     nodes: tuple[Node, ...]
     tree: bool
+    results: tuple[Result, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,6 +322,11 @@ class Plan:
         return tuple(node for node in self.nodes if isinstance(node, Reduction))
 
     @property
+    def results(self) -> tuple[Result, ...]:
+        """Return the outputs that the kernel at the end stores."""
+        return self.epilogue.results if isinstance(self.epilogue, Visitors) else ()
+
+    @property
     def copies(self) -> tuple[PaddedCopy, ...]:
         """Return the copies of operands that are made before the kernel."""
         return () if isinstance(self.mainloop, MatrixProduct) else self.mainloop.copies
@@ -332,6 +341,7 @@ class Plan:
         """Return the regions that functors of ours compute, by their numbers."""
         found = [work.region for work in self.work]
         found += [node.region for node in self.nodes if isinstance(node, Apply)]
+        found += [result.region for result in self.results if result.region is not None]
         return tuple(sorted(found, key=lambda region: region.number))
 
     @property

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from evt.ir import Fold, Interleave, Pick, TypedDag
+from evt.ir import TypedDag
+from evt.ir.columns import columns_together
 from evt.plan.options import PLAIN, Options
 from evt.plan.signature import ConvolutionClass, Signature, bytes_of
 from evt.plan.stock.match import Stock, match_stock
@@ -98,10 +99,8 @@ class Problem:
 
     @cached_property
     def columns_together(self) -> int:
-        """How many columns a 3.x epilogue has to visit at a time: those of a pair of blocks, or of a block."""
-        ops = map(self.dag.__getitem__, range(len(self.dag)))
-        taken = (op for op in ops if isinstance(op, Pick | Interleave | Fold))
-        return max((op.width if isinstance(op, Fold) else 2 * op.block for op in taken), default=1)
+        """How many columns an epilogue of 3.x has to visit at a time, and a row of a warp of 2.x has."""
+        return columns_together(self.dag)
 
     @cached_property
     def stock(self) -> Stock | Refusal:

@@ -13,7 +13,7 @@ from functools import cached_property
 from evt.diagnostics import Diagnostic, Label, Span
 from evt.errors import TargetError
 from evt.ir.origin import Foreign, Place, at
-from evt.plan.configurations.config import Config
+from evt.plan.configurations.config import MOST_COLUMNS, Config
 from evt.plan.epilogue.cost import is_light
 from evt.plan.kernels.draft import Request
 from evt.plan.kernels.memory import exceeded_memory
@@ -78,7 +78,9 @@ class Candidate:
     def configs(self) -> tuple[Config, ...]:
         """The configurations that the kernel may have, the general one first."""
         known = self.route.kernel(self._problem.target).configurations(self._problem)
-        return tuple(config for config in known if config.visits(self._problem.columns_together))
+        columns = self._problem.columns_together
+        visiting = tuple(config for config in known if config.visits(columns))
+        return visiting or tuple(wide for config in known if (wide := config.widened(columns)) is not None)
 
     @property
     def default_configs(self) -> tuple[Config, ...]:
@@ -112,6 +114,11 @@ class Candidate:
     @property
     def misfits(self) -> tuple[Refusal, ...]:
         """Why no configuration fits."""
+        if not self.configs:
+            columns = self._problem.columns_together
+            known = self.route.kernel(self._problem.target).configurations(self._problem)
+            most = min(MOST_COLUMNS, max(config.tile[1] for config in known))
+            return (Refusal(f"blocks or pairs take {columns} columns together, and the epilogue at most {most}"),)
         made = map(self.try_plan, self.configs)
         return tuple(each for each in made if isinstance(each, Refusal))
 

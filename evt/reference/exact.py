@@ -18,6 +18,7 @@ from evt.ir.dtype import I64, DType
 from evt.ir.infer import met, reduced_type
 from evt.ir.node import (
     MODES,
+    PLACES,
     REDUCTIONS,
     Const,
     Fold,
@@ -110,16 +111,21 @@ class Exact(Dialect[torch.Tensor]):
 
     def reduce(self, op: Reduce, x: Argument[torch.Tensor]) -> torch.Tensor:
         value = self.reduced_value(x)
+        whole = {"l": 1, "m": 1, "n": max(1, x.width)}
         sizes = [
-            self.extents[mode] if mode in op.modes else size for mode, size in zip(MODES, value.shape, strict=True)
+            self.extents.divided(mode, whole[mode]) if mode in op.modes else size
+            for mode, size in zip(MODES, value.shape, strict=True)
         ]
-        return reduced(op.kind, value.expand(sizes), [MODES.index(mode) for mode in op.modes])
+        dims = [MODES.index(mode) for mode in op.modes]
+        value = value.expand(sizes)
+        return place(op.kind, value, dims[0]) if op.kind in PLACES else reduced(op.kind, value, dims)
 
     def fold(self, op: Fold, x: Argument[torch.Tensor]) -> torch.Tensor:
         value = self.reduced_value(x)
         blocks = value.unsqueeze(3).expand(*value.shape, op.width)  # of a value that is the same in all columns
         if x.width:
-            blocks = value.reshape(*value.shape[:2], self.extents.divided("n", op.width), op.width)
+            count = self.extents.divided("n", op.width * x.width)
+            blocks = value.reshape(*value.shape[:2], count, op.width)
         return reduced(op.kind, blocks, [3]).squeeze(3)
 
     def reduced_value(self, x: Argument[torch.Tensor]) -> torch.Tensor:
@@ -145,6 +151,9 @@ class Exact(Dialect[torch.Tensor]):
     def index(self, mode: str) -> torch.Tensor:
         shape = [-1 if each == mode else 1 for each in MODES]
         return torch.arange(self.extents[mode], dtype=torch.int32, device=self.device).reshape(shape)
+
+    def extent(self, mode: str) -> torch.Tensor:
+        return torch.full((), self.extents.size(mode), dtype=torch.int32, device=self.device)
 
     def random(self, seed: Argument[torch.Tensor], offset: Argument[torch.Tensor]) -> torch.Tensor:
         sizes = [self.extents[mode] for mode in MODES]
@@ -204,6 +213,17 @@ def reduced(kind: str, value: torch.Tensor, dims: list[int]) -> torch.Tensor:
     elif kind == "sum":
         rest = rest + 0  # to which kernels add
     return rest.reshape([1 if dim in dims else size for dim, size in enumerate(value.shape)])
+
+
+def place(kind: str, value: torch.Tensor, dim: int) -> torch.Tensor:
+    """Return where along a dimension the extreme value is first, or the first NaN if there is one; of nothing 0."""
+    best, count = reduced(PLACES[kind], value, [dim]), value.shape[dim]
+    found = (value == best) | ((value != value) & (best != best))
+    places = torch.arange(count, dtype=torch.int32, device=value.device)
+    places = places.reshape([-1 if each == dim else 1 for each in range(value.dim())])
+    if not count:
+        return torch.zeros_like(best, dtype=torch.int32)
+    return torch.where(found, places, count).amin(dim, keepdim=True)
 
 
 def _identity(kind: str, dtype: torch.dtype) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,14 +19,21 @@ Leads = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Extents:
-    """The dimensions of each mode, and the ``order`` of the modes in values."""
+    """The dimensions of each mode, and the ``order`` of the modes in values; ``sizes`` are the extents of all modes."""
 
     leads: Leads
     order: tuple[str, ...] = MODES
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
     def __getitem__(self, mode: str) -> int:
         """Return the extent of a mode that is not divided."""
         return math.prod(self.leads[mode])
+
+    def size(self, mode: str) -> int:
+        """Return the extent of any mode. Raises ValueError for one that is not known."""
+        if mode not in self.sizes:
+            raise ValueError(f"the program reads size({mode}), which is not given")
+        return self.sizes[mode]
 
     def load(self, source: Input, given: Any, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
         """Return an input with the dimensions of the order, 1 where it does not vary, or 0-d for a scalar.

@@ -21,6 +21,7 @@ from evt.ir.node import (
     Cast,
     Const,
     Element,
+    Extent,
     Feed,
     Fold,
     Index,
@@ -104,6 +105,9 @@ class Dialect(ABC, Generic[Value]):
     def index(self, mode: str) -> Value: ...
 
     @abstractmethod
+    def extent(self, mode: str) -> Value: ...
+
+    @abstractmethod
     def random(self, seed: Argument[Value], offset: Argument[Value]) -> Value: ...
 
     @abstractmethod
@@ -164,6 +168,8 @@ def _value(dag: TypedDag, op: Node, operands: Sequence[Argument[Value]], dialect
             return dialect.interleave(op, x, y, interleaved_type(dag, [x.type, y.type]))
         case Index(mode):
             return dialect.index(mode)
+        case Extent(mode):
+            return dialect.extent(mode)
         case Random():
             return dialect.random(*operands)
         case Store() | Feed():
@@ -171,9 +177,9 @@ def _value(dag: TypedDag, op: Node, operands: Sequence[Argument[Value]], dialect
 
 
 def _aligned(operands: Sequence[Argument[Value]], dialect: Dialect[Value]) -> list[Value]:
-    """Return values that broadcast: where one has all columns, that of a block is repeated for the block's columns."""
-    has_columns = any(operand.width == 1 for operand in operands)
+    """Return values that broadcast: that of a block is repeated for those of the block's columns that another has."""
+    finest = min((operand.width for operand in operands if operand.width), default=1)
     return [
-        dialect.repeat(operand.value, operand.width) if has_columns and operand.width > 1 else operand.value
+        dialect.repeat(operand.value, operand.width // finest) if operand.width > finest else operand.value
         for operand in operands
     ]

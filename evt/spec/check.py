@@ -17,6 +17,7 @@ from evt.ir import (
     Cast,
     Dag,
     Element,
+    Extent,
     Feed,
     Fold,
     Index,
@@ -36,14 +37,14 @@ from evt.ir.convolution import CONVOLUTIONS
 from evt.ir.dag import reads_accumulator
 from evt.ir.dtype import B1, OUTPUTS, TF32
 from evt.ir.lower import OPERATIONS
-from evt.ir.lower.words import FOLD_WIDTHS, PAIR_BLOCKS
-from evt.ir.node import ELEMENT_MODES, MODES, base, direct, index_of
+from evt.ir.lower.words import FEWER_COLUMNS, FOLD_WIDTHS, PAIR_BLOCKS
+from evt.ir.node import ELEMENT_MODES, MODES, PLACES, base, direct, index_of
 from evt.ir.operand import formula_of
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 #: What has a meaning of its own.
 _TAKEN = ("acc", "A", "B")
-_TENSOR_MODES = frozenset({*MODES, "n/2", *(f"n/{width}" for width in FOLD_WIDTHS)})
+_TENSOR_MODES = frozenset({*MODES, *FEWER_COLUMNS})
 
 
 def check_graph(dag: Dag) -> None:
@@ -145,8 +146,12 @@ def _nodes(dag: Dag) -> Iterator[str]:
                 yield f"%{place}: there is no cast to {dtype}"
             case Index(mode) if mode not in MODES:
                 yield f"%{place}: there is no mode `{shown(mode)}`"
+            case Extent(mode) if mode not in (*MODES, "k"):
+                yield f"%{place}: there is no mode `{shown(mode)}`"
             case Reduce(_, modes) if tuple(mode for mode in MODES if mode in modes) != modes or modes in ((), ("l",)):
                 yield f"%{place}: a reduction over {list(modes)}; expected some of {list(MODES)}, in this order"
+            case Reduce(kind, modes) if kind in PLACES and modes not in (("m",), ("n",)):
+                yield f"%{place}: {kind} along {list(modes)}; expected one of m and n"
             case Feed(name) if name not in ELEMENT_MODES:
                 yield f"%{place}: `{shown(name)}` is no operand"
             case Load(name) if name not in dag.input:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from .dtypes import RANGE_OF_DATA, TYPES, compute, primary
 from .rounding import FLOATS, RANGES, rounded
-from .tree import Input, Output, Program, Sizes, index_name
+from .tree import Expression, Input, Output, Program, Read, Reduce, Sizes, children, index_name
 
 Array = np.ndarray
 _ALL = ("l", "m", "n", "k")
@@ -50,6 +50,12 @@ class Data:
     inputs: dict[str, Loaded]
     given: dict[str, Any] = field(default_factory=dict)  # the call: A, B and inputs, as numbers and arrays in shape
     places: dict[str, Array] = field(default_factory=dict)  # what an index says, by mode
+    contraction: int | None = None  # of a convolution what its sums run over, where k are channels
+
+    @property
+    def extents(self) -> dict[str, int]:
+        """What `size` says of each mode."""
+        return self.sizes | ({} if self.contraction is None else {"k": self.contraction})
 
 
 def problems(program: Program) -> list[Data]:
@@ -110,7 +116,9 @@ def _convolution(program: Program, maker: _Maker) -> Data:
     leads["l"] = ()
     sizes = {mode: math.prod(dims) for mode, dims in leads.items()}
     elements = {"A": np.moveaxis(a, 1, -1).reshape(1, -1, a.shape[1])}
-    return Data(sizes, leads, a, b, elements, {}, {"A": a, "B": b})
+    taps, channels = math.prod(g.filter), {"fprop": g.channels, "dgrad": g.filters}.get(g.operator, 0) // g.groups
+    contraction = taps * channels if g.operator != "wgrad" else g.images * math.prod(g.results)
+    return Data(sizes, leads, a, b, elements, {}, {"A": a, "B": b}, contraction)
 
 
 def dims(data: Data, mode: str) -> tuple[int, ...]:
@@ -254,6 +262,30 @@ def arguments(program: Program, data: Data) -> tuple[Any, Any, dict[str, Any]]:
 
 
 # Outputs
+
+
+def reductions(program: Program) -> dict[str, frozenset[str]]:
+    """The modes over which each output is reduced, of outputs that are reductions or computed of some."""
+    values = {each.name: each.value for each in program.assigns}
+    found = {}
+    for output in program.outputs:
+        stack, seen = [output.name], {output.name}
+        while stack:
+            for node in walk_values(values[stack.pop()]):
+                if isinstance(node, Reduce):
+                    found[output.name] = frozenset(node.modes)
+                elif isinstance(node, Read) and node.name in values and node.name not in seen:
+                    seen.add(node.name)
+                    stack.append(node.name)
+    return found
+
+
+def walk_values(node: Expression) -> Iterator[Expression]:
+    """What an expression is made of, without what its reductions reduce."""
+    yield node
+    if not isinstance(node, Reduce):
+        for child in children(node):
+            yield from walk_values(child)
 
 
 def output_type(program: Program, output: Output, reduction: str | None) -> str:

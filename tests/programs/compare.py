@@ -14,20 +14,13 @@ from .dtypes import TYPES
 from .evaluator import Value
 from .number import WIDE, Array, deviation
 from .rounding import rounded
-from .tree import Output, Program, Reduce
+from .tree import Output, Program
 
 if TYPE_CHECKING:
     from .checks import Report
 
 #: An element whose interval is wider than this part of it is counted as loose.
 _LOOSE = 0.01
-
-
-def reductions(program: Program) -> dict[str, frozenset[str]]:
-    """The modes over which each output is reduced, of outputs that are reductions."""
-    values = {each.name: each.value for each in program.assigns}
-    found = {output.name: values[output.name] for output in program.outputs}
-    return {name: frozenset(value.modes) for name, value in found.items() if isinstance(value, Reduce)}
 
 
 def compare(

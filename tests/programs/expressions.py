@@ -34,6 +34,8 @@ from .tree import (
     Pair,
     Rand,
     Read,
+    Reduce,
+    Size,
     children,
     walk,
 )
@@ -81,7 +83,7 @@ class Expressions:
         self.inputs: dict[str, Input] = {}
         self.defines: dict[str, Define] = {}
         self.values: dict[str, str] = {}  # assigned names, and their columns
-        self.width = draw.pick((16, 32))
+        self.width = draw.pick((8, 16, 16, 32, 32, 64, 128))
         self.distance = draw.pick((1, 1, 8, 16, 32))
         self.blocks = self.pairs = False
 
@@ -150,7 +152,38 @@ class Expressions:
 
     def block(self, depth: int) -> Expression:
         self.blocks = True
-        return Block(self.draw.pick(("sum", "max", "min")), self.width, self.whole(depth))
+        return Block(self.draw.pick(("sum", "max", "min", "mean")), self.width, self.whole(depth))
+
+    def reduction(self, depth: int, over: tuple[str, ...], columns: str) -> Expression:
+        """A reduction of a value of such columns, which varies over them."""
+        whole = {"half": self.pair, "block": self.block}.get(columns)
+        value = self.expression(depth, columns)
+        if whole is not None:
+            value = self.meeting(whole(depth - 1), value)
+        return Reduce(self.draw.pick(("sum", "max", "min", "mean")), over, value)
+
+    def completed(self, depth: int, over: tuple[str, ...], columns: str, x: Expression) -> Expression:
+        """What is computed of a reduction: of itself, of another, and of what has its modes."""
+        draw = self.draw
+        for _ in range(draw.whole(1, 3)):
+            kind = draw.part()
+            if kind < 0.2 and "rsqrt" in self.functions:
+                x = Call("rsqrt", (Call("abs", (x,)),))
+            elif kind < 0.3:
+                x = Cast(draw.pick(tuple(TYPES)), x)
+            elif kind < 0.5:
+                x = self.meeting(x, self.size())
+            elif kind < 0.65:
+                x = self.meeting(x, self.reduction(depth - 1, over, columns))
+            elif kind < 0.8:
+                left = [mode for mode in ("m", "n") if mode not in over and (mode == "m" or columns == "n")]
+                modes = (draw.pick(left),) if left else ()
+                value = self.input(modes, None)
+                subscript = f"[{', '.join(modes)}]" if modes and not value.declared else ""
+                x = self.meeting(x, Read(value.name, subscript))
+            else:
+                x = self.meeting(x, self.number())
+        return x
 
     def pair(self, depth: int) -> Expression:
         self.pairs = True
@@ -245,6 +278,8 @@ class Expressions:
         names = [name for name, have in self.values.items() if have in fitting]
         if kind < 0.35 and names:
             return Read(draw.pick(names))
+        if kind < 0.37:
+            return self.size()
         if kind < 0.42:
             modes = ("m", "n", "l") if columns in ("n", "thin") else ("m", "l")
             return Iota(draw.pick([mode for mode in modes if mode != "l" or self.batched]))
@@ -257,6 +292,9 @@ class Expressions:
         if kind < 0.7 and columns == "n":
             return Acc()
         return self.read(columns)
+
+    def size(self) -> Size:
+        return Size(self.draw.pick([mode for mode in ("m", "n", "k", "l") if mode != "l" or self.batched]))
 
     def number(self) -> Number:
         rare = not self.profile.tame and self.draw.chance(6)

@@ -14,7 +14,7 @@ from .draw import Draw, Profile
 from .dtypes import PAIRS, STORAGE
 from .expressions import Expressions, surviving
 from .sizes import geometry, matrices
-from .tree import Acc, Assign, Call, Element, Expression, Input, Output, Pair, Program, Read, Reduce, index_name
+from .tree import Acc, Assign, Call, Element, Expression, Input, Output, Pair, Program, Read, index_name
 
 ALL = Profile()
 _KINDS = ("tile", "tile", "tile", "transposed", "bits", "reduced", "reduced", "half", "blocks", "thin", "left out")
@@ -143,8 +143,14 @@ class _Generator:
             case "reduced":
                 over = draw.pick((("n",), ("m",), ("m", "n"), ("l", "m"), ("l", "m", "n"), ("l", "n")))
                 over = over if of.batched else tuple(mode for mode in over if mode != "l")
-                self.assign(name, Reduce(draw.pick(("sum", "max", "min")), over, of.expression(depth, "n")), "reduced")
-                return Output(name, tuple(mode for mode in ("m", "n") if mode not in over), dtype, draw.chance(2))
+                columns = draw.pick(("n", "n", "n", *(() if of.plain_columns else ("half", "block"))))
+                value: Expression = of.reduction(depth, over, columns)
+                if draw.chance(2.5):
+                    value = of.completed(depth, over, columns, value)
+                self.assign(name, value, "reduced")
+                kept = {"half": "n/2", "block": f"n/{of.width}"}.get(columns, "n")
+                modes = tuple(mode for mode in ("m", kept) if mode.partition("/")[0] not in over)
+                return Output(name, modes, dtype, draw.chance(2))
             case "half":
                 value = of.pair(depth)
                 value = of.meeting(value, of.expression(depth, "half")) if draw.chance(1.3) else value

@@ -64,7 +64,7 @@ class Cast:
 
 @dataclass(frozen=True)
 class Reduce:
-    """``sum[n](x)``, complete when the kernel ends."""
+    """``sum[n](x)``, complete when the kernel ends; ``mean[n](x)`` is a sum over how many there are."""
 
     kind: str
     modes: tuple[str, ...]
@@ -95,6 +95,13 @@ class Iota:
 
 
 @dataclass(frozen=True)
+class Size:
+    """``size(n)``, the extent of a mode."""
+
+    mode: str
+
+
+@dataclass(frozen=True)
 class Rand:
     seed: Expression
     offset: Expression
@@ -108,7 +115,9 @@ class Dropout:
     offset: Expression
 
 
-Expression: TypeAlias = Acc | Element | Number | Read | Call | Cast | Reduce | Block | Pair | Iota | Rand | Dropout
+Expression: TypeAlias = (
+    Acc | Element | Number | Read | Call | Cast | Reduce | Block | Pair | Iota | Size | Rand | Dropout
+)
 OPERATORS = dict(
     zip(
         ("add", "sub", "mul", "div", "pow", "lt", "le", "gt", "ge", "eq", "ne", "logical_and", "logical_or"),
@@ -140,7 +149,7 @@ def walk(node: Expression) -> Iterator[Expression]:
         yield from walk(child)
 
 
-NODES = (Acc, Element, Number, Read, Call, Cast, Reduce, Block, Pair, Iota, Rand, Dropout)
+NODES = (Acc, Element, Number, Read, Call, Cast, Reduce, Block, Pair, Iota, Size, Rand, Dropout)
 
 
 @dataclass(frozen=True)
@@ -342,6 +351,8 @@ def show(node: Expression) -> str:
             return f"{('even', 'odd')[member]}({show(x)}{f', {distance}' if distance > 1 else ''})"
         case Iota(mode):
             return f"iota({mode})"
+        case Size(mode):
+            return f"size({mode})"
         case Rand(seed, offset):
             return f"rand({show(seed)}, {show(offset)})"
         case Dropout(x, p, seed, offset):

@@ -195,8 +195,14 @@ def test_a_store_that_is_read() -> None:
 
 
 def test_a_reduction_that_is_read() -> None:
-    message = malformed(*chain(Acc(), Reduce("sum", ("n",)), Apply("relu"), Store("D")))
+    message = malformed(*chain(Acc(), Reduce("sum", ("n",)), Reduce("sum", ("m",)), Store("D")))
     assert "it reads a reduction" in message
+
+
+def test_reductions_that_do_not_meet() -> None:
+    rows, columns = Reduce("sum", ("n",)), Reduce("sum", ("m",))
+    table = ((Acc(), ()), (rows, (0,)), (columns, (0,)), (Apply("add"), (1, 2)), (Store("D"), (3,)))
+    assert "it reads reductions over different modes" in malformed(*table)
 
 
 @pytest.mark.parametrize("op", [Reduce("prod", ("n",)), Fold("prod", 32)])

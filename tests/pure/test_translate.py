@@ -46,6 +46,9 @@ class Words(Dialect[str]):
     def index(self, mode: str) -> str:
         return f"iota {mode}"
 
+    def extent(self, mode: str) -> str:
+        return f"size {mode}"
+
     def random(self, seed: Argument[str], offset: Argument[str]) -> str:
         return f"rand({seed.value}, {offset.value})"
 
@@ -70,6 +73,7 @@ def test_blocks_are_repeated_where_they_meet_columns() -> None:
     assert words("D = acc / max[n%16](acc)")["D"].endswith("div:f32(acc, max%16(acc, 1)x16)")
     found = words("out D, s: f32[m, n/16]\nD = acc\ns = max[n%16](acc) * max[n%16](bias)")
     assert found["s"].endswith("mul:f32(max%16(acc, 1), max%16(bias, 1))")
+    assert words("D = even(acc) * max[n%16](acc)")["D"].endswith("mul:f32(pick 0/1(acc), max%16(acc, 1)x8)")
     assert words("D = acc * max[n%16](scale[m])")["D"].endswith("mul:f32(acc, max%16(scale, 0)x16)")
 
 
@@ -82,6 +86,7 @@ def test_reductions_know_whether_all_elements_are_there() -> None:
 def test_every_other_kind() -> None:
     assert words("D = even(acc, 8)")["D"].endswith("pick 0/8(acc)")
     assert "rand(seed, 3)" in words("in seed: i32\nD = acc * rand(seed, 3)")["D"]
+    assert "size k" in words("D = acc / size(k)")["D"]
     assert "iota n" in words("D = acc + iota(n)")["D"]
 
 

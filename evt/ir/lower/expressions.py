@@ -10,6 +10,7 @@ from evt.functions import BINARY, FUNCTIONS, UNARY, Function
 from evt.functions import lookup as find_function
 from evt.ir.dag import Builder
 from evt.ir.dtype import B1, BOOL, BY_NAME, I32, I64, OUTPUTS, TF32
+from evt.ir.infer import value_modes
 from evt.ir.lower.derivative import Derivatives, NoDerivativeError
 from evt.ir.lower.names import Names
 from evt.ir.lower.report import Report
@@ -17,7 +18,7 @@ from evt.ir.lower.special import SPECIAL_FORMS, lower_reduction
 from evt.ir.lower.statements import Statements
 from evt.ir.lower.words import INFINITY, SPECIAL, read_number
 from evt.ir.missing import MISSING_FUNCTIONS, MISSING_TYPES, unknown_type
-from evt.ir.node import ELEMENT_MODES, REDUCTIONS, Acc, Apply, Cast, Const, Element, Load
+from evt.ir.node import ELEMENT_MODES, PLACES, REDUCTIONS, Acc, Apply, Cast, Const, Element, Load
 from evt.ir.origin import Origin, Place
 from evt.language import tree as syntax
 
@@ -43,6 +44,7 @@ class Expressions:
         self.builder = Builder()
         self.values: dict[str, int] = {}
         self.derivatives = Derivatives(self.builder, self.formula)
+        self._varies: list[tuple[str, ...]] = []
         self._constant: dict[int, bool] = {}
         self._inlined: dict[tuple[str, tuple[int, ...]], int] = {}
         self._open: list[str] = []
@@ -124,6 +126,15 @@ class Expressions:
         narrowed = declared is not None and declared.dtype == I64
         return self.builder.add(Cast(I32), load) if narrowed else load
 
+    def modes(self) -> list[tuple[str, ...]]:
+        """The modes over which the nodes that there are vary."""
+        builder, varies = self.builder, self._varies
+        for node in range(len(varies), len(builder)):
+            op, operands = builder[node], [varies[operand] for operand in builder.arguments(node)]
+            known = not isinstance(op, Load) or op.name in self.inputs
+            varies.append(value_modes(self.inputs, op, operands) if known else ())
+        return varies
+
     def is_constant(self, node: int) -> bool:
         """Whether a node depends on constants only."""
         if node not in self._constant:
@@ -151,18 +162,18 @@ class Expressions:
             self.report(
                 "E0206", "a reduction has no derivative", call.function.span, "not a function of one value", hint
             )
-        elif call.subscript is not None and name not in REDUCTIONS:
+        elif call.subscript is not None and name not in (*REDUCTIONS, *PLACES, "mean"):
             self.no_reduction(call, call.subscript)
         elif call.subscript is not None:
             return lower_reduction(self, call, operands)
         elif call.primes:
             return self.derivative(call, operands)
+        elif name in self.defined:
+            return self.inline(call, operands)
         elif name in SPECIAL_FORMS:
             return SPECIAL_FORMS[name](self, call, operands)
         elif name in BY_NAME:
             return self.cast(call, operands)
-        elif name in self.defined:
-            return self.inline(call, operands)
         elif name in REDUCTIONS and len(operands) == 1 and call.arguments[0].keyword is None:
             self.report(
                 "E0203",
@@ -328,8 +339,9 @@ class Expressions:
             place = call.function.span.to(subscript.span)
             self.report("E0201", f"`{name}` is not a reduction", place, "takes no modes", hint)
         else:
-            guess = self.report.guess(name, REDUCTIONS)
-            hint = f"did you mean `{guess}`?" if guess else f"reductions: {', '.join(REDUCTIONS)}"
+            known_reductions = (*REDUCTIONS, "mean", *PLACES)
+            guess = self.report.guess(name, known_reductions)
+            hint = f"did you mean `{guess}`?" if guess else f"reductions: {', '.join(known_reductions)}"
             self.report("E0201", f"there is no reduction `{name}`", call.function.span, "unknown", hint)
 
     def bind(self, call: syntax.Call, function: Function, operands: list[int]) -> list[int] | None:

@@ -8,7 +8,23 @@ from typing import TYPE_CHECKING
 from evt.ir.dag import Builder
 from evt.ir.dtype import I32
 from evt.ir.lower.words import PAIR_BLOCKS, SPECIAL, read_reduced_modes
-from evt.ir.node import MODES, Apply, Cast, Const, Fold, Index, Interleave, Load, Pick, Random, Reduce
+from evt.ir.node import (
+    MODES,
+    PLACES,
+    Apply,
+    Cast,
+    Const,
+    Extent,
+    Fold,
+    Index,
+    Interleave,
+    Load,
+    Node,
+    Pick,
+    Random,
+    Reduce,
+    divisor,
+)
 from evt.language import tree as syntax
 
 if TYPE_CHECKING:
@@ -18,7 +34,7 @@ _Form = Callable[["Expressions", syntax.Call, list[int]], int]
 
 
 def lower_reduction(expressions: Expressions, call: syntax.Call, operands: list[int]) -> int:
-    """``sum[n](x)``, ``max[m, n](x)``; ``max[n%32](x)`` over blocks of columns."""
+    """``sum[n](x)``, ``max[m, n](x)``; ``max[n%32](x)`` over blocks of columns; ``mean[n](x)`` is a sum over a size."""
     name = call.function.text
     assert call.subscript is not None
     modes = read_reduced_modes(expressions.report, call.subscript)
@@ -26,18 +42,57 @@ def lower_reduction(expressions: Expressions, call: syntax.Call, operands: list[
         return expressions.mistake()
     if modes is None:
         return operands[0]
+    if name in PLACES and modes not in (("m",), ("n",)):
+        hint = f"write `{name}[n](x)`, the column in each row, or `{name}[m](x)`, the row in each column"
+        expressions.report("E0301", f"`{name}` is along one mode", call.subscript.span, "", hint)
+        return operands[0]
     if modes[0] not in MODES:
-        return expressions.builder.add(Fold(name, int(modes[0].partition("%")[2])), operands[0])
-    return expressions.builder.add(Reduce(name, modes), operands[0])
+        return _fold(expressions, name, int(modes[0].partition("%")[2]), operands[0])
+    if name != "mean":
+        return expressions.builder.add(Reduce(name, modes), operands[0])
+    return _mean(expressions, modes, operands[0])
 
 
-def _iota(expressions: Expressions, call: syntax.Call, operands: list[int]) -> int:
-    """``iota(m)``: the element's coordinate."""
-    arguments = [argument.value for argument in call.arguments]
-    if len(arguments) == 1 and isinstance(arguments[0], syntax.Name) and arguments[0].name in MODES:
-        return expressions.builder.add(Index(arguments[0].name))
-    expressions.report("E0203", "`iota` takes a mode", call.span, "", "write `iota(m)`, `iota(n)` or `iota(l)`")
+def _fold(expressions: Expressions, name: str, width: int, operand: int) -> int:
+    add = expressions.builder.add
+    if name != "mean":
+        return add(Fold(name, width), operand)
+    return add(Apply("div"), add(Fold("sum", width), operand), add(Const.of(float(width))))
+
+
+def _mean(expressions: Expressions, modes: tuple[str, ...], operand: int) -> int:
+    """``sum[m, n](x) / size(m) / size(n)``; of fewer columns, as many of them."""
+    add, value = expressions.builder.add, expressions.builder.add(Reduce("sum", modes), operand)
+    for mode in modes:
+        value = add(Apply("div"), value, add(Extent(mode)))
+    fewer = max(map(divisor, expressions.modes()[operand]), default=1) if "n" in modes else 1
+    return value if fewer == 1 else add(Apply("mul"), value, add(Const.of(float(fewer))))
+
+
+def _without_modes(expressions: Expressions, call: syntax.Call, operands: list[int]) -> int:
+    name = call.function.text
+    expressions.report(
+        "E0203",
+        f"`{name}` names the modes that it reduces over",
+        call.function.span,
+        "no modes",
+        f"write `{name}[n](x)`, `{name}[m](x)` or `{name}[m, n](x)`",
+    )
     return expressions.mistake()
+
+
+def _of_mode(make: Callable[[str], Node], modes: tuple[str, ...]) -> _Form:
+    def lower(expressions: Expressions, call: syntax.Call, operands: list[int]) -> int:
+        """``iota(m)``: the element's coordinate; ``size(m)``: the extent of a mode."""
+        name, arguments = call.function.text, [argument.value for argument in call.arguments]
+        if len(arguments) == 1 and isinstance(arguments[0], syntax.Name) and arguments[0].name in modes:
+            return expressions.builder.add(make(arguments[0].name))
+        forms = [f"`{name}({mode})`" for mode in modes]
+        hint = f"write {', '.join(forms[:-1])} or {forms[-1]}"
+        expressions.report("E0203", f"`{name}` takes a mode", call.span, "", hint)
+        return expressions.mistake()
+
+    return lower
 
 
 def _rand(expressions: Expressions, call: syntax.Call, operands: list[int]) -> int:
@@ -117,7 +172,12 @@ def _takes(
 
 
 SPECIAL_FORMS: dict[str, _Form] = {
-    "iota": _iota,
+    "sum": _without_modes,
+    "mean": _without_modes,
+    "argmax": _without_modes,
+    "argmin": _without_modes,
+    "iota": _of_mode(Index, ("m", "n", "l")),
+    "size": _of_mode(Extent, ("m", "n", "k", "l")),
     "rand": _rand,
     "dropout": _dropout,
     "even": _pick(0),

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from evt.diagnostics import Label
-from evt.ir.infer import value_modes
+from evt.ir.dag import reduced_modes
 from evt.ir.lower.expressions import Expressions
 from evt.ir.lower.names import Names
 from evt.ir.lower.report import Report
 from evt.ir.lower.statements import Statements
-from evt.ir.node import Load, Output, Reduce, base, shown, written
+from evt.ir.node import Output, base, shown, written
 
 
 def resolve_subscripts(statements: Statements, names: Names, expressions: Expressions, report: Report) -> list[Output]:
@@ -20,18 +20,15 @@ def resolve_subscripts(statements: Statements, names: Names, expressions: Expres
     value has fewer of. A subscript that is written at the assignment of an intermediate value has to cover its modes;
     those of outputs are checked by ``infer``.
     """
-    builder = expressions.builder
-    varies: list[tuple[str, ...]] = []
-    for node in range(len(builder)):
-        op, operands = builder[node], [varies[operand] for operand in builder.arguments(node)]
-        known = not isinstance(op, Load) or op.name in names.inputs
-        varies.append(value_modes(names.inputs, op, operands) if known else ())
+    varies, reduced = expressions.modes(), list[tuple[str, ...]]()
+    for op, operands in expressions.builder.table:
+        reduced.append(reduced_modes(op, [reduced[operand] for operand in operands]))
     outputs = []
     for output in names.outputs:
         value = expressions.values.get(output.name)
         if value is not None and output.name not in statements.subscripted:
-            output = replace(output, modes=_modes(builder[value], varies[value]), inferred=("modes",))
-        if value is not None and isinstance(op := builder[value], Reduce) and "l" in op.modes:
+            output = replace(output, modes=_modes(varies[value], bool(reduced[value])), inferred=("modes",))
+        if value is not None and "l" in reduced[value]:
             output = replace(output, batchable=False)  # one for all batches
         outputs.append(output)
     stored = {output.name for output in outputs}
@@ -52,8 +49,8 @@ def resolve_subscripts(statements: Statements, names: Names, expressions: Expres
     return outputs
 
 
-def _modes(op: object, varies: tuple[str, ...]) -> tuple[str, ...]:
+def _modes(varies: tuple[str, ...], reduced: bool) -> tuple[str, ...]:
     """The modes of an output whose subscript is not written; a batch mode comes first, implicitly."""
-    if isinstance(op, Reduce):
+    if reduced:
         return tuple(written(mode) for mode in varies if mode != "l")
     return ("m", next((written(mode) for mode in varies if base(mode) == "n"), "n"))

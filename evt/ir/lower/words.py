@@ -29,6 +29,7 @@ def is_greek(name: str) -> bool:
 #: Functions that are not element-wise and so not in the table, with what to write.
 SPECIAL = {
     "iota": "iota(m)",
+    "size": "size(n)",
     "rand": "rand(seed, offset)",
     "dropout": "dropout(x, p, seed, offset)",
     "even": "even(x)",
@@ -44,19 +45,21 @@ NOT_NUMBERS = {
     **dict.fromkeys(("nan", "NaN", "NAN"), "there is no constant NaN; whether a value is one says `isnan(x)`"),
 }
 #: Widths of the blocks of columns that are reduced within a kernel, and distances of paired columns.
-FOLD_WIDTHS = (16, 32)
+FOLD_WIDTHS = (8, 16, 32, 64, 128)
 PAIR_BLOCKS = (1, 8, 16, 32)
+#: Modes of fewer columns: of pairs, and of blocks of columns or of pairs.
+FEWER_COLUMNS = ("n/2", *(f"n/{width}" for width in (*FOLD_WIDTHS, 2 * FOLD_WIDTHS[-1])))
 
 
 def read_modes(report: Report, subscript: syntax.Subscript, summed: bool = False) -> tuple[str, ...] | None:
     """The modes of a tensor's subscript, or None after reporting; ``summed``: k may be among them."""
-    allowed = (*MODES, "n/2", *(f"n/{width}" for width in FOLD_WIDTHS), *(["k"] if summed else []))
+    allowed = (*MODES, *FEWER_COLUMNS, *(["k"] if summed else []))
     names = tuple(mode.name if mode.subscript is None else _read_index(report, mode) for mode in subscript.modes)
     for mode, name in zip(subscript.modes, names, strict=True):
         if not name:
             return None
         if mode.subscript is None and mode.name not in allowed:
-            hint = "the modes are m (rows), n (columns) and l (batch); n/2, n/16 and n/32 are fewer columns"
+            hint = "the modes are m (rows), n (columns) and l (batch); n/2, n/32 and the like are fewer columns"
             if len(mode.name) > 1 and mode.name.isidentifier():
                 hint += f"; rows that a vector names are `[{mode.name}[m], n]`"
             if mode.name == "k":

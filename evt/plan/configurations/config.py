@@ -29,6 +29,8 @@ class Speed:
     bound: int = 0
 
 
+#: Columns that an epilogue takes together, at most.
+MOST_COLUMNS = 128
 #: Built for every program, for those whose epilogue is light, or only when it is asked for by name.
 Use = Literal["always", "light", "asked"]
 
@@ -67,7 +69,16 @@ class Config:
 
     def visits(self, columns: int) -> bool:
         """Whether the epilogue visits so many columns at a time; that of 2.x visits whole rows."""
-        return self.epilogue_tile[1] % columns == 0
+        return (self.epilogue_tile[1] or self.tile[1]) % columns == 0
+
+    def widened(self, columns: int) -> Config | None:
+        """The same with an epilogue's tile of so many columns, None where the tile has not as many.
+
+        A thread's part of more than :data:`MOST_COLUMNS` does not fit in its registers.
+        """
+        if not self.epilogue_tile[1] or self.tile[1] % columns or columns > MOST_COLUMNS:
+            return None
+        return replace(self, epilogue_tile=(self.epilogue_tile[0], columns), stages_c=2, stages_d=1, reuse_c=True)
 
     @property
     def name(self) -> str:
@@ -84,6 +95,10 @@ class ConfigConvolution(Config):
 
     consumers: int = 1
     min_blocks: int = 1
+
+    def widened(self, columns: int) -> Config | None:
+        """The same, where two consumers share the accumulators: one has no registers left."""
+        return super(ConfigConvolution, self).widened(columns) if self.consumers > 1 else None
 
     @property
     def name(self) -> str:

@@ -17,6 +17,8 @@
          | RandomNumbers(seed, offset, swapped, wide)     Philox
          | PairMember(member, distance)                   of each pair of columns the first or the second
          | PairInterleave(distance, dtype)                of each pair of columns one of two values
+         | FirstColumns(width, distance)                  of what several columns hold one, and zeros
+         | PlaceKeys(axis, least)                         values together with their places
          | BlockReduce(kind, width)                       of each block of columns
          | MaskLoad(pointer, row, batch)                  packed bits
          | MaskStore(...)
@@ -25,9 +27,12 @@
          | BlockStore(dtype, width, pointer, row, batch)  one value a block of columns
          | Gather(dtype, pointer, strides, rows, columns) an input, whose rows or columns indices name
          | Scatter(...)                                   an output
-         | Reduction(shape, kind, dtype, output, ...)     over rows, columns or both
+         | Reduction(shape, kind, dtype, extent, ...)     over rows, columns or both
 
     Strides = (rows, columns, batch), each a Field, 0, 1, or Varies: 1 where a call gives a vector, else 0
+
+    Result  = the output of a reduction, or of several and of inputs, by the kernel that combines their parts
+    Operand = Combined(reduction, ...) | Given(dtype, values, ...) | Size(extent) | Number(...) | Place(batch)
 
 Every node has a name in its kernel, and ``operands``: the places of the nodes whose values it visits, all before it.
 """
@@ -80,6 +85,16 @@ class Number:
         return str(self.value)
 
 
+@dataclass(frozen=True, slots=True)
+class Size:
+    """The extent of a mode, an i32."""
+
+    extent: Field
+
+    def __str__(self) -> str:
+        return f"size {self.extent}"
+
+
 class Access(Enum):
     """How a tile is moved."""
 
@@ -111,7 +126,7 @@ class SourceFetch(Placed):
 
 @dataclass(frozen=True, slots=True)
 class ScalarBroadcast(Placed):
-    value: Single | Number
+    value: Single | Number | Size
     strides: Strides
 
 
@@ -230,6 +245,22 @@ class PairInterleave(Placed):
 
 
 @dataclass(frozen=True, slots=True)
+class FirstColumns(Placed):
+    """Zeros but in the first ``distance`` of every ``width`` columns: a value that others hold too is summed once."""
+
+    width: int
+    distance: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceKeys(Placed):
+    """Integers of 64 bits that are ordered as values, ``least`` first or last, and of equal values by their places."""
+
+    axis: Literal["row", "column"]
+    least: bool
+
+
+@dataclass(frozen=True, slots=True)
 class BlockReduce(Placed):
     kind: str
     width: int
@@ -314,23 +345,70 @@ class ResultShape(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Reduction(Placed):
-    """A reduction to an ``output`` at ``pointer``, done in ``dtype``.
+class Combined:
+    """A reduction's value at the place of a result, by the name of its node.
 
-    Each thread block writes its part to the workspace, and a kernel at the end combines the parts in a fixed order. An
-    ``atomic`` one combines in the output itself, which a kernel has filled with the identity. ``extent`` is that of
-    the mode that is kept, ``batch`` the stride of the results.
+    Of a result with fewer columns, ``width`` columns of the kernel's hold ``distance`` values, the first so many.
+    """
+
+    reduction: str
+    width: int = 1
+    distance: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """An input at the place of a result: a vector with a ``stride``, or a single value."""
+
+    dtype: DType
+    values: Field | Single
+    stride: Field | Literal[0, 1]
+    batch: Field | Literal[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The place of a result: its row or column, or its ``batch``."""
+
+    batch: bool
+
+
+Operand: TypeAlias = Combined | Given | Size | Number | Place
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """An output that is stored by the kernel at the end, in which the parts of reductions are combined.
+
+    Of one reduction as it is, or what ``region`` makes of ``operands``. ``extent`` is that of the mode that is kept,
+    of which ``divisor`` have one result. ``batch`` is the stride of results.
+    """
+
+    name: str
+    dtype: DType
+    pointer: Field
+    extent: Field | Literal[1]
+    divisor: int
+    batch: Field | Literal[0]
+    over_batch: bool
+    operands: tuple[Operand, ...]
+    region: Region | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction(Placed):
+    """A reduction in ``dtype``: each thread block writes its part to the workspace, for the kernel at the end.
+
+    An atomic one combines in the output of its only result itself, ``atomic``, which a kernel has filled with the
+    identity. ``extent`` is that of the mode that is kept. Where a place is wanted, parts are the keys of PlaceKeys.
     """
 
     shape: ResultShape
     kind: str
     dtype: DType
-    output: DType
-    pointer: Field
     extent: Field | Literal[1]
-    batch: Field | Literal[0]
     over_batch: bool
-    atomic: bool
+    atomic: Result | None = None
 
 
 Node: TypeAlias = (
@@ -349,6 +427,8 @@ Node: TypeAlias = (
     | RandomNumbers
     | PairMember
     | PairInterleave
+    | FirstColumns
+    | PlaceKeys
     | BlockReduce
     | MaskLoad
     | MaskStore

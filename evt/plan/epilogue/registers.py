@@ -96,12 +96,13 @@ def _held(dag: TypedDag, visitor: Visitor, config: Config, fragment: int) -> int
             steps = config.tile[0] * config.tile[1] // (_threads(config) * fragment)
             return _ADDRESS + _registers(value.dtype, 2 * steps)
         return _ADDRESS + _registers(value.dtype, fragment // max(map(divisor, value.modes), default=1))
-    if kind == "scalar":
+    if kind in ("scalar", "size"):
         return 1
     if kind == "reduce":
-        kept = dag.output[visitor.name].modes
+        assert visitor.reduction is not None
+        kept = {"m", "n"} - set(dag.reduced[visitor.reduction])
         return _ADDRESS + (fragment // 2 if kept else 1)
-    if kind in ("random", "fold", "pick"):
+    if kind in ("random", "fold", "pick", "once", "keys"):
         return 2 * _ADDRESS
     return _ADDRESS if kind in WRITES else 0
 

@@ -9,7 +9,7 @@ cheapest to compile and keeps shared values in registers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from evt.ir import (
@@ -17,6 +17,7 @@ from evt.ir import (
     Apply,
     Cast,
     Const,
+    Extent,
     Fold,
     Index,
     Input,
@@ -30,19 +31,33 @@ from evt.ir import (
     Store,
     TypedDag,
 )
+from evt.ir.columns import columns_of
 from evt.ir.dtype import B1
+from evt.ir.node import PLACES
 from evt.plan.epilogue.cost import cost
 from evt.plan.signature import Signature
 
 _Leaf = Literal[
-    "acc", "constant", "source", "scalar", "row", "column", "tile", "mask", "half", "gather", "index", "random"
+    "acc",
+    "constant",
+    "source",
+    "scalar",
+    "row",
+    "column",
+    "tile",
+    "mask",
+    "half",
+    "gather",
+    "index",
+    "size",
+    "random",
 ]
-_Inner = Literal["compute", "pick", "interleave", "fold"]
+_Inner = Literal["compute", "pick", "interleave", "fold", "once", "keys"]
 _Write = Literal["store", "store_mask", "store_half", "store_block", "scatter", "reduce"]
 Kind = _Leaf | _Inner | _Write
 
 #: Node kinds that only hand on registers or a kernel parameter: a tree may hold them several times.
-_FREE = frozenset({"acc", "source", "scalar"})
+_FREE = frozenset({"acc", "source", "scalar", "size"})
 #: Node kinds that write their operand and hand it on.
 WRITES = frozenset({"store", "store_mask", "store_half", "store_block", "scatter", "reduce"})
 #: Instructions, roughly, above which a value shared by regions is kept instead of computed twice.
@@ -54,13 +69,14 @@ class Visitor:
     """One node of the visitor graph.
 
     ``name`` is an input's or output's name; ``value`` the graph node whose value it yields;
-    ``operands`` index earlier visitors.
+    ``operands`` index earlier visitors. Of a reduction and its keys, ``reduction`` is its graph node.
     """
 
     kind: Kind
     name: str
     value: int
     operands: tuple[int, ...] = ()
+    reduction: int | None = None
 
 
 @dataclass(frozen=True)
@@ -83,6 +99,7 @@ def build_visitors(
     results = _results(dag, fused)
     visitors: list[Visitor] = []
     known: dict[int, int] = {}
+    once: dict[int, int] = {}
 
     def add(visitor: Visitor) -> int:
         visitors.append(visitor)
@@ -94,22 +111,44 @@ def build_visitors(
             known[value] = add(_leaf(dag, value, source, rows))
         return known[value]
 
+    def visit_reduced(node: int) -> int:
+        """The visitor of what a reduction or a block takes: of fewer columns a sum counts each once."""
+        op, value = dag[node], dag.arguments(node)[0]
+        assert isinstance(op, Reduce | Fold)
+        operand = visit(value)
+        if op.kind in PLACES:
+            return add(Visitor("keys", "", value, (operand,), node))
+        along = isinstance(op, Fold) or "n" in op.modes
+        if op.kind != "sum" or not along or "/" not in columns_of(dag.types[value]):
+            return operand
+        if value not in once:
+            once[value] = add(Visitor("once", "", value, (operand,)))
+        return once[value]
+
     for value in sorted(results):
         op = dag[value]
-        if isinstance(op, Pick | Interleave | Fold):
-            kind: Kind = "pick" if isinstance(op, Pick) else "fold" if isinstance(op, Fold) else "interleave"
+        if isinstance(op, Pick | Interleave):
+            kind: Kind = "pick" if isinstance(op, Pick) else "interleave"
             known[value] = add(Visitor(kind, "", value, tuple(map(visit, dag.arguments(value)))))
+            continue
+        if isinstance(op, Fold):
+            known[value] = add(Visitor("fold", "", value, (visit_reduced(value),)))
             continue
         operands = region_operands(dag, value, results)
         if not operands:  # constants only: a compute node needs an operand all the same
             operands = [next(node for node in range(len(dag)) if isinstance(dag[node], Acc))]
         known[value] = add(Visitor("compute", "", value, tuple(visit(operand) for operand in operands)))
 
-    ordered = sorted(dag.stores.items(), key=lambda item: item[0] == dag.primary.name)  # last: it is the root
-    for name, store in ordered:
+    reduced: set[int] = set()
+    for name, store in in_order(dag):
         value = dag.arguments(store)[0]
-        if isinstance(dag[value], Reduce):
-            value = dag.arguments(value)[0]
+        if dag.reduced[store]:
+            for node in reductions_of(dag, store):
+                if node not in reduced:
+                    reduced.add(node)
+                    operand = visit_reduced(node)
+                    add(Visitor("reduce", "", dag.arguments(node)[0], (operand,), node))
+            continue
         operand = visit(value)
         if name != implicit_store:
             add(Visitor(_store_kind(dag, store), name, value, (operand,)))
@@ -122,11 +161,9 @@ def build_visitors(
 
 
 def _store_kind(dag: TypedDag, store: int) -> Kind:
-    op, value = dag[store], dag[dag.arguments(store)[0]]
+    op = dag[store]
     assert isinstance(op, Store)
     output = dag.output[op.name]
-    if isinstance(value, Reduce):
-        return "reduce"
     if output.is_indexed:
         return "scatter"
     if output.dtype == B1:
@@ -137,9 +174,28 @@ def _store_kind(dag: TypedDag, store: int) -> Kind:
     return "store_half" if divided == "n/2" else "store_block"
 
 
+def in_order(dag: TypedDag) -> list[tuple[str, int]]:
+    """The stores by the names of the outputs, in the order of their visitors: the primary one last, as it is the root."""
+    return sorted(dag.stores.items(), key=lambda item: item[0] == dag.primary.name)
+
+
+def reductions_of(dag: TypedDag, value: int) -> list[int]:
+    """The reductions that a value which is stored when the kernel has ended is made of, in id order."""
+    found, stack, seen = set[int](), [value], {value}
+    while stack:
+        node = stack.pop()
+        if isinstance(dag[node], Reduce):
+            found.add(node)
+            continue
+        new = [operand for operand in dag.arguments(node) if dag.reduced[operand] and operand not in seen]
+        seen.update(new)
+        stack.extend(new)
+    return sorted(found)
+
+
 def is_reduced(dag: TypedDag, output: str) -> bool:
-    """Whether an output is a reduction."""
-    return isinstance(dag[dag.arguments(dag.stores[output])[0]], Reduce)
+    """Whether an output is a reduction, or computed of some."""
+    return bool(dag.reduced[dag.stores[output]])
 
 
 def has_fixed_columns(dag: TypedDag) -> bool:
@@ -184,20 +240,26 @@ def region_operands(dag: TypedDag, result: int, results: set[int]) -> list[int]:
 
 def is_leaf(op: Node) -> bool:
     """Whether a value comes from a visitor without operands."""
-    return isinstance(op, Acc | Load | Index | Random)
+    return isinstance(op, Acc | Load | Index | Extent | Random)
 
 
 def _results(dag: TypedDag, fused: bool) -> set[int]:
     """The values that get a visitor with operands: compute nodes, pairs and blocks."""
 
     def computed(value: int) -> bool:
-        return isinstance(dag[value], Apply | Cast)
+        return isinstance(dag[value], Apply | Cast) and not dag.reduced[value]
+
+    def users_of(value: int) -> list[int]:
+        return [user for user in dag.users[value] if not isinstance(dag[user], Store) and not dag.reduced[user]]
 
     crossing = {value for value in range(len(dag)) if isinstance(dag[value], Pick | Interleave | Fold)}
     kept = crossing | {value for value in range(len(dag)) if isinstance(dag[value], Store | Reduce)}
     results = crossing | {operand for value in kept for operand in dag.arguments(value) if computed(operand)}
     if not fused:
-        return results | {value for value in range(len(dag)) if computed(value)}
+        for value in reversed(range(len(dag))):
+            if computed(value) and any(user in results for user in users_of(value)):
+                results.add(value)
+        return results
     total = [0] * len(dag)
     for value in range(len(dag)):
         if computed(value):
@@ -205,7 +267,7 @@ def _results(dag: TypedDag, fused: bool) -> set[int]:
             total[value] = min(1_000_000, inherited + cost(dag[value]))
     regions: list[frozenset[int]] = [frozenset()] * len(dag)
     for value in reversed(range(len(dag))):
-        users = [user for user in dag.users[value] if not isinstance(dag[user], Store | Reduce)]
+        users = users_of(value)
         regions[value] = frozenset[int]().union(*(({u} if u in results else regions[u]) for u in users))
         if computed(value) and value not in results and len(regions[value]) > 1 and total[value] >= _KEEP_COST:
             results.add(value)
@@ -221,6 +283,8 @@ def _leaf(dag: TypedDag, value: int, source: str | None, rows: str) -> Visitor:
             return Visitor("constant", "", value)
         case Index():
             return Visitor("index", "", value)
+        case Extent():
+            return Visitor("size", "", value)
         case Random():
             return Visitor("random", "", value)
     assert isinstance(op, Load)
@@ -250,10 +314,7 @@ def _move_last(visitors: list[Visitor], index: int) -> list[Visitor]:
     """Make an unused visitor the last one."""
     renumber = {old: old - (old > index) for old in range(len(visitors))}
     rest = [v for i, v in enumerate(visitors) if i != index]
-    return [
-        Visitor(v.kind, v.name, v.value, tuple(renumber[operand] for operand in v.operands))
-        for v in (*rest, visitors[index])
-    ]
+    return [replace(v, operands=tuple(renumber[operand] for operand in v.operands)) for v in (*rest, visitors[index])]
 
 
 def _as_tree(visitors: list[Visitor]) -> list[Visitor] | None:
@@ -280,7 +341,7 @@ def _as_tree(visitors: list[Visitor]) -> list[Visitor] | None:
             if placed is None:
                 return None
             operands.append(placed)
-        tree.append(Visitor(visitor.kind, visitor.name, visitor.value, tuple(operands)))
+        tree.append(replace(visitor, operands=tuple(operands)))
         position[index] = len(tree) - 1
         return position[index]
 

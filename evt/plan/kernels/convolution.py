@@ -46,7 +46,7 @@ def _space(draft: Draft) -> Space:
 
 def _visitors_3x(draft: Draft, graph: Graph, budget: Budget) -> Visitors:
     # TMA stores of other tiles than D do not compile with the nested shape of a convolution's problem.
-    return Visitors(Nodes3x(draft, budget, tile_stores=False).make(graph), graph.tree)
+    return Nodes3x(draft, budget, tile_stores=False).make(graph)
 
 
 def _has_rows(draft: Draft, value: Input) -> bool:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Literal
 
 from evt.functions import TABLE
 from evt.ir import Apply, Input, Output, TypedDag
-from evt.ir.dtype import I64, DType, accumulator
+from evt.ir.columns import pair_distances
+from evt.ir.dtype import I32, I64, DType, accumulator
 from evt.ir.interface import format_interface
 from evt.ir.node import divisor
 from evt.ir.operand import epilogue_of
 from evt.plan.configurations.config import Config
-from evt.plan.epilogue.nodes import Single, Stride, Strides
+from evt.plan.epilogue.nodes import Number, Single, Size, Stride, Strides
 from evt.plan.epilogue.registers import estimate_registers
 from evt.plan.epilogue.visitors import Graph, stores_d
 from evt.plan.fields import Field, Fields, GroupFields, mangle
@@ -139,6 +141,21 @@ class Draft:
         assert value.dtype is not None
         number = self.fields.number(value.name, "integer" if value.dtype == I64 else "number")
         return Single(value.dtype, number, self.fields.pointer(value.name))
+
+    def size(self, mode: str) -> Size | Number:
+        """Return the extent of a mode, of k what the product sums over."""
+        if mode == "l" and not self.batched:
+            return Number(I32, 1)
+        of_taps = mode == "k" and self.signature.convolution is not None
+        return Size(self.fields.size("contraction") if of_taps else self.fields.extent(mode))
+
+    def pair_distance(self, value: int) -> int:
+        """Return how far apart the columns are that hold a value of fewer columns than the accumulator."""
+        return min(self._distances[value], default=1)
+
+    @cached_property
+    def _distances(self) -> list[frozenset[int]]:
+        return pair_distances(self.dag, self.dag.types)
 
     def finish(self, frame: Frame, mainloop: Mainloop, epilogue: Collective) -> Plan:
         """Return the plan of a kernel that is made of these parts."""

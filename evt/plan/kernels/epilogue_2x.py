@@ -13,7 +13,7 @@ from evt.plan.kernels.draft import Collective, Draft
 from evt.plan.kernels.implicit_gemm import is_strided_dgrad
 from evt.plan.kernels.memory import reduction_bytes
 from evt.plan.kernels.nodes import Nodes2x, is_aligned
-from evt.plan.plan import Scale, StockOperator, StockTensor, Visitors
+from evt.plan.plan import Scale, StockOperator, StockTensor
 from evt.plan.signature import bytes_of
 from evt.plan.stock.match import Factor
 from evt.plan.stock.operators import Fused
@@ -25,12 +25,12 @@ def visitors(draft: Draft) -> Collective:
     """Return the general case."""
     graph = build_visitors(draft.dag, source=None, implicit_store=None, rows=draft.rows, fused=draft.request.fused)
     width = access_width(draft)
-    nodes = Nodes2x(draft, width).make(graph)
+    made = Nodes2x(draft, width).make(graph)
     m, n, k = draft.config.tile
     mainloop = draft.config.stages * (m + n) * k * draft.problem.operand_bytes
     warps = m // draft.config.warp[0] * (n // draft.config.warp[1])
     shared = max(mainloop, reduction_bytes(draft, graph, warps))  # which share it
-    return Collective(Visitors(nodes, graph.tree), graph, None, None, _tile_dtype(draft), shared, width)
+    return Collective(made, graph, None, None, _tile_dtype(draft), shared, width)
 
 
 def _tile_dtype(draft: Draft) -> DType:
@@ -40,15 +40,21 @@ def _tile_dtype(draft: Draft) -> DType:
     if not draft.stores_tile:
         return F16
     primary = draft.primary
-    return F32 if draft.problem.tensor_bytes(primary) == 1 or not _pairs_meet(draft) else draft.dtype(primary)
+    preferred = F32 if draft.problem.tensor_bytes(primary) == 1 else draft.dtype(primary)
+    return next(dtype for dtype in (preferred, F32, F16) if together_of_rows(dtype) >= draft.problem.columns_together)
+
+
+def together_of_rows(dtype: DType) -> int:
+    """Return the columns of a row that a warp has, in the 256 bytes that CUTLASS's thread map gives to one."""
+    return 256 * 8 // dtype.bits
 
 
 def access_width(draft: Draft) -> int:
     """Return the elements per access of the epilogue: what every row-contiguous tensor's alignment allows.
 
-    A warp covers a row with 32 accesses, and members of a pair meet within them: pairs far apart need wide ones.
+    A warp covers a row with 32 accesses, and pairs and blocks of columns meet within them: wide ones need wide ones.
     """
-    least = max(1, 2 * _pair_block(draft) // 32)
+    least = max(1, draft.problem.columns_together // 32)
     width = min(8, 16 // draft.problem.tensor_bytes(draft.primary)) if draft.stores_tile else 8
     for name, layout in draft.signature.tensors:
         if layout.contiguous == draft.columns and is_collective(draft.value(name)):

@@ -33,7 +33,7 @@ def collective(draft: Draft, space: Space, make: Make, may_be_source: MayBeSourc
 
 def visitors(draft: Draft, graph: Graph, budget: Budget) -> Visitors:
     """Return the general case."""
-    return Visitors(Nodes3x(draft, budget).make(graph), graph.tree)
+    return Nodes3x(draft, budget).make(graph)
 
 
 def has_batches(draft: Draft, value: Input) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from evt.ir import Reduce
+from evt.ir.node import PLACES
 from evt.plan.epilogue.visitors import Graph
 from evt.plan.kernels.draft import Draft
 from evt.plan.plan import Plan
@@ -88,10 +89,12 @@ def reduction_bytes(draft: Draft, graph: Graph, warps: int) -> int:
     used, dag = 0, draft.dag
     for visitor in graph.visitors:
         if visitor.kind == "reduce":
-            reduce = dag[dag.arguments(dag.stores[visitor.name])[0]]
-            assert isinstance(reduce, Reduce)
-            if {"m", "n"} - set(reduce.modes) == {draft.columns}:
-                used += warps * draft.config.tile[1] * bytes_of(dag.types[visitor.value].dtype.compute)
+            assert visitor.reduction is not None
+            if {"m", "n"} - set(dag.reduced[visitor.reduction]) == {draft.columns}:
+                reduce = dag[visitor.reduction]
+                places = isinstance(reduce, Reduce) and reduce.kind in PLACES  # whose keys have 64 bits
+                size = 8 if places else bytes_of(dag.types[visitor.value].dtype.compute)
+                used += warps * draft.config.tile[1] * size
     return used
 
 

@@ -6,7 +6,8 @@ from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import Literal
 
-from evt.ir import Const, Fold, Index, Input, Interleave, Load, Output, Pick, Reduce
+from evt.ir import Const, Extent, Fold, Index, Input, Interleave, Load, Output, Pick, Reduce
+from evt.ir.columns import columns_of
 from evt.ir.dtype import F32, F64, I32, I64, DType, accumulator
 from evt.ir.node import base, divisor, index_of
 from evt.plan.epilogue.nodes import (
@@ -22,6 +23,7 @@ from evt.plan.epilogue.nodes import (
     Compute,
     Coordinate,
     Destination,
+    FirstColumns,
     Gather,
     HalfLoad,
     HalfStore,
@@ -31,6 +33,7 @@ from evt.plan.epilogue.nodes import (
     Number,
     PairInterleave,
     PairMember,
+    PlaceKeys,
     Places,
     RandomNumbers,
     Reduction,
@@ -46,9 +49,11 @@ from evt.plan.epilogue.nodes import (
 )
 from evt.plan.epilogue.regions import identity, make_region, single_function
 from evt.plan.epilogue.visitors import Graph, Visitor
-from evt.plan.fields import GroupFields
+from evt.plan.fields import Field, GroupFields
 from evt.plan.kernels.draft import Draft
 from evt.plan.kernels.memory import Budget
+from evt.plan.kernels.results import Results
+from evt.plan.plan import Visitors
 from evt.plan.signature import Layout
 
 
@@ -57,6 +62,7 @@ class Nodes(ABC):
 
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
+        self.results = Results(draft)
 
     @abstractmethod
     def vector(self, kind: str, value: Input) -> Node:
@@ -74,18 +80,18 @@ class Nodes(ABC):
         """Return the type that a compute node hands on."""
         return self.draft.dag.types[visitor.value].dtype.compute
 
-    def make(self, graph: Graph) -> tuple[Node, ...]:
-        """Return the nodes of a graph, in its order."""
+    def make(self, graph: Graph) -> Visitors:
+        """Return the nodes of a graph, in its order, and what is made of its reductions."""
         nodes: list[Node] = []
-        built: dict[tuple[str, str], Node] = {}
+        built: dict[tuple[str, int], Node] = {}
         for index, visitor in enumerate(graph.visitors):
-            key = (visitor.kind, visitor.name)
-            if visitor.kind in ("acc", "scalar", "source") and key in built:
+            key = (visitor.kind, visitor.value)
+            if visitor.kind in ("acc", "scalar", "source", "size") and key in built:
                 node = built[key]  # a tree may hold it several times; its arguments exist once
             else:
                 node = built[key] = self.node(visitor, index, graph)
             nodes.append(replace(node, operands=visitor.operands))
-        return tuple(nodes)
+        return Visitors(tuple(nodes), graph.tree, tuple(self.results.stored))
 
     def node(self, visitor: Visitor, index: int, graph: Graph) -> Node:
         draft = self.draft
@@ -121,6 +127,19 @@ class Nodes(ABC):
                 seed, offset = (self.random_argument(operand) for operand in draft.dag.arguments(visitor.value))
                 wide = I64 in (seed.dtype, offset.dtype)
                 return RandomNumbers(seed, offset, draft.transposed, wide, name=f"random_{index}")
+            case "size":
+                assert isinstance(op, Extent)
+                return ScalarBroadcast(draft.size(op.mode), (0, 0, 0), name=f"size_{op.mode}")
+            case "once":
+                mode = columns_of(draft.dag.types[visitor.value])
+                apart = draft.pair_distance(visitor.value)
+                return FirstColumns(divisor(mode) * apart, apart, name=f"first_{index}")
+            case "keys":
+                assert visitor.reduction is not None
+                reduce = draft.dag[visitor.reduction]
+                assert isinstance(reduce, Reduce)
+                along: Literal["row", "column"] = "row" if reduce.modes == (draft.rows,) else "column"
+                return PlaceKeys(along, reduce.kind == "argmin", name=f"keys_{index}")
             case "pick":
                 assert isinstance(op, Pick)
                 return PairMember(op.member, op.block, name=f"pair_{index}")
@@ -130,7 +149,8 @@ class Nodes(ABC):
                 return PairInterleave(op.block, dtype, name=f"interleave_{index}")
             case "fold":
                 assert isinstance(op, Fold)
-                return BlockReduce(op.kind, op.width, name=f"block_{index}")
+                width = divisor(columns_of(draft.dag.types[visitor.value]))
+                return BlockReduce(op.kind, width, name=f"block_{index}")
             case "mask" | "half" | "store_mask" | "store_half" | "store_block":
                 return self.packed(visitor)
             case "reduce":
@@ -172,7 +192,7 @@ class Nodes(ABC):
             if not index:
                 return None
             batch = draft.batch(index, "l" in draft.dag.input[index].modes)
-            return Places(draft.dtype(index), draft.fields.pointer(index), batch, draft.fields.extent(name, mode))
+            return Places(draft.dtype(index), draft.fields.pointer(index), batch, draft.fields.extent_of(name, mode))
 
         def stride(mode: str) -> Stride:
             if mode not in indices:
@@ -203,32 +223,12 @@ class Nodes(ABC):
             case "store_mask":
                 return MaskStore(pointer, row, batch, name=name)
             case "store_block":
-                return BlockStore(pointer, row, batch, dtype, divisor(self.divided_mode(visitor.value)), name=name)
+                width = divisor(columns_of(draft.dag.types[visitor.value]))
+                return BlockStore(pointer, row, batch, dtype, width, name=name)
             case "half":
-                return HalfLoad(pointer, row, batch, dtype, self.pair_distance(visitor.value), name=name)
+                return HalfLoad(pointer, row, batch, dtype, draft.pair_distance(visitor.value), name=name)
             case _:
-                return HalfStore(pointer, row, batch, dtype, self.pair_distance(visitor.value), name=name)
-
-    def divided_mode(self, value: int) -> str:
-        """Return the mode of the columns of a value that has fewer of them."""
-        return next(mode for mode in self.draft.dag.types[value].modes if "/" in mode)
-
-    def pair_distance(self, value: int) -> int:
-        """Return how far apart the columns are with which a tensor of half as many columns meets."""
-        dag = self.draft.dag
-        stack, seen = [value], {value}
-        while stack:
-            node = stack.pop()
-            for mode in dag.types[node].modes:
-                if "@" in mode:
-                    return int(mode.partition("@")[2])
-            new = [user for user in dag.users[node] if user not in seen]
-            for user in new:
-                if isinstance(op := dag[user], Interleave):
-                    return op.block
-            seen.update(new)
-            stack.extend(new)
-        return 1
+                return HalfStore(pointer, row, batch, dtype, draft.pair_distance(visitor.value), name=name)
 
     def random_argument(self, value: int) -> Single | Number:
         """Return the seed or the offset of random numbers."""
@@ -239,31 +239,16 @@ class Nodes(ABC):
         return self.draft.single(self.draft.dag.input[op.name])
 
     def reduce(self, visitor: Visitor, index: int) -> Node:
-        draft, dag = self.draft, self.draft.dag
-        value = dag.arguments(dag.stores[visitor.name])[0]
-        op, dtype, output = dag[value], dag.types[value].dtype, draft.dtype(visitor.name)
+        draft, node = self.draft, visitor.reduction
+        assert node is not None
+        op, dtype = draft.dag[node], draft.dag.types[node].dtype
         assert isinstance(op, Reduce)
         kept = {"m", "n"} - set(op.modes)
         shape = ResultShape.SCALAR if not kept else ResultShape.COLUMN if kept == {draft.rows} else ResultShape.ROW
-        pointer = draft.fields.pointer(visitor.name)
-        over_batch = "l" in op.modes
-        batch = draft.batch(visitor.name, not over_batch)
-        # The blocks combine in the output itself, which needs one of the type that is reduced in.
-        atomic = draft.problem.options.atomic and dtype == output and dtype in (F32, I32)
-        if not atomic:
-            draft.fields.workspace()
-        return Reduction(
-            shape,
-            op.kind,
-            dtype,
-            output,
-            pointer,
-            draft.fields.size(kept.pop()) if kept else 1,
-            batch,
-            over_batch,
-            atomic,
-            name=f"reduction_{index}",
-        )
+        name = f"reduction_{index}"
+        atomic = self.results.add(node, name)
+        extent: Field | Literal[1] = draft.fields.size(kept.pop()) if kept else 1
+        return Reduction(shape, op.kind, dtype, extent, "l" in op.modes, atomic, name=name)
 
     def compute(self, visitor: Visitor, graph: Graph, name: str) -> Node:
         draft = self.draft
@@ -283,7 +268,8 @@ class Nodes(ABC):
         for position, operand in enumerate(visitor.operands):
             source = graph.visitors[operand]
             label = draft.names.get(source.name) or ("acc" if source.kind == "acc" else f"x{position}")
-            parameters[source.value] = label
+            op = draft.dag[source.value]
+            parameters[source.value] = f"size_{op.mode}" if isinstance(op, Extent) else label
         region = make_region(draft.dag, draft.next_region(), visitor.value, parameters)
         return Apply(region, output, name=name)
 

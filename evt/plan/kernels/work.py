@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from evt.ir import Element, Input, Load
+from evt.ir import Element, Extent, Input, Load
 from evt.ir.operand import formula_of
 from evt.plan.epilogue.nodes import Single
 from evt.plan.epilogue.regions import Value, make_region
@@ -26,13 +26,19 @@ def _work_on(draft: Draft, name: str) -> Work:
     value = program.arguments(program.feeds[name])[0]
     nodes = formula_of(program, name)
     loads = {node: op.name for node in nodes if isinstance(op := program[node], Load)}
+    sizes = {node: op.mode for node in nodes if isinstance(op := program[node], Extent)}
     elements = [node for node in nodes if isinstance(program[node], Element)]
-    parameters = {**dict.fromkeys(elements, "x"), **{node: draft.names[each] for node, each in loads.items()}}
+    parameters = {
+        **dict.fromkeys(elements, "x"),
+        **{node: draft.names[each] for node, each in loads.items()},
+        **{node: f"size_{mode}" for node, mode in sizes.items()},
+    }
     region = make_region(program, draft.next_region(), value, parameters)
     if not elements:  # the optimiser has found that it does not matter
         dtype = next(operand.dtype for operand in program.operands if operand.name == name)
         region = replace(region, parameters=(Value("x", dtype.compute), *region.parameters))
-    return Work(name, region, tuple(_input(draft, program.input[each]) for each in loads.values()))
+    given = (_input(draft, program.input[each]) for each in loads.values())
+    return Work(name, region, (*given, *map(draft.size, sizes.values())))
 
 
 def _input(draft: Draft, value: Input) -> Single | WorkVector:

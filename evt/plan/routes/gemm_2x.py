@@ -73,7 +73,7 @@ EVT = Route(
     kind="evt",
     generation="2x",
     summary="visitor tree in a multistage tensor-op kernel (CUTLASS 2.x)",
-    rules=(mainloop.no_work, *_RULES),
+    rules=(mainloop.no_work, *_RULES, gemm.columns_in_row),
     kernels={"2x": Kernel(kernels.VISITORS_2X, configs_gemm)},
 )
 
@@ -82,6 +82,6 @@ MAINLOOP = Route(
     kind="mainloop",
     generation="2x",
     summary="work on an operand in the main loop of a multistage tensor-op kernel, visitor tree (CUTLASS 2.x)",
-    rules=(*WORK, *_RULES),
+    rules=(*WORK, *_RULES, gemm.columns_in_row),
     kernels={"2x": Kernel(kernels.WORKED_2X, configs_mainloop)},
 )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from evt.diagnostics import Span
 from evt.ir import Fold, Index, Input, Interleave, Output, Pick, Random, Reduce, TypedDag
-from evt.ir.dtype import B1
+from evt.ir.dtype import B1, I32, accumulator
 from evt.ir.node import base
 from evt.plan.epilogue.visitors import has_fixed_columns, stores_d
 from evt.plan.problem import Problem
@@ -59,6 +59,16 @@ def row_major_columns(problem: Problem) -> Verdict:
                 f"`{value.name}` is [{', '.join(value.modes)}]: bits, pairs and blocks are stored along n", value.span
             )
     return HOLDS
+
+
+@rule("pairs and blocks of columns lie in the part of a row that a warp stores")
+def columns_in_row(problem: Problem) -> Verdict:
+    """CUTLASS's thread map of 2.x gives a warp 256 bytes of a row; sums are staged as they are, or as 16 bits."""
+    most = 64 if accumulator(problem.dag.operands[0].dtype) == I32 else 128
+    if problem.columns_together <= most:
+        return HOLDS
+    widest = [node for node, (op, _) in enumerate(problem.dag.table) if isinstance(op, Fold)]
+    return Refusal(f"{problem.columns_together} columns are taken together, and at most {most}", widest[0])
 
 
 # What the instructions multiply.
