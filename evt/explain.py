@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from evt.emission.functors import stock_functor
+from evt.describe import describe, describe_result
 from evt.emission.stock import given
 from evt.emission.text import Jobs
 from evt.emission.workspace import jobs_after, jobs_before, parts
@@ -16,39 +16,6 @@ from evt.ir.interface import format_interface
 from evt.ir.node import base, divisor
 from evt.measured import Measurement, Timing
 from evt.plan import Candidate, Plan, Survey
-from evt.plan.epilogue.nodes import (
-    Access,
-    AccFetch,
-    Apply,
-    AuxLoad,
-    AuxStore,
-    BlockReduce,
-    BlockStore,
-    ColumnBroadcast,
-    ColumnOrScalarBroadcast,
-    Combined,
-    Compute,
-    Coordinate,
-    FirstColumns,
-    Gather,
-    HalfLoad,
-    HalfStore,
-    Indexed,
-    MaskLoad,
-    MaskStore,
-    Node,
-    PairInterleave,
-    PairMember,
-    PlaceKeys,
-    RandomNumbers,
-    Reduction,
-    Result,
-    RowBroadcast,
-    RowOrScalarBroadcast,
-    ScalarBroadcast,
-    Scatter,
-    SourceFetch,
-)
 from evt.plan.epilogue.registers import register_limit
 from evt.plan.plan import Visitors
 from evt.plan.routes.route import Kind
@@ -397,8 +364,8 @@ def _epilogue(plan: Plan) -> tuple[str, ...]:
     """The visitors by name, each once; or the class of a stock epilogue, its functors, and what it is given."""
     if isinstance(plan.epilogue, Visitors):
         nodes = {node.name: node for node in plan.nodes}
-        lines = [f"{name}: {_describe(node)}" for name, node in nodes.items()]
-        lines += [_describe_result(result) for result in plan.results if result.region is not None]
+        lines = [f"{name}: {describe(node)}" for name, node in nodes.items()]
+        lines += [describe_result(result) for result in plan.results if result.region is not None]
         return tuple(lines)
     fused = plan.epilogue.fused
     lines = [f"{fused.name}{' of ' if fused.functors else ''}{', '.join(fused.functors)}"]
@@ -407,75 +374,3 @@ def _epilogue(plan: Plan) -> tuple[str, ...]:
             names = ", ".join(str(field) for field in dict.fromkeys(each.fields))
             lines.append(f"{each.member}: {names or each.expression}")
     return tuple(lines)
-
-
-def _describe(node: Node) -> str:
-    """What a visitor does, in CUTLASS's words for its own."""
-    match node:
-        case AccFetch():
-            return "accumulator fetch"
-        case SourceFetch():
-            return "source C, through the collective's own load"
-        case ScalarBroadcast():
-            return "scalar broadcast"
-        case RowBroadcast():
-            return "row broadcast"
-        case ColumnBroadcast():
-            return "column broadcast"
-        case RowOrScalarBroadcast():
-            return "row or scalar broadcast"
-        case ColumnOrScalarBroadcast():
-            return "column or scalar broadcast"
-        case AuxLoad(access=access):
-            return f"auxiliary load{_LOADS[access]}"
-        case AuxStore(access=access):
-            return f"auxiliary store{_STORES[access]}"
-        case Compute(function):
-            return f"compute of {stock_functor(function)}"
-        case Apply(region):
-            return f"compute of {region.name}"
-        case Coordinate():
-            return "coordinates"
-        case RandomNumbers(wide=wide):
-            return f"random numbers, by Philox-{'4x32' if wide else '2x32'}-10"
-        case PairMember(member):
-            return f"{'second' if member else 'first'} columns of pairs"
-        case PairInterleave():
-            return "two values, in the first and the second columns of pairs"
-        case PlaceKeys():
-            return "values with their places"
-        case FirstColumns():
-            return "first columns of a value that several hold"
-        case BlockReduce(kind):
-            return f"reduction of blocks of columns, {kind}"
-        case MaskLoad():
-            return "load of packed bits"
-        case MaskStore():
-            return "store of packed bits"
-        case HalfLoad():
-            return "load of half as many columns"
-        case HalfStore():
-            return "store of half as many columns"
-        case BlockStore():
-            return "store of one value a block"
-        case Gather():
-            return f"gathered {_placed(node)}"
-        case Scatter():
-            return f"scattered {_placed(node)}"
-        case Reduction(shape, kind, atomic=atomic):
-            return f"{shape} reduction, {kind}, {'by atomics' if atomic else 'in parts'}"
-
-
-def _placed(node: Indexed) -> str:
-    """Return what of a tensor indices name, along the kernel's own modes."""
-    return " and ".join(word for word, places in (("rows", node.rows), ("columns", node.columns)) if places)
-
-
-def _describe_result(result: Result) -> str:
-    """What the kernel at the end makes of reductions."""
-    read = ", ".join(dict.fromkeys(each.reduction for each in result.operands if isinstance(each, Combined)))
-    return f"{result.name}: final reduction, {result.region} of {read}"
-
-
-_LOADS = {Access.TILE: "", Access.DIRECT: ", directly from global memory", Access.STRIDED: ", element by element"}
-_STORES = {Access.TILE: "", Access.DIRECT: ", directly to global memory", Access.STRIDED: ", element by element"}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from evt.diagnostics import Diagnostic
+from evt.diagnostics import Diagnostic, Label
+from evt.ir.culprit import assumed_tile, find_culprit, label_of
 from evt.ir.dag import Dag, TypedDag
 from evt.ir.node import PLACES, Fold, Interleave, Pick, Reduce, ValueType, base, distance, divisor, written
 from evt.ir.origin import at
@@ -39,9 +40,25 @@ def check_columns(dag: Dag, types: Sequence[ValueType]) -> Iterator[Diagnostic]:
     for node in range(len(dag)):
         if found := _mistake(dag, node, types, distances):
             message, label, hint = found
-            yield at(dag.origins[node], dag.source, Diagnostic("E0307", message, None, label, hint))
+            labels: tuple[Label, ...] = ()
+            if label == _MEET:
+                culprits = [find_culprit(dag, types, dag.arguments(node), mode) for mode in _widths(dag, node, types)]
+                labels = tuple(each for culprit in culprits for each in label_of(dag, types, culprit))
+                if assumed := next(filter(None, (assumed_tile(dag, culprit) for culprit in culprits)), None):
+                    hint = f"write `{assumed}[m, n/2]`, or take even({assumed}) and odd({assumed})"
+            diagnostic = Diagnostic("E0307", message, None, label, hint, secondary=labels)
+            yield at(dag.origins[node], dag.source, diagnostic)
             if len(distances[node]) > 1:
                 return  # which holds of all that is made of it
+
+
+#: The label of an operation whose operands have different columns.
+_MEET = "made from both"
+
+
+def _widths(dag: Dag, node: int, types: Sequence[ValueType]) -> list[str]:
+    """The modes of the columns of what a node reads."""
+    return sorted({columns_of(types[operand]) for operand in dag.arguments(node)} - {""})
 
 
 def _mistake(
@@ -60,11 +77,11 @@ def _mistake(
         words = {*(set(found) - set(halves)), *(f"n/2@{each}" for each in apart)}
         widths = ", ".join(f"[{mode.replace('@', ' at a distance of ')}]" for mode in sorted(words))
         hint = "take even(x) and odd(x) of every full-width value, with the same distance"
-        return f"values of different widths meet: {widths}", "made from both", hint
+        return f"values of different widths meet: {widths}", _MEET, hint
     together = 2 * max(apart, default=0)
     if halves and blocks and divisor(blocks[0]) % together:
         message = f"blocks of {divisor(blocks[0])} columns have no whole pairs of columns {together // 2} apart"
-        return message, "made from both", f"take blocks of at least {together} columns"
+        return message, _MEET, f"take blocks of at least {together} columns"
     if isinstance(op, Pick) and (halves or blocks):
         message = f"a value of {_shown(types[arguments[0]])} is not paired again"
         return message, "paired twice", "pair the full-width value"

@@ -98,10 +98,10 @@ def has_own_columns(value: Input | Output) -> bool:
 def input_argument(bound: Bound, value: Input, tensor: torch.Tensor, report: Report) -> TensorArgument | None:
     """An input as the kernel will see it."""
     if value.is_scalar and "l" not in value.modes and tensor.numel() != 1:
-        help_text = "an input without a subscript is a scalar, a number or one element"
-        if fitting := _modes_of(bound, tensor):
-            help_text += f"; declare what this is: `in {declaration(value.name, dtype_of(tensor), fitting)}`"
-        report("E0604", f"`{value.name}` has shape {_shape(tensor)}; expected a number or one element", help_text)
+        fitting = _modes_of(bound, tensor) or (("m", "n") if tensor.dim() > 1 else ("n",))
+        declared = declaration(value.name, dtype_of(tensor), fitting)
+        help_text = f"an input without a subscript is a scalar; declare what this is: `in {declared}`"
+        report("E0604", f"`{value.name}` has shape {_shape(tensor)}, and the program has it a scalar", help_text)
         return None
     if not _check_dtype(value, tensor, report):
         return None
@@ -156,9 +156,14 @@ def _wrong_shape(bound: Bound, value: Input | Output, tensor: torch.Tensor, code
     modes = ", ".join([*(["l"] if batched else []), *map(written, value.modes)])
     bits = ", eight columns to a byte" if value.dtype == B1 else ""
     single = ", or is a single value" if isinstance(value, Input) and value.flexible else ""
-    own = tuple(size for mode in value.modes for size in bound.dims(mode))
+    own = () if indexed else tuple(size for mode in value.modes for size in bound.dims(mode))
     help_text = f"`{value.name}` has the modes [{modes}]{bits}{single}"
-    if isinstance(value, Input) and "l" not in modes and tuple(tensor.shape) == (*bound.leads["l"], *own):
+    if (
+        isinstance(value, Input)
+        and "l" not in modes
+        and not indexed
+        and tuple(tensor.shape) == (*bound.leads["l"], *own)
+    ):
         declared = declaration(value.name, value.dtype, ("l", *value.modes))
         help_text += f"; one for each batch is declared `in {declared}`"
     elif value.dtype != B1 and not indexed and (fitting := _modes_of(bound, tensor)):

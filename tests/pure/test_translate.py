@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from programs import typed
 
-from evt.ir import Const, Fold, Input, Operand, Output, Pick, Reduce
+from evt.ir import Const, Fold, Input, Interleave, Operand, Output, Pick, Reduce
 from evt.ir.dtype import DType
 from evt.ir.operand import formula_of
 from evt.reference.translate import Argument, Dialect, translate
@@ -42,6 +42,9 @@ class Words(Dialect[str]):
 
     def pick(self, op: Pick, x: Argument[str]) -> str:
         return f"pick {op.member}/{op.block}({x.value})"
+
+    def interleave(self, op: Interleave, x: Argument[str], y: Argument[str], domain: DType) -> str:
+        return f"interleave:{domain}/{op.block}({x.value}, {y.value})"
 
     def index(self, mode: str) -> str:
         return f"iota {mode}"

@@ -73,10 +73,10 @@ def _without_modes(expressions: Expressions, call: syntax.Call, operands: list[i
     name = call.function.text
     expressions.report(
         "E0203",
-        f"`{name}` names the modes that it reduces over",
+        f"`{name}` of one value names the modes that it reduces over",
         call.function.span,
         "no modes",
-        f"write `{name}[n](x)`, `{name}[m](x)` or `{name}[m, n](x)`",
+        f"write `{name}[n]`, or `{name}[m]` or `{name}[m, n]`",
     )
     return expressions.mistake()
 

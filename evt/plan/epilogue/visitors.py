@@ -175,7 +175,7 @@ def _store_kind(dag: TypedDag, store: int) -> Kind:
 
 
 def in_order(dag: TypedDag) -> list[tuple[str, int]]:
-    """The stores by the names of the outputs, in the order of their visitors: the primary one last, as it is the root."""
+    """The stores by the names of the outputs, in the order of their visitors: the primary one last, the root."""
     return sorted(dag.stores.items(), key=lambda item: item[0] == dag.primary.name)
 
 
