@@ -40,6 +40,7 @@ from evt.plan.epilogue.nodes import (
     RowOrScalarBroadcast,
     ScalarBroadcast,
     SourceFetch,
+    VectorStore,
 )
 from evt.plan.epilogue.registers import register_limit
 from evt.plan.plan import Visitors
@@ -429,6 +430,8 @@ def _describe(node: Node) -> str:
             return "store of half as many columns"
         case BlockStore():
             return "store of one value a block"
+        case VectorStore(shape):
+            return f"store of a {shape}, once"
         case Reduction(shape, kind, atomic=atomic):
             return f"{shape} reduction, {kind}, {'by atomics' if atomic else 'in parts'}"
 

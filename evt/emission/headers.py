@@ -26,6 +26,7 @@ from evt.plan.epilogue.nodes import (
     RandomNumbers,
     Reduction,
     RowOrScalarBroadcast,
+    VectorStore,
 )
 from evt.plan.plan import Convolution2x, Convolution3x, MatrixProduct, StockFusion, StockOperator
 
@@ -34,6 +35,7 @@ _PLACES: dict[type, str] = {
     Coordinate: "",
     RandomNumbers: "",
     Reduction: "_reduce",
+    VectorStore: "_vector_store",
     **dict.fromkeys((MaskLoad, MaskStore), "_mask"),
     **dict.fromkeys((RowOrScalarBroadcast, ColumnOrScalarBroadcast), "_vector"),
     **dict.fromkeys((PairMember, HalfLoad, HalfStore), "_pair"),
@@ -96,6 +98,7 @@ def _of_sm100(plan: Plan) -> list[str]:
     found = ["unstored_sm100.hpp"] * (plan.destination is None)
     found.append("visitors_sm100.hpp" if any(type(node) in _PLACES for node in plan.nodes) else "visitors_3x.hpp")
     found += ["visitors_sm100_reduce.hpp", "finish.hpp"] * bool(plan.reductions)
+    found += ["visitors_sm100_vector_store.hpp"] * any(isinstance(node, VectorStore) for node in plan.nodes)
     found += ["visitors_sm100_store.hpp"] * any(isinstance(node, Packed) for node in plan.nodes)
     return found
 

@@ -50,11 +50,14 @@ from evt.plan.epilogue.nodes import (
     Single,
     SourceFetch,
     VectorBroadcast,
+    VectorStore,
     pointer_of,
 )
 
 #: The modes of coordinates, as our nodes number them.
 _AXES = {"row": "0", "column": "1", "batch": "2"}
+#: The mode along which a vector has values, as our nodes number it.
+_KEPT = {ResultShape.COLUMN: "0", ResultShape.ROW: "1", ResultShape.SCALAR: "-1"}
 _RESULTS = {ResultShape.ROW: "Row", ResultShape.COLUMN: "Col", ResultShape.SCALAR: "Scalar"}
 
 
@@ -102,6 +105,8 @@ class Dialect(ABC):
                 return self.own(node.name, "BlockReduce", COMBINE[kind], str(width))
             case MaskLoad() | MaskStore() | HalfLoad() | HalfStore() | BlockStore():
                 return self.packed(node)
+            case VectorStore():
+                return self.vector_store(node)
             case Reduction():
                 return self.reduction(node)
 
@@ -156,6 +161,14 @@ class Dialect(ABC):
         template, parameters = packed_class(node)
         strides = (("stride_m", read(node.row)), ("stride_l", read(node.batch)))
         return self.own(node.name, template, *parameters, arguments=(("ptr", _packed_pointer(node)), *strides))
+
+    def vector_store(self, node: VectorStore) -> NodeText:
+        arguments = (
+            ("ptr", pointer_without_const(node.dtype, node.pointer)),
+            ("stride", read(node.stride)),
+            ("stride_l", read(node.batch)),
+        )
+        return self.own(node.name, "VectorStore", element(node.dtype), _KEPT[node.shape], arguments=arguments)
 
     def reduction(self, node: Reduction) -> NodeText:
         parameters = (COMBINE[node.kind], REGISTER[node.dtype])

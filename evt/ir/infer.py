@@ -78,7 +78,7 @@ def infer(dag: Dag, operands: Sequence[Operand] = ()) -> TypedDag:
     )
     diagnostics.extend(_check_interface(dag, inputs, outputs))
     for output in outputs:
-        diagnostics.extend(_check_output(dag, output, types[dag.arguments(dag.stores[output.name])[0]]))
+        diagnostics.extend(_check_output(dag, output, types))
     if diagnostics:
         raise ProgramError(diagnostics)
     return TypedDag(dag.operation, operands, inputs, outputs, dag.table, dag.source, dag.origins, tuple(types))
@@ -323,10 +323,21 @@ def _is_counter(dag: Dag, node: int, value: ValueType) -> bool:
     return value.dtype == I32 and value.modes == () and isinstance(dag[node], Load | Const)
 
 
-def _elsewhere(dag: Dag, node: int, user: int, label: str) -> tuple[Label, ...]:
-    """A label at a node's own expression, where that is no part of its user's."""
+def _widest(dag: Dag, types: Sequence[ValueType], node: int, mode: str) -> int:
+    """What a value is made of that brings in a mode by itself, or the value."""
+    while True:
+        wide = [operand for operand in dag.arguments(node) if mode in map(written, types[operand].modes)]
+        if not wide:
+            return node
+        node = wide[0]
+
+
+def _elsewhere(dag: Dag, node: int, user: int, label: str, within: bool = False) -> tuple[Label, ...]:
+    """A label at a node's own expression, where that is no part of its user's, or ``within`` that one too."""
     origin, reading = dag.origins[node], dag.origins[user]
-    if not isinstance(origin, Place) or (isinstance(reading, Place) and reading.span.covers(origin.span)):
+    if not isinstance(origin, Place) or node == user:
+        return ()
+    if isinstance(reading, Place) and reading.span.covers(origin.span) and not within:
         return ()
     return (Label(origin.span, label),)
 
@@ -336,10 +347,11 @@ def _reduced_modes(dag: Dag, store: int) -> tuple[str, ...]:
     return op.modes if isinstance(op, Reduce) else ()
 
 
-def _check_output(dag: Dag, output: Output, value: ValueType) -> Iterable[Diagnostic]:
+def _check_output(dag: Dag, output: Output, types: Sequence[ValueType]) -> Iterable[Diagnostic]:
     """Whether an output has the modes of its value: shown at the value, and at what is declared of the output."""
     store = dag.stores[output.name]
-    reduced = isinstance(dag[dag.arguments(store)[0]], Reduce)
+    (stored,) = dag.arguments(store)
+    value, reduced = types[stored], isinstance(dag[stored], Reduce)
     modes = set(map(written, output.modes))
     missing = [mode for mode in map(written, value.modes) if mode not in modes]
     if output.batchable and "l" in missing:
@@ -347,18 +359,24 @@ def _check_output(dag: Dag, output: Output, value: ValueType) -> Iterable[Diagno
     have, varies = f"`{output.name}` is [{shown(output.modes)}]", f"varies over [{shown(value.modes)}]"
     write = f"write `{output.name}[{shown(value.modes)}]`"
 
-    def mistake(message: str, label: str, declared: str, hint: str = write) -> Diagnostic:
-        secondary = (Label(output.span, declared),) if output.span else ()
+    def mistake(
+        message: str, label: str, declared: str, hint: str = write, others: tuple[Label, ...] = ()
+    ) -> Diagnostic:
+        secondary = ((Label(output.span, declared),) if output.span else ()) + others
         return at(
             _assigned(dag, store), dag.source, Diagnostic("E0304", message, None, label, hint, secondary=secondary)
         )
 
     if missing:
         instead = "" if reduced else ", or reduce it: `sum[n](x)`, `max[m, n](x)`"
-        yield mistake(f"{have} but its value {varies}", varies, f"has no mode `{missing[0]}`", write + instead)
-    elif reduced and "l" in modes and output.modes[0] != "l":
+        wide = _widest(dag, types, stored, missing[0])
+        others = () if reduced else _elsewhere(dag, wide, stored, f"varies over [{shown(types[wide].modes)}]", True)
+        declared = f"has no mode `{missing[0]}`"
+        yield mistake(f"{have} but its value {varies}", varies, declared, write + instead, others)
+    elif (reduced or not output.is_tile) and "l" in modes and output.modes[0] != "l":
         first = ", ".join(["l", *(mode for mode in output.modes if mode != "l")])
-        message, hint = f"{have}: the batches of a reduction come first", f"write `{output.name}[{first}]`"
+        what = "a reduction" if reduced else "a vector"
+        message, hint = f"{have}: the batches of {what} come first", f"write `{output.name}[{first}]`"
         yield at(output.span, dag.source, Diagnostic("E0304", message, None, "batches are not first", hint))
     elif reduced and "l" in modes and not output.batchable and "l" in _reduced_modes(dag, store):
         message = f"{have}, but its value is reduced over the batches"
@@ -366,9 +384,9 @@ def _check_output(dag: Dag, output: Output, value: ValueType) -> Iterable[Diagno
     elif reduced and modes - {"l"} != set(value.modes) - {"l"}:
         gives = f"gives [{shown(value.modes)}]"
         yield mistake(f"{have} but the reduction {gives}", gives, "not the modes that are left")
-    elif not reduced and not {"m", "n"} <= {base(mode) for mode in modes}:
-        hint = "outputs have the modes m and n; `sum[n](x)` reduces over n"
-        yield mistake(f"{have}, but its value is not a reduction", "not a reduction", "has no rows or no columns", hint)
+    elif not output.is_tile and any("/" in mode for mode in modes):
+        hint = f"write `{output.name}[{', '.join(['m', *output.modes])}]`"
+        yield mistake(f"{have}: fewer columns are those of a matrix", varies, "has no rows", hint)
     elif any("/" in mode for mode in modes) and modes - set(map(written, value.modes)) - {"l", "m"}:
         yield mistake(f"{have} but its value {varies}", varies, "other columns")
 

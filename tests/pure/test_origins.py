@@ -330,7 +330,10 @@ def test_a_malformed_graph_is_shown_where_it_is() -> None:
     [
         ("D[n] = acc", [("acc", "varies over [m, n]"), ("D", "has no mode `m`")]),
         ("out D[n]; x = acc; D = x", [("D = x", "varies over [m, n]"), ("D", "has no mode `m`")]),
-        ("def f(x) = x + 1\nD[n] = f(acc)", [("f(acc)", "varies over [m, n]"), ("D", "has no mode `m`")]),
+        (
+            "def f(x) = x + 1\nD[n] = f(acc)",
+            [("f(acc)", "varies over [m, n]"), ("D", "has no mode `m`"), ("acc", "varies over [m, n]")],
+        ),
         (
             "out D, s: f32[m, n]; D = acc; s = sum[n](acc)",
             [("sum[n](acc)", "gives [m]"), ("s", "not the modes that are left")],
@@ -340,8 +343,8 @@ def test_a_malformed_graph_is_shown_where_it_is() -> None:
             [("sum[m, n, l](X[l, m, n])", "reduced over the batches"), ("s", "has no batches")],
         ),
         (
-            "out D, s: f32[n]; D = acc; s = bias * 2",
-            [("bias * 2", "not a reduction"), ("s", "has no rows or no columns")],
+            "out D, s: f32[m]; D = acc; s = v[m] + bias * 2",
+            [("v[m] + bias * 2", "varies over [m, n]"), ("s", "has no mode `n`"), ("bias", "varies over [n]")],
         ),
         (
             "out D, h: f32[m, n/2]; D = acc; h = alpha * 2",

@@ -10,15 +10,15 @@ from evt.ir.lower.expressions import Expressions
 from evt.ir.lower.names import Names
 from evt.ir.lower.report import Report
 from evt.ir.lower.statements import Statements
-from evt.ir.node import Load, Output, Reduce, base, written
+from evt.ir.node import Load, Output, Reduce, written
 
 
 def resolve_subscripts(statements: Statements, names: Names, expressions: Expressions, report: Report) -> list[Output]:
     """The outputs with their modes.
 
-    An output without a subscript has rows and columns, the modes that a reduction leaves, or the columns that its
-    value has fewer of. A subscript that is written at the assignment of an intermediate value has to cover its modes;
-    those of outputs are checked by ``infer``.
+    An output without a subscript has the modes of its value; a value of fewer columns has rows as well. A vector or a
+    scalar that does not vary over the batches is one for all of them. A subscript that is written at the assignment of
+    an intermediate value has to cover its modes; those of outputs are checked by ``infer``.
     """
     builder = expressions.builder
     varies: list[tuple[str, ...]] = []
@@ -30,9 +30,9 @@ def resolve_subscripts(statements: Statements, names: Names, expressions: Expres
     for output in names.outputs:
         value = expressions.values.get(output.name)
         if value is not None and output.name not in statements.subscripted:
-            output = replace(output, modes=_modes(builder[value], varies[value]), inferred=("modes",))
-        if value is not None and isinstance(op := builder[value], Reduce) and "l" in op.modes:
-            output = replace(output, batchable=False)  # one for all batches
+            output = replace(output, modes=_modes(varies[value]), inferred=("modes",))
+        if value is not None and _is_for_all_batches(builder[value], output, varies[value]):
+            output = replace(output, batchable=False)
         outputs.append(output)
     stored = {output.name for output in outputs}
     for name, declared in statements.outs.items():
@@ -52,8 +52,14 @@ def resolve_subscripts(statements: Statements, names: Names, expressions: Expres
     return outputs
 
 
-def _modes(op: object, varies: tuple[str, ...]) -> tuple[str, ...]:
-    """The modes of an output whose subscript is not written; a batch mode comes first, implicitly."""
+def _is_for_all_batches(op: object, output: Output, varies: tuple[str, ...]) -> bool:
+    """Whether there is one for all batches, where no batch mode is written."""
     if isinstance(op, Reduce):
-        return tuple(written(mode) for mode in varies if mode != "l")
-    return ("m", next((written(mode) for mode in varies if base(mode) == "n"), "n"))
+        return "l" in op.modes
+    return not output.is_tile and "l" not in varies
+
+
+def _modes(varies: tuple[str, ...]) -> tuple[str, ...]:
+    """The modes of an output whose subscript is not written; a batch mode comes first, implicitly."""
+    modes = tuple(written(mode) for mode in varies if mode != "l")
+    return ("m", *modes) if "m" not in modes and any("/" in mode for mode in modes) else modes

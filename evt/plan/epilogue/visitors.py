@@ -34,13 +34,13 @@ from evt.plan.epilogue.cost import cost
 
 _Leaf = Literal["acc", "constant", "source", "scalar", "row", "column", "tile", "mask", "half", "index", "random"]
 _Inner = Literal["compute", "pick", "fold"]
-_Write = Literal["store", "store_mask", "store_half", "store_block", "reduce"]
+_Write = Literal["store", "store_mask", "store_half", "store_block", "store_vector", "reduce"]
 Kind = _Leaf | _Inner | _Write
 
 #: Node kinds that only hand on registers or a kernel parameter: a tree may hold them several times.
 _FREE = frozenset({"acc", "source", "scalar"})
 #: Node kinds that write their operand and hand it on.
-WRITES = frozenset({"store", "store_mask", "store_half", "store_block", "reduce"})
+WRITES = frozenset({"store", "store_mask", "store_half", "store_block", "store_vector", "reduce"})
 #: Instructions, roughly, above which a value shared by regions is kept instead of computed twice.
 _KEEP_COST = 4
 
@@ -123,6 +123,8 @@ def _store_kind(dag: TypedDag, store: int) -> Kind:
     output = dag.output[op.name]
     if isinstance(value, Reduce):
         return "reduce"
+    if not output.is_tile:
+        return "store_vector"
     if output.dtype == B1:
         return "store_mask"
     divided = next((mode for mode in output.modes if "/" in mode), "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Set
 from dataclasses import replace
 from typing import Literal
 
@@ -39,10 +40,11 @@ from evt.plan.epilogue.nodes import (
     SourceFetch,
     Stride,
     Varies,
+    VectorStore,
 )
 from evt.plan.epilogue.regions import identity, make_region, single_function
 from evt.plan.epilogue.visitors import Graph, Visitor
-from evt.plan.fields import GroupFields
+from evt.plan.fields import Field, GroupFields
 from evt.plan.kernels.draft import Draft
 from evt.plan.kernels.memory import Budget
 from evt.plan.signature import Layout
@@ -119,6 +121,8 @@ class Nodes(ABC):
                 return BlockReduce(op.kind, op.width, name=f"block_{index}")
             case "mask" | "half" | "store_mask" | "store_half" | "store_block":
                 return self.packed(visitor)
+            case "store_vector":
+                return self.vector_store(draft.dag.output[visitor.name])
             case "reduce":
                 return self.reduce(visitor, index)
 
@@ -181,14 +185,25 @@ class Nodes(ABC):
         assert isinstance(op, Load)
         return self.draft.single(self.draft.dag.input[op.name])
 
+    def shape(self, kept: Set[str]) -> ResultShape:
+        """Return what has values along these modes only."""
+        return ResultShape.SCALAR if not kept else ResultShape.COLUMN if kept == {self.draft.rows} else ResultShape.ROW
+
+    def vector_store(self, output: Output) -> Node:
+        draft, name = self.draft, output.name
+        kept = set(output.modes) - {"l"}
+        shape, pointer = self.shape(kept), draft.fields.pointer(name)
+        stride: Field | Literal[1] = draft.fields.stride(name, kept.pop()) if kept else 1
+        batch = draft.batch(name, "l" in output.memory_modes)
+        return VectorStore(shape, draft.dtype(name), pointer, stride, batch, name=draft.names[name])
+
     def reduce(self, visitor: Visitor, index: int) -> Node:
         draft, dag = self.draft, self.draft.dag
         value = dag.arguments(dag.stores[visitor.name])[0]
         op, dtype, output = dag[value], dag.types[value].dtype, draft.dtype(visitor.name)
         assert isinstance(op, Reduce)
         kept = {"m", "n"} - set(op.modes)
-        shape = ResultShape.SCALAR if not kept else ResultShape.COLUMN if kept == {draft.rows} else ResultShape.ROW
-        pointer = draft.fields.pointer(visitor.name)
+        shape, pointer = self.shape(kept), draft.fields.pointer(visitor.name)
         over_batch = "l" in op.modes
         batch = draft.batch(visitor.name, not over_batch)
         # The blocks combine in the output itself, which needs one of the type that is reduced in.
