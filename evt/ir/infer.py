@@ -254,7 +254,7 @@ def _check_interface(dag: Dag, inputs: Sequence[Input], outputs: Sequence[Output
                 help_text = "a tf32 tensor is f32 in memory: declare it f32"
             elif scalar and value.dtype in STORAGE and not value.modes:
                 matrix = declaration(value.name, value.dtype, ("m", "n"))
-                help_text = f"an input without a subscript is a scalar; a matrix is declared `in {matrix}`"
+                help_text = f"a scalar is one of {', '.join(map(str, allowed))}; a matrix is declared `in {matrix}`"
             message = f"{kind} `{value.name}` is {value.dtype}, which is not a type of {kind}s"
             yield at(value.span, dag.source, Diagnostic("E0308", message, help=help_text))
         elif isinstance(value, Input) and (hint := _wrong_columns(value)):
