@@ -35,6 +35,7 @@ from evt.plan.epilogue.nodes import (
     ScalarBroadcast,
     Scatter,
     SourceFetch,
+    VectorStore,
 )
 
 _LOADS = {Access.TILE: "", Access.DIRECT: ", directly from global memory", Access.STRIDED: ", element by element"}
@@ -90,6 +91,8 @@ def describe(node: Node) -> str:
             return "store of half as many columns"
         case BlockStore():
             return "store of one value a block"
+        case VectorStore(shape):
+            return f"store of a {shape}, once"
         case Gather():
             return f"gathered {_placed(node)}"
         case Scatter():

@@ -35,6 +35,7 @@ from evt.plan.epilogue.nodes import (
     ScalarBroadcast,
     Scatter,
     Size,
+    VectorStore,
 )
 from evt.plan.plan import Convolution2x, Convolution3x, MatrixProduct, StockFusion, StockOperator
 
@@ -43,6 +44,7 @@ _PLACES: dict[type, str] = {
     Coordinate: "",
     RandomNumbers: "",
     Reduction: "_reduce",
+    VectorStore: "_vector_store",
     **dict.fromkeys((MaskLoad, MaskStore), "_mask"),
     **dict.fromkeys((RowOrScalarBroadcast, ColumnOrScalarBroadcast), "_vector"),
     **dict.fromkeys((PairMember, HalfLoad, HalfStore), "_pair"),
@@ -119,6 +121,7 @@ def _of_sm100(plan: Plan) -> list[str]:
     found += ["visitors_sm100_reduce.hpp", "finish.hpp"] * bool(plan.reductions)
     found += ["visitors_sm100_key.hpp"] * any(isinstance(node, PlaceKeys) for node in plan.nodes)
     found += ["visitors_sm100_first.hpp"] * any(isinstance(node, FirstColumns) for node in plan.nodes)
+    found += ["visitors_sm100_vector_store.hpp"] * any(isinstance(node, VectorStore) for node in plan.nodes)
     found += ["visitors_sm100_store.hpp"] * any(isinstance(node, Packed) for node in plan.nodes)
     found += ["visitors_sm100_indexed.hpp"] * any(isinstance(node, Indexed) for node in plan.nodes)
     return found

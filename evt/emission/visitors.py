@@ -62,11 +62,14 @@ from evt.plan.epilogue.nodes import (
     Size,
     SourceFetch,
     VectorBroadcast,
+    VectorStore,
     pointer_of,
 )
 
 #: The modes of coordinates, as our nodes number them.
 _AXES = {"row": "0", "column": "1", "batch": "2"}
+#: The mode along which a vector has values, as our nodes number it.
+_KEPT = {ResultShape.COLUMN: "0", ResultShape.ROW: "1", ResultShape.SCALAR: "-1"}
 _RESULTS = {ResultShape.ROW: "Row", ResultShape.COLUMN: "Col", ResultShape.SCALAR: "Scalar"}
 
 
@@ -123,6 +126,8 @@ class Dialect(ABC):
                 return self.packed(node)
             case Gather() | Scatter():
                 return self.indexed(node)
+            case VectorStore():
+                return self.vector_store(node)
             case Reduction():
                 return self.reduction(node)
 
@@ -195,6 +200,14 @@ class Dialect(ABC):
                 indices = input_pointer(places.dtype, places.indices)
                 arguments.append((member, f"{{{indices}, {read(places.batch)}, {read(places.extent)}}}"))
         return self.own(node.name, "Gather" if gathers else "Scatter", *parameters, arguments=tuple(arguments))
+
+    def vector_store(self, node: VectorStore) -> NodeText:
+        arguments = (
+            ("ptr", pointer_without_const(node.dtype, node.pointer)),
+            ("stride", read(node.stride)),
+            ("stride_l", read(node.batch)),
+        )
+        return self.own(node.name, "VectorStore", element(node.dtype), _KEPT[node.shape], arguments=arguments)
 
     def reduction(self, node: Reduction) -> NodeText:
         parameters = (COMBINE[node.kind], part_type(node))

@@ -305,7 +305,7 @@ def _check_interface(dag: Dag, inputs: Sequence[Input], outputs: Sequence[Output
                 help_text = "a tf32 tensor is f32 in memory: declare it f32"
             elif scalar and value.dtype in STORAGE and not value.modes:
                 matrix = declaration(value.name, value.dtype, ("m", "n"))
-                help_text = f"an input without a subscript is a scalar; a matrix is declared `in {matrix}`"
+                help_text = f"a scalar is one of {', '.join(map(str, allowed))}; a matrix is declared `in {matrix}`"
             elif value.dtype == I64:
                 help_text = "integers are computed in i32: declare it i32"
             message = f"{kind} `{value.name}` is {value.dtype}, which is not a type of {kind}s"
@@ -417,9 +417,10 @@ def _check_output(dag: Dag, output: Output, types: Sequence[ValueType]) -> Itera
             write = f"write `{assumed}[{shown(output.modes)}]` where it is read; or {write}"
         message, lacks = f"{have} but its value {varies}", f"has no mode `{missing[0]}`"
         yield mistake(message, varies, lacks, write, label_of(dag, types, culprit) if culprit != stored else ())
-    elif reduced and "l" in modes and output.modes[0] != "l":
+    elif (reduced or not output.is_tile) and "l" in modes and output.modes[0] != "l":
         modes_first = ", ".join(["l", *(mode for mode in output.modes if mode != "l")])
-        message, hint = f"{have}: the batches of a reduction come first", f"write `{output.name}[{modes_first}]`"
+        what = "a reduction" if reduced else "a vector"
+        message, hint = f"{have}: the batches of {what} come first", f"write `{output.name}[{modes_first}]`"
         yield at(output.span, dag.source, Diagnostic("E0304", message, None, "batches are not first", hint))
     elif reduced and "l" in modes and not output.batchable and "l" in dag.reduced[store]:
         message = f"{have}, but its value is reduced over the batches"
@@ -427,9 +428,9 @@ def _check_output(dag: Dag, output: Output, types: Sequence[ValueType]) -> Itera
     elif reduced and modes - {"l"} != set(map(written, value.modes)) - {"l"}:
         gives = f"gives [{shown(value.modes)}]"
         yield mistake(f"{have} but the reduction {gives}", gives, "not the modes that are left")
-    elif not reduced and not {"m", "n"} <= {base(mode) for mode in modes}:
-        hint = "outputs have the modes m and n; `sum[n](x)` reduces over n"
-        yield mistake(f"{have}, but its value is not a reduction", "not a reduction", "has no rows or no columns", hint)
+    elif not output.is_tile and any("/" in mode for mode in modes):
+        hint = f"write `{output.name}[{', '.join(['m', *output.modes])}]`"
+        yield mistake(f"{have}: fewer columns are those of a matrix", varies, "has no rows", hint)
     elif any("/" in mode for mode in modes) and modes - set(map(written, value.modes)) - {"l", "m"}:
         yield mistake(f"{have} but its value {varies}", varies, "other columns")
 

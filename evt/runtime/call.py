@@ -191,11 +191,11 @@ class Caller:
     def _unusual(self, a: torch.Tensor, b: torch.Tensor, inputs: Mapping[str, Any], buffers: Mapping[str, Any]) -> Any:
         """A call that the fast path does not know: buffers by output name, None, wrong names, unusual values."""
         named = {name: inputs[name] for name in self._outputs if name in inputs}
-        if named and buffers:
+        if given_buffers(named) and buffers:
             raise ArgumentError(
                 Diagnostic("E0602", f"`out` and `{next(iter(named))}` both name output buffers", help="give one")
             )
-        written = given_buffers(named or buffers)
+        written = given_buffers({**named, **buffers})
         read = given_inputs(self.spec.dag, {name: value for name, value in inputs.items() if name not in named})
         if named or len(read) + len(written) < len(inputs) + len(buffers):
             return self(a, b, read, written or None)

@@ -129,7 +129,7 @@ def _count(a: object, b: object, offsets: tuple[int, ...]) -> int:
 def _buffers(spec: Spec, inputs: Mapping[str, object], out: object) -> dict[str, object]:
     """Output buffers by name: of ``out=`` or of keywords."""
     outputs = spec.outputs
-    named = {name: inputs[name] for name in outputs if name in inputs}
+    named = {name: inputs[name] for name in outputs if name in inputs and not _is_left_out(inputs[name])}
     if out is None:
         return named
     if named:
@@ -140,13 +140,18 @@ def _buffers(spec: Spec, inputs: Mapping[str, object], out: object) -> dict[str,
             if name not in outputs:
                 message = f"the program has no output `{name}`"
                 raise ArgumentError(Diagnostic("E0602", message, help=f"outputs: {', '.join(outputs)}"))
-        return dict(out)
+        return {name: value for name, value in out.items() if not _is_left_out(value)}
     if len(outputs) == 1:
         return {outputs[0]: out}
     if isinstance(out, tuple | list) and len(out) == len(outputs):
-        return dict(zip(outputs, out, strict=True))
+        return {name: value for name, value in zip(outputs, out, strict=True) if not _is_left_out(value)}
     wanted = f"one list of tensors for each of {', '.join(outputs)}"
     raise ArgumentError(Diagnostic("E0608", f"`out` is of type {type(out).__name__}; expected {wanted}"))
+
+
+def _is_left_out(buffers: object) -> bool:
+    """Whether no group gives a buffer."""
+    return buffers is None or (isinstance(buffers, list | tuple) and all(each is None for each in buffers))
 
 
 @dataclass(frozen=True)

@@ -295,8 +295,9 @@ def output_type(program: Program, output: Output, reduction: str | None) -> str:
 
 
 def memory_modes(output: Output, reduced: frozenset[str]) -> tuple[str, ...]:
-    """The modes of an output's tensor: an implied batch comes first."""
-    implied = "l" not in output.modes and "l" not in reduced
+    """The modes of an output's tensor: an implied batch comes first, where matrices and reductions have one."""
+    has_batches = bool(reduced) or len(output.modes) > 1
+    implied = has_batches and "l" not in output.modes and "l" not in reduced
     return ("l", *output.modes) if implied else output.modes
 
 

@@ -10,11 +10,28 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+from evt.functions import TABLE
+
 from .draw import Draw, Profile
 from .dtypes import PAIRS, STORAGE
 from .expressions import Expressions, surviving
 from .sizes import geometry, matrices
-from .tree import Acc, Assign, Call, Element, Expression, Input, Output, Pair, Program, Read, index_name
+from .tree import (
+    Acc,
+    Assign,
+    Call,
+    Cast,
+    Dropout,
+    Element,
+    Expression,
+    Input,
+    Output,
+    Pair,
+    Program,
+    Rand,
+    Read,
+    index_name,
+)
 
 ALL = Profile()
 _KINDS = ("tile", "tile", "tile", "transposed", "bits", "reduced", "reduced", "half", "blocks", "thin", "left out")
@@ -178,7 +195,21 @@ class _Generator:
         self.assign(name, of.expression(draw.whole(1, 4), "n"), "n")
         if kind == "transposed":
             return Output(name, self.batch_first(("n", "m")), dtype)
-        return Output(name, self.batch_first(("m", "n")), dtype, draw.chance(2))
+        modes, written = self.batch_first(("m", "n")), draw.chance(2)
+        return Output(name, modes, dtype, written or not self.is_whole(self.assigns[-1].value))
+
+    def is_whole(self, value: Expression) -> bool:
+        """Whether a value varies over rows and columns beyond doubt: an output of it needs no subscript."""
+        match value:
+            case Acc() | Rand() | Dropout():
+                return True
+            case Read(name):
+                return name in self.of.inputs and {"m", "n"} <= set(self.of.inputs[name].modes)
+            case Call(function, arguments, primes=0) if function in TABLE:
+                return any(map(self.is_whole, arguments))
+            case Cast(_, x):
+                return self.is_whole(x)
+        return False
 
     def batch_first(self, modes: tuple[str, ...]) -> tuple[str, ...]:
         return ("l", *modes) if self.of.batched and self.draw.chance(8) else modes

@@ -278,6 +278,14 @@ def test_none_in_the_place_of_a_buffer():
         assert found.E is e
         assert found.D.shape == (40, 16)
     assert op(A, B, D=None, E=e).E is e
+    assert op(A, B, D=None, out=(None, e)).E is e
+    grouped = evt.grouped_gemm("out D, E: f32[m, n]; D = acc; E = acc + 1")
+    for buffers in (
+        {"D": [None, None]},
+        {"D": None, "out": ([None, None], [e, e.clone()])},
+        {"out": {"D": [None] * 2}},
+    ):
+        assert len(grouped([A, A], [B, B], **buffers).D) == 2
 
 
 def test_none_in_some_groups():

@@ -96,13 +96,15 @@ def test_the_batch_needs_no_subscript_of_an_output() -> None:
         ("D[n] = acc", "E0304", "varies over [m, n]"),
         ("out D: f16[m]; D = acc", "E0304", "varies over [m, n]"),
         ("out D, s: f32[]; D = acc; s = bias", "E0304", "varies over [n]"),
-        ("D = acc; s[n] = bias * 2", "E0304", "its value is not a reduction"),
-        ("D = acc; out D, s: f32[]; s = alpha * 2", "E0304", "its value is not a reduction"),
         ("out D, s: f32[n]; D = acc; s = sum[n](acc)", "E0304", "varies over [m]"),
         ("out D, s: f32[m, n]; D = acc; s = sum[n](acc)", "E0304", "the reduction gives [m]"),
         ("out D, h: f32[m, n]; D = acc; h = even(acc)", "E0304", "varies over [m, n/2]"),
         ("out D, h: f32[m, n/2]; D = acc; h = acc", "E0304", "varies over [m, n]"),
         ("out D, h: f32[m, n/2]; D = acc; h = alpha * 2", "E0304", "varies over []"),
+        ("out D, h: f32[n/2]; D = acc; h = even(bias)", "E0304", "fewer columns are those of a matrix"),
+        ("out D, v: f32[m, l]; D = acc; v = s[l, m] * 2", "E0304", "the batches of a vector come first"),
+        ("out D, v: f32[m]; D = acc; v = s[m] + bias", "E0304", "`v` is [m] but its value varies over [m, n]"),
+        ("out D, v: f32[l]; D = acc; v = s[l, n] + 1", "E0304", "`v` is [l] but its value varies over [l, n]"),
         ("out D: tf32; D = acc", "E0308", "output `D` is tf32"),
         ("in C: tf32[m, n]; D = acc + C", "E0308", "input `C` is tf32"),
         ("in s: i8[]; D = acc * s", "E0308", "scalar `s` is i8"),
@@ -326,4 +328,33 @@ def test_a_type_that_only_a_matrix_has_tells_how_one_is_declared() -> None:
     for dtype in ("i8", "e4m3", "b1"):
         (each,) = mistakes(f"in C: {dtype}; D = acc + C")
         assert each.message == f"scalar `C` is {dtype}, which is not a type of scalars"
-        assert each.help == f"an input without a subscript is a scalar; a matrix is declared `in C: {dtype}[m, n]`"
+        assert each.help.endswith(f"f64, f32, f16, bf16, i32; a matrix is declared `in C: {dtype}[m, n]`"), each.help
+
+
+def test_the_expression_that_is_too_wide_is_named() -> None:
+    text = "out D, v: f32[m]; D = acc; t = bias * 2; v = s[m] + t"
+    (each,) = mistakes(text)
+    assert [(text[label.span.start : label.span.end], label.text) for label in each.secondary] == [
+        ("v", "has no mode `n`"),
+        ("bias", "varies over [n]"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("statement", "modes", "batchable"),
+    [
+        ("v = s[m] * 2", ("m",), False),
+        ("v = bias * 2", ("n",), False),
+        ("v = alpha * 2", (), False),
+        ("v = 2", (), False),
+        ("v = s[l, m] * bias", ("m", "n"), True),
+        ("v = s[l, m] * 2", ("m",), True),
+        ("v = s[l] * 2", (), True),
+        ("v[m, n] = bias * 2", ("m", "n"), True),
+        ("v = even(bias)", ("m", "n/2"), True),
+        ("v = sum[n](acc)", ("m",), True),
+    ],
+)
+def test_an_output_has_the_modes_of_its_value(statement: str, modes: tuple[str, ...], batchable: bool) -> None:
+    found = typed(f"D = acc; {statement}").output["v"]
+    assert (found.modes, found.batchable) == (modes, batchable)

@@ -343,8 +343,8 @@ def test_a_malformed_graph_is_shown_where_it_is() -> None:
             [("sum[m, n, l](X[l, m, n])", "reduced over the batches"), ("s", "has no batches")],
         ),
         (
-            "out D, s: f32[n]; D = acc; s = bias * 2",
-            [("bias * 2", "not a reduction"), ("s", "has no rows or no columns")],
+            "out D, s: f32[m]; D = acc; s = v[m] + bias * 2",
+            [("v[m] + bias * 2", "varies over [m, n]"), ("s", "has no mode `n`"), ("bias", "varies over [n]")],
         ),
         (
             "out D, h: f32[m, n/2]; D = acc; h = alpha * 2",

@@ -280,7 +280,7 @@ class Names:
                         f"remove it, or store it: `out {name}`",
                     )
         if not names and not self.report.diagnostics:
-            place = next(iter(self.feeds.values())).target.span if self.feeds else Span(0, 0)
+            place = self.tree.statements[0].span if self.tree.statements else Span(0, 0)
             self.report("E0403", "the program has no output", place, "", "assign one: `D = acc`")
         outputs = []
         for name in names:

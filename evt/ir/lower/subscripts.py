@@ -10,15 +10,15 @@ from evt.ir.lower.expressions import Expressions
 from evt.ir.lower.names import Names
 from evt.ir.lower.report import Report
 from evt.ir.lower.statements import Statements
-from evt.ir.node import Output, base, shown, written
+from evt.ir.node import Output, shown, written
 
 
 def resolve_subscripts(statements: Statements, names: Names, expressions: Expressions, report: Report) -> list[Output]:
     """The outputs with their modes.
 
-    An output without a subscript has rows and columns, the modes that a reduction leaves, or the columns that its
-    value has fewer of. A subscript that is written at the assignment of an intermediate value has to cover its modes;
-    those of outputs are checked by ``infer``.
+    An output without a subscript has the modes of its value; a value of fewer columns has rows as well. A vector or a
+    scalar that does not vary over the batches is one for all of them. A subscript that is written at the assignment of
+    an intermediate value has to cover its modes; those of outputs are checked by ``infer``.
     """
     varies, reduced = expressions.modes(), list[tuple[str, ...]]()
     for op, operands in expressions.builder.table:
@@ -27,9 +27,9 @@ def resolve_subscripts(statements: Statements, names: Names, expressions: Expres
     for output in names.outputs:
         value = expressions.values.get(output.name)
         if value is not None and output.name not in statements.subscripted:
-            output = replace(output, modes=_modes(varies[value], bool(reduced[value])), inferred=("modes",))
-        if value is not None and "l" in reduced[value]:
-            output = replace(output, batchable=False)  # one for all batches
+            output = replace(output, modes=_modes(varies[value]), inferred=("modes",))
+        if value is not None and _is_for_all_batches(reduced[value], output, varies[value]):
+            output = replace(output, batchable=False)
         outputs.append(output)
     stored = {output.name for output in outputs}
     for name, declared in statements.outs.items():
@@ -49,8 +49,12 @@ def resolve_subscripts(statements: Statements, names: Names, expressions: Expres
     return outputs
 
 
-def _modes(varies: tuple[str, ...], reduced: bool) -> tuple[str, ...]:
+def _is_for_all_batches(reduced: tuple[str, ...], output: Output, varies: tuple[str, ...]) -> bool:
+    """Whether there is one for all batches, where no batch mode is written."""
+    return "l" in reduced if reduced else not output.is_tile and "l" not in varies
+
+
+def _modes(varies: tuple[str, ...]) -> tuple[str, ...]:
     """The modes of an output whose subscript is not written; a batch mode comes first, implicitly."""
-    if reduced:
-        return tuple(written(mode) for mode in varies if mode != "l")
-    return ("m", next((written(mode) for mode in varies if base(mode) == "n"), "n"))
+    modes = tuple(written(mode) for mode in varies if mode != "l")
+    return ("m", *modes) if "m" not in modes and any("/" in mode for mode in modes) else modes

@@ -27,6 +27,7 @@
          | BlockStore(dtype, width, pointer, row, batch)  one value a block of columns
          | Gather(dtype, pointer, strides, rows, columns) an input, whose rows or columns indices name
          | Scatter(...)                                   an output
+         | VectorStore(shape, dtype, pointer, ...)        a value for each row, for each column, or one
          | Reduction(shape, kind, dtype, extent, ...)     over rows, columns or both
 
     Strides = (rows, columns, batch), each a Field, 0, 1, or Varies: 1 where a call gives a vector, else 0
@@ -334,7 +335,7 @@ class Scatter(Indexed):
 
 
 class ResultShape(Enum):
-    """What a reduction leaves, in CUTLASS's words: a row has a value for each column."""
+    """What has fewer values than a matrix, in CUTLASS's words: a row has a value for each column."""
 
     ROW = "row"
     COLUMN = "column"
@@ -342,6 +343,20 @@ class ResultShape(Enum):
 
     def __str__(self) -> str:
         return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class VectorStore(Placed):
+    """A store of values that do not vary over what the ``shape`` lacks, of which the first are written.
+
+    ``stride`` is that of the values, ``batch`` that of the batches, or 0 where one vector is for all of them.
+    """
+
+    shape: ResultShape
+    dtype: DType
+    pointer: Field
+    stride: Field | Literal[1]
+    batch: Field | Literal[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,5 +452,6 @@ Node: TypeAlias = (
     | BlockStore
     | Gather
     | Scatter
+    | VectorStore
     | Reduction
 )

@@ -53,13 +53,13 @@ _Leaf = Literal[
     "random",
 ]
 _Inner = Literal["compute", "pick", "interleave", "fold", "once", "keys"]
-_Write = Literal["store", "store_mask", "store_half", "store_block", "scatter", "reduce"]
+_Write = Literal["store", "store_mask", "store_half", "store_block", "store_vector", "scatter", "reduce"]
 Kind = _Leaf | _Inner | _Write
 
 #: Node kinds that only hand on registers or a kernel parameter: a tree may hold them several times.
 _FREE = frozenset({"acc", "source", "scalar", "size"})
 #: Node kinds that write their operand and hand it on.
-WRITES = frozenset({"store", "store_mask", "store_half", "store_block", "scatter", "reduce"})
+WRITES = frozenset({"store", "store_mask", "store_half", "store_block", "store_vector", "scatter", "reduce"})
 #: Instructions, roughly, above which a value shared by regions is kept instead of computed twice.
 _KEEP_COST = 4
 
@@ -166,6 +166,8 @@ def _store_kind(dag: TypedDag, store: int) -> Kind:
     output = dag.output[op.name]
     if output.is_indexed:
         return "scatter"
+    if not output.is_tile:
+        return "store_vector"
     if output.dtype == B1:
         return "store_mask"
     divided = next((mode for mode in output.modes if "/" in mode), "")

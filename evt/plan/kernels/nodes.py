@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Set
 from dataclasses import replace
 from typing import Literal
 
@@ -46,6 +47,7 @@ from evt.plan.epilogue.nodes import (
     SourceFetch,
     Stride,
     Varies,
+    VectorStore,
 )
 from evt.plan.epilogue.regions import identity, make_region, single_function
 from evt.plan.epilogue.visitors import Graph, Visitor
@@ -153,6 +155,8 @@ class Nodes(ABC):
                 return BlockReduce(op.kind, width, name=f"block_{index}")
             case "mask" | "half" | "store_mask" | "store_half" | "store_block":
                 return self.packed(visitor)
+            case "store_vector":
+                return self.vector_store(draft.dag.output[visitor.name])
             case "reduce":
                 return self.reduce(visitor, index)
 
@@ -238,13 +242,25 @@ class Nodes(ABC):
         assert isinstance(op, Load)
         return self.draft.single(self.draft.dag.input[op.name])
 
+    def shape(self, kept: Set[str]) -> ResultShape:
+        """Return what has values along these modes only."""
+        return ResultShape.SCALAR if not kept else ResultShape.COLUMN if kept == {self.draft.rows} else ResultShape.ROW
+
+    def vector_store(self, output: Output) -> Node:
+        draft, name = self.draft, output.name
+        kept = set(output.modes) - {"l"}
+        shape, pointer = self.shape(kept), draft.fields.pointer(name)
+        stride: Field | Literal[1] = draft.fields.stride(name, kept.pop()) if kept else 1
+        batch = draft.batch(name, "l" in output.memory_modes)
+        return VectorStore(shape, draft.dtype(name), pointer, stride, batch, name=draft.names[name])
+
     def reduce(self, visitor: Visitor, index: int) -> Node:
         draft, node = self.draft, visitor.reduction
         assert node is not None
         op, dtype = draft.dag[node], draft.dag.types[node].dtype
         assert isinstance(op, Reduce)
         kept = {"m", "n"} - set(op.modes)
-        shape = ResultShape.SCALAR if not kept else ResultShape.COLUMN if kept == {draft.rows} else ResultShape.ROW
+        shape = self.shape(kept)
         name = f"reduction_{index}"
         atomic = self.results.add(node, name)
         extent: Field | Literal[1] = draft.fields.size(kept.pop()) if kept else 1

@@ -233,5 +233,8 @@ def _placed(dag: TypedDag) -> tuple[str, int | Span | None] | None:
                 return "coordinates", node
             case Random():
                 return "random numbers", node
+    for output in dag.outputs:
+        if not output.is_tile:
+            return "rows or columns alone", output.span
     divided = (value.span for value in values if any("/" in mode for mode in value.modes))
     return next((("pairs and blocks of columns", span) for span in divided), None)

@@ -36,6 +36,9 @@ def one_tensor(problem: Problem) -> Verdict:
                 return Refusal("random numbers are counted over one problem", node)
             case Index("l"):
                 return Refusal("a group has no batches: `iota(l)`", node)
+    for output in dag.outputs:
+        if not output.is_tile:
+            return Refusal("a vector or scalar that is stored has no place in a grouped kernel", output.span)
     values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
     for value in values:
         if "l" in value.modes:
