@@ -1,4 +1,4 @@
-"""What is computed where the parts of reductions are combined: `finish.cpp` has places and their values, on the host."""
+"""What is computed where the parts of reductions are combined, on the host: `finish.cpp` has places and values."""
 
 from __future__ import annotations
 
