@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from .call import Data, canonical, output_type, shape_of
-from .dtypes import TYPES
+from .dtypes import TYPES, compute
 from .evaluator import Value
 from .number import WIDE, Array, deviation
 from .rounding import rounded
@@ -35,7 +35,8 @@ def compare(
     """All outputs. Those of the stage ``float64`` are doubles where they are floats."""
     for output in program.outputs:
         value, over = expected[output.name], kinds.get(output.name)
-        dtype = output_type(program, output, value.type if over else None)
+        kind = {"b1": "i32"}.get(compute(value.type), compute(value.type))  # of what is reduced, in a type of its own
+        dtype = output_type(program, output, kind if over else None)
         kept = stage == "float64" and TYPES[dtype].kind == "float"
         shape = shape_of(program, data, output, dtype, over or frozenset())
         wanted = torch.float64 if kept else getattr(torch, TYPES[dtype].torch)

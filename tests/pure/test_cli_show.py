@@ -75,7 +75,7 @@ def test_the_whole_language_prints(arch: str) -> None:
     for format in ("text", "mermaid", "dot", "svg"):
         assert ok("graph", EVERYTHING, "--format", format, "--stage", "optimised")
     assert "evt_finish" in ok("emit", EVERYTHING, "--arch", arch)
-    assert re.search(r"Reduction .*\bpointer=out_total\b", ok("show", EVERYTHING, "--stage", "plan", "--arch", arch))
+    assert re.search(r"Result .*\bpointer=out_total\b", ok("show", EVERYTHING, "--stage", "plan", "--arch", arch))
 
 
 @pytest.mark.parametrize("arch", ["sm80", "sm90"])

@@ -170,7 +170,7 @@ WRONG = {
     "a cast to bits of a type": (graph(ACC, (Reduce("sum", ("n", "m")), 0), (Store("D"), 1)), "in this order"),
     "a reduction of nothing": (graph(ACC, (Reduce("sum", ()), 0), (Store("D"), 1)), "a reduction over"),
     "a reduction that is read": (
-        graph(ACC, (Reduce("sum", ("n",)), 0), (Apply("exp"), 1), (Store("D"), 2)),
+        graph(ACC, (Reduce("sum", ("n",)), 0), (Reduce("max", ("m",)), 1), (Store("D"), 2)),
         "reads a reduction",
     ),
     "a kind of reduction": (graph(ACC, (Reduce("mean", ("n",)), 0), (Store("D"), 1)), "not a reduction"),

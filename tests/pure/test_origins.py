@@ -352,9 +352,9 @@ def test_a_malformed_graph_is_shown_where_it_is() -> None:
         ),
         (
             "out D, s; D = acc * s; s = sum[n](acc)",
-            [("acc * s", "made from a reduction"), ("sum[n](acc)", "the reduction")],
+            [("acc * s", "[m, n] meets a reduction"), ("sum[n](acc)", "the reduction")],
         ),
-        ("D = acc; s = f16(sum[n](acc))", [("f16(sum[n](acc))", "made from a reduction")]),
+        ("D = acc; s = max[m](sum[n](acc))", [("max[m](sum[n](acc))", "made from a reduction")]),
         (
             "D = relu(even(acc) + acc)",
             [("even(acc) + acc", "made from both"), ("acc", "`acc` is [m, n]"), ("even(acc)", "is [m, n/2]")],
