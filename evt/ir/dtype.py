@@ -88,11 +88,11 @@ TYPES = (
     DType("bf16", 16, Kind.FLOAT, "cutlass::bfloat16_t", "bfloat16", ("bfloat16",)),
     DType("e4m3", 8, Kind.FLOAT, "cutlass::float_e4m3_t", "float8_e4m3fn", ("fp8_e4m3", "float8_e4m3fn", "fp8")),
     DType("e5m2", 8, Kind.FLOAT, "cutlass::float_e5m2_t", "float8_e5m2", ("fp8_e5m2", "float8_e5m2")),
-    DType("i64", 64, Kind.INTEGER, "int64_t", "int64", ("int64", "long", "s64")),
+    DType("i64", 64, Kind.INTEGER, "int64_t", "int64", ("int64", "s64")),
     DType("i32", 32, Kind.INTEGER, "int32_t", "int32", ("int32", "int", "s32")),
     DType("i8", 8, Kind.INTEGER, "int8_t", "int8", ("int8", "s8")),
     DType("u8", 8, Kind.INTEGER, "uint8_t", "uint8", ("uint8",)),
-    DType("bool", 8, Kind.BIT, "bool", "bool", ("boolean",)),
+    DType("bool", 8, Kind.BIT, "bool", "bool"),
     DType("b1", 1, Kind.BIT, "cutlass::uint1b_t", "uint8", ("bit",)),
 )
 

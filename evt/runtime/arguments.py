@@ -19,7 +19,7 @@ from evt.ir.dtype import BOOL, F32, I32, I64, MIXED_OPERANDS, OPERANDS, SCALARS,
 from evt.ir.interface import declaration
 from evt.ir.node import base, divisor, written
 from evt.layout import span
-from evt.runtime.batches import aligned, outer_batches, spread
+from evt.runtime.batches import aligned, outer_batches, spread, unfolded
 from evt.runtime.bound import Bound
 from evt.runtime.convolution import convolution_views
 from evt.runtime.layout import LIMIT, TensorArgument, modes_of, repeated
@@ -61,8 +61,7 @@ def bind(spec: Spec, a: object, b: object, inputs: Mapping[str, object], buffers
         sizes, leads = _sizes(spec, tensors["A"], tensors["B"], report)
         report.check()
         bound = replace(bound, sizes=sizes, leads=leads)
-        if leads["l"]:
-            bound, tensors = _batches(bound, tensors)
+        bound, tensors = _batches(bound, tensors)
     else:
         bound, tensors = _convolution(spec, bound, tensors, report)
     _check_columns(bound, report)
@@ -333,20 +332,23 @@ def _batches(bound: Bound, tensors: dict[str, torch.Tensor]) -> tuple[Bound, dic
     values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
     shapes = {operand.name: operand_shapes(bound, operand) for operand in dag.operands}
     shapes |= {value.name: shapes_of(bound, value, tensors.get(value.name)) for value in values}
-    read = {name: spread(tensor, shapes[name]) for name, tensor in tensors.items() if name not in dag.output}
-    tensors = {**tensors, **read}
-    bound = replace(bound, values={**bound.values, **{name: read[name] for name in read if name in dag.input}})
-    if len(bound.leads["l"]) < 2:
+    if bound.leads["l"]:
+        read = {name: spread(tensor, shapes[name]) for name, tensor in tensors.items() if name not in dag.output}
+        tensors = {**tensors, **read}
+        bound = replace(bound, values={**bound.values, **{name: read[name] for name in read if name in dag.input}})
+    mode = "l" if bound.leads["l"] else "m"  # of a linear map
+    lead = bound.leads[mode]
+    if len(lead) < 2:
         return bound, tensors
     fresh = {output.name: _unallocated(bound, output) for output in dag.outputs if output.name not in tensors}
-    outer = outer_batches(dag, bound.leads["l"], {**tensors, **fresh}, shapes)
+    whole = {name: unfolded(tensor, shapes[name]) for name, tensor in {**tensors, **fresh}.items()}
+    outer = outer_batches(dag, mode, lead, whole, shapes)
     if outer is None:
         return bound, tensors
-    tensors |= fresh
-    offsets = {name: outer.offsets(name, tensor) for name, tensor in tensors.items()}
-    sizes, leads = {**bound.sizes, "l": math.prod(outer.inner)}, {**bound.leads, "l": outer.inner}
+    offsets = {name: outer.offsets(name, tensor) for name, tensor in whole.items()}
+    sizes, leads = {**bound.sizes, mode: math.prod(outer.inner)}, {**bound.leads, mode: outer.inner}
     bound = replace(bound, sizes=sizes, leads=leads, offsets=offsets)
-    return bound, {name: outer.first(name, tensor) for name, tensor in tensors.items()}
+    return bound, {name: outer.first(name, tensor) for name, tensor in whole.items()}
 
 
 def _unallocated(bound: Bound, output: Output) -> torch.Tensor:

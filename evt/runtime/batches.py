@@ -2,6 +2,7 @@
 
 A kernel steps from batch to batch by one stride of each tensor. Dimensions of the batch that one stride walks in every
 tensor are one mode ``l``; where there are others, the kernel is launched for each index of these, at other addresses.
+So it is with the dimensions of A that ``linear`` takes as rows, ``m``.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from evt.ir import Index, Random, Reduce, TypedDag
 from evt.layout import single_stride
 from evt.plan import Layout
 
+#: Launches of one call: beyond these a copy of the tensors costs less.
+MAX_LAUNCHES = 256
+
 #: A shape as (mode, the dimensions it stands for).
 Groups = Sequence[tuple[str, tuple[int, ...]]]
 
@@ -30,7 +34,7 @@ def spread(tensor: torch.Tensor, shapes: Sequence[Groups]) -> torch.Tensor:
     wanted = [tuple(size for _, dims in groups for size in dims) for groups in shapes]
     if tuple(tensor.shape) not in wanted:
         for groups, expected in zip(shapes, wanted, strict=True):
-            if _broadcasts(tuple(tensor.shape), expected, *_batch(groups)):
+            if _broadcasts(tuple(tensor.shape), expected, *_place(groups, "l")):
                 return tensor.expand(expected)
     return tensor
 
@@ -44,14 +48,22 @@ def _broadcasts(shape: tuple[int, ...], expected: tuple[int, ...], at: int, coun
     return all(have == want or (have == 1 and at <= i < at + count) for i, (have, want) in enumerate(pairs))
 
 
-def _batch(groups: Groups) -> tuple[int, int]:
-    """Where the dimensions of the batch begin, and how many there are."""
+def _place(groups: Groups, mode: str) -> tuple[int, int]:
+    """Where the dimensions of a mode begin, and how many there are."""
     position = 0
-    for mode, dims in groups:
-        if mode == "l":
+    for each, dims in groups:
+        if each == mode:
             return position, len(dims)
         position += len(dims)
     return 0, 0
+
+
+def unfolded(tensor: torch.Tensor, shapes: Sequence[Groups]) -> torch.Tensor:
+    """Return a tensor whose modes have one dimension each with the dimensions that they stand for."""
+    for groups in shapes:
+        if tuple(tensor.shape) == tuple(math.prod(dims) for _, dims in groups):
+            return tensor.view(tuple(size for _, dims in groups for size in dims))
+    return tensor
 
 
 @dataclass(frozen=True)
@@ -93,19 +105,24 @@ class OuterBatches:
 
 
 def outer_batches(
-    dag: TypedDag, lead: tuple[int, ...], tensors: Mapping[str, torch.Tensor], shapes: Mapping[str, Sequence[Groups]]
+    dag: TypedDag,
+    mode: str,
+    lead: tuple[int, ...],
+    tensors: Mapping[str, torch.Tensor],
+    shapes: Mapping[str, Sequence[Groups]],
 ) -> OuterBatches | None:
-    """Return what of a batch takes several launches, as few as there can be; None where one serves, or none could.
+    """Return what of a mode takes several launches, as few as there can be; None where one serves, or none could.
 
-    ``shapes`` are those that each tensor may have. What counts over all batches is computed by one launch only.
+    ``lead`` are the mode's dimensions, ``shapes`` those that each tensor may have. What counts over the whole mode is
+    computed by one launch only, and more than :data:`MAX_LAUNCHES` are not made.
     """
-    if 0 in lead or counts_batches(dag):
+    if 0 in lead or _counts(dag, mode):
         return None
     places: dict[str, int] = {}
     steps: list[Sequence[tuple[int, int]]] = []
     for name, tensor in tensors.items():
         for groups in shapes[name]:
-            at, count = _batch(groups)
+            at, count = _place(groups, mode)
             if count == len(lead) and tuple(tensor.shape) == tuple(size for _, dims in groups for size in dims):
                 places[name] = at
                 steps.append([(size, tensor.stride(at + place)) for place, size in enumerate(lead)])
@@ -116,13 +133,14 @@ def outer_batches(
         (first, end) for first, end in splits if all(single_stride(each[first:end]) is not None for each in steps)
     ]
     kept = max(fitting, key=lambda split: math.prod(lead[slice(*split)]))
-    return None if math.prod(lead[slice(*kept)]) == math.prod(lead) else OuterBatches(lead, kept, places)
+    launches = math.prod(lead) // math.prod(lead[slice(*kept)])
+    return OuterBatches(lead, kept, places) if 1 < launches <= MAX_LAUNCHES else None
 
 
-def counts_batches(dag: TypedDag) -> bool:
-    """Return whether a program reads which batch an element is in, or reduces over batches."""
+def _counts(dag: TypedDag, mode: str) -> bool:
+    """Whether a program reads where along a mode an element is, or reduces over it."""
     return any(
-        isinstance(op, Random) or op == Index("l") or (isinstance(op, Reduce) and "l" in op.modes)
+        isinstance(op, Random) or op == Index(mode) or (isinstance(op, Reduce) and mode in op.modes)
         for op, _ in dag.table
     )
 

@@ -51,7 +51,8 @@ _Groups = list[tuple[str, tuple[int, ...]]]
 
 def operand_shapes(bound: Bound, operand: Operand) -> list[_Groups]:
     """The shape in memory of an operand that has all batches."""
-    return [[("l", bound.leads["l"]), *((mode, bound.leads[mode]) for mode in operand.modes)]]
+    batch: _Groups = [("l", bound.leads["l"])] if bound.leads["l"] else []
+    return [[*batch, *((mode, bound.leads[mode]) for mode in operand.modes)]]
 
 
 def shapes_of(bound: Bound, value: Input | Output, tensor: torch.Tensor | None) -> list[_Groups]:

@@ -118,3 +118,41 @@ def test_an_input_is_overwritten_only_where_each_launch_reads_what_it_writes() -
     assert close(op(X, Y, C=c, out=c), ACC + kept)
     with pytest.raises(evt.ArgumentError, match="E0609"):
         op(X, Y, C=c[:1].expand(2, -1, -1, -1), out=c)
+
+
+def test_batches_that_come_as_one_dimension() -> None:
+    """An input or a buffer of one dimension for all batches is divided among the launches as well."""
+    op = evt.gemm("in b: f32[l, n]\nD = acc + b")
+    b, buffer = torch.randn(6, 40), torch.zeros(6, 24, 40).half()
+    found = op(X, Y, b=b, out=buffer)
+    assert found is buffer
+    assert close(buffer.view(2, 3, 24, 40), ACC + b.view(2, 3, 1, 40))
+    bound = bind(op.spec, X, Y, {"b": b}, {"D": buffer})
+    assert bound.offsets["b"] == (0, 3 * 40 * 4)
+    assert bound.offsets["D"] == (0, 3 * 24 * 40 * 2)
+
+
+def test_rows_of_linear_that_no_stride_walks() -> None:
+    x, weight = torch.randn(4, 9, 16).half()[:, :5], torch.randn(40, 16).half()
+    op = evt.linear("in s: f32[m], b: f32[n], C: f32[m, n]\nD = s*acc + b + C")
+    s, b, c = torch.randn(4, 5), torch.randn(40), torch.randn(20, 40)
+    expected = s.unsqueeze(2) * (x.double() @ weight.double().T) + b + c.view(4, 5, 40)
+    assert close(op(x, weight, s=s, b=b, C=c), expected)
+    bound = bind(op.spec, x, weight, {"s": s, "b": b, "C": c}, {})
+    assert (bound.sizes["m"], bound.sizes["l"]) == (5, 1)
+    assert bound.offsets["A"] == tuple(9 * 16 * 2 * i for i in range(4))
+    assert bound.offsets["C"] == tuple(5 * 40 * 4 * i for i in range(4))
+    assert bound.offsets["b"] == (0,) * 4
+    assert not bind(op.spec, x.contiguous(), weight, {"s": s, "b": b, "C": c}, {}).offsets
+    with pytest.raises(evt.ArgumentError, match="no single stride"):
+        evt.linear("out D, s: f32[n]\nD = acc; s = sum[m](acc)")(x, weight)
+
+
+def test_too_many_launches_are_refused() -> None:
+    weight = torch.randn(40, 16).half()
+    op = evt.linear("D = acc")
+    rows = torch.zeros(300, 260, 16).half()
+    assert len(bind(op.spec, rows[:, :7], weight, {}, {}).offsets["A"]) == 7  # of 300 rows each
+    assert len(bind(op.spec, rows[:, :256], weight, {}, {}).offsets["A"]) == 256
+    with pytest.raises(evt.ArgumentError, match="no single stride"):
+        op(rows[:, :257], weight)

@@ -153,7 +153,7 @@ def test_casts(name: str) -> None:
 
 
 def test_there_is_no_cast_to_i64() -> None:
-    (mistake,) = mistakes("D = long(acc)")
+    (mistake,) = mistakes("D = int64(acc)")
     assert mistake.code == "E0303"
     assert "i32(x)" in mistake.help
 
