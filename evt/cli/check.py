@@ -10,7 +10,7 @@ import click
 from evt.cli.output import json_option, print_json, print_text, report
 from evt.cli.request import (
     DEFAULT_ARCH,
-    TARGET_NAMES,
+    TARGET_HELP,
     Request,
     is_file,
     operation_option,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @click.argument("programs", nargs=-1, required=True, metavar="PROGRAM...")
 @operation_option
 @takes_operands
-@click.option("--arch", help=f"Check too whether this target can do it: {TARGET_NAMES}.")
+@click.option("--arch", help=f"Check too whether this target can do it: {TARGET_HELP}.")
 @takes_settings
 @takes_geometry
 @takes_sizes

@@ -152,8 +152,10 @@ _OPERANDS = (
     click.option("--b", metavar="TYPE", help="Type of B alone."),
 )
 #: Those of evt.plan.TARGETS, which takes long to import.
-TARGET_NAMES = "sm80, sm86, sm89, sm90, sm100, sm103, sm120; a GPU, as h100, a100 or rtx4090; or native, this machine's"
-_ARCH = click.option("--arch", metavar="NAME", default=DEFAULT_ARCH, show_default=True, help=f"Target: {TARGET_NAMES}.")
+TARGET_NAMES = "sm80, sm86, sm89, sm90, sm100, sm103, sm120"
+#: What names a target, in helps.
+TARGET_HELP = f"{TARGET_NAMES}; a GPU, as h100, a100 or rtx4090; or native, this machine's"
+_ARCH = click.option("--arch", metavar="NAME", default=DEFAULT_ARCH, show_default=True, help=f"Target: {TARGET_HELP}.")
 _ROUTE = (
     click.option(
         "--route",

@@ -113,7 +113,18 @@ def explain(source: Source, tokens: list[lark.Token], error: lark.exceptions.Une
         hint = _choice(source, tokens, index) or hint
     elif token == "%":
         hint = _remainder(source, tokens, index) or hint
-    return report(f"`{token}` is not expected here", hint)
+    return report(f"`{token}` is not expected here", hint or _like(tokens))
+
+
+def _like(tokens: list[lark.Token]) -> str:
+    """What a statement of this kind looks like."""
+    if tokens[0].type in {"IN", "OUT"}:
+        return f"a declaration is `{tokens[0]} name: f32[n]`, several are separated by commas"
+    if tokens[0].type == "DEF":
+        return "a function is `def f(x, y) = x * y`"
+    if "COLON" in {token.type for token in tokens}:
+        return "a header is `gemm(A: f16[m, k], B: f16[k, n])`"
+    return _ASSIGN
 
 
 def _incomplete(last: lark.Token, expected: Set[str]) -> tuple[str, str]:

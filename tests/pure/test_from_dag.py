@@ -163,7 +163,7 @@ WRONG = {
     "an unknown mode": (graph(ACC, STORE, inputs=(replace(C, modes=("m", "q")),)), "has the modes"),
     "a mode twice": (graph(ACC, STORE, inputs=(replace(C, modes=("n", "n/2")),)), "has the modes"),
     "an output along k": (graph(ACC, STORE, outputs=(Output("D", None, ("m", "k")),)), "has the modes"),
-    "a default that is none": (graph(ACC, STORE, inputs=(replace(C, default=float("inf")),)), "not finite"),
+    "a default that is none": (graph(ACC, STORE, inputs=(replace(C, default=float("nan")),)), "is NaN"),
     "blocks of 7": (graph(ACC, (Fold("max", 7), 0), (Store("D"), 1)), "blocks of 7"),
     "pairs of 3": (graph(ACC, (Pick(0, 3), 0), (Store("D"), 1)), "pairs 3 columns apart"),
     "a coordinate along k": (graph(ACC, (Index("k"),), (Apply("add"), 0, 1), (Store("D"), 2)), "no mode `k`"),
