@@ -300,14 +300,8 @@ def _statements(program: Program) -> Iterator[str]:
 
 def declaration(value: Input) -> str:
     subscript = ", ".join(f"{mode}?" if value.flexible and mode != "l" else mode for mode in value.modes)
-    plain = is_plain(value)
-    text = value.name + (f": {value.type}" if value.type else "") + ("" if plain else f"[{subscript}]")
+    text = value.name + (f": {value.type}" if value.type else "") + (f"[{subscript}]" if subscript else "")
     return text + (f" = {value.default}" if value.default else "")
-
-
-def is_plain(value: Input) -> bool:
-    """Whether an input has the modes of its name, so that it may be written without a subscript."""
-    return value.modes == () and (value.name in GREEK or bool(value.default))
 
 
 GREEK = ("alpha", "beta", "gamma", "delta", "theta", "kappa", "sigma", "omega", "mu")
