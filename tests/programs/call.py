@@ -133,8 +133,7 @@ def type_of(program: Program, value: Input) -> str:
         return value.type
     if not set(value.modes) - {"l"}:
         return "f64" if compute(program.a) == "f64" else "f32"
-    declared = next((each.type for each in program.outputs if each.name == "D"), None)
-    return primary(program.a, declared)
+    return tensor_type(program)
 
 
 def _input(program: Program, value: Input, data: Data, maker: _Maker) -> tuple[Loaded, Any]:
@@ -290,8 +289,21 @@ def walk_values(node: Expression) -> Iterator[Expression]:
 
 def output_type(program: Program, output: Output, reduction: str | None) -> str:
     """The type of an output; ``reduction`` is the type that one is computed in, where it is one."""
-    declared = next((each.type for each in program.outputs if each.name == "D"), None)
-    return output.type or reduction or primary(program.a, declared)
+    return output.type or reduction or tensor_type(program)
+
+
+def main_output(program: Program) -> Output:
+    """D, or what takes its part: the first matrix of whole elements, or the first output."""
+    named = [each for each in program.outputs if each.name == "D"]
+    whole = [each for each in program.outputs if set(each.modes) - {"l"} == {"m", "n"} and each.type != "b1"]
+    return (*named, *whole, *program.outputs)[0]
+
+
+def tensor_type(program: Program) -> str:
+    """The type of undeclared tensors."""
+    main = main_output(program)
+    follows = main.name == "D" or set(main.modes) - {"l"} == {"m", "n"}
+    return primary(program.a, main.type if follows and main.type != "b1" else None)
 
 
 def memory_modes(output: Output, reduced: frozenset[str]) -> tuple[str, ...]:

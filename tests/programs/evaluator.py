@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .call import Data, output_type, reductions
+from .call import Data, main_output, output_type, reductions
 from .combined import either, folded
 from .derivatives import Derivatives
 from .dtypes import TYPES, compute, primary
@@ -208,11 +208,11 @@ class Evaluator:
         return self.values[key]
 
     def eager_product(self) -> str:
-        """The type of the product in eager PyTorch: A's, but D's of 8-bit operands."""
+        """The type of the product in eager PyTorch: A's, but D's, or what takes its part, of 8-bit operands."""
         if self.program.a in ("e4m3", "e5m2"):
-            declared = next(each.type for each in self.program.outputs if each.name == "D")
-            reduction = "D" in reductions(self.program)
-            return declared or ("f32" if reduction else primary(self.program.a, None))
+            main = main_output(self.program)
+            reduction = main.name in reductions(self.program)
+            return main.type or ("f32" if reduction else primary(self.program.a, None))
         return primary(self.program.a, None)
 
     def operand(self, name: str, formula: Expression) -> Number:

@@ -139,7 +139,7 @@ class _Generator:
         for index in range(draw.pick((0, 0, 1, 1, 2, 3))):
             columns = draw.pick(("n",) * 12 + ("thin",) + (() if self.of.plain_columns else ("half", "block")))
             self.assign(f"t{index}", self.of.expression(draw.whole(1, 3), columns), columns)
-        made = [self.output("D", first=True)]
+        made = [self.output("D" if self.seed % 6 else "Q", first=True)]
         made += [self.output(f"Y{index}") for index in range(draw.pick((0, 0, 1, 1, 2, 3)))]
         self.read_accumulator({each.name for each in made})
         return draw.shuffled(made)

@@ -32,7 +32,7 @@ def shrink(program: Program, fails: Callable[[Program], bool], most: int = 600) 
 def _smaller(program: Program) -> Iterator[Program]:
     """Smaller programs, the boldest changes first. They need not be valid."""
     for output in program.outputs:
-        if output.name != "D":
+        if output.name != "D" and len(program.outputs) > 1:
             yield normalised(replace(program, outputs=tuple(each for each in program.outputs if each != output)))
     for name, value in (("settings", ()), ("feeds", ()), ("header", None), ("separator", "\n"), ("data", "plain")):
         if getattr(program, name) != value:

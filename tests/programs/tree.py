@@ -312,19 +312,13 @@ def _statements(program: Program) -> Iterator[str]:
 def declaration(value: Input) -> str:
     places = (f"{index_name(mode)}[{mode}]" if mode in value.indexed else mode for mode in value.modes)
     subscript = ", ".join(f"{mode}?" if value.flexible and mode != "l" else mode for mode in places)
-    plain = is_plain(value)
-    text = value.name + (f": {value.type}" if value.type else "") + ("" if plain else f"[{subscript}]")
+    text = value.name + (f": {value.type}" if value.type else "") + (f"[{subscript}]" if subscript else "")
     return text + (f" = {value.default}" if value.default else "")
 
 
 def index_name(mode: str) -> str:
     """The input that says where others are read along a mode."""
     return f"index_{mode}"
-
-
-def is_plain(value: Input) -> bool:
-    """Whether an input has the modes of its name, so that it may be written without a subscript."""
-    return value.modes == () and (value.name in GREEK or bool(value.default))
 
 
 GREEK = ("alpha", "beta", "gamma", "delta", "theta", "kappa", "sigma", "omega", "mu")
