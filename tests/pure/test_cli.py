@@ -139,7 +139,7 @@ def test_what_is_a_file(text: str, expected: bool) -> None:
 def test_a_file_that_exists_needs_no_suffix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("epilogue").write_text("D = acc")
-    assert ok("check", "epilogue") == "epilogue: ok\n"
+    assert ok("check", "epilogue").startswith("epilogue: ok\n")
 
 
 def unreadable(tmp_path: Path) -> Iterator[tuple[str, str]]:

@@ -164,7 +164,7 @@ USES = (
     "out D, s: f32[m]; D = acc; s = sum[n]({x})",
     "out D, s: f32[n], t: f32; D = acc; s = max[m]({x}); t = sum[m, n]({x})",
     "out D, t: f32; D = acc; t = min[l, m, n]({x})",
-    "out D, E: f32; D = acc; E = {x}",
+    "out D, E: f32[m, n]; D = acc; E = {x}",
     "D = where(acc > {x}, {x}, max[n%16]({x} - 1))",
 )
 
