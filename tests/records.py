@@ -80,7 +80,7 @@ RECORDS: dict[str, Record] = {
     "cutlass-relu-aux-bitmask": sample(3, "sm90 sm100", "relu_bitmask"),
     "cutlass-topk-softmax-col": refused(
         *(3, "sm90"),
-        ("x = alpha*acc + beta*C\nD = where(x >= topk[n](x, 2), exp(x), 0)", "E0201", "`topk` is not a reduction"),
+        ("x = alpha*acc + beta*C\nD = where(x >= topk[n](x, 2), exp(x), 0)", "E0201", "there is no reduction `topk`"),
         (
             "x = alpha*acc + beta*C\nD = exp(x - max[n](x))",
             "E0410",
