@@ -118,7 +118,7 @@ def _convolution(program: Program, maker: _Maker) -> Data:
     elements = {"A": np.moveaxis(a, 1, -1).reshape(1, -1, a.shape[1])}
     taps, channels = math.prod(g.filter), {"fprop": g.channels, "dgrad": g.filters}.get(g.operator, 0) // g.groups
     contraction = taps * channels if g.operator != "wgrad" else g.images * math.prod(g.results)
-    return Data(sizes, leads, a, b, elements, {}, {"A": a, "B": b}, contraction)
+    return Data(sizes, leads, a, b, elements, {}, {"A": a, "B": b}, contraction=contraction)
 
 
 def dims(data: Data, mode: str) -> tuple[int, ...]:

@@ -74,8 +74,8 @@ def test_calls() -> None:
     found = evt.gemm(MANY)(a, b, bias=c[0])
     assert found._fields == ("E", "F", "s")
     assert [each.dtype for each in found] == [torch.float16, torch.float16, torch.float32]
-    with pytest.raises(evt.ArgumentError, match=r"the buffer `E` has strides \(48, 2\)"):
-        evt.gemm(TILE)(a, b, C=c, E=torch.empty(20, 48).half()[:, ::2])
+    pitched = torch.empty(20, 48).half()[:, ::2]
+    assert torch.equal(evt.gemm(TILE)(a, b, C=c, E=pitched), e)
 
 
 def test_groups() -> None:

@@ -427,31 +427,8 @@ class Reduction(Placed):
 
 
 Node: TypeAlias = (
-    AccFetch
-    | SourceFetch
-    | ScalarBroadcast
-    | RowBroadcast
-    | ColumnBroadcast
-    | RowOrScalarBroadcast
-    | ColumnOrScalarBroadcast
-    | AuxLoad
-    | AuxStore
-    | Compute
-    | Apply
-    | Coordinate
-    | RandomNumbers
-    | PairMember
-    | PairInterleave
-    | FirstColumns
-    | PlaceKeys
-    | BlockReduce
-    | MaskLoad
-    | MaskStore
-    | HalfLoad
-    | HalfStore
-    | BlockStore
-    | Gather
-    | Scatter
-    | VectorStore
-    | Reduction
-)
+    AccFetch | SourceFetch | ScalarBroadcast | RowBroadcast | ColumnBroadcast | RowOrScalarBroadcast
+    | ColumnOrScalarBroadcast | AuxLoad | AuxStore | Compute | Apply | Coordinate | RandomNumbers | PairMember
+    | PairInterleave | FirstColumns | PlaceKeys | BlockReduce | MaskLoad | MaskStore | HalfLoad | HalfStore
+    | BlockStore | Gather | Scatter | VectorStore | Reduction
+)  # fmt: skip
