@@ -43,7 +43,7 @@ MISSING_TYPES: dict[str, Missing] = {
     **dict.fromkeys(("e8m0", "ue8m0", "ue4m3"), _BLOCK_SCALE),
     **dict.fromkeys(
         ("i16", "int16", "short", "u16", "uint16", "u32", "uint32"),
-        Missing("integers are i8, u8 and i32", "write `i32`"),
+        Missing("integers are i64, i32, i8 and u8", "write `i32`"),
     ),
 }
 
@@ -67,7 +67,7 @@ _PRODUCT = Missing(
     "compute the other by a program of its own and read its result: `D = acc + other`",
 )
 _REDUCTION = Missing(
-    "reductions are sum, max and min",
+    "reductions are sum, mean, max and min, argmax and argmin",
     "of truth values, `max[n](x)` is whether any is true, and `min[n](x)` whether all are",
 )
 #: Functions, with the spellings of PyTorch and of papers.
@@ -85,10 +85,7 @@ MISSING_FUNCTIONS: dict[str, Missing] = {
             "write `(acc - mean[n]) * rstd[n] * weight[n] + bias[n]`",
         ),
     ),
-    **dict.fromkeys(
-        ("mean", "average", "avg"),
-        Missing("a mean is a sum, divided by how many were added", "write `sum[n](x) / size(n)`"),
-    ),
+    **dict.fromkeys(("average", "avg"), Missing("a mean names the modes that it reduces over", "write `mean[n](x)`")),
     **dict.fromkeys(
         ("amax", "absmax"), Missing("a maximum names the modes that it reduces over", "write `max[m, n](abs(x))`")
     ),

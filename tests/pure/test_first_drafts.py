@@ -67,7 +67,8 @@ CORRECTED = {
         "  |\n"
         "1 | in residual: i8\n"
         "  |    ^^^^^^^^\n"
-        "  = help: a scalar is one of f64, f32, f16, bf16, i32; a matrix is declared `in residual: i8[m, n]`\n",
+        "  = help: a scalar is one of f64, f32, f16, bf16, i64, i32, bool; "
+        "a matrix is declared `in residual: i8[m, n]`\n",
         "in residual: i8[m, n]\nD = acc + residual",
     ),
     "a vector that varies too much": (
@@ -80,8 +81,8 @@ CORRECTED = {
         "...\n"
         "4 | s = sqrt(x) + bias\n"
         "  |     ^^^^^^^^^^^^^^ varies over [m, n]\n"
-        "  |               ---- varies over [n]\n"
-        "  = help: write `s[m, n]`, or reduce it: `sum[n](x)`, `max[m, n](x)`\n",
+        "  |               ---- `bias` is [n]\n"
+        "  = help: write `s[m, n]`, or reduce it: `sum[n](x)`\n",
         "in x: f32[m]\nout D, s: f32[m, n]\nD = acc\ns = sqrt(x) + bias",
     ),
 }

@@ -20,6 +20,7 @@ from evt.functions.testing import check, temporarily
 from evt.ir.dtype import BY_NAME
 from evt.ir.lower import statements
 from evt.ir.lower import words as language
+from evt.ir.lower.special import SPECIAL_FORMS
 
 SNAKE: dict[str, Any] = {
     "cxx": "x + sinf(a * x) * sinf(a * x) / a",
@@ -165,7 +166,7 @@ def test_a_name_is_given_once() -> None:
 
 
 def test_the_words_are_those_of_the_language() -> None:
-    needed = {*BY_NAME, *language.SPECIAL, *language.GREEK, *language.NOT_NUMBERS, language.INFINITY}
+    needed = {*BY_NAME, *language.SPECIAL, *SPECIAL_FORMS, *language.GREEK, *language.NOT_NUMBERS, language.INFINITY}
     needed |= {*statements.OPERATIONS, "in", "out", "def", "acc", "bias"}
     assert needed - words.LANGUAGE == set()
 

@@ -344,7 +344,7 @@ def test_a_malformed_graph_is_shown_where_it_is() -> None:
         ),
         (
             "out D, s: f32[m]; D = acc; s = v[m] + bias * 2",
-            [("v[m] + bias * 2", "varies over [m, n]"), ("s", "has no mode `n`"), ("bias", "varies over [n]")],
+            [("v[m] + bias * 2", "varies over [m, n]"), ("bias", "`bias` is [n]"), ("s", "has no mode `n`")],
         ),
         (
             "out D, h: f32[m, n/2]; D = acc; h = alpha * 2",
