@@ -25,7 +25,7 @@ ABSENT = {"alpha": 1.0, "x": 1.0, "token_scale": 1.0, "lower": -1.0, "upper": 1.
 ABSENT_BETA = {"two_biases": 1.0}
 BATCHED = frozenset({"batched_broadcasts"})
 #: Samples that give the largest magnitude of D: their data make it that of a negative element, not the maximum.
-NEGATIVE_PEAK = frozenset({"amax", "squared_relu", "squared_relu_backward"})
+NEGATIVE_PEAK = frozenset({"amax", "squared_relu", "squared_relu_backward", "swiglu_blocks"})
 #: Ways to call: with every input, without those that have a default, single values for vectors marked ``?``.
 VARIANTS = ("given", "absent", "single")
 #: Scalars by name; a product of integers is large, so that its factor is small.
