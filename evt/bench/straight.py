@@ -326,8 +326,8 @@ class _Writer(Dialect[Value]):
     def store(self, output: Output, x: Argument[Value]) -> Any:
         """Return a value as the output's tensor: all its elements, in its dtype and packed in its layout."""
         assert output.dtype is not None
-        if self.dag.reduced[self.dag.stores[output.name]]:
-            return self.unflat(self.store_reduced(output, cast(x.value, output.dtype)), output)
+        if self.dag.reduced[self.dag.stores[output.name]] or not (output.is_tile or output.is_indexed):
+            return self.unflat(self.store_vector(output, cast(x.value, output.dtype)), output)
         if isinstance(x.value, float | int):
             number: Any = cast(x.value, output.dtype)
             tensor = torch.full_like(self.acc, number, dtype=torch_type(output.dtype))
@@ -362,9 +362,16 @@ class _Writer(Dialect[Value]):
             return self.call(pack_bits, tensor) if output.dtype == B1 else tensor
         return tensor.contiguous()
 
-    def store_reduced(self, output: Output, value: Value) -> Any:
-        """Return what a reduction leaves, in the order of the output's modes; every batch has its own, or the same."""
-        tensor, _ = value  # type: ignore[misc]  # a reduction's value is a tensor
+    def store_vector(self, output: Output, value: Value) -> Any:
+        """Return what a reduction leaves, a vector or a scalar, in the order of the output's modes.
+
+        Every batch has its own, or the same.
+        """
+        if isinstance(value, float | int):
+            assert output.dtype is not None
+            tensor = self.acc.new_full((), value, dtype=torch_type(output.dtype))
+        else:
+            tensor, _ = value
         names = [base(mode) for mode in output.modes if base(mode) != "l" or self.batched]
         if self.batched and output.batchable:
             names = names if "l" in names else ["l", *names]

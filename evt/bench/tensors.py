@@ -13,7 +13,7 @@ from evt.reference.rounding import packed, torch_type
 #: Random integers lie in this range: their products and sums stay exact in f32.
 _INTEGERS = (-8, 8)
 #: What integers hold before they are written.
-_POISON = {1: 0xA5, 4: 0x7F7F7F7F}
+_POISON = {1: 0xA5, 4: 0x7F7F7F7F, 8: 0x7F7F7F7F7F7F7F7F}
 
 
 def random_tensor(
@@ -64,5 +64,7 @@ def poison(tensor: torch.Tensor) -> None:
     if tensor.dtype.is_floating_point:
         tensor.fill_(math.nan)
     else:
+        if tensor.dtype == torch.bool:
+            tensor = tensor.view(torch.uint8)  # a byte that is neither truth value
         value = _POISON[tensor.element_size()]
         tensor.fill_(value - 256 if tensor.dtype == torch.int8 else value)

@@ -428,7 +428,7 @@ def _check_output(dag: Dag, output: Output, types: Sequence[ValueType]) -> Itera
     elif reduced and modes - {"l"} != set(map(written, value.modes)) - {"l"}:
         gives = f"gives [{shown(value.modes)}]"
         yield mistake(f"{have} but the reduction {gives}", gives, "not the modes that are left")
-    elif not output.is_tile and any("/" in mode for mode in modes):
+    elif not (reduced or output.is_tile) and any("/" in mode for mode in modes):
         hint = f"write `{output.name}[{', '.join(['m', *output.modes])}]`"
         yield mistake(f"{have}: fewer columns are those of a matrix", varies, "has no rows", hint)
     elif any("/" in mode for mode in modes) and modes - set(map(written, value.modes)) - {"l", "m"}:

@@ -124,7 +124,10 @@ def is_quantised(dtype: DType) -> bool:
 
 def as_numbers(tensor: torch.Tensor, dtype: DType, columns: int) -> torch.Tensor:
     """Return the values of an output as f64; ``columns`` is n, which packed bits do not tell."""
-    return (unpack_bits(tensor, columns) if dtype == B1 else tensor).double()
+    if dtype == B1:
+        tensor = unpack_bits(tensor, columns)
+    # Of truth values the bytes, which are 0 or 1 where they have been written.
+    return (tensor.view(torch.uint8) if tensor.dtype == torch.bool else tensor).double()
 
 
 def as_steps(tensor: torch.Tensor, dtype: DType, columns: int) -> torch.Tensor:

@@ -140,7 +140,7 @@ def test_wide_blocks_of_convolutions_and_groups():
 
 def test_what_no_kernel_takes_together_is_refused_by_what_one_does():
     wide = "in h: f16[m, n/2]; out D[m, n/2]; D = even(acc)/max[n%128](even(acc))"
-    with pytest.raises(evt.TargetError, match="take 256 columns together, and the epilogue at most 128"):
+    with pytest.raises(evt.TargetError, match="256 columns are taken together, and at most 128"):
         evt.gemm(wide.partition("; ")[2]).emit("sm90", "f16", "f16")
     block = "D = acc/max[n%128](abs(acc))"
     with pytest.raises(evt.TargetError, match="128 columns are taken together, and at most 64"):

@@ -16,9 +16,9 @@ from evt.ir.node import Output, shown, written
 def resolve_subscripts(statements: Statements, names: Names, expressions: Expressions, report: Report) -> list[Output]:
     """The outputs with their modes.
 
-    An output without a subscript has the modes of its value; a value of fewer columns has rows as well. A vector or a
-    scalar that does not vary over the batches is one for all of them. A subscript that is written at the assignment of
-    an intermediate value has to cover its modes; those of outputs are checked by ``infer``.
+    An output without a subscript has the modes of its value; a value of fewer columns has rows as well, unless they are
+    reduced. A vector or a scalar that does not vary over the batches is one for all of them. A subscript that is
+    written at the assignment of an intermediate value has to cover its modes; those of outputs are checked by ``infer``.
     """
     varies, reduced = expressions.modes(), list[tuple[str, ...]]()
     for op, operands in expressions.builder.table:
@@ -27,7 +27,7 @@ def resolve_subscripts(statements: Statements, names: Names, expressions: Expres
     for output in names.outputs:
         value = expressions.values.get(output.name)
         if value is not None and output.name not in statements.subscripted:
-            output = replace(output, modes=_modes(varies[value]), inferred=("modes",))
+            output = replace(output, modes=_modes(varies[value], bool(reduced[value])), inferred=("modes",))
         if value is not None and _is_for_all_batches(reduced[value], output, varies[value]):
             output = replace(output, batchable=False)
         outputs.append(output)
@@ -54,7 +54,8 @@ def _is_for_all_batches(reduced: tuple[str, ...], output: Output, varies: tuple[
     return "l" in reduced if reduced else not output.is_tile and "l" not in varies
 
 
-def _modes(varies: tuple[str, ...]) -> tuple[str, ...]:
+def _modes(varies: tuple[str, ...], reduced: bool) -> tuple[str, ...]:
     """The modes of an output whose subscript is not written; a batch mode comes first, implicitly."""
     modes = tuple(written(mode) for mode in varies if mode != "l")
-    return ("m", *modes) if "m" not in modes and any("/" in mode for mode in modes) else modes
+    rows = not reduced and "m" not in modes and any("/" in mode for mode in modes)
+    return ("m", *modes) if rows else modes
