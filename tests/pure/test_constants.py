@@ -188,8 +188,10 @@ BEYOND = (
     "D = acc + f16(1e6)*bf16(3.4e38) + e4m3(1/0) + i8(0/0) + u8(exp(100))",
     "D = acc + (i32(2147483647) + i32(1)) + iota(m)*i32(-2147483648)",
     "D = acc*(1e38*100) + 1e-38*1e-38",
-    "out D, E: f64[m, n], F: i32[m, n], G: b1[m, n], H: e5m2[m, n]; D = acc\n"
-    "E = exp(200); F = 1/0; G = 0/0; H = 1e38*10",
+    (
+        "out D, E: f64[m, n], F: i32[m, n], G: b1[m, n], H: e5m2[m, n]\n"
+        "D = acc; E = exp(200); F = 1/0; G = 0/0; H = 1e38*10"
+    ),
     "out D, E: f64, F: i32, G: bool, H: e5m2; D = acc; E = exp(200); F = 1/0; G = 0/0; H = 1e38*10",
     "out D, s: f64[m]; D = acc; s = sum[n](exp(90))",
     "in s: f32[n] = 0; A = A*exp(100); D = acc/s",

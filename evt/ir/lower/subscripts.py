@@ -18,7 +18,8 @@ def resolve_subscripts(statements: Statements, names: Names, expressions: Expres
 
     An output without a subscript has the modes of its value; a value of fewer columns has rows as well, unless they are
     reduced. A vector or a scalar that does not vary over the batches is one for all of them. A subscript that is
-    written at the assignment of an intermediate value has to cover its modes; those of outputs are checked by ``infer``.
+    written at the assignment of an intermediate value has to cover its modes; those of outputs are checked by
+    ``infer``.
     """
     varies, reduced = expressions.modes(), list[tuple[str, ...]]()
     for op, operands in expressions.builder.table:
