@@ -83,8 +83,8 @@ def call_of_pitches(m: int, n: int, k: int) -> Call:
 
 
 def call_of_rope(m: int, n: int, k: int) -> Call:
-    angles = normal(m, n // 2, dtype=torch.float32)
-    inputs = {"c": angles.cos(), "s": angles.sin()}
+    angles, others = (normal(m, n // 2, dtype=torch.float32) for _ in range(2))
+    inputs = {"c": angles.cos(), "s": angles.sin(), "p": others.cos(), "q": others.sin()}
     return *operands(m, n, k), inputs, (poisoned(m, n), poisoned(m, n, dtype=torch.float32))
 
 
@@ -98,12 +98,12 @@ def call_of_heads(m: int, n: int, k: int) -> Call:
 
 
 ROPE = """
-in c: f32[m, n/2], s: f32[m, n/2]
+in c: f32[m, n/2], s: f32[m, n/2], p: f32[m, n/2], q: f32[m, n/2]
 out D: f16[m, n], far: f32[m, n]
 x = even(acc); y = odd(acc)
 D = interleave(x*c - y*s, x*s + y*c)
 u = even(acc, 32); v = odd(acc, 32)
-far = interleave(u*c - v*s, u*s + v*c, 32)
+far = interleave(u*p - v*q, u*q + v*p, 32)
 """
 CASES: dict[str, tuple[str, Callable[..., Call], tuple[tuple[int, int, int], ...]]] = {
     "bytes": (BYTES, call_of_bytes, ((200, 136, 80), (131, 72, 48))),
