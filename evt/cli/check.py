@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @takes_settings
 @takes_geometry
 @takes_sizes
-@click.option("-q", "--quiet", is_flag=True, help="Do not print the names of programs that are right.")
+@click.option("-q", "--quiet", is_flag=True, help="Do not list the programs without mistakes.")
 @json_option
 @click.pass_context
 def command(
@@ -47,7 +47,7 @@ def command(
     quiet: bool,
     json: bool,
 ) -> None:
-    """Look for mistakes in programs, report all of them, and make nothing."""
+    """Check programs and report every mistake."""
     from evt.diagnostics import visible
 
     found = []
