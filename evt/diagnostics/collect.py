@@ -1,4 +1,4 @@
-"""What is reported of everything that was found."""
+"""Which of the mistakes found are reported."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from evt.diagnostics.diagnostic import Diagnostic
 
-#: The most mistakes that are reported for one program.
+#: How many mistakes are reported for one program.
 MAX_DIAGNOSTICS = 20
 
 
 def first(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """The first mistakes in the order of the text, each once; the last says when there are more."""
+    """Return the first mistakes in the order of the text, without duplicates; the last says when there are more."""
     unique = sorted(dict.fromkeys(diagnostics), key=lambda each: each.span.start if each.span else 0)
     reported = unique[:MAX_DIAGNOSTICS]
     if len(unique) > MAX_DIAGNOSTICS:

@@ -25,7 +25,7 @@ class Extents:
     order: tuple[str, ...] = MODES
 
     def __getitem__(self, mode: str) -> int:
-        """Return the extent of a mode that is not divided."""
+        """Return the extent of an undivided mode."""
         return math.prod(self.leads[mode])
 
     def load(self, source: Input, given: Any, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
@@ -66,13 +66,13 @@ class Extents:
         return pack_bits(result) if output.dtype == B1 else result
 
     def dims(self, mode: str) -> tuple[int, ...]:
-        """Return the dimensions of a mode; one that is divided has a single one."""
+        """Return the dimensions of a mode; a divided mode has one."""
         if divisor(mode) == 1:
             return self.leads[mode]
         return (_divide(self.leads[base(mode)][0], divisor(mode)),)
 
     def divided(self, mode: str, width: int) -> int:
-        """Return how many blocks there are along a mode. Raises ValueError where they are not whole."""
+        """Return the number of blocks along a mode. Raise ValueError for a partial block."""
         return _divide(self[mode], width)
 
     def shape(self, modes: Sequence[str]) -> tuple[int, ...]:
@@ -86,7 +86,7 @@ def _divide(columns: int, width: int) -> int:
 
 
 def _number(dtype: DType, given: float, device: torch.device) -> torch.Tensor:
-    """Return a number in an input's type, as a kernel receives it; a seed beyond i32 is given by its 32 bits."""
+    """Return a number in an input's type, as a kernel receives it; a seed beyond i32 is reduced to its 32 bits."""
     if dtype == I32 and float(given).is_integer():
         given = (int(given) + 2**31) % 2**32 - 2**31
     return round_to(dtype, torch.full((), float(given), dtype=torch.float64, device=device))
