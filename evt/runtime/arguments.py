@@ -1,6 +1,6 @@
-"""What a call gives, checked: ``bind(spec, A, B, inputs, buffers) -> Bound``.
+"""Checking a call's arguments: ``bind(spec, A, B, inputs, buffers) -> Bound``.
 
-Only metadata is looked at (shapes, strides, dtypes, devices, addresses), so this serves CPU and GPU calls alike.
+Only metadata is read (shapes, strides, dtypes, devices, addresses), so this serves CPU and GPU calls alike.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from evt.spec import Spec, typed_for
 def bind(spec: Spec, a: object, b: object, inputs: Mapping[str, object], buffers: Mapping[str, object]) -> Bound:
     """Check a call's arguments against a program.
 
-    Raises ArgumentError (E06xx) with everything that does not fit, and ProgramError when types that the program
-    leaves open come out unsupported.
+    Raise ArgumentError (E06xx) with everything that does not fit, and ProgramError when types that the program
+    leaves open turn out to be unsupported.
     """
     report = Report()
     inputs, buffers = given_inputs(spec.dag, inputs), given_buffers(buffers)
@@ -69,7 +69,7 @@ def bind(spec: Spec, a: object, b: object, inputs: Mapping[str, object], buffers
 
 
 def given_inputs(dag: Dag, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The inputs that a call gives: None leaves out what has a default."""
+    """Return the inputs that a call gives: None leaves out an input with a default."""
     return {name: value for name, value in inputs.items() if value is not None or not _has_default(dag, name)}
 
 
@@ -79,19 +79,19 @@ def _has_default(dag: Dag, name: str) -> bool:
 
 
 def given_buffers(buffers: Mapping[str, Any]) -> dict[str, Any]:
-    """The buffers that a call gives: in the place of None, the call allocates the output."""
+    """Return the buffers that a call gives; the call allocates an output for None."""
     return {name: value for name, value in buffers.items() if value is not None}
 
 
 def is_absent(value: Input, inputs: Mapping[str, object]) -> bool:
-    """Whether a call leaves out a tensor that has a default: its kernel is compiled without it."""
+    """Return whether a call leaves out a tensor that has a default: its kernel is compiled without it."""
     return value.name not in inputs and value.default is not None and not (value.is_scalar or value.flexible)
 
 
 def _tensors(
     dag: Dag, values: Mapping[str, object], buffers: Mapping[str, object], report: Report
 ) -> dict[str, torch.Tensor]:
-    """The tensors among a call's values, by name, as nothing but memory; what else there is has to be a number."""
+    """Return the tensors among a call's values, by name, as plain memory; report other values that are not numbers."""
     tensors: dict[str, torch.Tensor] = {}
     for name, value in values.items():
         declared = dag.input.get(name)
@@ -149,7 +149,7 @@ def _wanted(value: Input | None) -> str:
 
 
 def integer_range(dag: Dag, name: str) -> tuple[int, int]:
-    """The least and the greatest number that an i32 input takes: a seed or an offset also as 32 bits without a sign."""
+    """Return the least and greatest number that an i32 input takes: seeds and offsets also as unsigned 32 bits."""
     users = (dag[user] for node in range(len(dag)) if dag[node] == Load(name) for user in dag.users[node])
     return -(2**31), 2**32 - 1 if any(isinstance(user, Random) for user in users) else 2**31 - 1
 
@@ -167,7 +167,7 @@ def _check_number(dag: Dag, declared: Input, value: float, report: Report) -> No
 
 
 def _refuse_kind(name: str, value: object, declared: Input | None, report: Report) -> None:
-    """Report a value that is neither a tensor nor a number where one is taken."""
+    """Report a value that is neither a tensor nor an accepted number."""
     message, hint = f"`{name}` is {_describe(value)}; expected {_wanted(declared)}", ""
     if declared is not None and value is None:
         message = f"`{name}` is None, and the program gives it no default; expected {_wanted(declared)}"
@@ -227,7 +227,7 @@ def _operand_types(spec: Spec, tensors: Mapping[str, torch.Tensor], report: Repo
 def _convolution(
     spec: Spec, bound: Bound, tensors: Mapping[str, torch.Tensor], report: Report
 ) -> tuple[Bound, dict[str, torch.Tensor]]:
-    """The call of a convolution, and its tensors as the implicit GEMM sees them."""
+    """Return the call of a convolution, and its tensors as the implicit GEMM sees them."""
     assert spec.convolution is not None
     try:
         problem = spec.convolution.problem(tensors["A"].shape, tensors["B"].shape)
@@ -247,9 +247,9 @@ def _convolution(
 def _sizes(
     spec: Spec, a: torch.Tensor, b: torch.Tensor, report: Report
 ) -> tuple[dict[str, int], dict[str, tuple[int, ...]]]:
-    """Extents by mode, and the dimensions that each mode stands for.
+    """Return extents by mode, and the dimensions that each mode stands for.
 
-    ``linear`` folds all leading dimensions of A into m, as torch.nn.functional.linear does; otherwise leading
+    ``linear`` flattens all leading dimensions of A into m, as torch.nn.functional.linear does; otherwise leading
     dimensions are batches, broadcast as in torch.matmul.
     """
     for name, tensor in (("A", a), ("B", b)):
@@ -292,7 +292,7 @@ def _shape(tensor: torch.Tensor) -> str:
 
 
 def _check_columns(bound: Bound, report: Report) -> None:
-    """Columns divide evenly into the pairs and blocks that the program takes."""
+    """Check that columns divide evenly into the program's pairs and blocks."""
     columns = bound.sizes["n"]
     modes = sorted({mode for value in bound.dag.types for mode in value.modes if "/" in mode})
     for mode in modes:

@@ -1,4 +1,4 @@
-"""From a checked call to a launch that only lacks addresses and numbers: ``prepare(...) -> Prepared``."""
+"""From a checked call to a launch that only needs addresses and numbers: ``prepare(...) -> Prepared``."""
 
 from __future__ import annotations
 
@@ -20,31 +20,29 @@ from evt.runtime.library import launch_failure
 from evt.runtime.memory_format import copied_channels_last, follows_channels_last
 from evt.runtime.overlap import Overlap, find_overlap
 
-# The public functions check for initialisation on every call, which a CUDA tensor has already proven.
+# The public functions check for initialisation at every call, which a CUDA tensor has already proven.
 _raw_stream: Callable[[int], int] = getattr(
     torch._C, "_cuda_getCurrentRawStream", lambda index: torch.cuda.current_stream(index).cuda_stream
 )
 _current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
 
 
-#: A tensor in the place of another, and the buffer to which it is copied in the end, if it is.
+#: A tensor that replaces another, and the buffer to which it is finally copied, if any.
 _Conversion = tuple[torch.Tensor, torch.Tensor | None]
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)  # either would read the prototypes, which have no memory
 class Prepared:
-    """A launch that only lacks addresses and numbers.
+    """A launch that only needs addresses and numbers.
 
-    A call's *slots* are the addresses of the tensors that it was given (A, B, inputs, buffers), its numbers,
-    ``constants`` for what it was not given, the addresses of fresh outputs, and that of the workspace. ``pick`` takes
-    the leading members of evt_arguments from the slots, ``pack`` makes these bytes, and ``sizes`` are the bytes of
-    the rest.
-    ``allocations`` are (position among the outputs, prototype) of fresh outputs: torch.empty_like of a prototype,
-    which has no memory of its own, is twice as fast as torch.empty of its shape. ``workspace`` is such a prototype
-    too, or None where the kernel needs none. ``integers`` are (slot, least, most) of numbers that are i32.
-    Of a convolution, ``copied`` are the slots of tensors that are not channels_last, each with the prototype of what is
-    written in the place of a buffer, or None for what is read; the fresh outputs at the positions ``contiguous`` are
-    copied to contiguous memory.
+    A call's *slots* are the addresses of the given tensors (A, B, inputs, buffers), its numbers, ``constants`` for what
+    it does not give, the addresses of fresh outputs, and the workspace's. ``pick`` takes the leading members of
+    evt_arguments from the slots, ``pack`` makes these bytes, and ``sizes`` are the bytes of the rest. ``allocations``
+    are (position among the outputs, prototype) of fresh outputs: torch.empty_like of a prototype, which has no memory,
+    is twice as fast as torch.empty of its shape. ``workspace`` is such a prototype too, or None where the kernel needs
+    none. ``integers`` are (slot, least, most) of i32 numbers. For a convolution, ``copied`` are the slots of tensors
+    that are not channels_last, each with the prototype of the tensor that is written in place of a buffer, or None for
+    an input; the fresh outputs at the positions ``contiguous`` are copied to contiguous memory.
     """
 
     run: Callable[[bytes, int, int], int]
@@ -62,7 +60,7 @@ class Prepared:
     contiguous: tuple[int, ...] = ()
 
     def convert(self, tensors: Sequence[torch.Tensor], addresses: list[int]) -> list[_Conversion]:
-        """Put channels_last tensors in the place of those that are not, which have to live until the launch."""
+        """Replace tensors that are not channels_last by copies, which have to live until the launch; return them."""
         made = []
         for slot, prototype in self.copied:
             tensor = tensors[slot]
@@ -72,7 +70,7 @@ class Prepared:
         return made
 
     def launch(self, slots: Sequence[Any]) -> None:
-        """Launch on the current stream. Raises LaunchError."""
+        """Launch on the current stream. Raise LaunchError."""
         arguments = self.pack(*self.pick(slots)) + self.sizes
         index = self.device
         if _current_device() == index:
@@ -94,7 +92,7 @@ def prepare(
 ) -> Prepared:
     """Fill in all that a call's metadata decides.
 
-    ``tensors`` and ``numbers`` are what the call gives, in the order of its slots; ``buffers`` are the outputs among
+    ``tensors`` and ``numbers`` are the call's values, in the order of its slots; ``buffers`` are the outputs among
     the tensors.
     """
     multiprocessors = torch.cuda.get_device_properties(bound.index).multi_processor_count
@@ -121,7 +119,7 @@ def prepare(
         elif member.tensor in bound.tensors:
             sizes.append(bound.tensors[member.tensor].strides.get(member.role, 0))
         else:
-            # An extent; or 0: the stride of a scalar given as a number, a scheduler setting that the launcher chooses.
+            # An extent; or 0: the stride of a scalar given as a number, or a scheduler setting that the launcher chooses.
             sizes.append(0 if member.tensor else bound.sizes.get(member.role, 0))
     leading, rest = library.form[: len(picked)], library.form[len(picked) :]
     packed_sizes = struct.pack(f"={rest}", *sizes)

@@ -1,4 +1,4 @@
-"""The tensors of a call: their shapes against the program's modes, their strides against what kernels take."""
+"""Checking a call's tensors: their shapes against the program's modes, their strides against kernels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from evt.runtime.report import Report
 
 
 def operand_argument(bound: Bound, operand: Operand, tensor: torch.Tensor, report: Report) -> TensorArgument | None:
-    """A or B as the kernel will see it."""
+    """Return A or B as the kernel will see it."""
     if bound.convolution is not None:
         return convolution_operand(bound.convolution, operand, tensor, report)
     batch = bound.leads["l"]
@@ -50,7 +50,7 @@ _Groups = list[tuple[str, tuple[int, ...]]]
 
 
 def _shapes(bound: Bound, value: Input | Output) -> list[_Groups]:
-    """The shapes that an input or output may have in memory, as (mode, dimensions) groups."""
+    """Return the shapes that an input or output may have in memory, as (mode, dimensions) groups."""
     own: _Groups = [(base(mode), bound.dims(mode)) for mode in value.modes]
     flat: _Groups = [(base(mode), (bound.extent(mode),)) for mode in value.modes]
     shapes = [own, flat]
@@ -63,12 +63,12 @@ def _shapes(bound: Bound, value: Input | Output) -> list[_Groups]:
 
 
 def has_own_columns(value: Input | Output) -> bool:
-    """Whether its columns are bits, or fewer than the accumulator's."""
+    """Return whether its columns are bits, or fewer than the accumulator's."""
     return value.dtype == B1 or any("/" in mode for mode in value.modes)
 
 
 def input_argument(bound: Bound, value: Input, tensor: torch.Tensor, report: Report) -> TensorArgument | None:
-    """An input as the kernel will see it."""
+    """Return an input as the kernel will see it."""
     if not _check_dtype(value, tensor, report):
         return None
     name, dtype = value.name, value.dtype
@@ -123,7 +123,7 @@ def _wrong_shape(bound: Bound, value: Input | Output, tensor: torch.Tensor, code
 
 
 def buffer_argument(bound: Bound, output: Output, tensor: torch.Tensor, report: Report) -> TensorArgument | None:
-    """An output buffer of the caller's."""
+    """Return an output buffer of the caller's as the kernel will see it."""
     if not _check_dtype(output, tensor, report):
         return None
     assert output.dtype is not None
@@ -152,7 +152,7 @@ def buffer_argument(bound: Bound, output: Output, tensor: torch.Tensor, report: 
 
 
 def fresh_argument(bound: Bound, output: Output) -> TensorArgument:
-    """An output that the call allocates, packed."""
+    """Return an output that the call allocates, packed, as the kernel will see it."""
     strides: dict[str, int] = {"l": 0}
     step = 1
     for mode in reversed(output.memory_modes):
@@ -172,7 +172,7 @@ def _classified(bound: Bound, output: Output, tensor: torch.Tensor | None, strid
 
 
 def dtype_of(tensor: torch.Tensor) -> DType | None:
-    """The language's type of a tensor's elements, or None."""
+    """Return the language's type of a tensor's elements, or None."""
     return from_torch_name(str(tensor.dtype).removeprefix("torch."))
 
 
