@@ -119,7 +119,7 @@ def prepare(
         elif member.tensor in bound.tensors:
             sizes.append(bound.tensors[member.tensor].strides.get(member.role, 0))
         else:
-            # An extent; or 0: the stride of a scalar given as a number, or a scheduler setting that the launcher chooses.
+            # An extent; or 0: the stride of a scalar given as a number, or a setting that the launcher chooses.
             sizes.append(0 if member.tensor else bound.sizes.get(member.role, 0))
     leading, rest = library.form[: len(picked)], library.form[len(picked) :]
     packed_sizes = struct.pack(f"={rest}", *sizes)
