@@ -48,11 +48,11 @@ from evt.ir.origin import Origin, Place, at
 
 
 def infer(dag: Dag, operands: Sequence[Operand] = ()) -> TypedDag:
-    """Give every value a type.
+    """Return the graph with a type for every value.
 
     ``operands`` are A and B as the call or the command line has them; a program with a header needs none.
-    Raises ProgramError: E0304 (a value varies over a mode that its output lacks), E0307 (columns of different widths
-    in one value), E0308 (a type that cannot stand where it does), E0410 (a reduction that is read in the kernel).
+    Raise ProgramError: E0304 (a value varies over a mode that its output lacks), E0307 (columns of different widths
+    in one value), E0308 (a type that is not allowed where it stands), E0410 (a reduction that is read in the kernel).
     """
     operands = tuple(operands) or dag.operands
     if len(operands) != 2:
@@ -84,7 +84,7 @@ def infer(dag: Dag, operands: Sequence[Operand] = ()) -> TypedDag:
 
 
 def value_type(dag: Dag, op: Node, operands: Sequence[ValueType]) -> ValueType:
-    """The type of one node; ``dag`` gives the operands' and inputs' types, which must be resolved."""
+    """Return the type of one node; ``dag`` gives the operands' and inputs' types, which must be resolved."""
     modes = value_modes(dag.input, op, [value.modes for value in operands])
     match op:
         case Acc():
@@ -114,7 +114,7 @@ def value_type(dag: Dag, op: Node, operands: Sequence[ValueType]) -> ValueType:
 
 
 def value_modes(inputs: Mapping[str, Input], op: Node, operands: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """The modes over which one node varies, of its operands'."""
+    """Return the modes over which a node varies, given those of its operands."""
 
     def columns(name: str) -> tuple[str, ...]:
         return canonical((*(mode for mode in operands[0] if mode != "n"), name))
@@ -129,7 +129,7 @@ def value_modes(inputs: Mapping[str, Input], op: Node, operands: Sequence[tuple[
         case Const(_, modes) if modes:
             return modes
         case Reduce(_, modes):
-            # The kernel writes every row or column that is left, whatever the operand varies over.
+            # The kernel writes every remaining row or column, whatever the operand varies over.
             return canonical(mode for mode in ("m", "n", *operands[0]) if mode not in modes)
         case Fold(_, width):
             return columns(f"n/{width}")
@@ -146,7 +146,7 @@ def value_modes(inputs: Mapping[str, Input], op: Node, operands: Sequence[tuple[
 
 
 def domain(dag: Dag, function: str, operands: Sequence[ValueType]) -> DType:
-    """The type that an application computes in: what its operands are converted to, conditions apart."""
+    """Return the type that a function computes in: what its operands are converted to, except conditions."""
     row = TABLE[function]
     if row.source:
         return F32  # a user's C++
@@ -166,17 +166,17 @@ def domain(dag: Dag, function: str, operands: Sequence[ValueType]) -> DType:
 
 
 def alone(dag: Dag) -> DType:
-    """What constants among themselves are computed in: f32, f64 beside an f64 accumulator."""
+    """Return the compute type of operations on constants alone: f32, or f64 beside an f64 accumulator."""
     return F64 if accumulator(dag.operands[0].dtype) == F64 else F32
 
 
 def met(value: ValueType, dtype: DType) -> DType:
-    """The compute type of a constant that is cast to or stored as a type: f64 is met as it is written."""
+    """Return the compute type of a constant that is cast to or stored as a type: f64 takes it as it is written."""
     return F64 if dtype == F64 else value.dtype.compute
 
 
 def reduced_type(dag: Dag, value: ValueType) -> DType:
-    """The type that a value is reduced in: f32, f64 or i32."""
+    """Return the type that a value is reduced in: f32, f64 or i32."""
     compute = value.dtype.compute
     if value.constant:
         return alone(dag)
@@ -184,7 +184,7 @@ def reduced_type(dag: Dag, value: ValueType) -> DType:
 
 
 def canonical(modes: Iterable[str]) -> tuple[str, ...]:
-    """Modes without repeats, in the order of MODES and k: a whole one rather than divided, a half with its distance."""
+    """Return modes without repeats, in the order of MODES and k: whole before divided, a half with its distance."""
     return _canonical(tuple(dict.fromkeys(modes)))
 
 
@@ -199,12 +199,12 @@ def _canonical(present: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def shown(modes: Iterable[str]) -> str:
-    """Modes as a program writes them."""
+    """Return modes as a program writes them."""
     return ", ".join(map(written, modes))
 
 
 def _primary(dag: Dag, operand: DType) -> DType:
-    """The type of D, which undeclared tensors take too."""
+    """Return the type of D, which undeclared tensors take too."""
     declared = next((value.dtype for value in dag.outputs if value.name == "D"), None)
     if declared is not None:
         return declared
@@ -214,7 +214,7 @@ def _primary(dag: Dag, operand: DType) -> DType:
 
 
 def _output_type(dag: Dag, types: Sequence[ValueType], store: int, primary: DType) -> DType:
-    """The type of an undeclared output."""
+    """Return the type of an undeclared output."""
     value = dag.arguments(store)[0]
     return types[value].dtype.compute if isinstance(dag[value], Reduce) else primary
 
@@ -257,7 +257,7 @@ def _check_interface(dag: Dag, inputs: Sequence[Input], outputs: Sequence[Output
 
 
 def _wrong_columns(value: Input) -> str:
-    """Why an input of fewer columns than the accumulator cannot be read, or nothing."""
+    """Return why an input with fewer columns than the accumulator cannot be read, or ""."""
     widths = [divisor(mode) for mode in value.modes if divisor(mode) > 1]
     if widths and not value.is_tile:
         return "half as many columns are those of a matrix: [m, n/2]"
@@ -273,7 +273,7 @@ def _is_mask(value: Input | Output) -> bool:
 
 
 def _check_value(dag: Dag, node: int, types: Sequence[ValueType]) -> Iterable[Diagnostic]:
-    """What must not meet: widths of columns, and a reduction with anything but a store."""
+    """Yield what must not be combined: different widths of columns, and a reduction with anything but a store."""
     op, arguments = dag[node], dag.arguments(node)
 
     def diagnostic(code: str, message: str, label: str, hint: str, secondary: tuple[Label, ...] = ()) -> Diagnostic:
@@ -310,12 +310,12 @@ def _check_value(dag: Dag, node: int, types: Sequence[ValueType]) -> Iterable[Di
 
 
 def _is_counter(dag: Dag, node: int, value: ValueType) -> bool:
-    """Whether a value can be a seed or an offset: an i32 scalar input or a whole number."""
+    """Return whether a value can be a seed or an offset: an i32 scalar input or a whole number."""
     return value.dtype == I32 and value.modes == () and isinstance(dag[node], Load | Const)
 
 
 def _elsewhere(dag: Dag, node: int, user: int, label: str) -> tuple[Label, ...]:
-    """A label at a node's own expression, where that is no part of its user's."""
+    """Return a label at a node's own expression, if that is not part of its user's."""
     origin, reading = dag.origins[node], dag.origins[user]
     if not isinstance(origin, Place) or (isinstance(reading, Place) and reading.span.covers(origin.span)):
         return ()
@@ -328,7 +328,7 @@ def _reduced_modes(dag: Dag, store: int) -> tuple[str, ...]:
 
 
 def _check_output(dag: Dag, output: Output, value: ValueType) -> Iterable[Diagnostic]:
-    """Whether an output has the modes of its value: shown at the value, and at what is declared of the output."""
+    """Yield modes that an output and its value do not share, shown at the value and at the output's declaration."""
     store = dag.stores[output.name]
     reduced = isinstance(dag[dag.arguments(store)[0]], Reduce)
     modes = set(map(written, output.modes))
@@ -365,7 +365,7 @@ def _check_output(dag: Dag, output: Output, value: ValueType) -> Iterable[Diagno
 
 
 def _assigned(dag: Dag, store: int) -> Origin | None:
-    """The expression that is stored, or the statement that stores it where that expression stands elsewhere."""
+    """Return the expression that is stored, or the statement that stores it if the expression stands elsewhere."""
     statement, value = dag.origins[store], dag.origins[dag.arguments(store)[0]]
     if isinstance(statement, Place) and isinstance(value, Place) and statement.span.covers(value.site):
         return Place(value.site)

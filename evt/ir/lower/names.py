@@ -14,14 +14,14 @@ from evt.ir.lower.words import GREEK, NOT_FINITE, SPECIAL, is_flexible, read_mod
 from evt.ir.node import ELEMENT_MODES, Input, Output
 from evt.language import tree as syntax
 
-#: Names that mean something without being declared.
+#: Names that have a meaning without being declared.
 _CUSTOMARY = frozenset({"bias", *GREEK})
 _NOT_ACC = frozenset({"Acc", "ACC", "ac", "accum", "accumulator", "aac", "accc"})
 
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """A name that was read: where, and the subscript that was written there."""
+    """One use of a name: its place, and the subscript written there."""
 
     span: Span
     subscript: syntax.Subscript | None
@@ -40,7 +40,7 @@ class Names:
         self.outs = statements.outs
         self.defined = statements.defined
         self.uses: dict[str, list[_Use]] = {}
-        #: Names that are given as the seed or the offset of random numbers.
+        #: Names used as the seed or the offset of random numbers.
         self.counters: set[str] = set()
         self.inputs: dict[str, Input] = {}
         self.collect_uses()
@@ -59,7 +59,7 @@ class Names:
                         self.counters |= {a.value.name for a in arguments[-2:] if isinstance(a.value, syntax.Name)}
 
     def resolve_inputs(self) -> None:
-        """Every name that is read and not assigned is an input; declared ones must be read."""
+        """Make every name that is read and not assigned an input; report declared inputs that are never read."""
         known = Misspellings((*self.declared, *self.assigns, *sorted(_CUSTOMARY)))
         for name, uses in self.uses.items():
             if name in self.assigns:
@@ -96,7 +96,7 @@ class Names:
                 )
 
     def check_subscripts(self, name: str, uses: Sequence[_Use]) -> None:
-        """The subscripts that are written at an operand that is worked on."""
+        """Check the subscripts of an operand with a mainloop fusion."""
         target = self.feeds[name].subscript
         modes = ELEMENT_MODES[name]
         for subscript in (*([target] if target else []), *(use.subscript for use in uses if use.subscript)):
@@ -105,9 +105,9 @@ class Names:
                 self.report("E0302", f"`{name}` is [{shown}]", subscript.span, "not these", f"write `{name}`")
 
     def is_input_name(self, name: str, uses: Sequence[_Use], known: Misspellings) -> bool:
-        """Whether an unassigned name may be an input.
+        """Return whether an unassigned name may be an input.
 
-        Undeclared names are inputs, so a slip must not pass for one: a name without a subscript that is one
+        Undeclared names are inputs, so typing errors must be caught: a name without a subscript that is one
         letter away from a declared or assigned name, from `bias` or a Greek letter is refused.
         """
         if name in self.declared:
@@ -146,7 +146,7 @@ class Names:
         return False
 
     def in_feed(self, place: Span) -> bool:
-        """Whether a place is in the formula of an operand."""
+        """Return whether a place is in the formula of an operand."""
         spans = (statement.span for statement in self.feeds.values())
         return any(span.start <= place.start < span.end for span in spans)
 
@@ -236,7 +236,7 @@ class Names:
         return outputs
 
     def order(self) -> list[str]:
-        """Assigned names, definitions before their uses; reports one that depends on itself (E0402)."""
+        """Return assigned names, definitions before their uses; report one that depends on itself (E0402)."""
         order: list[str] = []
         state: dict[str, int] = {}  # 1: open, 2: done
         needs = {

@@ -16,7 +16,7 @@ _Form = Callable[["Expressions", syntax.Call, list[int]], int]
 
 
 def lower_reduction(expressions: Expressions, call: syntax.Call, operands: list[int]) -> int:
-    """``sum[n](x)``, ``max[m, n](x)``; ``max[n%32](x)`` over blocks of columns."""
+    """Lower ``sum[n](x)``, ``max[m, n](x)``; ``max[n%32](x)`` over blocks of columns."""
     name = call.function.text
     assert call.subscript is not None
     modes = read_reduced_modes(expressions.report, call.subscript)
@@ -41,7 +41,7 @@ def _sum(expressions: Expressions, call: syntax.Call, operands: list[int]) -> in
 
 
 def _iota(expressions: Expressions, call: syntax.Call, operands: list[int]) -> int:
-    """``iota(m)``: the element's coordinate."""
+    """Lower ``iota(m)``: the element's coordinate."""
     arguments = [argument.value for argument in call.arguments]
     if len(arguments) == 1 and isinstance(arguments[0], syntax.Name) and arguments[0].name in MODES:
         return expressions.builder.add(Index(arguments[0].name))
@@ -50,14 +50,14 @@ def _iota(expressions: Expressions, call: syntax.Call, operands: list[int]) -> i
 
 
 def _rand(expressions: Expressions, call: syntax.Call, operands: list[int]) -> int:
-    """``rand(seed, offset)``: uniform in [0, 1)."""
+    """Lower ``rand(seed, offset)``: uniform in [0, 1)."""
     if not _takes(expressions, call, operands, SPECIAL["rand"], 2):
         return expressions.constant_node(0.0)
     return expressions.builder.add(Random(), *operands)
 
 
 def _dropout(expressions: Expressions, call: syntax.Call, operands: list[int]) -> int:
-    """``where(rand(seed, offset) >= p, x / (1 - p), 0)``, as torch.nn.functional.dropout."""
+    """Lower ``dropout`` to ``where(rand(seed, offset) >= p, x / (1 - p), 0)``, as torch.nn.functional.dropout."""
     if not _takes(expressions, call, operands, SPECIAL["dropout"], 4):
         return expressions.constant_node(0.0)
     x, p, seed, offset = operands
@@ -69,7 +69,7 @@ def _dropout(expressions: Expressions, call: syntax.Call, operands: list[int]) -
 
 def _pick(member: int) -> _Form:
     def lower(expressions: Expressions, call: syntax.Call, operands: list[int]) -> int:
-        """``even(x)``, ``odd(x, 32)``: one of each pair of columns, adjacent or so many columns apart."""
+        """Lower ``even(x)``, ``odd(x, 32)``: deinterleave columns, adjacent ones or ones that many columns apart."""
         name = call.function.text
         if not _takes(expressions, call, operands, f"{name}(x, distance)", 1, 2):
             return expressions.constant_node(0.0)
@@ -94,7 +94,7 @@ def _pick(member: int) -> _Form:
 def _takes(
     expressions: Expressions, call: syntax.Call, operands: list[int], form: str, least: int, most: int = 0
 ) -> bool:
-    """Whether a call has as many arguments as its form, by position."""
+    """Return whether a call has as many arguments as its form, by position."""
     keyword = next((argument.keyword for argument in call.arguments if argument.keyword is not None), None)
     if keyword is not None:
         expressions.report("E0204", f"`{call.function.text}` is called by position", keyword.span, "", f"`{form}`")

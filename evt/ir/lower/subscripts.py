@@ -1,4 +1,4 @@
-"""Subscripts: the modes of outputs that are written without one; those of intermediate values, which are checked."""
+"""Subscripts: the modes of outputs without one, and a check of those of intermediate values."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from evt.ir.node import Load, Output, Reduce, base, written
 
 
 def resolve_subscripts(statements: Statements, names: Names, expressions: Expressions, report: Report) -> list[Output]:
-    """The outputs with their modes.
+    """Return the outputs with their modes.
 
-    An output without a subscript has rows and columns, the modes that a reduction leaves, or the columns that its
-    value has fewer of. A subscript that is written at the assignment of an intermediate value has to cover its modes;
-    those of outputs are checked by ``infer``.
+    An output without a subscript has rows and columns, the modes that a reduction leaves, or the fewer columns of its
+    value. A subscript at the assignment of an intermediate value has to cover its modes; ``infer`` checks those of
+    outputs.
     """
     builder = expressions.builder
     varies: list[tuple[str, ...]] = []
@@ -53,7 +53,7 @@ def resolve_subscripts(statements: Statements, names: Names, expressions: Expres
 
 
 def _modes(op: object, varies: tuple[str, ...]) -> tuple[str, ...]:
-    """The modes of an output whose subscript is not written; a batch mode comes first, implicitly."""
+    """Return the modes of an output without a subscript; a batch mode comes first, implicitly."""
     if isinstance(op, Reduce):
         return tuple(written(mode) for mode in varies if mode != "l")
     return ("m", next((written(mode) for mode in varies if base(mode) == "n"), "n"))

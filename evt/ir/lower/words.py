@@ -1,4 +1,4 @@
-"""Words with a meaning, and reading what is written with them: subscripts, types, numbers."""
+"""Words with a meaning, and reading subscripts, types and numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from evt.ir.lower.report import Report
 from evt.ir.node import MODES, base
 from evt.language import tree as syntax
 
-#: Scalars, where nothing else is written.
+#: Names that are scalars unless declared otherwise.
 GREEK = frozenset(
     {
         *("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa"),
@@ -18,7 +18,7 @@ GREEK = frozenset(
         *("phi", "chi", "psi", "omega"),
     }
 )
-#: Functions that are not element-wise and so not in the table, with what to write.
+#: Functions that are not element-wise, and therefore not in the table, with what to write.
 SPECIAL = {
     "iota": "iota(m)",
     "rand": "rand(seed, offset)",
@@ -30,7 +30,7 @@ SPECIAL = {
 NOT_FINITE = frozenset({"nan", "inf", "infinity", "NaN", "INF", "Inf", "NAN", "Infinity"})
 
 
-#: Types of block-scaled formats (MX, NV), which programs that quantise ask for.
+#: Types of block-scaled formats (MX, NV), which quantising programs may name.
 _SCALED = frozenset({"e2m1", "e2m3", "e3m2", "e8m0", "ue8m0", "ue4m3", "nvf4", "mxf4", "mxf6", "mxf8", "fp4", "fp6"})
 #: Widths of the blocks of columns that are reduced within a kernel, and distances of paired columns.
 FOLD_WIDTHS = (16, 32)
@@ -38,7 +38,7 @@ PAIR_BLOCKS = (1, 8, 16, 32)
 
 
 def read_modes(report: Report, subscript: syntax.Subscript, summed: bool = False) -> tuple[str, ...] | None:
-    """The modes of a tensor's subscript, or None after reporting; ``summed``: k may be among them."""
+    """Return the modes of a tensor's subscript, or None after reporting; ``summed``: k may be among them."""
     allowed = (*MODES, "n/2", *(f"n/{width}" for width in FOLD_WIDTHS), *(["k"] if summed else []))
     names = tuple(mode.name for mode in subscript.modes)
     for mode in subscript.modes:
@@ -57,7 +57,7 @@ def read_modes(report: Report, subscript: syntax.Subscript, summed: bool = False
 
 
 def is_flexible(report: Report, subscript: syntax.Subscript, names: tuple[str, ...]) -> bool:
-    """Whether the subscript is that of a vector which may be given as a single value, ``[m?]``."""
+    """Return whether the subscript is that of a vector that may be given as a single value, ``[m?]``."""
     marked = [mode for mode in subscript.modes if mode.optional]
     if marked and [mode for mode in names if mode != "l"] not in (["m"], ["n"]):
         report("E0301", f"`{marked[0].name}?` stands alone", marked[0].span, "vector or single value", "write `[m?]`")
@@ -69,7 +69,7 @@ def is_flexible(report: Report, subscript: syntax.Subscript, names: tuple[str, .
 
 
 def read_reduced_modes(report: Report, subscript: syntax.Subscript) -> tuple[str, ...] | None:
-    """The modes that a reduction names, in the order of MODES, or None after reporting."""
+    """Return the modes that a reduction names, in the order of MODES, or None after reporting."""
     names = [mode.name for mode in subscript.modes]
     blocks = [f"n%{width}" for width in FOLD_WIDTHS]
     if len(set(names)) != len(names) or any(mode.optional for mode in subscript.modes) or not names:
@@ -86,7 +86,7 @@ def read_reduced_modes(report: Report, subscript: syntax.Subscript) -> tuple[str
 
 
 def read_dtype(report: Report, identifier: syntax.Identifier | None) -> DType | None:
-    """The type of a name; None where there is none or after reporting."""
+    """Return the type with a name; None where there is none or after reporting."""
     if identifier is None:
         return None
     dtype = BY_NAME.get(identifier.text)
@@ -102,7 +102,7 @@ def read_dtype(report: Report, identifier: syntax.Identifier | None) -> DType | 
 
 
 def read_number(report: Report, constant: syntax.Constant | syntax.Number) -> float | None:
-    """The value of a literal, or None after reporting."""
+    """Return the value of a literal, or None after reporting."""
     try:
         value = float(constant.text)
         rounded: float = struct.unpack("<f", struct.pack("<f", value))[0]
