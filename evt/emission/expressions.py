@@ -9,7 +9,7 @@ from evt.ir.dtype import B1, F32, F64, I32, DType
 from evt.plan import Field
 from evt.plan.epilogue.nodes import Number, Single, Stride, Strides, Varies
 
-#: The types that values of a compute type have in registers.
+#: The C++ types of values in registers, by compute type.
 REGISTER = {F32: "float", F64: "double", I32: "int32_t", B1: "bool"}
 #: What combines values, in reduce.hpp.
 COMBINE = {"sum": "evt::Sum", "max": "evt::Max", "min": "evt::Min"}
@@ -21,7 +21,7 @@ def element(dtype: DType) -> str:
 
 
 def operand_element(dtype: DType) -> str:
-    """Return the same of A or B: f32 operands are multiplied as tf32 by the tensor cores, from float memory."""
+    """Return the same for A or B: tensor cores multiply f32 operands as tf32, from float memory."""
     return F32.cutlass if dtype.bits == 32 else dtype.cutlass
 
 
@@ -49,7 +49,7 @@ def input_pointer(dtype: DType, pointer: Field) -> str:
 
 
 def pointer_without_const(dtype: DType, pointer: Field) -> str:
-    """Return an address as CUTLASS wants it of what it stores, and of much that it loads."""
+    """Return an address as CUTLASS needs it for tensors that it stores, and for many that it loads."""
     return f"static_cast<{element(dtype)}*>(const_cast<void*>({read(pointer)}))"
 
 
@@ -59,7 +59,7 @@ def value_of(single: Single) -> str:
 
 
 def stride_type(strides: Strides, dynamic: str = "int64_t") -> str:
-    """Return the type of strides, of which those that a call gives have the type ``dynamic``."""
+    """Return the type of strides; those that a call gives have the type ``dynamic``."""
 
     def of(stride: Stride) -> str:
         match stride:
@@ -74,7 +74,7 @@ def stride_type(strides: Strides, dynamic: str = "int64_t") -> str:
 
 
 def stride_value(strides: Strides, cast: str = "") -> str:
-    """Return what makes strides; those that a call gives are cast."""
+    """Return the value of strides; those that a call gives are cast."""
 
     def of(stride: Stride) -> str:
         match stride:

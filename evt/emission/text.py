@@ -26,7 +26,7 @@ class OperandText:
 
 @dataclass(frozen=True, slots=True)
 class TensorText:
-    """C or D of a collective; ``element`` is ``void`` for one that is not there."""
+    """C or D of a collective; ``element`` is ``void`` for an absent one."""
 
     element: str
     layout: str
@@ -105,7 +105,7 @@ class FunctorText:
 class Parts:
     """An array in the workspace, called ``node``: ``element`` of [l][``count``][``kept``].
 
-    The partial results of a reduction's node, or a copy of an operand. ``shape`` says in words what it is of.
+    It holds the partial results of a reduction's node, or a copy of an operand. ``shape`` describes it in words.
     """
 
     node: str
@@ -126,7 +126,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Jobs:
-    """A small kernel and its jobs: what has to be done before the kernel, or after it."""
+    """A small kernel and its jobs: the work before the kernel, or after it."""
 
     kernel: str
     type: str
@@ -163,7 +163,7 @@ class StockText:
 
 @dataclass(frozen=True, slots=True)
 class WorkText:
-    """Work on an operand: the arguments of evt::mainloop::Work, and its inputs as (type, what makes it)."""
+    """The mainloop fusion of an operand: the arguments of evt::mainloop::Work, and its inputs as (type, expression)."""
 
     operand: str
     types: tuple[str, ...]

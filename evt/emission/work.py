@@ -1,4 +1,4 @@
-"""Work on operands in the main loops of CUTLASS 2.x."""
+"""Mainloop fusions in the main loops of CUTLASS 2.x."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from evt.plan import Plan
 from evt.plan.epilogue.nodes import Single
 from evt.plan.plan import Convolution2x, Work, WorkVector
 
-#: In the place of the work on an operand that is multiplied as it is.
+#: The type that stands for an operand without a mainloop fusion.
 _NONE = "evt::mainloop::None"
 
 
 def work(plan: Plan) -> tuple[WorkText, ...]:
-    """Return the work on each operand."""
+    """Return the mainloop fusion of each operand."""
     return tuple(map(_work, plan.work))
 
 
@@ -23,7 +23,7 @@ def _work(given: Work) -> WorkText:
 
 
 def _input(given: Single | WorkVector) -> tuple[str, str]:
-    """Return an input of a formula: its type, and what makes it."""
+    """Return an input of a formula: its type, and the expression that makes it."""
     element = given.dtype.cutlass
     if isinstance(given, Single):
         values = f"{value_of(given)}, {input_pointer(given.dtype, given.pointer)}"

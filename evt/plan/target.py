@@ -24,8 +24,8 @@ GENERATION_OF: Mapping[Family, Generation] = {
 class Target:
     """A GPU architecture.
 
-    ``families`` are the kernels that run there, best first: those of CUTLASS 2.x and, where there are any, of 3.x,
-    which every architecture has its own of. ``shared_memory`` is the bytes that one thread block may have. ``variant``
+    ``families`` are the kernels that run there, best first: those of CUTLASS 2.x and, where there are any, those of
+    3.x, which differ between architectures. ``shared_memory`` is the bytes that one thread block may have. ``variant``
     is the one that has the instructions of 3.x: TMA and WGMMA exist in sm_90a only.
     """
 
@@ -51,11 +51,11 @@ class Target:
 
     @property
     def generations(self) -> tuple[Generation, ...]:
-        """Those whose kernels run here, best first."""
+        """The generations whose kernels run here, best first."""
         return tuple(GENERATION_OF[each] for each in self.families)
 
     def family(self, generation: Generation) -> Family | None:
-        """The family of a generation's kernels that runs here, if one does."""
+        """Return the family of a generation's kernels that runs here, or None."""
         return next((each for each in self.families if GENERATION_OF[each] == generation), None)
 
 
@@ -74,9 +74,9 @@ TARGETS: dict[str, Target] = {
 
 
 def find_target(name: str | int) -> Target:
-    """The target ``sm90``; ``sm_90``, ``sm_90a`` and ``90`` mean the same.
+    """Return the target ``sm90``; ``sm_90``, ``sm_90a`` and ``90`` mean the same.
 
-    Raises TargetError (E0501) for an unknown target.
+    Raise TargetError (E0501) for an unknown target.
     """
     text = str(name) if isinstance(name, int) else shown(name)
     key = "sm" + text.lower().removeprefix("sm").removeprefix("_").removesuffix("a")

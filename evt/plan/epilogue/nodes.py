@@ -42,7 +42,7 @@ from evt.plan.fields import Field
 
 @dataclass(frozen=True, slots=True)
 class Varies:
-    """The stride of a vector or a single value: 1 where the stride that a call gives is not 0, else 0."""
+    """The stride of a vector or a single value: 1 where the call's stride is not 0, else 0."""
 
     given: Field
 
@@ -136,7 +136,7 @@ class ColumnBroadcast(VectorBroadcast):
 
 @dataclass(frozen=True, slots=True)
 class VectorOrScalarBroadcast(Placed):
-    """The same by a node of ours that reads element by element; ``stride`` is that of the vector."""
+    """The same with a node of ours that reads element by element; ``stride`` is the vector's."""
 
     dtype: DType
     values: Field | Single
@@ -170,7 +170,7 @@ class AuxStore(Auxiliary):
 
 
 class Destination(Enum):
-    """The output type of a root whose value the collective stores: that of D."""
+    """The output type of a root whose value the collective stores: D's."""
 
     D = "D"
 
@@ -180,7 +180,7 @@ class Destination(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Compute(Placed):
-    """``function`` is a row of evt.functions.TABLE that CUTLASS has a functor for, or empty: the identity."""
+    """``function`` is a row of evt.functions.TABLE for which CUTLASS has a functor, or empty: the identity."""
 
     function: str
     output: DType | Destination
@@ -199,7 +199,7 @@ class Coordinate(Placed):
 
 @dataclass(frozen=True, slots=True)
 class RandomNumbers(Placed):
-    """``swapped``: the kernel's rows are the program's columns, by which numbers are counted."""
+    """``swapped``: the kernel's rows are the program's columns, which the random numbers are counted along."""
 
     seed: Single | Number
     offset: Single | Number
@@ -256,7 +256,7 @@ class BlockStore(Packed):
 
 
 class ResultShape(Enum):
-    """What a reduction leaves, in CUTLASS's words: a row has a value for each column."""
+    """The shape of a reduction's result, in CUTLASS's words: a row has a value for each column."""
 
     ROW = "row"
     COLUMN = "column"
@@ -268,11 +268,11 @@ class ResultShape(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Reduction(Placed):
-    """A reduction to an ``output`` at ``pointer``, done in ``dtype``.
+    """A reduction to an ``output`` at ``pointer``, computed in ``dtype``.
 
-    Each thread block writes its part to the workspace, and a kernel at the end combines the parts in a fixed order. An
-    ``atomic`` one combines in the output itself, which a kernel has filled with the identity. ``extent`` is that of
-    the mode that is kept, ``batch`` the stride of the results.
+    Each thread block writes its partial results to the workspace, and the final reduction combines them in a fixed
+    order. An ``atomic`` one combines in the output itself, which a kernel has filled with the identity. ``extent`` is
+    the extent of the mode that is kept, ``batch`` the stride of the results.
     """
 
     shape: ResultShape

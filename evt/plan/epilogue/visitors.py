@@ -2,8 +2,8 @@
 
 Inputs become load nodes. Everything element-wise between loads and stores becomes *regions*: one compute node with
 one generated functor each. A value is a region's result when it is stored or reduced, when lanes exchange it (pairs
-and blocks of columns), or when several regions need it and it costs more to compute again than to keep. This is
-cheapest to compile and keeps shared values in registers.
+and blocks of columns), or when several regions need it and computing it again costs more than keeping it. This
+compiles fastest and keeps shared values in registers.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _Inner = Literal["compute", "pick", "fold"]
 _Write = Literal["store", "store_mask", "store_half", "store_block", "reduce"]
 Kind = _Leaf | _Inner | _Write
 
-#: Node kinds that only hand on registers or a kernel parameter: a tree may hold them several times.
+#: Node kinds that only return registers or a kernel parameter: a tree may hold them several times.
 _FREE = frozenset({"acc", "source", "scalar"})
-#: Node kinds that write their operand and hand it on.
+#: Node kinds that write their operand and return it.
 WRITES = frozenset({"store", "store_mask", "store_half", "store_block", "reduce"})
 #: Instructions, roughly, above which a value shared by regions is kept instead of computed twice.
 _KEEP_COST = 4
@@ -61,7 +61,7 @@ class Visitor:
 
 @dataclass(frozen=True)
 class Graph:
-    """Visitors in topological order, the root last; ``tree`` tells whether they nest as a tree."""
+    """Visitors in topological order, the root last; ``tree`` says whether they nest as a tree."""
 
     visitors: tuple[Visitor, ...]
     tree: bool
@@ -73,8 +73,8 @@ def build_visitors(
     """Partition a program into visitors.
 
     ``source`` is the input that the collective loads as C; ``implicit_store`` the output that the collective
-    itself stores (D in 3.x); ``rows`` the mode that runs along the kernel's rows (``n`` for a transposed problem);
-    ``fused`` False makes every operation its own compute node.
+    itself stores (D in 3.x); ``rows`` the mode along the kernel's rows (``n`` for a transposed problem). With
+    ``fused`` False, every operation is a separate compute node.
     """
     results = _results(dag, fused)
     visitors: list[Visitor] = []
@@ -85,7 +85,7 @@ def build_visitors(
         return len(visitors) - 1
 
     def visit(value: int) -> int:
-        """The visitor of a value that is a leaf or a region's result; results are visited in id order."""
+        """Return the visitor of a value that is a leaf or a region's result; results are visited in id order."""
         if value not in known:
             known[value] = add(_leaf(dag, value, source, rows))
         return known[value]
@@ -97,7 +97,7 @@ def build_visitors(
             known[value] = add(Visitor(kind, "", value, (visit(dag.arguments(value)[0]),)))
             continue
         operands = region_operands(dag, value, results)
-        if not operands:  # constants only: a compute node needs an operand all the same
+        if not operands:  # constants only: a compute node still needs an operand
             operands = [next(node for node in range(len(dag)) if isinstance(dag[node], Acc))]
         known[value] = add(Visitor("compute", "", value, tuple(visit(operand) for operand in operands)))
 
@@ -132,24 +132,26 @@ def _store_kind(dag: TypedDag, store: int) -> Kind:
 
 
 def is_reduced(dag: TypedDag, output: str) -> bool:
-    """Whether an output is a reduction."""
+    """Return whether an output is a reduction."""
     return isinstance(dag[dag.arguments(dag.stores[output])[0]], Reduce)
 
 
 def has_fixed_columns(dag: TypedDag) -> bool:
-    """Whether columns are packed, paired or taken in blocks, so that they have to run along the kernel's own."""
+    """Return whether columns are packed, paired or taken in blocks, so that they must be the kernel's own columns."""
     values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
     own = any(value.dtype == B1 or any("/" in mode for mode in value.modes) for value in values)
     return own or any(isinstance(dag[node], Pick | Fold) for node in range(len(dag)))
 
 
 def is_collective(value: Input | Output) -> bool:
-    """Whether the collective itself can load it as C or store it as D: a whole tile of whole elements."""
+    """Return whether the collective itself can load it as C or store it as D: a whole tile of whole elements."""
     return value.is_tile and value.dtype != B1 and not any("/" in mode for mode in value.modes)
 
 
 def region_operands(dag: TypedDag, result: int, results: set[int]) -> list[int]:
-    """The leaves and other regions' results that a region reads: a single operation's in its own order, else by id."""
+    """Return the leaves and other regions' results that a region reads; a single operation's in its order, else by
+    id.
+    """
 
     def is_operand(value: int) -> bool:
         return value in results or is_leaf(dag[value])
@@ -171,12 +173,12 @@ def region_operands(dag: TypedDag, result: int, results: set[int]) -> list[int]:
 
 
 def is_leaf(op: Node) -> bool:
-    """Whether a value comes from a visitor without operands."""
+    """Return whether a value comes from a visitor without operands."""
     return isinstance(op, Acc | Load | Index | Random)
 
 
 def _results(dag: TypedDag, fused: bool) -> set[int]:
-    """The values that get a visitor with operands: compute nodes, pairs and blocks."""
+    """Return the values that get a visitor with operands: compute nodes, pairs and blocks."""
 
     def computed(value: int) -> bool:
         return isinstance(dag[value], Apply | Cast)
@@ -233,7 +235,7 @@ def _is_used(visitors: Sequence[Visitor], index: int) -> bool:
 
 
 def _move_last(visitors: list[Visitor], index: int) -> list[Visitor]:
-    """Make an unused visitor the last one."""
+    """Move an unused visitor to the end."""
     renumber = {old: old - (old > index) for old in range(len(visitors))}
     rest = [v for i, v in enumerate(visitors) if i != index]
     return [
@@ -243,9 +245,9 @@ def _move_last(visitors: list[Visitor], index: int) -> list[Visitor]:
 
 
 def _as_tree(visitors: list[Visitor]) -> list[Visitor] | None:
-    """The same visitors as a tree under the last one, or None.
+    """Return the same visitors as a tree under the last one, or None.
 
-    A store hands its operand on, so a value that is stored and read once more flows through its store.
+    A store returns its operand, so a value that is stored and read once more flows through its store.
     """
     through = {v.operands[0]: i for i, v in enumerate(visitors[:-1]) if v.kind in WRITES}
     if len(through) != sum(v.kind in WRITES for v in visitors[:-1]):

@@ -22,7 +22,7 @@ Tensors: TypeAlias = tuple[tuple[str, StockTensor | None], ...]
 
 
 def visitors(draft: Draft) -> Collective:
-    """Return the general case."""
+    """Return a visitor epilogue, the general case."""
     graph = build_visitors(draft.dag, source=None, implicit_store=None, rows=draft.rows, fused=draft.request.fused)
     width = access_width(draft)
     nodes = Nodes2x(draft, width).make(graph)
@@ -36,7 +36,7 @@ def visitors(draft: Draft) -> Collective:
 def _tile_dtype(draft: Draft) -> DType:
     """Return the type that cuts the epilogue's tiles: visitors store in any type."""
     if accumulator(draft.dag.operands[0].dtype) == I32:
-        return I32  # CUTLASS has no thread map that stages i32 for narrower ones
+        return I32  # CUTLASS has no thread map that stages i32 for narrower types
     if not draft.stores_tile:
         return F16
     return F32 if draft.problem.tensor_bytes("D") == 1 or not _pairs_meet(draft) else draft.dtype("D")
@@ -73,7 +73,7 @@ def _pairs_meet(draft: Draft) -> bool:
 
 
 def stock_of_matrices(draft: Draft) -> Collective:
-    """Plan CUTLASS's own epilogue of a product of matrices."""
+    """Plan CUTLASS's own epilogue of a matrix product."""
     return _stock(draft, _matrix_tensors, 16, permuted=False)
 
 
@@ -115,7 +115,7 @@ def _scale(draft: Draft, factor: Factor) -> Scale:
 
 
 def _matrix_tensors(draft: Draft, operator: Fused) -> Tensors:
-    """Return the tensors of the kernel's epilogue for a product of matrices."""
+    """Return the tensors of the kernel's epilogue for a matrix product."""
     names = {"D": "D"}
     names |= dict(zip(("C1", "C2"), operator.sources, strict=True)) if len(operator.sources) > 1 else {}
     names |= {} if "C1" in names else {"C": "".join(operator.sources)}
