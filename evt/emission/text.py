@@ -74,12 +74,12 @@ class NestText:
 
     @property
     def root(self) -> str:
-        """Return the visitor as the kernel takes it: wrapped where it, not the collective, stores every output."""
+        """The visitor as the kernel takes it: wrapped where it, not the collective, stores every output."""
         return f"{self.wrapper}<{self.last}, ElementAux>" if self.wrapper else self.last
 
     @property
     def last(self) -> str:
-        """Return the visitor that all others lead to."""
+        """The visitor that all others lead to."""
         return self.visitors[-1].type if self.visitors else self.unique[-1].name
 
 
@@ -227,5 +227,5 @@ class KernelText:
 
     @property
     def jobs(self) -> tuple[Jobs, ...]:
-        """Return the small kernels, in the order in which they run."""
+        """The small kernels, in the order in which they run."""
         return (*self.before, *self.after)

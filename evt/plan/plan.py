@@ -130,12 +130,12 @@ class Convolution:
 
     @property
     def spatial(self) -> tuple[str, ...]:
-        """Return the spatial dimensions, innermost last."""
+        """The spatial dimensions, innermost last."""
         return SPATIAL[-self.rank :]
 
     @property
     def copies(self) -> tuple[PaddedCopy, ...]:
-        """Return the copies that are made before the kernel."""
+        """The copies that are made before the kernel."""
         return tuple(each for each in (self.a, self.b) if isinstance(each, PaddedCopy))
 
 
@@ -290,37 +290,37 @@ class Plan:
 
     @property
     def generation(self) -> str:
-        """Return CUTLASS's generation, ``2.x`` or ``3.x``."""
+        """CUTLASS's generation, ``2.x`` or ``3.x``."""
         return "2.x" if self.family == "2x" else "3.x"
 
     @property
     def rows(self) -> str:
-        """Return the mode along the kernel's own rows."""
+        """The mode along the kernel's own rows."""
         return "n" if self.transposed else "m"
 
     @property
     def columns(self) -> str:
-        """Return the mode along the kernel's own columns."""
+        """The mode along the kernel's own columns."""
         return "m" if self.transposed else "n"
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """Return the visitor nodes; a stock epilogue has none."""
+        """The visitor nodes; a stock epilogue has none."""
         return self.epilogue.nodes if isinstance(self.epilogue, Visitors) else ()
 
     @property
     def tree(self) -> bool:
-        """Return whether the epilogue nests as a tree."""
+        """Whether the epilogue nests as a tree."""
         return not isinstance(self.epilogue, Visitors) or self.epilogue.tree
 
     @property
     def reductions(self) -> tuple[Reduction, ...]:
-        """Return the nodes that reduce."""
+        """The nodes that reduce."""
         return tuple(node for node in self.nodes if isinstance(node, Reduction))
 
     @property
     def copies(self) -> tuple[PaddedCopy, ...]:
-        """Return the copies of operands that are made before the kernel."""
+        """The copies of operands that are made before the kernel."""
         return () if isinstance(self.mainloop, MatrixProduct) else self.mainloop.copies
 
     @property
@@ -330,14 +330,14 @@ class Plan:
 
     @property
     def regions(self) -> tuple[Region, ...]:
-        """Return the regions that functors of ours compute, by their numbers."""
+        """The regions that functors of ours compute, by their numbers."""
         found = [work.region for work in self.work]
         found += [node.region for node in self.nodes if isinstance(node, Apply)]
         return tuple(sorted(found, key=lambda region: region.number))
 
     @property
     def schema(self) -> str:
-        """Return the members of the kernel's arguments, as JSON."""
+        """The members of the kernel's arguments, as JSON."""
         return json.dumps({"abi": ABI, "fields": [[each.name, each.kind] for each in self.fields]})
 
 

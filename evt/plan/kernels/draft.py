@@ -86,17 +86,17 @@ class Draft:
 
     @property
     def rows(self) -> str:
-        """Return the mode along the kernel's own rows."""
+        """The mode along the kernel's own rows."""
         return "n" if self.transposed else "m"
 
     @property
     def columns(self) -> str:
-        """Return the mode along the kernel's own columns."""
+        """The mode along the kernel's own columns."""
         return "m" if self.transposed else "n"
 
     @property
     def stores_tile(self) -> bool:
-        """Return whether D is a tile that a collective can store."""
+        """Whether D is a tile that a collective can store."""
         return is_collective(self.dag.output["D"]) and not is_reduced(self.dag, "D")
 
     def next_region(self) -> int:

@@ -23,7 +23,7 @@ class Planner(Protocol):
 
     @property
     def template(self) -> str:
-        """Return the template of codegen/templates that prints the kernel."""
+        """The template of codegen/templates that prints the kernel."""
 
     def __call__(self, request: Request) -> Plan:
         """Return the plan of a kernel."""
