@@ -24,7 +24,7 @@ _LOOSE = 0.01
 
 
 def reductions(program: Program) -> dict[str, frozenset[str]]:
-    """The modes over which each output is reduced, of outputs that are reductions."""
+    """Return the modes over which each output is reduced, of outputs that are reductions."""
     values = {each.name: each.value for each in program.assigns}
     found = {output.name: values[output.name] for output in program.outputs}
     return {name: frozenset(value.modes) for name, value in found.items() if isinstance(value, Reduce)}

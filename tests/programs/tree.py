@@ -134,7 +134,7 @@ def with_children(node: Expression, new: tuple[Expression, ...]) -> Expression:
 
 
 def walk(node: Expression) -> Iterator[Expression]:
-    """A node and everything that it is made of."""
+    """Yield a node and all its parts."""
     yield node
     for child in children(node):
         yield from walk(child)
@@ -266,7 +266,7 @@ class Program:
 
 
 def describe_call(program: Program) -> str:
-    """What else there is to a program than its text."""
+    """Return what belongs to a program besides its text."""
     parts = [f"operation {program.operation}", f"A {program.a}", f"B {program.b}"]
     parts += [f"{key}={value!r}" for key, value in program.settings]
     if program.geometry:
@@ -306,7 +306,7 @@ def declaration(value: Input) -> str:
 
 
 def is_plain(value: Input) -> bool:
-    """Whether an input has the modes of its name, so that it may be written without a subscript."""
+    """Return whether an input has the modes of its name, so that it may be written without a subscript."""
     return value.modes == () and (value.name in GREEK or bool(value.default))
 
 
@@ -314,7 +314,7 @@ GREEK = ("alpha", "beta", "gamma", "delta", "theta", "kappa", "sigma", "omega", 
 
 
 def show(node: Expression) -> str:
-    """An expression, with parentheses around every operation."""
+    """Return an expression, with parentheses around every operation."""
     match node:
         case Acc():
             return "acc"
