@@ -15,6 +15,6 @@ def command(request: Request, output: str | None) -> None:
     """Print the C++ of a program's kernel.
 
     The result is one self-contained file. Its tensors are packed and aligned to 16 bytes, or as far as the given sizes
-    allow; its first line is the nvcc command that compiles it.
+    allow; it starts with the nvcc command that compiles it.
     """
     write(output, request.program.emit(request.arch, request.a, request.b, shapes=request.shapes))

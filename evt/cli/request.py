@@ -143,14 +143,14 @@ def _shapes(sizes: Mapping[str, int], modes: tuple[tuple[str, ...], tuple[str, .
 operation_option = click.option(
     "--op",
     metavar="gemm|linear|grouped_gemm|conv2d|...",
-    help="The operation: gemm, linear, grouped_gemm, conv1d, conv2d, conv3d; conv2d_dgrad and conv2d_wgrad, and their "
-    "like, are the gradients of a convolution. [default: the program's header, else gemm]",
+    help="The operation: gemm, linear, grouped_gemm, conv1d, conv2d, conv3d; conv2d_dgrad, conv2d_wgrad and the like "
+    "for the gradients of a convolution. [default: the program's header, else gemm]",
 )
 _TYPES = "f16, bf16, f32, tf32, f64, e4m3, e5m2, i8, u8"
 _OPERANDS = (
     click.option("--dtype", metavar="TYPE", help=f"Type of A and B: {_TYPES}. [default: the header's, else f16]"),
-    click.option("--a", metavar="TYPE", help="Type of A, if it differs."),
-    click.option("--b", metavar="TYPE", help="Type of B, if it differs."),
+    click.option("--a", metavar="TYPE", help="Type of A, in place of --dtype."),
+    click.option("--b", metavar="TYPE", help="Type of B, in place of --dtype."),
 )
 #: Those of evt.plan.TARGETS, which takes long to import.
 TARGET_NAMES = "sm80, sm86, sm89, sm90, sm100, sm103, sm120"
