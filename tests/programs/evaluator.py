@@ -112,9 +112,7 @@ class Evaluator:
         return {output.name: self.stored(output, self.name(output.name)) for output in self.program.outputs}
 
     def stored(self, output: Output, value: Value) -> Value:
-        """Return a value as it is stored: a literal takes the output's type, another constant is computed without
-        one.
-        """
+        """Return a value as it is stored: a literal takes the output's type, another constant is untyped."""
         wide = output_type(self.program, output, None) == "f64"
         if not value.constant or (value.literal and (wide or value.type == "i32")):
             return value
@@ -213,9 +211,7 @@ class Evaluator:
         return primary(self.program.a, None)
 
     def operand(self, name: str, formula: Expression) -> Number:
-        """Return the operand after its mainloop fusion: rounded to its type, in doubles only if that is an integer
-        type.
-        """
+        """Return the operand after its mainloop fusion, rounded to its type; in doubles only if that is integer."""
         dtype = self.program.a if name == "A" else self.program.b
         outside, self.order = self.order, ("l", "m" if name == "A" else "n", "k")
         value = self.value(formula, {})
