@@ -74,8 +74,9 @@ class GroupedProgram(Described):
         *,
         shapes: Sequence[Shapes] | None = None,
     ) -> str:
-        """Return the C++ of the grouped kernel, see :meth:`evt.Program.emit`; with ``route="loop"`` that of one
-        group's.
+        """Return the C++ of the grouped kernel; with ``route="loop"`` that of one group's.
+
+        See :meth:`evt.Program.emit`.
         """
         return emit_plan(self.plan(arch, a, b, shapes=shapes))
 
@@ -132,8 +133,9 @@ class GroupedProgram(Described):
         float64: bool = False,
         **inputs: Any,
     ) -> Any:
-        """Return the oracle's results for each group, see :meth:`evt.Program.reference`: lists, also with
-        ``offsets``.
+        """Return the oracle's results for each group: lists, also with ``offsets``.
+
+        See :meth:`evt.Program.reference`.
         """
         from evt.runtime.groups import split
         from evt.runtime.results import gather

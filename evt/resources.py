@@ -1,6 +1,4 @@
-"""Where the shipped text files are: ``grammar/`` and ``codegen/``, inside the wheel or beside ``evt/`` in a
-checkout.
-"""
+"""The shipped text files: ``grammar/`` and ``codegen/``, inside the wheel or beside ``evt/`` in a checkout."""
 
 from __future__ import annotations
 

@@ -175,9 +175,7 @@ class _Writer(Dialect[Value]):
         return tensor, torch_type(value.dtype)
 
     def beside_images(self, tensor: Any, modes: Sequence[str]) -> Any:
-        """Return a convolution's vector reshaped to broadcast against [N, C, ...]; tensors of that shape stay as they
-        are.
-        """
+        """Return a convolution's vector reshaped to broadcast against [N, C, ...]; other tensors as they are."""
         assert self.problem is not None
         if modes == ("n",):
             return tensor.reshape(-1, *[1] * self.problem.geometry.rank)
@@ -232,7 +230,7 @@ class _Writer(Dialect[Value]):
         return self.reduced(op.kind, (tensor.unflatten(-1, (-1, op.width)), dtype), [-1])
 
     def reduced(self, kind: str, value: Tensor, dims: list[int], keepdim: bool = False) -> Tensor:
-        """Return a reduction: sums in f32, f64 or i32; for max and min, truth values and 8-bit types become i32 and
+        """Return a reduction: sums in f32, f64 or i32; max and min of truth values in i32, of 8-bit types in i32 or
         f32.
         """
         tensor, dtype = value

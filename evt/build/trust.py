@@ -121,8 +121,9 @@ def _steps(path: Path) -> Iterator[Path]:
 
 
 def _is_private_group(gid: int) -> bool:
-    """Return whether a group is root's, or the user's own with one member: umask 002 makes most directories
-    group-writable.
+    """Return whether a group is root's, or the user's own with one member.
+
+    With umask 002, most directories are group-writable.
     """
     import grp
     import pwd

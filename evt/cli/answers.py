@@ -85,9 +85,7 @@ def _cut_to_tf32(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def is_exact(dag: TypedDag, output: str) -> bool:
-    """Return whether an output is computed from integers and truth values alone, so that the order of sums is
-    irrelevant.
-    """
+    """Return whether an output has only integers and truth values behind it; then the order of sums is irrelevant."""
     return all(dag.types[node].dtype.compute in (I32, B1) for node in _ancestors(dag, output))
 
 

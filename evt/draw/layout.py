@@ -78,9 +78,7 @@ def layout(dag: Dag, sizes: Sequence[tuple[float, float]]) -> Layout:
 
 
 def _layers(dag: Dag) -> list[int]:
-    """Return the layer of each node: its longest path from the inputs, or just above its first user where there is
-    room.
-    """
+    """Return each node's layer: its longest path from the inputs, or just above its first user if there is room."""
     layer_of = [0] * len(dag)
     for layer, nodes in enumerate(nx.topological_generations(dag.graph)):
         for node in nodes:

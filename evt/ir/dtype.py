@@ -14,9 +14,7 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A binary format: the bits of a fraction, the exponent of the smallest normal number, the largest finite
-    number.
-    """
+    """A binary format: the bits of a fraction, the exponent of the smallest normal number, the largest finite one."""
 
     fraction: int
     least_exponent: int

@@ -127,9 +127,7 @@ class Fold:
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """Deinterleaves columns: 2j and 2j + 1 are a pair if ``block`` is 1, else c and c + block for c of an even
-    block.
-    """
+    """Deinterleaves columns: pairs are 2j and 2j + 1 if ``block`` is 1, else c and c + block for c in an even block."""
 
     member: int
     block: int

@@ -199,9 +199,7 @@ class _Rewriter:
 
 
 def _keeps_modes(builder: TypedBuilder, new: int, op: Node, operands: tuple[int, ...], pinned: bool) -> bool:
-    """Return whether a node may replace another: with equal modes where pinned, and not with blocks where n was
-    whole.
-    """
+    """Return whether a node may replace another: pinned modes stay equal, and whole columns do not become blocks."""
     modes = builder.types[new].modes
     blocks = any("/" in mode for mode in modes)
     if not pinned and not blocks:
@@ -233,7 +231,7 @@ def _widths(dag: TypedDag, node: int) -> set[str]:
 
 
 def constant_operand(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> list[tuple[float, int]]:
-    """Return (constant, other operand) of a binary node; with the constant on the left only where the function
+    """Return (constant, other operand) of a binary node; a constant on the left counts only if the function
     commutes.
     """
     if not isinstance(op, Apply) or len(operands) != 2:

@@ -48,9 +48,7 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """The operand ``name`` of a convolution, channels last; ``strides`` are those of the other dimensions, outermost
-    first.
-    """
+    """The operand ``name`` of a convolution, channels last; ``strides`` has the other dimensions', outermost first."""
 
     name: str
     dtype: DType

@@ -73,9 +73,7 @@ class Bound:
         return math.prod(self.dims(mode))
 
     def output_shape(self, output: Output) -> tuple[int, ...]:
-        """Return the shape in memory of an output: its modes' dimensions, after the batch's where no ``l`` is
-        written.
-        """
+        """Return an output's shape in memory: its modes' dimensions, after the batch's if no ``l`` is written."""
         shape = tuple(size for mode in output.memory_modes for size in self.dims(mode))
         return packed(shape) if output.dtype == B1 else shape
 

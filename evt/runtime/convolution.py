@@ -20,17 +20,13 @@ from evt.runtime.report import Report
 
 
 def is_readable(view: torch.Tensor) -> bool:
-    """Return whether kernels read the view [N, ..., C] of an operand as it is: channels contiguous, pixels at any
-    pitch.
-    """
+    """Return whether kernels read an operand's view [N, ..., C] as it is: contiguous channels, pixels at any pitch."""
     *outer, (size, stride) = zip(view.shape, view.stride(), strict=True)
     return (size == 1 or stride == 1) and all(stride > 0 for size, stride in outer if size > 1)
 
 
 def _pitch(view: torch.Tensor) -> int | None:
-    """Return the single stride of the pixels of a view [N, ..., C]: 0 for one pixel, None if there is no single
-    stride.
-    """
+    """Return the stride of the pixels of a view [N, ..., C]: 0 for one pixel, None if they have no single stride."""
     shape = tuple(view.shape)
     strides = strides_of(view, [("pixels", shape[:-1]), ("channels", shape[-1:])])
     return strides["pixels"] if isinstance(strides, dict) else None

@@ -181,9 +181,7 @@ class GroupedCaller:
     # Results
 
     def _allocate(self, groups: Groups, known: Sequence[Known]) -> dict[str, torch.Tensor]:
-        """Allocate the buffers that the call does not give; with offsets, return the whole tensors that groups
-        share.
-        """
+        """Allocate buffers that the call does not give; with offsets, return the tensors that the groups share."""
         wholes: dict[str, torch.Tensor] = {}
         if not known:
             return wholes

@@ -52,8 +52,8 @@ def _refusal(plan: Planning, target: Target) -> EvtError | None:
 
 
 def _reason(error: EvtError) -> str:
-    """Return the failed rule of the route that failed the fewest, preferring convolutions, then the most general
-    route.
+    """Return the rule that failed in the route with the fewest failures: of convolutions first, then the most
+    general.
     """
     failures: dict[str, list[str]] = {}
     for route, reason in error.refusals if isinstance(error, TargetError) else ():

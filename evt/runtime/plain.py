@@ -32,8 +32,8 @@ _mode_at = torch._C._get_dispatch_stack_at
 
 
 def tracing_fault() -> Diagnostic | None:
-    """Return why nothing can be launched here, or None: PyTorch traces or transforms the call, whatever its tensors
-    are.
+    """Return why nothing can be launched here, whatever the tensors are, or None: PyTorch traces or transforms the
+    call.
     """
     if torch._C._get_tracing_state() is not None:
         return _traced("this call is traced by torch.jit.trace")

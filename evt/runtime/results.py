@@ -14,9 +14,7 @@ Gathering = Callable[[Sequence[Any]], Any]
 
 @cache
 def gather(outputs: tuple[str, ...]) -> Gathering:
-    """Return a function that returns a single value as it is, and several as a namedtuple in the order of the
-    outputs.
-    """
+    """Return a function that returns one value as it is, and several as a namedtuple in the outputs' order."""
     if len(outputs) == 1:
         return itemgetter(0)
     names: Any = outputs

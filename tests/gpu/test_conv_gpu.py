@@ -200,9 +200,7 @@ def poisoned(tensor):
 
 
 def check(op, a, b, inputs, bound: float) -> float:
-    """Return the largest error against the oracle, of outputs written twice into poisoned buffers, with the same
-    bits.
-    """
+    """Return the largest error against the oracle; outputs are written twice, poisoned, with the same bits."""
     fresh = op(a, b, **inputs)
     fresh = [fresh] if len(op.outputs) == 1 else list(fresh)
     want = op.reference(a, b, float64=True, **inputs)

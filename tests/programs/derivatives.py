@@ -43,15 +43,11 @@ class Derivatives:
         return np.where(np.isfinite(values), values, 0.0), taylor.kinks | ~known
 
     def taylor(self, call: Call) -> Taylor:
-        """Return the arithmetic of a call's series: a program's function is differentiated by the formulas of its
-        parts.
-        """
+        """Return the arithmetic of a call's series, where a program's function is differentiated part by part."""
         return Taylor(call.primes + 1, self.off, self.near if call.function in self.defines else lambda slope: slope)
 
     def near(self, slope: Array) -> Array:
-        """Return a derivative of an elementary function, moved by what a formula with terms as large as 1 may be
-        off.
-        """
+        """Return a derivative of an elementary function, moved by the error of a formula with terms as large as 1."""
         moved = slope + _TERM * self.t.unit * self.t.signs(slope.shape[1:]) * (np.abs(slope) + 1.0)
         moved[0] = slope[0]
         return moved

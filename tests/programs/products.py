@@ -45,9 +45,7 @@ def _matrices(a: Array, b: Array) -> Array:
 def summed(
     t: Arithmetic, exact: Array, sizes: Array, doubt: Array, terms: int, step: float, off: float = 0.0
 ) -> Number:
-    """Return a sum, given its exact value and the sum of the terms' magnitudes; of multiples of ``step`` it may be
-    exact.
-    """
+    """Return a sum from its exact value and its terms' magnitudes; a sum of multiples of ``step`` may be exact."""
     with np.errstate(all="ignore"):
         precise = (sizes < step * 2.0 ** (24 if t.single else 53)) | (sizes == 0)
         reach = (2 + np.log2(max(terms, 1))) * (t.unit * sizes + t.least) + off * sizes

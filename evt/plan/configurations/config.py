@@ -124,9 +124,7 @@ def ceil_div(a: int, b: int) -> int:
 
 
 def in_order(known: Mapping[str, Config], always: str, light: str = "") -> tuple[Config, ...]:
-    """Return the configurations: first those built for every program, then those for a light epilogue, then the
-    others.
-    """
+    """Return the configurations: those built for every program, then those for a light epilogue, then the others."""
     uses: dict[str, Use] = {**dict.fromkeys(always.split(), "always"), **dict.fromkeys(light.split(), "light")}
     rest = [name for name in known if name not in uses]
     return tuple(replace(known[name], use=uses.get(name, "asked")) for name in (*uses, *rest))

@@ -149,9 +149,7 @@ def is_collective(value: Input | Output) -> bool:
 
 
 def region_operands(dag: TypedDag, result: int, results: set[int]) -> list[int]:
-    """Return the leaves and other regions' results that a region reads; a single operation's in its order, else by
-    id.
-    """
+    """Return the leaves and results that a region reads: a single operation's in its order, others by id."""
 
     def is_operand(value: int) -> bool:
         return value in results or is_leaf(dag[value])

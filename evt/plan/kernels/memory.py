@@ -63,9 +63,7 @@ class Budget:
         return m * n * self.draft.problem.tensor_bytes(name)
 
     def takes(self, kind: str, name: str, layout: Layout) -> bool:
-        """Reserve the memory of a ``tile`` that is loaded, or ``store``d; return False if it is too small, or
-        without TMA.
-        """
+        """Reserve the memory of a ``tile`` that is loaded, or ``store``d. Return False without TMA or enough memory."""
         stages = self.draft.config.stages_c if kind == "tile" else self.draft.config.stages_d
         needed = stages * self.subtile_bytes(name)
         if not is_tma(self.draft, name, layout) or needed > self.left:

@@ -300,7 +300,7 @@ class Nodes3x(Nodes):
 
 
 class NodesGrouped(Nodes3x):
-    """Nodes of a grouped kernel: tiles are moved directly, and a flexible vector is a single value in all groups or
+    """Nodes of a grouped kernel: tiles are moved directly; a flexible vector is a single value in all groups or
     none.
     """
 

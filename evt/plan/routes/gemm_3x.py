@@ -83,9 +83,7 @@ def configs_sm100(problem: Problem) -> tuple[Config, ...]:
 
 
 def configs_sm120(problem: Problem) -> tuple[Config, ...]:
-    """Return the configurations of sm120: of those that fit its shared memory with enough stages, the one without
-    spills.
-    """
+    """Return the configurations of sm120: the one without spills that fits its shared memory with enough stages."""
     return (
         Config(
             (128, 128, 512 // problem.dag.operands[0].dtype.bits),

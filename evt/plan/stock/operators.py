@@ -387,9 +387,7 @@ def _scale_vectors(stock: Stock, dag: TypedDag, rows: str) -> str:
 def _scaled_vectors(
     stock: Stock, dag: TypedDag, vector: Term | None, source: Term | None, along: str, scaled: str
 ) -> Fused:
-    """Return activation(alpha * acc + bias + beta * C), or with C added last, where alpha, beta and bias are
-    vectors.
-    """
+    """Return activation(alpha * acc + bias + beta * C), or with C added last; alpha, beta and bias are vectors."""
     alpha, beta = (dag.input.get(name) for name in (stock.alpha.name, source.factor.name if source else ""))
     if vector is None or source is None or alpha is None or beta is None or {along} != {scaled}:
         raise _NoOperatorError(
