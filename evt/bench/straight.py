@@ -230,9 +230,7 @@ class _Writer(Dialect[Value]):
         return self.reduced(op.kind, (tensor.unflatten(-1, (-1, op.width)), dtype), [-1])
 
     def reduced(self, kind: str, value: Tensor, dims: list[int], keepdim: bool = False) -> Tensor:
-        """Return a reduction: sums in f32, f64 or i32; max and min of truth values in i32, of 8-bit types in i32 or
-        f32.
-        """
+        """Return a reduction: sums in f32, f64 or i32; for max and min, narrow types become i32 or f32."""
         tensor, dtype = value
         wide = dtype if dtype.itemsize == 8 else torch.float32 if dtype.is_floating_point else torch.int32
         if kind == "sum":

@@ -79,7 +79,7 @@ def _entries(dag: Dag) -> Iterator[str]:
 
 
 def _structure(dag: Dag) -> Iterator[str]:
-    """Yield violations of the graph's invariants, and whether its text reads back as another graph."""
+    """Yield violations of the graph's invariants, and a text that reads back as another graph."""
     try:
         verify(dag)
         if parse_dag(format_dag(dag)) != dag:
