@@ -27,8 +27,8 @@ from evt.spec import LOOP, Shapes
 class RouteExplanation:
     """One route: its summary, its rules as (statement, reason of failure or empty), whether it is the one taken.
 
-    Of one that applies, the estimates for its kernel: shared memory in bytes, and ``registers`` of ``register_limit``
-    a thread (0 where they are not estimated); and the ``timings`` that were measured.
+    If it applies, also the estimates for its kernel: shared memory in bytes, and ``registers`` of ``register_limit``
+    a thread (0 where they are not estimated); and the measured ``timings``.
     """
 
     name: str
@@ -48,7 +48,7 @@ class RouteExplanation:
 
     @property
     def costs(self) -> str:
-        """The estimates, and what was measured, in words."""
+        """The estimates and measurements, in words."""
         parts = []
         if self.shared_memory:
             parts.append(f"at least {self.shared_memory / 1024:.0f} KiB of shared memory")
@@ -61,7 +61,7 @@ class RouteExplanation:
 
     @property
     def lines(self) -> Iterator[str]:
-        """What is said of the route: every rule of the one that is taken, else those that fail."""
+        """The description of the route: every rule of the one that is taken, only the failed ones of the others."""
         for rule, reason in self.rules:
             if reason or self.chosen:
                 yield f"{'no ' if reason else 'yes'} {rule}{f': {reason}' if reason else ''}"
@@ -89,7 +89,7 @@ class RouteExplanation:
 class Costs:
     """What a problem costs whatever its kernel: two operations a multiply-add, padding included; each tensor once.
 
-    Bytes are those of the operands, of what the epilogue reads, and of what it writes.
+    Bytes are those of the operands, of the epilogue's inputs, and of its outputs.
     """
 
     sizes: Mapping[str, int]
@@ -104,7 +104,7 @@ class Costs:
 
     @property
     def intensity(self) -> float:
-        """Operations for each byte."""
+        """Operations per byte."""
         return self.flops / self.bytes if self.bytes else 0.0
 
     def to_json(self) -> dict[str, object]:
@@ -224,11 +224,11 @@ def explain(
     *,
     looped: bool = False,
 ) -> Explanation:
-    """Explain the choice of route of a survey. Raises TargetError (E0502, E0503) when there is none.
+    """Explain a survey's choice of route. Raise TargetError (E0502, E0503) when there is none.
 
-    ``products`` are the sizes of a problem and its operands' shapes, of groups several; ``measured`` is what was
-    measured of it, and ``best`` the kernel that is taken for it. ``loop`` is the survey of one group's product, of
-    which a loop over the groups would launch the kernel, and ``looped`` says that the loop is forced.
+    ``products`` are the sizes of a problem and its operands' shapes, several for groups; ``measured`` are its
+    measurements, and ``best`` is the kernel that is taken for it. ``loop`` is the survey of one group's product, for
+    a loop that launches a kernel for each group; ``looped`` says that the loop is forced.
     """
     problem, forced = found.problem, looped or found.named is not None
     looped = looped or (best is not None and best.route == LOOP)
@@ -268,7 +268,7 @@ def _in_full(error: TargetError) -> TargetError:
 
 
 def _explain_loop(loop: Survey, taken: Plan | None, timings: Sequence[Timing]) -> RouteExplanation:
-    """The loop over groups, which takes the route that one of them would; ``taken`` as in :func:`_explain_route`."""
+    """Explain the loop over groups, which takes the route of one group; ``taken`` as in :func:`_explain_route`."""
     kind: Kind = "evt"
     try:
         made, kind, reason = loop.plan, loop.chosen.route.kind, ""
@@ -288,7 +288,7 @@ def _explain_loop(loop: Survey, taken: Plan | None, timings: Sequence[Timing]) -
 
 
 def _explain_route(candidate: Candidate, taken: Plan | None, timings: Sequence[Timing]) -> RouteExplanation:
-    """A route; ``taken`` is the plan of the one that is taken."""
+    """Explain a route; ``taken`` is the plan if it is the one taken."""
     route, made = candidate.route, taken
     rules = [
         (rule.statement, verdict.reason if isinstance(verdict, Refusal) else "") for rule, verdict in candidate.verdicts
@@ -311,7 +311,7 @@ def _explain_route(candidate: Candidate, taken: Plan | None, timings: Sequence[T
 
 
 def _costs(dag: TypedDag, sizes: Mapping[str, int], shapes: tuple[Sequence[int], Sequence[int]]) -> Costs:
-    """Of a problem: ``sizes`` are its extents, and what a convolution has besides them."""
+    """Return the costs of a problem; ``sizes`` are its extents, and the other sizes of a convolution."""
     modes = {mode: max(1, sizes[mode]) if mode == "l" else sizes[mode] for mode in ("m", "n", "k", "l")}
 
     def bytes_of(value: Input | Output) -> int:
@@ -325,7 +325,7 @@ def _costs(dag: TypedDag, sizes: Mapping[str, int], shapes: tuple[Sequence[int],
     operands = sum(count * operand.dtype.bits // 8 for operand, count in zip(dag.operands, elements, strict=True))
     read, written = (sum(map(bytes_of, values)) for values in (dag.inputs, dag.outputs))
     products = math.prod(modes.values())
-    if "filters" in sizes:  # of a convolution k is the channels, and not the length of the sums
+    if "filters" in sizes:  # for a convolution, k counts only the channels
         extents = [size for name, size in sizes.items() if name.startswith(("output_", "filter_"))]
         products = math.prod((sizes["images"], sizes["filters"], sizes["channels"], *extents)) // sizes["groups"]
         modes["k"] = max(1, products // max(1, modes["m"] * modes["n"]))
@@ -333,7 +333,7 @@ def _costs(dag: TypedDag, sizes: Mapping[str, int], shapes: tuple[Sequence[int],
 
 
 def _total(products: Sequence[Costs]) -> Costs:
-    """The costs of several products, whose sizes are those that they have in common."""
+    """Return the costs of several products; their sizes are those that they have in common."""
     if len(products) == 1:
         return products[0]
     first = products[0].sizes
@@ -348,7 +348,7 @@ def _total(products: Sequence[Costs]) -> Costs:
 
 
 def _scaled(count: int) -> str:
-    """A count with a unit's prefix: ``34.4 G``."""
+    """Return a count with a unit prefix: ``34.4 G``."""
     for prefix, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if count >= scale:
             return f"{count / scale:.3g} {prefix}"
@@ -356,12 +356,12 @@ def _scaled(count: int) -> str:
 
 
 def is_stock(plan: Plan) -> bool:
-    """Whether a kernel's epilogue is CUTLASS's own, and no visitor of ours."""
+    """Return whether a kernel's epilogue is CUTLASS's own, not a visitor of ours."""
     return not isinstance(plan.epilogue, Visitors)
 
 
 def _epilogue(plan: Plan) -> tuple[str, ...]:
-    """The visitors by name, each once; or the class of a stock epilogue, its functors, and what it is given."""
+    """Return the visitors by name, each once; or the class of a stock epilogue, its functors, and its arguments."""
     if isinstance(plan.epilogue, Visitors):
         nodes = {node.name: node for node in plan.nodes}
         lines = [f"{name}: {describe(node)}" for name, node in nodes.items()]

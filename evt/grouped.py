@@ -29,15 +29,15 @@ class GroupedProgram(Described):
     """A compiled formula, callable on groups of tensors. Make one with :func:`grouped_gemm`.
 
     Called with lists ``[A0, A1, ...]`` and ``[B0, B1, ...]`` and the program's inputs by keyword, it returns a list of
-    Ds; a namedtuple of lists when there are several outputs. Groups have their own m, n and k, each of which may be 0,
-    and the same types and majorness. An input is a list, one tensor or number for all groups, or a stacked tensor
-    with the groups along its first dimension; so may be A, B and the buffers in ``out``.
+    Ds; a namedtuple of lists when there are several outputs. Each group has its own m, n and k, each of which may be 0;
+    all have the same types and majorness. An input is a list, one tensor or number for all groups, or a stacked tensor
+    with the groups along its first dimension. A, B and the buffers in ``out`` may be stacked as well.
 
-    With ``offsets`` (a list, or a tensor on the CPU) the groups' rows lie one after the other: A is ``[total, k]``,
+    With ``offsets`` (a list, or a tensor on the CPU) the groups' rows are consecutive: A is ``[total, k]``,
     inputs and outputs with rows likewise, and group i has the rows from ``offsets[i]`` to ``offsets[i + 1]``.
 
     CUDA tensors run one fused kernel on the current stream, without synchronisation; CPU tensors run the reference.
-    ``route="loop"`` launches a kernel for each group instead, which does what a grouped kernel cannot: other
+    ``route="loop"`` launches a kernel for each group instead, which supports what a grouped kernel cannot: other
     targets, reductions, and layouts that TMA does not move.
 
     A grouped program is a value, as :class:`evt.Program` is: it cannot be changed, compares, and pickles.
@@ -58,9 +58,10 @@ class GroupedProgram(Described):
         *,
         shapes: Sequence[Shapes] | None = None,
     ) -> Plan:
-        """The plan of the grouped kernel for packed tensors; of ``route="loop"`` that of one group's.
+        """Return the plan of the grouped kernel for packed tensors; with ``route="loop"`` the plan of one group's
+        kernel.
 
-        ``shapes`` are those of A and B of each group. Raises TargetError (E05xx) when the target cannot do it.
+        ``shapes`` are those of A and B of each group. Raise TargetError (E05xx) when the target cannot do it.
         """
         if self.spec.settings.route == LOOP:
             return self._member.plan(arch, a, b, shapes=shapes[0] if shapes else None)
@@ -74,7 +75,10 @@ class GroupedProgram(Described):
         *,
         shapes: Sequence[Shapes] | None = None,
     ) -> str:
-        """The C++ of the grouped kernel, as :meth:`evt.Program.emit`; of ``route="loop"`` that of one group's."""
+        """Return the C++ of the grouped kernel; with ``route="loop"`` that of one group's.
+
+        See :meth:`evt.Program.emit`.
+        """
         return emit_plan(self.plan(arch, a, b, shapes=shapes))
 
     def explain(
@@ -86,9 +90,9 @@ class GroupedProgram(Described):
         shapes: Sequence[Shapes] | None = None,
         gpu: str | None = None,
     ) -> Explanation:
-        """Why groups are compiled as they are, as :meth:`evt.Program.explain`: in one kernel, or one for each.
+        """Explain how groups are compiled, see :meth:`evt.Program.explain`: in one kernel, or one for each.
 
-        ``shapes`` are those of A and B of each group. What :meth:`tune` measured of groups of such sizes decides.
+        ``shapes`` are those of A and B of each group. What :meth:`tune` measured for groups of such sizes decides.
         """
         settings = self.spec.settings
         problem = grouped_problem(self.spec, arch, a, b, shapes)
@@ -110,7 +114,7 @@ class GroupedProgram(Described):
 
         Calls with the same types and layouts then take the fastest where there are about as many groups with about as
         many rows: powers of two of the number and of the mean, with the same n and k, or about the same where they
-        differ between groups. For the rest see :meth:`evt.Program.tune`. Raises TargetError where there is no grouped
+        differ between groups. For the rest see :meth:`evt.Program.tune`. Raise TargetError where there is no grouped
         kernel, and so nothing to choose.
         """
         from evt.tuning.grouped import tune_groups
@@ -173,9 +177,9 @@ class GroupedProgram(Described):
 
 
 def grouped_gemm(text: str, **keywords: Unpack[Keywords]) -> GroupedProgram:
-    """A program over the products ``acc = A @ B`` of many groups, in one launch.
+    """Return a program over the products ``acc = A @ B`` of many groups, in one launch.
 
-    Keywords are those of :class:`evt.settings.Settings`; ``route="loop"`` launches a kernel for each group. Raises
+    Keywords are those of :class:`evt.settings.Settings`; ``route="loop"`` launches a kernel for each group. Raise
     ProgramError when the text is not a program.
     """
     return GroupedProgram(text, **keywords)

@@ -45,7 +45,7 @@ class Call:
 
 
 def variants(program: evt.Program) -> tuple[str, ...]:
-    """The ways in which a program may be called."""
+    """Return the ways in which a program may be called."""
     optional = any(value.default is not None for value in program.spec.dag.inputs)
     flexible = any(value.flexible for value in program.spec.dag.inputs)
     return tuple(name for name, fits in zip(VARIANTS, (True, optional, flexible), strict=True) if fits)
@@ -101,7 +101,7 @@ def make_call(
 
 
 def expected(name: str, program: evt.Program, a: Tensor, b: Tensor, inputs: Mapping[str, Any]) -> tuple[Tensor, ...]:
-    """The outputs in f64 by the formula of :data:`MEANINGS`; bits as bytes."""
+    """Return the outputs in f64 by the formula of :data:`MEANINGS`; bits as bytes."""
     modes_a, modes_b = program.spec.operand_modes
     left, right = a.double(), b.double()
     acc = (left if modes_a == ("m", "k") else left.mT) @ (right if modes_b == ("k", "n") else right.mT)
@@ -118,7 +118,7 @@ SLACK = {"lincomb_row_sums": (1.0, 4.0)}
 
 
 def distances(name: str, program: evt.Program, got: Sequence[Tensor], wanted: Sequence[Tensor]) -> list[float]:
-    """The distance of each output of a sample; at most 1 is right."""
+    """Return the distance of each output of a sample; at most 1 is right."""
     typed = typed_graph(program.spec)
     factors = SLACK.get(name, (1.0,) * len(typed.outputs))
     operand = typed.operands[0].dtype

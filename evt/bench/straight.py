@@ -4,10 +4,10 @@ The graph is taken as typed, before our optimiser; every node becomes the torch 
 tensors' own dtypes, with numbers as Python floats. The result is straight-line code (``print(module.code)``):
 that is what eager PyTorch runs and what torch.compile is given to work on.
 
-A convolution is written on images [N, K, P, Q], as its user has them; where the program asks for more than elements of
-images and vectors, on their matrices [m, n].
+A convolution is written on tensors [N, K, P, Q], as its user has them; where the program needs more than tensors of
+that shape and vectors, it is written on their matrices [m, n].
 
-8-bit operands are multiplied by torch._int_mm and torch._scaled_mm; the former exists for i8 only, neither in
+8-bit operands are multiplied by torch._int_mm and torch._scaled_mm; the former exists for i8 only, and neither takes
 batches. Integers meet floats as f32. Bits are bool until they are stored. Random numbers are refused: PyTorch draws
 others.
 """
@@ -71,15 +71,15 @@ def straight_line(
     """Return a module of ``(A, B, *tensor inputs)`` in the order of ``dag.inputs``; one output, or a tuple of them.
 
     ``scalars`` are written into the code as numbers. With ``batched``, A and B have three dimensions and the
-    mode l is one; without, it is none. Outputs are packed in their own layout, as the kernel's are. ``device`` is
+    mode l is one; otherwise it is none. Outputs are packed in their own layout, as the kernel's are. ``device`` is
     ``cuda`` or ``cpu``: their products of 8-bit operands are different functions. A convolution is written for one
-    ``problem``. Raises UnwrittenError.
+    ``problem``. Raise UnwrittenError.
     """
     return _Writer(dag, scalars, batched, device, problem).module()
 
 
 def is_elementwise(dag: TypedDag, problem: ConvolutionProblem) -> bool:
-    """Return whether a convolution's program works on images, vectors of their pixels or channels, and numbers only."""
+    """Return whether a convolution's program uses only tensors [N, C, ...], vectors and numbers."""
     kinds = (Acc, Load, Const, Apply, Cast, Store)
     known = ((), ("m",), ("n",), ("m", "n"))
     return (
@@ -128,7 +128,7 @@ class _Writer(Dialect[Value]):
         return Proxy(node, self.tracer)
 
     def call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Write a call as it is, of a function that does not look for proxies."""
+        """Write a call as it is, to a function that does not look for proxies."""
         return self.tracer.create_proxy("call_function", function, arguments, options)
 
     def product(self) -> Tensor:
@@ -180,7 +180,7 @@ class _Writer(Dialect[Value]):
         raise UnwrittenError("PyTorch draws other random numbers than the program")
 
     def placed(self, value: Input) -> Value:
-        """Return an input so that it broadcasts against the accumulator."""
+        """Return an input reshaped to broadcast against the accumulator."""
         if not value.modes:
             return self.scalars[value.name]
         assert value.dtype is not None
@@ -196,7 +196,7 @@ class _Writer(Dialect[Value]):
         modes = [base(mode) for mode in value.modes if mode != "l" or self.batched]
         ordered = [mode for mode in MODES if mode in modes]
         if modes == ["n", "m"]:
-            tensor = tensor.mT  # of each batch, where an undeclared batch comes before
+            tensor = tensor.mT  # per batch; an undeclared batch comes first
         elif modes != ordered:
             tensor = tensor.permute(*(modes.index(mode) for mode in ordered))
         if ordered:
@@ -226,7 +226,7 @@ class _Writer(Dialect[Value]):
         return self.given[name]
 
     def beside_images(self, tensor: Any, modes: Sequence[str]) -> Any:
-        """Return a convolution's vector so that it broadcasts against images [N, C, ...]; images stay as they are."""
+        """Return a convolution's vector reshaped to broadcast against [N, C, ...]; other tensors as they are."""
         assert self.problem is not None
         if modes == ("n",):
             return tensor.reshape(-1, *[1] * self.problem.geometry.rank)
@@ -240,7 +240,7 @@ class _Writer(Dialect[Value]):
         return tensor
 
     def unflat(self, tensor: Any, output: Output) -> Any:
-        """Return an output with one dimension for each mode as PyTorch shapes it."""
+        """Return an output, given with one dimension for each mode, in PyTorch's shape."""
         if self.problem is None:
             return tensor
         for mode in reversed(output.modes):
@@ -259,7 +259,7 @@ class _Writer(Dialect[Value]):
         return value if isinstance(value, float | int) else (value[0].repeat_interleave(width, -1), value[1])
 
     def spread(self, x: Argument[Value], modes: Sequence[str]) -> Tensor:
-        """Return a value with all its elements along ``modes``, in every batch, and along what it varies over."""
+        """Return a value expanded to ``modes``, to every batch, and to the modes it varies over."""
         if isinstance(x.value, float | int):
             dtype = torch.float32 if isinstance(x.value, float) else torch.int32
             tensor = self.acc.new_full((), x.value, dtype=dtype)
@@ -289,7 +289,7 @@ class _Writer(Dialect[Value]):
         return self.reduced(op.kind, (tensor.unflatten(-1, (-1, op.width)), dtype), [-1])
 
     def reduced(self, kind: str, value: Tensor, dims: list[int], keepdim: bool = False) -> Tensor:
-        """Sum in f32, f64 or i32. For max and min, truth values and 8-bit types become i32 and f32."""
+        """Return a reduction: sums in f32, f64 or i32; for max and min, narrow types become i32 or f32."""
         tensor, dtype = value
         wide = dtype if dtype.itemsize == 8 else torch.float32 if dtype.is_floating_point else torch.int32
         if kind == "sum":

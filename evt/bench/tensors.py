@@ -54,13 +54,13 @@ def random_operand(
     scale: float = 1.0,
     positive: bool = False,
 ) -> torch.Tensor:
-    """Return A or B, packed; tensor cores take 8-bit operands contiguous along k only."""
+    """Return A or B, packed; 8-bit operands are contiguous along k, as tensor cores need them."""
     operand = random_tensor(shape, dtype, generator, scale=scale, positive=positive)
     return operand.mT.contiguous().mT if dtype.bits == 8 and modes[-1] != "k" else operand
 
 
 def poison(tensor: torch.Tensor) -> None:
-    """Fill a buffer with what no kernel writes by chance, so that elements left unwritten show."""
+    """Fill a buffer with values that no kernel writes by chance, so that unwritten elements show."""
     if tensor.dtype.is_floating_point:
         tensor.fill_(math.nan)
     else:

@@ -1,4 +1,4 @@
-"""``evt doctor``: what this machine has, what it lacks, and the command that mends it."""
+"""``evt doctor``: what this machine has, what it lacks, and the command that fixes it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from evt.cli.output import json_option, print_json, print_text, use_color
 def command(ctx: click.Context, json: bool) -> None:
     """Check everything that building and running a kernel needs.
 
-    Exit code 0 when a kernel can be built here. What is only needed to run one is `absent`, not MISSING.
+    The exit code is 0 when a kernel can be built here. What only running a kernel needs is reported as `absent`, not
+    MISSING.
     """
     from evt.build import diagnose
     from evt.plan.gpus import GPUS

@@ -16,13 +16,13 @@ _NEAREST, _SAME_KIND, _LONGEST_CODE = 3, 99, 12
 
 @click.command("explain", epilog="Example: evt explain 'D = relu(acc + bias)' --arch sm80")
 @takes_program()
-@click.option("--gpu", metavar="NAME", help="The GPU whose measurements count, where there are those of several.")
+@click.option("--gpu", metavar="NAME", help="Use the measurements of this GPU, where several were measured.")
 @json_option
 def command(request: Request, gpu: str | None, json: bool) -> None:
     """Explain a program, or the code of a diagnostic.
 
-    For a program: the route that its kernel takes, those it does not and why, and what the kernel costs. With sizes:
-    what the problem costs, and what `evt tune` measured of it, which then decides the route.
+    For a program: which route its kernel takes, why it takes none of the others, and what the kernel costs. With sizes,
+    also what the problem costs, and what `evt tune` measured for it, which then decides the route.
     For a code, as in `evt explain E0203`: what it means, with an example.
     """
     if re.fullmatch(r"[Ee]\d+", request.text):

@@ -24,15 +24,15 @@ from evt.runtime.memory_format import channels_last
 from evt.spec import Shapes, Spec, problem_sizes
 
 _LARGEST = 1000  #: of integer scalars
-#: Of a convolution without sizes, by its rank: images, channels and filters; pixels and taps along each dimension.
+#: For a convolution without sizes, by its rank: batch, channels and output channels; input and kernel size.
 _IMAGES, _CHANNELS, _TAPS = 2, 64, 3
 _PIXELS = {1: (784,), 2: (28, 28), 3: (8, 14, 14)}
 
 
 def shapes_of(spec: Spec, given: Shapes | None) -> Shapes:
-    """The shapes of A and B that were given, or those of a convolution of an everyday size.
+    """Return the shapes of A and B that were given, or default shapes of a convolution.
 
-    Raises ArgumentError (E0604) where that does not fit the program's geometry.
+    Raise ArgumentError (E0604) where those do not fit the program's geometry.
     """
     if given is not None:
         return given
@@ -54,9 +54,10 @@ def _default_shapes(geometry: Convolution) -> Shapes:
 
 
 def call_sizes(spec: Spec, shapes: Shapes) -> dict[str, int]:
-    """The extents m, n and k of a problem; l, where A has a batch. Of a convolution k is the length of the sums.
+    """Return the extents m, n and k of a problem, and l where A has a batch. For a convolution k is the implicit
+    GEMM's.
 
-    Raises ArgumentError (E0604) for shapes that do not fit.
+    Raise ArgumentError (E0604) for shapes that do not fit.
     """
     extents = problem_sizes(spec, shapes)
     if spec.convolution is None:
@@ -69,7 +70,7 @@ def call_sizes(spec: Spec, shapes: Shapes) -> dict[str, int]:
 def random_call(
     spec: Spec, dag: TypedDag, shapes: Shapes, generator: torch.Generator
 ) -> tuple[list[torch.Tensor], dict[str, Any]]:
-    """A and B, and the other inputs by name, all of a convolution channels_last. What has a default keeps it.
+    """Return A and B, and the other inputs by name; a convolution's are channels_last. Inputs with defaults keep them.
 
     What an index names has as many rows or columns as the product, and each is named once. B is scaled so that the
     accumulator has variance 1.
@@ -115,7 +116,7 @@ def held_buffers(dag: TypedDag, sizes: Mapping[str, int], device: torch.device) 
 def _random_input(
     spec: Spec, dag: TypedDag, value: Input, shapes: Shapes, sizes: Mapping[str, int], generator: torch.Generator
 ) -> torch.Tensor:
-    """An input with modes: an image where a convolution takes one, else with one dimension for each mode."""
+    """Return a tensor for an input: as [N, C, ...] where a convolution takes that, else with one dimension a mode."""
     assert value.dtype is not None
     if spec.convolution is not None:
         problem = spec.convolution.problem(*shapes)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """A code and what it stands for, in one phrase."""
+    """A code and its meaning, in one phrase."""
 
     id: str
     title: str
@@ -107,5 +107,5 @@ CODES: dict[str, Code] = {code.id: code for code in _TABLE}
 
 
 def page(code: str) -> str:
-    """The page of a code, as Markdown. Raises KeyError for an unknown code."""
+    """Return the page of a code, as Markdown. Raise KeyError for an unknown code."""
     return (Path(__file__).parent / "pages" / f"{CODES[code].id}.md").read_text(encoding="utf-8")

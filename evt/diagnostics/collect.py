@@ -1,4 +1,4 @@
-"""What is reported of everything that was found."""
+"""Which of the mistakes found are reported."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from evt.diagnostics.diagnostic import Diagnostic
 
-#: The most mistakes that are reported for one program.
+#: How many mistakes are reported for one program.
 MAX_DIAGNOSTICS = 20
 
 

@@ -17,7 +17,7 @@ __all__ = ["emit"]
 
 
 def emit(plan: Plan) -> str:
-    """Print a plan. The text needs the CUTLASS and CUDA headers only; what it uses of ours is pasted in."""
+    """Return a plan as text. It needs only the CUTLASS and CUDA headers; what it uses of ours is pasted in."""
     text = spell(plan)
     template = _environment().get_template(f"{plan.template}.cu.jinja")
     return template.render(text=text, headers=pasted(needed(plan, text.functors)), version=__version__)
@@ -35,7 +35,7 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        auto_reload=False,  # which looks at every file at every emission
+        auto_reload=False,  # it would check every file at every emission
         autoescape=False,  # C++, not HTML; every name that reaches a template is ours
     )
     environment.filters["cute_int"] = lambda number: f"cute::Int<{number}>"

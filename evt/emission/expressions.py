@@ -30,7 +30,7 @@ def loaded(dtype: DType) -> str:
 
 
 def operand_element(dtype: DType) -> str:
-    """Return the same of A or B: f32 operands are multiplied as tf32 by the tensor cores, from float memory."""
+    """Return the same for A or B: tensor cores multiply f32 operands as tf32, from float memory."""
     return F32.cutlass if dtype.bits == 32 else dtype.cutlass
 
 
@@ -58,7 +58,7 @@ def input_pointer(dtype: DType, pointer: Field) -> str:
 
 
 def pointer_without_const(dtype: DType, pointer: Field) -> str:
-    """Return an address as CUTLASS wants it of what it stores, and of much that it loads."""
+    """Return an address as CUTLASS needs it for tensors that it stores, and for many that it loads."""
     return f"static_cast<{element(dtype)}*>(const_cast<void*>({read(pointer)}))"
 
 
@@ -68,7 +68,7 @@ def value_of(single: Single) -> str:
 
 
 def stride_type(strides: Strides, dynamic: str = "int64_t") -> str:
-    """Return the type of strides, of which those that a call gives have the type ``dynamic``."""
+    """Return the type of strides; those that a call gives have the type ``dynamic``."""
 
     def of(stride: Stride) -> str:
         match stride:
@@ -83,7 +83,7 @@ def stride_type(strides: Strides, dynamic: str = "int64_t") -> str:
 
 
 def stride_value(strides: Strides, cast: str = "") -> str:
-    """Return what makes strides; those that a call gives are cast."""
+    """Return the value of strides; those that a call gives are cast."""
 
     def of(stride: Stride) -> str:
         match stride:

@@ -1,4 +1,4 @@
-"""Regions as functors: each statement an expression of the functions' C++."""
+"""Regions as functors: each statement is an expression with the functions' C++."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def functor(region: Region, options: Options) -> FunctorText:
 
 
 def stock_functor(function: str) -> str:
-    """Return CUTLASS's functor of a function; without a function, that of the identity."""
+    """Return CUTLASS's functor of a function; without a function, the identity."""
     if not function:
         return "cutlass::epilogue::thread::Identity"
     found = TABLE[function].stock

@@ -1,4 +1,4 @@
-"""Which headers of ours a kernel needs, and their text with what they include."""
+"""Which headers of ours a kernel needs, and their text with that of the headers they include."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ _DIALECTS: dict[Family, Dialect] = {
 }
 
 
-#: What a comment in C++ does not hold: all but printable ASCII, and what would continue it on the next line.
+#: What a C++ comment must not contain: anything but printable ASCII, and what would continue it on the next line.
 _UNSAFE = re.compile(r"[^ -~]|\\")
 
 
@@ -81,14 +81,14 @@ def _comment(lines: Sequence[str]) -> tuple[str, ...]:
 
 
 def _math_operator(plan: Plan) -> str:
-    """Return the 2.x name of what the instructions do; of integers the one that CUTLASS has."""
+    """Return the 2.x name of the instructions' operation; integers have the only one of CUTLASS."""
     if plan.family != "2x":
         return ""
     return f"cutlass::arch::OpMultiplyAdd{'' if plan.mainloop.a.dtype.is_float else 'Saturate'}"
 
 
 def _checked_columns(plan: Plan) -> str:
-    """Return the extent whose alignment CUTLASS checks; where D is no tile, none has to be whole."""
+    """Return the extent whose alignment CUTLASS checks; where D is not a tile, none has to be whole."""
     columns, access = as_int(f"arguments.{plan.columns}"), plan.elements_per_access
     return columns if plan.whole_accesses else f"({columns} + {access - 1}) / {access} * {access}"
 

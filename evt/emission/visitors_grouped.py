@@ -1,4 +1,4 @@
-"""Visitor nodes of grouped kernels: CUTLASS 3.x's dialect, with an array of what every group has one of."""
+"""Visitor nodes of grouped kernels: CUTLASS 3.x's dialect, with an array where every group has its own value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work on operands in the main loops of CUTLASS 2.x."""
+"""Mainloop fusions in the main loops of CUTLASS 2.x."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from evt.plan import Plan
 from evt.plan.epilogue.nodes import Number, Single, Size
 from evt.plan.plan import Convolution2x, Work, WorkVector
 
-#: In the place of the work on an operand that is multiplied as it is.
+#: The type that stands for an operand without a mainloop fusion.
 _NONE = "evt::mainloop::None"
 
 
 def work(plan: Plan) -> tuple[WorkText, ...]:
-    """Return the work on each operand."""
+    """Return the mainloop fusion of each operand."""
     return tuple(map(_work, plan.work))
 
 

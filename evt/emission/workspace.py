@@ -1,4 +1,4 @@
-"""The workspace: copies of operands and parts of reductions, and the small kernels that make and combine them."""
+"""The workspace: copies of operands and partial results, and the small kernels that make and combine them."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _kernels(*kernels: Jobs) -> tuple[Jobs, ...]:
 
 
 def _part_count(plan: Plan, node: Reduction) -> str:
-    """Return how many parts a reduction's node writes per batch."""
+    """Return how many partial results a reduction's node writes per batch."""
     if plan.family == "2x":
         return f"{node.name}::parts(arguments.{plan.rows}, arguments.{plan.columns})"
     return f"{node.name}::parts(problem_shape(arguments))"
@@ -176,7 +176,7 @@ def _copy_row(copy: PaddedCopy) -> str:
 
 
 def copy_strides(copy: PaddedCopy) -> list[str]:
-    """Return the strides of a copy but those of the channels, outermost first."""
+    """Return the strides of a copy except the channels', outermost first."""
     extents = [*map(read, copy.extents[:-1]), _copy_row(copy)]
     steps = [copy_channels(copy)]
     for extent in reversed(extents[1:]):
@@ -187,7 +187,7 @@ def copy_strides(copy: PaddedCopy) -> list[str]:
 def _pad_job(copy: PaddedCopy) -> Job:
     outer, *sizes, channels = (read(extent) for extent in (*copy.extents, copy.channels))
     strides = [read(stride) for stride in copy.original.strides]
-    if len(sizes) == 2:  # an image is one slice
+    if len(sizes) == 2:  # a two-dimensional image is one slice
         sizes, strides = ["1", *sizes], [strides[0], "0", *strides[1:]]
     members: Assignments = (
         ("from", f"static_cast<Element{copy.name} const*>({read(copy.original.pointer)})"),

@@ -1,11 +1,11 @@
 """The graph: ``Dag`` as lowered, ``TypedDag`` once every value has a type, ``Builder`` to make either.
 
 Ids are ints in creation order, operands before their users. Equal nodes merge (hash-consing), so a common subexpression
-exists once by construction. A graph is kept as a table of its nodes; as a ``networkx.MultiDiGraph`` it is made when one
-asks for it: there an edge runs from operand to user and its key is the operand's slot, so ``z*z`` keeps two edges.
+exists once by construction. A graph is stored as a table of its nodes; a ``networkx.MultiDiGraph`` is made on request:
+there an edge runs from operand to user and its key is the operand's slot, so ``z*z`` keeps two edges.
 
-Beside its nodes a graph has their origins. A builder gives each new node the ``origin`` that it was last told. A pass
-makes a graph of another one by walking that with :meth:`Builder.walk`, which tells the builder: no rule has to know.
+A graph keeps the origins of its nodes beside them. A builder gives each new node its current ``origin``. A pass makes
+a new graph by walking the old one with :meth:`Builder.walk`, which sets the origin, so rules need not.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Entry: TypeAlias = tuple[Node, tuple[int, ...]]
 class Dag:
     """A program as a graph, before types: undeclared types are None. ``table`` has its nodes by id.
 
-    ``origins`` say where each node comes from, in ``source`` or elsewhere; None of what was made by hand.
+    ``origins`` say where each node comes from, in ``source`` or elsewhere; None for nodes made by hand.
     """
 
     operation: str
@@ -58,7 +58,7 @@ class Dag:
 
     @cached_property
     def graph(self) -> Any:
-        """The same as a frozen ``networkx.MultiDiGraph``, whose nodes have their ``op``."""
+        """The same graph as a frozen ``networkx.MultiDiGraph``, whose nodes have an ``op``."""
         graph: Any = nx.MultiDiGraph()
         for node, (op, operands) in enumerate(self.table):
             graph.add_node(node, op=op)
@@ -72,11 +72,11 @@ class Dag:
         return self.table[node][0]
 
     def arguments(self, node: int) -> tuple[int, ...]:
-        """The operands of a node, by slot."""
+        """Return the operands of a node, by slot."""
         return self.table[node][1]
 
     def where(self, node: int) -> tuple[Source, Span] | None:
-        """The expression of the program's text that a node comes from; None where it comes from no text."""
+        """Return the expression of the program's text that a node comes from, or None."""
         origin = self.origins[node]
         return (self.source, origin.span) if isinstance(origin, Place) and self.source is not None else None
 
@@ -120,7 +120,7 @@ class Dag:
 
     @cached_property
     def feeds(self) -> Mapping[str, int]:
-        """The Feed node of each operand that is worked on, A first."""
+        """The Feed node of each operand with a mainloop fusion, A first."""
         found = {op.name: node for node, (op, _) in enumerate(self.table) if isinstance(op, Feed)}
         return dict(sorted(found.items()))
 
@@ -160,7 +160,7 @@ class Builder:
         return known
 
     def walk(self, dag: Dag) -> Iterator[int]:
-        """The nodes of another graph in id order; what is added before the next one has the origin of this one."""
+        """Yield the nodes of another graph in id order; nodes added before the next one get its origin."""
         for node, self.origin in enumerate(dag.origins):
             yield node
 
@@ -181,7 +181,7 @@ class Builder:
         outputs: Iterable[Output],
         source: Source | None = None,
     ) -> Dag:
-        """Hand the graph on."""
+        """Return the finished graph."""
         table, origins = tuple(self.table), tuple(self.origins)
         return Dag(operation, tuple(operands), tuple(inputs), tuple(outputs), table, source, origins)
 
@@ -196,7 +196,7 @@ def reduced_modes(op: Node, operands: Sequence[tuple[str, ...]]) -> tuple[str, .
 
 
 def prune(dag: Dag) -> Dag:
-    """The graph without nodes that no output and no operand needs, and without inputs that no node loads."""
+    """Return the graph without nodes that no output and no operand needs, and without inputs that no node loads."""
     live = live_nodes(dag)
     if len(live) == len(dag) and read_inputs(dag).issuperset(dag.input):
         return dag
@@ -224,7 +224,7 @@ def read_inputs(dag: Dag) -> set[str]:
 
 
 def live_nodes(dag: Dag) -> list[int]:
-    """The nodes that outputs and operands need, in id order."""
+    """Return the nodes that outputs and operands need, in id order."""
     live: set[int] = set()
     stack = [*dag.stores.values(), *dag.feeds.values()]
     while stack:

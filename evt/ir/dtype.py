@@ -15,7 +15,7 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A binary format: the bits of a fraction, the exponent of the least normal number, the largest finite number."""
+    """A binary format: the bits of a fraction, the exponent of the smallest normal number, the largest finite one."""
 
     fraction: int
     least_exponent: int
@@ -60,19 +60,19 @@ class DType:
 
     @property
     def range_text(self) -> str:
-        """What the type holds, in words."""
+        """The type's range, in words."""
         if self.is_float:
             return f"{self} holds magnitudes up to {self.largest:g}"
         return f"{self} holds {self.least:.0f} to {self.largest:.0f}"
 
     @property
     def format(self) -> Format:
-        """Of a float, how its numbers are spaced."""
+        """The format of a float type."""
         return _FORMATS[self.name]
 
     @property
     def saturates(self) -> bool:
-        """Whether what is too large becomes the largest value: of floats, those of 8 bits."""
+        """Whether values that are too large become the largest one: for floats, those of 8 bits."""
         return not self.is_float or self.bits == 8
 
     @property
@@ -127,12 +127,12 @@ OUTPUTS = tuple(dtype for dtype in STORAGE if dtype != I64)
 SCALARS = (F64, F32, F16, BF16, I64, I32, BOOL)
 #: Types that the operands A and B may have.
 OPERANDS = (F16, BF16, F32, TF32, F64, E4M3, E5M2, I8, U8)
-#: Operands of two types that the tensor cores multiply.
+#: Pairs of different operand types that the tensor cores multiply.
 MIXED_OPERANDS = (frozenset({F32, TF32}), frozenset({E4M3, E5M2}), frozenset({I8, U8}))
 
 
 def accumulator(operand: DType) -> DType:
-    """The type that products of operands are summed in: f64 of f64, i32 of integers, else f32."""
+    """Return the type that products of operands are summed in: f64 for f64, i32 for integers, else f32."""
     return operand.compute
 
 

@@ -78,11 +78,11 @@ _Value = TypeVar("_Value", Input, Output)
 
 
 def infer(dag: Dag, operands: Sequence[Operand] = ()) -> TypedDag:
-    """Give every value a type.
+    """Return the graph with a type for every value.
 
     ``operands`` are A and B as the call or the command line has them; a program with a header needs none.
-    Raises ProgramError: E0304 (a value varies over a mode that its output lacks), E0307 (columns of different widths
-    in one value), E0308 (a type that cannot stand where it does), E0410 (a reduction that is read in the kernel).
+    Raise ProgramError: E0304 (a value varies over a mode that its output lacks), E0307 (columns of different widths
+    in one value), E0308 (a type that is not allowed where it stands), E0410 (a reduction that is read in the kernel).
     """
     operands = tuple(operands) or dag.operands
     if len(operands) != 2:
@@ -123,7 +123,7 @@ def infer(dag: Dag, operands: Sequence[Operand] = ()) -> TypedDag:
 
 
 def value_type(dag: Dag, op: Node, operands: Sequence[ValueType]) -> ValueType:
-    """The type of one node; ``dag`` gives the operands' and inputs' types, which must be resolved."""
+    """Return the type of one node; ``dag`` gives the operands' and inputs' types, which must be resolved."""
     modes = value_modes(dag.input, op, [value.modes for value in operands])
     match op:
         case Acc():
@@ -158,7 +158,7 @@ def value_type(dag: Dag, op: Node, operands: Sequence[ValueType]) -> ValueType:
 
 
 def value_modes(inputs: Mapping[str, Input], op: Node, operands: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """The modes over which one node varies, of its operands'."""
+    """Return the modes over which a node varies, given those of its operands."""
 
     def columns(name: str) -> tuple[str, ...]:
         return canonical((*(mode for mode in operands[0] if base(mode) != "n"), name))
@@ -198,7 +198,7 @@ def value_modes(inputs: Mapping[str, Input], op: Node, operands: Sequence[tuple[
 
 
 def domain(dag: Dag, function: str, operands: Sequence[ValueType]) -> DType:
-    """The type that an application computes in: what its operands are converted to, conditions apart."""
+    """Return the type that a function computes in: what its operands are converted to, except conditions."""
     row = TABLE[function]
     if row.source:
         return F32  # a user's C++
@@ -223,17 +223,17 @@ def interleaved_type(dag: Dag, operands: Sequence[ValueType]) -> DType:
 
 
 def alone(dag: Dag) -> DType:
-    """What constants among themselves are computed in: f32, f64 beside an f64 accumulator."""
+    """Return the compute type of operations on constants alone: f32, or f64 beside an f64 accumulator."""
     return F64 if accumulator(dag.operands[0].dtype) == F64 else F32
 
 
 def met(value: ValueType, dtype: DType) -> DType:
-    """The compute type of a constant that is cast to or stored as a type: f64 is met as it is written."""
+    """Return the compute type of a constant that is cast to or stored as a type: f64 takes it as it is written."""
     return F64 if dtype == F64 else value.dtype.compute
 
 
 def reduced_type(dag: Dag, value: ValueType) -> DType:
-    """The type that a value is reduced in: f32, f64 or i32."""
+    """Return the type that a value is reduced in: f32, f64 or i32."""
     compute = value.dtype.compute
     if value.constant:
         return alone(dag)
@@ -347,7 +347,7 @@ def _moved(value: Input | Output) -> str:
 
 
 def _wrong_columns(value: Input) -> str:
-    """Why an input of fewer columns than the accumulator cannot be read, or nothing."""
+    """Return why an input with fewer columns than the accumulator cannot be read, or ""."""
     widths = [divisor(mode) for mode in value.modes if divisor(mode) > 1]
     if widths and not value.is_tile:
         return "half as many columns are those of a matrix: [m, n/2]"
@@ -436,7 +436,7 @@ def _check_output(dag: Dag, output: Output, types: Sequence[ValueType]) -> Itera
 
 
 def _assigned(dag: Dag, store: int) -> Origin | None:
-    """The expression that is stored, or the statement that stores it where that expression stands elsewhere."""
+    """Return the expression that is stored, or the statement that stores it if the expression stands elsewhere."""
     statement, value = dag.origins[store], dag.origins[dag.arguments(store)[0]]
     if isinstance(statement, Place) and isinstance(value, Place) and statement.span.covers(value.site):
         return Place(value.site)

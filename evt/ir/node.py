@@ -78,7 +78,7 @@ class Load:
 class Const:
     """A constant, kept as the bits of its double so that -0.0 and 0.0 stay apart.
 
-    In the place of a tensor it has that one's ``modes``, where the width of something depends on them.
+    Where it replaces a tensor it has the tensor's ``modes``, because the width of something may depend on them.
     """
 
     bits: int
@@ -97,7 +97,7 @@ class Const:
 
     @property
     def is_integer(self) -> bool:
-        """Whether it is an i32 among integers; -0.0 is not."""
+        """Whether it is an i32 beside integers; -0.0 is not."""
         value = self.value
         return value.is_integer() and -(2**31) <= value < 2**31 and not (value == 0 and math.copysign(1, value) < 0)
 
@@ -141,7 +141,7 @@ class Fold:
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """Columns 2j and 2j + 1 are a pair where ``block`` is 1, else c and c + block for c of an even block."""
+    """Deinterleaves columns: pairs are 2j and 2j + 1 if ``block`` is 1, else c and c + block for c in an even block."""
 
     member: int
     block: int
@@ -230,7 +230,7 @@ def direct(mode: str) -> str:
 
 
 def divisor(mode: str) -> int:
-    """How many elements of its base mode one of this mode stands for."""
+    """Return how many elements of its base mode one element of this mode stands for."""
     number = mode.partition("/")[2].partition("@")[0]
     return int(number) if number else 1
 
@@ -241,7 +241,7 @@ def distance(mode: str) -> int:
 
 
 def written(mode: str) -> str:
-    """The mode as a program writes it, without the distance of the pairs."""
+    """Return the mode as a program writes it, without the distance of the pairs."""
     return mode.partition("@")[0]
 
 
@@ -264,7 +264,7 @@ class ValueType:
     @staticmethod
     @cache
     def of(dtype: DType, modes: tuple[str, ...], constant: bool = False) -> ValueType:
-        """A type, the same object for the same type: there are few, and a graph has many values."""
+        """Return a type; equal types are one object, since there are few, and a graph has many values."""
         return ValueType(dtype, modes, constant)
 
     def __str__(self) -> str:
@@ -287,10 +287,10 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """An input, of the epilogue or of an operand's formula.
+    """An input, of the epilogue or of a mainloop fusion.
 
     ``modes`` are in the order of the tensor's shape. ``dtype`` None means undeclared: it follows D's.
-    ``batchable``: no subscript was written, so that a batched call may give it with a leading batch mode.
+    ``batchable``: no subscript was written, so a batched call may give it with a leading batch mode.
     ``default`` makes it optional: the value of a scalar, or of every element of a tensor, that a call leaves out.
     ``flexible``: ``[m?]``, a vector or a single value, decided at call time.
     ``span``: where its name is declared, or else read first; ``default_span``: where its default is written.
@@ -348,7 +348,7 @@ class Output:
 
     @property
     def memory_modes(self) -> tuple[str, ...]:
-        """The modes of the tensor: those that are written, after the batch's where it is implied."""
+        """The modes of the tensor: the written ones, after an implied batch mode."""
         return ("l", *self.modes) if self.batchable and "l" not in self.modes else self.modes
 
     @property

@@ -13,10 +13,10 @@ from evt.ir.origin import Place
 
 
 def without_inputs(dag: Dag, values: Mapping[str, float]) -> Dag:
-    """The program with constants in the place of inputs, by name: what a call does not give is not read.
+    """Return the program with constants in place of inputs, by name: inputs that a call leaves out are not read.
 
     The constants have the inputs' modes, and their types where those are resolved: a default is rounded as the tensor
-    would be. They come from where the default is declared.
+    would be. Their origin is the declaration of the default.
     """
     if not values:
         return dag

@@ -49,7 +49,7 @@ from evt.ir.origin import describe
 
 
 def format_dag(dag: Dag, *, origins: bool = False) -> str:
-    """The graph as text, one node a line; with ``origins`` what each comes from."""
+    """Return the graph as text, one node a line; with ``origins``, where each comes from."""
     operands = ", ".join(f"{o.name}: {o.dtype}{_modes(o.modes)}" for o in dag.operands)
     lines = [f"{dag.operation}({operands})"]
     lines += [
@@ -73,7 +73,7 @@ def _node_line(dag: Dag, node: int) -> str:
 
 
 def format_node(op: Node) -> str:
-    """One node without its operands."""
+    """Return one node without its operands."""
     match op:
         case Acc():
             return "acc"
@@ -115,7 +115,7 @@ _NODE = re.compile(r"%(\d+) = (\w+)(?: ((?!%)[^:\s]+))?((?: %\d+)*)(?: : .*)?")
 def parse_dag(text: str) -> Dag:
     """Read back what format_dag wrote: a TypedDag where the text has types.
 
-    Raises ValueError for text that is not a graph's; :func:`evt.ir.verify` says whether the graph is sound.
+    Raise ValueError for other text; :func:`evt.ir.verify` says whether the graph is sound.
     """
     lines = [line for each in text.splitlines() if (line := each.partition("#")[0].strip())]
     header = _match(_HEADER, lines[0] if lines else "")

@@ -1,4 +1,4 @@
-"""What holds of every graph between passes. A failure is a bug in evt, not the user's mistake."""
+"""The invariants of every graph between passes. A violation is a bug in evt, not the user's mistake."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from evt.ir.origin import at
 
 
 def verify(dag: Dag) -> None:
-    """Check the invariants of ``dag``. Raises InternalError (E0902) naming the first that fails."""
+    """Check the invariants of ``dag``. Raise InternalError (E0902) naming the first that fails."""
     if isinstance(dag, TypedDag) and len(dag.types) != len(dag):
         raise InternalError(Diagnostic("E0902", "the graph is malformed: not every value has a type"))
     if len(dag.origins) != len(dag):

@@ -60,7 +60,7 @@ _LOOKALIKES = {
 
 
 def explain(source: Source, tokens: list[lark.Token], error: lark.exceptions.UnexpectedToken) -> Diagnostic:
-    """A syntax error in the user's words."""
+    """Return a syntax error in the user's words."""
     token = error.token
     at_end = token.type == "$END"
     last = tokens[-1]
@@ -199,7 +199,7 @@ def _brackets(tokens: list[lark.Token], index: int, bounds: tuple[str, ...] = ("
 
 
 def _assigning(source: Source, tokens: list[lark.Token]) -> str:
-    """How a statement without `=` should have been written."""
+    """Return how a statement without `=` should have been written."""
     if {"A", "B"} <= {str(token) for token in tokens}:
         return "a header has types: `gemm(A: f16[m, k], B: f16[k, n])`; the product is `acc`"
     start = 1 if tokens[0] == "return" and len(tokens) > 1 else 0
@@ -264,13 +264,13 @@ def _method(source: Source, token: lark.Token) -> str:
 
 
 def _plain(char: str) -> str:
-    """The ASCII character of which this is a styled form (``𝔻``), or nothing."""
+    """Return the ASCII character of which this is a styled form (``𝔻``), or ""."""
     plain = unicodedata.normalize("NFKC", char)
     return plain if plain != char and plain.isascii() and plain.strip() else ""
 
 
 def _greek(char: str) -> str:
-    """The name of a Greek letter (``alpha``), or nothing."""
+    """Return the name of a Greek letter (``alpha``), or ""."""
     match unicodedata.name(char, "").lower().split():
         case ["greek", _, "letter", name]:
             return {"lamda": "lambda"}.get(name, name)

@@ -30,7 +30,7 @@ _FILE = re.compile(r"[^\n;=#*()]{1,4096}\.(evt|txt)")
 
 
 class _KeepAll:
-    """Keeps the terminals which only the statement splitter uses."""
+    """Keeps the terminals that only the statement splitter uses."""
 
     always_accept = ("NEWLINE", "INVALID")
 
@@ -39,10 +39,10 @@ class _KeepAll:
 
 
 class _Builder:
-    """Makes one tree node of each grammar rule, bottom-up; it decides nothing and cannot fail."""
+    """Makes one tree node for each grammar rule, bottom-up; it decides nothing and cannot fail."""
 
     def build(self, root: lark.Tree[lark.Token]) -> syntax.Statement:
-        """Iterative, because formulas nest thousands deep."""
+        """Build the tree iteratively, because formulas may nest thousands deep."""
         stack, preorder = [root], []
         while stack:
             node = stack.pop()
@@ -164,7 +164,7 @@ def _grammar() -> lark.Lark:
 
 
 def parse(source: Source | str) -> syntax.Tree:
-    """Parse a program. Raises ProgramError with every syntax error that was found (E01xx)."""
+    """Parse a program. Raise ProgramError with every syntax error that was found (E01xx)."""
     if isinstance(source, str):
         source = Source(source)
     if _FILE.fullmatch(source.text.strip()):
@@ -205,9 +205,9 @@ def _file_name(source: Source) -> Diagnostic:
 def _statements(
     source: Source, tokens: Iterable[lark.Token], diagnostics: list[Diagnostic]
 ) -> Iterator[list[lark.Token]]:
-    """Cut the token stream into statements, reporting odd characters and unbalanced brackets.
+    """Cut the token stream into statements, reporting stray characters and unbalanced brackets.
 
-    Stops when there are more mistakes than will be shown.
+    Stop when there are more mistakes than will be shown.
     """
     statement: list[lark.Token] = []
     open_brackets: list[lark.Token] = []
@@ -255,7 +255,7 @@ def _parse_statement(source: Source, tokens: list[lark.Token]) -> syntax.Stateme
 
 
 def _span(item: Any) -> Span:
-    """The span of a token or of a rule's meta."""
+    """Return the span of a token or of a rule's meta."""
     return Span(item.start_pos, item.end_pos)
 
 

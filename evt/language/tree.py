@@ -172,7 +172,7 @@ OF_A_MODE = frozenset({"iota", "size"})
 
 
 def children(node: Expression) -> tuple[Expression, ...]:
-    """The direct subexpressions that are values, in the order they are written."""
+    """Return the direct subexpressions that are values, in the order they are written."""
     match node:
         case Call(function=function) if function.text in OF_A_MODE:
             return ()
@@ -187,7 +187,7 @@ def children(node: Expression) -> tuple[Expression, ...]:
 
 
 def postorder(root: Expression) -> list[Expression]:
-    """Every subexpression, operands before their users. Iterative: formulas nest thousands deep."""
+    """Return every subexpression, operands before their users; iteratively, as formulas may nest thousands deep."""
     stack, order = [root], []
     while stack:
         node = stack.pop()
@@ -198,7 +198,7 @@ def postorder(root: Expression) -> list[Expression]:
 
 
 def format_tree(tree: Tree) -> str:
-    """The tree as program text in canonical spacing, fully parenthesised; it parses back to the same tree."""
+    """Return the tree as program text in canonical spacing, fully parenthesised; it parses back to the same tree."""
     return "".join(_format_statement(statement) + "\n" for statement in tree.statements)
 
 
@@ -235,7 +235,7 @@ def format_mode(mode: Mode) -> str:
 
 
 def format_expression(root: Expression) -> str:
-    """One expression as text, with parentheses around every operator."""
+    """Return one expression as text, with parentheses around every operator."""
     pieces: list[str] = []
     stack: list[Expression | str] = [root]
     while stack:

@@ -1,4 +1,4 @@
-"""Casts that cannot change a value vanish."""
+"""Removal of casts that cannot change a value."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from evt.optimise.rewrite import TypedBuilder, on, rewrite
 from evt.optimise.rounding import is_exact
 
 _FLOATS = frozenset({TF32, F32, F64})
-#: The types that have every value of a type, the type itself apart. Casts to e5m2 saturate: it has not its infinity.
+#: The types that have every value of a type, except the type itself. Casts to e5m2 saturate: they give no infinity.
 _WIDER: dict[DType, frozenset[DType]] = {
     F64: frozenset(),
     F32: frozenset({F64}),
@@ -48,7 +48,7 @@ def unchanged(builder: TypedBuilder, op: Cast, operands: tuple[int, ...]) -> int
 
 
 def holds(builder: TypedBuilder, node: int, dtype: DType, depth: int = _DEPTH) -> bool:
-    """Whether a type has every value that a node may yield, so that a cast to it is the identity."""
+    """Return whether a type has every value that a node may yield, so that a cast to it is the identity."""
     value = builder.constant(node)
     if value is not None:
         return is_exact(dtype, value)

@@ -1,4 +1,4 @@
-"""Rounding points of stores and operands: those of integers and bits made explicit, those of floats left out."""
+"""Rounding points of stores and operands: made explicit for integers and bits, left out for floats."""
 
 from __future__ import annotations
 
@@ -14,9 +14,13 @@ def place_casts(dag: TypedDag) -> TypedDag:
     ``store(2) -> store(f64(2))``, and so for i32: of a constant that is stored alone, kernels make an f32.
     ``store(x) -> store(e5m2(x))`` of an e5m2 that is stored as it was loaded: it may be infinite.
 
-    ``store(f16(x)) -> store(x)`` where the output is f16 and nothing else reads the cast: floats are rounded to
-    nearest by the store as well. What is fed to the product is treated alike, with the operand's type, and an operand
-    that is fed as it is has no feed: ``feed A(A) ->`` nothing.
+    ``store(x) -> store(i8(x))`` where the output is i8, u8, i32 or b1 and the value is not: the cast rounds and
+    saturates. ``store(2) -> store(f64(2))``, likewise for i32: a constant stored alone would be an f32 in the kernel.
+    ``store(x) -> store(e5m2(x))`` for an e5m2 stored as it was loaded: it may be infinite.
+
+    ``store(f16(x)) -> store(x)`` where the output is f16 and nothing else reads the cast: the store rounds floats to
+    nearest as well. An operand's feed into the product is treated alike, with the operand's type; an operand that is
+    not changed needs no feed: ``feed A(A) ->`` nothing.
     """
     stored = {_only_stored(dag, node) for node in range(len(dag))}
 
@@ -50,7 +54,7 @@ def _byte(builder: TypedBuilder, op: Store | Feed, value: int) -> int | None:
 
 
 def _dtype(dag: TypedDag, op: Store | Feed) -> DType:
-    """The type that a sink rounds to."""
+    """Return the type that a sink rounds to."""
     if isinstance(op, Feed):
         return next(operand.dtype for operand in dag.operands if operand.name == op.name)
     dtype = dag.output[op.name].dtype
@@ -59,7 +63,7 @@ def _dtype(dag: TypedDag, op: Store | Feed) -> DType:
 
 
 def _only_stored(dag: TypedDag, node: int) -> Store | Feed | None:
-    """A store or feed whose value is a rounding of f32 to its own type that nothing else reads."""
+    """Return the store or feed if only it reads the value, a rounding of f32 to its own type."""
     op = dag[node]
     if not isinstance(op, Store | Feed):
         return None

@@ -45,7 +45,7 @@ class Fields:
 
     @property
     def members(self) -> tuple[Field, ...]:
-        """Return the members as ``evt_arguments`` has them."""
+        """The members as ``evt_arguments`` has them."""
         return tuple(sorted(self._members, key=lambda each: _ORDER.index(each.kind)))
 
     def add(self, field: Field) -> Field:
@@ -92,7 +92,7 @@ class GroupFields(Fields):
 
     @property
     def rows(self) -> tuple[Field, ...]:
-        """Return the rows of the table, in order."""
+        """The rows of the table, in order."""
         return tuple(self._rows)
 
     def add(self, field: Field) -> Field:

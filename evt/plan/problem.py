@@ -1,4 +1,4 @@
-"""What the planner is asked: ``Problem(dag, signature, target)``, and the facts about it that decide about kernels."""
+"""The planner's input: ``Problem(dag, signature, target)``, and the facts about it that decide about kernels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from evt.plan.stock.match import Stock, match_stock
 from evt.plan.target import Target
 from evt.plan.verdict import Refusal
 
-#: What is computed: a product of matrices, batched or not; many products of one layout, each with its own extents; or
+#: The kinds of problems: a matrix product, batched or not; many products of one layout, each with its own extents; or
 #: a convolution.
 Shape = Literal["gemm", "grouped", "convolution"]
 
@@ -23,7 +23,7 @@ Shape = Literal["gemm", "grouped", "convolution"]
 class Problem:
     """A program, the layouts and the target that a kernel is planned for.
 
-    ``grouped``: the kernel is to compute many products in one launch, of which ``signature`` has what is common to all.
+    ``grouped``: the kernel computes many products in one launch, and ``signature`` has what is common to all.
     """
 
     dag: TypedDag
@@ -83,9 +83,9 @@ class Problem:
     def padded_vector(self) -> int:
         """The vectors of the copies that kernels of CUTLASS 2.x read instead of the operands; 0 where they need none.
 
-        Of few channels they are the channels themselves, 4 or 8. Others are copied where an access would be narrower
-        than cp.async's, which has 4 bytes, or in volumes than 16 bytes, which is all that their iterators know. What is
-        worked on is read where it is.
+        With few channels they are the channels themselves, 4 or 8. Other operands are copied where an access would be
+        narrower than cp.async's 4 bytes, or in volumes than 16 bytes, the only width of their iterators. An operand
+        with a mainloop fusion is read where it is.
         """
         shape, size = self.convolution, self.operand_bytes
         if shape.operator != "fprop" or shape.group_filters or self.dag.feeds:
@@ -104,5 +104,5 @@ class Problem:
 
     @cached_property
     def stock(self) -> Stock | Refusal:
-        """The formula as stock epilogues have it, or why they do not."""
+        """The formula in the form of stock epilogues, or why it has none."""
         return match_stock(self.dag)

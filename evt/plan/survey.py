@@ -24,12 +24,12 @@ from evt.plan.routes.route import Route
 from evt.plan.rules.rule import Rule
 from evt.plan.verdict import Matches, Refusal, Verdict
 
-#: Places in the program's text that one refusal shows.
+#: How many places in the program's text one refusal shows.
 _MOST_PLACES = 3
 
 
 class _Verdicts(dict[Rule, Verdict]):
-    """What rules say of a problem; several routes may have a rule in common."""
+    """What rules say about a problem; several routes may have a rule in common."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class _Verdicts(dict[Rule, Verdict]):
 
 
 class Candidate:
-    """A route to a kernel for a problem: what its rules say, and the plans of its configurations."""
+    """A route to a kernel for a problem: the verdicts of its rules, and the plans of its configurations."""
 
     def __init__(self, route: Route, verdicts: _Verdicts, fused: bool) -> None:
         self.route = route
@@ -54,12 +54,12 @@ class Candidate:
 
     @cached_property
     def applies(self) -> bool:
-        """Whether all rules hold. None is asked after one that does not."""
+        """Whether all rules hold. Rules after one that fails are not checked."""
         return not any(isinstance(self._verdicts[rule], Refusal) for rule in self.route.rules)
 
     @property
     def verdicts(self) -> tuple[tuple[Rule, Verdict], ...]:
-        """What every rule says."""
+        """The verdict of every rule."""
         return tuple((rule, self._verdicts[rule]) for rule in self.route.rules)
 
     @property
@@ -89,7 +89,7 @@ class Candidate:
         return tuple(config for config in self.configs if config.use in uses) or self.configs[:1]
 
     def find_config(self, name: str) -> Config:
-        """The configuration of a name. Raises TargetError (E0501) for an unknown one."""
+        """Return the configuration with a name. Raise TargetError (E0501) for an unknown one."""
         known = {config.name: config for config in self.configs}
         if name not in known:
             message = f"the route {self.route.name} has no configuration `{name}`"
@@ -99,7 +99,7 @@ class Candidate:
     # Plans, of a route that applies
 
     def plan(self, config: Config) -> Plan:
-        """The plan of a configuration. Raises TargetError (E0502) when it does not fit in shared memory."""
+        """Return the plan of a configuration. Raise TargetError (E0502) when it does not fit in shared memory."""
         made = self.try_plan(config)
         if isinstance(made, Refusal):
             raise TargetError(Diagnostic("E0502", made.reason, help="take another configuration"))
@@ -123,7 +123,7 @@ class Candidate:
         return tuple(each for each in made if isinstance(each, Refusal))
 
     def try_plan(self, config: Config) -> Plan | Refusal:
-        """The plan of a configuration, or why it does not fit in shared memory."""
+        """Return the plan of a configuration, or why it does not fit in shared memory."""
         if config not in self._made:
             route, matches = self.route, Matches(verdict for _, verdict in self.verdicts)
             kernel = route.kernel(self._problem.target)
@@ -135,9 +135,9 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Survey:
-    """The kernels of a problem: ``candidates`` are all routes that there are for it, ``asked`` those to choose from.
+    """The kernels of a problem: ``candidates`` are all its routes, ``asked`` those to choose from.
 
-    ``named`` is the route, or the kind of routes, that is asked for, and ``config`` the configuration.
+    ``named`` is the requested route, or kind of routes, and ``config`` the requested configuration.
     """
 
     problem: Problem
@@ -150,7 +150,7 @@ class Survey:
     def chosen(self) -> Candidate:
         """The route that is taken: the first whose rules all hold, and one of whose configurations fits.
 
-        Raises TargetError: E0502 when the one route that is asked for cannot compile the program, E0503 when none can.
+        Raise TargetError: E0502 when the one requested route cannot compile the program, E0503 when none can.
         """
         for each in self.asked:
             if each.applies and (self.config is not None or each.general is not None):
@@ -203,9 +203,9 @@ class Survey:
 
     @cached_property
     def plan(self) -> Plan:
-        """The plan of the general kernel, or of the configuration that is asked for: see :attr:`chosen`.
+        """The plan of the general kernel, or of the requested configuration: see :attr:`chosen`.
 
-        Raises TargetError also for a configuration: E0501 for an unknown one, E0502 for one that does not fit.
+        Raise TargetError also for a configuration: E0501 for an unknown one, E0502 for one that does not fit.
         """
         if self.config is not None:
             config = self.config
@@ -224,16 +224,19 @@ class Survey:
         return self.plan, *(each for each in made if isinstance(each, Plan))
 
     def asked_for(self, route: str | None, config: Config | str | None = None) -> Survey:
-        """The same candidates, with a route or a kind of them to choose from. Raises TargetError (E0501) as survey."""
+        """Return the same candidates, with a route or kind of routes to choose from.
+
+        Raise TargetError (E0501) as survey.
+        """
         wanted = find_routes(self.problem, route)
         asked = tuple(each for each in self.candidates if each.route in wanted)
         return Survey(self.problem, self.candidates, asked, route, config)
 
     @property
     def kernels(self) -> Iterator[tuple[Candidate, Config]]:
-        """Every kernel that may be the fastest: of each route that applies, in its default configurations.
+        """Every kernel that may be the fastest: each route that applies, in its default configurations.
 
-        Of groups, for which one configuration is built whatever their sizes, in all.
+        For groups, whose kernel is built in one configuration whatever their sizes, in all configurations.
         """
         for each in self.candidates:
             if each.applies:
@@ -246,7 +249,7 @@ def survey(
 ) -> Survey:
     """Survey the kernels of a problem; ``route`` names a route, or a kind of them.
 
-    ``fused`` False lowers each operation to its own visitor node instead of one functor per region. Raises TargetError
+    ``fused`` False lowers each operation to its own visitor node instead of one functor per region. Raise TargetError
     (E0501) for an unknown route.
     """
     verdicts = _Verdicts(problem)
@@ -257,7 +260,7 @@ def survey(
 def plan(problem: Problem, route: str | None = None, config: Config | str | None = None, *, fused: bool = True) -> Plan:
     """Decide everything about one kernel: the general one of the first route that has any.
 
-    Takes what :func:`survey` takes. Raises TargetError: E0501 for an unknown route or configuration, E0502 when the one
-    that is asked for cannot compile the program, E0503 when none can.
+    The arguments are those of :func:`survey`. Raise TargetError: E0501 for an unknown route or configuration, E0502
+    when the requested one cannot compile the program, E0503 when none can.
     """
     return survey(problem, route, config, fused=fused).plan

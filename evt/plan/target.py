@@ -26,8 +26,8 @@ GENERATION_OF: Mapping[Family, Generation] = {
 class Target:
     """A GPU architecture.
 
-    ``families`` are the kernels that run there, best first: those of CUTLASS 2.x and, where there are any, of 3.x,
-    which every architecture has its own of. ``shared_memory`` is the bytes that one thread block may have. ``variant``
+    ``families`` are the kernels that run there, best first: those of CUTLASS 2.x and, where there are any, those of
+    3.x, which differ between architectures. ``shared_memory`` is the bytes that one thread block may have. ``variant``
     is the one that has the instructions of 3.x: TMA and WGMMA exist in sm_90a only.
     """
 
@@ -53,11 +53,11 @@ class Target:
 
     @property
     def generations(self) -> tuple[Generation, ...]:
-        """Those whose kernels run here, best first."""
+        """The generations whose kernels run here, best first."""
         return tuple(GENERATION_OF[each] for each in self.families)
 
     def family(self, generation: Generation) -> Family | None:
-        """The family of a generation's kernels that runs here, if one does."""
+        """Return the family of a generation's kernels that runs here, or None."""
         return next((each for each in self.families if GENERATION_OF[each] == generation), None)
 
 

@@ -1,7 +1,7 @@
 """How far results are apart, and how far they may be: one norm, one treatment of NaN, one table of tolerances.
 
-``relative_error`` and ``error`` measure, ``tolerance`` is for a formula that is known to keep errors as small as they
-come, ``limit`` for one of which nothing is known. ``as_steps`` is for types of few values, which are counted.
+``relative_error`` and ``error`` measure; ``tolerance`` is for a formula that keeps errors as small as possible,
+``limit`` for any formula. ``as_steps`` is for types of few values, whose steps are counted.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import torch
 from evt.ir.dtype import B1, BF16, BOOL, E4M3, E5M2, F16, F32, F64, I32, TF32, DType
 from evt.reference.rounding import unpack_bits
 
-#: What tensor cores lose, relatively, of sums of products of 8-bit floats, which they keep in fewer bits than f32 has.
+#: The relative error of tensor cores in sums of products of 8-bit floats, kept in fewer bits than f32 has.
 NARROW_SUMS = 2.0**-11
 #: What rounding to a type does to the norm of values of all sizes, times about two: each value moves by at most
 #: :func:`unit`, by less than half of that on average. Those of f32 and f64 are for sums of a few thousand products in
 #: another order.
 _ROUNDED = MappingProxyType({F64: 1e-6, F32: 2e-5, TF32: 4e-4, F16: 4e-4, BF16: 3e-3, E4M3: 4e-2, E5M2: 8e-2})
-#: What the tensor cores add: f32 is cut to tf32, which loses up to two units of both factors.
+#: The error that tensor cores add: f32 is cut to tf32, which loses up to two units of both factors.
 _MULTIPLIED = MappingProxyType({F32: 1.2e-3, TF32: 1.2e-3, E4M3: 2 * NARROW_SUMS, E5M2: 2 * NARROW_SUMS})
 #: Of integers, one in a hundred may be off by one; of bits, one in a thousand may differ: values as near to a tie or to
 #: a threshold as that.
@@ -39,15 +39,15 @@ _NAN = 1000  #: where NaN lies, in steps
 
 
 def unit(dtype: DType) -> float:
-    """Return the most that rounding to a float type changes a number, relatively."""
+    """Return the largest relative change when a number is rounded to a float type."""
     return 2.0 ** -(dtype.format.fraction + 1)
 
 
 def relative_error(out: torch.Tensor, exact: torch.Tensor, rounded: torch.Tensor | None = None) -> float:
     """Return ||out - exact|| / ||exact||, or infinity where an element is not finite and should be.
 
-    NaN is like NaN and an infinity like itself, and neither counts in the norms. Where no finite number in the output's
-    type stands for ``exact``, the element is to be that of ``rounded``.
+    NaN equals NaN and an infinity equals itself, and neither counts in the norms. Where no finite number in the
+    output's type stands for ``exact``, the element must be that of ``rounded``.
     """
     difference, values = compared(out, exact, exact if rounded is None else rounded)
     return ratio(difference, values) if bool(difference.isfinite().all()) else math.inf
@@ -61,7 +61,7 @@ def compared(out: torch.Tensor, exact: torch.Tensor, rounded: torch.Tensor) -> t
 
 
 def ratio(difference: torch.Tensor, exact: torch.Tensor) -> float:
-    """Return the ratio of two norms; nothing over nothing is 0."""
+    """Return the ratio of two norms; 0 if both are 0."""
     norm, distance = float(exact.norm()), float(difference.norm())
     return distance / norm if norm else math.inf if distance else 0.0
 
@@ -69,7 +69,7 @@ def ratio(difference: torch.Tensor, exact: torch.Tensor) -> float:
 def error(out: torch.Tensor, exact: torch.Tensor, dtype: DType, columns: int | None = None) -> float:
     """Return the relative error of an output of a type; of truth values, the share that differ.
 
-    ``columns`` is n, which packed bits do not tell; without it the last byte counts as a whole.
+    ``columns`` is n, which packed bits do not tell; without it the whole last byte counts.
     """
     if out.shape != exact.shape:
         return math.inf
@@ -85,8 +85,8 @@ def error(out: torch.Tensor, exact: torch.Tensor, dtype: DType, columns: int | N
 def tolerance(output: DType, *, operand: DType | None = None, inside: DType | None = None) -> float:
     """Return the :func:`error` of an output of floats or bits that rounding explains.
 
-    ``operand``: the type that is multiplied. ``inside``: a type to which values are rounded before the output is made
-    of them, such as that of a cast or of an operand that is worked on.
+    ``operand``: the type that is multiplied. ``inside``: a type to which values are rounded on the way to the output,
+    such as the type of a cast, or of an operand with a mainloop fusion.
     """
     if output.compute == B1:
         return _BITS
@@ -97,9 +97,9 @@ def tolerance(output: DType, *, operand: DType | None = None, inside: DType | No
 def distance(
     out: torch.Tensor, exact: torch.Tensor, dtype: DType, *, operand: DType | None = None, inside: DType | None = None
 ) -> float:
-    """Return how far an output is off, where 1 is what rounding explains: as :func:`tolerance` says.
+    """Return how far an output is off, where 1 is what rounding explains: see :func:`tolerance`.
 
-    Integers may be off by one, a few of them; an output of floats is to be finite.
+    A few integers may be off by one; an output of floats must be finite.
     """
     if out.shape != exact.shape:
         return math.inf
@@ -112,13 +112,13 @@ def distance(
 
 
 def limit(rounded: Iterable[DType], operands: Iterable[DType] = ()) -> float:
-    """Return the largest :func:`error` that rounding explains of any formula, by the types that it rounds to."""
+    """Return the largest :func:`error` that rounding explains for any formula, by the types that it rounds to."""
     found = [_LIMITS.get(dtype, _COARSEST) for dtype in rounded]
     return max(*found, *(_OF_OPERANDS.get(dtype, _LIMITS.get(dtype, 0.0)) for dtype in operands), 0.0)
 
 
 def is_quantised(dtype: DType) -> bool:
-    """Return whether neighbours in a type are so far apart that results are compared step by step."""
+    """Return whether the values of a type are so far apart that results are compared step by step."""
     return not dtype.is_float or dtype.bits == 8
 
 
@@ -131,9 +131,9 @@ def as_numbers(tensor: torch.Tensor, dtype: DType, columns: int) -> torch.Tensor
 
 
 def as_steps(tensor: torch.Tensor, dtype: DType, columns: int) -> torch.Tensor:
-    """Return the values of an output as whole numbers, one apart where the values are neighbours in its type.
+    """Return the values of an output as whole numbers; neighbours in its type are one apart.
 
-    ``dtype`` is b1, an integer or an 8-bit float, whose NaN are one value, far from all others.
+    ``dtype`` is b1, an integer or an 8-bit float; its NaNs are one value, far from all others.
     """
     if not dtype.is_float:
         return as_numbers(tensor, dtype, columns).to(torch.int64)

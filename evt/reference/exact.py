@@ -1,6 +1,6 @@
 """The oracle's arithmetic: f32 (or f64 in its place), i32, f64 and truth values, rounded where kernels round.
 
-Values are ``[l, m, n]``, those of an operand's formula ``[l, m or n, k]``, with 1 where they do not vary, or 0-d.
+Values are ``[l, m, n]``, those of a mainloop fusion ``[l, m or n, k]``, with 1 where they do not vary, or 0-d.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _Tensor = TypeVar("_Tensor", Input, Output)
 
 @dataclass(frozen=True)
 class Exact(Dialect[torch.Tensor]):
-    """Computes over ``start``, the accumulator or an operand's elements; ``dtype`` stands for f32."""
+    """Computes from ``start``, the accumulator or an operand's elements; ``dtype`` stands for f32."""
 
     dag: TypedDag
     start: torch.Tensor
@@ -106,7 +106,7 @@ class Exact(Dialect[torch.Tensor]):
         return round_to(dtype, self.met(x, dtype)).to(working(dtype, self.dtype))
 
     def met(self, x: Argument[torch.Tensor], dtype: DType) -> torch.Tensor:
-        """Return what is cast or stored as a type: a constant, kept as it is written, in the type that it then has."""
+        """Return the operand of a cast or store: a constant, kept as it is written, in the type that it then has."""
         return x.value.to(working(met(x.type, dtype), self.dtype)) if x.type.constant else x.value
 
     def reduce(self, op: Reduce, x: Argument[torch.Tensor]) -> torch.Tensor:
@@ -192,14 +192,14 @@ class Exact(Dialect[torch.Tensor]):
 
 
 def spread(value: torch.Tensor) -> torch.Tensor:
-    """Return a value of three dimensions, also where it is a single one."""
+    """Return a value with three dimensions, also if it is a single one."""
     return value if value.dim() == 3 else value.reshape(1, 1, 1)
 
 
 def reduced(kind: str, value: torch.Tensor, dims: list[int]) -> torch.Tensor:
     """Reduce a value, keeping its dimensions and its type; NaN wins in max and min.
 
-    By halves, so that the order, and with it the last bit of a sum, depends on the extents alone.
+    The reduction goes by halves, so that its order, and with it the last bit of a sum, depends on the extents alone.
     """
     combine = TABLE[REDUCTIONS[kind]].torch
     kept = [dim for dim in range(value.dim()) if dim not in dims]
@@ -211,7 +211,7 @@ def reduced(kind: str, value: torch.Tensor, dims: list[int]) -> torch.Tensor:
     if not count:
         rest = torch.full((*rest.shape[:-1], 1), _identity(kind, value.dtype), dtype=value.dtype, device=value.device)
     elif kind == "sum":
-        rest = rest + 0  # to which kernels add
+        rest = rest + 0  # kernels add to it
     return rest.reshape([1 if dim in dims else size for dim, size in enumerate(value.shape)])
 
 
@@ -227,7 +227,7 @@ def place(kind: str, value: torch.Tensor, dim: int) -> torch.Tensor:
 
 
 def _identity(kind: str, dtype: torch.dtype) -> float:
-    """Return the reduction of nothing."""
+    """Return the reduction of no elements."""
     if kind == "sum":
         return 0
     if dtype.is_floating_point:

@@ -26,7 +26,7 @@ class Extents:
     sizes: Mapping[str, int] = field(default_factory=dict)
 
     def __getitem__(self, mode: str) -> int:
-        """Return the extent of a mode that is not divided."""
+        """Return the extent of an undivided mode."""
         return math.prod(self.leads[mode])
 
     def size(self, mode: str) -> int:
@@ -90,13 +90,13 @@ class Extents:
         return pack_bits(result) if output.dtype == B1 else result
 
     def dims(self, mode: str) -> tuple[int, ...]:
-        """Return the dimensions of a mode; one that is divided has a single one."""
+        """Return the dimensions of a mode; a divided mode has one."""
         if divisor(mode) == 1:
             return self.leads[mode]
         return (_divide(self.leads[base(mode)][0], divisor(mode)),)
 
     def divided(self, mode: str, width: int) -> int:
-        """Return how many blocks there are along a mode. Raises ValueError where they are not whole."""
+        """Return the number of blocks along a mode. Raise ValueError for a partial block."""
         return _divide(self[mode], width)
 
     def shape(self, modes: Sequence[str]) -> tuple[int, ...]:

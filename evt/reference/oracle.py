@@ -1,4 +1,4 @@
-"""What programs give: ``reference`` forms the accumulator, ``evaluate`` starts from one."""
+"""The results of programs: ``reference`` computes the accumulator, ``evaluate`` starts from one."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def evaluate(
 ) -> dict[str, torch.Tensor]:
     """Return the outputs by name for an accumulator ``[..., m, n]``; ``k`` is what its sums ran over.
 
-    ``inputs`` are what a call gives: tensors in the order of their modes, with the batch's dimensions before
+    ``inputs`` are a call's arguments: tensors in the order of their modes, with the batch's dimensions before
     them where a program leaves that open; scalars as numbers or one-element tensors. With ``dtype`` f32 each
-    output is rounded to its type; with f64 the outputs stay f64. Raises ValueError for a shape that does not
+    output is rounded to its type; with f64 the outputs stay f64. Raise ValueError for a shape that does not
     fit.
     """
     with neutral(acc.device):
@@ -67,11 +67,10 @@ def evaluate(
 def operand_values(
     dag: TypedDag, name: str, tensor: torch.Tensor, inputs: Mapping[str, Any], *, dtype: torch.dtype = torch.float32
 ) -> torch.Tensor:
-    """Return what is multiplied in the place of an operand: its formula of each element, rounded to the operand's type.
+    """Return the operand after its mainloop fusion: its formula for each element, rounded to the operand's type.
 
     ``tensor`` has k as its last dimension; the dimensions before are batches and then m (of A) or n (of B), which for
-    a vector along it may be several. With ``dtype`` f64 floats are not rounded. Without a formula the tensor comes
-    back.
+    a vector along it may be several. With ``dtype`` f64 floats are not rounded. Without a formula, return the tensor.
     """
     with neutral(tensor.device):
         return _operand_values(dag, name, tensor, inputs, dtype, {})

@@ -15,10 +15,10 @@ _WORD = 0xFFFFFFFF
 
 
 def uniform(seed: torch.Tensor, offset: torch.Tensor, sizes: Sequence[int], device: torch.device) -> torch.Tensor:
-    """Return numbers in [0, 1) of 24 bits, ``sizes`` [l, m, n].
+    """Return 24-bit numbers in [0, 1), ``sizes`` [l, m, n].
 
     Element i, counted along n first, is word ``i & 1`` of the block with the counter (i >> 1, offset) and the key
-    ``seed``, each 32 bits; both are int64 of no dimensions.
+    ``seed``, each 32 bits; both are 0-d int64 tensors.
     """
     l, m, n = sizes  # noqa: E741
     index = torch.arange(l * m * n, dtype=torch.int64, device=device)

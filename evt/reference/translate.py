@@ -1,6 +1,6 @@
 """A typed graph in PyTorch: ``translate(dag, dialect) -> outputs by name``.
 
-This is the one walk over a graph that computes with torch. What it means to compute is the dialect's: the oracle's
+This is the one walk over a graph that computes with torch. The dialect decides how: the oracle's
 (:mod:`evt.reference.exact`) converts and rounds as kernels do, a baseline's (:mod:`evt.bench.straight`) writes what a
 PyTorch user would.
 """
@@ -45,9 +45,9 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class Argument(Generic[Value]):
-    """An operand of a node: what it is made by, its value and type.
+    """An operand of a node: the node that makes it, its value and type.
 
-    ``whole``: it is made of the accumulator or an operand's elements, so it has all of its elements, in every batch.
+    ``whole``: it depends on the accumulator or an operand's elements, so it has all elements, in every batch.
     """
 
     op: Node
@@ -57,7 +57,7 @@ class Argument(Generic[Value]):
 
     @property
     def width(self) -> int:
-        """How many columns one of its columns stands for; 0 where it is the same in all of them."""
+        """How many columns one of its columns stands for; 0 where all columns are the same."""
         return next((divisor(mode) for mode in self.type.modes if base(mode) == "n"), 0)
 
 
@@ -79,11 +79,11 @@ class Dialect(ABC, Generic[Value]):
 
     @abstractmethod
     def apply(self, function: str, operands: Sequence[Value], domain: DType) -> Value:
-        """Return what a function of the table, which computes in ``domain``, gives for operands that broadcast."""
+        """Return the value of a function of the table that computes in ``domain``, for operands that broadcast."""
 
     @abstractmethod
     def repeat(self, value: Value, width: int) -> Value:
-        """Return a value of each block of so many columns for each of the block's columns."""
+        """Return a value given for each block of ``width`` columns, repeated for the block's columns."""
 
     @abstractmethod
     def cast(self, dtype: DType, x: Argument[Value]) -> Value: ...
@@ -116,7 +116,7 @@ class Dialect(ABC, Generic[Value]):
 
     @abstractmethod
     def feed(self, operand: Operand, x: Argument[Value]) -> Any:
-        """Return the tensor that is multiplied in the place of A or B."""
+        """Return the tensor that is multiplied in place of A or B."""
 
 
 def translate(dag: TypedDag, dialect: Dialect[Value], nodes: Iterable[int] | None = None) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""What a call gives, checked: ``bind(spec, A, B, inputs, buffers) -> Bound``.
+"""Checking a call's arguments: ``bind(spec, A, B, inputs, buffers) -> Bound``.
 
-Only metadata is looked at (shapes, strides, dtypes, devices, addresses), so this serves CPU and GPU calls alike.
+Only metadata is read (shapes, strides, dtypes, devices, addresses), so this serves CPU and GPU calls alike.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ WHOLE = frozenset({I64, I32, BOOL})
 def bind(spec: Spec, a: object, b: object, inputs: Mapping[str, object], buffers: Mapping[str, object]) -> Bound:
     """Check a call's arguments against a program.
 
-    Raises ArgumentError (E06xx) with everything that does not fit, and ProgramError when types that the program
-    leaves open come out unsupported.
+    Raise ArgumentError (E06xx) with everything that does not fit, and ProgramError when types that the program
+    leaves open turn out to be unsupported.
     """
     report = Report()
     inputs, buffers = given_inputs(spec.dag, inputs), given_buffers(buffers)
@@ -89,7 +89,7 @@ def bind(spec: Spec, a: object, b: object, inputs: Mapping[str, object], buffers
 
 
 def given_inputs(dag: Dag, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The inputs that a call gives: None leaves out what has a default."""
+    """Return the inputs that a call gives: None leaves out an input with a default."""
     return {name: value for name, value in inputs.items() if value is not None or not _has_default(dag, name)}
 
 
@@ -99,7 +99,7 @@ def _has_default(dag: Dag, name: str) -> bool:
 
 
 def given_buffers(buffers: Mapping[str, Any]) -> dict[str, Any]:
-    """The buffers that a call gives: in the place of None, the call allocates the output."""
+    """Return the buffers that a call gives; the call allocates an output for None."""
     return {name: value for name, value in buffers.items() if value is not None}
 
 
@@ -113,14 +113,14 @@ def split_held(dag: Dag, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict
 
 
 def is_absent(value: Input, inputs: Mapping[str, object]) -> bool:
-    """Whether a call leaves out a tensor that has a default: its kernel is compiled without it."""
+    """Return whether a call leaves out a tensor that has a default: its kernel is compiled without it."""
     return value.name not in inputs and value.default is not None and not (value.is_scalar or value.flexible)
 
 
 def _tensors(
     dag: Dag, values: Mapping[str, object], buffers: Mapping[str, object], report: Report
 ) -> dict[str, torch.Tensor]:
-    """The tensors among a call's values, by name, as nothing but memory; what else there is has to be a number."""
+    """Return the tensors among a call's values, by name, as plain memory; report other values that are not numbers."""
     tensors: dict[str, torch.Tensor] = {}
     for name, value in values.items():
         declared = dag.input.get(name)
@@ -205,7 +205,7 @@ def _check_number(dag: Dag, declared: Input, value: Any, report: Report) -> None
 
 
 def _refuse_kind(name: str, value: object, declared: Input | None, report: Report) -> None:
-    """Report a value that is neither a tensor nor a number where one is taken."""
+    """Report a value that is neither a tensor nor an accepted number."""
     message, hint = f"`{name}` is {_describe(value)}; expected {_wanted(declared)}", ""
     if declared is not None and value is None:
         message = f"`{name}` is None, and the program gives it no default; expected {_wanted(declared)}"
@@ -266,7 +266,7 @@ def _operand_types(spec: Spec, tensors: Mapping[str, torch.Tensor], report: Repo
 def _convolution(
     spec: Spec, bound: Bound, tensors: Mapping[str, torch.Tensor], report: Report
 ) -> tuple[Bound, dict[str, torch.Tensor]]:
-    """The call of a convolution, and its tensors as the implicit GEMM sees them."""
+    """Return the call of a convolution, and its tensors as the implicit GEMM sees them."""
     assert spec.convolution is not None
     try:
         problem = spec.convolution.problem(tensors["A"].shape, tensors["B"].shape)
@@ -286,9 +286,9 @@ def _convolution(
 def _sizes(
     spec: Spec, a: torch.Tensor, b: torch.Tensor, report: Report
 ) -> tuple[dict[str, int], dict[str, tuple[int, ...]]]:
-    """Extents by mode, and the dimensions that each mode stands for.
+    """Return extents by mode, and the dimensions that each mode stands for.
 
-    ``linear`` folds all leading dimensions of A into m, as torch.nn.functional.linear does; otherwise leading
+    ``linear`` flattens all leading dimensions of A into m, as torch.nn.functional.linear does; otherwise leading
     dimensions are batches, broadcast as in torch.matmul.
     """
     for name, tensor in (("A", a), ("B", b)):
@@ -367,7 +367,7 @@ def _shape(tensor: torch.Tensor) -> str:
 
 
 def _check_columns(bound: Bound, report: Report) -> None:
-    """Columns divide evenly into the pairs and blocks that the program takes."""
+    """Check that columns divide evenly into the program's pairs and blocks."""
     columns = bound.sizes["n"]
     found = {mode for value in bound.dag.types for mode in value.modes if "/" in mode}
     modes = sorted(found | {f"n/2@{op.block}" for op, _ in bound.dag.table if isinstance(op, Interleave)})

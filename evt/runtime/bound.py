@@ -16,7 +16,7 @@ from evt.ir.node import base, divisor
 from evt.plan import Layout, Signature, convolution_class
 from evt.runtime.layout import TensorArgument
 
-#: The layout of a flexible vector that is given as a number.
+#: The layout of a flexible vector (``[m?]``) that is given as a number.
 _NUMBER = Layout(None, 1)
 
 
@@ -50,7 +50,7 @@ class Bound:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the product has no elements or no terms; a convolution may well have no padding."""
+        """Whether the product has no elements or no terms; a padding of 0 does not count."""
         return any(size == 0 for name, size in self.sizes.items() if "pad_" not in name)
 
     @property
@@ -69,18 +69,18 @@ class Bound:
         return Signature(a, b, tuple(named), of)
 
     def dims(self, mode: str) -> tuple[int, ...]:
-        """The dimensions that a mode stands for in shapes; divided modes have one."""
+        """Return the dimensions that a mode stands for in shapes; divided modes have one."""
         return self.leads[mode] if divisor(mode) == 1 else (self.sizes[base(mode)] // divisor(mode),)
 
     def extent(self, mode: str) -> int:
         return math.prod(self.dims(mode))
 
     def output_shape(self, output: Output) -> tuple[int, ...]:
-        """The shape in memory of an output: its modes' dimensions, after the batch's where no ``l`` is written."""
+        """Return an output's shape in memory: its modes' dimensions, after the batch's if no ``l`` is written."""
         shape = tuple(size for mode in output.memory_modes for size in self.dims(mode))
         return packed(shape) if output.dtype == B1 else shape
 
 
 def packed(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of the bytes of packed bits."""
+    """Return the shape of packed bits in bytes."""
     return (*shape[:-1], -(-shape[-1] // 8))

@@ -1,7 +1,7 @@
 """A grouped call as one call for each group: ``split(spec, a, b, inputs, out, offsets) -> Groups``.
 
-What has one tensor for each group comes as a list, or stacked along a first dimension. With ``offsets`` the groups'
-rows lie one after the other in one tensor, and group i has the rows from offsets[i] to offsets[i + 1].
+An argument with one tensor for each group is a list, or one tensor stacked along a first dimension. With ``offsets``
+the rows of all groups are consecutive in one tensor, and group i has the rows from offsets[i] to offsets[i + 1].
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from evt.spec import Spec
 
 @dataclass(slots=True)
 class Group:
-    """What one group is called with."""
+    """The arguments of one group."""
 
     a: Any
     b: Any
@@ -33,11 +33,11 @@ class Group:
     buffers: dict[str, Any] = field(default_factory=dict)
 
     def values(self) -> tuple[Any, ...]:
-        """Everything, in the order of A, B, inputs and buffers."""
+        """Return all values, in the order of A, B, inputs and buffers."""
         return (self.a, self.b, *self.inputs.values(), *self.buffers.values())
 
     def tensors(self) -> list[torch.Tensor]:
-        """The plain tensors among the values."""
+        """Return the plain tensors among the values."""
         return [value for value in self.values() if type(value) in PLAIN]
 
     def make_plain(self) -> None:
@@ -61,12 +61,12 @@ class Groups:
     wholes: Mapping[str, torch.Tensor]
 
     def rows(self, whole: torch.Tensor, dim: int) -> list[torch.Tensor]:
-        """Each group's part of a tensor that has all groups' rows."""
+        """Return each group's part of a tensor that has all groups' rows."""
         return _rows(whole, dim, self.offsets)
 
 
 def split(spec: Spec, a: object, b: object, inputs: Mapping[str, object], out: object, offsets: object) -> Groups:
-    """Divide a grouped call. Raises ArgumentError for what does not divide; the groups are not checked any further."""
+    """Divide a grouped call. Raise ArgumentError for what does not divide; the groups are not checked further."""
     known = [*spec.inputs, *spec.outputs]
     for name in inputs:
         if name not in known:
@@ -127,7 +127,7 @@ def _count(a: object, b: object, offsets: tuple[int, ...]) -> int:
 
 
 def _buffers(spec: Spec, inputs: Mapping[str, object], out: object) -> dict[str, object]:
-    """Output buffers by name: of ``out=`` or of keywords."""
+    """Return output buffers by name, from ``out=`` or keywords."""
     outputs = spec.outputs
     named = {name: inputs[name] for name in outputs if name in inputs and not _is_left_out(inputs[name])}
     if out is None:
@@ -178,7 +178,7 @@ class _Splitter:
         )
 
     def input(self, declared: Input, value: object) -> Sequence[Any]:
-        """An input of each group: a list's elements, a stacked tensor's, or the same for all."""
+        """Return an input's value for each group: an element of a list or a stacked tensor, or the same for all."""
         name, modes = declared.name, declared.modes
         if isinstance(value, list | tuple):
             return self.checked(name, value, declared)
@@ -216,7 +216,7 @@ class _Splitter:
         return _rows(whole, dim, self.offsets)
 
     def checked(self, name: str, values: Sequence[Any], declared: Input | None = None) -> Sequence[Any]:
-        """One value for each group; None leaves out a tensor with a default in all groups or in none."""
+        """Return one value for each group; None leaves out a tensor with a default in all groups or in none."""
         if len(values) != self.count:
             message = f"`{name}` is given for {len(values)} groups; there are {self.count}"
             raise ArgumentError(Diagnostic("E0604", message))

@@ -1,4 +1,4 @@
-"""From a checked call to a launch that only lacks addresses and numbers: ``prepare(...) -> Prepared``."""
+"""From a checked call to a launch that only needs addresses and numbers: ``prepare(...) -> Prepared``."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from evt.runtime.library import launch_failure
 from evt.runtime.memory_format import copied_channels_last, follows_channels_last
 from evt.runtime.overlap import Overlap, find_overlap
 
-# The public functions check for initialisation on every call, which a CUDA tensor has already proven.
+# The public functions check for initialisation at every call, which a CUDA tensor has already proven.
 _raw_stream: Callable[[int], int] = getattr(
     torch._C, "_cuda_getCurrentRawStream", lambda index: torch.cuda.current_stream(index).cuda_stream
 )
 _current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
 
 
-#: A tensor in the place of another, and the buffer to which it is copied in the end, if it is.
+#: A tensor that replaces another, and the buffer to which it is finally copied, if any.
 _Conversion = tuple[torch.Tensor, torch.Tensor | None]
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)  # either would read the prototypes, which have no memory
 class Prepared:
-    """A launch that only lacks addresses and numbers.
+    """A launch that only needs addresses and numbers.
 
     A call's *slots* are the addresses of the tensors that it was given (A, B, inputs, buffers), its numbers,
     ``constants`` for what it was not given, the addresses of fresh outputs, and that of the workspace. ``pick`` takes
@@ -66,7 +66,7 @@ class Prepared:
     contiguous: tuple[int, ...] = ()
 
     def convert(self, tensors: Sequence[torch.Tensor], addresses: list[int]) -> list[_Conversion]:
-        """Put channels_last tensors in the place of those that are not, which have to live until the launch."""
+        """Replace tensors that are not channels_last by copies, which have to live until the launch; return them."""
         made = []
         for slot, prototype in self.copied:
             tensor = tensors[slot]
@@ -113,7 +113,7 @@ def prepare(
 ) -> Prepared:
     """Fill in all that a call's metadata decides.
 
-    ``tensors`` and ``numbers`` are what the call gives, in the order of its slots; ``buffers`` are the outputs among
+    ``tensors`` and ``numbers`` are the call's values, in the order of its slots; ``buffers`` are the outputs among
     the tensors.
     """
     multiprocessors = torch.cuda.get_device_properties(bound.index).multi_processor_count
@@ -142,7 +142,7 @@ def prepare(
         elif member.tensor in bound.tensors:
             sizes.append(bound.tensors[member.tensor].size(member.role))
         else:
-            # An extent; or 0: the stride of a scalar given as a number, a scheduler setting that the launcher chooses.
+            # An extent; or 0: the stride of a scalar given as a number, or a setting that the launcher chooses.
             sizes.append(0 if member.tensor else bound.sizes.get(member.role, 0))
         if len(added) < len(picked):
             added.append(bound.offsets.get(member.tensor, unmoved) if member.kind == "pointer" else unmoved)

@@ -1,4 +1,4 @@
-"""The tensors of a call: their shapes against the program's modes, their strides against what kernels take."""
+"""Checking a call's tensors: their shapes against the program's modes, their strides against kernels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from evt.runtime.report import Report
 
 
 def operand_argument(bound: Bound, operand: Operand, tensor: torch.Tensor, report: Report) -> TensorArgument | None:
-    """A or B as the kernel will see it."""
+    """Return A or B as the kernel will see it."""
     if bound.convolution is not None:
         return convolution_operand(bound.convolution, operand, tensor, report)
     batch = bound.leads["l"]
@@ -92,7 +92,7 @@ def _indexed_extents(value: Input | Output, groups: _Groups) -> dict[str, int]:
 
 
 def has_own_columns(value: Input | Output) -> bool:
-    """Whether its columns are bits, or fewer than the accumulator's."""
+    """Return whether its columns are bits, or fewer than the accumulator's."""
     return value.dtype == B1 or any("/" in mode for mode in value.modes)
 
 
@@ -188,7 +188,7 @@ def _modes_of(bound: Bound, tensor: torch.Tensor) -> tuple[str, ...]:
 
 
 def buffer_argument(bound: Bound, output: Output, tensor: torch.Tensor, report: Report) -> TensorArgument | None:
-    """An output buffer of the caller's."""
+    """Return an output buffer of the caller's as the kernel will see it."""
     if not _check_dtype(output, tensor, report):
         return None
     assert output.dtype is not None
@@ -217,7 +217,7 @@ def buffer_argument(bound: Bound, output: Output, tensor: torch.Tensor, report: 
 
 
 def fresh_argument(bound: Bound, output: Output) -> TensorArgument:
-    """An output that the call allocates, packed."""
+    """Return an output that the call allocates, packed, as the kernel will see it."""
     strides: dict[str, int] = {"l": 0}
     step = 1
     for mode in reversed(output.memory_modes):
@@ -244,7 +244,7 @@ def _classified(
 
 
 def dtype_of(tensor: torch.Tensor) -> DType | None:
-    """The language's type of a tensor's elements, or None."""
+    """Return the language's type of a tensor's elements, or None."""
     return from_torch_name(str(tensor.dtype).removeprefix("torch."))
 
 

@@ -1,6 +1,6 @@
-"""Whether a graph that somebody built is a program: ``check_graph(dag)``.
+"""Whether a graph from a user's builder is a program: ``check_graph(dag)``.
 
-What the language cannot say is refused here, as nothing later would: a graph that is lowered from text needs no check.
+This refuses what the language cannot express, because nothing later would; a graph lowered from text needs no check.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ from evt.ir.node import ELEMENT_MODES, MODES, PLACES, base, direct, index_of
 from evt.ir.operand import formula_of
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-#: What has a meaning of its own.
+#: Names that have a meaning of their own.
 _TAKEN = ("acc", "A", "B")
 _TENSOR_MODES = frozenset({*MODES, *FEWER_COLUMNS})
 
 
 def check_graph(dag: Dag) -> None:
-    """Raise ProgramError (E0412) where a graph is no program, E0405 where it does not read the accumulator.
+    """Raise ProgramError (E0412) where a graph is not a program, E0405 where it does not read the accumulator.
 
-    What is wrong with its types is for inference to say.
+    Inference reports what is wrong with its types.
     """
     checks = (
         _entries,
@@ -70,7 +70,7 @@ def check_graph(dag: Dag) -> None:
 
 
 def _entries(dag: Dag) -> Iterator[str]:
-    """Everything is of the types that a graph is made of, and operands come before their users."""
+    """Yield entries that have wrong types, and nodes whose operands do not come before them."""
     for place, entry in enumerate(dag.table):
         node, operands = entry
         if not isinstance(node, get_args(Node)):
@@ -82,7 +82,7 @@ def _entries(dag: Dag) -> Iterator[str]:
 
 
 def _structure(dag: Dag) -> Iterator[str]:
-    """What holds of every graph, and that its text is its own."""
+    """Yield violations of the graph's invariants, and a text that reads back as another graph."""
     try:
         verify(dag)
         if parse_dag(format_dag(dag)) != dag:
@@ -94,7 +94,7 @@ def _structure(dag: Dag) -> Iterator[str]:
 
 
 def _values(dag: Dag) -> Iterator[str]:
-    """Inputs and outputs have names and modes that a program can write."""
+    """Yield inputs and outputs with names or modes that a program cannot write."""
     values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
     for value in values:
         if not _NAME.fullmatch(value.name) or value.name in _TAKEN:
@@ -121,7 +121,7 @@ def _indices(dag: Dag) -> Iterator[str]:
 
 
 def _operands(dag: Dag) -> Iterator[str]:
-    """A and B are declared together or not at all, with modes that the operation takes."""
+    """Yield operands that are not declared together, or not with modes that the operation takes."""
     if not dag.operands:
         return
     wanted = OPERATIONS[dag.operation]
@@ -132,7 +132,7 @@ def _operands(dag: Dag) -> Iterator[str]:
 
 
 def _nodes(dag: Dag) -> Iterator[str]:
-    """Blocks and pairs of columns are those that kernels have; a convolution's modes have a meaning for each node."""
+    """Yield blocks and pairs of columns that kernels lack, and nodes that mean nothing for a convolution."""
     wgrad = CONVOLUTIONS.get(dag.operation, ("",))[0] == "wgrad"
     for place, (node, _) in enumerate(dag.table):
         match node:
@@ -163,7 +163,7 @@ def _nodes(dag: Dag) -> Iterator[str]:
 
 
 def _operand_formulas(dag: Dag) -> Iterator[str]:
-    """What is multiplied in the place of an operand is made of its elements, of scalars and of vectors along it."""
+    """Yield mainloop fusions that are not made of the operand's elements, scalars and vectors along it."""
     for name in dag.feeds:
         nodes = [dag[node] for node in formula_of(dag, name)]
         if dag.operation in CONVOLUTIONS and (name, CONVOLUTIONS[dag.operation][0]) != ("A", "fprop"):

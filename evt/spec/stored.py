@@ -1,8 +1,8 @@
-"""What a pickle of a program holds: text and numbers, nothing compiled, and no class of evt's but the program's.
+"""The content of a pickled program: text and numbers, nothing compiled, and no class of evt's but the program's.
 
-The graph is kept as text, so that a pickle is read by other versions of evt, as long as the form is the same; beside it
-are the program's own text, and the places in it that everything comes from. Functions of the user's own are not kept,
-since their meaning is code: they have to be registered where a program is loaded.
+The graph is kept as text, so that other versions of evt can read a pickle of the same form; beside it are the program's
+own text, and the place in it of every value. Users' functions are not kept, since their meaning is code: they have to
+be registered where a program is loaded.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from evt.ir.origin import Foreign, Origin, Place
 from evt.settings import Settings
 from evt.version import __version__
 
-#: Where a value comes from: its place in the text and those of the calls that led to it, innermost first; or the name
-#: of another graph's node.
+#: Where a value comes from: its place in the text and the places of the calls that led to it, innermost first; or
+#: the name of another graph's node.
 _Origin = list[tuple[int, int]] | str | None
 _Places = dict[str, list[_Origin]]
 _Value = TypeVar("_Value", Operand, Input, Output)
@@ -52,8 +52,8 @@ def write_state(
 def read_state(state: Mapping[str, Any]) -> tuple[Dag, Settings, Convolution | None, bool]:
     """Return the program that :func:`write_state` wrote.
 
-    Raises ArgumentError: E0613 for what another version wrote that this one does not read, E0657 where a function of
-    the user's own is not registered, or with another C++.
+    Raise ArgumentError: E0613 for another version's state that this one cannot read, E0657 where a user's function is
+    not registered, or has different C++.
     """
     if state.get("form") != FORM:
         raise _unreadable(state, f"its form is {state.get('form')!r}, and this version reads {FORM}")
@@ -72,7 +72,7 @@ def read_state(state: Mapping[str, Any]) -> tuple[Dag, Settings, Convolution | N
 
 
 def _graph(text: str, places: _Places, source: tuple[str, str] | None) -> Dag:
-    """The graph, with the text and the places in it where mistakes are shown."""
+    """Return the graph, with its text and the places in it where mistakes are shown."""
     dag = parse_dag(text)
     for name in (op.function for op, _ in dag.table if isinstance(op, Apply)):
         if name not in TABLE:
@@ -155,7 +155,7 @@ def _check_functions(functions: Mapping[str, tuple[str, str]]) -> None:
 
 
 def _digest(row: Function) -> str:
-    """What tells a function's signature and C++ from another's; what it is in PyTorch has no text."""
+    """Return a digest of a function's signature and C++; its PyTorch meaning has no text."""
     return hashlib.sha256(f"{row}\0{row.source}".encode()).hexdigest()[:16]
 
 

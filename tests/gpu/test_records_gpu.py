@@ -70,12 +70,12 @@ def every(results) -> list[torch.Tensor]:
 
 
 def memory(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor's bytes: torch.equal does not compare all types."""
+    """Return a tensor's bytes: torch.equal does not compare all types."""
     return tensor.contiguous().reshape(-1).view(torch.uint8)
 
 
 def poisoned(tensor: torch.Tensor) -> torch.Tensor:
-    """A buffer like an output, of NaN, or of a pattern that is unlikely."""
+    """Return a buffer like an output, of NaN, or of a pattern that is unlikely."""
     return torch.full_like(tensor, float("nan") if tensor.dtype.is_floating_point else 0x55)
 
 

@@ -62,7 +62,7 @@ PADDED = (2, 20, 9, 11), (64, 20, 3, 3)
 
 
 def aligned_to_one(signature: Signature, general: str) -> Signature:
-    """The signature of tensors that start and stride anywhere; ``general`` has no mode with stride 1."""
+    """Return the signature of tensors that start and stride anywhere; ``general`` has no mode with stride 1."""
 
     def loosen(name: str, layout: Layout) -> Layout:
         return replace(layout, alignment=1, contiguous=None if name == general else layout.contiguous)
@@ -141,7 +141,7 @@ def compiled(made: Plan) -> Kernel:
 
 
 def marks(name: str) -> list[pytest.MarkDecorator]:
-    """A kernel's tests stay in one process, which compiles it."""
+    """Return the marks that keep a kernel's tests in one process, which compiles it."""
     return [pytest.mark.xdist_group(name)] + [pytest.mark.slow] * (name not in QUICK)
 
 

@@ -33,7 +33,7 @@ class Loaded:
     modes: frozenset[str]
 
     def along(self, order: Sequence[str]) -> Array:
-        """The values with three axes; the input has no other mode."""
+        """Return the values with three axes; the input has no other mode."""
         axes = [_ALL.index(mode) for mode in order]
         return self.array.transpose(*axes, *(axis for axis in range(4) if axis not in axes))[..., 0]
 
@@ -59,7 +59,7 @@ class Data:
 
 
 def problems(program: Program) -> list[Data]:
-    """The data of a program's call: one problem, or one for each group."""
+    """Return the data of a program's call: one problem, or one for each group."""
     if program.operation == "grouped_gemm":
         return [_problem(program, sizes, index) for index, sizes in enumerate(program.groups)]
     return [_problem(program, program.sizes, 0)]
@@ -122,13 +122,13 @@ def _convolution(program: Program, maker: _Maker) -> Data:
 
 
 def dims(data: Data, mode: str) -> tuple[int, ...]:
-    """The dimensions of a mode, which may be divided: n/2."""
+    """Return the dimensions of a mode, which may be divided: n/2."""
     name, _, number = mode.partition("/")
     return (data.sizes[name] // int(number),) if number else data.leads[mode]
 
 
 def type_of(program: Program, value: Input) -> str:
-    """The type of an input."""
+    """Return the type of an input."""
     if value.type is not None:
         return value.type
     if not set(value.modes) - {"l"}:
@@ -222,7 +222,7 @@ def _specials(dtype: str) -> tuple[float, ...]:
 
 
 def tensor(dtype: str, values: Array) -> Any:
-    """A tensor of the type, of values that it has."""
+    """Return a tensor of the type, of values that it has."""
     import torch
 
     target = getattr(torch, TYPES[dtype].torch)
@@ -240,7 +240,7 @@ def tensor(dtype: str, values: Array) -> Any:
 
 
 def arguments(program: Program, data: Data) -> tuple[Any, Any, dict[str, Any]]:
-    """A, B and the inputs as evt is called with them."""
+    """Return A, B and the inputs as evt is called with them."""
     operands = []
     for name, dtype, swap in zip("AB", (program.a, program.b), program.transposed, strict=True):
         made = tensor(dtype, data.given[name])
@@ -314,7 +314,7 @@ def memory_modes(output: Output, reduced: frozenset[str]) -> tuple[str, ...]:
 
 
 def shape_of(program: Program, data: Data, output: Output, dtype: str, reduced: frozenset[str]) -> tuple[int, ...]:
-    """The shape of an output as a call returns it."""
+    """Return the shape of an output as a call returns it."""
     shape = tuple(size for mode in memory_modes(output, reduced) for size in dims(data, mode))
     if dtype == "b1":
         return (*shape[:-1], -(-shape[-1] // 8))
@@ -324,12 +324,12 @@ def shape_of(program: Program, data: Data, output: Output, dtype: str, reduced: 
 
 
 def is_image(program: Program, output: Output) -> bool:
-    """Whether an output, not of bits, is [N, C, ...]."""
+    """Return whether an output, not of bits, is [N, C, ...]."""
     return program.geometry is not None and output.modes == ("m", "n")
 
 
 def canonical(program: Program, data: Data, output: Output, dtype: str, reduced: frozenset[str], found: Any) -> Array:
-    """An output's values [l, m, n], in doubles, with one element where it has no such mode."""
+    """Return an output's values [l, m, n], in doubles, with one element where it has no such mode."""
     import torch
 
     if dtype == "b1":

@@ -79,7 +79,7 @@ class Mode:
 
 
 def evaluate(program: Program, data: Data, mode: Mode, seed: int = 0) -> dict[str, Value]:
-    """The outputs by name, before they are rounded to their types."""
+    """Return the outputs by name, before they are rounded to their types."""
     return Evaluator(program, data, mode, seed).outputs()
 
 
@@ -114,7 +114,7 @@ class Evaluator:
         return {output.name: self.stored(output, self.name(output.name)) for output in self.program.outputs}
 
     def stored(self, output: Output, value: Value) -> Value:
-        """A value as it is stored: a literal takes the output's type, another constant is computed without one."""
+        """Return a value as it is stored: a literal takes the output's type, another constant is untyped."""
         wide = output_type(self.program, output, None) == "f64"
         if not value.constant or (value.literal and (wide or value.type == "i32")):
             return value
@@ -122,7 +122,7 @@ class Evaluator:
         return replace(value, number=t.number(value.number))
 
     def name(self, name: str) -> Value:
-        """The value of a name that is assigned, or an input."""
+        """Return the value of a name that is assigned, or an input."""
         key = name, self.order
         if key not in self.values:
             assigned = self.assigned.get(name)
@@ -184,7 +184,7 @@ class Evaluator:
     # Leaves
 
     def literal(self, value: float) -> Value:
-        """A constant; a whole number is an integer among integers."""
+        """Return a constant; a whole number is an integer among integers."""
         whole = value.is_integer() and abs(value) < 2**31 and str(value) != "-0.0"
         return Value(self.plain(np.full((1, 1, 1, 1), value)), "i32" if whole else "f32", True, True)
 
@@ -216,7 +216,7 @@ class Evaluator:
         return primary(self.program.a, None)
 
     def operand(self, name: str, formula: Expression) -> Number:
-        """What is multiplied in the place of an operand: rounded to its type, in doubles only where that is integer."""
+        """Return the operand after its mainloop fusion, rounded to its type; in doubles only if that is integer."""
         dtype = self.program.a if name == "A" else self.program.b
         outside, self.order = self.order, ("l", "m" if name == "A" else "n", "k")
         value = self.value(formula, {})
@@ -230,7 +230,7 @@ class Evaluator:
     # Operations
 
     def domain(self, row: Row, values: Sequence[Value]) -> str:
-        """What an application computes in: f64 where an operand is, i32 of integers, else f32."""
+        """Return the type that an application computes in: f64 beside an f64 operand, i32 for integers, else f32."""
         numbers = [value for slot, value in enumerate(values) if slot not in row.conditions]
         if not numbers:
             return "b1"
@@ -244,7 +244,7 @@ class Evaluator:
         return self.eagerly(function, values) if self.eager else self.applied(function, values)
 
     def eagerly(self, function: str, values: Sequence[Value]) -> Value:
-        """An operation as eager PyTorch does it, which stores what comes of it in the type that it promotes to.
+        """Return an operation as eager PyTorch computes it, storing the result in the promoted type.
 
         Integers are converted to the type of the floats that they meet, and a number that is compared to the tensor's;
         divided by a tensor a number multiplies the reciprocal, and small powers are products.
@@ -282,7 +282,7 @@ class Evaluator:
         return stored(self.applied(function, values))
 
     def hold(self, value: Value, held: str) -> Value:
-        """A value rounded to the half-width type in which PyTorch holds it."""
+        """Return a value rounded to the half-width type in which PyTorch holds it."""
         if held in ("f16", "bf16"):
             number = self.cast(held, value).number
             value = replace(value, number=number if value.type != "f64" else self.double.number(number))
@@ -327,7 +327,7 @@ class Evaluator:
         return [replace(each, x=widened(each.x, 3), doubt=widened(each.doubt, 2)) for each in numbers]
 
     def cast(self, dtype: str, value: Value) -> Value:
-        """A rounding point. What is wider than f32 may be rounded to f32 on the way to a narrower type."""
+        """Return a rounding point. What is wider than f32 may be rounded to f32 on the way to a narrower type."""
         number = value.number
 
         def rounds(x: Array) -> Array:
@@ -350,7 +350,7 @@ class Evaluator:
     # Reductions, pairs, random numbers
 
     def reduced(self, value: Value) -> tuple[Number, str]:
-        """A value in the type that it is reduced in."""
+        """Return a value in the type that it is reduced in."""
         kind = {"b1": "i32"}.get(compute(value.type), compute(value.type))
         if value.constant:
             kind = "f64" if self.accumulates == "f64" else "f32"

@@ -93,7 +93,7 @@ class Expressions:
         return max(self.width if self.blocks else 1, 2 * self.distance if self.pairs else 1)
 
     def expression(self, depth: int, columns: str) -> Expression:
-        """A value with such columns."""
+        """Return a value with the given columns."""
         draw = self.draw
         if depth <= 0 or draw.chance(5):
             return self.leaf(columns, depth)
@@ -122,7 +122,7 @@ class Expressions:
         return self.call(depth, columns)
 
     def call(self, depth: int, columns: str) -> Expression:
-        """A function of the table, by an operator, a name or an alias, with or without what has a default."""
+        """Return a function of the table, by an operator, a name or an alias, with or without what has a default."""
         draw = self.draw
         arithmetic = [name for name in ("add", "sub", "mul", "div") if name in self.functions]
         function = draw.pick(arithmetic if arithmetic and draw.chance(2.5) else self.functions)
@@ -145,7 +145,7 @@ class Expressions:
         return Call(function, (x, y), OPERATORS.get(function, ""))
 
     def whole(self, depth: int) -> Expression:
-        """A value of every column; now and then an input, which may be less."""
+        """Return a value of every column; occasionally an input, which may have fewer."""
         if self.draw.chance(4):
             return self.read("n")
         return Acc() if self.draw.chance(3) else self.meeting(self.expression(depth, "n"), Acc())
@@ -231,7 +231,7 @@ class Expressions:
         return Call(define.name, tuple(self.expression(depth - 1, columns) for _ in define.parameters))
 
     def define(self, smooth: bool) -> str:
-        """The name of a function of the program's own, an old one or a new one; a ``smooth`` one is derived."""
+        """Return the name of a function of the program, an old one or a new one; a ``smooth`` one is differentiated."""
         known = [name for name in self.defines if name.startswith("smooth" if smooth else "own")]
         if known and (len(known) > 2 or self.draw.chance(2)):
             return self.draw.pick(known)
@@ -303,7 +303,7 @@ class Expressions:
     # Inputs
 
     def counters(self) -> tuple[Expression, Expression]:
-        """A seed and an offset: numbers, or i32 scalars, which their use declares."""
+        """Return a seed and an offset: numbers, or i32 scalars, which their use declares."""
         made: list[Expression] = []
         for name in _COUNTERS:
             if self.draw.chance(2):
@@ -314,7 +314,7 @@ class Expressions:
         return made[0], made[1]
 
     def read(self, columns: str) -> Expression:
-        """An input that may stand among such columns, an old one or a new one."""
+        """Return an input that fits the columns, an old one or a new one."""
         draw, operand = self.draw, columns in ("A", "B")
         modes = draw.pick(self.modes(columns)) if not draw.chance(4) else ()
         self.pairs |= "n/2" in modes
@@ -332,7 +332,7 @@ class Expressions:
         return Read(value.name, f"[{', '.join(value.modes)}]")
 
     def modes(self, columns: str) -> list[tuple[str, ...]]:
-        """The modes of inputs that may stand among such columns, some more than once."""
+        """Return the modes of inputs that fit the columns, some more than once."""
         if self.batched and self.draw.chance(5) and columns not in ("A", "B"):
             batched = [("l",), ("l", "m"), ("l", "n"), ("l", "m", "n"), ("l", "n", "m")]
             return {"n": batched, "thin": batched[:3]}.get(columns, batched[:2])
@@ -347,7 +347,7 @@ class Expressions:
         }[columns]
 
     def input(self, modes: tuple[str, ...], dtype: str | None, always: bool = False) -> Input:
-        """A new input; ``always``: a call gives it, and as a vector where it is one."""
+        """Return a new input; ``always``: a call gives it, and as a vector where it is one."""
         draw = self.draw
         pool = GREEK if modes == () else _TILES if len(modes) > 1 else _VECTORS
         free = [name for name in pool if name not in self.inputs]
@@ -374,7 +374,7 @@ class Expressions:
         return self.inputs[name]
 
     def left_out(self, dtype: str) -> Expression:
-        """A function of nothing but an input that a call leaves out."""
+        """Return a function only of an input that a call leaves out."""
         value = self.input(self.draw.pick((("m", "n"), ("m",), ("n",))), dtype, always=True)
         self.inputs[value.name] = replace(value, default=self.default(dtype), given="absent")
         function = self.draw.pick([name for name in self.functions if TABLE[name].required == 1])
@@ -388,14 +388,14 @@ class Expressions:
 
 
 def is_constant(node: Expression) -> bool:
-    """Whether an expression is made of literals only."""
+    """Return whether an expression is made of literals only."""
     if isinstance(node, Number):
         return True
     return isinstance(node, Call) and not node.primes and all(map(is_constant, node.arguments))
 
 
 def surviving(node: Expression) -> Iterator[Expression]:
-    """What an expression is made of, without the arguments of derivatives, which may cancel."""
+    """Yield the parts of an expression, without the arguments of derivatives, which may cancel."""
     yield node
     if not (isinstance(node, Call) and node.primes):
         for child in children(node):

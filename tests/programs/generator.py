@@ -43,7 +43,7 @@ Layouts = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 def generate(seed: int, profile: Profile = ALL) -> Program:
-    """The program of a seed."""
+    """Return the program of a seed."""
     return _Generator(seed, profile).program()
 
 
@@ -94,14 +94,14 @@ class _Generator:
     # Operands and settings
 
     def operands(self) -> tuple[str, str]:
-        """The types of A and B: every pair, though rarely those of which few kernels form this product."""
+        """Return the types of A and B: every pair, though rarely those of which few kernels form this product."""
         if self.operation.endswith(("dgrad", "wgrad")) and not self.draw.chance(5):
             return self.draw.pick(_HALVES)
         found = self.draw.pick((*PAIRS, ("f64", "f64")))
         return ("f16", "f16") if self.draw.chance(4) or (self.convolved and "f64" in found) else found
 
     def header(self) -> Layouts | None:
-        """The modes of A and B where a header has them; empty ones where it has types only."""
+        """Return the modes of A and B where a header has them; empty ones where it has types only."""
         if "tf32" not in (self.a, self.b) and not self.draw.chance(4):
             return None
         if self.convolved or self.draw.chance(3):
@@ -112,7 +112,7 @@ class _Generator:
         return a, self.draw.pick((("k", "n"), ("n", "k")))
 
     def transposed(self, header: Layouts | None) -> tuple[bool, bool]:
-        """Whether A and B are transposes of contiguous tensors."""
+        """Return whether A and B are transposes of contiguous tensors."""
         if self.convolved:
             return False, False
         if self.narrow:
@@ -149,7 +149,7 @@ class _Generator:
         self.of.values[name] = columns
 
     def output(self, name: str, first: bool = False) -> Output:
-        """An output, assigned."""
+        """Return an output, assigned."""
         draw, of, depth = self.draw, self.of, self.draw.whole(1, 3)
         types = [each for each in STORAGE if each != "b1"]
         dtype = draw.pick(types) if self.typed or not draw.chance(4) else None
@@ -264,7 +264,7 @@ def with_indices(program: Program) -> Program:
 
 
 def normalised(program: Program) -> Program:
-    """The program without values, functions and inputs that nothing reads."""
+    """Return the program without values, functions and inputs that nothing reads."""
     stored = {each.name for each in program.outputs}
     while True:
         nodes = list(program.expressions())

@@ -92,7 +92,7 @@ def _expressions(program: Program) -> Iterator[Program]:
 
 
 def _simpler(node: Expression) -> Iterator[Expression]:
-    """A part in the place of the whole, a leaf, and the same of every part."""
+    """Yield a part in place of the whole, a leaf, and the same for every part."""
     parts = children(node)
     yield from parts
     if parts:

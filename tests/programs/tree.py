@@ -143,7 +143,7 @@ def with_children(node: Expression, new: tuple[Expression, ...]) -> Expression:
 
 
 def walk(node: Expression) -> Iterator[Expression]:
-    """A node and everything that it is made of."""
+    """Yield a node and all its parts."""
     yield node
     for child in children(node):
         yield from walk(child)
@@ -277,7 +277,7 @@ class Program:
 
 
 def describe_call(program: Program) -> str:
-    """What else there is to a program than its text."""
+    """Return what belongs to a program besides its text."""
     parts = [f"operation {program.operation}", f"A {program.a}", f"B {program.b}"]
     parts += [f"{key}={value!r}" for key, value in program.settings]
     if program.geometry:
@@ -325,7 +325,7 @@ GREEK = ("alpha", "beta", "gamma", "delta", "theta", "kappa", "sigma", "omega", 
 
 
 def show(node: Expression) -> str:
-    """An expression, with parentheses around every operation."""
+    """Return an expression, with parentheses around every operation."""
     match node:
         case Acc():
             return "acc"

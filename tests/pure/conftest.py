@@ -69,7 +69,7 @@ def cache(tmp_path: Path) -> Cache:
 
 @pytest.fixture
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of kernels and measurements that this test alone has."""
+    """Return a cache of kernels and measurements that this test alone has."""
     monkeypatch.setenv("EVT_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache"
 

@@ -311,7 +311,7 @@ def test_interrupted_while_it_reads() -> None:
 
 
 def _waits_in(pid: int) -> str:
-    """The system call in which a process waits; it reads its input when that is a pipe's."""
+    """Return the system call in which a process waits; it reads its input when that is a pipe's."""
     try:
         call = Path(f"/proc/{pid}/syscall").read_text().split()
     except OSError:

@@ -47,7 +47,7 @@ ROUNDED = sorted({*TABLE} - {*EXACT, "gelu", "gelu_tanh", "mish", "softplus", "t
 
 
 def expression(generator: random.Random, depth: int, functions: Sequence[str]) -> str:
-    """A constant expression, with casts to every type."""
+    """Return a constant expression, with casts to every type."""
     if not depth or generator.random() < 0.15:
         return generator.choice(NUMBERS)
     if generator.random() < 0.3:
@@ -60,7 +60,7 @@ def expression(generator: random.Random, depth: int, functions: Sequence[str]) -
 def check(
     dag: TypedDag, passes: tuple[object, ...], operand: str, inputs: dict[str, torch.Tensor] | None = None
 ) -> None:
-    """The optimised program has the bits of the program as it is written, wherever it stores."""
+    """Check that the optimised program has the bits of the program as it is written, wherever it stores."""
     kind = getattr(torch, BY_NAME[operand].torch)
     a, b = (torch.ones(2, 2).to(kind) for _ in range(2))
     expected = reference(dag, a, b, inputs or {})
@@ -149,7 +149,7 @@ def test_a_constant_that_is_stored_has_the_digits_of_its_output() -> None:
 
 
 def read(text: str) -> float:
-    """The number that a C++ literal of ours stands for."""
+    """Return the number that a C++ literal of ours stands for."""
     text = re.sub(r"^\((.*)\)$", r"\1", text)
     text = re.sub(r"^static_cast<double>\((.*)\)$", r"\1", text)
     if text == "-2147483647 - 1":

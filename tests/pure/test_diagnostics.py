@@ -135,7 +135,7 @@ def test_notes_and_several() -> None:
 
 
 def pointing(text: str, *words: str) -> Diagnostic:
-    """A diagnostic at the first of these words, which has to do with the others."""
+    """Return a diagnostic at the first of these words, which has to do with the others."""
     first, *others = (Span(text.rindex(word), text.rindex(word) + len(word)) for word in words)
     secondary = tuple(Label(span, f"{span.start}") for span in others)
     return Diagnostic("E0101", "the message", first, "here", source=Source(text), secondary=secondary)

@@ -42,7 +42,7 @@ TILE = ("m", "n")
 
 
 def built(source: Source | None = Source(FORMULA), operation: str = "gemm") -> Dag:  # noqa: B008
-    """What a matcher of PyTorch's graphs would build."""
+    """Return a graph as a matcher of PyTorch's graphs would build it."""
     builder = Builder()
     total = builder.add(Apply("add"), builder.add(Acc()), builder.add(Load("bias")))
     builder.add(Store("D"), builder.add(Apply("relu"), total))
@@ -133,7 +133,7 @@ def test_every_kind_of_node(text: str) -> None:
 
 
 def graph(*nodes: tuple[Any, ...], **fields: Any) -> Callable[[], Dag]:
-    """A graph of a table as it stands, which a builder need not have made."""
+    """Return a graph of a table as it stands, which a builder need not have made."""
 
     def made() -> Dag:
         table = tuple((node, tuple(operands)) for node, *operands in nodes)

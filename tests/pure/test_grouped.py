@@ -250,7 +250,7 @@ def test_configurations():
 
 
 def launched(op: GroupedProgram, a, b, monkeypatch, **inputs):
-    """The members and rows, by name, that a launch for these tensors would be given; only of groups with work."""
+    """Return the members and rows, by name, of a launch for these tensors; only of groups with work."""
     recorded = []
     caller = op._caller
     groups = split(op.spec, a, b, inputs, None, None)

@@ -111,7 +111,7 @@ def test_imports_point_one_way(module: Path) -> None:
 
 
 def imported_rooms(tree: ast.AST) -> Iterator[str]:
-    """The rooms that a module imports; "" for the package itself."""
+    """Yield the rooms that a module imports; "" for the package itself."""
     names = set(ORDER)
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -155,12 +155,12 @@ def import_graph(sources: Mapping[str, str]) -> nx.DiGraph[str]:
 
 
 def circles(graph: nx.DiGraph[str]) -> list[list[str]]:
-    """The modules that import each other, in circles of more than two."""
+    """Return the modules that import each other, in circles of more than two."""
     return [sorted(each) for each in nx.strongly_connected_components(graph) if len(each) > LARGEST_CIRCLE]
 
 
 def module_sources() -> dict[str, str]:
-    """The text of every module by its dotted name."""
+    """Return the text of every module by its dotted name."""
     found = {}
     for path in MODULES:
         parts = path.relative_to(ROOT).with_suffix("").parts

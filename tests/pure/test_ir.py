@@ -137,7 +137,7 @@ def test_pruning_drops_what_no_output_needs() -> None:
 
 
 def malformed(*table: tuple[Node, tuple[int, ...]], inputs: tuple[Input, ...] = (), outputs: Any = (D,)) -> str:
-    """What verification says of a graph."""
+    """Return what verification says about a graph."""
     with pytest.raises(InternalError) as caught:
         verify(Dag("gemm", AB, inputs, outputs, table))
     (each,) = caught.value.diagnostics

@@ -35,7 +35,7 @@ y[n, m] = f16(
 
 
 def expression(text: str) -> str:
-    """The canonical, fully parenthesised text of one expression."""
+    """Return the canonical, fully parenthesised text of one expression."""
     return format_tree(parse(f"D = {text}")).removeprefix("D = ").rstrip("\n")
 
 

@@ -205,7 +205,7 @@ def test_a_pointwise_convolution_is_called_as_a_gemm(launches):
 
 @pytest.fixture
 def copies(monkeypatch):
-    """The copies that calls make, as (address of the tensor, copy)."""
+    """Return the copies that calls make, as (address of the tensor, copy)."""
     made: list[tuple[int, torch.Tensor]] = []
     convert = prepare_module.copied_channels_last
 

@@ -289,7 +289,7 @@ def tiler_text(tiler: Tiler) -> str:
 
 
 def any_text(rng: random.Random) -> str:
-    """A layout, a swizzle, a tiler, one of them with a few characters wrong, or nothing like it."""
+    """Return a layout, a swizzle, a tiler, one of them with a few characters wrong, or nothing like it."""
     layout = random_layout(rng)
     texts = [layout, random_composed(rng), random_swizzle(rng), tiler_text(random_tiler(rng, layout)), layout.shape]
     text = list(str(rng.choice(texts)))

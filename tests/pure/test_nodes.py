@@ -70,7 +70,7 @@ def plans() -> tuple[Plan, ...]:
 
 
 def texts(value: Any, where: str = "plan") -> Iterator[tuple[str, str]]:
-    """The texts in a plan, and where each is."""
+    """Yield the texts in a plan, and where each is."""
     if isinstance(value, str):
         yield where, value
     elif isinstance(value, tuple):

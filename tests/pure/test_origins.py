@@ -55,7 +55,7 @@ def untyped(text: str) -> Dag:
 
 
 def text_of(dag: Dag, node: int) -> str:
-    """The expression that a node comes from."""
+    """Return the expression that a node comes from."""
     found = dag.where(node)
     assert found is not None
     source, span = found
@@ -63,13 +63,13 @@ def text_of(dag: Dag, node: int) -> str:
 
 
 def of(dag: Dag, op: Node) -> int:
-    """The node of an operation that there is once."""
+    """Return the node of an operation that occurs once."""
     (node,) = (node for node in range(len(dag)) if dag[node] == op)
     return node
 
 
 def calls_of(dag: Dag, node: int) -> list[str]:
-    """The calls that a node was inlined for, innermost first."""
+    """Return the calls that a node was inlined for, innermost first."""
     origin = dag.origins[node]
     assert isinstance(origin, Place)
     assert dag.source is not None
@@ -182,7 +182,7 @@ def test_roundings_come_from_the_operation_that_is_rounded() -> None:
 
 
 def stages(dag: Dag, operands: tuple[Operand, Operand]) -> Iterator[Dag]:
-    """A program after every step that makes a graph of it."""
+    """Yield a program after every step that makes a graph of it."""
     yield dag
     made = infer(dag, operands)
     yield made
@@ -287,7 +287,7 @@ def test_they_are_plain_data() -> None:
 
 
 def foreign(inner: str = "relu") -> Dag:
-    """A graph as another door makes it."""
+    """Return a graph as another front end makes it."""
     builder = Builder()
     builder.origin = Foreign("fx: linear")
     acc = builder.add(Acc())

@@ -297,7 +297,7 @@ def test_alignment_is_what_divides_everything():
 
 
 def outputs(count: int, reduction: str, modes: str) -> str:
-    """A program with many reductions."""
+    """Return a program with many reductions."""
     names = [f"r{index}" for index in range(count)]
     lines = [f"out D: f16, {', '.join(f'{name}: f32[{modes}]' for name in names)}", "D = acc"]
     return "\n".join([*lines, *(f"{name} = {reduction}(acc * {index + 2})" for index, name in enumerate(names))])

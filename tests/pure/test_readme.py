@@ -20,7 +20,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def example(language: str) -> str:
-    """The code block under the comment that announces it."""
+    """Return the code block under the comment that announces it."""
     marker = f"<!-- {language} example: run by tests/pure/test_readme.py -->\n```{language}\n"
     return README.split(marker)[1].split("```")[0]
 

@@ -121,7 +121,7 @@ def test_tensors_with_defaults() -> None:
 
 
 def forms() -> dict[str, tuple[str, str, dict[str, Any], Tensor]]:
-    """A value by what it varies over: its declaration, how it is read, what a call gives, and all of its elements."""
+    """Return a value by the modes it varies over: its declaration, its use, a call's argument, and all its elements."""
     row, column, batch = make(64).float(), make(M).float(), make(L).float()
     full, single = torch.full((L, M, 64), 0.1), torch.full((L, M, 64), 2.5)
     rows, columns, batches = (

@@ -82,7 +82,7 @@ SQUARED = "D = square(acc + bias) + square(C)"
 
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> Route:
-    """The toy is preferred to all others. Nothing but the order of routes knows it."""
+    """Prefer the toy to all other routes. Nothing but the order of routes knows it."""
     monkeypatch.setattr(order, "ROUTES", (TOY, *ROUTES))
     return TOY
 
@@ -128,7 +128,7 @@ def test_an_added_route_refuses_as_others_do() -> None:
 
 
 def literals(path: Path) -> set[str]:
-    """The strings in a module."""
+    """Return the strings in a module."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     return {each.value for each in ast.walk(tree) if isinstance(each, ast.Constant) and isinstance(each.value, str)}
 
@@ -198,7 +198,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
 
 
 def rules_of(problem: Problem, last: str = "") -> set[Rule]:
-    """The rules of the routes that there are for a problem, up to one of them."""
+    """Return the rules of a problem's routes, up to one of them."""
     routes = [route for route in ROUTES if problem.shape in route.shapes]
     names = [route.name for route in routes]
     return {rule for route in routes[: names.index(last) + 1 if last else None] for rule in route.rules}

@@ -46,7 +46,7 @@ def every(results: Any) -> tuple[Tensor, ...]:
 
 
 def memory(x: Tensor) -> Tensor:
-    """A tensor's bytes: torch.equal does not compare all types."""
+    """Return a tensor's bytes: torch.equal does not compare all types."""
     return x.contiguous().reshape(-1).view(torch.uint8)
 
 
@@ -105,7 +105,7 @@ def test_reference_is_the_formula(name: str, program: evt.Program, sizes: dict[s
 
 
 def architectures(name: str) -> list[str]:
-    """The record's targets, but for those that evt does not know, such as sm75."""
+    """Return the record's targets, except those that evt does not know, such as sm75."""
     found = []
     for arch in RECORDS[RECORD_OF[name]].archs.split():
         with contextlib.suppress(evt.TargetError):

@@ -255,7 +255,7 @@ def test_a_newer_generation_comes_before_a_stock_epilogue():
 
 
 def tensors_of(made: Plan) -> dict[str, StockTensor]:
-    """The tensors that an output operator has, by the kernel's names."""
+    """Return the tensors that an output operator has, by the kernel's names."""
     assert isinstance(made.epilogue, StockOperator)
     return {role: tensor for role, tensor in made.epilogue.tensors if tensor is not None}
 
@@ -331,7 +331,7 @@ def convolution(formula: str, operation: str = "conv2d", dtype: str = "f16", arc
 
 
 def of_convolution(formula: str, operation: str = "conv2d", arch: str = "sm80", **keywords) -> str:
-    """The text of the kernel by the stock route."""
+    """Return the text of the kernel by the stock route."""
     problem = convolution(formula, operation, arch=arch, **keywords)
     made = plan(problem, "conv-stock-2x")
     return emit(made).partition("namespace evt_generated {")[2]

@@ -44,7 +44,7 @@ _FORMATS = {"size": "q", "pointer": "Q", "number": "d"}
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
-    """The routes and configurations of each kernel that is made, on a machine that only looks like an H200."""
+    """Return the route and configuration of each kernel that is made, on a simulated H200."""
     made: list[tuple[str, ...]] = []
 
     def make_kernels(spec: Spec, bound: Any, target: Any, atomic: bool) -> Kernels:
@@ -74,7 +74,7 @@ INPUTS = {"bias": half(16), "C": half(40, 16)}
 
 
 def configs_of(program: Program, a: torch.Tensor, b: torch.Tensor, inputs: dict[str, Any]) -> dict[str, list[str]]:
-    """The default configurations of the routes that apply, by route."""
+    """Return the default configurations of the routes that apply, by route."""
     found: dict[str, list[str]] = {}
     problem = call_problem(program.spec, bind(program.spec, a, b, inputs, {}), SM90)
     for route, config in names_of(survey(problem)):

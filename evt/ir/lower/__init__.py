@@ -22,9 +22,9 @@ __all__ = ["OPERATIONS", "lower", "unknown_operation"]
 
 
 def lower(tree: syntax.Tree, operation: str = "gemm") -> Dag:
-    """Lower a program for one of :data:`OPERATIONS`; a header in the program decides over it.
+    """Lower a program for one of :data:`OPERATIONS`; a header in the program takes precedence.
 
-    Raises ProgramError with everything that is wrong with names, calls and statements (E01xx-E04xx), and
+    Raise ProgramError with everything that is wrong with names, calls and statements (E01xx-E04xx), and
     E0901 for parts of the language that are not supported yet.
     """
     report = Report(tree.source)
@@ -54,7 +54,7 @@ def lower(tree: syntax.Tree, operation: str = "gemm") -> Dag:
         builder.origin = Place(statements.feeds[name].span)
         builder.add(Feed(name), value)
     inputs = tuple(names.inputs.values())
-    # An input that cancels out stays one: what a call has to give follows from the text, not from what is done with it.
+    # An input that cancels out stays one: the arguments of a call follow from the text, not from the optimiser.
     dag = replace(prune(builder.finish(operation, operands, inputs, outputs, tree.source)), inputs=inputs)
     if not reads_accumulator(dag):
         report(
@@ -69,7 +69,7 @@ def lower(tree: syntax.Tree, operation: str = "gemm") -> Dag:
 
 
 def _refuse_batches(operation: str, values: Iterable[Input | Output], report: Report) -> None:
-    """A convolution has no batch mode: its images are among its rows."""
+    """Refuse the mode ``l`` in a convolution, whose images are among its rows."""
     for value in values:
         if "l" in value.modes and value.span is not None:
             message = f"`{value.name}` has the mode `l`, and {operation} has none"
@@ -77,7 +77,7 @@ def _refuse_batches(operation: str, values: Iterable[Input | Output], report: Re
 
 
 def _refuse_columns(expressions: Expressions, values: Iterable[Input | Output], report: Report) -> None:
-    """The columns of a weight's gradient are taps and channels: they are not packed, paired or taken in blocks."""
+    """Refuse bits, pairs and blocks in a weight's gradient, whose columns are taps and channels."""
     table, origins = expressions.builder.table, expressions.builder.origins
     taken = (origin for (op, _), origin in zip(table, origins, strict=True) if isinstance(op, Pick | Interleave | Fold))
     stored = (value.span for value in values if value.dtype == B1 or any("/" in mode for mode in value.modes))

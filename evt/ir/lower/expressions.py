@@ -1,4 +1,4 @@
-"""Expressions: from syntax to nodes. Functions of the user's own are inlined, derivatives worked out."""
+"""Expressions: from syntax to nodes. Users' functions are inlined, derivatives computed."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from evt.ir.node import ELEMENT_MODES, PLACES, REDUCTIONS, Acc, Apply, Cast, Con
 from evt.ir.origin import Origin, Place
 from evt.language import tree as syntax
 
-#: How often a function is derived: each time it grows by the chain and product rules.
+#: How often a function may be differentiated: it grows each time, by the chain and product rules.
 _MAX_PRIMES = 4
 #: How many operations a program may have when the user's functions are expanded.
 _MAX_NODES = 30_000
-#: How deep functions of the user's own may call each other.
+#: How deep users' functions may call each other.
 _MAX_DEPTH = 64
 
 #: Values by name, for the body of a function.
@@ -48,16 +48,16 @@ class Expressions:
         self._constant: dict[int, bool] = {}
         self._inlined: dict[tuple[str, tuple[int, ...]], int] = {}
         self._open: list[str] = []
-        #: The calls of functions of the user's own that are open, innermost first.
+        #: The open calls of users' functions, innermost first.
         self._calls: tuple[Span, ...] = ()
         self._used: set[str] = set()
         self._too_large = False
 
     def add(self, root: syntax.Expression, scope: Scope | None = None, origin: Origin | None = None) -> int:
-        """The node of an expression. Iterative, because formulas nest thousands deep.
+        """Return the node of an expression; iteratively, because formulas may nest thousands deep.
 
-        ``scope``: the expression is the body of a function, and knows these names only.
-        ``origin``: the expression is none of the program's, and all of it comes from there.
+        ``scope``: the expression is the body of a function, and knows only these names.
+        ``origin``: the expression is not part of the program; all its nodes get this origin.
         """
         results: dict[int, int] = {}
         for node in syntax.postorder(root):
@@ -67,7 +67,7 @@ class Expressions:
         return results[id(root)]
 
     def formula(self, text: str, scope: Scope) -> int:
-        """The node of a formula of the function table over named values."""
+        """Return the node of a formula of the function table over named values."""
         from evt.language import parse
 
         statement = parse(f"D = {text}").statements[0]
@@ -136,7 +136,7 @@ class Expressions:
         return varies
 
     def is_constant(self, node: int) -> bool:
-        """Whether a node depends on constants only."""
+        """Return whether a node depends on constants only."""
         if node not in self._constant:
             op = self.builder[node]
             applied = isinstance(op, Apply) and all(map(self.is_constant, self.builder.arguments(node)))
@@ -190,7 +190,7 @@ class Expressions:
         return self.mistake()
 
     def inline(self, call: syntax.Call, operands: list[int]) -> int:
-        """A call of a function of the user's own: its body over the arguments."""
+        """Return the value of a call of a user's function: its body over the arguments."""
         name = call.function.text
         definition = self.defined[name]
         parameters = [parameter.text for parameter in definition.parameters]
@@ -248,7 +248,7 @@ class Expressions:
                 )
 
     def derivative(self, call: syntax.Call, operands: list[int]) -> int:
-        """``f'(x)``, ``f''(x, constants)``: along the first argument, at ``x``."""
+        """Return ``f'(x)``, ``f''(x, constants)``: the derivative along the first argument, at ``x``."""
         name, span = call.function.text, call.function.span
         function = find_function(name)
         if name not in self.defined and function is None:
@@ -345,7 +345,7 @@ class Expressions:
             self.report("E0201", f"there is no reduction `{name}`", call.function.span, "unknown", hint)
 
     def bind(self, call: syntax.Call, function: Function, operands: list[int]) -> list[int] | None:
-        """Arguments by position and keyword, with the defaults filled in."""
+        """Return arguments by position and keyword, with the defaults filled in."""
         names = [parameter.name for parameter in function.parameters]
         bound: dict[str, int] = {}
         too_many = False

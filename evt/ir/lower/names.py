@@ -16,7 +16,7 @@ from evt.ir.missing import MISSING_FUNCTIONS
 from evt.ir.node import ELEMENT_MODES, Input, Output
 from evt.language import tree as syntax
 
-#: Names that mean something without being declared.
+#: Names that have a meaning without being declared.
 _CUSTOMARY = frozenset({"bias", *GREEK})
 #: What `acc` is misspelt as, and called elsewhere; one with a number asks for a second product.
 _NOT_ACC = frozenset({"ac", "aac", "accc", "cac", "caa", "accum", "accumulator", "accumulators"})
@@ -86,7 +86,7 @@ class Names:
                 self.uses.setdefault(mode.name, []).append(_Use(mode.span, mode.subscript, index=True))
 
     def resolve_inputs(self) -> None:
-        """Every name that is read and not assigned is an input; declared ones must be read."""
+        """Make every name that is read and not assigned an input; report declared inputs that are never read."""
         known = Misspellings((*self.declared, *self.assigns, *sorted(_CUSTOMARY)))
         for name, uses in self.uses.items():
             if name in self.refused:
@@ -136,7 +136,7 @@ class Names:
                 )
 
     def check_subscripts(self, name: str, uses: Sequence[_Use]) -> None:
-        """The subscripts that are written at an operand that is worked on."""
+        """Check the subscripts of an operand with a mainloop fusion."""
         target = self.feeds[name].subscript
         modes = ELEMENT_MODES[name]
         for subscript in (*([target] if target else []), *(use.subscript for use in uses if use.subscript)):
@@ -145,7 +145,7 @@ class Names:
                 self.report("E0302", f"`{name}` is [{shown}]", subscript.span, "not these", f"write `{name}`")
 
     def is_input_name(self, name: str, uses: Sequence[_Use], known: Misspellings) -> bool:
-        """Whether an unassigned name may be an input.
+        """Return whether an unassigned name may be an input.
 
         Undeclared names are inputs, so a slip must not pass for one: a name without a subscript that is one
         letter away from a declared or assigned name, from `bias` or a Greek letter is refused, and what `acc` is
@@ -290,7 +290,7 @@ class Names:
         return outputs
 
     def order(self) -> list[str]:
-        """Assigned names, definitions before their uses; reports one that depends on itself (E0402)."""
+        """Return assigned names, definitions before their uses; report one that depends on itself (E0402)."""
         order: list[str] = []
         state: dict[str, int] = {}  # 1: open, 2: done
         needs = {

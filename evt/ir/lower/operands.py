@@ -1,4 +1,4 @@
-"""Work on the operands: the formulas that are assigned to A and B, kept apart from the epilogue's."""
+"""Mainloop fusions: the formulas that are assigned to A and B, kept apart from the epilogue's."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from evt.ir.node import (
 from evt.ir.origin import Place
 from evt.language import tree as syntax
 
-#: What is not computed of each element by itself, in words.
+#: What is not computed element by element, in words.
 _NOT_ELEMENTWISE: dict[type[Node], str] = {
     Reduce: "a reduction of an operand",
     Fold: "a reduction of an operand",
@@ -70,7 +70,7 @@ def check_operands(
 
 
 def _nodes(expressions: Expressions, roots: Iterable[int]) -> list[int]:
-    """The nodes that values are made of, in the order of creation."""
+    """Return the nodes that values depend on, in the order of creation."""
     found: set[int] = set()
     stack = list(roots)
     while stack:
@@ -83,7 +83,7 @@ def _nodes(expressions: Expressions, roots: Iterable[int]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Formula:
-    """What is assigned to an operand: its nodes, operands first."""
+    """The formula of an operand: its nodes, operands first."""
 
     name: str
     statement: syntax.Assign
@@ -94,7 +94,7 @@ class _Formula:
         return next((node for node in self.nodes if is_wanted(self.builder[node])), None)
 
     def place(self, node: int) -> Span | Place:
-        """The first expression of the statement that is made of a node: the node itself may come from elsewhere."""
+        """Return the first expression of the statement that depends on a node, which itself may come from elsewhere."""
         made = {node}
         for position in range(bisect_left(self.nodes, node), len(self.nodes)):
             each = self.nodes[position]
@@ -107,7 +107,7 @@ class _Formula:
 
 
 def _check_formula(formula: _Formula, names: Names, convolved: bool, report: Report) -> None:
-    """A formula is made of the operand's elements, scalars and vectors along its modes, element by element."""
+    """Check that a formula uses the operand's elements, scalars and vectors along its modes, element by element."""
     name = formula.name
     (other,) = (each for each in ELEMENT_MODES if each != name)
     if (node := formula.find(lambda op: op == Acc())) is not None:
@@ -156,7 +156,7 @@ def _check_input(operand: str, value: Input, place: Span | Place, convolved: boo
 
 
 def _check_epilogue(nodes: Iterable[Node], names: Names, report: Report) -> None:
-    """The epilogue reads neither operands nor what has the mode k."""
+    """Check that the epilogue reads neither operands nor values with the mode k."""
     for op in nodes:
         if isinstance(op, Element) and op.name in names.feeds:
             report(

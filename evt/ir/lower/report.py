@@ -1,4 +1,4 @@
-"""Where the steps of lowering report what is wrong."""
+"""The collector to which lowering reports mistakes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Report:
         hint: str = "",
         secondary: Iterable[Label] = (),
     ) -> None:
-        """``place`` is a part of the text, or where a value comes from."""
+        """Add a diagnostic; ``place`` is a part of the text, or where a value comes from."""
         made = Diagnostic(code, message, None, label, hint, secondary=tuple(secondary))
         self.diagnostics.append(at(place, self.source, made))
 
@@ -47,5 +47,5 @@ class Report:
         self("E0901", f"{what} not supported yet", place, "planned, not built", hint)
 
     def guess(self, word: str, candidates: Iterable[str]) -> str | None:
-        """A spelling suggestion, while there are mistakes that will be shown."""
+        """Return a spelling suggestion, unless more mistakes were found than will be shown."""
         return closest(word, candidates) if len(self.diagnostics) < MAX_DIAGNOSTICS else None

@@ -96,7 +96,7 @@ def _of_mode(make: Callable[[str], Node], modes: tuple[str, ...]) -> _Form:
 
 
 def _rand(expressions: Expressions, call: syntax.Call, operands: list[int]) -> int:
-    """``rand(seed, offset)``: uniform in [0, 1)."""
+    """Lower ``rand(seed, offset)``: uniform in [0, 1)."""
     if not _takes(expressions, call, operands, SPECIAL["rand"], 2):
         return expressions.mistake()
     return _random(expressions, *operands)
@@ -115,7 +115,7 @@ def _whole(builder: Builder, counter: int) -> int:
 
 
 def _dropout(expressions: Expressions, call: syntax.Call, operands: list[int]) -> int:
-    """``where(rand(seed, offset) >= p, x / (1 - p), 0)``, as torch.nn.functional.dropout."""
+    """Lower ``dropout`` to ``where(rand(seed, offset) >= p, x / (1 - p), 0)``, as torch.nn.functional.dropout."""
     if not _takes(expressions, call, operands, SPECIAL["dropout"], 4):
         return expressions.mistake()
     x, p, seed, offset = operands
@@ -127,7 +127,7 @@ def _dropout(expressions: Expressions, call: syntax.Call, operands: list[int]) -
 
 def _pick(member: int) -> _Form:
     def lower(expressions: Expressions, call: syntax.Call, operands: list[int]) -> int:
-        """``even(x)``, ``odd(x, 32)``: one of each pair of columns, adjacent or so many columns apart."""
+        """Lower ``even(x)``, ``odd(x, 32)``: deinterleave columns, adjacent ones or ones that many columns apart."""
         name = call.function.text
         if not _takes(expressions, call, operands, f"{name}(x, distance)", 1, 2):
             return expressions.mistake()
@@ -162,7 +162,7 @@ def _distance(expressions: Expressions, call: syntax.Call, operands: list[int], 
 def _takes(
     expressions: Expressions, call: syntax.Call, operands: list[int], form: str, least: int, most: int = 0
 ) -> bool:
-    """Whether a call has as many arguments as its form, by position."""
+    """Return whether a call has as many arguments as its form, by position."""
     keyword = next((argument.keyword for argument in call.arguments if argument.keyword is not None), None)
     if keyword is not None:
         expressions.report("E0204", f"`{call.function.text}` is called by position", keyword.span, "", f"`{form}`")

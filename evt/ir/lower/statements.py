@@ -1,4 +1,4 @@
-"""Statements: what a program declares, assigns and names as its operation."""
+"""Statements: the operation that a program names, and what it declares and assigns."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ OPERATIONS = {"gemm": (("m", "k"), ("k", "n")), "linear": (("m", "k"), ("n", "k"
 
 
 def unknown_operation(name: object) -> str:
-    """What helps with an operation that is none of :data:`OPERATIONS`."""
+    """Return a help for a name that is not one of :data:`OPERATIONS`."""
     if name == "grouped_gemm":
         return "write `gemm`, and call evt.grouped_gemm"
     return hint(str(name).removesuffix("_fprop"), OPERATIONS, "operations")
 
 
 class Statements:
-    """The statements of a program by kind, each name once. Uses are not looked at yet.
+    """The statements of a program by kind, each name once. Uses are not examined yet.
 
-    ``declared`` and ``outs`` are what is written about inputs and outputs, ``subscripted`` those that are
-    declared with a subscript, ``defined`` the functions of ``def`` statements, ``feeds`` the assignments to A and B.
+    ``declared`` and ``outs`` are the declarations of inputs and outputs, ``subscripted`` those with a subscript,
+    ``defined`` the functions of ``def`` statements, ``feeds`` the assignments to A and B.
     """
 
     def __init__(self, tree: syntax.Tree, report: Report) -> None:
@@ -117,7 +117,7 @@ class Statements:
             self.assigns[name] = statement
 
     def read_subscript(self, assign: syntax.Assign, subscript: syntax.Subscript) -> None:
-        """The subscript of an assignment; an `out` statement may have the same, or leave it to this one."""
+        """Read the subscript of an assignment; an `out` statement may have the same one, or none."""
         name, span = assign.target.text, assign.target.span
         modes, declared = read_modes(self.report, subscript), self.outs.get(name)
         if modes is None:
@@ -145,7 +145,7 @@ class Statements:
                 return
 
     def usable(self, identifier: syntax.Identifier) -> bool:
-        """Whether the user may give this name to something."""
+        """Return whether the user may give this name to something."""
         name = identifier.text
         if name in self.refused:
             return False
@@ -244,7 +244,7 @@ class Statements:
                 self.subscripted.add(name)
 
     def operands(self) -> tuple[Operand, ...]:
-        """The operands that the header declares; none without a header."""
+        """Return the operands that the header declares; none without a header."""
         if self.header is None:
             return ()
         operation, declared = self.header.operation, self.header.operands

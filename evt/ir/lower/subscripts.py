@@ -1,4 +1,4 @@
-"""Subscripts: the modes of outputs that are written without one; those of intermediate values, which are checked."""
+"""Subscripts: the modes of outputs without one, and a check of those of intermediate values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from evt.ir.node import Output, shown, written
 
 
 def resolve_subscripts(statements: Statements, names: Names, expressions: Expressions, report: Report) -> list[Output]:
-    """The outputs with their modes.
+    """Return the outputs with their modes.
 
     An output without a subscript has the modes of its value; a value of fewer columns has rows as well, unless they are
     reduced. A vector or a scalar that does not vary over the batches is one for all of them. A subscript that is

@@ -1,4 +1,4 @@
-"""Words with a meaning, and reading what is written with them: subscripts, types, numbers."""
+"""Words with a meaning, and reading subscripts, types and numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from evt.ir.missing import unknown_type
 from evt.ir.node import MODES, base
 from evt.language import tree as syntax
 
-#: Scalars, where nothing else is written.
+#: Names that are scalars unless declared otherwise.
 GREEK = frozenset(
     {
         *("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa"),
@@ -88,7 +88,7 @@ def _read_index(report: Report, mode: syntax.Mode) -> str:
 
 
 def is_flexible(report: Report, subscript: syntax.Subscript, names: tuple[str, ...]) -> bool:
-    """Whether the subscript is that of a vector which may be given as a single value, ``[m?]``."""
+    """Return whether the subscript is that of a vector that may be given as a single value, ``[m?]``."""
     marked = [mode for mode in subscript.modes if mode.optional]
     if marked and [mode for mode in names if mode != "l"] not in (["m"], ["n"]):
         report("E0301", f"`{marked[0].name}?` stands alone", marked[0].span, "vector or single value", "write `[m?]`")
@@ -100,7 +100,7 @@ def is_flexible(report: Report, subscript: syntax.Subscript, names: tuple[str, .
 
 
 def read_reduced_modes(report: Report, subscript: syntax.Subscript) -> tuple[str, ...] | None:
-    """The modes that a reduction names, in the order of MODES, or None after reporting."""
+    """Return the modes that a reduction names, in the order of MODES, or None after reporting."""
     names = [mode.name for mode in subscript.modes]
     blocks = [f"n%{width}" for width in FOLD_WIDTHS]
     if len(set(names)) != len(names) or any(mode.optional for mode in subscript.modes) or not names:
@@ -117,7 +117,7 @@ def read_reduced_modes(report: Report, subscript: syntax.Subscript) -> tuple[str
 
 
 def read_dtype(report: Report, identifier: syntax.Identifier | None) -> DType | None:
-    """The type of a name; None where there is none or after reporting."""
+    """Return the type with a name; None where there is none or after reporting."""
     if identifier is None:
         return None
     dtype = BY_NAME.get(identifier.text)

@@ -51,7 +51,7 @@ from evt.plan.fields import Field
 
 @dataclass(frozen=True, slots=True)
 class Varies:
-    """The stride of a vector or a single value: 1 where the stride that a call gives is not 0, else 0."""
+    """The stride of a vector or a single value: 1 where the call's stride is not 0, else 0."""
 
     given: Field
 
@@ -155,7 +155,7 @@ class ColumnBroadcast(VectorBroadcast):
 
 @dataclass(frozen=True, slots=True)
 class VectorOrScalarBroadcast(Placed):
-    """The same by a node of ours that reads element by element; ``stride`` is that of the vector."""
+    """The same with a node of ours that reads element by element; ``stride`` is the vector's."""
 
     dtype: DType
     values: Field | Single
@@ -189,7 +189,7 @@ class AuxStore(Auxiliary):
 
 
 class Destination(Enum):
-    """The output type of a root whose value the collective stores: that of D."""
+    """The output type of a root whose value the collective stores: D's."""
 
     D = "D"
 
@@ -199,7 +199,7 @@ class Destination(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Compute(Placed):
-    """``function`` is a row of evt.functions.TABLE that CUTLASS has a functor for, or empty: the identity."""
+    """``function`` is a row of evt.functions.TABLE for which CUTLASS has a functor, or empty: the identity."""
 
     function: str
     output: DType | Destination

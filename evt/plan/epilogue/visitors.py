@@ -2,8 +2,8 @@
 
 Inputs become load nodes. Everything element-wise between loads and stores becomes *regions*: one compute node with
 one generated functor each. A value is a region's result when it is stored or reduced, when lanes exchange it (pairs
-and blocks of columns), or when several regions need it and it costs more to compute again than to keep. This is
-cheapest to compile and keeps shared values in registers.
+and blocks of columns), or when several regions need it and computing it again costs more than keeping it. This
+compiles fastest and keeps shared values in registers.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Visitor:
 
 @dataclass(frozen=True)
 class Graph:
-    """Visitors in topological order, the root last; ``tree`` tells whether they nest as a tree."""
+    """Visitors in topological order, the root last; ``tree`` says whether they nest as a tree."""
 
     visitors: tuple[Visitor, ...]
     tree: bool
@@ -106,7 +106,7 @@ def build_visitors(
         return len(visitors) - 1
 
     def visit(value: int) -> int:
-        """The visitor of a value that is a leaf or a region's result; results are visited in id order."""
+        """Return the visitor of a value that is a leaf or a region's result; results are visited in id order."""
         if value not in known:
             known[value] = add(_leaf(dag, value, source, rows))
         return known[value]
@@ -135,7 +135,7 @@ def build_visitors(
             known[value] = add(Visitor("fold", "", value, (visit_reduced(value),)))
             continue
         operands = region_operands(dag, value, results)
-        if not operands:  # constants only: a compute node needs an operand all the same
+        if not operands:  # constants only: a compute node still needs an operand
             operands = [next(node for node in range(len(dag)) if isinstance(dag[node], Acc))]
         known[value] = add(Visitor("compute", "", value, tuple(visit(operand) for operand in operands)))
 
@@ -201,7 +201,7 @@ def is_reduced(dag: TypedDag, output: str) -> bool:
 
 
 def has_fixed_columns(dag: TypedDag) -> bool:
-    """Whether columns are packed, paired or taken in blocks, so that they have to run along the kernel's own."""
+    """Return whether columns are packed, paired or taken in blocks, so that they must be the kernel's own columns."""
     values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
     own = any(value.dtype == B1 or any("/" in mode for mode in value.modes) for value in values)
     return own or any(isinstance(dag[node], Pick | Interleave | Fold) for node in range(len(dag)))
@@ -219,7 +219,7 @@ def stores_d(dag: TypedDag, signature: Signature) -> bool:
 
 
 def region_operands(dag: TypedDag, result: int, results: set[int]) -> list[int]:
-    """The leaves and other regions' results that a region reads: a single operation's in its own order, else by id."""
+    """Return the leaves and results that a region reads: a single operation's in its order, others by id."""
 
     def is_operand(value: int) -> bool:
         return value in results or is_leaf(dag[value])
@@ -246,7 +246,7 @@ def is_leaf(op: Node) -> bool:
 
 
 def _results(dag: TypedDag, fused: bool) -> set[int]:
-    """The values that get a visitor with operands: compute nodes, pairs and blocks."""
+    """Return the values that get a visitor with operands: compute nodes, pairs and blocks."""
 
     def computed(value: int) -> bool:
         return isinstance(dag[value], Apply | Cast) and not dag.reduced[value]
@@ -313,16 +313,16 @@ def _is_used(visitors: Sequence[Visitor], index: int) -> bool:
 
 
 def _move_last(visitors: list[Visitor], index: int) -> list[Visitor]:
-    """Make an unused visitor the last one."""
+    """Move an unused visitor to the end."""
     renumber = {old: old - (old > index) for old in range(len(visitors))}
     rest = [v for i, v in enumerate(visitors) if i != index]
     return [replace(v, operands=tuple(renumber[operand] for operand in v.operands)) for v in (*rest, visitors[index])]
 
 
 def _as_tree(visitors: list[Visitor]) -> list[Visitor] | None:
-    """The same visitors as a tree under the last one, or None.
+    """Return the same visitors as a tree under the last one, or None.
 
-    A store hands its operand on, so a value that is stored and read once more flows through its store.
+    A store returns its operand, so a value that is stored and read once more flows through its store.
     """
     through = {v.operands[0]: i for i, v in enumerate(visitors[:-1]) if v.kind in WRITES}
     if len(through) != sum(v.kind in WRITES for v in visitors[:-1]):

@@ -1,4 +1,4 @@
-"""A kernel while its parts are planned: what they ask of the program, the call's members, and the finished plan."""
+"""A kernel while its parts are planned: the program as they see it, the call's members, and the finished plan."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from evt.plan.verdict import Matches
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked of a kernel's planner; ``matches`` are those of the route's rules.
+    """The input of a kernel's planner; ``matches`` are those of the route's rules.
 
-    ``fused`` False makes every operation a node of its own.
+    ``fused`` False makes every operation a separate node.
     """
 
     problem: Problem
@@ -41,7 +41,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What a kernel is printed by, and the shared memory that a thread block of it may have."""
+    """The template that prints a kernel, and the shared memory that one of its thread blocks may have."""
 
     family: Family
     template: str
@@ -51,9 +51,9 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """An epilogue that has been planned, and what of it the collective does itself: see :class:`Plan`.
+    """A planned epilogue, and what the collective itself does of it: see :class:`Plan`.
 
-    ``graph`` are the visitors that the program has whether or not the epilogue is made of them.
+    ``graph`` has the program's visitors, even if the epilogue is not made of them.
     """
 
     epilogue: Epilogue
@@ -68,7 +68,7 @@ class Collective:
 class Draft:
     """A kernel that is being planned; its parts add the members that they need to ``fields``.
 
-    ``dag`` and ``signature`` are those of the epilogue. ``transposed``: D' = B' A' is computed. ``batched``: whether
+    ``dag`` and ``signature`` are the epilogue's. ``transposed``: D' = B' A' is computed. ``batched``: whether
     strides have a batch mode.
     """
 
@@ -89,12 +89,12 @@ class Draft:
 
     @property
     def rows(self) -> str:
-        """Return the mode along the kernel's own rows."""
+        """The mode along the kernel's own rows."""
         return "n" if self.transposed else "m"
 
     @property
     def columns(self) -> str:
-        """Return the mode along the kernel's own columns."""
+        """The mode along the kernel's own columns."""
         return "m" if self.transposed else "n"
 
     @property
@@ -129,15 +129,15 @@ class Draft:
         return self.with_batch(name, rows, columns, layout.batch == "strided")
 
     def with_batch(self, name: str, rows: Stride, columns: Stride, strided: bool) -> Strides:
-        """Return strides whose last is that of the batch, where there is one."""
+        """Return strides that end with the batch's, where there is one."""
         return rows, columns, self.fields.stride(name, "l") if strided and self.batched else 0
 
     def batch(self, name: str, strided: bool) -> Field | Literal[0]:
-        """Return the stride along the batch of what every kernel has a batch for, or 0."""
+        """Return the stride along the batch, or 0; the tensor must be one for which every kernel has a batch."""
         return self.fields.stride(name, "l") if strided else 0
 
     def single(self, value: Input) -> Single:
-        """Return the number and the pointer of which one gives a scalar, or a flexible vector's single value."""
+        """Return the number and the pointer, one of which gives a scalar, or a flexible vector's single value."""
         assert value.dtype is not None
         number = self.fields.number(value.name, "integer" if value.dtype == I64 else "number")
         return Single(value.dtype, number, self.fields.pointer(value.name))
@@ -158,7 +158,7 @@ class Draft:
         return pair_distances(self.dag, self.dag.types)
 
     def finish(self, frame: Frame, mainloop: Mainloop, epilogue: Collective) -> Plan:
-        """Return the plan of a kernel that is made of these parts."""
+        """Return the plan of a kernel made of these parts."""
         dag, program = self.dag, self.problem.dag
         operations = map(program.__getitem__, range(len(program)))
         rows = (TABLE[op.function] for op in operations if isinstance(op, Apply))
@@ -199,7 +199,7 @@ class Draft:
 
 
 def tile_bytes(value: Input | Output) -> float:
-    """Return the bytes of a tile's tensor for each element of the product; 0 for what is smaller than a matrix."""
+    """Return the bytes of a tile's tensor for each element of the product; 0 for anything smaller than a matrix."""
     assert value.dtype is not None
     return value.dtype.bits / 8 / max(map(divisor, value.modes), default=1) if value.is_tile else 0
 

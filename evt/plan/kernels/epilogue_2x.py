@@ -22,7 +22,7 @@ Tensors: TypeAlias = tuple[tuple[str, StockTensor | None], ...]
 
 
 def visitors(draft: Draft) -> Collective:
-    """Return the general case."""
+    """Return a visitor epilogue, the general case."""
     graph = build_visitors(draft.dag, source=None, implicit_store=None, rows=draft.rows, fused=draft.request.fused)
     width = access_width(draft)
     made = Nodes2x(draft, width).make(graph)
@@ -36,7 +36,7 @@ def visitors(draft: Draft) -> Collective:
 def _tile_dtype(draft: Draft) -> DType:
     """Return the type that cuts the epilogue's tiles: visitors store in any type."""
     if accumulator(draft.dag.operands[0].dtype) == I32:
-        return I32  # CUTLASS has no thread map that stages i32 for narrower ones
+        return I32  # CUTLASS has no thread map that stages i32 for narrower types
     if not draft.stores_tile:
         return F16
     primary = draft.primary
@@ -80,7 +80,7 @@ def _pairs_meet(draft: Draft) -> bool:
 
 
 def stock_of_matrices(draft: Draft) -> Collective:
-    """Plan CUTLASS's own epilogue of a product of matrices."""
+    """Plan CUTLASS's own epilogue of a matrix product."""
     return _stock(draft, _matrix_tensors, 16, permuted=False)
 
 

@@ -1,4 +1,4 @@
-"""Visitors become nodes: the inputs, outputs, types and strides of each; a family says which of its nodes serve."""
+"""Visitors become nodes: their inputs, outputs, types and strides; each family chooses among its nodes."""
 
 from __future__ import annotations
 
@@ -291,7 +291,7 @@ class Nodes(ABC):
 
 
 class Nodes2x(Nodes):
-    """Nodes of CUTLASS 2.x, whose accesses cover so many elements of a row."""
+    """Nodes of CUTLASS 2.x, whose accesses cover a given number of elements of a row."""
 
     def __init__(self, draft: Draft, width: int) -> None:
         super().__init__(draft)
@@ -311,7 +311,7 @@ class Nodes2x(Nodes):
         pointer = draft.fields.pointer(value.name)
         if kind == "column":
             return ColumnBroadcast(dtype, pointer, draft.with_batch(value.name, 1, 0, "l" in value.modes), name=name)
-        # The stock node reads whole accesses: beyond the end of a vector, and none that is not aligned.
+        # The stock node reads whole accesses: past the end of a vector, and never unaligned ones.
         return RowOrScalarBroadcast(dtype, pointer, 1, draft.batch(value.name, "l" in value.modes), name=name)
 
     def access(self, kind: str, name: str, layout: Layout) -> Access:
@@ -320,7 +320,7 @@ class Nodes2x(Nodes):
 
 
 class Nodes3x(Nodes):
-    """Nodes of CUTLASS 3.x, some of whose tiles go through what is left of shared memory.
+    """Nodes of CUTLASS 3.x, some of whose tiles use the remaining shared memory.
 
     ``tile_stores`` False stores them directly.
     """
@@ -359,7 +359,9 @@ class Nodes3x(Nodes):
 
 
 class NodesGrouped(Nodes3x):
-    """Nodes of a grouped kernel: tiles are moved directly, and vectors of single values are so in all groups alike."""
+    """Nodes of a grouped kernel: tiles are moved directly; a flexible vector is a single value in all groups or
+    none.
+    """
 
     def varies(self, kind: str, value: Input) -> Stride:
         assert isinstance(self.draft.fields, GroupFields)
@@ -370,6 +372,6 @@ class NodesGrouped(Nodes3x):
 
 
 def is_aligned(draft: Draft, name: str, layout: Layout, width: int) -> bool:
-    """Return whether accesses of so many elements are aligned; one that is wider than 16 bytes takes several."""
+    """Return whether accesses of ``width`` elements are aligned; one wider than 16 bytes is several."""
     size = draft.problem.tensor_bytes(name)
     return min(16, width * size) <= layout.alignment * size

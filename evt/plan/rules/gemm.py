@@ -15,7 +15,7 @@ from evt.plan.signature import Layout
 from evt.plan.target import Family, Generation
 from evt.plan.verdict import HOLDS, Refusal, Verdict
 
-#: Inputs and outputs of one kernel: each is a visitor, whose templates nest, and takes kernel parameters.
+#: The most inputs and outputs of one kernel: each is a visitor, whose templates nest, and takes kernel parameters.
 MAX_TENSORS = 48
 
 
@@ -48,7 +48,7 @@ def few_tensors(problem: Problem) -> Verdict:
 
 @rule("packed, paired and blocked columns are row-major")
 def row_major_columns(problem: Problem) -> Verdict:
-    """Nodes that take their columns from registers need them along the kernel's own columns, in row-major tensors."""
+    """Check the columns: nodes that take them from registers need the kernel's own columns, in row-major tensors."""
     if not has_fixed_columns(problem.dag):
         return HOLDS
     values: tuple[Input | Output, ...] = (*problem.dag.inputs, *problem.dag.outputs)
@@ -80,7 +80,7 @@ def mma(problem: Problem) -> Verdict:
 
 
 def multiplied_by_mma(problem: Problem, alignment: int) -> Verdict:
-    """Whether mma instructions multiply operands, or copies of them, of an alignment in elements."""
+    """Check that mma instructions multiply operands, or copies of them, of an alignment in elements."""
     operand, declared = problem.dag.operands[0].dtype, problem.dag.operands[0].span
     if operand.is_float and operand.bits == 8 and problem.target.number < 89:
         return Refusal(f"{problem.target.name} does not multiply {operand}; sm89 and later do", declared)
@@ -190,9 +190,9 @@ def transposition(problem: Problem) -> Verdict:
 
 
 def reads_columns(problem: Problem) -> bool:
-    """Whether threads of sm100 would be given columns of a program that is computed by places in rows.
+    """Return whether threads of sm100 would get columns in a program that needs places in rows.
 
-    CUTLASS deals sums out by rows, but for a column-major D of 16 bits.
+    CUTLASS distributes sums by rows, except for a column-major D of 16 bits.
     """
     name = problem.dag.primary.name
     if (
@@ -214,7 +214,7 @@ def places(problem: Problem) -> Verdict:
 
 
 def _placed(dag: TypedDag) -> tuple[str, int | Span | None] | None:
-    """What of a program needs to know where in the tile a thread's elements are, in words, and its place."""
+    """Return what in a program needs the position of a thread's elements in the tile, in words, and its place."""
     values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
     for value in values:
         if value.dtype == B1:

@@ -1,4 +1,4 @@
-"""The rules of kernels of grouped products, beside those of one product, which hold for every group."""
+"""The rules of kernels for grouped products, besides those of one product, which hold for every group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules of the routes by stock epilogues, which find the class of CUTLASS that computes a formula."""
+"""The rules of routes with stock epilogues, which find the class of CUTLASS that computes a formula."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def convolution_operator(problem: Problem) -> Verdict:
 
 
 def _operator(problem: Problem, columns: str) -> Fused | Refusal:
-    """``columns`` is the mode along the kernel's own columns."""
+    """Find an output operator; ``columns`` is the mode along the kernel's own columns."""
     stock = _stock(problem)
     if isinstance(stock, Refusal):
         return stock
@@ -53,7 +53,7 @@ def _operator(problem: Problem, columns: str) -> Fused | Refusal:
 
 
 def _stock(problem: Problem) -> Stock | Refusal:
-    """The formula as stock epilogues have it, or why they do not."""
+    """Return the formula in the form of stock epilogues, or why it has none."""
     if problem.options.separate_products:
         return Refusal('numerics="match_eager" rounds products on their own')
     found = problem.stock

@@ -22,7 +22,7 @@ from evt.plan.verdict import Refusal
 
 
 class Own(Enum):
-    """A parameter of a stock epilogue's class that every kernel has: types, elements per access, rounding."""
+    """A parameter that the class of every stock epilogue has: types, elements per access, rounding."""
 
     C = "C"
     D = "D"
@@ -41,12 +41,12 @@ class Functor:
 
     @staticmethod
     def of(activation: Activation, applied: bool = False) -> Functor:
-        """The functor of an activation, which has it by its full name."""
+        """Return the functor of an activation, which has it by its full name."""
         return Functor(activation.functor.rpartition("::")[2], applied)
 
 
 class Scaling(Enum):
-    """Which of alpha and beta there are, in CUTLASS's words."""
+    """Which of alpha and beta are present, in CUTLASS's words."""
 
     DEFAULT = "Default"
     NO_BETA = "NoBetaScaling"
@@ -107,7 +107,7 @@ def _attempt(
     signature: Signature,
     mode: str,
 ) -> Fused | Refusal:
-    """What ``choose`` finds, or why it finds nothing."""
+    """Return what ``choose`` finds, or why it finds nothing."""
     try:
         _check(dag, stock, signature)
         return choose(stock, dag, signature, mode)
@@ -155,7 +155,7 @@ def _dtype(dag: TypedDag, name: str) -> DType:
 
 
 def _one_vector(dag: TypedDag, terms: tuple[Term, ...]) -> tuple[Term | None, tuple[Term, ...]]:
-    """The vector among terms, and the tensors."""
+    """Return the vector among terms, or None, and the tensors."""
     vectors = tuple(term for term in terms if not dag.input[term.name].is_tile)
     if len(vectors) > 1:
         raise _NoOperatorError(f"`{vectors[0].name}` and `{vectors[1].name}` are vectors: stock epilogues add one")
@@ -174,7 +174,7 @@ def _late_vectors(dag: TypedDag, stock: Stock) -> None:
 
 
 def output_operator(stock: Stock, dag: TypedDag, signature: Signature, columns: str) -> Fused | Refusal:
-    """The output operator of CUTLASS 2.x for a formula, or why there is none.
+    """Return the output operator of CUTLASS 2.x for a formula, or why there is none.
 
     ``columns`` is the mode along the kernel's own columns.
     """
@@ -237,7 +237,7 @@ def _operator_2x(stock: Stock, dag: TypedDag, signature: Signature, columns: str
 
 
 def _linear(stock: Stock, source: str, beta: Factor = ONE) -> Fused:
-    """activation(alpha * acc + beta * source); a vector is a source whose rows are the same."""
+    """Return activation(alpha * acc + beta * source); a vector is a source whose rows are the same."""
     scaling = Scaling.NO_BETA if beta.is_one else Scaling.DEFAULT
     if not source:
         scaling = Scaling.NOTHING if stock.alpha.is_one else Scaling.ONLY_ALPHA
@@ -250,7 +250,7 @@ def _linear(stock: Stock, source: str, beta: Factor = ONE) -> Fused:
 
 
 def _biased(stock: Stock, dag: TypedDag, vector: str, sources: tuple[Term, ...]) -> Fused:
-    """activation(alpha * acc + beta * source + vector), and what the activation is of stored."""
+    """Return activation(alpha * acc + beta * source + vector), possibly with the activation's argument stored."""
     if len(sources) > 1:
         raise _NoOperatorError(
             f"`{sources[0].name}` and `{sources[1].name}` are two tensors before a vector or a store"
@@ -279,7 +279,7 @@ def _biased(stock: Stock, dag: TypedDag, vector: str, sources: tuple[Term, ...])
 
 
 def _residual(stock: Stock, dag: TypedDag, vector: str, sources: tuple[Term, ...]) -> Fused:
-    """last(first(alpha * acc + vector) + beta * source), or with two sources."""
+    """Return last(first(alpha * acc + vector) + beta * source), or with two sources."""
     if len(sources) > 2:
         raise _NoOperatorError(f"{len(sources)} tensors are read, and stock operators read two")
     if len({term.factor for term in sources}) > 1:
@@ -304,7 +304,7 @@ def _residual(stock: Stock, dag: TypedDag, vector: str, sources: tuple[Term, ...
 
 
 def fusion_operation(stock: Stock, dag: TypedDag, signature: Signature, rows: str) -> Fused | Refusal:
-    """The fusion operation of CUTLASS 3.x for a formula, or why there is none.
+    """Return the fusion operation of CUTLASS 3.x for a formula, or why there is none.
 
     ``rows`` is the mode along the kernel's own rows.
     """
@@ -368,7 +368,7 @@ def _operation_3x(stock: Stock, dag: TypedDag, signature: Signature, rows: str) 
 
 
 def _check_source(dag: TypedDag, signature: Signature, source: Term) -> None:
-    """C is what the collective itself loads: by TMA, and its own for every batch."""
+    """Raise _NoOperatorError unless the collective itself can load C: with TMA, and one for every batch."""
     layout, dtype = signature[source.name], dag.input[source.name].dtype
     assert dtype is not None
     if source.operation != "+":
@@ -380,7 +380,7 @@ def _check_source(dag: TypedDag, signature: Signature, source: Term) -> None:
 
 
 def _scale_vectors(stock: Stock, dag: TypedDag, rows: str) -> str:
-    """``PerRow`` or ``PerCol`` where the factors of acc and C are vectors, or nothing where none is one."""
+    """Return ``PerRow`` or ``PerCol`` where the factors of acc and C are vectors, or "" where none is."""
     names = [stock.alpha.name, *(term.factor.name for term in stock.terms)]
     vectors = [dag.input[name] for name in names if name and not dag.input[name].is_scalar]
     for value in vectors:
@@ -395,7 +395,7 @@ def _scale_vectors(stock: Stock, dag: TypedDag, rows: str) -> str:
 def _scaled_vectors(
     stock: Stock, dag: TypedDag, vector: Term | None, source: Term | None, along: str, scaled: str
 ) -> Fused:
-    """activation(alpha * acc + bias + beta * C), or C after the activation, where alpha, beta and bias are vectors."""
+    """Return activation(alpha * acc + bias + beta * C), or with C added last; alpha, beta and bias are vectors."""
     alpha, beta = (dag.input.get(name) for name in (stock.alpha.name, source.factor.name if source else ""))
     if vector is None or source is None or alpha is None or beta is None or {along} != {scaled}:
         raise _NoOperatorError(
