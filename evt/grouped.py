@@ -134,7 +134,10 @@ class GroupedProgram(Described):
         float64: bool = False,
         **inputs: Any,
     ) -> Any:
-        """The oracle's answer for each group, as :meth:`evt.Program.reference`: lists, also with ``offsets``."""
+        """Return the oracle's results for each group: lists, also with ``offsets``.
+
+        See :meth:`evt.Program.reference`.
+        """
         from evt.runtime.arguments import split_held
         from evt.runtime.groups import split
         from evt.runtime.results import gather

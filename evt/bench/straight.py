@@ -112,7 +112,7 @@ class _Writer(Dialect[Value]):
 
     def module(self) -> GraphModule:
         self.acc, self.acc_dtype = self.product()
-        # The prefix keeps names of the user's apart from Python's keywords and from A and B.
+        # The prefix keeps the user's names apart from Python's keywords and from A and B.
         self.given = {
             value.name: self.proxy(self.graph.placeholder(f"input_{value.name}"))
             for value in self.dag.inputs

@@ -12,7 +12,7 @@ from evt.reference.rounding import packed, torch_type
 
 #: Random integers lie in this range: their products and sums stay exact in f32.
 _INTEGERS = (-8, 8)
-#: What integers hold before they are written.
+#: The value of integers before they are written.
 _POISON = {1: 0xA5, 4: 0x7F7F7F7F, 8: 0x7F7F7F7F7F7F7F7F}
 
 

@@ -85,7 +85,7 @@ def _cut_to_tf32(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def is_exact(dag: TypedDag, output: str) -> bool:
-    """Return whether an output is made of integers and truth values alone, which no order of sums changes."""
+    """Return whether an output has only integers and truth values behind it; then the order of sums is irrelevant."""
     return all(dag.types[node].dtype.compute in (I64, I32, B1) for node in _ancestors(dag, output))
 
 

@@ -123,7 +123,7 @@ def _random_input(
         if is_image(value):
             view = random_tensor((*problem.leads["m"], *problem.leads["n"]), value.dtype, generator)
             return from_view(view)
-        sizes = {**sizes, "k": math.prod(problem.leads["k"])}  # over which an operand varies
+        sizes = {**sizes, "k": math.prod(problem.leads["k"])}  # the extent that an operand varies over
     if value.name in index_inputs(dag):
         shape = [sizes.get(mode, 1) for mode in value.modes]
         return random_index(shape, shape[-1], value.dtype, generator)

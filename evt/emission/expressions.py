@@ -10,7 +10,7 @@ from evt.ir.node import PLACES
 from evt.plan import Field
 from evt.plan.epilogue.nodes import Number, Reduction, Single, Size, Stride, Strides, Varies
 
-#: The types that values of a compute type have in registers.
+#: The C++ types of values in registers, by compute type.
 REGISTER = {F32: "float", F64: "double", I64: "int64_t", I32: "int32_t", B1: "bool"}
 #: What combines values, in reduce.hpp.
 COMBINE = {"sum": "evt::Sum", "max": "evt::Max", "min": "evt::Min", "argmax": "evt::MaxKey", "argmin": "evt::MaxKey"}

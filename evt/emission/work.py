@@ -23,7 +23,7 @@ def _work(given: Work) -> WorkText:
 
 
 def _input(given: Single | Size | Number | WorkVector) -> tuple[str, str]:
-    """Return an input of a formula: its type, and what makes it."""
+    """Return an input of a formula: its type, and the expression that makes it."""
     if isinstance(given, Size | Number):
         value = size(given) if isinstance(given, Size) else number(given)
         return "evt::mainloop::Single<int32_t>", f"{value}, nullptr"

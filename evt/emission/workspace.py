@@ -40,7 +40,7 @@ def parts(plan: Plan) -> tuple[Parts, ...]:
 
 
 def jobs_before(plan: Plan) -> tuple[Jobs, ...]:
-    """Return what has to be done before the kernel: copies, and the identities of atomic reductions."""
+    """Return the work before the kernel: copies, and the identities of atomic reductions."""
     initial = [_initial_job(node, node.atomic) for node in plan.reductions if node.atomic]
     return _kernels(
         Jobs(
@@ -59,7 +59,7 @@ def jobs_before(plan: Plan) -> tuple[Jobs, ...]:
 
 
 def jobs_after(plan: Plan) -> tuple[Jobs, ...]:
-    """Return what has to be done after the kernel."""
+    """Return the work after the kernel: the final reductions."""
     final = tuple(_final_job(plan, result) for result in plan.results)
     return _kernels(Jobs("evt_finish", "FinalJobs", "Combines the parts of reductions, in a fixed order.", final))
 

@@ -85,7 +85,7 @@ def _computed_by_lanes(dag: Dag, value: int) -> int | None:
 
 
 def _elsewhere(dag: Dag, node: int, user: int) -> tuple[Label, ...]:
-    """A label at a node's own expression, where that is no part of its user's."""
+    """Return a label at a node's own expression, if that is not part of its user's."""
     origin, reading = dag.origins[node], dag.origins[user]
     if not isinstance(origin, Place) or (isinstance(reading, Place) and reading.span.covers(origin.span)):
         return ()

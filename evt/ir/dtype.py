@@ -137,5 +137,5 @@ def accumulator(operand: DType) -> DType:
 
 
 def from_torch_name(name: str) -> DType | None:
-    """The type stored as a torch dtype (``"float16"``), or None. ``tf32`` is stored as f32, ``b1`` in uint8."""
+    """Return the type stored as a torch dtype (``"float16"``), or None. ``tf32`` is stored as f32, ``b1`` in uint8."""
     return next((dtype for dtype in TYPES if dtype.torch == name), None)

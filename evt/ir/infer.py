@@ -175,7 +175,7 @@ def value_modes(inputs: Mapping[str, Input], op: Node, operands: Sequence[tuple[
         case Const(_, modes) if modes:
             return modes
         case Reduce(_, modes):
-            # The kernel writes every row or column that is left, whatever the operand varies over.
+            # The kernel writes every remaining row or column, whatever the operand varies over.
             own = next((mode for mode in operands[0] if base(mode) == "n"), "n")
             return canonical(mode for mode in ("m", own, *operands[0]) if base(mode) not in modes)
         case Fold(_, width):
@@ -271,7 +271,7 @@ def _with_type(value: _Value, dtype: DType) -> _Value:
 
 
 def _output_type(dag: Dag, types: Sequence[ValueType], store: int, primary: DType) -> DType:
-    """The type of an undeclared output."""
+    """Return the type of an undeclared output."""
     if not dag.reduced[store]:
         return primary
     compute = types[dag.arguments(store)[0]].dtype.compute
@@ -384,7 +384,7 @@ def _is_counter(dag: Dag, node: int, value: ValueType) -> bool:
 
 
 def _check_output(dag: Dag, output: Output, types: Sequence[ValueType]) -> Iterable[Diagnostic]:
-    """Whether an output has the modes of its value: shown at the value, and at what is declared of the output."""
+    """Yield modes that an output and its value do not share, shown at the value and at the output's declaration."""
     store = dag.stores[output.name]
     (stored,) = dag.arguments(store)
     value, reduced = types[stored], bool(dag.reduced[store])

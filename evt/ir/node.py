@@ -246,7 +246,7 @@ def written(mode: str) -> str:
 
 
 def shown(modes: Iterable[str]) -> str:
-    """Modes as a program writes them."""
+    """Return modes as a program writes them."""
     return ", ".join(map(written, modes))
 
 

@@ -11,7 +11,7 @@ ABI = 2
 
 FieldKind = Literal["size", "pointer", "number", "integer"]
 
-#: The members by kind: what every call fills in comes first.
+#: The members by kind: those that every call fills in come first.
 _ORDER: tuple[FieldKind, ...] = ("pointer", "number", "integer", "size")
 
 

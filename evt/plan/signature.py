@@ -137,7 +137,7 @@ def natural_operand_layout(dtype: DType, modes: tuple[str, ...]) -> Layout:
 
 
 def natural_layout(dtype: DType, modes: tuple[str, ...], batch: Batch = "strided") -> Layout:
-    """The layout of a packed, 16-byte-aligned tensor: the last mode of its shape is contiguous."""
+    """Return the layout of a packed, 16-byte-aligned tensor: the last mode of its shape is contiguous."""
     inner = [direct(mode) for mode in modes if mode != "l"]
     return Layout(inner[-1], 16 // bytes_of(dtype), batch)
 

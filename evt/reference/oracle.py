@@ -105,7 +105,7 @@ def _convolution(
     dtype: torch.dtype,
 ) -> dict[str, torch.Tensor]:
     problem = geometry.problem(a.shape, b.shape)
-    if "A" in dag.feeds:  # before padding, whose zeros are not worked on
+    if "A" in dag.feeds:  # before padding, whose zeros stay zero
         sizes = {**problem.sizes, "k": problem.contraction}
         a = from_view(_operand_values(dag, "A", to_view(a), inputs, dtype, sizes))
     acc = convolve(geometry, problem, a.to(torch.float64), b.to(torch.float64))

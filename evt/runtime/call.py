@@ -159,7 +159,7 @@ class Caller:
             slots.append(workspace.data_ptr())
         for slot, least, most in known.integers:
             if not least <= slots[slot] <= most or slots[slot] % 1:
-                bind(self.spec, a, b, inputs, buffers)  # says what is wrong
+                bind(self.spec, a, b, inputs, buffers)  # raises what is wrong
         for slot in known.wide:
             slots[slot] = signed(slots[slot])
         try:
@@ -203,7 +203,7 @@ class Caller:
         usual = [(name, plain_value(name, value, written=name in written)) for name, value in given]
         differentiated = forward_ad._current_level >= 0
         if differentiated or tracing_fault() or any(type(value) not in PLAIN | NUMBERS for _, value in usual):
-            bind(self.spec, a, b, read, written)  # says what is wrong, if anything is
+            bind(self.spec, a, b, read, written)  # raises what is wrong, if anything is
         usual = [(name, int(value) if type(value) is bool else value) for name, value in usual]
         (_, a), (_, b), *others = usual
         inputs, buffers = dict(others[: len(read)]), dict(others[len(read) :])

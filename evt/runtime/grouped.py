@@ -56,7 +56,7 @@ class GroupedCaller:
         self._looped = spec.settings.route == LOOP
         self._forced = spec.is_forced
         self._gather = gather(spec.outputs)
-        #: Whether numbers are whole ones, which are checked one by one.
+        #: Whether some input is i32; its numbers are checked individually.
         self._exact = any(value.dtype in WHOLE for value in spec.dag.inputs)
         self._known: dict[object, Known] = {}
         self._signatures: dict[Signature, Signature] = {}
@@ -272,7 +272,7 @@ class GroupedCaller:
         try:
             _, held = split_held(bound.dag, group.buffers)
             results = reference(bound.dag, group.a, group.b, {**group.inputs, **held})
-        except OverflowError:  # an int that no double holds
+        except OverflowError:  # an int beyond the range of double
             bind(self.spec, group.a, group.b, group.inputs, group.buffers)
             raise
         for name, buffer in group.buffers.items():

@@ -134,7 +134,7 @@ def plain_value(name: str, value: Any, *, written: bool = False) -> Any:
     kind = int if isinstance(value, Integral) else float
     try:
         return kind(value) if is_number(value) else value
-    except OverflowError:  # an int that no double holds
+    except OverflowError:  # an int beyond the range of double
         return value
 
 

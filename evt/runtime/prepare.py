@@ -76,7 +76,7 @@ class Prepared:
         return made
 
     def launch(self, slots: Sequence[Any]) -> None:
-        """Launch on the current stream. Raises LaunchError."""
+        """Launch on the current stream. Raise LaunchError."""
         if self.steps:
             self.launch_each(slots)
             return

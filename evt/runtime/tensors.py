@@ -97,7 +97,7 @@ def has_own_columns(value: Input | Output) -> bool:
 
 
 def input_argument(bound: Bound, value: Input, tensor: torch.Tensor, report: Report) -> TensorArgument | None:
-    """An input as the kernel will see it."""
+    """Return an input as the kernel will see it."""
     if value.is_scalar and "l" not in value.modes and tensor.numel() != 1:
         fitting = _modes_of(bound, tensor) or (("m", "n") if tensor.dim() > 1 else ("n",))
         declared = declaration(value.name, dtype_of(tensor), fitting)

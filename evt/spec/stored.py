@@ -28,7 +28,7 @@ _Origin = list[tuple[int, int]] | str | None
 _Places = dict[str, list[_Origin]]
 _Value = TypeVar("_Value", Operand, Input, Output)
 
-#: The form; another one is not read.
+#: The version of the form; others are not read.
 FORM = 2
 
 
@@ -96,7 +96,7 @@ def _write_places(dag: Dag) -> _Places:
 
 
 def _read_places(dag: Dag, places: _Places) -> Dag:
-    """The graph with the places that it was stored with. Raises ValueError where they are not those of its values."""
+    """Return the graph with its stored places. Raise ValueError where they do not match its values."""
     marks: dict[str, tuple[Inferred, ...]] = {
         value.name: tuple(mark for mark in INFERRED if mark in str(stored))
         for value, stored in zip(_values(dag), places["inferred"], strict=True)

@@ -288,7 +288,7 @@ def walk_values(node: Expression) -> Iterator[Expression]:
 
 
 def output_type(program: Program, output: Output, reduction: str | None) -> str:
-    """The type of an output; ``reduction`` is the type that one is computed in, where it is one."""
+    """Return the type of an output; ``reduction`` is the type that one is computed in, where it is one."""
     return output.type or reduction or tensor_type(program)
 
 

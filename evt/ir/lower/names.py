@@ -51,7 +51,7 @@ class Names:
         self.uses: dict[str, list[_Use]] = {}
         #: Calls of functions that there are not.
         self.missing: list[Span] = []
-        #: Names that are given as the seed or the offset of random numbers.
+        #: Names used as the seed or the offset of random numbers.
         self.counters: set[str] = set()
         self.inputs: dict[str, Input] = {}
         self.collect_uses()

@@ -45,7 +45,7 @@ _NOT_ELEMENTWISE: dict[type[Node], str] = {
 
 
 def lower_operands(statements: Statements, expressions: Expressions) -> dict[str, int]:
-    """The value that is multiplied in the place of each operand that the program assigns."""
+    """Return the value that is multiplied in place of each operand that the program assigns."""
     return {name: expressions.add(statements.feeds[name].value) for name in ELEMENT_MODES if name in statements.feeds}
 
 

@@ -56,7 +56,7 @@ def _is_for_all_batches(reduced: tuple[str, ...], output: Output, varies: tuple[
 
 
 def _modes(varies: tuple[str, ...], reduced: bool) -> tuple[str, ...]:
-    """The modes of an output whose subscript is not written; a batch mode comes first, implicitly."""
+    """Return the modes of an output without a subscript; a batch mode comes first, implicitly."""
     modes = tuple(written(mode) for mode in varies if mode != "l")
     rows = not reduced and "m" not in modes and any("/" in mode for mode in modes)
     return ("m", *modes) if rows else modes

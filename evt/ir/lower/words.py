@@ -26,7 +26,7 @@ def is_greek(name: str) -> bool:
     return name.rstrip("0123456789") in GREEK
 
 
-#: Functions that are not element-wise and so not in the table, with what to write.
+#: Functions that are not element-wise, and therefore not in the table, with what to write.
 SPECIAL = {
     "iota": "iota(m)",
     "size": "size(n)",
@@ -52,7 +52,7 @@ FEWER_COLUMNS = ("n/2", *(f"n/{width}" for width in (*FOLD_WIDTHS, 2 * FOLD_WIDT
 
 
 def read_modes(report: Report, subscript: syntax.Subscript, summed: bool = False) -> tuple[str, ...] | None:
-    """The modes of a tensor's subscript, or None after reporting; ``summed``: k may be among them."""
+    """Return the modes of a tensor's subscript, or None after reporting; ``summed``: k may be among them."""
     allowed = (*MODES, *FEWER_COLUMNS, *(["k"] if summed else []))
     names = tuple(mode.name if mode.subscript is None else _read_index(report, mode) for mode in subscript.modes)
     for mode, name in zip(subscript.modes, names, strict=True):
@@ -128,7 +128,7 @@ def read_dtype(report: Report, identifier: syntax.Identifier | None) -> DType | 
 
 
 def read_number(report: Report, constant: syntax.Constant | syntax.Number) -> float | None:
-    """The value of a literal, or None after reporting."""
+    """Return the value of a literal, or None after reporting."""
     sign, word = (-1.0, constant.text[1:]) if constant.text.startswith("-") else (1.0, constant.text)
     if word == INFINITY:
         return sign * math.inf

@@ -31,7 +31,7 @@ class Speed:
 
 #: Columns that an epilogue takes together, at most.
 MOST_COLUMNS = 128
-#: Built for every program, for those whose epilogue is light, or only when it is asked for by name.
+#: Whether a configuration is built for every program, for light epilogues, or only when it is asked for by name.
 Use = Literal["always", "light", "asked"]
 
 
@@ -68,7 +68,7 @@ class Config:
         return 1
 
     def visits(self, columns: int) -> bool:
-        """Whether the epilogue visits so many columns at a time; that of 2.x visits whole rows."""
+        """Return whether the epilogue visits this many columns at a time; a 2.x epilogue visits whole rows."""
         return (self.epilogue_tile[1] or self.tile[1]) % columns == 0
 
     def widened(self, columns: int) -> Config | None:

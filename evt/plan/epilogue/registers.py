@@ -20,7 +20,7 @@ _STEP_ROWS = 8
 _INTERLEAVED = 4
 #: Kinds whose whole fragment is loaded before the first operation.
 _LOADED = frozenset({"source", "tile", "half", "mask", "gather"})
-#: Tiles of a 3.x kernel that come through shared memory, whose loads the compiler puts off, the source among them.
+#: Tiles of a 3.x kernel that come through shared memory, whose loads the compiler delays, the source among them.
 _STAGED = 4
 
 

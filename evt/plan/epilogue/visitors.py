@@ -56,9 +56,9 @@ _Inner = Literal["compute", "pick", "interleave", "fold", "once", "keys"]
 _Write = Literal["store", "store_mask", "store_half", "store_block", "store_vector", "scatter", "reduce"]
 Kind = _Leaf | _Inner | _Write
 
-#: Node kinds that only hand on registers or a kernel parameter: a tree may hold them several times.
+#: Node kinds that only return registers or a kernel parameter: a tree may hold them several times.
 _FREE = frozenset({"acc", "source", "scalar", "size"})
-#: Node kinds that write their operand and hand it on.
+#: Node kinds that write their operand and return it.
 WRITES = frozenset({"store", "store_mask", "store_half", "store_block", "store_vector", "scatter", "reduce"})
 #: Instructions, roughly, above which a value shared by regions is kept instead of computed twice.
 _KEEP_COST = 4
@@ -208,7 +208,7 @@ def has_fixed_columns(dag: TypedDag) -> bool:
 
 
 def is_collective(value: Input | Output) -> bool:
-    """Whether the collective itself can load it as C or store it as D: a whole tile of whole elements."""
+    """Return whether the collective itself can load it as C or store it as D: a whole tile of whole elements."""
     return value.is_whole and not value.is_indexed
 
 
@@ -241,7 +241,7 @@ def region_operands(dag: TypedDag, result: int, results: set[int]) -> list[int]:
 
 
 def is_leaf(op: Node) -> bool:
-    """Whether a value comes from a visitor without operands."""
+    """Return whether a value comes from a visitor without operands."""
     return isinstance(op, Acc | Load | Index | Extent | Random)
 
 

@@ -122,7 +122,7 @@ def _scale(draft: Draft, factor: Factor) -> Scale:
 
 
 def _matrix_tensors(draft: Draft, operator: Fused) -> Tensors:
-    """Return the tensors of the kernel's epilogue for a product of matrices."""
+    """Return the tensors of the kernel's epilogue for a matrix product."""
     names = {"D": draft.primary}
     names |= dict(zip(("C1", "C2"), operator.sources, strict=True)) if len(operator.sources) > 1 else {}
     names |= {} if "C1" in names else {"C": "".join(operator.sources)}

@@ -32,7 +32,7 @@ def collective(draft: Draft, space: Space, make: Make, may_be_source: MayBeSourc
 
 
 def visitors(draft: Draft, graph: Graph, budget: Budget) -> Visitors:
-    """Return the general case."""
+    """Return a visitor epilogue, the general case."""
     return Nodes3x(draft, budget).make(graph)
 
 

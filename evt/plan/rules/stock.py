@@ -21,7 +21,7 @@ def fusion(problem: Problem) -> Verdict:
 
 @rule("the formula is what an output operator computes")
 def operator(problem: Problem) -> Verdict:
-    """Find the output operator of CUTLASS 2.x for a product of matrices."""
+    """Find the output operator of CUTLASS 2.x for a matrix product."""
     layout = dict(problem.signature.tensors).get(problem.dag.primary.name)
     return _found(_operator(problem, "m" if layout and layout.contiguous == "m" else "n"))
 
