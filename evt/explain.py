@@ -258,7 +258,7 @@ def explain(
 
 
 def _in_full(error: TargetError) -> TargetError:
-    """The error that no route compiles a program, with what refuses each."""
+    """Return the error that no route compiles a program, with what refuses each."""
     reasons: dict[str, list[str]] = {}
     for route, reason in error.refusals:
         reasons.setdefault(route, []).append(reason)

@@ -82,7 +82,7 @@ def command(
 
 
 def _check(request: Request, *, plan: bool) -> tuple[tuple[str, ...], tuple[Diagnostic, ...]]:
-    """The interface of a program that is right, or what is wrong with it."""
+    """Return the interface of a program that is right, or what is wrong with it."""
     from evt.errors import EvtError, InternalError
     from evt.ir.interface import format_interface
     from evt.spec import problem_sizes, typed_graph

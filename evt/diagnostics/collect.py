@@ -12,7 +12,7 @@ MAX_DIAGNOSTICS = 20
 
 
 def first(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """The first mistakes in the order of the text, one of a kind at one place; the last says when there are more.
+    """Return the first mistakes in the order of the text, one of a kind at a place; the last says if there are more.
 
     Several of a kind at one place have one cause: a function's body that is inlined twice, a value that is read twice.
     """

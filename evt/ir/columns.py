@@ -12,7 +12,7 @@ from evt.ir.origin import at
 
 
 def columns_of(value: ValueType) -> str:
-    """The mode of a value's columns; empty where it is the same in all."""
+    """Return the mode of a value's columns; empty where it is the same in all."""
     return next((mode for mode in value.modes if base(mode) == "n"), "")
 
 
@@ -57,14 +57,14 @@ _MEET = "made from both"
 
 
 def _widths(dag: Dag, node: int, types: Sequence[ValueType]) -> list[str]:
-    """The modes of the columns of what a node reads."""
+    """Return the modes of the columns of what a node reads."""
     return sorted({columns_of(types[operand]) for operand in dag.arguments(node)} - {""})
 
 
 def _mistake(
     dag: Dag, node: int, types: Sequence[ValueType], distances: Sequence[frozenset[int]]
 ) -> tuple[str, str, str] | None:
-    """What does not fit of the operands of a node: message, label and help."""
+    """Return what does not fit of the operands of a node: message, label and help."""
     op, arguments = dag[node], dag.arguments(node)
     found = {columns_of(types[operand]): operand for operand in arguments}
     found.pop("", None)

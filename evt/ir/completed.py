@@ -72,7 +72,7 @@ def _shown(modes: Sequence[str]) -> str:
 
 
 def _computed_by_lanes(dag: Dag, value: int) -> int | None:
-    """What of a value lanes of the kernel exchange or count, if anything."""
+    """Return what of a value lanes of the kernel exchange or count, if anything."""
     stack, seen = [value], {value}
     while stack:
         node = stack.pop()

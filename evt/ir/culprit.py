@@ -11,7 +11,7 @@ from evt.ir.origin import Place
 
 
 def find_culprit(dag: Dag, types: Sequence[ValueType], values: Iterable[int], mode: str) -> int | None:
-    """What gives values a mode: the accumulator, else an input, a pair or a block."""
+    """Return what gives values a mode: the accumulator, else an input, a pair or a block."""
     leaves, seen = list[int](), set[int]()
     stack = [value for value in values if mode in types[value].modes]
     while stack:
@@ -25,13 +25,13 @@ def find_culprit(dag: Dag, types: Sequence[ValueType], values: Iterable[int], mo
 
 
 def assumed_tile(dag: Dag, node: int | None) -> str | None:
-    """The name of an input that has rows and columns because no subscript says otherwise."""
+    """Return the name of an input that has rows and columns because no subscript says otherwise."""
     op = None if node is None else dag[node]
     return op.name if isinstance(op, Load) and dag.input[op.name].batchable else None
 
 
 def label_of(dag: Dag, types: Sequence[ValueType], node: int | None) -> tuple[Label, ...]:
-    """A label at what gives a value its modes."""
+    """Return a label at what gives a value its modes."""
     origin = None if node is None else dag.origins[node]
     if node is None or not isinstance(origin, Place):
         return ()

@@ -187,7 +187,7 @@ class Builder:
 
 
 def reduced_modes(op: Node, operands: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """The modes of :attr:`Dag.reduced` of a node, of its operands'."""
+    """Return the modes of :attr:`Dag.reduced` of a node, of its operands'."""
     own = op.modes if isinstance(op, Reduce) else ()
     if not own and not any(operands):
         return ()
@@ -211,13 +211,13 @@ def prune(dag: Dag) -> Dag:
 
 
 def index_inputs(dag: Dag) -> set[str]:
-    """The inputs that say where others are loaded and outputs stored."""
+    """Return the inputs that say where others are loaded and outputs stored."""
     values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
     return {index_of(mode) for value in values for mode in value.modes if index_of(mode)}
 
 
 def read_inputs(dag: Dag) -> set[str]:
-    """The inputs that are loaded, or say where others are loaded and outputs stored."""
+    """Return the inputs that are loaded, or say where others are loaded and outputs stored."""
     loaded = {op.name for op, _ in dag.table if isinstance(op, Load)}
     values: tuple[Input | Output, ...] = (*(dag.input[name] for name in loaded if name in dag.input), *dag.outputs)
     return loaded.union(index_of(mode) for value in values for mode in value.modes)

@@ -218,7 +218,7 @@ def domain(dag: Dag, function: str, operands: Sequence[ValueType]) -> DType:
 
 
 def interleaved_type(dag: Dag, operands: Sequence[ValueType]) -> DType:
-    """The type of two values' columns together: that in which one of them is chosen."""
+    """Return the type of two values' columns together: that in which one of them is chosen."""
     return domain(dag, "where", [ValueType.of(B1, ()), *operands])
 
 
@@ -256,7 +256,7 @@ def _canonical(present: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _primary(dag: Dag, operand: DType) -> DType:
-    """The type of D, or of the first matrix of a program without D: undeclared tensors take it too."""
+    """Return the type of D, or of the first matrix of a program without D: undeclared tensors take it too."""
     primary = dag.primary
     if primary.dtype is not None and (primary.name == "D" or primary.is_whole):
         return primary.dtype
@@ -266,7 +266,7 @@ def _primary(dag: Dag, operand: DType) -> DType:
 
 
 def _with_type(value: _Value, dtype: DType) -> _Value:
-    """The value with a type, where it has none."""
+    """Return the value with a type, where it has none."""
     return value if value.dtype is not None else replace(value, dtype=dtype, inferred=(*value.inferred, "type"))
 
 
@@ -320,7 +320,7 @@ def _check_interface(dag: Dag, inputs: Sequence[Input], outputs: Sequence[Output
 
 
 def _check_indices(dag: Dag, inputs: Sequence[Input], outputs: Sequence[Output]) -> Iterable[Diagnostic]:
-    """Indices are whole numbers; what they name are rows or columns of whole elements."""
+    """Check that indices are whole numbers; what they name are rows or columns of whole elements."""
     named = {value.name: value for value in inputs}
     values: tuple[Input | Output, ...] = (*inputs, *outputs)
     for value in (value for value in values if value.is_indexed):

@@ -55,7 +55,7 @@ def _operands(dag: Dag) -> list[str]:
 
 
 def _operand(dag: Dag, name: str, dtype: DType | None, modes: Sequence[str], inferred: Sequence[Inferred]) -> str:
-    """A or B; those of convolutions have no subscript, as their memory has one order only."""
+    """Return A or B; those of convolutions have no subscript, as their memory has one order only."""
     return _written(name, dtype, () if dag.operation in CONVOLUTIONS else modes, inferred)
 
 

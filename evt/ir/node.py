@@ -215,17 +215,17 @@ Node: TypeAlias = (
 
 @cache
 def base(mode: str) -> str:
-    """The mode that a divided mode divides, or along which an index lies: ``n`` of ``n/2``, ``m`` of ``index[m]``."""
+    """Return the undivided mode, or that along which an index lies: ``n`` of ``n/2``, ``m`` of ``index[m]``."""
     return mode.partition("/")[0].rpartition("[")[2].rstrip("]")
 
 
 def index_of(mode: str) -> str:
-    """The input that names the places along a mode: ``index`` of ``index[m]``; nothing of other modes."""
+    """Return the input that names the places along a mode: ``index`` of ``index[m]``; nothing of other modes."""
     return mode.rpartition("[")[0]
 
 
 def direct(mode: str) -> str:
-    """The mode over which values vary that are read or stored at a mode: ``m`` of ``index[m]``, any other itself."""
+    """Return the mode over which values read or stored at a mode vary: ``m`` of ``index[m]``, any other itself."""
     return base(mode) if index_of(mode) else mode
 
 

@@ -117,7 +117,7 @@ def explain(source: Source, tokens: list[lark.Token], error: lark.exceptions.Une
 
 
 def _like(tokens: list[lark.Token]) -> str:
-    """What a statement of this kind looks like."""
+    """Return what a statement of this kind looks like."""
     if tokens[0].type in {"IN", "OUT"}:
         return f"a declaration is `{tokens[0]} name: f32[n]`, several are separated by commas"
     if tokens[0].type == "DEF":
@@ -128,7 +128,7 @@ def _like(tokens: list[lark.Token]) -> str:
 
 
 def _incomplete(last: lark.Token, expected: Set[str]) -> tuple[str, str]:
-    """What is missing after a token, and what to write."""
+    """Return what is missing after a token, and what to write."""
     if last.type == "COLON":
         return "a type is missing after `:`", "write one, as in `bias: f32[n]`"
     if expected & _OPERAND:
@@ -180,7 +180,7 @@ def _remainder(source: Source, tokens: list[lark.Token], index: int) -> str:
 
 
 def _brackets(tokens: list[lark.Token], index: int, bounds: tuple[str, ...] = ("COMMA", "EQUAL")) -> tuple[int, int]:
-    """The tokens around one that are in the same brackets, between commas; of a statement those after ``=``."""
+    """Return the tokens around one that are in the same brackets, between commas; of a statement those after ``=``."""
     depth, first = 0, index
     while first > 0:
         before = tokens[first - 1]
@@ -233,13 +233,13 @@ def odd_character(source: Source, token: lark.Token) -> Diagnostic:
 
 
 def _around(source: Source, token: lark.Token) -> tuple[str, str]:
-    """The text of a statement, roughly: before and after a token."""
+    """Return the text of a statement, roughly: before and after a token."""
     before, after = source.text[: token.start_pos], source.text[token.end_pos :]
     return re.split("[\n;=]", before[-_NEAR:])[-1], re.split("[\n;]", after[:_NEAR])[0]
 
 
 def _product(source: Source, token: lark.Token) -> tuple[str, str]:
-    """What is said of ``@``: the product of A and B is `acc`, and another is not computed."""
+    """Return what is said of ``@``: the product of A and B is `acc`, and another is not computed."""
     before, after = _around(source, token)
     if not (re.search(r"[\w)\]]\s*$", before) and re.match(r"\s*[\w(]", after)):
         return f"the character `{token}` has no meaning in a program", "remove it; the product of A and B is `acc`"

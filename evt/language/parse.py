@@ -193,7 +193,7 @@ def parse(source: Source | str) -> syntax.Tree:
 
 
 def _file_name(source: Source) -> Diagnostic:
-    """What is said of a file's name in the place of a program."""
+    """Return what is said of a file's name in the place of a program."""
     name = source.text.strip()
     start = source.text.index(name)
     hint = f"evt.load reads a file: `evt.load({json.dumps(name)})`"

@@ -46,7 +46,7 @@ def place_casts(dag: TypedDag) -> TypedDag:
 
 
 def _byte(builder: TypedBuilder, op: Store | Feed, value: int) -> int | None:
-    """A store of a truth value as a byte; None of one that is made already."""
+    """Return a store of a truth value as a byte; None of one that is made already."""
     if builder[value] == Cast(U8) and builder.types[builder.arguments(value)[0]].dtype.compute == B1:
         return None
     truth = value if builder.types[value].dtype.compute == B1 else builder.add(Cast(B1), value)

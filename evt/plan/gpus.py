@@ -58,7 +58,7 @@ _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MIN
 
 
 def plain(name: str) -> str:
-    """A name without case, blanks, maker and series: ``NVIDIA GeForce RTX 4090`` and ``rtx4090`` are one."""
+    """Return a name without case, blanks, maker and series: ``NVIDIA GeForce RTX 4090`` and ``rtx4090`` are one."""
     return re.sub("nvidia|geforce|tesla|[ _-]", "", name.lower())
 
 
@@ -69,7 +69,7 @@ _FORM = re.compile("(sxm[0-9]?|pcie|nvl|hbm[0-9]e?|ti|super|laptop|gpu|[0-9]+gb)
 
 
 def find_gpu(name: str) -> str | None:
-    """The architecture of a GPU, ``sm90`` of ``H100`` or ``NVIDIA H100 80GB HBM3``; None for a name that is none's."""
+    """Return the architecture of a GPU, ``sm90`` of ``H100`` or ``NVIDIA H100 80GB HBM3``; None if it is unknown."""
     words = re.split("[ _-]+", name.strip())
     for count in range(len(words), 0, -1):  # what follows a name says how it is built in, or which memory it has
         joined = plain("".join(words[:count]))
@@ -80,7 +80,7 @@ def find_gpu(name: str) -> str | None:
 
 
 def native_target() -> str:
-    """The architecture of this machine's first GPU, asked of the driver.
+    """Return the architecture of this machine's first GPU, asked of the driver.
 
     Raises TargetError (E0501) where there is none.
     """

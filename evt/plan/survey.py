@@ -184,7 +184,7 @@ class Survey:
         return self._is_beside(candidate), len(candidate.reasons), "gemm" in route.shapes, -self.asked.index(candidate)
 
     def _shown(self, diagnostic: Diagnostic, refusals: Sequence[Refusal]) -> Diagnostic:
-        """The diagnostic with the places in the program's text that it is refused for, in the order of refusals."""
+        """Return the diagnostic with the places in the program's text that are refused, in the order of refusals."""
         dag = self.problem.dag
         found: dict[Span, tuple[Place, str]] = {}
         for refusal in refusals:

@@ -76,7 +76,7 @@ TARGETS: dict[str, Target] = {
 
 
 def find_target(name: str | int) -> Target:
-    """The target ``sm90``; ``sm_90a``, ``90``, ``H100`` and, on a machine with one, ``native`` mean the same.
+    """Return the target ``sm90``; ``sm_90a``, ``90``, ``H100`` and, on a machine with one, ``native`` mean the same.
 
     Raises TargetError (E0501) for an unknown target, and for ``native`` on a machine without a GPU.
     """

@@ -104,7 +104,7 @@ def given_buffers(buffers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def split_held(dag: Dag, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The inputs among a call's values, and the buffers of outputs that are scattered, whose other rows they keep."""
+    """Return the inputs among a call's values, and the buffers of scattered outputs, which keep their other rows."""
     held = {output.name for output in dag.outputs if output.is_indexed}
     return (
         {name: value for name, value in given.items() if name not in held},
@@ -183,7 +183,7 @@ def _wanted(value: Input | None) -> str:
 
 
 def integer_range(dag: Dag, name: str) -> tuple[int, int]:
-    """The least and the greatest whole number that an input takes: a seed or an offset also one without a sign."""
+    """Return the least and the greatest whole number that an input takes: for seeds and offsets unsigned ones too."""
     dtype = dag.input[name].dtype
     if dtype == BOOL:
         return 0, 1
@@ -327,7 +327,7 @@ def _sizes(
 
 
 def _batches(bound: Bound, tensors: dict[str, torch.Tensor]) -> tuple[Bound, dict[str, torch.Tensor]]:
-    """The call with all batches of every tensor; where one launch does not reach them all, the first of several."""
+    """Return the call with all batches of every tensor; where one launch cannot reach them, the first of several."""
     dag = bound.dag
     values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
     shapes = {operand.name: operand_shapes(bound, operand) for operand in dag.operands}
@@ -352,13 +352,13 @@ def _batches(bound: Bound, tensors: dict[str, torch.Tensor]) -> tuple[Bound, dic
 
 
 def _unallocated(bound: Bound, output: Output) -> torch.Tensor:
-    """An output that the call will allocate, packed."""
+    """Return an output that the call will allocate, packed."""
     assert output.dtype is not None
     return torch.empty(bound.output_shape(output), dtype=getattr(torch, output.dtype.torch), device="meta")
 
 
 def _moved(argument: TensorArgument, offsets: Sequence[int], tensor: torch.Tensor) -> TensorArgument:
-    """An argument that lies at other addresses as well."""
+    """Return an argument that lies at other addresses as well."""
     return replace(argument, layout=aligned(argument.layout, offsets, tensor.element_size()))
 
 

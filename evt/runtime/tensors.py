@@ -50,13 +50,13 @@ _Groups = list[tuple[str, tuple[int, ...]]]
 
 
 def operand_shapes(bound: Bound, operand: Operand) -> list[_Groups]:
-    """The shape in memory of an operand that has all batches."""
+    """Return the shape in memory of an operand that has all batches."""
     batch: _Groups = [("l", bound.leads["l"])] if bound.leads["l"] else []
     return [[*batch, *((mode, bound.leads[mode]) for mode in operand.modes)]]
 
 
 def shapes_of(bound: Bound, value: Input | Output, tensor: torch.Tensor | None) -> list[_Groups]:
-    """The shapes that an input or output may have in memory, as (mode, dimensions) groups.
+    """Return the shapes that an input or output may have in memory, as (mode, dimensions) groups.
 
     Along a mode where an index names places, the extent is the tensor's own.
     """
@@ -86,7 +86,7 @@ def _indexed_shapes(bound: Bound, value: Input | Output, tensor: torch.Tensor) -
 
 
 def _indexed_extents(value: Input | Output, groups: _Groups) -> dict[str, int]:
-    """The extents of the modes where an index names places."""
+    """Return the extents of the modes where an index names places."""
     found = dict(groups)
     return {base(mode): math.prod(found[base(mode)]) for mode in value.modes if index_of(mode)}
 
@@ -179,7 +179,7 @@ def _wrong_shape(bound: Bound, value: Input | Output, tensor: torch.Tensor, code
 
 
 def _modes_of(bound: Bound, tensor: torch.Tensor) -> tuple[str, ...]:
-    """The modes that a tensor of this shape would have, if it would have any."""
+    """Return the modes that a tensor of this shape would have, if it would have any."""
     for modes in (("n",), ("m",), ("m", "n"), ("n", "m"), ("l", "n"), ("l", "m"), ("l", "m", "n"), ("l", "n", "m")):
         dims = [bound.dims(mode) for mode in modes]
         if all(dims) and tuple(tensor.shape) == tuple(size for each in dims for size in each):

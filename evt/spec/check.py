@@ -110,7 +110,7 @@ def _values(dag: Dag) -> Iterator[str]:
 
 
 def _indices(dag: Dag) -> Iterator[str]:
-    """An index is an input, with a value for each row or column."""
+    """Check that an index is an input, with a value for each row or column."""
     values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
     for value, mode in ((each, mode) for each in values for mode in filter(index_of, each.modes)):
         index = dag.input.get(index_of(mode))

@@ -58,7 +58,7 @@ def program(name: str, family: str) -> evt.Program:
 
 
 def tensors(name: str, op: evt.Program):
-    """A, B, the inputs, and for each scattered output NaN where the call stores and numbers where it does not."""
+    """Return A, B, the inputs, and for each scattered output NaN where the call stores, numbers elsewhere."""
     case = CASES[name]
     generator = torch.Generator("cuda").manual_seed(len(name))
     kind = getattr(torch, BY_NAME[case.dtype].torch)

@@ -164,7 +164,7 @@ def _input(program: Program, value: Input, data: Data, maker: _Maker) -> tuple[L
 
 
 def _read_at(array: Array, places: Array, axis: int) -> Array:
-    """The elements at places along an axis, zeros where there is none."""
+    """Return the elements at places along an axis, zeros where there is none."""
     found = np.zeros([len(places) if each == axis else size for each, size in enumerate(array.shape)])
     for at, place in enumerate(places):
         if 0 <= place < array.shape[axis]:
@@ -264,7 +264,7 @@ def arguments(program: Program, data: Data) -> tuple[Any, Any, dict[str, Any]]:
 
 
 def reductions(program: Program) -> dict[str, frozenset[str]]:
-    """The modes over which each output is reduced, of outputs that are reductions or computed of some."""
+    """Return the modes over which each output is reduced, of outputs that are reductions or computed of some."""
     values = {each.name: each.value for each in program.assigns}
     found = {}
     for output in program.outputs:
@@ -280,7 +280,7 @@ def reductions(program: Program) -> dict[str, frozenset[str]]:
 
 
 def walk_values(node: Expression) -> Iterator[Expression]:
-    """What an expression is made of, without what its reductions reduce."""
+    """Return what an expression is made of, without what its reductions reduce."""
     yield node
     if not isinstance(node, Reduce):
         for child in children(node):
@@ -300,14 +300,14 @@ def main_output(program: Program) -> Output:
 
 
 def tensor_type(program: Program) -> str:
-    """The type of undeclared tensors."""
+    """Return the type of undeclared tensors."""
     main = main_output(program)
     follows = main.name == "D" or set(main.modes) - {"l"} == {"m", "n"}
     return primary(program.a, main.type if follows and main.type != "b1" else None)
 
 
 def memory_modes(output: Output, reduced: frozenset[str]) -> tuple[str, ...]:
-    """The modes of an output's tensor: an implied batch comes first, where matrices and reductions have one."""
+    """Return the modes of an output's tensor: an implied batch comes first, where matrices and reductions have one."""
     has_batches = bool(reduced) or len(output.modes) > 1
     implied = has_batches and "l" not in output.modes and "l" not in reduced
     return ("l", *output.modes) if implied else output.modes

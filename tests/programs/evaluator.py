@@ -208,7 +208,7 @@ class Evaluator:
         return self.values[key]
 
     def eager_product(self) -> str:
-        """The type of the product in eager PyTorch: A's, but D's, or what takes its part, of 8-bit operands."""
+        """Return the type of the product in eager PyTorch: A's, but D's, or what takes its part, of 8-bit operands."""
         if self.program.a in ("e4m3", "e5m2"):
             main = main_output(self.program)
             reduction = main.name in reductions(self.program)

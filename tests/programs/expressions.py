@@ -155,7 +155,7 @@ class Expressions:
         return Block(self.draw.pick(("sum", "max", "min", "mean")), self.width, self.whole(depth))
 
     def reduction(self, depth: int, over: tuple[str, ...], columns: str) -> Expression:
-        """A reduction of a value of such columns, which varies over them."""
+        """Return a reduction of a value of such columns, which varies over them."""
         whole = {"half": self.pair, "block": self.block}.get(columns)
         value = self.expression(depth, columns)
         if whole is not None:
@@ -163,7 +163,7 @@ class Expressions:
         return Reduce(self.draw.pick(("sum", "max", "min", "mean")), over, value)
 
     def completed(self, depth: int, over: tuple[str, ...], columns: str, x: Expression) -> Expression:
-        """What is computed of a reduction: of itself, of another, and of what has its modes."""
+        """Return what is computed of a reduction: of itself, of another, and of what has its modes."""
         draw = self.draw
         for _ in range(draw.whole(1, 3)):
             kind = draw.part()

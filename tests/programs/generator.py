@@ -249,7 +249,7 @@ class _Generator:
 
 
 def with_indices(program: Program) -> Program:
-    """The program with some of its inputs gathered; the choice is apart from all others, which stay as they are."""
+    """Return the program with some of its inputs gathered; the choice leaves all others as they are."""
     source = random.Random(f"program {program.seed} indices")
     inputs = []
     for value in program.inputs:

@@ -317,7 +317,7 @@ def declaration(value: Input) -> str:
 
 
 def index_name(mode: str) -> str:
-    """The input that says where others are read along a mode."""
+    """Return the input that says where others are read along a mode."""
     return f"index_{mode}"
 
 

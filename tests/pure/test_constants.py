@@ -84,7 +84,7 @@ def program(generator: random.Random, functions: Sequence[str], depth: int) -> s
 
 
 def _stored(generator: random.Random, stores: Sequence[str]) -> str:
-    """A type, with modes or with those of the value; bits are a matrix's."""
+    """Return a type, with modes or with those of the value; bits are a matrix's."""
     dtype = generator.choice(stores)
     return dtype if dtype != "b1" and generator.random() < 0.3 else f"{dtype}[m, n]"
 

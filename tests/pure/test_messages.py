@@ -223,7 +223,7 @@ HALF = torch.float16
 
 
 def called(text: str, *shapes: tuple[int, ...], **inputs: Any) -> list[Diagnostic]:
-    """What a call is refused for; A is [6, 8] and B is [8, 16] where no shapes are given."""
+    """Return what a call is refused for; A is [6, 8] and B is [8, 16] where no shapes are given."""
     a, b = (torch.zeros(shape, dtype=HALF) for shape in shapes or ((6, 8), (8, 16)))
     with pytest.raises(evt.ArgumentError) as caught:
         evt.gemm(text)(a, b, **inputs)

@@ -127,7 +127,7 @@ class Expressions:
         return self.builder.add(Cast(I32), load) if narrowed else load
 
     def modes(self) -> list[tuple[str, ...]]:
-        """The modes over which the nodes that there are vary."""
+        """Return the modes over which the nodes that there are vary."""
         builder, varies = self.builder, self._varies
         for node in range(len(varies), len(builder)):
             op, operands = builder[node], [varies[operand] for operand in builder.arguments(node)]
@@ -147,7 +147,7 @@ class Expressions:
         return self.builder.add(Const.of(value))
 
     def mistake(self) -> int:
-        """The value of what was refused. NaN, which no program can write, so that nothing more is said of it."""
+        """Return the value of what was refused. NaN, which no program can write, so that nothing more is said of it."""
         return self.builder.add(Const.of(math.nan))
 
     def is_mistake(self, node: int) -> bool:

@@ -109,7 +109,7 @@ def _random(expressions: Expressions, *counters: int) -> int:
 
 
 def _whole(builder: Builder, counter: int) -> int:
-    """A seed or an offset as it is loaded; where it is an i64, it was made an i32."""
+    """Return a seed or an offset as it is loaded; where it is an i64, it was made an i32."""
     loads = builder[counter] == Cast(I32) and isinstance(builder[builder.arguments(counter)[0]], Load)
     return builder.arguments(counter)[0] if loads else counter
 

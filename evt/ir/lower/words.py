@@ -75,7 +75,7 @@ def read_modes(report: Report, subscript: syntax.Subscript, summed: bool = False
 
 
 def _read_index(report: Report, mode: syntax.Mode) -> str:
-    """The mode of a place that an input names, ``index[m]``; nothing after reporting."""
+    """Return the mode of a place that an input names, ``index[m]``; nothing after reporting."""
     assert mode.subscript is not None
     written = syntax.format_mode(mode)
     *batch, inner = [each.name for each in mode.subscript.modes] or [""]

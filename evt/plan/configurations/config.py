@@ -72,7 +72,7 @@ class Config:
         return (self.epilogue_tile[1] or self.tile[1]) % columns == 0
 
     def widened(self, columns: int) -> Config | None:
-        """The same with an epilogue's tile of so many columns, None where the tile has not as many.
+        """Return the same with an epilogue's tile of so many columns, None where the tile has not as many.
 
         A thread's part of more than :data:`MOST_COLUMNS` does not fit in its registers.
         """
@@ -97,7 +97,7 @@ class ConfigConvolution(Config):
     min_blocks: int = 1
 
     def widened(self, columns: int) -> Config | None:
-        """The same, where two consumers share the accumulators: one has no registers left."""
+        """Return the same, where two consumers share the accumulators: one has no registers left."""
         return super(ConfigConvolution, self).widened(columns) if self.consumers > 1 else None
 
     @property

@@ -112,7 +112,7 @@ def build_visitors(
         return known[value]
 
     def visit_reduced(node: int) -> int:
-        """The visitor of what a reduction or a block takes: of fewer columns a sum counts each once."""
+        """Return the visitor of what a reduction or a block takes: of fewer columns a sum counts each once."""
         op, value = dag[node], dag.arguments(node)[0]
         assert isinstance(op, Reduce | Fold)
         operand = visit(value)
@@ -177,12 +177,12 @@ def _store_kind(dag: TypedDag, store: int) -> Kind:
 
 
 def in_order(dag: TypedDag) -> list[tuple[str, int]]:
-    """The stores by the names of the outputs, in the order of their visitors: the primary one last, the root."""
+    """Return the stores by the names of the outputs, in the order of their visitors: the primary one last, the root."""
     return sorted(dag.stores.items(), key=lambda item: item[0] == dag.primary.name)
 
 
 def reductions_of(dag: TypedDag, value: int) -> list[int]:
-    """The reductions that a value which is stored when the kernel has ended is made of, in id order."""
+    """Return the reductions that a value which is stored when the kernel has ended is made of, in id order."""
     found, stack, seen = set[int](), [value], {value}
     while stack:
         node = stack.pop()
