@@ -23,7 +23,7 @@ def either(number: Number, other: Array) -> Number:
 
 
 def folded(kind: str, value: Number, axes: tuple[int, ...], dtype: str) -> Number:
-    """Return a reduction over axes, which stay with one element. NaN wins in max and min; nothing gives the identity."""
+    """Return a reduction over axes, which stay with one element. NaN wins in max and min; of nothing, the identity."""
     doubt = np.broadcast_to(value.doubt, value.x.shape[1:]).any(tuple(axis - 1 for axis in axes), keepdims=True)
     if kind == "sum" and dtype == "i32":
         doubt = doubt | (deviation(value.x) > 0).any(tuple(axis - 1 for axis in axes), keepdims=True)
