@@ -7,7 +7,20 @@ from collections.abc import Iterator, Sequence
 from evt.diagnostics import Diagnostic, Label
 from evt.ir.culprit import assumed_tile, find_culprit, label_of
 from evt.ir.dag import Dag, TypedDag
-from evt.ir.node import PLACES, Fold, Interleave, Pick, Reduce, ValueType, base, distance, divisor, written
+from evt.ir.node import (
+    PLACES,
+    Fold,
+    Interleave,
+    Pick,
+    Reduce,
+    ValueType,
+    base,
+    distance,
+    divisor,
+    is_divided,
+    is_paired,
+    written,
+)
 from evt.ir.origin import at
 
 
@@ -33,7 +46,7 @@ def check_columns(dag: Dag, types: Sequence[ValueType]) -> Iterator[Diagnostic]:
     A value of a pair meets values of pairs as far apart, and of blocks that have whole pairs; one of a block meets all
     columns of its block. What is interleaved are halves of the columns, in pairs of its distance.
     """
-    whole = not any("/" in mode for value in set(types) for mode in value.modes)
+    whole = not any(is_divided(mode) for value in set(types) for mode in value.modes)
     if whole and not any(isinstance(op, Interleave) for op, _ in dag.table):
         return
     distances = pair_distances(dag, types)
@@ -141,7 +154,7 @@ def pair_distances(dag: Dag, types: Sequence[ValueType]) -> list[frozenset[int]]
             parent[root(operand)] = root(halves[0])
     found: dict[int, set[int]] = {}
     for node, half in enumerate(is_half):
-        if half and "@" in (mode := columns_of(types[node])):
+        if half and is_paired(mode := columns_of(types[node])):
             found.setdefault(root(node), set()).add(distance(mode))
     for op, operands in dag.table:
         if isinstance(op, Interleave):

@@ -69,6 +69,7 @@ from evt.ir.node import (
     direct,
     divisor,
     index_of,
+    is_divided,
     shown,
     written,
 )
@@ -411,7 +412,7 @@ def _check_output(dag: Dag, output: Output, types: Sequence[ValueType]) -> Itera
     elif missing:
         mode = next(mode for mode in value.modes if written(mode) == missing[0])
         culprit = None if reduced else find_culprit(dag, types, [stored], mode)
-        if not reduced and not any("/" in mode for mode in missing):
+        if not reduced and not any(is_divided(mode) for mode in missing):
             write += f", or reduce it: `sum[{', '.join(missing)}](x)`"
         if assumed := assumed_tile(dag, culprit):
             write = f"write `{assumed}[{shown(output.modes)}]` where it is read; or {write}"
@@ -428,10 +429,10 @@ def _check_output(dag: Dag, output: Output, types: Sequence[ValueType]) -> Itera
     elif reduced and modes - {"l"} != set(map(written, value.modes)) - {"l"}:
         gives = f"gives [{shown(value.modes)}]"
         yield mistake(f"{have} but the reduction {gives}", gives, "not the modes that are left")
-    elif not (reduced or output.is_tile) and any("/" in mode for mode in modes):
+    elif not (reduced or output.is_tile) and any(is_divided(mode) for mode in modes):
         hint = f"write `{output.name}[{', '.join(['m', *output.modes])}]`"
         yield mistake(f"{have}: fewer columns are those of a matrix", varies, "has no rows", hint)
-    elif any("/" in mode for mode in modes) and modes - set(map(written, value.modes)) - {"l", "m"}:
+    elif any(is_divided(mode) for mode in modes) and modes - set(map(written, value.modes)) - {"l", "m"}:
         yield mistake(f"{have} but its value {varies}", varies, "other columns")
 
 

@@ -229,6 +229,11 @@ def direct(mode: str) -> str:
     return base(mode) if index_of(mode) else mode
 
 
+def is_divided(mode: str) -> bool:
+    """Return whether a mode has fewer places than the one that it divides: ``n/2``, ``n/32``."""
+    return "/" in mode
+
+
 def divisor(mode: str) -> int:
     """Return how many elements of its base mode one element of this mode stands for."""
     number = mode.partition("/")[2].partition("@")[0]
@@ -236,8 +241,13 @@ def divisor(mode: str) -> int:
 
 
 def distance(mode: str) -> int:
-    """How far apart the columns are that one column of this mode stands for, where they are a pair; else 1."""
+    """Return how far apart the two columns are that one column of this mode stands for; 1 of other modes."""
     return int(mode.partition("@")[2] or 1)
+
+
+def is_paired(mode: str) -> bool:
+    """Return whether a mode says how far apart the columns of its pairs are: ``n/2@32``."""
+    return "@" in mode
 
 
 def written(mode: str) -> str:
@@ -323,7 +333,7 @@ class Input:
     @property
     def is_whole(self) -> bool:
         """Whether it has whole elements for all rows and columns: no bits, no fewer columns."""
-        return self.is_tile and self.dtype != B1 and not any("/" in mode for mode in self.modes)
+        return self.is_tile and self.dtype != B1 and not any(is_divided(mode) for mode in self.modes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,4 +369,4 @@ class Output:
     @property
     def is_whole(self) -> bool:
         """Whether it has whole elements for all rows and columns: no bits, no fewer columns."""
-        return self.is_tile and self.dtype != B1 and not any("/" in mode for mode in self.modes)
+        return self.is_tile and self.dtype != B1 and not any(is_divided(mode) for mode in self.modes)

@@ -17,7 +17,21 @@ from evt.functions import TABLE, Comparison, Fact
 from evt.ir.dag import Builder, TypedDag, live_nodes, prune, reads_accumulator, reduced_modes
 from evt.ir.dtype import B1, F64, DType
 from evt.ir.infer import alone, domain, interleaved_type, reduced_type, value_type
-from evt.ir.node import Apply, Cast, Const, Feed, Fold, Interleave, Node, Pick, Reduce, Store, ValueType, base
+from evt.ir.node import (
+    Apply,
+    Cast,
+    Const,
+    Feed,
+    Fold,
+    Interleave,
+    Node,
+    Pick,
+    Reduce,
+    Store,
+    ValueType,
+    base,
+    is_divided,
+)
 from evt.optimise.rounding import is_exact
 
 
@@ -213,7 +227,7 @@ def _keeps_modes(builder: TypedBuilder, new: int, op: Node, operands: tuple[int,
     if any(builder.reduced[operand] for operand in operands) and not builder.reduced[new]:
         return False
     modes = builder.types[new].modes
-    blocks = any("/" in mode for mode in modes)
+    blocks = any(is_divided(mode) for mode in modes)
     if not pinned and not blocks:
         return True
     before = value_type(builder.dag, op, [builder.types[operand] for operand in operands]).modes
@@ -229,7 +243,7 @@ def _pinned(dag: TypedDag) -> list[bool]:
     has_blocks = any(isinstance(op, Fold) for op, _ in dag.table)
     for node in reversed(range(len(dag))):
         op = dag[node]
-        divided = isinstance(op, Store) and any("/" in mode for mode in dag.output[op.name].modes)
+        divided = isinstance(op, Store) and any(is_divided(mode) for mode in dag.output[op.name].modes)
         mixed = has_blocks and len(_widths(dag, node)) > 1
         if pinned[node] or divided or mixed or isinstance(op, Reduce | Fold | Pick | Interleave):
             for operand in dag.arguments(node):

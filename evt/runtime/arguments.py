@@ -17,7 +17,7 @@ from evt.errors import ArgumentError
 from evt.ir import Dag, Input, Interleave, Load, Operand, Output, Random
 from evt.ir.dtype import BOOL, F32, I32, I64, MIXED_OPERANDS, OPERANDS, SCALARS, TF32
 from evt.ir.interface import declaration
-from evt.ir.node import base, divisor, written
+from evt.ir.node import base, distance, divisor, is_divided, written
 from evt.layout import span
 from evt.runtime.batches import aligned, outer_batches, spread, unfolded
 from evt.runtime.bound import Bound
@@ -369,11 +369,11 @@ def _shape(tensor: torch.Tensor) -> str:
 def _check_columns(bound: Bound, report: Report) -> None:
     """Check that columns divide evenly into the program's pairs and blocks."""
     columns = bound.sizes["n"]
-    found = {mode for value in bound.dag.types for mode in value.modes if "/" in mode}
+    found = {mode for value in bound.dag.types for mode in value.modes if is_divided(mode)}
     modes = sorted(found | {f"n/2@{op.block}" for op, _ in bound.dag.table if isinstance(op, Interleave)})
     for mode in modes:
-        distance = int(mode.partition("@")[2] or 1)
-        width = divisor(mode) * distance if base(mode) == "n" else 1
+        apart = distance(mode)
+        width = divisor(mode) * apart if base(mode) == "n" else 1
         if columns % width:
-            what = f"pairs {distance} columns apart" if written(mode) == "n/2" else f"blocks of {width} columns"
+            what = f"pairs {apart} columns apart" if written(mode) == "n/2" else f"blocks of {width} columns"
             report("E0604", f"n is {columns}, which does not divide into {what}", f"n must be a multiple of {width}")

@@ -11,7 +11,7 @@ import torch
 from evt.ir import Input, Load, Operand, Output
 from evt.ir.dtype import B1, BOOL, STORAGE, DType, from_torch_name
 from evt.ir.interface import declaration
-from evt.ir.node import base, direct, index_of, written
+from evt.ir.node import base, direct, index_of, is_divided, written
 from evt.ir.operand import formula_of
 from evt.plan import Layout
 from evt.runtime.bound import Bound, packed
@@ -93,7 +93,7 @@ def _indexed_extents(value: Input | Output, groups: _Groups) -> dict[str, int]:
 
 def has_own_columns(value: Input | Output) -> bool:
     """Return whether its columns are bits, or fewer than the accumulator's."""
-    return value.dtype == B1 or any("/" in mode for mode in value.modes)
+    return value.dtype == B1 or any(is_divided(mode) for mode in value.modes)
 
 
 def input_argument(bound: Bound, value: Input, tensor: torch.Tensor, report: Report) -> TensorArgument | None:

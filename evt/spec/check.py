@@ -38,7 +38,7 @@ from evt.ir.dag import reads_accumulator
 from evt.ir.dtype import B1, OUTPUTS, TF32
 from evt.ir.lower import OPERATIONS
 from evt.ir.lower.words import FEWER_COLUMNS, FOLD_WIDTHS, PAIR_BLOCKS
-from evt.ir.node import ELEMENT_MODES, MODES, PLACES, base, direct, index_of
+from evt.ir.node import ELEMENT_MODES, MODES, PLACES, base, direct, index_of, is_divided
 from evt.ir.operand import formula_of
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -158,7 +158,7 @@ def _nodes(dag: Dag) -> Iterator[str]:
                 yield f"%{place}: `{shown(name)}` is no input"
     values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
     taken = any(isinstance(node, Pick | Interleave | Fold) for node, _ in dag.table)
-    if wgrad and (taken or any(value.dtype == B1 or "/" in "".join(value.modes) for value in values)):
+    if wgrad and (taken or any(value.dtype == B1 or any(map(is_divided, value.modes)) for value in values)):
         yield "bits, pairs and blocks of columns in the gradient of a weight are not supported"
 
 

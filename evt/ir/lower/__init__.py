@@ -14,7 +14,7 @@ from evt.ir.lower.operands import check_operands, lower_operands
 from evt.ir.lower.report import Report
 from evt.ir.lower.statements import OPERATIONS, Statements, unknown_operation
 from evt.ir.lower.subscripts import resolve_subscripts
-from evt.ir.node import Feed, Fold, Input, Interleave, Output, Pick, Store
+from evt.ir.node import Feed, Fold, Input, Interleave, Output, Pick, Store, is_divided
 from evt.ir.origin import Place
 from evt.language import tree as syntax
 
@@ -80,6 +80,6 @@ def _refuse_columns(expressions: Expressions, values: Iterable[Input | Output], 
     """Refuse bits, pairs and blocks in a weight's gradient, whose columns are taps and channels."""
     table, origins = expressions.builder.table, expressions.builder.origins
     taken = (origin for (op, _), origin in zip(table, origins, strict=True) if isinstance(op, Pick | Interleave | Fold))
-    stored = (value.span for value in values if value.dtype == B1 or any("/" in mode for mode in value.modes))
+    stored = (value.span for value in values if value.dtype == B1 or any(is_divided(mode) for mode in value.modes))
     if places := [*taken, *stored]:
         report.unsupported("bits, pairs and blocks of columns in the gradient of a weight are", places[0])

@@ -10,7 +10,7 @@ from evt.ir.lower.expressions import Expressions
 from evt.ir.lower.names import Names
 from evt.ir.lower.report import Report
 from evt.ir.lower.statements import Statements
-from evt.ir.node import Output, shown, written
+from evt.ir.node import Output, is_divided, shown, written
 
 
 def resolve_subscripts(statements: Statements, names: Names, expressions: Expressions, report: Report) -> list[Output]:
@@ -58,5 +58,5 @@ def _is_for_all_batches(reduced: tuple[str, ...], output: Output, varies: tuple[
 def _modes(varies: tuple[str, ...], reduced: bool) -> tuple[str, ...]:
     """Return the modes of an output without a subscript; a batch mode comes first, implicitly."""
     modes = tuple(written(mode) for mode in varies if mode != "l")
-    rows = not reduced and "m" not in modes and any("/" in mode for mode in modes)
+    rows = not reduced and "m" not in modes and any(is_divided(mode) for mode in modes)
     return ("m", *modes) if rows else modes

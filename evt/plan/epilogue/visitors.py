@@ -33,7 +33,7 @@ from evt.ir import (
 )
 from evt.ir.columns import columns_of
 from evt.ir.dtype import B1
-from evt.ir.node import PLACES
+from evt.ir.node import PLACES, is_divided
 from evt.plan.epilogue.cost import cost
 from evt.plan.signature import Signature
 
@@ -170,7 +170,7 @@ def _store_kind(dag: TypedDag, store: int) -> Kind:
         return "store_vector"
     if output.dtype == B1:
         return "store_mask"
-    divided = next((mode for mode in output.modes if "/" in mode), "")
+    divided = next((mode for mode in output.modes if is_divided(mode)), "")
     if not divided:
         return "store"
     return "store_half" if divided == "n/2" else "store_block"
@@ -203,7 +203,7 @@ def is_reduced(dag: TypedDag, output: str) -> bool:
 def has_fixed_columns(dag: TypedDag) -> bool:
     """Return whether columns are packed, paired or taken in blocks, so that they must be the kernel's own columns."""
     values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
-    own = any(value.dtype == B1 or any("/" in mode for mode in value.modes) for value in values)
+    own = any(value.dtype == B1 or any(is_divided(mode) for mode in value.modes) for value in values)
     return own or any(isinstance(dag[node], Pick | Interleave | Fold) for node in range(len(dag)))
 
 

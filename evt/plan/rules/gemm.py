@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from evt.diagnostics import Span
 from evt.ir import Fold, Index, Input, Interleave, Output, Pick, Random, Reduce, TypedDag
 from evt.ir.dtype import B1, I32, accumulator
-from evt.ir.node import base
+from evt.ir.node import base, is_divided
 from evt.plan.epilogue.visitors import has_fixed_columns, stores_d
 from evt.plan.problem import Problem
 from evt.plan.rules.rule import Check, Rule, rule
@@ -53,7 +53,7 @@ def row_major_columns(problem: Problem) -> Verdict:
         return HOLDS
     values: tuple[Input | Output, ...] = (*problem.dag.inputs, *problem.dag.outputs)
     for value in values:
-        own = value.dtype == B1 or any("/" in mode for mode in value.modes)
+        own = value.dtype == B1 or any(is_divided(mode) for mode in value.modes)
         if own and value.is_tile and base(value.modes[-1]) != "n":
             return Refusal(
                 f"`{value.name}` is [{', '.join(value.modes)}]: bits, pairs and blocks are stored along n", value.span
@@ -236,5 +236,5 @@ def _placed(dag: TypedDag) -> tuple[str, int | Span | None] | None:
     for output in dag.outputs:
         if not output.is_tile:
             return "rows or columns alone", output.span
-    divided = (value.span for value in values if any("/" in mode for mode in value.modes))
+    divided = (value.span for value in values if any(is_divided(mode) for mode in value.modes))
     return next((("pairs and blocks of columns", span) for span in divided), None)
