@@ -11,9 +11,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from programs.call import Data, arguments, problems  # noqa: E402
+from programs.call import Data, arguments, problems, reductions  # noqa: E402
 from programs.checks import Report, make  # noqa: E402
-from programs.compare import compare, reductions  # noqa: E402
+from programs.compare import compare  # noqa: E402
 from programs.evaluator import Mode, evaluate  # noqa: E402
 from programs.generator import generate  # noqa: E402
 from programs.tree import Program  # noqa: E402
