@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from evt.emission.expressions import COMBINE, REGISTER, input_pointer, part_type, read, size, value_of
+from evt.emission.expressions import COMBINE, REGISTER, element, input_pointer, part_type, read, size, value_of
 from evt.emission.text import Assignments, Job, Jobs, Parts
 from evt.emission.visitors import parts_pointer, result_pointer
 from evt.ir.node import PLACES
@@ -136,10 +136,10 @@ def _operand(plan: Plan, nodes: Mapping[str, Reduction], operand: Operand) -> tu
             return type_, given
         case Given(dtype, Single() as values, stride, batch):
             given = f"{value_of(values)}, {input_pointer(dtype, values.pointer)}"
-            return f"evt::Given<{dtype.cutlass}>", f"{given}, {read(stride)}, {read(batch)}"
+            return f"evt::Given<{element(dtype)}>", f"{given}, {read(stride)}, {read(batch)}"
         case Given(dtype, Field() as pointer, stride, batch):
-            given = f"{dtype.cutlass}(0), {input_pointer(dtype, pointer)}"
-            return f"evt::Given<{dtype.cutlass}>", f"{given}, {read(stride)}, {read(batch)}"
+            given = f"{element(dtype)}(0), {input_pointer(dtype, pointer)}"
+            return f"evt::Given<{element(dtype)}>", f"{given}, {read(stride)}, {read(batch)}"
         case Size():
             return "evt::Given<int32_t>", f"{size(operand)}, nullptr, 0, 0"
         case Number(_, value):

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from evt.diagnostics import Diagnostic, Label
 from evt.ir.dag import Dag
-from evt.ir.node import Fold, Interleave, Pick, Random, Reduce, Store, ValueType, base, written
+from evt.ir.node import Fold, Interleave, Load, Pick, Random, Reduce, Store, ValueType, base, written
 from evt.ir.origin import Place, at
 
 
@@ -59,7 +59,10 @@ def check_completed(dag: Dag, node: int, types: Sequence[ValueType]) -> Iterator
             )
             return
         if (found := _computed_by_lanes(dag, operand)) is not None:
-            message = "pairs, blocks and random numbers meet a reduction, which is complete only when the kernel ends"
+            message = (
+                "pairs, blocks, random numbers and what an index names meet a reduction, which is complete only when "
+                "the kernel ends"
+            )
             yield refused(message, "made from both", _NEXT, found)
             return
 
@@ -71,12 +74,31 @@ def _shown(modes: Sequence[str]) -> str:
     return f"[{', '.join(map(written, modes))}]"
 
 
+def read_when_complete(dag: Dag) -> set[str]:
+    """Return the inputs that are read when the kernel has ended, by what is computed of reductions."""
+    found: set[str] = set()
+    stack = [node for node in range(len(dag)) if dag.reduced[node] and not isinstance(dag[node], Reduce)]
+    seen = set(stack)
+    while stack:
+        node = stack.pop()
+        op = dag[node]
+        if isinstance(op, Load):
+            found.add(op.name)
+        if not isinstance(op, Reduce):
+            new = [operand for operand in dag.arguments(node) if operand not in seen]
+            seen.update(new)
+            stack.extend(new)
+    return found
+
+
 def _computed_by_lanes(dag: Dag, value: int) -> int | None:
     """Return what of a value lanes of the kernel exchange or count, if anything."""
     stack, seen = [value], {value}
     while stack:
         node = stack.pop()
-        if isinstance(dag[node], Pick | Interleave | Fold | Random):
+        op = dag[node]
+        gathered = isinstance(op, Load) and op.name in dag.input and dag.input[op.name].is_indexed
+        if gathered or isinstance(op, Pick | Interleave | Fold | Random):
             return node
         new = [operand for operand in dag.arguments(node) if operand not in seen]
         seen.update(new)

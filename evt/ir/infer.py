@@ -37,7 +37,6 @@ from evt.ir.dtype import (
     STORAGE,
     TF32,
     DType,
-    Kind,
     accumulator,
 )
 from evt.ir.interface import declaration
@@ -328,7 +327,7 @@ def _check_indices(dag: Dag, inputs: Sequence[Input], outputs: Sequence[Output])
         says = f"and says where `{value.name}` is {_moved(value)}"
         for index in (named[index] for index in map(index_of, value.modes) if index in named):
             assert index.dtype is not None
-            if index.dtype.kind is not Kind.INTEGER or index.dtype.bits < 32:
+            if index.dtype != I32:
                 message, hint = f"`{index.name}` is {index.dtype}, {says}", f"declare it i32: `{index.name}: i32`"
                 yield at(index.span, dag.source, Diagnostic("E0308", message, help=hint))
             if index.default is not None or index.flexible:

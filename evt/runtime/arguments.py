@@ -375,5 +375,6 @@ def _check_columns(bound: Bound, report: Report) -> None:
         apart = distance(mode)
         width = divisor(mode) * apart if base(mode) == "n" else 1
         if columns % width:
-            what = f"pairs {apart} columns apart" if written(mode) == "n/2" else f"blocks of {width} columns"
+            pairs = "pairs of columns" if apart == 1 else f"pairs of columns {apart} apart"
+            what = pairs if written(mode) == "n/2" else f"blocks of {width} columns"
             report("E0604", f"n is {columns}, which does not divide into {what}", f"n must be a multiple of {width}")

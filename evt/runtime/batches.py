@@ -15,7 +15,7 @@ from operator import mul
 
 import torch
 
-from evt.ir import Index, Random, Reduce, TypedDag
+from evt.ir import Extent, Index, Random, Reduce, TypedDag
 from evt.layout import single_stride
 from evt.plan import Layout
 
@@ -138,9 +138,9 @@ def outer_batches(
 
 
 def _counts(dag: TypedDag, mode: str) -> bool:
-    """Whether a program reads where along a mode an element is, or reduces over it."""
+    """Return whether a program reads where along a mode an element is, or its extent, or reduces over it."""
     return any(
-        isinstance(op, Random) or op == Index(mode) or (isinstance(op, Reduce) and mode in op.modes)
+        isinstance(op, Random) or op in (Index(mode), Extent(mode)) or (isinstance(op, Reduce) and mode in op.modes)
         for op, _ in dag.table
     )
 

@@ -9,6 +9,7 @@ from types import MappingProxyType
 import torch
 
 from evt.ir import Input, Load, Operand, Output
+from evt.ir.completed import read_when_complete
 from evt.ir.dtype import B1, BOOL, STORAGE, DType, from_torch_name
 from evt.ir.interface import declaration
 from evt.ir.node import base, direct, index_of, is_divided, written
@@ -141,7 +142,7 @@ def _needs_stride_1(bound: Bound, value: Input) -> bool:
     """Whether a vector is read as whole accesses or by one kernel for vectors and single values alike."""
     dag = bound.dag
     worked = (dag[node] for name in dag.feeds for node in formula_of(dag, name))
-    return value.flexible or any(op == Load(value.name) for op in worked)
+    return value.flexible or value.name in read_when_complete(dag) or any(op == Load(value.name) for op in worked)
 
 
 def _own_columns(bound: Bound, name: str, strides: Mapping[str, int]) -> TensorArgument:

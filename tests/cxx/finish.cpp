@@ -60,6 +60,28 @@ void test_results() {
   expect(evt::Place<true>{}.by_thread(5, 9), 5, "a batch");
 }
 
+struct Chosen {
+  using Parameters = cute::tuple<bool, int64_t, bool>;
+  using Result = bool;
+  static bool apply(bool mask, int64_t wide, bool all) { return mask && all && wide > (int64_t(1) << 40); }
+};
+
+// Truth values come as bytes, of which any but 0 is true; i64 is handed on as it is.
+void test_kinds() {
+  using Mask = evt::Given<uint8_t>;
+  using Wide = evt::Given<int64_t>;
+  uint8_t const mask[] = {0, 1, 255, 1};
+  int64_t const wide[] = {int64_t(1) << 41, int64_t(1) << 41, int64_t(1) << 41, 1};
+  evt::ComputeJob<Chosen, bool, Mask, Wide, Mask> job{};
+  job.operands = cute::make_tuple(Mask{0, mask, 1, 0}, Wide{0, wide, 1, 0}, Mask{1, nullptr, 0, 0});
+  bool const expected[] = {false, true, true, false};
+  for (int m = 0; m < 4; ++m) {
+    auto const found = evt::detail::compute(
+        job, [&](auto const& operand) { return operand.by_thread(0, m); }, cute::make_seq<3>{});
+    expect(found, expected[m], "a truth value");
+  }
+}
+
 void test_places() {
   int64_t keys[2][4];
   for (int part = 0; part < 2; ++part)
@@ -102,6 +124,7 @@ void test_keys() {
 
 int main() {
   test_results();
+  test_kinds();
   test_places();
   test_keys<float>();
   test_keys<cutlass::half_t>();

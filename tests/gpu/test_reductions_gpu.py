@@ -98,6 +98,18 @@ CASES = {
         """,
         whole=True,
     ),
+    "kinds": Case(
+        """
+        in f: bool, g: bool[m], t: i64[m], u: i64
+        out D, r: f32[m], s: f32[m], k: bool[m], j: bool[m]
+        D = acc
+        r = where(f && g, sum[n](acc), 0)
+        s = sum[n](acc)*t + u
+        k = max[n](acc > 1)
+        j = sum[n](acc) > 1
+        """,
+        whole=True,
+    ),
     "convolution": Case(SCALED, routes=("conv-evt-3x", "conv-evt-2x"), convolved=True),
 }
 #: l or None, m, n, k; columns are multiples of 128.
@@ -111,9 +123,10 @@ def cases():
             yield pytest.param(name, route, size, id=f"{name}-{route}-{'batched' if size[0] else 'one'}")
 
 
-def random(shape, dtype: str, scale: float = 1.0):
+def random(shape, dtype: str, scale: float = 1.0, whole: bool = False):
     generator = torch.Generator("cuda").manual_seed(sum(shape))
     made = torch.randn(shape, device="cuda", generator=generator, dtype=torch.float64) * scale
+    made = made.round() if whole else made
     return made.to(getattr(torch, BY_NAME[dtype].torch))
 
 
@@ -133,12 +146,10 @@ def call(name: str, route: str, size):
     if case.whole:
         a, b = (2 * a).round(), (2 * b).round()
     inputs = {
-        value.name: random([extents[mode] for mode in value.modes], str(value.dtype))
+        value.name: random([extents[mode] for mode in value.modes], str(value.dtype), whole=case.whole)
         for value in typed_graph(op.spec, case.dtype, case.dtype).inputs
-        if value.modes
+        if value.modes or value.default is None
     }
-    if case.whole:
-        inputs = {name: value.round() for name, value in inputs.items()}
     return op, a, b, inputs
 
 

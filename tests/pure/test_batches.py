@@ -73,11 +73,23 @@ def test_a_buffer_that_is_permuted_too() -> None:
 
 
 def test_what_counts_all_batches_is_computed_by_one_launch() -> None:
-    for text in ("D = acc + iota(l)", "D = acc*rand(1, 2)", "out D, s: f32[m]\nD = acc\ns = sum[n, l](acc)"):
+    for text in (
+        "D = acc + iota(l)",
+        "D = acc/size(l)",
+        "D = acc*rand(1, 2)",
+        "out D, s: f32[m]\nD = acc\ns = sum[n, l](acc)",
+    ):
         with pytest.raises(evt.ArgumentError, match="no single stride"):
             evt.gemm(text)(X, Y)
         packed = X.contiguous(), Y.mT.contiguous().mT
         assert evt.gemm(text)(*packed) is not None
+
+
+def test_rows_of_several_launches_are_not_counted() -> None:
+    x, weight = torch.randn(4, 6, 5, 8).half().transpose(1, 2), torch.randn(7, 8).half()
+    with pytest.raises(evt.ArgumentError, match="E0606"):
+        bind(evt.linear("D = acc/size(m)").spec, x, weight, {}, {})
+    bind(evt.linear("D = acc/size(n)").spec, x, weight, {}, {})
 
 
 def test_shapes_that_do_not_broadcast_are_refused() -> None:

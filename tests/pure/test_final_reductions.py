@@ -108,6 +108,10 @@ REFUSED = {
     ),
     "D = acc; s = sum[n](acc) + max[m](acc)": ("reductions over [n] and over [m] meet", "over the same modes"),
     "D = acc; s = max[m](max[n](acc))": ("is reduced or paired again", "write `max[m, n](x)`"),
+    "in i: i32[m], v: f32[i[m]]; D = acc; s = sum[n](acc)*v[i[m]]": (
+        "what an index names meet a reduction",
+        "D = acc; s",
+    ),
     "D = acc; s = max[m](sum[n](acc))": ("is reduced or paired again", "use it in the next kernel"),
 }
 
@@ -152,6 +156,14 @@ def test_one_reduction_serves_all_that_is_computed_of_it(arch):
     assert text.count("evt::ComputeJob<Region") == 1
     assert "evt::FinishJob<evt::Sum, float, float>" in text
     assert "in_w" not in text[text.index("// The visitor.") : text.index("using Visitor = ")]
+
+
+@pytest.mark.parametrize("arch", ["sm80", "sm90", "sm100"])
+def test_whole_numbers_and_truth_values_after_reductions(arch):
+    text = "in f: bool, g: bool[m], t: i64[m]; out D, r: f32[m], k: bool[m]; D = acc; r = sum[n](acc)*t; k = f && (g || r > 1)"
+    emitted = evt.gemm(text).emit(arch, "f16", "f16")
+    assert "evt::Given<std::uint8_t>{static_cast<std::uint8_t>(arguments.value_of_in_f)" in emitted
+    assert "evt::Given<int64_t>{int64_t(0), static_cast<int64_t const*>(arguments.in_t)" in emitted
 
 
 def test_places_of_results():

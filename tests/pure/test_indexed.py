@@ -258,6 +258,8 @@ def test_shapes_and_types() -> None:
     assert "expected [20, columns]" in call("D = acc + x[m, i[n]]", x=x, i=at[:N])
     assert "`i` has shape [3]; expected [20]" in call("D = acc + x[i[m], n]", x=x, i=at[:3])
     assert "`i` is torch.int64; expected torch.int32" in call("D = acc + x[i[m], n]", x=x, i=at.long())
+    with pytest.raises(evt.ProgramError, match="`i` is i64, and says where `x` is read"):
+        evt.gemm("in i: i64[m]; D = acc + x[i[m], n]")
     assert "expected [rows, 24]" in call("D[i[m], n] = acc", i=at, D=torch.zeros(ROWS, N + 1).half())
 
 

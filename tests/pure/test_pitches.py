@@ -93,6 +93,14 @@ def test_what_one_kernel_reads_either_way_has_to_be_packed() -> None:
         worked(A, B, s=torch.randn(16, 2).half()[:, 0])
 
 
+def test_what_is_read_after_reductions_has_to_be_packed() -> None:
+    op = evt.gemm("in s: f32[m], t: f32[m]\nout D, r: f32[m]\nD = t*acc\nr = sum[n](acc)*s")
+    given = torch.randn(24, 2)
+    with pytest.raises(evt.ArgumentError, match="`s` has a stride other than 1"):
+        op(A, B, s=given[:, 0], t=given[:, 1])
+    assert op(A, B, s=given[:, 0].contiguous(), t=given[:, 1]) is not None
+
+
 def test_stock_epilogues_take_packed_tensors() -> None:
     op = evt.gemm("D = relu(acc + bias)", route="stock")
     with pytest.raises(evt.TargetError, match="`bias` has no mode with stride 1"):

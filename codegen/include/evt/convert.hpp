@@ -93,11 +93,12 @@ CUTLASS_HOST_DEVICE To saturate(int32_t x) {
 
 template <class To, class From>
 CUTLASS_HOST_DEVICE To convert(From const& x) {
-  static_assert(detail::is_compute<To> || detail::is_narrow_float<To> || detail::is_narrow_integer<To>,
+  constexpr bool kSame = std::is_same_v<To, From>;
+  static_assert(kSame || detail::is_compute<To> || detail::is_narrow_float<To> || detail::is_narrow_integer<To>,
                 "an element type that evt converts to");
-  static_assert(detail::is_compute<From> || detail::is_narrow_float<From> || detail::is_narrow_integer<From>,
+  static_assert(kSame || detail::is_compute<From> || detail::is_narrow_float<From> || detail::is_narrow_integer<From>,
                 "an element type that evt converts from");
-  if constexpr (std::is_same_v<To, From>) {
+  if constexpr (kSame) {
     return x;
   } else if constexpr (detail::is_narrow_float<From>) {
     return convert<To>(float(x));
