@@ -160,7 +160,13 @@ def test_one_reduction_serves_all_that_is_computed_of_it(arch):
 
 @pytest.mark.parametrize("arch", ["sm80", "sm90", "sm100"])
 def test_whole_numbers_and_truth_values_after_reductions(arch):
-    text = "in f: bool, g: bool[m], t: i64[m]; out D, r: f32[m], k: bool[m]; D = acc; r = sum[n](acc)*t; k = f && (g || r > 1)"
+    text = """
+        in f: bool, g: bool[m], t: i64[m]
+        out D, r: f32[m], k: bool[m]
+        D = acc
+        r = sum[n](acc)*t
+        k = f && (g || r > 1)
+    """
     emitted = evt.gemm(text).emit(arch, "f16", "f16")
     assert "evt::Given<std::uint8_t>{static_cast<std::uint8_t>(arguments.value_of_in_f)" in emitted
     assert "evt::Given<int64_t>{int64_t(0), static_cast<int64_t const*>(arguments.in_t)" in emitted
