@@ -167,14 +167,23 @@ class Program(Described):
         return plan(packed_problem(self.spec, arch, a, b, shapes), settings.route, settings.config, fused=fused)
 
     def emit(
-        self, arch: str = DEFAULT_ARCH, a: str | None = None, b: str | None = None, *, shapes: Shapes | None = None
+        self,
+        arch: str = DEFAULT_ARCH,
+        a: str | None = None,
+        b: str | None = None,
+        *,
+        shapes: Shapes | None = None,
+        name: str | None = None,
     ) -> str:
         """The C++ of the kernel for ``arch`` (``"sm80"``, ``"sm90"``...) and operand types ``a`` and ``b``.
 
         One self-contained .cu file for packed tensors, whose alignment is 16 bytes, or what ``shapes`` of A and B
-        leave of it; it needs the CUTLASS and CUDA headers. Raises ProgramError and TargetError.
+        leave of it; it needs the CUTLASS and CUDA headers. ``name`` begins the names of its functions, or else one made
+        of a hash does: any number of files link into one program. Raises ProgramError, TargetError, and ArgumentError
+        (E0607) for what is no name in C.
         """
-        return emit_plan(self.plan(arch, a, b, shapes=shapes))
+        check_kind("name", name, str | None, "text")
+        return emit_plan(self.plan(arch, a, b, shapes=shapes), name)
 
     def explain(
         self,
@@ -346,7 +355,8 @@ def emit(
     op: str = "gemm",
     arch: str = DEFAULT_ARCH,
     dtype: str | None = None,
+    name: str | None = None,
     **keywords: Unpack[ConvolutionKeywords],
 ) -> str:
     """The C++ of a formula in one step: ``emit("D = relu(acc + bias)", arch="sm80", dtype="bf16")``."""
-    return Program(text, op, **keywords).emit(arch, dtype, dtype)
+    return Program(text, op, **keywords).emit(arch, dtype, dtype, name=name)

@@ -100,11 +100,14 @@ def _of_sm100(plan: Plan) -> list[str]:
     return found
 
 
+#: Where our headers name the namespace that all of them are in, and what they refer to it by from elsewhere.
+_NAMESPACE = re.compile(r"\bnamespace evt\b|(?<![\w:])::evt(?=::)")
+_GUARD = re.compile(r"^#ifndef (EVT_\w+_HPP)\n#define \1\n|^#endif  // EVT_\w+_HPP\n", re.MULTILINE)
 _INCLUDE = re.compile(r'^#include "evt/([\w.]+)"\n', re.MULTILINE)
 
 
-def pasted(names: Iterable[str]) -> list[str]:
-    """Return the texts of our headers and of those that they include, each after what it includes."""
+def pasted(names: Iterable[str], namespace: str) -> list[tuple[str, str]]:
+    """Return our headers and those that they include, by name, each after what it includes, as part of a namespace."""
     order: list[str] = []
 
     def visit(name: str) -> None:
@@ -115,11 +118,16 @@ def pasted(names: Iterable[str]) -> list[str]:
 
     for name in names:
         visit(name)
-    return [_header(name)[1] for name in order]
+    return [(name, placed(_header(name)[1], namespace)) for name in order]
+
+
+def placed(text: str, namespace: str) -> str:
+    """Return C++ of ours with its namespace ``evt`` inside another one."""
+    return _NAMESPACE.sub(lambda found: found[0].replace("evt", f"{namespace}::evt"), text)
 
 
 @cache
 def _header(name: str) -> tuple[tuple[str, ...], str]:
-    """Return the headers of ours that a header includes, and its text without these lines."""
+    """Return the headers of ours that a header includes, and its text without these lines and its include guard."""
     text = resources.text("codegen", f"include/evt/{name}")
-    return tuple(_INCLUDE.findall(text)), _INCLUDE.sub("", text).strip()
+    return tuple(_INCLUDE.findall(text)), _GUARD.sub("", _INCLUDE.sub("", text)).strip()

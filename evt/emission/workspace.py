@@ -41,13 +41,13 @@ def jobs_before(plan: Plan) -> tuple[Jobs, ...]:
     initial = [_initial_job(node) for node in plan.reductions if node.atomic]
     return _kernels(
         Jobs(
-            "evt_pad",
+            "pad",
             "PadJobs",
             "Copies the operands, with zeros behind their channels.",
             tuple(map(_pad_job, plan.copies)),
         ),
         Jobs(
-            "evt_initialise",
+            "initialise",
             "InitialJobs",
             "Fills the results of atomic reductions with the identity.",
             tuple(initial),
@@ -58,7 +58,7 @@ def jobs_before(plan: Plan) -> tuple[Jobs, ...]:
 def jobs_after(plan: Plan) -> tuple[Jobs, ...]:
     """Return what has to be done after the kernel."""
     final = tuple(_final_job(plan, node) for node in plan.reductions if not node.atomic)
-    return _kernels(Jobs("evt_finish", "FinalJobs", "Combines the parts of reductions, in a fixed order.", final))
+    return _kernels(Jobs("finish", "FinalJobs", "Combines the parts of reductions, in a fixed order.", final))
 
 
 def _kernels(*kernels: Jobs) -> tuple[Jobs, ...]:

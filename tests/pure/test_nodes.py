@@ -78,7 +78,13 @@ def texts(value: Any, where: str = "plan") -> Iterator[tuple[str, str]]:
 
 
 #: The user's own text, and what is said of it in words.
-OF_THE_USER = ("plan.program", "plan.signature", "plan.functions")
+OF_THE_USER = (
+    "plan.program",
+    "plan.signature",
+    "plan.functions",
+    "plan.epilogue.nodes.origin",
+    "plan.mainloop.work.origin",
+)
 
 
 def test_a_plan_holds_no_cxx() -> None:

@@ -31,7 +31,7 @@ Every node has a name in its kernel, and ``operands``: the places of the nodes w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal, TypeAlias
 
@@ -90,10 +90,11 @@ class Access(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """A node's place in the visitor graph."""
+    """A node's place in the visitor graph; ``origin`` is the part of the program that it comes from, in words."""
 
     name: str
     operands: tuple[int, ...] = ()
+    origin: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

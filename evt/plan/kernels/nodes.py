@@ -9,6 +9,7 @@ from typing import Literal
 from evt.ir import Const, Fold, Index, Input, Load, Output, Pick, Reduce
 from evt.ir.dtype import F32, F64, I32, DType, accumulator
 from evt.ir.node import divisor
+from evt.ir.origin import describe
 from evt.plan.epilogue.nodes import (
     Access,
     AccFetch,
@@ -41,7 +42,7 @@ from evt.plan.epilogue.nodes import (
     Varies,
 )
 from evt.plan.epilogue.regions import identity, make_region, single_function
-from evt.plan.epilogue.visitors import Graph, Visitor
+from evt.plan.epilogue.visitors import WRITES, Graph, Visitor
 from evt.plan.fields import GroupFields
 from evt.plan.kernels.draft import Draft
 from evt.plan.kernels.memory import Budget
@@ -80,8 +81,14 @@ class Nodes(ABC):
                 node = built[key]  # a tree may hold it several times; its arguments exist once
             else:
                 node = built[key] = self.node(visitor, index, graph)
-            nodes.append(replace(node, operands=visitor.operands))
+            nodes.append(replace(node, operands=visitor.operands, origin=self.origin(visitor)))
         return tuple(nodes)
+
+    def origin(self, visitor: Visitor) -> str:
+        """Return where the value of a visitor comes from; of what is written, the statement that stores it."""
+        dag = self.draft.dag
+        value = dag.stores[visitor.name] if visitor.kind in WRITES else visitor.value
+        return describe(dag.origins[value], dag.source)
 
     def node(self, visitor: Visitor, index: int, graph: Graph) -> Node:
         draft = self.draft
