@@ -34,9 +34,9 @@ def objects(plans: Mapping[str, Plan], folder: Path, *, jobs: int = 1) -> list[P
 
 
 def program(source: Path, parts: Sequence[Path], folder: Path) -> Path:
-    """Compile a program of C beside the kernels' headers, as strictly as there is, and link it."""
+    """Compile a program of C beside the kernels' headers, and link it."""
     made = folder / source.stem
-    strict = "-Wall,-Wextra,-Wpedantic,-Werror,-std=c99"
+    strict = "-Wall,-Wextra,-Wpedantic,-Werror,-std=c11"
     nvcc(folder, "-Xcompiler", strict, "-I", str(folder), "-c", str(source), "-o", f"{made}.o")
     nvcc(folder, f"{made}.o", *map(str, parts), "-o", str(made))
     return made

@@ -37,8 +37,6 @@ def header_beside(library: str) -> str | None:
     folder, name = os.path.split(library)
     path = os.path.join(folder, re.sub(r"\.so(\.\d+)*$", "", name) + ".h")
     help_text = "name another file by --header"
-    if os.path.realpath(path) == os.path.realpath(library):
-        raise click.UsageError(f"the header would be written to {path!r}, as the library is; {help_text}.")
     try:
         with open(path, "rb") as file:
             is_ours = file.read(len(_FIRST)) == _FIRST

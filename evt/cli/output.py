@@ -76,6 +76,8 @@ def write(
     where one of them cannot be written. Raises click.BadParameter then.
     """
     data = data.encode() if isinstance(data, str) else data
+    if beside is not None and path and is_plain(path) and os.path.realpath(path) == os.path.realpath(beside[0]):
+        raise click.BadParameter(f"{path!r} is the same file as the output.", param_hint="'--header'")
     files = [(path, data, 0o777 if executable else 0o666, "'-o' / '--output'")]
     if beside is not None:
         files.insert(0, (beside[0], beside[1].encode(), 0o666, "'--header'"))

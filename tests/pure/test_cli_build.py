@@ -72,7 +72,10 @@ def test_the_users_own_header_is_not_lost(library: Path, tmp_path: Path) -> None
     assert not path.exists()
     ok("build", FORMULA, "-o", str(path), "--header", str(tmp_path / "other.h"))
     assert sorted(os.listdir(tmp_path)) == ["cached", "mine.h", "mine.so", "other.h"]
-    assert run("build", FORMULA, "-o", str(tmp_path / "x.h")).exit_code == 2
+    for command in ("emit", "build"):
+        refused = run(command, FORMULA, "-o", str(path), "--header", str(path))
+        assert refused.exit_code == 2
+        assert "the same file" in refused.stderr
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
