@@ -15,7 +15,7 @@ def functors(plan: Plan) -> tuple[FunctorText, ...]:
     """Return the functors that compute a plan's regions, by their numbers."""
     origins = {work.region: work.origin for work in plan.work}
     origins |= {node.region: node.origin for node in plan.nodes if isinstance(node, Apply)}
-    return tuple(_functor(region, plan.options, comment(origins[region])) for region in plan.regions)
+    return tuple(_functor(region, plan.options, comment(origins.get(region, ""))) for region in plan.regions)
 
 
 def _functor(region: Region, options: Options, origin: str) -> FunctorText:

@@ -32,7 +32,7 @@ from evt.plan.plan import Convolution2x, Convolution3x, MatrixProduct, StockFusi
 #: Where our nodes are: what follows the family's part of the name of a header in codegen/include/evt.
 _PLACES: dict[type, str] = {
     Coordinate: "",
-    RandomNumbers: "",
+    RandomNumbers: "_philox",
     Reduction: "_reduce",
     **dict.fromkeys((MaskLoad, MaskStore), "_mask"),
     **dict.fromkeys((RowOrScalarBroadcast, ColumnOrScalarBroadcast), "_vector"),
@@ -95,6 +95,7 @@ def _of_sm100(plan: Plan) -> list[str]:
     """Return the headers of our nodes that know where their elements are, and of a collective that stores no D."""
     found = ["unstored_sm100.hpp"] * (plan.destination is None)
     found.append("visitors_sm100.hpp" if any(type(node) in _PLACES for node in plan.nodes) else "visitors_3x.hpp")
+    found += ["visitors_sm100_philox.hpp"] * any(isinstance(node, RandomNumbers) for node in plan.nodes)
     found += ["visitors_sm100_reduce.hpp", "finish.hpp"] * bool(plan.reductions)
     found += ["visitors_sm100_store.hpp"] * any(isinstance(node, Packed) for node in plan.nodes)
     return found

@@ -32,8 +32,8 @@ _PLAIN = {
     "raster": "the order of tiles: 1 along m, 2 along n; 0 leaves it to the kernel",
 }
 _SPATIAL = {
-    "filter": "of the filters",
-    "output": "of the output",
+    "filter": "{} of the filters",
+    "output": "{} of the output",
     "pad": "padding before, along the {}",
     "upper_pad": "padding after, along the {}",
     "stride": "stride of the convolution along the {}",
@@ -110,8 +110,7 @@ def _plain(plan: Plan, field: Field) -> str:
     part, _, dimension = field.role.rpartition("_")
     if not part:
         return f"{dimension} of the input"
-    text = _SPATIAL[part]
-    return text.format(dimension) if "{}" in text else f"{dimension} {text}"
+    return _SPATIAL.get(part, field.role).format(dimension)
 
 
 def _tensor(plan: Plan, parameter: Parameter) -> str:
@@ -169,6 +168,8 @@ def _stride(plan: Plan, field: Field, parameter: Parameter) -> str:
         return f"1 where {name} is a vector, 0 where it is a single value"
     unit = "bytes" if parameter.dtype == B1 else "elements"
     outer = "filter" if mode == "outer" and _image(plan, parameter) == "filters" else "image"
+    if mode not in _STEPS and mode != "outer":
+        return f"{mode} of {name}"
     step = outer if mode == "outer" else _STEPS[mode]
     shared = "; 0 where all batches share it" if mode == "l" and parameter.kind != "output" else ""
     return f"{unit} of {name} from one {step} to the next{shared}"
