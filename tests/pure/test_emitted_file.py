@@ -56,7 +56,7 @@ def made(request: pytest.FixtureRequest) -> Plan:
 
 def test_the_first_screen_says_it_all() -> None:
     text = evt.emit(FORMULA, arch="sm80", name="mine")
-    screen = text.splitlines()[:16]
+    screen = text.splitlines()[:18]
     assert f"//     {FORMULA}" in screen
     assert any("nvcc -std=c++17" in line and "code=sm_80" in line for line in screen)
     assert any("mine_run(&arguments, sizeof(arguments), stream)" in line for line in screen)
