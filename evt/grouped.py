@@ -13,6 +13,7 @@ from evt.plan import Plan, plan, survey
 from evt.program import DEFAULT_ARCH, Described, Program, program_of
 from evt.settings import Keywords
 from evt.spec import LOOP, Shapes, from_text, grouped_problem, options, problem_sizes
+from evt.spec.given import check_kind
 from evt.untraced import skip_frames, untraced
 
 if TYPE_CHECKING:
@@ -74,12 +75,14 @@ class GroupedProgram(Described):
         b: str | None = None,
         *,
         shapes: Sequence[Shapes] | None = None,
+        name: str | None = None,
     ) -> str:
         """Return the C++ of the grouped kernel; with ``route="loop"`` that of one group's.
 
         See :meth:`evt.Program.emit`.
         """
-        return emit_plan(self.plan(arch, a, b, shapes=shapes))
+        check_kind("name", name, str | None, "text")
+        return emit_plan(self.plan(arch, a, b, shapes=shapes), name)
 
     def explain(
         self,

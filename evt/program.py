@@ -172,14 +172,23 @@ class Program(Described):
         return plan(packed_problem(self.spec, arch, a, b, shapes), settings.route, settings.config, fused=fused)
 
     def emit(
-        self, arch: str = DEFAULT_ARCH, a: str | None = None, b: str | None = None, *, shapes: Shapes | None = None
+        self,
+        arch: str = DEFAULT_ARCH,
+        a: str | None = None,
+        b: str | None = None,
+        *,
+        shapes: Shapes | None = None,
+        name: str | None = None,
     ) -> str:
         """Return the C++ of the kernel for ``arch`` (``"sm80"``, ``"sm90"``...) and operand types ``a`` and ``b``.
 
         It is one self-contained .cu file for packed tensors, aligned to 16 bytes, or as far as ``shapes`` of A and B
-        allow; it needs the CUTLASS and CUDA headers. Raise ProgramError and TargetError.
+        allow; it needs the CUTLASS and CUDA headers. Its functions' names begin with ``name``, or with one made of a
+        hash, so any number of files link into one program. Raise ProgramError and TargetError, and ArgumentError
+        (E0607) when ``name`` is not a name in C.
         """
-        return emit_plan(self.plan(arch, a, b, shapes=shapes))
+        check_kind("name", name, str | None, "text")
+        return emit_plan(self.plan(arch, a, b, shapes=shapes), name)
 
     def explain(
         self,
@@ -358,7 +367,8 @@ def emit(
     op: str = "gemm",
     arch: str = DEFAULT_ARCH,
     dtype: str | None = None,
+    name: str | None = None,
     **keywords: Unpack[ConvolutionKeywords],
 ) -> str:
     """Return the C++ of a formula in one step: ``emit("D = relu(acc + bias)", arch="sm80", dtype="bf16")``."""
-    return Program(text, op, **keywords).emit(arch, dtype, dtype)
+    return Program(text, op, **keywords).emit(arch, dtype, dtype, name=name)

@@ -29,12 +29,13 @@ class KernelSource:
     """A translation unit and the real architecture it is for, such as ``sm_90a``.
 
     The kernel stands in ``#if !defined(EVT_HOST_PASS)``, the launcher in ``#if !defined(EVT_DEVICE_PASS)``;
-    the launcher finds the kernel's cubin in ``extern "C" char const evt_cubin[]``.
-    Raise ValueError for anything but ``sm_`` and a number.
+    the launcher finds the kernel's cubin in ``extern "C" char const evt_cubin[]``. ``name`` begins the names of its
+    functions. Raise ValueError for anything but ``sm_`` and a number.
     """
 
     text: str
     gencode: str
+    name: str = ""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"sm_\d{2,3}[af]?", self.gencode):

@@ -43,7 +43,8 @@ _OPTIONS = re.compile(
 _ERROR_AT = re.compile(rf"^{re.escape(SOURCE)}[(:](\d+)[):].*\berror\b", re.MULTILINE)
 #: A user's function, as evt.functions.registry writes it.
 _FUNCTION = re.compile(
-    r"^namespace evt::user \{\n.*?\bfloat fn_(\w+)\(.*?^\}  // namespace evt::user", re.MULTILINE | re.DOTALL
+    r"^namespace (?:\w+::)?evt::user \{\n.*?\bfloat fn_(\w+)\(.*?^\}  // namespace (?:\w+::)?evt::user",
+    re.MULTILINE | re.DOTALL,
 )
 
 

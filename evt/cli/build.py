@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from evt.cli.interface import header_beside, header_option, name_option
 from evt.cli.output import output_option, print_text, write
 from evt.cli.request import Request, takes_program
 
@@ -21,17 +22,20 @@ if TYPE_CHECKING:
 @click.command("build", epilog="Example: evt build 'D = relu(acc + bias)' --arch sm80 -o kernel.so")
 @takes_program()
 @output_option("The library to write.")
+@name_option
+@header_option("Write the C header there. [default: X.h beside the library X.so]")
 @click.option(
     "--print-command",
     is_flag=True,
     help="Build nothing; print the nvcc command that compiles an emitted file X.cu.",
 )
 @click.option("-v", "--verbose", is_flag=True, help="Print each step of the build.")
-def command(request: Request, output: str | None, print_command: bool, verbose: bool) -> None:
-    """Compile a program's kernel to a shared library.
+def command(
+    request: Request, output: str | None, name: str | None, header: str | None, print_command: bool, verbose: bool
+) -> None:
+    """Compile a program's kernel to a shared library, and write the C header of its functions.
 
-    The library has a plain C interface, `evt_run` and `evt_schema`, and does not link libcuda. A kernel that was built
-    before comes from the cache.
+    The library has a plain C interface and does not link libcuda. A kernel that was built before comes from the cache.
     """
     if print_command:
         print_text(_nvcc_command(request, output or "kernel.so"))
@@ -40,19 +44,23 @@ def command(request: Request, output: str | None, print_command: bool, verbose: 
         raise click.UsageError("Missing option '-o'.")
     from evt.build import KernelSource, build_and_use
     from evt.diagnostics import visible
-    from evt.emission import emit
+    from evt.emission import emitted
 
+    header = header or header_beside(output)
     plan = request.program.plan(request.arch, request.a, request.b, shapes=request.shapes)
     started = time.monotonic()
     with _waiting(f"building for {plan.target.name}"):
         events: list[BuildEvent] = []
-        source = KernelSource(emit(plan), plan.target.gencode)
+        kernel = emitted(plan, name)
+        source = KernelSource(kernel.text, plan.target.gencode, kernel.name)
         (library,) = build_and_use([source], lambda _, path: path.read_bytes(), verbose=verbose, on_event=events.append)
-    write(output, library, executable=True)
+    write(output, library, executable=True, beside=None if header is None else (header, kernel.header))
     seconds = time.monotonic() - started
     cached = all(event.kind == "hit" for event in events)
     if output != "-":
-        print_text(f"{visible(output)}: {'from the cache' if cached else f'built in {seconds:.1f} s'}")
+        made = "from the cache" if cached else f"built in {seconds:.1f} s"
+        declared = "" if header is None else f"; {visible(header)} declares {kernel.name}_run"
+        print_text(f"{visible(output)}: {made}{declared}")
 
 
 def _waiting(text: str) -> AbstractContextManager[object]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from evt.cli.interface import header_option, name_option
 from evt.cli.output import output_option, write
 from evt.cli.request import Request, takes_program
 
@@ -11,10 +12,15 @@ from evt.cli.request import Request, takes_program
 @click.command("emit", epilog="Example: evt emit 'D = relu(acc + bias)' --arch sm80 -o kernel.cu")
 @takes_program()
 @output_option("Write the C++ there instead of printing it.")
-def command(request: Request, output: str | None) -> None:
+@name_option
+@header_option("Write a C header there that declares the kernel's functions.")
+def command(request: Request, output: str | None, name: str | None, header: str | None) -> None:
     """Print the C++ of a program's kernel.
 
     The result is one self-contained file. Its tensors are packed and aligned to 16 bytes, or as far as the given sizes
-    allow; it starts with the nvcc command that compiles it.
+    allow; its first lines say how to compile and call it.
     """
-    write(output, request.program.emit(request.arch, request.a, request.b, shapes=request.shapes))
+    from evt.emission import emitted
+
+    found = emitted(request.program.plan(request.arch, request.a, request.b, shapes=request.shapes), name)
+    write(output, found.text, beside=None if header is None else (header, found.header))

@@ -6,7 +6,8 @@ import json as json_format
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -39,10 +40,10 @@ def wants_json(ctx: click.Context) -> bool:
 
 def output_option(help: str, *, required: bool = False) -> Callable[[_Command], _Command]:
     """Add ``-o FILE``: the command gets ``output``, for :func:`write`."""
-    return click.option("-o", "--output", type=_OutputPath(), required=required, help=help)
+    return click.option("-o", "--output", type=OutputPath(), required=required, help=help)
 
 
-class _OutputPath(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4
+class OutputPath(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4
     """A file to write. One that cannot be written is refused before the work begins."""
 
     name = "file"
@@ -59,34 +60,55 @@ class _OutputPath(click.ParamType):  # type: ignore[type-arg]  # generic since c
             problem = "it is a directory"
         elif not os.path.isdir(parent):
             problem = f"there is no directory {parent}"
-        elif _is_plain(path) and not os.access(parent, os.W_OK):
+        elif is_plain(path) and not os.access(parent, os.W_OK):
             problem = f"the directory {parent} is not writable"
         if problem:
             self.fail(f"cannot write {path!r}: {problem}.", param, ctx)
         return path
 
 
-def write(path: str | None, data: str | bytes, *, executable: bool = False) -> None:
-    """Write a result to a file, or to standard output for None and ``-``.
+def write(
+    path: str | None, data: str | bytes, *, executable: bool = False, beside: tuple[str, str] | None = None
+) -> None:
+    """Write a result to a file, or to standard output for None and ``-``, and a header ``beside`` it: (path, text).
 
-    A regular file is replaced in one rename: readers see the old file or the new one, never half of it. Raise
-    click.BadParameter when it cannot be written.
+    A regular file is replaced in one rename: readers see the old file or the new one, never half of it; and none is
+    replaced when one of them cannot be written. Raise click.BadParameter then.
     """
     data = data.encode() if isinstance(data, str) else data
-    if path is None or path == "-":
-        _write_out(data)
-        return
+    if beside is not None and path and is_plain(path) and os.path.realpath(path) == os.path.realpath(beside[0]):
+        raise click.BadParameter(f"{path!r} is the same file as the output.", param_hint="'--header'")
+    files = [(path, data, 0o777 if executable else 0o666, "'-o' / '--output'")]
+    if beside is not None:
+        files.insert(0, (beside[0], beside[1].encode(), 0o666, "'--header'"))
+    with ExitStack() as staged:
+        renames = []
+        for name, content, mode, option in files:
+            with _refusal(name, option):
+                if name is None or name == "-":
+                    _write_out(content)
+                elif is_plain(name):
+                    renames.append((_staged(os.path.realpath(name), content, mode, staged), name, option))
+                else:
+                    with open(name, "wb") as file:  # /dev/null, a pipe
+                        file.write(content)
+        for temporary, name, option in renames:
+            with _refusal(name, option):
+                os.replace(temporary, os.path.realpath(name))
+
+
+@contextmanager
+def _refusal(path: str | None, option: str) -> Iterator[None]:
+    """Raise click.BadParameter, of an option, where a file cannot be written."""
     try:
-        if _is_plain(path):
-            _replace(os.path.realpath(path), data, 0o777 if executable else 0o666)
-        else:
-            with open(path, "wb") as file:  # /dev/null, a pipe
-                file.write(data)
+        yield
     except BrokenPipeError:
         raise
     except OSError as error:
+        if path is None or path == "-":
+            raise
         message = f"cannot write {path!r}: {error.strerror or error}."
-        raise click.BadParameter(message, param_hint="'-o' / '--output'") from error
+        raise click.BadParameter(message, param_hint=option) from error
 
 
 def print_text(text: str, *, mark: str = "") -> None:
@@ -141,7 +163,7 @@ def _write_out(data: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
-def _is_plain(path: str) -> bool:
+def is_plain(path: str) -> bool:
     """Return whether a path is a regular file, or none yet."""
     try:
         return stat.S_ISREG(os.stat(path).st_mode)
@@ -149,15 +171,20 @@ def _is_plain(path: str) -> bool:
         return True
 
 
-def _replace(path: str, data: bytes, mode: int) -> None:
+def _staged(path: str, data: bytes, mode: int, staged: ExitStack) -> str:
+    """Write a file beside the place that it is for, with the mode of what is there; return its name.
+
+    ``staged`` removes what has not been renamed.
+    """
     temporary = os.path.join(os.path.dirname(path), f".evt-{os.urandom(8).hex()}")
-    try:
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-            file.write(data)
-        if os.path.exists(path):
-            os.chmod(temporary, stat.S_IMODE(os.stat(path).st_mode))
-        os.replace(temporary, path)
-    except BaseException:
-        if os.path.exists(temporary):
-            os.unlink(temporary)
-        raise
+    staged.callback(_remove, temporary)
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        file.write(data)
+    if os.path.exists(path):
+        os.chmod(temporary, stat.S_IMODE(os.stat(path).st_mode))
+    return temporary
+
+
+def _remove(path: str) -> None:
+    with suppress(FileNotFoundError):  # renamed
+        os.unlink(path)

@@ -1,30 +1,72 @@
-"""Emission: ``emit(plan) -> str``, the text of one self-contained .cu file."""
+"""Emission: ``emit(plan) -> str``, the text of one self-contained .cu file; ``emitted`` has its C header too."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
+from dataclasses import dataclass
 from functools import cache
 
 import jinja2
 
 from evt import resources
+from evt.diagnostics import Diagnostic
 from evt.emission.headers import needed, pasted
 from evt.emission.kernel import spell
+from evt.errors import ArgumentError
 from evt.plan import Plan
 from evt.version import __version__
 
-__all__ = ["emit"]
+__all__ = ["Emitted", "emit", "emitted"]
+
+#: In the place of a kernel's name, while its text is not known: no C++ has it.
+_UNNAMED = "\0"
+_LONGEST_NAME = 60
 
 
-def emit(plan: Plan) -> str:
-    """Return a plan as text. It needs only the CUTLASS and CUDA headers; what it uses of ours is pasted in."""
-    text = spell(plan)
-    template = _environment().get_template(f"{plan.template}.cu.jinja")
-    return template.render(text=text, headers=pasted(needed(plan, text.functors)), version=__version__)
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """A kernel's C++ and the C header of its functions, whose names begin with ``name``."""
+
+    name: str
+    text: str
+    header: str
 
 
-#: The types of the members of evt_arguments, by kind.
-_MEMBERS = {"size": "std::int64_t", "pointer": "void const*", "number": "double", "integer": "std::int64_t"}
+def emit(plan: Plan, name: str | None = None) -> str:
+    """Print a plan. The text needs the CUTLASS and CUDA headers only; what it uses of ours is pasted in.
+
+    ``name`` begins the names of its functions, or else one made of a hash of the text does. Raises ArgumentError
+    (E0607) for what is no name in C.
+    """
+    return emitted(plan, name).text
+
+
+def emitted(plan: Plan, name: str | None = None) -> Emitted:
+    """Print a plan, and the header of its functions. Raises ArgumentError (E0607) for what is no name in C."""
+    if name is not None:
+        _check_name(name)
+    text = spell(plan, _UNNAMED)
+    headers = pasted(needed(plan, text.functors), text.namespace)
+
+    def filled(template: str) -> str:
+        """Return a template with everything in its place, and without the empty lines of what is not there."""
+        printed = _environment().get_template(template).render(text=text, headers=headers, version=__version__)
+        return re.sub(r"\n{3,}", "\n\n", printed).rstrip() + "\n"
+
+    kernel, header = filled(f"{plan.template}.cu.jinja"), filled("header.h.jinja")
+    name = name or f"evt_{hashlib.sha256(kernel.encode()).hexdigest()[:12]}"
+    return Emitted(name, kernel.replace(_UNNAMED, name), header.replace(_UNNAMED, name))
+
+
+def _check_name(name: str) -> None:
+    """Raise ArgumentError (E0607) for what no function's name in C can begin with."""
+    if re.fullmatch(rf"[A-Za-z][A-Za-z0-9_]{{0,{_LONGEST_NAME - 1}}}", name):
+        return
+    message = f"`name` is {name!r}; expected a letter, then letters, digits and underscores, at most {_LONGEST_NAME}"
+    suggested = re.sub(r"[^A-Za-z0-9_]+", "_", name).lstrip("_0123456789")[:_LONGEST_NAME]
+    raise ArgumentError(Diagnostic("E0607", message, help=f"name it `{suggested or 'my_kernel'}`"))
 
 
 @cache
@@ -43,6 +85,5 @@ def _environment() -> jinja2.Environment:
     environment.filters["declare"] = lambda parameter: f"[[maybe_unused]] {parameter[0]} {parameter[1]}"
     environment.filters["inside"] = lambda name, template: f"{template}<{name}>" if template else name
     environment.filters["member_of"] = lambda name, owner: f"{owner}.{name}"
-    environment.filters["member_type"] = _MEMBERS.get
     environment.filters["template_arguments"] = lambda names: f"<{', '.join(names)}>" if names else ""
     return environment

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 from evt.functions.single import round_f32, shortest
 from evt.ir.dtype import B1, F32, F64, I32, I64, DType
@@ -14,6 +15,15 @@ from evt.plan.epilogue.nodes import Number, Reduction, Single, Size, Stride, Str
 REGISTER = {F32: "float", F64: "double", I64: "int64_t", I32: "int32_t", B1: "bool"}
 #: What combines values, in reduce.hpp.
 COMBINE = {"sum": "evt::Sum", "max": "evt::Max", "min": "evt::Min", "argmax": "evt::MaxKey", "argmin": "evt::MaxKey"}
+
+
+#: What a comment in C++ does not hold: all but printable ASCII, and what would continue it on the next line.
+_UNSAFE = re.compile(r"[^ -~]|\\")
+
+
+def comment(text: str) -> str:
+    """Return a line of the user's text as one of a comment: ASCII, bounded, and unable to end or continue it."""
+    return _UNSAFE.sub("?", text)[:200]
 
 
 def element(dtype: DType) -> str:

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from evt.emission.expressions import REGISTER, literal
+from evt.emission.expressions import REGISTER, comment, literal
 from evt.emission.text import FunctorText, StatementText
 from evt.functions import TABLE
 from evt.ir.dtype import B1, F32, I32, I64, DType
-from evt.plan import Options
+from evt.plan import Options, Plan
+from evt.plan.epilogue.nodes import Apply
 from evt.plan.epilogue.regions import Call, Constant, Copy, Operand, Region, Round, Statement
 
 
-def functor(region: Region, options: Options) -> FunctorText:
+def functors(plan: Plan) -> tuple[FunctorText, ...]:
+    """Return the functors that compute a plan's regions, by their numbers."""
+    origins = {work.region: work.origin for work in plan.work}
+    origins |= {node.region: node.origin for node in plan.nodes if isinstance(node, Apply)}
+    origins |= {result.region: result.origin for result in plan.results if result.region is not None}
+    return tuple(_functor(region, plan.options, comment(origins.get(region, ""))) for region in plan.regions)
+
+
+def _functor(region: Region, options: Options, origin: str) -> FunctorText:
     """Return the functor that computes a region."""
     parameters = tuple((REGISTER[value.dtype], value.name) for value in region.parameters)
     statements = (
         StatementText(REGISTER[each.result.dtype], each.result.name, _expression(each, options))
         for each in region.statements
     )
-    return FunctorText(region.name, parameters, tuple(statements))
+    return FunctorText(region.name, parameters, tuple(statements), origin)
 
 
 def stock_functor(function: str) -> str:

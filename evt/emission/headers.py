@@ -21,7 +21,6 @@ from evt.plan.epilogue.nodes import (
     Gather,
     HalfLoad,
     HalfStore,
-    Indexed,
     MaskLoad,
     MaskStore,
     Node,
@@ -42,7 +41,7 @@ from evt.plan.plan import Convolution2x, Convolution3x, MatrixProduct, StockFusi
 #: Where our nodes are: what follows the family's part of the name of a header in codegen/include/evt.
 _PLACES: dict[type, str] = {
     Coordinate: "",
-    RandomNumbers: "",
+    RandomNumbers: "_philox",
     Reduction: "_reduce",
     VectorStore: "_vector_store",
     **dict.fromkeys((MaskLoad, MaskStore), "_mask"),
@@ -54,6 +53,8 @@ _PLACES: dict[type, str] = {
     FirstColumns: "_first",
     PlaceKeys: "_key",
 }
+#: Places that share one header on sm100.
+_IN_VISITORS_SM100 = frozenset({"", "_mask", "_vector", "_pair", "_block"})
 
 
 def needed(plan: Plan, functors: Iterable[FunctorText]) -> list[str]:
@@ -103,39 +104,40 @@ def _of_epilogue(plan: Plan) -> list[str]:
 
 
 def _of_nodes(family: str, nodes: tuple[Node, ...]) -> list[str]:
-    places = [_PLACES[type(node)] for node in nodes if type(node) in _PLACES]
-    found = [f"visitors_{family}.hpp", *(f"visitors_{family}{place}.hpp" for place in places)]
-    found += [f"visitors_{family}_random.hpp"] * _draws_wide(nodes)
+    found = [f"visitors_{family}.hpp", *(f"visitors_{family}{place}.hpp" for place in _places(nodes))]
     found += ["finish.hpp"] * any(isinstance(node, Reduction) for node in nodes)
     strided = any(isinstance(node, Auxiliary) and node.access is Access.STRIDED for node in nodes)
     found += ["visitor_strided.hpp"] * strided
-    return list(dict.fromkeys(found))
+    return found
 
 
 def _of_sm100(plan: Plan) -> list[str]:
     """Return the headers of our nodes that know where their elements are, and of a collective that stores no D."""
+    places = _places(plan.nodes)
     found = ["unstored_sm100.hpp"] * (plan.destination is None)
-    found.append("visitors_sm100.hpp" if any(type(node) in _PLACES for node in plan.nodes) else "visitors_3x.hpp")
-    found += ["visitors_sm100_interleave.hpp"] * any(isinstance(node, PairInterleave) for node in plan.nodes)
-    found += ["visitors_sm100_random.hpp"] * _draws_wide(plan.nodes)
-    found += ["visitors_sm100_reduce.hpp", "finish.hpp"] * bool(plan.reductions)
-    found += ["visitors_sm100_key.hpp"] * any(isinstance(node, PlaceKeys) for node in plan.nodes)
-    found += ["visitors_sm100_first.hpp"] * any(isinstance(node, FirstColumns) for node in plan.nodes)
-    found += ["visitors_sm100_vector_store.hpp"] * any(isinstance(node, VectorStore) for node in plan.nodes)
+    found.append("visitors_sm100.hpp" if places else "visitors_3x.hpp")
+    found += [f"visitors_sm100{place}.hpp" for place in places if place not in _IN_VISITORS_SM100]
+    found += ["finish.hpp"] * bool(plan.reductions)
     found += ["visitors_sm100_store.hpp"] * any(isinstance(node, Packed) for node in plan.nodes)
-    found += ["visitors_sm100_indexed.hpp"] * any(isinstance(node, Indexed) for node in plan.nodes)
     return found
 
 
-def _draws_wide(nodes: tuple[Node, ...]) -> bool:
-    return any(isinstance(node, RandomNumbers) and node.wide for node in nodes)
+def _places(nodes: tuple[Node, ...]) -> list[str]:
+    """Return where our own nodes are, each place once."""
+    found = [
+        ("_philox_wide" if isinstance(node, RandomNumbers) and node.wide else _PLACES.get(type(node))) for node in nodes
+    ]
+    return list(dict.fromkeys(place for place in found if place is not None))
 
 
+#: Where our headers name the namespace that all of them are in, and what they refer to it by from elsewhere.
+_NAMESPACE = re.compile(r"\bnamespace evt\b|(?<![\w:])::evt(?=::)")
+_GUARD = re.compile(r"^#ifndef (EVT_\w+_HPP)\n#define \1\n|^#endif  // EVT_\w+_HPP\n", re.MULTILINE)
 _INCLUDE = re.compile(r'^#include "evt/([\w.]+)"\n', re.MULTILINE)
 
 
-def pasted(names: Iterable[str]) -> list[str]:
-    """Return the texts of our headers and of those that they include, each after what it includes."""
+def pasted(names: Iterable[str], namespace: str) -> list[tuple[str, str]]:
+    """Return our headers and those that they include, by name, each after what it includes, as part of a namespace."""
     order: list[str] = []
 
     def visit(name: str) -> None:
@@ -146,11 +148,16 @@ def pasted(names: Iterable[str]) -> list[str]:
 
     for name in names:
         visit(name)
-    return [_header(name)[1] for name in order]
+    return [(name, placed(_header(name)[1], namespace)) for name in order]
+
+
+def placed(text: str, namespace: str) -> str:
+    """Return C++ of ours with its namespace ``evt`` inside another one."""
+    return _NAMESPACE.sub(lambda found: found[0].replace("evt", f"{namespace}::evt"), text)
 
 
 @cache
 def _header(name: str) -> tuple[tuple[str, ...], str]:
-    """Return the headers of ours that a header includes, and its text without these lines."""
+    """Return the headers of ours that a header includes, and its text without these lines and its include guard."""
     text = resources.text("codegen", f"include/evt/{name}")
-    return tuple(_INCLUDE.findall(text)), _INCLUDE.sub("", text).strip()
+    return tuple(_INCLUDE.findall(text)), _GUARD.sub("", _INCLUDE.sub("", text)).strip()

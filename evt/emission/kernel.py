@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from evt.emission.configuration import configuration
 from evt.emission.convolution import convolution
-from evt.emission.expressions import as_int
-from evt.emission.functors import functor
+from evt.emission.expressions import as_int, comment
+from evt.emission.functors import functors
+from evt.emission.headers import placed
+from evt.emission.interface import members, rows
 from evt.emission.nest import nest
 from evt.emission.operands import operands, tensor
 from evt.emission.stock import fusion_node, stock_text
-from evt.emission.text import KernelText, NestText, TensorText
+from evt.emission.text import KernelText, NestText, TensorText, namespace
 from evt.emission.visitors import Dialect
 from evt.emission.visitors_2x import Dialect2x
 from evt.emission.visitors_3x import Dialect3x
@@ -32,21 +33,21 @@ _DIALECTS: dict[Family, Dialect] = {
 }
 
 
-#: What a C++ comment must not contain: anything but printable ASCII, and what would continue it on the next line.
-_UNSAFE = re.compile(r"[^ -~]|\\")
-
-
-def spell(plan: Plan) -> KernelText:
-    """Return everything that the plan's template prints."""
+def spell(plan: Plan, name: str = "") -> KernelText:
+    """Return everything that the plan's template prints; ``name`` begins the names that callers see."""
     a, b = operands(plan)
     spelled = convolution(plan)
     config = configuration(plan)
     found = (spelled.kernel, spelled.headers[0]) if spelled else ("", "")
     grouped = isinstance(plan, GroupedPlan)
     return KernelText(
+        name=name,
         plan=plan,
-        program=_comment(plan.program.strip().splitlines()),
-        interface=_comment(plan.interface),
+        members=members(plan),
+        rows=rows(plan),
+        functions=tuple(placed(each, namespace(name)) for each in plan.functions),
+        program=_comments(plan.program.strip().splitlines()),
+        interface=_comments(plan.interface),
         remark=", computed as the transposed problem" if plan.transposed else "",
         config=config,
         arch_tag=f"cutlass::arch::Sm{plan.instructions}",
@@ -60,7 +61,7 @@ def spell(plan: Plan) -> KernelText:
         b=b,
         source=tensor(plan, "C", plan.source),
         destination=_destination(plan),
-        functors=tuple(functor(region, plan.options) for region in plan.regions),
+        functors=functors(plan),
         nest=_nest(plan),
         parts=parts(plan),
         before=jobs_before(plan),
@@ -74,9 +75,9 @@ def spell(plan: Plan) -> KernelText:
     )
 
 
-def _comment(lines: Sequence[str]) -> tuple[str, ...]:
-    """Return the user's text as comment lines: ASCII, bounded, and unable to end or continue a comment."""
-    safe = [_UNSAFE.sub("?", line)[:200] for line in lines[:40]]
+def _comments(lines: Sequence[str]) -> tuple[str, ...]:
+    """Return lines of a comment, at most 40."""
+    safe = map(comment, lines[:40])
     return (*safe, "...") if len(lines) > 40 else tuple(safe)
 
 

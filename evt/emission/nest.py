@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from evt.emission.expressions import comment
 from evt.emission.text import NestText, VisitorText
 from evt.emission.visitors import Dialect
 from evt.plan.epilogue.nodes import Node
@@ -9,7 +12,8 @@ from evt.plan.epilogue.nodes import Node
 
 def nest(nodes: tuple[Node, ...], tree: bool, dialect: Dialect, wrapper: str) -> NestText:
     """Return the types of the nodes, each once, and of the visitors that they form."""
-    unique = tuple(dialect.spell(node) for node in {node.name: node for node in nodes}.values())
+    named = {node.name: node for node in nodes}.values()
+    unique = tuple(replace(dialect.spell(node), origin=comment(node.origin)) for node in named)
     own = {node.name: f"arguments_of_{node.name}" if node.arguments else "{}" for node in unique}
     if not tree:
         names = tuple(node.name for node in nodes)

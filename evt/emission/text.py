@@ -11,6 +11,11 @@ from evt.plan import Field, Plan
 Assignments: TypeAlias = tuple[tuple[str, str], ...]
 
 
+def namespace(name: str) -> str:
+    """Return the namespace of a kernel's own: no other file's, and no name that C, C++ or CUDA has."""
+    return f"{name}_impl"
+
+
 @dataclass(frozen=True, slots=True)
 class OperandText:
     """A or B: its element, its layout (a tag or a stride type), and what fills the kernel's arguments."""
@@ -39,7 +44,7 @@ class NodeText:
     """A visitor node: ``kind`` names the macro that prints its type from the other fields.
 
     ``functor`` and ``parameters`` are the class template and its arguments of a node of ours; ``arguments`` fill the
-    node's own. A node without any has none to fill.
+    node's own. A node without any has none to fill. ``origin`` is a comment: the part of the formula that it is.
     """
 
     kind: str
@@ -51,6 +56,7 @@ class NodeText:
     output: str = ""
     parameters: tuple[str, ...] = ()
     arguments: Assignments = ()
+    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +100,15 @@ class StatementText:
 
 @dataclass(frozen=True, slots=True)
 class FunctorText:
-    """A functor of ours over ``parameters``, (type, name) each; the last statement is the result."""
+    """A functor of ours over ``parameters``, (type, name) each; the last statement is the result.
+
+    ``origin`` is a comment: the part of the formula that it is.
+    """
 
     name: str
     parameters: tuple[tuple[str, str], ...]
     statements: tuple[StatementText, ...]
+    origin: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,11 +173,15 @@ class StockText:
 
 @dataclass(frozen=True, slots=True)
 class WorkText:
-    """The mainloop fusion of an operand: the arguments of evt::mainloop::Work, and its inputs as (type, expression)."""
+    """The mainloop fusion of an operand: the arguments of evt::mainloop::Work, and its inputs as (type, expression).
+
+    ``origin`` is a comment: the part of the formula that it is.
+    """
 
     operand: str
     types: tuple[str, ...]
     inputs: tuple[tuple[str, str], ...]
+    origin: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,16 +204,29 @@ class GroupValueText:
     element: str
 
 
+@dataclass(frozen=True, slots=True)
+class MemberText:
+    """A member of a kernel's arguments in C, or a row of a grouped kernel's table; ``comment`` says what it is."""
+
+    declaration: str
+    comment: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelText:
     """Everything that a plan's template prints: the ``plan``, for its numbers and names, and the rest as text.
 
-    ``program`` and ``interface`` are comment lines and ``remark`` ends one; ``before`` and ``after`` are the small
-    kernels around the kernel, ``parts`` what lies in the workspace; ``worked`` are the arguments of
-    evt::mainloop::Worked after the stock main loop.
+    ``name`` begins the names that callers see. ``members`` and ``rows`` are those of its arguments and of its table,
+    ``functions`` the user's own. ``program`` and ``interface`` are comment lines and ``remark`` ends one; ``before``
+    and ``after`` are the small kernels around the kernel, ``parts`` what lies in the workspace; ``worked`` are the
+    arguments of evt::mainloop::Worked after the stock main loop.
     """
 
+    name: str
     plan: Plan
+    members: tuple[MemberText, ...]
+    rows: tuple[MemberText, ...]
+    functions: tuple[str, ...]
     program: tuple[str, ...]
     interface: tuple[str, ...]
     remark: str
@@ -225,6 +252,11 @@ class KernelText:
     worked: tuple[str, ...]
     group_fields: tuple[Field, ...]
     group_values: tuple[GroupValueText, ...]
+
+    @property
+    def namespace(self) -> str:
+        """Return the namespace of everything in the file that callers do not see."""
+        return namespace(self.name)
 
     @property
     def jobs(self) -> tuple[Jobs, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evt.emission.expressions import input_pointer, number, size, value_of
+from evt.emission.expressions import comment, input_pointer, number, size, value_of
 from evt.emission.text import WorkText
 from evt.plan import Plan
 from evt.plan.epilogue.nodes import Number, Single, Size
@@ -19,7 +19,8 @@ def work(plan: Plan) -> tuple[WorkText, ...]:
 
 def _work(given: Work) -> WorkText:
     inputs = tuple(map(_input, given.inputs))
-    return WorkText(given.operand, (given.region.name, *(type_ for type_, _ in inputs)), inputs)
+    types = (given.region.name, *(type_ for type_, _ in inputs))
+    return WorkText(given.operand, types, inputs, comment(given.origin))
 
 
 def _input(given: Single | Size | Number | WorkVector) -> tuple[str, str]:

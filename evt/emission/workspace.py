@@ -44,13 +44,13 @@ def jobs_before(plan: Plan) -> tuple[Jobs, ...]:
     initial = [_initial_job(node, node.atomic) for node in plan.reductions if node.atomic]
     return _kernels(
         Jobs(
-            "evt_pad",
+            "pad",
             "PadJobs",
             "Copies the operands, with zeros behind their channels.",
             tuple(map(_pad_job, plan.copies)),
         ),
         Jobs(
-            "evt_initialise",
+            "initialise",
             "InitialJobs",
             "Fills the results of atomic reductions with the identity.",
             tuple(initial),
@@ -61,7 +61,7 @@ def jobs_before(plan: Plan) -> tuple[Jobs, ...]:
 def jobs_after(plan: Plan) -> tuple[Jobs, ...]:
     """Return the work after the kernel: the final reductions."""
     final = tuple(_final_job(plan, result) for result in plan.results)
-    return _kernels(Jobs("evt_finish", "FinalJobs", "Combines the parts of reductions, in a fixed order.", final))
+    return _kernels(Jobs("finish", "FinalJobs", "Combines the parts of reductions, in a fixed order.", final))
 
 
 def _kernels(*kernels: Jobs) -> tuple[Jobs, ...]:

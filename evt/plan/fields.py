@@ -1,4 +1,4 @@
-"""The ABI of a kernel: the members of its ``evt_arguments``, in the order in which planning asks for them."""
+"""The ABI of a kernel: the members of its arguments, in the order in which planning asks for them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-#: Version of ``evt_arguments`` and ``evt_run``; a library of another version is rebuilt, never called.
+#: Version of a kernel's arguments and functions; a library of another version is rebuilt, never called.
 ABI = 2
 
 FieldKind = Literal["size", "pointer", "number", "integer"]
@@ -17,7 +17,7 @@ _ORDER: tuple[FieldKind, ...] = ("pointer", "number", "integer", "size")
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One 8-byte member of ``evt_arguments``: a size or stride (int64), a pointer, a number (double) or an i64.
+    """One 8-byte member of a kernel's arguments: a size or stride (int64), a pointer, a number (double) or an i64.
 
     ``tensor`` and ``role`` say what the runtime puts there: ("C", "pointer"), ("C", "m") for the stride of
     mode m in elements, ("x", "extent m") for the rows that an index may name, ("alpha", "value"),
@@ -45,7 +45,7 @@ class Fields:
 
     @property
     def members(self) -> tuple[Field, ...]:
-        """The members as ``evt_arguments`` has them."""
+        """The members in the order of the arguments."""
         return tuple(sorted(self._members, key=lambda each: _ORDER.index(each.kind)))
 
     def add(self, field: Field) -> Field:

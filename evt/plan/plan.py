@@ -17,7 +17,7 @@ A plan holds no graph and no C++, but for the user's own functions and the class
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from evt.ir.convolution import SPATIAL, Operator
@@ -27,6 +27,7 @@ from evt.plan.epilogue.nodes import Apply, Node, Number, Reduction, Result, Sing
 from evt.plan.epilogue.regions import Region
 from evt.plan.fields import ABI, Field
 from evt.plan.options import Options
+from evt.plan.signature import Layout
 from evt.plan.stock.operators import Fused
 from evt.plan.target import Family, Target
 
@@ -101,11 +102,15 @@ class WorkVector:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The mainloop fusion of the kernel's operand ``operand``: the region of its element, and the region's inputs."""
+    """The mainloop fusion of the kernel's operand ``operand``: the region of its element, and the region's inputs.
+
+    ``origin`` is the part of the program that it comes from, in words.
+    """
 
     operand: str
     region: Region
     inputs: tuple[Single | Size | Number | WorkVector, ...]
+    origin: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +249,24 @@ class StockFusion:
 
 Epilogue: TypeAlias = Visitors | StockOperator | StockFusion
 
+# The call.
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """An operand, input or output, by the program's name for it.
+
+    ``layout`` is None of what has neither rows nor columns. ``flexible``: a vector or a single value, as the call says.
+    """
+
+    kind: Literal["operand", "input", "output"]
+    name: str
+    dtype: DType
+    modes: tuple[str, ...]
+    layout: Layout | None
+    flexible: bool = False
+    default: float | None = None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
@@ -258,6 +281,8 @@ class Plan:
     ``source`` and ``destination`` are C and D of the collective, if it has them, and ``epilogue_dtype`` is the type for
     which the epilogue's tiles are cut. Of 2.x, ``elements_per_access`` is the width of the epilogue's accesses, and
     ``whole_accesses`` says whether the kernel refuses rows that are no multiple of it.
+
+    ``fields`` are the members of the kernel's arguments, which have what a call gives for the ``parameters``.
 
     ``shared_memory`` is estimated, in bytes, of the ``memory_limit`` of a thread block. ``operand_bits`` is the width
     of A's elements; ``read_bytes`` and ``written_bytes`` are those of the epilogue's tiles, for each element of the
@@ -284,6 +309,7 @@ class Plan:
     epilogue_dtype: DType
     elements_per_access: int
     whole_accesses: bool
+    parameters: tuple[Parameter, ...]
     fields: tuple[Field, ...]
     shared_memory: int
     memory_limit: int

@@ -377,7 +377,8 @@ class _Kernels:
         refuse_capture()
         made = plan(self.problem, config=config)
         assert isinstance(made, GroupedPlan)
-        (library,) = build_and_use(kernel_sources([made]), lambda _, path: load_library(path, made))
+        sources = kernel_sources([made])
+        (library,) = build_and_use(sources, lambda at, path: load_library(path, made, sources[at].name))
         self.made[config] = made, library
         return self.made[config]
 

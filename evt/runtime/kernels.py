@@ -9,7 +9,7 @@ import torch
 
 from evt.build import KernelSource, build_and_use
 from evt.diagnostics import Diagnostic
-from evt.emission import emit
+from evt.emission import emitted
 from evt.errors import LaunchError
 from evt.measured import Store, applicable, measurements
 from evt.plan import Plan, Problem, Target, find_target, survey
@@ -75,13 +75,15 @@ def plan_kernels(spec: Spec, bound: Bound, target: Target, atomic: bool = False)
 def make_kernels(spec: Spec, bound: Bound, target: Target, atomic: bool = False) -> Kernels:
     """Plan, build and load. Raise TargetError, BuildError, LaunchError."""
     plans = plan_kernels(spec, bound, target, atomic)
-    libraries = build_and_use(kernel_sources(plans), lambda index, path: load_library(path, plans[index]))
+    sources = kernel_sources(plans)
+    libraries = build_and_use(sources, lambda at, path: load_library(path, plans[at], sources[at].name))
     return Kernels(plans, tuple(libraries))
 
 
 def kernel_sources(plans: Iterable[Plan]) -> list[KernelSource]:
     """Return the sources from which evt.build makes libraries."""
-    return [KernelSource(emit(each), each.target.gencode) for each in plans]
+    found = ((emitted(each), each.target.gencode) for each in plans)
+    return [KernelSource(each.text, gencode, each.name) for each, gencode in found]
 
 
 def refuse_capture() -> None:

@@ -33,7 +33,7 @@ class TensorArgument:
     extents: Mapping[str, int] = field(default_factory=dict)
 
     def size(self, role: str) -> int:
-        """Return the member of evt_arguments with a role: ``m`` is the stride along m, ``extent m`` the extent."""
+        """Return the member of the arguments with a role: ``m`` is the stride along m, ``extent m`` the extent."""
         word, _, mode = role.rpartition(" ")
         return self.extents[mode] if word else self.strides.get(mode, 0)
 

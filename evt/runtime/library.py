@@ -20,7 +20,7 @@ _FORMATS = {"size": "q", "pointer": "Q", "number": "d", "integer": "q"}
 class Library:
     """A loaded kernel.
 
-    ``run`` is its evt_run, ``form`` the struct format of its evt_arguments, ``workspace`` returns the bytes of device
+    ``run`` launches it, ``form`` is the struct format of its arguments, ``workspace`` returns the bytes of device
     memory that a call with these arguments needs; only the arguments' sizes matter.
     """
 
@@ -31,19 +31,19 @@ class Library:
 
 
 @cache
-def load_library(path: Path, plan: Plan) -> Library:
-    """Load a library that evt built for a plan.
+def load_library(path: Path, plan: Plan, name: str) -> Library:
+    """Load a library that evt built for a plan; ``name`` begins the names of its functions.
 
     Raise LaunchError (E0803) when the loader refuses it and InternalError when it is not the plan's.
     """
     try:
         handle = ctypes.CDLL(str(path))
-        schema = handle.evt_schema
+        schema = handle[f"{name}_schema"]
         schema.restype = ctypes.c_char_p
-        run = handle.evt_run
+        run = handle[f"{name}_run"]
         run.restype = ctypes.c_int
         run.argtypes = (ctypes.c_char_p, ctypes.c_size_t, ctypes.c_void_p)
-        workspace = handle.evt_workspace
+        workspace = handle[f"{name}_workspace"]
         workspace.restype = ctypes.c_int64
         workspace.argtypes = (ctypes.c_char_p,)
     except (OSError, AttributeError) as error:
@@ -62,7 +62,7 @@ def load_library(path: Path, plan: Plan) -> Library:
 
 
 def launch_failure(code: int) -> LaunchError:
-    """Return the error for a non-zero result of ``evt_run``. The kinds are those of ``evt::Failure`` in entry.hpp."""
+    """Return the error for a non-zero result of a kernel's ``run``. Its kinds are those of ``evt::Failure``."""
     kind, detail = code >> 16, code & 0xFFFF
     match kind:
         case 2:
@@ -89,7 +89,7 @@ def launch_failure(code: int) -> LaunchError:
             )
         case 6:
             return LaunchError(Diagnostic("E0803", f"the kernel could not be launched: {_cuda_error(detail)}"))
-    raise InternalError(Diagnostic("E0902", f"evt_run returned {code:#x}"))
+    raise InternalError(Diagnostic("E0902", f"a kernel returned {code:#x}"))
 
 
 def _cuda_error(code: int) -> str:

@@ -37,7 +37,7 @@ class Prepared:
 
     A call's *slots* are the addresses of the tensors that it was given (A, B, inputs, buffers), its numbers,
     ``constants`` for what it was not given, the addresses of fresh outputs, and that of the workspace. ``pick`` takes
-    the leading members of evt_arguments from the slots, ``pack`` makes these bytes, and ``sizes`` are the bytes of
+    the leading members of its arguments from the slots, ``pack`` makes these bytes, and ``sizes`` are the bytes of
     the rest.
     ``allocations`` are (position among the outputs, prototype) of fresh outputs: torch.empty_like of a prototype,
     which has no memory of its own, is twice as fast as torch.empty of its shape. ``workspace`` is such a prototype

@@ -136,7 +136,7 @@ def compiled(made: Plan) -> Kernel:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NVCC_APPEND_FLAGS", "-Xcompiler -Wall,-Wextra -Xptxas -v")
-        (path,) = build([KernelSource(emit(made), made.target.gencode)], on_event=listen)
+        (path,) = build([KernelSource(emit(made, "evt"), made.target.gencode)], on_event=listen)
     return Kernel(made, path, "\n".join(said))
 
 

@@ -244,7 +244,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
         def fail(*_: object, **__: object) -> None:
             raise error
 
-        monkeypatch.setattr(Program, "emit", fail)
+        monkeypatch.setattr(Program, "plan", fail)
         monkeypatch.setattr(Program, "explain", fail)
 
     return breaks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import time
 from collections.abc import Callable
@@ -25,7 +26,8 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path.write_bytes(b"\x7fELF library")
 
     def build(sources: Any, *, on_event: Callable[[BuildEvent], None], **_: object) -> list[Path]:
-        assert [(source.text, source.gencode) for source in sources] == [(evt.emit(FORMULA), "sm_90a")]
+        assert [source.gencode for source in sources] == ["sm_90a"]
+        assert [source.text for source in sources] in ([evt.emit(FORMULA)], [evt.emit(FORMULA, name="mine")])
         on_event(BuildEvent("hit", "key", 0))
         return [path]
 
@@ -34,10 +36,78 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_build(library: Path, tmp_path: Path) -> None:
-    path = tmp_path / "mine.so"
-    assert ok("build", FORMULA, "-o", str(path)) == f"{path}: from the cache\n"
+    path, header = tmp_path / "mine.so", tmp_path / "mine.h"
+    told = f"{path}: from the cache; {header} declares mine_run\n"
+    assert ok("build", FORMULA, "-o", str(path), "--name", "mine") == told
     assert path.read_bytes() == library.read_bytes()
     assert os.access(path, os.X_OK)
+    assert not os.access(header, os.X_OK)
+    assert header.read_text() == ok("emit", FORMULA, "--name", "mine", "-o", os.devnull, "--header", "-")
+    assert "int mine_run(mine_arguments const* arguments, size_t size, void* stream);" in header.read_text()
+    assert sorted(os.listdir(tmp_path)) == ["cached", "mine.h", "mine.so"]
+
+
+@pytest.mark.parametrize(
+    ("name", "header"), [("x.so", "x.h"), ("libx.so.1.2", "libx.h"), ("x", "x.h"), ("a.b", "a.b.h")]
+)
+def test_the_header_is_beside_the_library(library: Path, tmp_path: Path, name: str, header: str) -> None:
+    ok("build", FORMULA, "-o", str(tmp_path / name))
+    assert sorted(os.listdir(tmp_path)) == sorted(["cached", name, header])
+    ok("build", FORMULA, "-o", str(tmp_path / name))  # which replaces its own
+
+
+def test_where_there_is_no_place_for_a_header(library: Path, tmp_path: Path) -> None:
+    assert ok("build", FORMULA, "-o", os.devnull) == f"{os.devnull}: from the cache\n"
+    assert run("build", FORMULA, "-o", "-").stdout_bytes == library.read_bytes()
+    assert os.listdir(tmp_path) == ["cached"]
+
+
+def test_the_users_own_header_is_not_lost(library: Path, tmp_path: Path) -> None:
+    path, own = tmp_path / "mine.so", tmp_path / "mine.h"
+    own.write_text("int mine(void);\n")
+    refused = run("build", FORMULA, "-o", str(path))
+    assert refused.exit_code == 2
+    assert "which evt has not written; name another file by --header." in refused.stderr
+    assert own.read_text() == "int mine(void);\n"
+    assert not path.exists()
+    ok("build", FORMULA, "-o", str(path), "--header", str(tmp_path / "other.h"))
+    assert sorted(os.listdir(tmp_path)) == ["cached", "mine.h", "mine.so", "other.h"]
+    for command in ("emit", "build"):
+        refused = run(command, FORMULA, "-o", str(path), "--header", str(path))
+        assert refused.exit_code == 2
+        assert "the same file" in refused.stderr
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_neither_or_both(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    """What fails while the second file is written leaves the first one as it was, and nothing beside them."""
+    path, header = tmp_path / "mine.so", tmp_path / "mine.h"
+    ok("build", FORMULA, "-o", str(path), "--name", "mine")
+    before = header.read_bytes()
+    opened, fdopen = [], os.fdopen
+
+    def second_fails(*arguments: Any) -> Any:
+        opened.append(fdopen(*arguments))
+        if len(opened) == 2:
+            opened[-1].close()
+            raise error
+        return opened[-1]
+
+    monkeypatch.setattr(os, "fdopen", second_fails)
+    assert run("build", FORMULA, "-o", str(path)).exit_code == (2 if isinstance(error, OSError) else 130)
+    assert header.read_bytes() == before
+    assert sorted(os.listdir(tmp_path)) == ["cached", "mine.h", "mine.so"]
+
+
+@pytest.mark.parametrize("name", ["", "1x", "a-b", "a b", "_x", "ä", "x\n", "x" * 61, "a::b"])
+def test_a_name_that_is_none_in_c(library: Path, tmp_path: Path, name: str) -> None:
+    for command in ("emit", "build"):
+        refused = run(command, FORMULA, "--name", name, "-o", str(tmp_path / "x"))
+        assert refused.exit_code == 1
+        assert "error[E0607]: `name` is " in refused.stderr
+        (suggested,) = re.findall(r"help: name it `(\w+)`", refused.stderr)
+        assert ok("emit", FORMULA, "--name", suggested)
+    assert os.listdir(tmp_path) == ["cached"]
 
 
 def test_build_refuses_before_it_builds(library: Path) -> None:

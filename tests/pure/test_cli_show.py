@@ -77,18 +77,18 @@ def test_the_whole_language_prints(arch: str) -> None:
         assert ok("show", EVERYTHING, "--stage", stage, "--arch", arch)
     for format in ("text", "mermaid", "dot", "svg"):
         assert ok("graph", EVERYTHING, "--format", format, "--stage", "optimised")
-    assert "evt_finish" in ok("emit", EVERYTHING, "--arch", arch)
+    assert "mine_finish(" in ok("emit", EVERYTHING, "--arch", arch, "--name", "mine")
     assert re.search(r"Result .*\bpointer=out_total\b", ok("show", EVERYTHING, "--stage", "plan", "--arch", arch))
 
 
 @pytest.mark.parametrize("arch", ["sm80", "sm90"])
 def test_explain_reductions(arch: str) -> None:
     text = ok("explain", REDUCED, "--arch", arch)
-    assert "after the kernel, evt_finish: combines the parts of reductions, in a fixed order\n   reduction_" in text
+    assert "after the kernel, finish: combines the parts of reductions, in a fixed order\n   reduction_" in text
     assert re.search(r"workspace, for each batch:\n   reduction_\d+: float\[parts\]\[m\]\n", text)
     assert re.search(r"reduction_\d+: column reduction, sum, in parts\n", text)
     found = json.loads(ok("explain", REDUCED, "--arch", arch, "--json"))
-    assert [(each["name"], each["when"]) for each in found["kernels"]] == [("evt_finish", "after")]
+    assert [(each["name"], each["when"]) for each in found["kernels"]] == [("finish", "after")]
     assert [each["element"] for each in found["workspace"]] == ["float", "float"]
     assert json.loads(ok("explain", FORMULA, "--arch", arch, "--json"))["workspace"] == []
 

@@ -189,8 +189,8 @@ def test_what_is_computed_further_is_not_atomic():
 
 
 def test_finished_headers_are_pasted_where_they_are_needed():
-    assert "FINISH_COMPUTE" in evt.gemm(RMS).emit("sm90", "f16", "f16")
-    assert "FINISH_COMPUTE" not in evt.gemm("D = acc; r = sum[n](acc)").emit("sm90", "f16", "f16")
+    assert "// evt/finish_compute.hpp" in evt.gemm(RMS).emit("sm90", "f16", "f16")
+    assert "// evt/finish_compute.hpp" not in evt.gemm("D = acc; r = sum[n](acc)").emit("sm90", "f16", "f16")
 
 
 def test_explain_and_show_say_what_is_computed_of_reductions():

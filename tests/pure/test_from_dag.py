@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -60,9 +61,9 @@ def test_a_built_graph_is_the_program_of_its_text() -> None:
 
 def test_without_a_text_the_heading_shows_the_graph() -> None:
     made, written = evt.Program.from_dag(built(None)).emit(), evt.gemm(FORMULA).emit()
-    body = made.partition("\nnamespace")[2]
+    body, other = (re.sub(r"evt_\w{12}_", "", text).partition("\nnamespace")[2] for text in (made, written))
     assert body
-    assert body in written
+    assert body == re.sub(r"^// \d+:\d+ .*\n", "", other, flags=re.MULTILINE)  # without the parts of a text
     assert "%2 = add %0 %1" in made
     assert evt.Program.from_dag(built(None)).spec.source.name == "<graph>"
 

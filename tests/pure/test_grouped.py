@@ -219,7 +219,7 @@ def test_what_a_grouped_kernel_cannot_do(text, reason):
 def test_other_targets_are_told_of_the_loop(arch):
     with pytest.raises(evt.TargetError, match=r'E0503[^$]*route="loop"'):
         grouped_gemm(TEXT).emit(arch)
-    assert "evt_run" in grouped_gemm(TEXT, route="loop").emit(arch)
+    assert "int mine_run(" in grouped_gemm(TEXT, route="loop").emit(arch, name="mine")
 
 
 def test_layouts_that_tma_cannot_move():

@@ -279,7 +279,7 @@ def test_is_not_computed_in_place(text: str) -> None:
 def test_every_target_emits(text: str, arch: str) -> None:
     emitted = evt.gemm(text).emit(arch, "bf16", "bf16")
     assert "evt::At<int32_t>" in emitted
-    assert emitted.count("#ifndef EVT_INDEXED_HPP") == 1
+    assert emitted.count("// evt/indexed.hpp") == 1
 
 
 def test_no_stock_epilogue_and_no_source() -> None:

@@ -1,4 +1,4 @@
-"""What evt_run is called with, member by member, without a GPU: the packing of addresses, numbers and sizes."""
+"""What a kernel is called with, member by member, without a GPU: the packing of addresses, numbers and sizes."""
 
 from __future__ import annotations
 

@@ -82,7 +82,15 @@ def texts(value: Any, where: str = "plan") -> Iterator[tuple[str, str]]:
 
 
 #: The user's own text, and what is said of it in words.
-OF_THE_USER = ("plan.program", "plan.interface", "plan.signature", "plan.functions")
+OF_THE_USER = (
+    "plan.program",
+    "plan.interface",
+    "plan.signature",
+    "plan.functions",
+    "plan.epilogue.nodes.origin",
+    "plan.epilogue.results.origin",
+    "plan.mainloop.work.origin",
+)
 
 
 def test_a_plan_holds_no_cxx() -> None:

@@ -203,7 +203,7 @@ def test_every_program_is_emitted_or_refused(arch: str, sample: Sample) -> None:
         made = plan(Problem(dag, natural_signature(dag), find_target(arch)))
     except TargetError:
         return
-    assert "evt_run(" in emit(made)
+    assert "_run(" in emit(made)
 
 
 #: Sums, products and quotients of tame numbers: what relaxed rules change of these is rounding.

@@ -348,9 +348,9 @@ def test_crashes_and_faults_of_emission_are_seen(monkeypatch: pytest.MonkeyPatch
 
     program = gemm(Call("relu", (Acc(),)))
     emit = evt.program.emit_plan
-    monkeypatch.setattr(evt.program, "emit_plan", lambda plan: emit(plan) + "\nfloat x = nan;\n}\n")
+    monkeypatch.setattr(evt.program, "emit_plan", lambda plan, name: emit(plan, name) + "\nfloat x = nan;\n}\n")
     assert {kind.partition(":")[2] for kind in kinds(program, TARGETS[:1])} == {" a word of Python's", " brackets"}
-    monkeypatch.setattr(evt.program, "emit_plan", lambda plan: {}[plan])
+    monkeypatch.setattr(evt.program, "emit_plan", lambda plan, name: {}[plan])
     assert {kind.partition(" at ")[0] for kind in kinds(program, TARGETS[:1])} == {"emit: KeyError"}
 
 

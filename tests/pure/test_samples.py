@@ -118,7 +118,7 @@ def test_emits(name: str, program: evt.Program) -> None:
     for arch in architectures(name):
         text = program.emit(arch)
         assert 'extern "C"' in text
-        assert "evt_run" in text
+        assert "_run(" in text
         schema = json.loads(program.plan(arch).schema)
         pointers = [field for field, kind in schema["fields"] if kind == "pointer" and field != "workspace"]
         assert len(pointers) == 2 + len(program.inputs) + len(program.outputs)

@@ -120,7 +120,7 @@ def test_a_kernel_narrows_what_it_reads(arch: str) -> None:
     text = emitted("in t: i64[m], u: i64[m, n], s: i64[]\nD = acc + t*u*s", arch)
     assert "evt::narrow(in_t)" in text
     assert "int32_t narrow(int64_t x)" in text
-    assert "std::int64_t value_of_in_s;" in text
+    assert "int64_t value_of_in_s;" in text
     assert "evt::narrow" not in emitted("in t: i32[m]\nD = acc + t", arch)
 
 
@@ -159,7 +159,7 @@ def test_a_seed_of_32_bits_keeps_its_numbers() -> None:
 def test_a_kernel_reads_all_bits_of_a_seed(arch: str) -> None:
     text = emitted("in seed: i64[], offset: i32[]\nD = dropout(acc, 0.5, seed, offset)", arch)
     assert "WideRandom<" in text
-    assert "std::int64_t value_of_in_seed;" in text
+    assert "int64_t value_of_in_seed;" in text
     assert "double value_of_in_offset;" in text
     assert "seed_ptr = {arguments.in_seed, true};" in text
     assert "offset_ptr = {arguments.in_offset, false};" in text

@@ -6,10 +6,13 @@
 
 #include <atomic>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 
 #include <cuda.h>
 #include <cuda_runtime.h>
+
+#include "cutlass/cutlass.h"
 
 #if defined(EVT_HOST_PASS)
 extern "C" __attribute__((visibility("hidden"))) unsigned char const evt_cubin[];
@@ -17,11 +20,40 @@ extern "C" __attribute__((visibility("hidden"))) unsigned char const evt_cubin[]
 
 namespace evt {
 
-/// What evt_run returns: the kind of failure in the upper half, its detail (a cutlass::Status or cudaError_t) in the
-/// lower.
+/// What a kernel's run returns: the kind of failure in the upper half, its detail (a cutlass::Status or cudaError_t) in
+/// the lower.
 enum class Failure : int { none, arguments, cutlass, device, module, driver, launch };
 
 inline int report(Failure kind, int detail = 0) { return static_cast<int>(kind) << 16 | (detail & 0xffff); }
+
+/// What a report says, in words that stay until the thread asks again.
+inline char const* error_string(int code) {
+  if (code == 0) return "no error";
+  thread_local char text[256];
+  int const detail = code & 0xffff;
+  char const* const of_cuda = cudaGetErrorString(static_cast<cudaError_t>(detail));
+  auto const say = [&](char const* what, char const* why) {
+    std::snprintf(text, sizeof(text), "%s%s", what, why);
+    return static_cast<char const*>(text);
+  };
+  switch (static_cast<Failure>(code >> 16)) {
+    case Failure::arguments:
+      return "wrong arguments: a pointer is null that must not be, or the struct is not of the size of this kernel's";
+    case Failure::cutlass:
+      return say("CUTLASS refuses the problem: ",
+                 cutlass::cutlassGetStatusString(static_cast<cutlass::Status>(detail)));
+    case Failure::device:
+      return say("there is no usable CUDA device: ", of_cuda);
+    case Failure::module:
+      return say("the kernel cannot be loaded on this device: ", of_cuda);
+    case Failure::driver:
+      return "the CUDA driver has no cuTensorMapEncodeTiled: it has to be one of CUDA 12.0 or newer";
+    case Failure::launch:
+      return say("the kernel cannot be launched: ", of_cuda);
+    default:
+      return "an unknown error code";
+  }
+}
 
 constexpr int kMaxDevices = 64;
 

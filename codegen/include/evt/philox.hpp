@@ -48,6 +48,14 @@ EVT_HOST_DEVICE float random_uniform(uint64_t element, uint32_t seed, uint32_t o
   return uniform((element & 1) != 0 ? words.y : words.x);
 }
 
+/// What a node of random numbers is given.
+struct RandomArguments {
+  uint32_t seed = 0;
+  uint32_t const* seed_ptr = nullptr;  // read instead of the seed where not null
+  uint32_t offset = 0;
+  uint32_t const* offset_ptr = nullptr;
+};
+
 }  // namespace evt
 
 #endif  // EVT_PHILOX_HPP

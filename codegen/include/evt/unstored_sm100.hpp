@@ -55,7 +55,7 @@ struct unstored<cutlass::epilogue::collective::CollectiveEpilogue<
 namespace cute {
 
 template <class NumBitsPerTMA, class AuxParams_>
-struct Copy_Traits<evt::NoStore, NumBitsPerTMA, AuxParams_> : Copy_Traits<SM90_TMA_STORE, NumBitsPerTMA, AuxParams_> {
+struct Copy_Traits<::evt::NoStore, NumBitsPerTMA, AuxParams_> : Copy_Traits<SM90_TMA_STORE, NumBitsPerTMA, AuxParams_> {
   template <class Source, class SourceLayout, class Destination, class DestinationLayout>
   CUTE_HOST_DEVICE friend constexpr void copy_unpack(
       Copy_Traits const&, Tensor<Source, SourceLayout> const&, Tensor<Destination, DestinationLayout>&) {}

@@ -40,7 +40,7 @@ Every node has a name in its kernel, and ``operands``: the places of the nodes w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal, TypeAlias
 
@@ -109,10 +109,11 @@ class Access(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """A node's place in the visitor graph."""
+    """A node's place in the visitor graph; ``origin`` is the part of the program that it comes from, in words."""
 
     name: str
     operands: tuple[int, ...] = ()
+    origin: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,7 +397,7 @@ class Result:
     """An output that is stored by the kernel at the end, in which the parts of reductions are combined.
 
     Of one reduction as it is, or what ``region`` makes of ``operands``. ``extent`` is that of the mode that is kept,
-    of which ``divisor`` have one result. ``batch`` is the stride of results.
+    of which ``divisor`` have one result. ``batch`` is the stride of results, ``origin`` the statement that stores it.
     """
 
     name: str
@@ -408,6 +409,7 @@ class Result:
     over_batch: bool
     operands: tuple[Operand, ...]
     region: Region | None = None
+    origin: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from evt.plan.epilogue.nodes import Number, Single, Size, Stride, Strides
 from evt.plan.epilogue.registers import estimate_registers
 from evt.plan.epilogue.visitors import Graph, stores_d
 from evt.plan.fields import Field, Fields, GroupFields, mangle
+from evt.plan.kernels.parameters import parameters
 from evt.plan.plan import Epilogue, GroupedPlan, Mainloop, Plan, Tensor
 from evt.plan.problem import Problem
 from evt.plan.signature import Signature
@@ -183,6 +184,7 @@ class Draft:
             epilogue_dtype=epilogue.dtype,
             elements_per_access=epilogue.elements_per_access,
             whole_accesses=self.stores_tile,
+            parameters=parameters(self.problem),
             fields=self.fields.members,
             shared_memory=epilogue.shared_memory,
             memory_limit=frame.memory_limit,

@@ -11,6 +11,7 @@ from evt.ir import Const, Extent, Fold, Index, Input, Interleave, Load, Output, 
 from evt.ir.columns import columns_of
 from evt.ir.dtype import F32, F64, I32, I64, DType, accumulator
 from evt.ir.node import base, divisor, index_of
+from evt.ir.origin import describe
 from evt.plan.epilogue.nodes import (
     Access,
     AccFetch,
@@ -50,7 +51,7 @@ from evt.plan.epilogue.nodes import (
     VectorStore,
 )
 from evt.plan.epilogue.regions import identity, make_region, single_function
-from evt.plan.epilogue.visitors import Graph, Visitor
+from evt.plan.epilogue.visitors import WRITES, Graph, Visitor
 from evt.plan.fields import Field, GroupFields
 from evt.plan.kernels.draft import Draft
 from evt.plan.kernels.memory import Budget
@@ -92,8 +93,15 @@ class Nodes(ABC):
                 node = built[key]  # a tree may hold it several times; its arguments exist once
             else:
                 node = built[key] = self.node(visitor, index, graph)
-            nodes.append(replace(node, operands=visitor.operands))
+            nodes.append(replace(node, operands=visitor.operands, origin=self.origin(visitor)))
         return Visitors(tuple(nodes), graph.tree, tuple(self.results.stored))
+
+    def origin(self, visitor: Visitor) -> str:
+        """Return where the value of a visitor comes from: for a store, the statement that it is of."""
+        dag = self.draft.dag
+        value = visitor.value if visitor.reduction is None else visitor.reduction
+        written = dag.stores[visitor.name] if visitor.kind in WRITES and visitor.reduction is None else value
+        return describe(dag.origins[written], dag.source)
 
     def node(self, visitor: Visitor, index: int, graph: Graph) -> Node:
         draft = self.draft

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from evt.ir import Element, Extent, Input, Load
 from evt.ir.operand import formula_of
+from evt.ir.origin import describe
 from evt.plan.epilogue.nodes import Single
 from evt.plan.epilogue.regions import Value, make_region
 from evt.plan.kernels.draft import Draft
@@ -38,7 +39,8 @@ def _work_on(draft: Draft, name: str) -> Work:
         dtype = next(operand.dtype for operand in program.operands if operand.name == name)
         region = replace(region, parameters=(Value("x", dtype.compute), *region.parameters))
     given = (_input(draft, program.input[each]) for each in loads.values())
-    return Work(name, region, (*given, *map(draft.size, sizes.values())))
+    inputs = (*given, *map(draft.size, sizes.values()))
+    return Work(name, region, inputs, describe(program.origins[program.feeds[name]], program.source))
 
 
 def _input(draft: Draft, value: Input) -> Single | WorkVector:

@@ -1,5 +1,5 @@
-#ifndef EVT_VISITORS_3X_RANDOM_HPP
-#define EVT_VISITORS_3X_RANDOM_HPP
+#ifndef EVT_VISITORS_3X_PHILOX_WIDE_HPP
+#define EVT_VISITORS_3X_PHILOX_WIDE_HPP
 
 // Random numbers for a seed and an offset of 64 bits, for kernels of CUTLASS 3.x.
 
@@ -59,4 +59,4 @@ struct WideRandom : Node<WideRandomArguments> {
 }  // namespace fusion
 }  // namespace evt
 
-#endif  // EVT_VISITORS_3X_RANDOM_HPP
+#endif  // EVT_VISITORS_3X_PHILOX_WIDE_HPP

@@ -1,5 +1,5 @@
-#ifndef EVT_VISITORS_SM100_RANDOM_HPP
-#define EVT_VISITORS_SM100_RANDOM_HPP
+#ifndef EVT_VISITORS_SM100_PHILOX_WIDE_HPP
+#define EVT_VISITORS_SM100_PHILOX_WIDE_HPP
 
 // Random numbers for a seed and an offset of 64 bits, for the CUTLASS 3.x kernels of sm100 and sm103.
 
@@ -61,4 +61,4 @@ struct WideRandom : Node<WideRandomArguments> {
 }  // namespace sm100
 }  // namespace evt
 
-#endif  // EVT_VISITORS_SM100_RANDOM_HPP
+#endif  // EVT_VISITORS_SM100_PHILOX_WIDE_HPP
