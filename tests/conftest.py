@@ -35,7 +35,7 @@ def _missing(need: str) -> str:
     if need == "cxx":
         return "" if shutil.which("g++") else "there is no g++"
     if need == "nvcc":
-        from evt.build import find_toolchain
+        from evt.compilation import find_toolchain
         from evt.errors import BuildError
 
         try:

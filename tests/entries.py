@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from evt.build import Cache, KernelSource, Toolchain, cache_key
+from evt.compilation import Cache, KernelSource, Toolchain, cache_key
 from evt.errors import BuildError
 
 TOOLS = Toolchain(Path("/opt/nvcc"), "13.0.88", Path("/opt/cutlass/include"), "4.2.0")

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import evt.build
-from evt.build import Cache, KernelSource, Toolchain, build
+import evt.compilation
+from evt.compilation import Cache, KernelSource, Toolchain, build
 
 Process = subprocess.Popen[str]
 
@@ -104,7 +104,7 @@ class Room:
         """Another process that builds the same; its program calls ``go``, which does."""
         start = (
             "import concurrent.futures, ctypes, json, os, sys, threading, time; from pathlib import Path\n"
-            "from evt.build import *\n"
+            "from evt.compilation import *\n"
             "nvcc, root, *texts = json.loads(sys.argv[1])\n"
             "tools = Toolchain(Path(nvcc), '13.0.88', Path('/opt/cutlass'), '4.2.0')\n"
             "def go(**more):\n"
@@ -114,7 +114,7 @@ class Room:
         arguments = json.dumps([str(self.tools.nvcc), str(self.cache.root), *texts])
         process = subprocess.Popen(
             [sys.executable, "-c", start + program, arguments],
-            env={**os.environ, "PYTHONPATH": str(Path(evt.build.__file__).parents[2])},
+            env={**os.environ, "PYTHONPATH": str(Path(evt.compilation.__file__).parents[2])},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

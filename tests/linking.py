@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from evt.build import find_toolchain
+from evt.compilation import find_toolchain
 from evt.emission import emitted
 from evt.plan import Plan
 

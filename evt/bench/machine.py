@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from evt.build.toolchain import find_cutlass, find_nvcc
+from evt.compilation.toolchain import find_cutlass, find_nvcc
 from evt.diagnostics import Diagnostic
 from evt.errors import BuildError, LaunchError
 from evt.version import __version__

@@ -24,7 +24,7 @@ from evt.bench.versions import (
     fastest_convolutions,
     tensor_core_floats,
 )
-from evt.build import KernelSource, build
+from evt.compilation import KernelSource, build
 from evt.errors import EvtError
 from evt.runtime.kernels import kernel_sources
 from evt.tuning.clock import GpuClock, RoundTimer, interleave

@@ -16,7 +16,7 @@ from evt.cli.output import output_option, print_text, write
 from evt.cli.request import Request, takes_program
 
 if TYPE_CHECKING:
-    from evt.build import BuildEvent
+    from evt.compilation import BuildEvent
 
 
 @click.command("build", epilog="Example: evt build 'D = relu(acc + bias)' --arch sm80 -o kernel.so")
@@ -42,7 +42,7 @@ def command(
         return
     if output is None:
         raise click.UsageError("Missing option '-o'.")
-    from evt.build import KernelSource, build_and_use
+    from evt.compilation import KernelSource, build_and_use
     from evt.diagnostics import visible
     from evt.emission import emitted
 
@@ -76,8 +76,8 @@ def _nvcc_command(request: Request, library: str) -> str:
     """Return one nvcc command for the emitted text, which needs none of our headers."""
     from dataclasses import replace
 
-    from evt.build import find_toolchain
-    from evt.build.source import FLAGS
+    from evt.compilation import find_toolchain
+    from evt.compilation.source import FLAGS
 
     target = request.program.plan(request.arch, request.a, request.b, shapes=request.shapes).target
     tools = replace(find_toolchain(), evt_include=None)

@@ -12,7 +12,7 @@ import click
 from evt.cli.output import json_option, print_json, print_path, print_text
 
 if TYPE_CHECKING:
-    from evt.build import Entry
+    from evt.compilation import Entry
 
 _SIZES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _SIZES |= {"KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
@@ -49,7 +49,7 @@ def command() -> None:
 @json_option
 def path(json: bool) -> None:
     """Print the cache's directory."""
-    from evt.build import Cache
+    from evt.compilation import Cache
 
     root = str(Cache().root)
     if json:
@@ -62,7 +62,7 @@ def path(json: bool) -> None:
 @json_option
 def size(json: bool) -> None:
     """Print how many libraries there are, and their total size."""
-    from evt.build import Cache
+    from evt.compilation import Cache
 
     entries = Cache().entries()
     if json:
@@ -75,7 +75,7 @@ def size(json: bool) -> None:
 @json_option
 def list_entries(json: bool) -> None:
     """List the libraries, least recently used first."""
-    from evt.build import Cache
+    from evt.compilation import Cache
 
     entries = Cache().entries()
     if json:
@@ -94,7 +94,7 @@ def clear(json: bool) -> None:
 
     Kernels are built again when they are needed.
     """
-    from evt.build import Cache
+    from evt.compilation import Cache
     from evt.measured import Store
 
     measurements = Store().clear()
@@ -111,7 +111,7 @@ def prune(max_size: int | None, older_than: int | None, json: bool) -> None:
     """Remove libraries that have not been used for a long time."""
     if max_size is None and older_than is None:
         raise click.UsageError("Give --max-size, --older-than or both; `evt cache clear` removes everything.")
-    from evt.build import Cache
+    from evt.compilation import Cache
 
     _removed(Cache().prune(max_bytes=max_size, older_than_s=older_than), json)
 

@@ -19,7 +19,7 @@ def command(ctx: click.Context, json: bool) -> None:
     The exit code is 0 when a kernel can be built here. What only running a kernel needs is reported as `absent`, not
     MISSING.
     """
-    from evt.build import diagnose
+    from evt.compilation import diagnose
     from evt.plan.gpus import GPUS
 
     checks = diagnose()

@@ -14,10 +14,10 @@ import click
 import torch
 
 from evt.bench.tensors import poison
-from evt.build.process import available_bytes
 from evt.cli.answers import Answers, answers_of, is_exact, slack_of
 from evt.cli.judge import OutputResult, judge
 from evt.cli.tensors import call_sizes, held_buffers, random_call
+from evt.compilation.process import available_bytes
 from evt.diagnostics import Diagnostic
 from evt.errors import LaunchError, NoKernelWarning
 from evt.ir import TypedDag

@@ -15,9 +15,9 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from evt.build import Cache
-from evt.build.lock import KeyLock
-from evt.build.trust import read_private
+from evt.compilation import Cache
+from evt.compilation.lock import KeyLock
+from evt.compilation.trust import read_private
 from evt.diagnostics import Diagnostic, visible
 from evt.errors import BuildError
 from evt.measured.measurement import Measurement

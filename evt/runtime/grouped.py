@@ -16,7 +16,7 @@ import torch
 from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 
-from evt.build import build_and_use
+from evt.compilation import build_and_use
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError, EvtError
 from evt.ir import Input, Output, TypedDag

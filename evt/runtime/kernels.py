@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from evt.build import KernelSource, build_and_use
+from evt.compilation import KernelSource, build_and_use
 from evt.diagnostics import Diagnostic
 from evt.emission import emitted
 from evt.errors import LaunchError
@@ -81,7 +81,7 @@ def make_kernels(spec: Spec, bound: Bound, target: Target, atomic: bool = False)
 
 
 def kernel_sources(plans: Iterable[Plan]) -> list[KernelSource]:
-    """Return the sources from which evt.build makes libraries."""
+    """Return the sources from which evt.compilation makes libraries."""
     found = ((emitted(each), each.target.gencode) for each in plans)
     return [KernelSource(each.text, gencode, each.name) for each, gencode in found]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from evt.build import build
+from evt.compilation import build
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError, BuildError, EvtError, LaunchError
 from evt.ir import Output

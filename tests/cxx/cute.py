@@ -20,7 +20,7 @@ from typing import Any
 
 from layout_laws import Function, Nested
 
-from evt.build.toolchain import SYSTEM_CUDA, find_cutlass, find_nvcc
+from evt.compilation.toolchain import SYSTEM_CUDA, find_cutlass, find_nvcc
 from evt.errors import BuildError
 from evt.layout import ComposedLayout, IntTuple, Layout, LayoutError, Swizzle, Tiler
 from evt.layout.tree import leaves

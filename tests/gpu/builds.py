@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 
 import evt
-from evt.build import Cache, KernelSource, build, cache_key, find_toolchain
+from evt.compilation import Cache, KernelSource, build, cache_key, find_toolchain
 
 
 def build_selected(

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 
 import evt
-from evt.build import build
+from evt.compilation import build
 from evt.diagnostics import Source
 from evt.ir.dtype import B1, BF16, from_torch_name
 from evt.program import program_of

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import evt  # noqa: E402
-from evt.build import build  # noqa: E402
+from evt.compilation import build  # noqa: E402
 from evt.diagnostics import Source  # noqa: E402
 from evt.ir.dtype import BF16, BY_NAME  # noqa: E402
 from evt.plan import plan, survey  # noqa: E402

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from one_config import with_config  # noqa: E402
 
 import evt  # noqa: E402
-from evt.build import build  # noqa: E402
+from evt.compilation import build  # noqa: E402
 from evt.diagnostics import Source  # noqa: E402
 from evt.ir.dtype import BF16, BY_NAME  # noqa: E402
 from evt.reference.compare import relative_error, tolerance  # noqa: E402

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from one_config import general_config  # noqa: E402
 
 import evt  # noqa: E402
-from evt.build import build  # noqa: E402
+from evt.compilation import build  # noqa: E402
 from evt.ir.dtype import BY_NAME  # noqa: E402
 from evt.reference.compare import relative_error, tolerance  # noqa: E402
 from evt.runtime.arguments import bind  # noqa: E402

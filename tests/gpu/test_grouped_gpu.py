@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import evt  # noqa: E402
-from evt.build import build  # noqa: E402
+from evt.compilation import build  # noqa: E402
 from evt.grouped import grouped_gemm  # noqa: E402
 from evt.ir.dtype import B1, BF16, BY_NAME, E4M3, F16, F32  # noqa: E402
 from evt.ir.node import base, divisor  # noqa: E402

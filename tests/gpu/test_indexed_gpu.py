@@ -12,7 +12,7 @@ from builds import build_selected  # noqa: E402
 from one_config import general_config  # noqa: E402
 
 import evt  # noqa: E402
-from evt.build import KernelSource  # noqa: E402
+from evt.compilation import KernelSource  # noqa: E402
 from evt.ir.dag import index_inputs  # noqa: E402
 from evt.ir.dtype import BY_NAME  # noqa: E402
 from evt.ir.node import index_of  # noqa: E402

@@ -13,7 +13,7 @@ from builds import build_selected  # noqa: E402
 from one_config import general_config  # noqa: E402
 
 import evt  # noqa: E402
-from evt.build import KernelSource  # noqa: E402
+from evt.compilation import KernelSource  # noqa: E402
 from evt.ir.dtype import BY_NAME  # noqa: E402
 from evt.ir.node import base, divisor  # noqa: E402
 from evt.reference.compare import distance  # noqa: E402

@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import evt  # noqa: E402
-from evt.build import build  # noqa: E402
+from evt.compilation import build  # noqa: E402
 from evt.ir.dtype import BF16, BY_NAME, E4M3, F32, TF32  # noqa: E402
 from evt.reference import evaluate, operand_values  # noqa: E402
 from evt.reference.compare import relative_error, tolerance  # noqa: E402

@@ -19,7 +19,7 @@ from record_calls import BATCHED, distances, make_call, variants  # noqa: E402
 from records import IN_PLACE, MEANINGS, RECORD_OF, SAMPLES  # noqa: E402
 
 import evt  # noqa: E402
-from evt.build import KernelSource  # noqa: E402
+from evt.compilation import KernelSource  # noqa: E402
 from evt.runtime.arguments import bind  # noqa: E402
 from evt.runtime.kernels import device_target, kernel_sources, plan_kernels  # noqa: E402
 from evt.spec import typed_graph  # noqa: E402

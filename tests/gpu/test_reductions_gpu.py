@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from builds import build_selected  # noqa: E402
 
 import evt  # noqa: E402
-from evt.build import KernelSource  # noqa: E402
+from evt.compilation import KernelSource  # noqa: E402
 from evt.ir.dtype import BY_NAME  # noqa: E402
 from evt.reference.compare import distance  # noqa: E402
 from evt.runtime.arguments import bind  # noqa: E402

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from one_config import general_config  # noqa: E402
 
 import evt  # noqa: E402
-from evt.build import build  # noqa: E402
+from evt.compilation import build  # noqa: E402
 from evt.diagnostics import Source  # noqa: E402
 from evt.ir.dtype import BF16, BY_NAME, E4M3  # noqa: E402
 from evt.program import Program  # noqa: E402

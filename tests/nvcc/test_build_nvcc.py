@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from fake_nvcc import Room, wait_for
 
-from evt.build import BuildEvent, Cache, KernelSource, build, find_toolchain
+from evt.compilation import BuildEvent, Cache, KernelSource, build, find_toolchain
 from evt.errors import BuildError
 from evt.functions import function
 from evt.functions.testing import temporarily
@@ -193,7 +193,7 @@ def test_a_process_that_is_killed_leaves_nothing(tmp_path: Path, sent: signal.Si
     """Not one of the processes that nvcc starts, and no lock: the next build goes on at once."""
     cache = Cache(tmp_path / "cache")
     work = source("2", "sm_80")
-    program = "import sys\nfrom evt.build import *\nbuild([KernelSource(sys.argv[1], sys.argv[2])])"
+    program = "import sys\nfrom evt.compilation import *\nbuild([KernelSource(sys.argv[1], sys.argv[2])])"
     builder = subprocess.Popen(
         [sys.executable, "-c", program, work.text, work.gencode],
         env={**os.environ, "EVT_CACHE_DIR": str(cache.root), "PYTHONPATH": str(Path(__file__).parents[2])},

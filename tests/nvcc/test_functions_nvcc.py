@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from evt.build import find_toolchain
+from evt.compilation import find_toolchain
 from evt.functions import TABLE, Fact, function
 from evt.functions.testing import temporarily
 

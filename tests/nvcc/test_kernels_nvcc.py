@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import evt
-from evt.build import BuildEvent, KernelSource, build
+from evt.compilation import BuildEvent, KernelSource, build
 from evt.emission import emit
 from evt.plan import Layout, Plan, Problem, Signature, find_target, natural_signature, plan
 from evt.plan.epilogue.registers import register_limit

@@ -12,8 +12,8 @@ import pytest
 from programs.checks import TARGETS, make, operand_types
 from programs.generator import generate
 
-from evt.build import KernelSource, find_toolchain
-from evt.build.compilation import compile_passes
+from evt.compilation import KernelSource, find_toolchain
+from evt.compilation.compilation import compile_passes
 from evt.errors import EvtError
 from evt.plan import find_target
 

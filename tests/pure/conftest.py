@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from fake_nvcc import Room, make_room
 
-from evt.build import Cache
+from evt.compilation import Cache
 
 _FORMATS = {"size": "q", "pointer": "Q", "number": "d", "integer": "q"}
 

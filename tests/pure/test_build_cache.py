@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from entries import KEY, SOURCE, TOOLS, put
 
-import evt.build
-from evt.build import Cache, KernelSource
+import evt.compilation
+from evt.compilation import Cache, KernelSource
 
 # Where it is
 
@@ -230,8 +230,8 @@ def test_clear_leaves_what_is_not_ours(cache: Cache) -> None:
 
 def test_the_import_is_light() -> None:
     names = ("torch", "networkx", "lark", "numpy", "platformdirs", "importlib.metadata")
-    program = f"import sys, evt.build; print([name for name in {names} if name in sys.modules])"
-    path = str(Path(evt.build.__file__).parents[2])
+    program = f"import sys, evt.compilation; print([name for name in {names} if name in sys.modules])"
+    path = str(Path(evt.compilation.__file__).parents[2])
     done = subprocess.run(
         [sys.executable, "-c", program],
         env={**os.environ, "PYTHONPATH": path},

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from fake_nvcc import Room
 
-import evt.build.fingerprint as fingerprint
-import evt.build.inputs as inputs
-from evt.build import BuildEvent, Cache, KernelSource, Toolchain, cache_key
+import evt.compilation.fingerprint as fingerprint
+import evt.compilation.inputs as inputs
+from evt.compilation import BuildEvent, Cache, KernelSource, Toolchain, cache_key
 from evt.errors import BuildError
 
 SOURCE = KernelSource("void kernel();\n", "sm_90a")
@@ -331,7 +331,7 @@ def test_what_changes_while_nvcc_reads_it(room: Room, checkout: Path, tools: Too
 
 
 def evt_build(cache: Cache, tools: Toolchain) -> list[Path]:
-    from evt.build import build
+    from evt.compilation import build
 
     return build([SOURCE], cache=cache, toolchain=tools)
 

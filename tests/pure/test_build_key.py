@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-import evt.build.source
+import evt.compilation.source
 from evt import version
-from evt.build import KernelSource, Toolchain, cache_key
+from evt.compilation import KernelSource, Toolchain, cache_key
 
 TOOLS = Toolchain(Path("/opt/nvcc"), "13.0.88", Path("/opt/cutlass/include"), "4.2.0")
 SOURCE = KernelSource("void kernel();\n", "sm_90a")
@@ -38,7 +38,7 @@ def test_the_key_depends_on(source: KernelSource, tools: Toolchain) -> None:
 
 
 def test_the_key_depends_on_our_version_flags_and_schema(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = evt.build.source
+    module = evt.compilation.source
     for target, name, value in (
         (version, "__version__", "999"),
         (module, "FLAGS", (*module.FLAGS, "-lineinfo")),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from fake_nvcc import Room, wait_for
 
-import evt.build
+import evt.compilation
 
 SIGNALS = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL]
 #: How a process comes to build, over ``go``, which does.
@@ -115,7 +115,7 @@ def test_a_supervisor_that_is_killed(room: Room) -> None:
 
 def test_the_supervisor_imports_pythons_modules() -> None:
     """Its own folder comes first when it is run as a program."""
-    folder = Path(evt.build.__file__).parent
+    folder = Path(evt.compilation.__file__).parent
     assert not {path.stem for path in folder.glob("*.py")} & sys.stdlib_module_names
 
 

@@ -17,8 +17,8 @@ from threading import Event, Thread
 import pytest
 from fake_nvcc import Line, Room, runs, wait_for
 
-import evt.build.process
-from evt.build import BuildEvent, KernelSource, build, build_and_use, cache_key
+import evt.compilation.process
+from evt.compilation import BuildEvent, KernelSource, build, build_and_use, cache_key
 from evt.errors import BuildError
 
 # One process
@@ -80,7 +80,7 @@ def test_passes_run_side_by_side_up_to_the_number_of_jobs(
 
 
 def test_jobs_fit_processors_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    process = evt.build.process
+    process = evt.compilation.process
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     for gigabytes, jobs in ((1, 1), (10, 2), (100, 8)):
         monkeypatch.setattr(process, "available_bytes", lambda size=gigabytes: size * 10**9)

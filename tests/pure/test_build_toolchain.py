@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-import evt.build.doctor as doctor
-import evt.build.toolchain as toolchain
-from evt.build import Check, diagnose, find_toolchain
+import evt.compilation.doctor as doctor
+import evt.compilation.toolchain as toolchain
+from evt.compilation import Check, diagnose, find_toolchain
 from evt.errors import BuildError
 
 

@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 from entries import KEY, SOURCE, TOOLS, code_of, put
 
-from evt.build import Cache
 from evt.cli import main
+from evt.compilation import Cache
 from evt.errors import BuildError
 
 # Trust

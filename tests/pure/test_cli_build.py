@@ -15,12 +15,12 @@ import pytest
 from command_line import FORMULA, document, ok, run
 
 import evt
-from evt.build import BuildEvent, Check, Toolchain
+from evt.compilation import BuildEvent, Check, Toolchain
 
 
 @pytest.fixture
 def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Replace evt.build.build; return its answers."""
+    """Replace evt.compilation.build; return its answers."""
     path = tmp_path / "cached" / "kernel.so"
     path.parent.mkdir()
     path.write_bytes(b"\x7fELF library")
@@ -31,7 +31,7 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         on_event(BuildEvent("hit", "key", 0))
         return [path]
 
-    monkeypatch.setattr("evt.build.builder.build", build)
+    monkeypatch.setattr("evt.compilation.builder.build", build)
     return path
 
 
@@ -120,7 +120,7 @@ def test_print_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     tools = Toolchain(
         Path("/opt/my cuda/nvcc"), "13.0.88", Path("/opt/cutlass/include"), "4.2.0", evt_include=Path("/evt")
     )
-    monkeypatch.setattr("evt.build.find_toolchain", lambda: tools)
+    monkeypatch.setattr("evt.compilation.find_toolchain", lambda: tools)
     words = shlex.split(ok("build", FORMULA, "--print-command", "-o", "./x.so"))
     assert words[0] == "/opt/my cuda/nvcc"
     assert words[-3:] == ["x.cu", "-o", "./x.so"]
@@ -139,7 +139,7 @@ CHECKS = [
 
 
 def test_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evt.build.diagnose", lambda: CHECKS)
+    monkeypatch.setattr("evt.compilation.diagnose", lambda: CHECKS)
     result = run("doctor")
     assert result.exit_code == 1
     assert result.stdout.splitlines()[:5] == [
@@ -162,10 +162,10 @@ def test_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_doctor_is_content_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evt.build.diagnose", lambda: [CHECKS[0], CHECKS[2]])
+    monkeypatch.setattr("evt.compilation.diagnose", lambda: [CHECKS[0], CHECKS[2]])
     assert "can be built here, but not run" in ok("doctor")
     assert json.loads(ok("doctor", "--json"))["ok"] is True
-    monkeypatch.setattr("evt.build.diagnose", lambda: [CHECKS[0], Check("GPU 0", True, "H200", required=False)])
+    monkeypatch.setattr("evt.compilation.diagnose", lambda: [CHECKS[0], Check("GPU 0", True, "H200", required=False)])
     assert "can be built and run here" in ok("doctor")
 
 

@@ -136,7 +136,7 @@ def test_the_same_bytes_every_time(program: str, arch: str, seeds: int) -> None:
 
 
 def test_emit_imports_nothing_heavy() -> None:
-    heavy = ["torch", "numpy", "rich", "evt.build", "evt.runtime", "evt.reference", "evt.draw"]
+    heavy = ["torch", "numpy", "rich", "evt.compilation", "evt.runtime", "evt.reference", "evt.draw"]
     code = (
         "import atexit, json, os, sys\n"
         f"atexit.register(lambda: print(json.dumps([name for name in {heavy!r} if name in sys.modules])))\n"

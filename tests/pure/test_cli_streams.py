@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 from depth import in_depth
 
-from evt.build import BuildEvent
 from evt.cli import main
+from evt.compilation import BuildEvent
 
 FORMULA = "D = relu(acc + bias)"
 #: One of each kind of output: by click, by rich, as text, JSON, data, and after other work.

@@ -24,7 +24,7 @@ LONGEST = 450
 ORDER = (
     *("version", "resources", "untraced", "diagnostics", "errors", "layout", "settings"),
     *("language", "functions", "ir", "optimise", "plan", "emission", "spec"),
-    *("draw", "reference", "build", "measured", "describe", "explain", "runtime", "tuning"),
+    *("draw", "reference", "compilation", "measured", "describe", "explain", "runtime", "tuning"),
     *("program", "grouped", "bench", "cli", "__main__"),
 )
 #: The rooms of the planner in the same way; type-only imports count too. Those of one group may import each other.
@@ -79,7 +79,7 @@ def test_import_is_light() -> None:
 
 
 def test_the_way_to_cxx_is_light() -> None:
-    heavy = ("torch", "numpy", "rich", "evt.build", "evt.runtime", "evt.reference")
+    heavy = ("torch", "numpy", "rich", "evt.compilation", "evt.runtime", "evt.reference")
     code = f"import sys, evt; evt.emit('D = acc'); print([name for name in {heavy!r} if name in sys.modules])"
     assert python(code) == "[]\n"
 
@@ -129,14 +129,14 @@ def imported_rooms(tree: ast.AST) -> Iterator[str]:
 
 def test_the_check_of_imports_sees() -> None:
     code = """
-import evt.build.cache
+import evt.compilation.cache
 from evt import cli, gemm
 if TYPE_CHECKING:
     from evt.program import Program
 def f():
     from evt.runtime.call import Caller
 """
-    assert set(imported_rooms(ast.parse(code))) == {"build", "cli", "", "program", "runtime"}
+    assert set(imported_rooms(ast.parse(code))) == {"compilation", "cli", "", "program", "runtime"}
 
 
 def import_graph(sources: Mapping[str, str]) -> nx.DiGraph[str]:

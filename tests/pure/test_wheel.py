@@ -61,7 +61,7 @@ def test_holds_what_is_needed(wheel: Path) -> None:
     pages = {f"evt/diagnostics/pages/{code}.md" for code in CODES}
     templates = {"evt/codegen/templates/gemm_2x.cu.jinja", "evt/codegen/templates/gemm_3x.cu.jinja"}
     headers = {"evt/codegen/include/evt/entry.hpp", "evt/codegen/include/evt/functions.hpp"}
-    others = {"evt/grammar/evt.lark", "evt/py.typed", "evt/build/embed.cpp"}
+    others = {"evt/grammar/evt.lark", "evt/py.typed", "evt/compilation/embed.cpp"}
     assert pages | templates | headers | others <= names
 
 

@@ -7,12 +7,12 @@ In the order of the data: :mod:`toolchain` and :mod:`environment` (the tools), :
 :mod:`pool`), :mod:`doctor` (what is missing).
 """
 
-from evt.build.builder import build, build_and_use
-from evt.build.cache import Cache, Entry
-from evt.build.doctor import Check, diagnose
-from evt.build.event import BuildEvent
-from evt.build.source import KernelSource, cache_key
-from evt.build.toolchain import Toolchain, find_toolchain
+from evt.compilation.builder import build, build_and_use
+from evt.compilation.cache import Cache, Entry
+from evt.compilation.doctor import Check, diagnose
+from evt.compilation.event import BuildEvent
+from evt.compilation.source import KernelSource, cache_key
+from evt.compilation.toolchain import Toolchain, find_toolchain
 
 __all__ = [
     "BuildEvent",

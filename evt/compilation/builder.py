@@ -8,19 +8,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from evt.build.cache import Cache
-from evt.build.event import BuildEvent, Reporter
-from evt.build.inputs import Inputs, find_inputs
-from evt.build.pool import run_all
-from evt.build.source import KernelSource, cache_key
-from evt.build.toolchain import Toolchain, find_toolchain, require_target
+from evt.compilation.cache import Cache
+from evt.compilation.event import BuildEvent, Reporter
+from evt.compilation.inputs import Inputs, find_inputs
+from evt.compilation.pool import run_all
+from evt.compilation.source import KernelSource, cache_key
+from evt.compilation.toolchain import Toolchain, find_toolchain, require_target
 from evt.diagnostics import Diagnostic
 from evt.errors import BuildError, EvtError
 
 if TYPE_CHECKING:
-    from evt.build.compilation import Compilation
-    from evt.build.lock import KeyLock
-    from evt.build.process import Supervisor
+    from evt.compilation.compilation import Compilation
+    from evt.compilation.lock import KeyLock
+    from evt.compilation.process import Supervisor
 
 _Result = TypeVar("_Result")
 #: How often to rebuild libraries that another process removes before they are used.
@@ -106,7 +106,7 @@ class _Build:
         missing = [key for key in self._wanted if not self._found(key)]
         if not missing:
             return self._libraries
-        from evt.build.process import Supervisor, default_jobs
+        from evt.compilation.process import Supervisor, default_jobs
 
         self._cache.prepare()
         earlier = {key: self._cache.failure(key) for key in missing}
@@ -158,7 +158,7 @@ class _Build:
         return locks
 
     def _compilation(self, key: str, lock: KeyLock, supervisor: Supervisor) -> Compilation:
-        from evt.build.compilation import Compilation
+        from evt.compilation.compilation import Compilation
 
         return Compilation(key, *self._wanted[key], self._toolchain, self._cache, lock, supervisor, self._unchanged)
 

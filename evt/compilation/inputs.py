@@ -16,9 +16,9 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from evt.build.environment import compiler_environment, deciding_variables, host_compilers
-from evt.build.fingerprint import Digests
-from evt.build.toolchain import Toolchain
+from evt.compilation.environment import compiler_environment, deciding_variables, host_compilers
+from evt.compilation.fingerprint import Digests
+from evt.compilation.toolchain import Toolchain
 
 #: The programs that gcc calls, besides those in its own directories.
 _BINUTILS = ("as", "ld")

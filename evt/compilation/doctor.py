@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from evt.build.cache import Cache
-from evt.build.toolchain import INSTALL_NVCC, OLDEST_NVCC, find_cutlass, find_nvcc
+from evt.compilation.cache import Cache
+from evt.compilation.toolchain import INSTALL_NVCC, OLDEST_NVCC, find_cutlass, find_nvcc
 from evt.errors import BuildError
 
 _OLDEST_PYTHON = (3, 10)

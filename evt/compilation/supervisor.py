@@ -1,6 +1,6 @@
 """The process that runs the compilers of one build, and ends them when the build is over, however it ends.
 
-A program of its own, ``python supervisor.py PARENT``, using the standard library alone; :mod:`evt.build.process`
+A program of its own, ``python supervisor.py PARENT``, using the standard library alone; :mod:`evt.compilation.process`
 starts it and talks to it. Its standard input is a socket. Each message is a request and brings its descriptors: a
 command to run, with the socket for its answer and the file for its output, or a lock to keep. Closing the socket of an
 answer kills its command; the parent's death ends everything.

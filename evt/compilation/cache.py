@@ -23,13 +23,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from evt.build.dependencies import changed_since
-from evt.build.fingerprint import Digests
-from evt.build.inputs import find_inputs
-from evt.build.lock import KeyLock
-from evt.build.source import KernelSource, cache_key
-from evt.build.toolchain import Toolchain
-from evt.build.trust import read_private, require_private, require_safe_path
+from evt.compilation.dependencies import changed_since
+from evt.compilation.fingerprint import Digests
+from evt.compilation.inputs import find_inputs
+from evt.compilation.lock import KeyLock
+from evt.compilation.source import KernelSource, cache_key
+from evt.compilation.toolchain import Toolchain
+from evt.compilation.trust import read_private, require_private, require_safe_path
 from evt.diagnostics import Diagnostic
 from evt.errors import BuildError
 

@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from evt.build.trust import read_private
+from evt.compilation.trust import read_private
 
 #: For each file: its name below the root, size, times of the last change of the content and of the file, inode.
 Listing = list[tuple[str, int, int, int, int]]

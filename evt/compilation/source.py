@@ -8,9 +8,9 @@ import re
 from dataclasses import dataclass
 
 from evt import version
-from evt.build.fingerprint import Digests
-from evt.build.inputs import Inputs, find_inputs
-from evt.build.toolchain import Toolchain
+from evt.compilation.fingerprint import Digests
+from evt.compilation.inputs import Inputs, find_inputs
+from evt.compilation.toolchain import Toolchain
 
 #: Increase it when the launcher's ABI, the embedding or the layout of the cache changes.
 SCHEMA = 2

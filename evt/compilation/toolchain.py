@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from evt.build.environment import compiler_environment
+from evt.compilation.environment import compiler_environment
 from evt.diagnostics import Diagnostic
 from evt.errors import BuildError
 from evt.resources import directory

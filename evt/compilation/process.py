@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from evt.build.lock import KeyLock
-from evt.build.supervisor import FAREWELL
+from evt.compilation.lock import KeyLock
+from evt.compilation.supervisor import FAREWELL
 from evt.diagnostics import Diagnostic
 from evt.errors import BuildError
 
@@ -39,7 +39,7 @@ class Finished:
 class Supervisor:
     """A process that briefly outlives ours: it runs commands, keeps locks, and ends both if we are killed.
 
-    See :mod:`evt.build.supervisor`. Leaving the context ends it.
+    See :mod:`evt.compilation.supervisor`. Leaving the context ends it.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], connection: socket.socket) -> None:

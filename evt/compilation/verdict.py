@@ -6,10 +6,10 @@ import os
 import re
 from pathlib import Path
 
-from evt.build.cache import SOURCE
-from evt.build.environment import FLAGS
-from evt.build.source import KernelSource
-from evt.build.toolchain import Toolchain
+from evt.compilation.cache import SOURCE
+from evt.compilation.environment import FLAGS
+from evt.compilation.source import KernelSource
+from evt.compilation.toolchain import Toolchain
 from evt.diagnostics import Diagnostic
 
 #: What nvcc prints when the source is not at fault: (pattern, code, message, help).

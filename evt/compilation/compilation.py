@@ -12,15 +12,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from evt.build.cache import LIBRARY, SOURCE, Cache
-from evt.build.dependencies import Read, files_read
-from evt.build.environment import compiler_environment, is_plain
-from evt.build.event import BuildEvent, Reporter
-from evt.build.lock import KeyLock
-from evt.build.process import Children, Supervisor
-from evt.build.source import FLAGS, LINK_FLAGS, KernelSource
-from evt.build.toolchain import Toolchain, toolkit_home
-from evt.build.verdict import verdict
+from evt.compilation.cache import LIBRARY, SOURCE, Cache
+from evt.compilation.dependencies import Read, files_read
+from evt.compilation.environment import compiler_environment, is_plain
+from evt.compilation.event import BuildEvent, Reporter
+from evt.compilation.lock import KeyLock
+from evt.compilation.process import Children, Supervisor
+from evt.compilation.source import FLAGS, LINK_FLAGS, KernelSource
+from evt.compilation.toolchain import Toolchain, toolkit_home
+from evt.compilation.verdict import verdict
 from evt.diagnostics import Diagnostic
 from evt.errors import BuildError
 from evt.version import __version__
