@@ -87,7 +87,7 @@ class Convolution:
                 message = f"{operation} has no keyword `{name}`"
                 raise ArgumentError(Diagnostic("E0602", message, help=hint(name, allowed, "keywords")))
         if operator == "wgrad" and "kernel_size" not in keywords:
-            help_text = "the size of the filters whose gradient it is: `kernel_size=3`"
+            help_text = "the size of the filters: `kernel_size=3`"
             raise ArgumentError(Diagnostic("E0601", f"{operation} needs `kernel_size`", help=help_text))
         stride = _numbers("stride", keywords.get("stride", 1), rank, 1)
         groups = _numbers("groups", keywords.get("groups", 1), 1, 1)[0]
@@ -139,12 +139,12 @@ class Convolution:
             filters, filter_size = b[0], tuple(b[2:])
             channels = b[1] * self.groups
             if self.operator == "dgrad" and a[1] != filters:
-                raise ValueError(f"A has {a[1]} channels and B has {filters} filters")
+                raise ValueError(f"A has {a[1]} channels and B has {filters} output channels")
             if self.operator == "fprop" and a[1] != channels:
                 per_group = f" in each of {self.groups} groups" if self.groups > 1 else ""
                 raise ValueError(f"A has {a[1]} channels and B has {b[1]}{per_group}")
             images, pixels = a[0], tuple(a[2:])
-        for what, count in (("input channels", channels), ("filters", filters)):
+        for what, count in (("input channels", channels), ("output channels", filters)):
             if count % self.groups:
                 raise ValueError(f"{count} {what} do not divide into {self.groups} groups")
         if 0 in filter_size:
@@ -159,9 +159,9 @@ class Convolution:
                 raise ValueError(f"output_padding {self.output_padding} is not smaller than the stride {self.stride}")
         for size, pad, span in zip(pixels, pads, reach, strict=True):
             if max(size + sum(pad), span) >= 2**31:
-                raise ValueError(f"the padded input or the filters reach over {max(size + sum(pad), span)} pixels")
+                raise ValueError(f"the padded input or the dilated filters span {max(size + sum(pad), span)} pixels")
             if size + sum(pad) < span and self.operator != "dgrad":
-                raise ValueError(f"the filters reach over {span} pixels, and the padded input has {size + sum(pad)}")
+                raise ValueError(f"the dilated filters span {span} pixels, and the padded input has {size + sum(pad)}")
             if size < 1 and self.operator == "dgrad":
                 raise ValueError(f"the result would have {size} pixels along a dimension")
         if self.operator != "dgrad":

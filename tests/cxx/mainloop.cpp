@@ -1,4 +1,4 @@
-// What the tiles of a main loop are worked on with, on the host: every lane's elements against the formula by place.
+// Mainloop fusions on the host: every lane's elements against the formula by place.
 #include <cstdio>
 #include <functional>
 #include <vector>

@@ -58,7 +58,7 @@ PROBLEMS = {
     "1x1-padded": ((2, 64, 9, 11), (64, 1, 1), {"padding": 1}),
     "C3": ((2, 3, 33, 35), (64, 7, 7), {"padding": 3, "stride": 2}),
 }
-#: exp is 1 at zero: padding that is worked on would show.
+#: exp is 1 at zero: a mainloop fusion of padding would show.
 CONVOLUTIONS = {
     "scale-bias-relu": "A = relu(s[k]*A + t[k]); D = relu(acc + bias)",
     "exp": "A = exp(-abs(s[k]*A)); D = acc + C",

@@ -186,7 +186,7 @@ REFUSALS = {
         keywords=kw(groups=32),
     ),
     "filters of groups": Refusal(
-        *("conv-evt-2x", "a group has 24 filters, which divide no tile of 64 columns and are divided by none"),
+        *("conv-evt-2x", "a group has 24 output channels, which neither divide a tile of 64 columns nor are a multiple of it"),
         shapes=of((2, 64, 14, 14), (48, 32, 3, 3)),
         keywords=kw(groups=2),
     ),
@@ -239,12 +239,12 @@ REFUSALS = {
         *("conv-stock-2x", "CUTLASS has such convolutions for fprop without groups only", "conv2d_dgrad"), text=STOCK
     ),
     "two residuals": Refusal("conv-stock-2x", "are two tensors, and convolutions read one", text="D = acc+bias+C+R"),
-    "work on volumes": Refusal("conv-mainloop-2x", "there are three dimensions", "conv3d", text="A = relu(A); D = acc"),
+    "work on volumes": Refusal("conv-mainloop-2x", "it has three spatial dimensions", "conv3d", text="A = relu(A); D = acc"),
     "work in groups": Refusal(
         "conv-mainloop-2x", "there are groups", text="A = relu(A); D = acc", keywords=kw(groups=2)
     ),
-    "work by visitors": Refusal("conv-evt-2x", "`A` is worked on", text="A = relu(A); D = acc"),
-    "no work": Refusal("conv-mainloop-2x", "A and B are multiplied as they are"),
+    "work by visitors": Refusal("conv-evt-2x", "`A` has a mainloop fusion", text="A = relu(A); D = acc"),
+    "no work": Refusal("conv-mainloop-2x", "A and B have no mainloop fusion"),
 }
 #: Of these no other route is left.
 NOTHING_LEFT = {
@@ -302,5 +302,5 @@ def test_large_operands_are_left_to_tma():
 @pytest.mark.parametrize("filters", [65, 72, 96, 112, 160])
 def test_groups_that_share_a_tile_with_half_of_another_are_refused(filters):
     op = evt.conv2d("D = relu(acc)", groups=2, padding=1)
-    with pytest.raises(evt.TargetError, match=f"a group has {filters} filters"):
+    with pytest.raises(evt.TargetError, match=f"a group has {filters} output channels"):
         op.plan("sm80", "f16", "f16", shapes=((2, 64, 8, 8), (2 * filters, 32, 3, 3)))

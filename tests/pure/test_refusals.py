@@ -21,7 +21,7 @@ REFUSED = {
     ),
     "operand": (
         lambda: evt.gemm("A = relu(s[k]*A)\nD = acc + bias", route="evt-3x"),
-        ("E0502", "A = relu(s[k]*A)", "`A` is worked on, which this main loop does not do; "),
+        ("E0502", "A = relu(s[k]*A)", "`A` has a mainloop fusion, which this main loop cannot do; "),
         [],
     ),
     "group": (
@@ -45,7 +45,7 @@ REFUSED = {
         [
             (
                 "A = 2*A*A",
-                "`A` is worked on, which this main loop does not do; without it: compute A by a kernel before",
+                "`A` has a mainloop fusion, which this main loop cannot do; without it: compute A by a kernel before",
             )
         ],
     ),

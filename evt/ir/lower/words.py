@@ -63,9 +63,7 @@ def read_modes(report: Report, subscript: syntax.Subscript, summed: bool = False
             if len(mode.name) > 1 and mode.name.isidentifier():
                 hint += f"; rows that a vector names are `[{mode.name}[m], n]`"
             if mode.name == "k":
-                hint = (
-                    "the product has summed over k; it is a mode of what an operand is worked on with: `A = s[k] * A`"
-                )
+                hint = "the product has summed over k; only mainloop fusions have it: `A = s[k] * A`"
             report("E0301", f"there is no mode `{mode.name}` here", mode.span, "unknown mode", hint)
             return None
     if len(set(map(base, names))) != len(names):

@@ -10,19 +10,19 @@ from evt.plan.rules.rule import rule
 from evt.plan.verdict import HOLDS, Refusal, Verdict
 
 
-@rule("the operands are multiplied as they are")
+@rule("there is no mainloop fusion")
 def no_work(problem: Problem) -> Verdict:
     """Refuse mainloop fusions, saying what to write instead."""
     dag = problem.dag
     if not dag.feeds:
         return HOLDS
-    reason = f"{_operands(dag)} is worked on, which this main loop does not do; without it: {_alternative(dag)}"
+    reason = f"{_operands(dag)} has a mainloop fusion, which this main loop cannot do; without it: {_alternative(dag)}"
     return Refusal(reason, _first(dag))
 
 
-@rule("an operand is worked on")
+@rule("there is a mainloop fusion")
 def work(problem: Problem) -> Verdict:
-    return HOLDS if problem.dag.feeds else Refusal("A and B are multiplied as they are")
+    return HOLDS if problem.dag.feeds else Refusal("A and B have no mainloop fusion")
 
 
 @rule("operands have at most 32 bits")
@@ -34,7 +34,7 @@ def narrow(problem: Problem) -> Verdict:
     return Refusal(f"{operand.dtype} is multiplied by instructions of another shape", operand.span)
 
 
-@rule("formulas of operands read vectors and scalars that are the same for every batch")
+@rule("mainloop fusions read vectors and scalars shared by all batches")
 def readable(problem: Problem) -> Verdict:
     dag = problem.dag
     for name in dag.feeds:
@@ -46,14 +46,14 @@ def readable(problem: Problem) -> Verdict:
     return HOLDS
 
 
-@rule("A of a fprop of one or two dimensions without groups is worked on")
+@rule("the mainloop fusion is on A of a 1-D or 2-D fprop without groups")
 def work_of_fprop(problem: Problem) -> Verdict:
     dag, convolution = problem.dag, problem.convolution
     if convolution.operator != "fprop" or "B" in dag.feeds:
-        reason = f"the operator is {convolution.operator}, of which {_operands(dag)} is worked on"
+        reason = f"the mainloop fusion is on {_operands(dag)} of {convolution.operator}"
         return Refusal(reason, _first(dag))
     if convolution.rank == 3:
-        return Refusal("there are three dimensions")
+        return Refusal("it has three spatial dimensions")
     return Refusal("there are groups") if convolution.group_filters else HOLDS
 
 
