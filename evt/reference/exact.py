@@ -145,8 +145,8 @@ class Exact(Dialect[torch.Tensor]):
         to = working(domain, self.dtype)
         values = [spread(each.value).to(to) for each in (x, y)]
         pairs = self.extents.divided("n", 2 * op.block)
-        l, m, _ = map(max, values[0].shape, values[1].shape)  # noqa: E741
-        halves = [value.expand(l, m, pairs * op.block).reshape(l, m, pairs, op.block) for value in values]
+        rows = torch.broadcast_shapes(*(value.shape[:2] for value in values))  # type: ignore[no-untyped-call]
+        halves = [value.expand(*rows, pairs * op.block).reshape(*rows, pairs, op.block) for value in values]
         return torch.stack(halves, 3).flatten(2)
 
     def index(self, mode: str) -> torch.Tensor:
