@@ -102,7 +102,7 @@ def infer(dag: Dag, operands: Sequence[Operand] = ()) -> TypedDag:
     wrong: set[int] = set()  # nodes that were refused, and what is made of them: no more is said of those
     for node in range(len(dag)):
         arguments = dag.arguments(node)
-        found = [] if wrong.intersection(arguments) else list(_check_value(dag, node, types))
+        found = [] if wrong.intersection(arguments) else list(_check_value(values, node, types))
         if found or wrong.intersection(arguments):
             wrong |= {node, *(operand for operand in arguments if isinstance(dag[operand], Reduce) and found)}
         diagnostics.extend(found)

@@ -14,7 +14,7 @@ import torch
 
 from evt.functions import TABLE
 from evt.ir.dag import TypedDag
-from evt.ir.dtype import I64, DType
+from evt.ir.dtype import BOOL, I64, DType
 from evt.ir.infer import met, reduced_type
 from evt.ir.node import (
     MODES,
@@ -125,6 +125,7 @@ class Exact(Dialect[torch.Tensor]):
         blocks = value.unsqueeze(3).expand(*value.shape, op.width)  # of a value that is the same in all columns
         if x.width:
             count = self.extents.divided("n", op.width * x.width)
+            value = value.expand(*value.shape[:2], count * op.width)
             blocks = value.reshape(*value.shape[:2], count, op.width)
         return reduced(op.kind, blocks, [3]).squeeze(3)
 
@@ -144,8 +145,8 @@ class Exact(Dialect[torch.Tensor]):
         to = working(domain, self.dtype)
         values = [spread(each.value).to(to) for each in (x, y)]
         pairs = self.extents.divided("n", 2 * op.block)
-        l, m, _ = map(max, values[0].shape, values[1].shape)  # noqa: E741
-        halves = [value.expand(l, m, pairs * op.block).reshape(l, m, pairs, op.block) for value in values]
+        rows = torch.broadcast_shapes(*(value.shape[:2] for value in values))  # type: ignore[no-untyped-call]
+        halves = [value.expand(*rows, pairs * op.block).reshape(*rows, pairs, op.block) for value in values]
         return torch.stack(halves, 3).flatten(2)
 
     def index(self, mode: str) -> torch.Tensor:
@@ -178,17 +179,25 @@ class Exact(Dialect[torch.Tensor]):
         assert output.dtype is not None
         held = self.inputs[output.name]
         own, plain = self.extents.around(output.memory_modes, held), self.in_order(output)
-        before = own.load(Input(output.name, output.dtype, plain.memory_modes), held, self.device, self.dtype)
-        sizes = [self.extents[mode] for mode in MODES]
-        # f64 has the values of every type that is held or stored.
-        after = scattered(before.double(), value.double().expand(sizes), self.indices(output))
-        return own.store(plain, after, exact=self.dtype == torch.float64)
+        modes, indices = set(map(base, output.memory_modes)), self.indices(output)
+        sizes, rows = ([each[mode] if mode in modes else 1 for mode in MODES] for each in (self.extents, own))
+        new = value.double().expand(sizes)  # f64 has the values of every type that is stored
+        values, named = (scattered(new.new_zeros(rows), each, indices) for each in (new, torch.ones_like(new)))
+        result = own.store(plain, values, exact=self.dtype == torch.float64)
+        named = own.store(replace(plain, dtype=BOOL), named, exact=False)
+        # What is kept stays as it is, to the bit.
+        return torch.where(named, as_bits(result), as_bits(held.to(result.dtype))).view(result.dtype)
 
     def feed(self, operand: Operand, x: Argument[torch.Tensor]) -> torch.Tensor:
         value, dtype = self.met(x, operand.dtype), operand.dtype
         exact = self.dtype == torch.float64 and dtype.is_float
         value = value.to(working(dtype, self.dtype)) if exact else round_to(dtype, value)
         return value.expand(self.start.shape)
+
+
+def as_bits(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the bits of elements as integers, which all of PyTorch's functions take."""
+    return tensor.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()])
 
 
 def spread(value: torch.Tensor) -> torch.Tensor:

@@ -11,11 +11,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from programs.call import Data, arguments, problems, reductions  # noqa: E402
+from programs.call import Data, arguments, buffers, problems  # noqa: E402
 from programs.checks import Report, make  # noqa: E402
 from programs.compare import compare  # noqa: E402
 from programs.evaluator import Mode, evaluate  # noqa: E402
 from programs.generator import generate  # noqa: E402
+from programs.interface import reductions  # noqa: E402
 from programs.tree import Program  # noqa: E402
 
 from evt.errors import ArgumentError, EvtError, ProgramError, TargetError  # noqa: E402
@@ -51,15 +52,21 @@ def called(program: Program, data: Sequence[Data]) -> list[Mapping[str, Any]]:
         results = list(zip(*lists, strict=True))
     else:
         (a, b, inputs), *_ = groups
-        result = op(a, b, **inputs)
+        held = {name: on_device(each) for name, each in buffers(program, data[0]).items()}
+        result = op(a, b, **inputs, **held)
         results = [(result,) if len(op.outputs) == 1 else result]
     return [dict(zip(op.outputs, (each.cpu() for each in result), strict=True)) for result in results]
 
 
 def moved(a: Any, b: Any, inputs: Mapping[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
     """Return a call's tensors on the GPU."""
-    tensors = {name: value.to(DEVICE) for name, value in inputs.items() if isinstance(value, torch.Tensor)}
-    return a.to(DEVICE), b.to(DEVICE), {**inputs, **tensors}
+    tensors = {name: on_device(value) for name, value in inputs.items() if isinstance(value, torch.Tensor)}
+    return on_device(a), on_device(b), {**inputs, **tensors}
+
+
+def on_device(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor on the GPU, with its strides."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=DEVICE).copy_(tensor)
 
 
 def is_refusal(error: EvtError) -> bool:

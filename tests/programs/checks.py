@@ -23,12 +23,14 @@ from evt.runtime.answer import evaluate as evaluate_call
 from evt.runtime.arguments import bind
 from evt.spec import optimised_for
 
-from .call import Data, arguments, problems, reductions
+from .call import Data, arguments, buffers, problems
 from .compare import compare, same
 from .emitted import faults
 from .evaluator import Mode, evaluate
 from .expressions import is_constant
+from .interface import reductions
 from .tree import Block, Call, Program, Reduce
+from .views import Views, poisoned
 
 TARGETS = ("sm80", "sm86", "sm89", "sm90", "sm100", "sm103", "sm120")
 #: Functions that give the same bits on constants however they are computed.
@@ -148,7 +150,7 @@ def check_values(program: Program, op: Any, data: Data, report: Report) -> None:
     single = getattr(op, "_member", op)  # of a grouped program, that of one group
     a, b, inputs = arguments(program, data)
     inputs = {name: value for name, value in inputs.items() if name in op.inputs}
-    bound = report.attempt("bind", lambda: bind(single.spec, a, b, inputs, {}))
+    bound = report.attempt("bind", lambda: bind(single.spec, a, b, inputs, buffers(program, data)))
     if bound is None:
         report.fail("bind: refused", "a call that fits the program")
         return
@@ -169,8 +171,10 @@ def check_values(program: Program, op: Any, data: Data, report: Report) -> None:
     exact = evaluated("exact", report.attempt("optimise", lambda: optimise(bound.dag, ROUNDING_KEPT)))
     rewritten = report.attempt("optimise", lambda: optimised_for(single.spec, bound.dag.operands, bound.absent))
     optimised = evaluated("optimised", rewritten)
-    for stage, like in (("call", None), ("buffers", written)):
-        called = report.attempt(stage, lambda: call(single, a, b, inputs, like))  # noqa: B023
+    held, layouts = buffers(program, data), Views(program, data)
+    poison = {each.name: layouts.output(each, poisoned(written[each.name])) for each in program.outputs}
+    for stage, given in (("call", held), ("buffers", {**poison, **buffers(program, data)})):
+        called = report.attempt(stage, lambda: call(single, a, b, inputs, given, written))  # noqa: B023
         if called is not None:
             agree(report, stage, written, called, same_bits)
         else:
@@ -187,19 +191,15 @@ def check_values(program: Program, op: Any, data: Data, report: Report) -> None:
             compare(program, data, stage, evaluate(program, data, mode), found, kinds, report)
 
 
-def call(op: Any, a: Any, b: Any, inputs: Tensors, like: Tensors | None) -> Tensors:
-    """Return the outputs of a call, written into buffers ``like`` some tensors where there are any."""
-    if like is None:
-        result = op(a, b, **inputs)
-        return dict(zip(op.outputs, [result] if len(op.outputs) == 1 else result, strict=True))
-    buffers = {name: poisoned(each) for name, each in like.items()}
-    op(a, b, out=buffers if len(buffers) > 1 else next(iter(buffers.values())), **inputs)
-    return buffers
-
-
-def poisoned(tensor: Any) -> Any:
-    """Return a buffer like a tensor, with the same strides, of NaN or of a pattern that is unlikely."""
-    return torch.empty_like(tensor).fill_(float("nan") if tensor.dtype.is_floating_point else 0x55)
+def call(op: Any, a: Any, b: Any, inputs: Tensors, given: Tensors, like: Tensors) -> Tensors:
+    """Return the outputs of a call, those written into the buffers ``given`` as tensors of the usual strides."""
+    every = given.keys() == set(op.outputs)
+    if every:
+        result = op(a, b, out=dict(given) if len(given) > 1 else next(iter(given.values())), **inputs)
+    else:
+        result = op(a, b, **inputs, **given)
+    found = dict(zip(op.outputs, [result] if len(op.outputs) == 1 else result, strict=True))
+    return found | {name: torch.empty_like(like[name]).copy_(found[name]) for name in given}
 
 
 def check_groups(program: Program, op: Any, report: Report) -> None:

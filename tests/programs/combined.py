@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from .number import COUNT, Array, Number, deviation
+from .number import COUNT, NO_DOUBT, WIDE, Array, Number, deviation
 from .products import total
 from .rounding import wrapped
 
@@ -20,6 +20,32 @@ def either(number: Number, other: Array) -> Number:
     x = np.array(np.broadcast_to(number.x, (COUNT, *number.x.shape[1:])))
     x[3] = np.where(differ, other, x[3])[0]
     return replace(number, x=x)
+
+
+def place(kind: str, value: Number, axis: int) -> Number:
+    """Return where along an axis the first of the largest or smallest values is, or the first NaN; of nothing 0."""
+    x = value.x[0] if kind == "argmax" else -value.x[0]
+    if not x.shape[axis - 1]:
+        return Number(np.zeros_like(value.x[:1].sum(axis, keepdims=True)), NO_DOUBT, value.t)
+    found = x.argmax(axis - 1, keepdims=True)
+    reach = np.broadcast_to(WIDE * deviation(value.x), x.shape)
+    best, off = (np.take_along_axis(each, found, axis - 1) for each in (x, reach))
+    others = np.arange(x.shape[axis - 1]).reshape([-1 if each == axis - 1 else 1 for each in range(3)]) != found
+    with np.errstate(invalid="ignore"):
+        near = others & (reach + off > 0) & ~(x + reach < best - off)
+    doubt = np.broadcast_to(value.doubt, x.shape) | near
+    return Number(found[None].astype(float), doubt.any(axis - 1, keepdims=True), value.t)
+
+
+def interleaved(x: Array, y: Array, half: int, distance: int) -> Array:
+    """Return the columns of two arrays [..., n/2] together, in pairs that lie a distance apart; a single column is all.
+
+    A column of a block stands for as many as there are.
+    """
+    shape = np.broadcast_shapes(x.shape[:-1], y.shape[:-1])
+    parts = [np.broadcast_to(each, (*shape, half)) for each in (x, y)]
+    pairs = [each.reshape(*shape, half // distance, distance) for each in parts]
+    return np.stack(pairs, -2).reshape(*shape, 2 * half)
 
 
 def folded(kind: str, value: Number, axes: tuple[int, ...], dtype: str) -> Number:

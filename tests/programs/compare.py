@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from .call import Data, canonical, output_type, shape_of
+from .call import Data
 from .dtypes import TYPES, compute
 from .evaluator import Value
+from .interface import output_type
 from .number import WIDE, Array, deviation
+from .outputs import canonical, kept, shape_of, stored
 from .rounding import rounded
 from .tree import Output, Program
+from .values import tensor
 
 if TYPE_CHECKING:
     from .checks import Report
@@ -37,9 +40,9 @@ def compare(
         value, over = expected[output.name], kinds.get(output.name)
         kind = {"b1": "i32"}.get(compute(value.type), compute(value.type))  # of what is reduced, in a type of its own
         dtype = output_type(program, output, kind if over else None)
-        kept = stage == "float64" and TYPES[dtype].kind == "float"
+        doubles = stage == "float64" and TYPES[dtype].kind == "float"
         shape = shape_of(program, data, output, dtype, over or frozenset())
-        wanted = torch.float64 if kept else getattr(torch, TYPES[dtype].torch)
+        wanted = torch.float64 if doubles else getattr(torch, TYPES[dtype].torch)
         have = found[output.name]
         if tuple(have.shape) != shape or have.dtype != wanted:
             report.fail(
@@ -47,11 +50,19 @@ def compare(
                 f"{output.name} is {have.dtype} {list(have.shape)}, expected {wanted} {list(shape)}",
             )
             continue
-        values = canonical(program, data, output, dtype, over or frozenset(), have)
-        _compare(output, stage, "f64" if kept else dtype, value, values, report)
+        values, named = canonical(program, data, output, dtype, over or frozenset(), have), None
+        if output.indexed:
+            before = canonical(program, data, output, dtype, frozenset(), tensor(dtype, data.held[output.name]))
+            if not kept(data, output, before, values):
+                report.fail(f"{stage}: stored where no index says", output.name)
+            values, named = stored(data, output, values)
+        _compare(output, stage, "f64" if doubles else dtype, value, values, named, report)
 
 
-def _compare(output: Output, stage: str, dtype: str, expected: Value, found: Array, report: Report) -> None:
+def _compare(
+    output: Output, stage: str, dtype: str, expected: Value, found: Array, named: Array | None, report: Report
+) -> None:
+    """Compare the values of an output, of a scattered one those that are ``named``."""
     number = expected.number
     for axis, size in enumerate(found.shape):  # a derivative may not vary over what its argument does
         if size == 1 < number.x.shape[axis + 1] and (number.x == number.x.take([0], axis + 1)).all():
@@ -66,14 +77,14 @@ def _compare(output: Output, stage: str, dtype: str, expected: Value, found: Arr
             low, high = np.fmin(low, twice), np.fmax(high, twice)
         good = np.where(np.isnan(rounded(dtype, middle)), np.isnan(found), (found >= low) & (found <= high))
         loose = (high - low) > _LOOSE * np.abs(middle)
-    doubt = number.doubt | np.isinf(reach)
+    named = np.ones_like(found, dtype=bool) if named is None else named
     good, doubt, loose, low, high, middle = (
-        np.broadcast_to(x, found.shape) for x in (good, doubt, loose, low, high, middle)
+        np.broadcast_to(x, found.shape) for x in (good, number.doubt | np.isinf(reach), loose, low, high, middle)
     )
-    report.counts[f"compared {stage}"] += found.size
-    report.counts[f"in doubt {stage}"] += int(doubt.sum())
-    report.counts[f"loose {stage}"] += int((loose & ~doubt).sum())
-    wrong = ~(good | doubt)
+    report.counts[f"compared {stage}"] += int(named.sum())
+    report.counts[f"in doubt {stage}"] += int((doubt & named).sum())
+    report.counts[f"loose {stage}"] += int((loose & named & ~doubt).sum())
+    wrong = named & ~(good | doubt)
     if wrong.any():
         at = tuple(int(index) for index in np.argwhere(wrong)[0])
         what = f"{output.name}{list(at)} is {found[at]}, expected {middle[at]}, from {low[at]} to {high[at]}"

@@ -16,7 +16,7 @@ class Type:
 
     @property
     def compute(self) -> str:
-        """The type in which arithmetic on its values is done."""
+        """The type in which arithmetic on its values is done; an i64 is read as an i32."""
         if self.kind == "float":
             return "f64" if self.name == "f64" else "f32"
         return "i32" if self.kind == "integer" else "b1"
@@ -32,15 +32,20 @@ TYPES = {
         Type("bf16", "float", "bfloat16", ("bfloat16",)),
         Type("e4m3", "float", "float8_e4m3fn", ("fp8_e4m3", "float8_e4m3fn", "fp8")),
         Type("e5m2", "float", "float8_e5m2", ("fp8_e5m2", "float8_e5m2")),
+        Type("i64", "integer", "int64", ("int64", "s64")),
         Type("i32", "integer", "int32", ("int32", "int", "s32")),
         Type("i8", "integer", "int8", ("int8", "s8")),
         Type("u8", "integer", "uint8", ("uint8",)),
-        Type("b1", "bit", "uint8", ("bool", "bit")),
+        Type("bool", "bit", "bool"),
+        Type("b1", "bit", "uint8", ("bit",)),
     )
 }
 #: Of tensors: tf32 is f32 in memory.
 STORAGE = tuple(name for name in TYPES if name != "tf32")
-SCALARS = ("f64", "f32", "f16", "bf16", "i32")
+#: Of what is stored, and of casts: none is to 64-bit integers.
+OUTPUTS = tuple(name for name in STORAGE if name != "i64")
+CASTS = tuple(name for name in TYPES if name != "i64")
+SCALARS = ("f64", "f32", "f16", "bf16", "i64", "i32", "bool")
 #: Of A and B, alone and mixed.
 OPERANDS = ("f64", "f32", "tf32", "f16", "bf16", "e4m3", "e5m2", "i8", "u8")
 PAIRS = (
@@ -61,4 +66,4 @@ def primary(operand: str, declared: str | None) -> str:
 
 
 #: From which the integers of data are drawn, where they are not small.
-RANGE_OF_DATA = {"i32": (-100_000, 100_000), "i8": (-128, 127), "u8": (0, 255)}
+RANGE_OF_DATA = {"i64": (-(2**33), 2**33), "i32": (-100_000, 100_000), "i8": (-128, 127), "u8": (0, 255)}

@@ -11,13 +11,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .call import Data, main_output, output_type, reductions
-from .combined import either, folded
+from .call import Data
+from .combined import either, folded, interleaved, place
 from .derivatives import Derivatives
 from .dtypes import TYPES, compute, primary
 from .functions import FUNCTIONS, Row
+from .interface import main_output, output_type, reductions
 from .number import FUNCTION, NO_DOUBT, OPERATION, Arithmetic, Array, Number, deviation
-from .philox import uniform
+from .philox import uniform, uniform_wide
 from .products import accumulated
 from .rounding import rounded
 from .tree import (
@@ -28,6 +29,7 @@ from .tree import (
     Dropout,
     Element,
     Expression,
+    Interleave,
     Iota,
     Output,
     Pair,
@@ -154,6 +156,8 @@ class Evaluator:
                 return self.blocks(kind, width, of(x))
             case Pair(member, distance, x):
                 return self.pair(member, distance, of(x))
+            case Interleave(x, y, distance):
+                return self.interleave(of(x), of(y), distance)
             case Iota(mode):
                 shape = [1, 1, 1, 1]
                 shape[_AXIS[mode]] = -1
@@ -162,10 +166,10 @@ class Evaluator:
             case Size(mode):
                 return Value(self.plain(np.full((1, 1, 1, 1), self.data.extents[mode] * 1.0)), "i32")
             case Rand(seed, offset):
-                return self.random(of(seed), of(offset))
+                return self.random(seed, offset)
             case Dropout(x, p, seed, offset):
                 rate, one, zero = of(p), self.literal(1.0), self.literal(0.0)
-                kept = self.apply("ge", [self.random(of(seed), of(offset)), rate])
+                kept = self.apply("ge", [self.random(seed, offset), rate])
                 scale = self.apply("div", [one, self.apply("sub", [one, rate])])
                 return self.apply("where", [kept, self.apply("mul", [of(x), scale]), zero])
             case Call(primes=primes) if primes:
@@ -189,11 +193,14 @@ class Evaluator:
         return Value(self.plain(np.full((1, 1, 1, 1), value)), "i32" if whole else "f32", True, True)
 
     def input(self, name: str) -> Value:
+        """Return an input; an i64 is the nearest i32, and of truth values there is one type."""
         loaded = self.data.inputs[name]
         value = next(each for each in self.program.inputs if each.name == name)
-        number = self.plain(loaded.along(self.order)[None])
-        held, fewer = loaded.type if value.modes else "", 2 if "n/2" in value.modes else 1
-        return Value(number, loaded.type, columns="n" in loaded.modes, held=held, fewer=fewer)
+        dtype = {"i64": "i32", "bool": "b1"}.get(loaded.type, loaded.type)
+        x = loaded.along(self.order)[None]
+        number = self.plain(rounded("i32", x) if loaded.type == "i64" else x)
+        held, fewer = dtype if value.modes else "", 2 if "n/2" in value.modes else 1
+        return Value(number, dtype, columns="n" in loaded.modes, held=held, fewer=fewer)
 
     def accumulator(self) -> Value:
         key = "acc", self.order
@@ -333,6 +340,7 @@ class Evaluator:
         def rounds(x: Array) -> Array:
             return rounded(dtype, x)
 
+        dtype = {"bool": "b1"}.get(dtype, dtype)
         if dtype == "b1":
             result = number.t.truth(number)
         elif dtype == "f64":
@@ -369,6 +377,8 @@ class Evaluator:
         for mode in modes:
             shape[_AXIS[mode]] = self.data.sizes[mode] // (value.fewer if mode == "n" else 1)
         full = replace(number, x=np.broadcast_to(number.x, shape))
+        if kind in ("argmax", "argmin"):
+            return Value(place(kind, full, _AXIS[modes[0]]), "i32", columns="n" not in modes, held="i32")
         result = folded(kind, full, tuple(_AXIS[mode] for mode in modes), dtype)
         return Value(result, dtype, columns="n" not in modes, held=dtype, fewer=1 if "n" in modes else value.fewer)
 
@@ -388,12 +398,11 @@ class Evaluator:
         cutting = Number(cut(number.x), cut(number.doubt), number.t)
         result = folded(kind, cutting, (4,), dtype)
         result = replace(result, x=result.x[..., 0], doubt=result.doubt[..., 0])
-        block = Value(result, dtype, columns=value.columns, fewer=width * value.fewer)
+        block = Value(result, dtype, columns=True, fewer=width * value.fewer)
         return self.hold(block, value.held) if self.eager else block
 
     def pair(self, member: int, distance: int, value: Value) -> Value:
-        if not value.columns:
-            return value
+        """Return half of the columns; what is the same in all has half as many too, as a sum over them tells."""
 
         def pick(array: Array) -> Array:
             if array.shape[-1] == 1:
@@ -404,12 +413,26 @@ class Evaluator:
 
         number = value.number
         picked = replace(number, x=pick(number.x), doubt=pick(number.doubt))
-        return replace(value, number=picked, literal=False, fewer=2)
+        return replace(value, number=picked, literal=False, columns=True, fewer=2)
 
-    def random(self, seed: Value, offset: Value) -> Value:
-        words = [int(each.number.x.item()) for each in (seed, offset)]
+    def interleave(self, x: Value, y: Value, distance: int) -> Value:
+        kind = self.domain(FUNCTIONS["where"], [self.literal(1.0), x, y])
+        t = self.double if kind in ("i32", "b1") else self.arithmetic[kind, True]
+        numbers, half = [t.number(each.number) for each in (x, y)], self.data.sizes["n"] // 2
+        variants = max(len(each.x) for each in numbers)
+        first, second = (np.broadcast_to(each.x, (variants, *each.x.shape[1:])) for each in numbers)
+        doubt = interleaved(numbers[0].doubt, numbers[1].doubt, half, distance)
+        held = _OPEN if _OPEN in (x.held, y.held) else _promoted([x.held, y.held])
+        doubt = doubt | (held == _OPEN)
+        return Value(Number(interleaved(first, second, half, distance), doubt, t), kind, columns=True, held=held)
+
+    def random(self, seed: Expression, offset: Expression) -> Value:
+        """Return random numbers, of 64 bits where one of the two has them; of an i32 the others are zeros."""
+        counters = [self.data.counter(each) for each in (seed, offset)]
         sizes = tuple(self.data.sizes[mode] for mode in ("l", "m", "n"))
-        return Value(self.plain(uniform(*words, sizes)[None]), "f32", columns=True, held="f32")
+        draw = uniform_wide if any(bits == 64 for _, bits in counters) else uniform
+        numbers = draw(*(word % 2**bits for word, bits in counters), sizes)
+        return Value(self.plain(numbers[None]), "f32", columns=True, held="f32")
 
     def derivative(self, call: Call, scope: Mapping[str, Value]) -> Value:
         """``f''(x, constants)``. Eager PyTorch would round its formula at every step, each in a type of its own."""

@@ -1,7 +1,8 @@
 """Expressions: drawn for the columns that a value may have, over inputs that are made as they are read.
 
-Columns are ``"n"`` (all of them), ``"half"`` (one for each pair), ``"block"`` (one for each block), ``"thin"`` (a value
-that need not vary over all modes), or an operand's name within its formula.
+Columns are ``"n"`` (all of them), ``"half"`` (one for each pair), ``"block"`` (one for each block), ``"half block"``
+(one for each block of those of pairs), ``"thin"`` (a value that need not vary over all modes), or an operand's name
+within its formula.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from evt.functions import TABLE
 
 from .derivatives import varies
 from .draw import Draw, Profile
-from .dtypes import SCALARS, STORAGE, TYPES, compute
+from .dtypes import CASTS, SCALARS, STORAGE, TYPES, compute
 from .functions import FUNCTIONS
 from .rounding import RANGES
 from .tree import (
@@ -29,6 +30,7 @@ from .tree import (
     Element,
     Expression,
     Input,
+    Interleave,
     Iota,
     Number,
     Pair,
@@ -85,12 +87,19 @@ class Expressions:
         self.values: dict[str, str] = {}  # assigned names, and their columns
         self.width = draw.pick((8, 16, 16, 32, 32, 64, 128))
         self.distance = draw.pick((1, 1, 8, 16, 32))
+        self.half_width = draw.pick([width for width in (8, 16, 32, 64, 128) if width % self.distance == 0])
+        self.half_blocks = False
         self.blocks = self.pairs = False
 
     @property
     def step(self) -> int:
         """Of which number the columns are a multiple."""
-        return max(self.width if self.blocks else 1, 2 * self.distance if self.pairs else 1)
+        blocks = self.width if self.blocks else 1, 2 * self.half_width if self.half_blocks else 1
+        return max(*blocks, 2 * self.distance if self.pairs else 1)
+
+    def mode(self, columns: str) -> str:
+        """Return the mode of a tensor with the given columns."""
+        return {"half": "n/2", "block": f"n/{self.width}", "half block": f"n/{2 * self.half_width}"}.get(columns, "n")
 
     def expression(self, depth: int, columns: str) -> Expression:
         """Return a value with the given columns."""
@@ -99,7 +108,7 @@ class Expressions:
             return self.leaf(columns, depth)
         kind = draw.part()
         if kind < 0.12:
-            dtype = draw.pick(tuple(TYPES))
+            dtype = draw.pick(CASTS)
             word = draw.pick((dtype, *TYPES[dtype].aliases)) if draw.chance(4) else ""
             return Cast(dtype, self.expression(depth - 1, columns), word)
         if kind < 0.19:
@@ -109,7 +118,11 @@ class Expressions:
             return self.condition(depth, columns)
         if kind < 0.27 and columns == "n" and not self.plain_columns:
             whole = self.meeting(self.expression(depth - 2, "n"), Acc())
-            return self.meeting(whole, self.block(depth - 2))
+            return self.meeting(whole, draw.pick((self.block, self.block, self.half_block))(depth - 2))
+        if kind < 0.295 and columns == "n" and not self.plain_columns:
+            return self.interleave(depth - 1)
+        if kind < 0.31 and columns == "half":
+            return self.meeting(self.pair(depth - 2), self.half_block(depth - 2))
         if kind < 0.33 and not self.profile.tame:
             return self.derivative(depth, columns)
         if kind < 0.38:
@@ -154,12 +167,27 @@ class Expressions:
         self.blocks = True
         return Block(self.draw.pick(("sum", "max", "min", "mean")), self.width, self.whole(depth))
 
+    def half_block(self, depth: int) -> Expression:
+        self.half_blocks = True
+        return Block(self.draw.pick(("sum", "max", "min", "mean")), self.half_width, self.pair(depth))
+
+    def interleave(self, depth: int) -> Expression:
+        self.pairs = True
+        other = self.read("block") if self.draw.chance(4) else self.expression(depth, "half")
+        halves = [self.pair(depth - 1), other]
+        if self.draw.chance(2):
+            halves[0] = self.meeting(halves[0], self.expression(depth - 1, "half"))
+        return Interleave(*self.draw.shuffled(halves), self.distance)
+
     def reduction(self, depth: int, over: tuple[str, ...], columns: str) -> Expression:
         """Return a reduction of a value of such columns, which varies over them."""
-        whole = {"half": self.pair, "block": self.block}.get(columns)
+        whole = {"half": self.pair, "block": self.block, "half block": self.half_block}.get(columns)
         value = self.expression(depth, columns)
         if whole is not None:
             value = self.meeting(whole(depth - 1), value)
+        elif over in (("m",), ("n",)) and self.draw.chance(2.5):
+            value = Cast(self.draw.pick(("f32", "f16", "i32")), value) if self.draw.chance(1.3) else value
+            return Reduce(self.draw.pick(("argmax", "argmin")), over, value)
         return Reduce(self.draw.pick(("sum", "max", "min", "mean")), over, value)
 
     def completed(self, depth: int, over: tuple[str, ...], columns: str, x: Expression) -> Expression:
@@ -170,7 +198,7 @@ class Expressions:
             if kind < 0.2 and "rsqrt" in self.functions:
                 x = Call("rsqrt", (Call("abs", (x,)),))
             elif kind < 0.3:
-                x = Cast(draw.pick(tuple(TYPES)), x)
+                x = Cast(draw.pick(CASTS), x)
             elif kind < 0.5:
                 x = self.meeting(x, self.size())
             elif kind < 0.65:
@@ -199,7 +227,9 @@ class Expressions:
         if kind < 0.4:
             return Call(draw.pick(("isnan", "isinf", "isfinite")), (self.expression(less, columns),))
         if kind < 0.5 and columns == "n" and not self.plain_columns:
-            return Read(self.input(("m", "n"), "b1").name)
+            return Read(self.input(("m", "n"), draw.pick(("b1", "bool"))).name)
+        if kind < 0.5 and columns in ("n", "half", "block", "half block"):
+            return Read(self.input(("m",), "bool").name)
         if kind < 0.55 and columns == "n":
             return Call("ge", (Rand(*self.counters()), Number(draw.pick(_RATES))), ">=")
         function = draw.pick(_CONDITIONS)
@@ -287,6 +317,8 @@ class Expressions:
             return self.pair(depth - 1)
         if kind < 0.7 and columns == "block":
             return self.block(depth - 1)
+        if kind < 0.7 and columns == "half block":
+            return self.half_block(depth - 1)
         if kind < 0.45 and columns == "n":
             return Rand(*self.counters())
         if kind < 0.7 and columns == "n":
@@ -303,13 +335,16 @@ class Expressions:
     # Inputs
 
     def counters(self) -> tuple[Expression, Expression]:
-        """Return a seed and an offset: numbers, or i32 scalars, which their use declares."""
+        """Return a seed and an offset: numbers, i32 scalars, which their use declares, or i64 scalars."""
         made: list[Expression] = []
         for name in _COUNTERS:
             if self.draw.chance(2):
                 made.append(Number(self.draw.pick(("1", "7", "0", "12345"))))
             else:
-                self.inputs.setdefault(name, Input(name, (), "i32", self.draw.chance(2), given="number"))
+                dtype = self.draw.pick(("i32", "i64"))
+                declared = dtype == "i64" or self.draw.chance(2)
+                given = self.draw.pick(("number", "number", "element"))
+                self.inputs.setdefault(name, Input(name, (), dtype, declared, given=given))
                 made.append(Read(name))
         return made[0], made[1]
 
@@ -342,6 +377,7 @@ class Expressions:
             "thin": [("m",), ("n",), ()],
             "half": [*paired, ("m",)],
             "block": [("m",), ()],
+            "half block": [("m",), ()],
             "A": [("k",)] if self.convolved else [("m",), ("k",)],
             "B": [("n",), ("k",)],
         }[columns]
@@ -383,6 +419,8 @@ class Expressions:
     def default(self, dtype: str) -> str:
         if TYPES[dtype].kind == "float":
             return self.draw.pick(("0", "1", "-2", "0.1", "-0.0", "0.5", "3", "-0.3"))
+        if TYPES[dtype].kind == "bit":
+            return self.draw.pick(("0", "1"))
         low, high = RANGES[dtype]
         return self.draw.pick(("0", "1", "3", str(low), str(high)))
 

@@ -13,8 +13,9 @@ from dataclasses import replace
 from evt.functions import TABLE
 
 from .draw import Draw, Profile
-from .dtypes import PAIRS, STORAGE
+from .dtypes import OUTPUTS, PAIRS, SCALARS, STORAGE
 from .expressions import Expressions, surviving
+from .interface import reductions
 from .sizes import geometry, matrices
 from .tree import (
     Acc,
@@ -31,10 +32,14 @@ from .tree import (
     Rand,
     Read,
     index_name,
+    walk,
 )
 
 ALL = Profile()
-_KINDS = ("tile", "tile", "tile", "transposed", "bits", "reduced", "reduced", "half", "blocks", "thin", "left out")
+_KINDS = (
+    *("tile", "tile", "tile", "transposed", "bits", "reduced", "reduced", "reduced"),
+    *("half", "blocks", "half blocks", "thin", "left out"),
+)
 #: Modes of outputs that have no rows, no columns, or neither, and are no reductions.
 _FEWER = (("l",), ("l",), ("l", "n"), ("m",), ("n",), ("l", "m"))
 _HALVES = (("f16", "f16"), ("bf16", "bf16"), ("f32", "f32"))
@@ -60,6 +65,7 @@ class _Generator:
         #: D may be of bits, which nothing undeclared can be then.
         self.typed = draw.chance(5)
         self.of = Expressions(draw, profile, self.operation, self.a, self.typed)
+        self.fewer = () if self.of.plain_columns else ("half", "block", "half block")
         self.assigns: list[Assign] = []
 
     def program(self) -> Program:
@@ -85,11 +91,12 @@ class _Generator:
                 groups=tuple(matrices(draw, "", of.step) for _ in range(draw.whole(1, 3))) if grouped else (),
                 data="plain" if self.profile.tame else draw.pick(("plain", "normal", "normal", "edge")),
                 transposed=self.transposed(header),
+                views=not self.profile.tame and draw.chance(2.5),
                 separator=draw.pick(("\n", "\n", "; ", "\n\n", " # a comment\n")),
                 seed=self.seed,
             )
         )
-        return made if self.profile.tame or grouped or made.feeds else with_indices(made)
+        return made if self.profile.tame or grouped else with_indices(made)
 
     # Operands and settings
 
@@ -137,7 +144,7 @@ class _Generator:
     def outputs(self) -> tuple[Output, ...]:
         draw = self.draw
         for index in range(draw.pick((0, 0, 1, 1, 2, 3))):
-            columns = draw.pick(("n",) * 12 + ("thin",) + (() if self.of.plain_columns else ("half", "block")))
+            columns = draw.pick(("n",) * 12 + ("thin",) + self.fewer)
             self.assign(f"t{index}", self.of.expression(draw.whole(1, 3), columns), columns)
         made = [self.output("D" if self.seed % 6 else "Q", first=True)]
         made += [self.output(f"Y{index}") for index in range(draw.pick((0, 0, 1, 1, 2, 3)))]
@@ -151,41 +158,47 @@ class _Generator:
     def output(self, name: str, first: bool = False) -> Output:
         """Return an output, assigned."""
         draw, of, depth = self.draw, self.of, self.draw.whole(1, 3)
-        types = [each for each in STORAGE if each != "b1"]
+        types = [each for each in OUTPUTS if each != "b1"]
         dtype = draw.pick(types) if self.typed or not draw.chance(4) else None
         kind = "tile" if first and draw.chance(1.5) else draw.pick(_KINDS)
-        if (of.plain_columns and kind in ("bits", "half", "blocks")) or (first and kind == "bits" and not self.typed):
+        packed = kind in ("bits", "half", "blocks", "half blocks")
+        if (of.plain_columns and packed) or (first and kind == "bits" and not self.typed):
             kind = "tile"
         match kind:
             case "reduced":
                 over = draw.pick((("n",), ("m",), ("m", "n"), ("l", "m"), ("l", "m", "n"), ("l", "n")))
                 over = over if of.batched else tuple(mode for mode in over if mode != "l")
-                columns = draw.pick(("n", "n", "n", *(() if of.plain_columns else ("half", "block"))))
+                columns = draw.pick(("n", "n", "n", *self.fewer))
                 value: Expression = of.reduction(depth, over, columns)
                 if draw.chance(2.5):
                     value = of.completed(depth, over, columns, value)
                 self.assign(name, value, "reduced")
-                kept = {"half": "n/2", "block": f"n/{of.width}"}.get(columns, "n")
-                modes = tuple(mode for mode in ("m", kept) if mode.partition("/")[0] not in over)
+                modes = tuple(mode for mode in ("m", of.mode(columns)) if mode.partition("/")[0] not in over)
                 return Output(name, modes, dtype, draw.chance(2))
             case "half":
                 value = of.pair(depth)
                 value = of.meeting(value, of.expression(depth, "half")) if draw.chance(1.3) else value
                 self.assign(name, value, "half")
-                return Output(name, self.arranged("n/2"), dtype)
+                return Output(name, self.arranged(of.mode("half")), dtype)
             case "blocks":
                 value = of.block(depth)
                 value = of.meeting(value, of.expression(depth, "block")) if draw.chance(2) else value
                 self.assign(name, value, "block")
-                return Output(name, self.arranged(f"n/{of.width}"), dtype)
+                return Output(name, self.arranged(of.mode("block")), dtype)
+            case "half blocks":
+                value = of.half_block(depth)
+                value = of.meeting(value, of.expression(depth, "half block")) if draw.chance(2) else value
+                self.assign(name, value, "half block")
+                return Output(name, self.arranged(of.mode("half block")), dtype)
             case "bits":
                 self.assign(name, of.condition(depth, "n"), "n")
-                return Output(name, self.batch_first(("m", "n")), "b1")
+                return Output(name, self.batch_first(("m", "n")), draw.pick(("b1", "b1", "bool")))
             case "thin" if not first:  # of fewer modes than it is stored with, or stored with fewer modes
                 modes = draw.pick(_FEWER) if of.batched and draw.chance(4) else ()
                 value = of.expression(depth, "thin")
                 if modes:
-                    value = of.meeting(Read(of.input(modes, draw.pick(types), always=True).name), of.number())
+                    given = draw.pick(SCALARS if modes == ("l",) else [each for each in STORAGE if each != "b1"])
+                    value = of.meeting(Read(of.input(modes, given, always=True).name), of.number())
                 self.assign(name, value, "thin")
                 return Output(name, modes or ("m", "n"), dtype)
             case "left out" if not first and not self.profile.tame:
@@ -249,18 +262,33 @@ class _Generator:
 
 
 def with_indices(program: Program) -> Program:
-    """Return the program with some of its inputs gathered; the choice leaves all others as they are."""
+    """Return the program with some of its inputs gathered and outputs scattered; all others stay as they are."""
     source = random.Random(f"program {program.seed} indices")
-    inputs = []
-    for value in program.inputs:
-        whole = set(value.modes) <= {"l", "m", "n"} and value.type != "b1" and value.given == "tensor"
-        modes = [mode for mode in value.modes if mode != "l" and source.random() < 0.2]
-        if whole and value.declared and not value.flexible:
-            value = replace(value, indexed=tuple(modes))
-        inputs.append(value)
-    named = sorted({mode for value in inputs for mode in value.indexed})
-    indices = [Input(index_name(mode), (mode,), "i32") for mode in named]
-    return replace(program, inputs=(*inputs, *indices))
+    fed = {node.name for feed in program.feeds for node in walk(feed.value) if isinstance(node, Read)}
+    reduced = reductions(program)
+    unordered = {"l"} | ({"n"} if program.operation.endswith("wgrad") else set())
+
+    def indices(value: Input | Output, chance: float) -> tuple[str, ...]:
+        modes = [mode for mode in value.modes if mode not in unordered and source.random() < chance]
+        batched = program.operation == "gemm" and len(value.modes) > 1 and source.random() < 0.3
+        return tuple(f"l{mode}" if batched else mode for mode in modes)
+
+    def may(value: Input | Output) -> bool:
+        return set(value.modes) <= {"l", "m", "n"} and value.type != "b1" and value.name not in {*reduced, *fed}
+
+    inputs = [
+        replace(value, indexed=indices(value, 0.2))
+        if may(value) and value.given == "tensor" and value.declared and not value.flexible
+        else value
+        for value in program.inputs
+    ]
+    outputs = [
+        replace(value, indexed=indices(value, 0.12)) if may(value) and value.subscript else value
+        for value in program.outputs
+    ]
+    named = sorted({index for value in (*inputs, *outputs) for index in value.indexed})
+    added = [Input(index_name(index), tuple(index), "i32") for index in named]
+    return replace(program, inputs=(*inputs, *added), outputs=tuple(outputs))
 
 
 def normalised(program: Program) -> Program:
@@ -269,7 +297,8 @@ def normalised(program: Program) -> Program:
     while True:
         nodes = list(program.expressions())
         read = stored | {node.name for node in nodes if isinstance(node, Read)}
-        indices = {index_name(mode) for each in program.inputs if each.name in read for mode in each.indexed}
+        values = (*(each for each in program.inputs if each.name in read), *program.outputs)
+        indices = {index_name(index) for each in values for index in each.indexed}
         called = {node.function for node in nodes if isinstance(node, Call)}
         smaller = replace(
             program,

@@ -13,20 +13,21 @@ FLOATS = {
     "e4m3": (3, -6, 448.0, True),
     "e5m2": (2, -14, 57344.0, True),
 }
-RANGES = {"i32": (-(2**31), 2**31 - 1), "i8": (-128, 127), "u8": (0, 255)}
+#: Of i64 the numbers that doubles have.
+RANGES = {"i64": (-(2**63), 2**63 - 1024), "i32": (-(2**31), 2**31 - 1), "i8": (-128, 127), "u8": (0, 255)}
 
 
 def rounded(name: str, values: np.ndarray) -> np.ndarray:
     """Doubles rounded to a type: to nearest, halves to even. 8-bit floats and integers saturate; NaN is the integer 0.
 
-    b1 is "not zero", of NaN too.
+    b1 and bool are "not zero", of NaN too. Those of i64 are whole numbers already.
     """
-    if name == "f64":
+    if name in ("f64", "i64"):
         return values
     if name == "f32":
         with np.errstate(over="ignore", invalid="ignore"):
             return values.astype(np.float32).astype(np.float64)
-    if name == "b1":
+    if name in ("b1", "bool"):
         return (values != 0).astype(np.float64)
     if name in RANGES:
         whole = _nearest(np.nan_to_num(values, nan=0.0, posinf=2.0**40, neginf=-(2.0**40)).clip(-(2.0**40), 2.0**40))

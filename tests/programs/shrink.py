@@ -34,7 +34,8 @@ def _smaller(program: Program) -> Iterator[Program]:
     for output in program.outputs:
         if output.name != "D" and len(program.outputs) > 1:
             yield normalised(replace(program, outputs=tuple(each for each in program.outputs if each != output)))
-    for name, value in (("settings", ()), ("feeds", ()), ("header", None), ("separator", "\n"), ("data", "plain")):
+    plain = {"settings": (), "feeds": (), "header": None, "separator": "\n", "data": "plain", "views": False}
+    for name, value in plain.items():
         if getattr(program, name) != value:
             yield normalised(replace(program, **{name: value}))
     for setting in program.settings:
@@ -44,9 +45,11 @@ def _smaller(program: Program) -> Iterator[Program]:
     yield from _sizes(program)
     yield from _expressions(program)
     for index, output in enumerate(program.outputs):
+        if output.indexed:
+            yield normalised(_with(program, "outputs", index, replace(output, indexed=())))
         for change in ({"modes": ("m", "n")}, {"modes": tuple(m for m in output.modes if m != "l")}, {"type": None}):
             yield _with(program, "outputs", index, replace(output, **change))
-        if output.type not in (None, "f32", "b1"):
+        if output.type not in (None, "f32", "b1", "bool"):
             yield _with(program, "outputs", index, replace(output, type="f32"))
     for index, value in enumerate(program.inputs):
         for simple in _inputs(value):
@@ -108,7 +111,7 @@ def _inputs(value: Input) -> Iterator[Input]:
     if value.indexed:
         yield replace(value, indexed=())
         return
-    if value.name in map(index_name, ("m", "n")):
+    if value.name in map(index_name, ("m", "n", "lm", "ln")):
         return
     if value.given not in ("tensor", "number") and (value.given != "absent" or value.default):
         yield replace(value, given="tensor" if value.modes else "number")
@@ -120,7 +123,7 @@ def _inputs(value: Input) -> Iterator[Input]:
         yield replace(value, flexible=False, given="tensor")
     if value.type not in (None, "f32", "b1") and value.name not in ("seed", "offset"):
         yield replace(value, type="f32")
-    if value.type == "b1":
+    if value.type in ("b1", "bool"):
         return
     if value.declared and value.modes and value.modes not in (("m",), ("n",)):
         yield replace(value, modes=("m",), given="tensor" if value.given == "batched" else value.given)

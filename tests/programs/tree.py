@@ -64,7 +64,10 @@ class Cast:
 
 @dataclass(frozen=True)
 class Reduce:
-    """``sum[n](x)``, complete when the kernel ends; ``mean[n](x)`` is a sum over how many there are."""
+    """``sum[n](x)``, complete when the kernel ends; ``mean[n](x)`` is a sum over how many there are.
+
+    ``argmax[n](x)`` is where the first of the largest is.
+    """
 
     kind: str
     modes: tuple[str, ...]
@@ -73,7 +76,7 @@ class Reduce:
 
 @dataclass(frozen=True)
 class Block:
-    """``max[n%32](x)``, of each block of columns."""
+    """``max[n%32](x)``, of each block of columns, or of half-width columns."""
 
     kind: str
     width: int
@@ -87,6 +90,15 @@ class Pair:
     member: int
     distance: int
     x: Expression
+
+
+@dataclass(frozen=True)
+class Interleave:
+    """``interleave(x, y, 32)``: the columns of two values of half as many."""
+
+    x: Expression
+    y: Expression
+    distance: int
 
 
 @dataclass(frozen=True)
@@ -116,7 +128,7 @@ class Dropout:
 
 
 Expression: TypeAlias = (
-    Acc | Element | Number | Read | Call | Cast | Reduce | Block | Pair | Iota | Size | Rand | Dropout
+    Acc | Element | Number | Read | Call | Cast | Reduce | Block | Pair | Interleave | Iota | Size | Rand | Dropout
 )
 OPERATORS = dict(
     zip(
@@ -149,7 +161,7 @@ def walk(node: Expression) -> Iterator[Expression]:
         yield from walk(child)
 
 
-NODES = (Acc, Element, Number, Read, Call, Cast, Reduce, Block, Pair, Iota, Size, Rand, Dropout)
+NODES = (Acc, Element, Number, Read, Call, Cast, Reduce, Block, Pair, Interleave, Iota, Size, Rand, Dropout)
 
 
 @dataclass(frozen=True)
@@ -158,7 +170,7 @@ class Input:
 
     ``type`` None leaves the type open. ``given`` is how a call gives it: ``"tensor"``, ``"number"``, ``"element"`` (a
     tensor of one element), ``"batched"`` (with the batch's dimensions, which the program leaves open), ``"absent"``.
-    ``indexed`` are the modes along which an index says where it is read.
+    ``indexed`` are the modes of the indices that say where it is read: ``"m"``, or ``"lm"`` of one for each batch.
     """
 
     name: str
@@ -173,12 +185,16 @@ class Input:
 
 @dataclass(frozen=True)
 class Output:
-    """An output. ``modes`` are its meaning without an implied batch; ``subscript`` whether they are written."""
+    """An output. ``modes`` are its meaning without an implied batch; ``subscript`` whether they are written.
+
+    ``indexed`` are the modes of the indices that say where it is stored, as those of inputs.
+    """
 
     name: str
     modes: tuple[str, ...]
     type: str | None = None
     subscript: bool = True
+    indexed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -236,7 +252,10 @@ class Geometry:
 
 @dataclass(frozen=True)
 class Program:
-    """A program, how it is compiled, and the kind of call that it is tried with."""
+    """A program, how it is compiled, and the kind of call that it is tried with.
+
+    ``views``: the call gives parts of larger tensors, with strides of all kinds.
+    """
 
     operation: str = "gemm"
     a: str = "f16"
@@ -254,6 +273,7 @@ class Program:
     groups: tuple[Sizes, ...] = ()
     data: str = "plain"
     transposed: tuple[bool, bool] = (False, False)
+    views: bool = False
     separator: str = "\n"
     seed: int = 0
 
@@ -280,6 +300,7 @@ def describe_call(program: Program) -> str:
     """Return what belongs to a program besides its text."""
     parts = [f"operation {program.operation}", f"A {program.a}", f"B {program.b}"]
     parts += [f"{key}={value!r}" for key, value in program.settings]
+    parts += ["views"] if program.views else []
     if program.geometry:
         parts.append(f"{program.geometry}")
     else:
@@ -300,7 +321,7 @@ def _statements(program: Program) -> Iterator[str]:
     if program.declares_outputs:
         outputs = []
         for each in program.outputs:
-            subscript = f"[{', '.join(each.modes)}]" if each.subscript else ""
+            subscript = f"[{', '.join(written_modes(each))}]" if each.subscript else ""
             outputs.append(f"{each.name}: {each.type}{subscript}" if each.type else f"{each.name}{subscript}")
         yield f"out {', '.join(outputs)}"
     for each in program.defines:
@@ -310,15 +331,21 @@ def _statements(program: Program) -> Iterator[str]:
 
 
 def declaration(value: Input) -> str:
-    places = (f"{index_name(mode)}[{mode}]" if mode in value.indexed else mode for mode in value.modes)
-    subscript = ", ".join(f"{mode}?" if value.flexible and mode != "l" else mode for mode in places)
+    modes = written_modes(value)
+    subscript = ", ".join(f"{mode}?" if value.flexible and mode != "l" else mode for mode in modes)
     text = value.name + (f": {value.type}" if value.type else "") + (f"[{subscript}]" if subscript else "")
     return text + (f" = {value.default}" if value.default else "")
 
 
-def index_name(mode: str) -> str:
-    """Return the input that says where others are read along a mode."""
-    return f"index_{mode}"
+def written_modes(value: Input | Output) -> list[str]:
+    """Return the modes of a subscript, with the indices: ``index_m[m]``."""
+    found = {index[-1]: f"{index_name(index)}[{', '.join(index)}]" for index in value.indexed}
+    return [found.get(mode, mode) for mode in value.modes]
+
+
+def index_name(index: str) -> str:
+    """Return the input that says where others are read or stored, by its modes: ``"m"``, ``"lm"``."""
+    return f"index_{index}"
 
 
 GREEK = ("alpha", "beta", "gamma", "delta", "theta", "kappa", "sigma", "omega", "mu")
@@ -343,6 +370,8 @@ def show(node: Expression) -> str:
             return f"{kind}[n%{width}]({show(x)})"
         case Pair(member, distance, x):
             return f"{('even', 'odd')[member]}({show(x)}{f', {distance}' if distance > 1 else ''})"
+        case Interleave(x, y, distance):
+            return f"interleave({show(x)}, {show(y)}{f', {distance}' if distance > 1 else ''})"
         case Iota(mode):
             return f"iota({mode})"
         case Size(mode):

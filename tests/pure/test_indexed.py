@@ -197,6 +197,25 @@ def test_what_a_buffer_holds_is_kept_in_every_type(dtype: str) -> None:
     assert torch.equal(op.reference(a, b, index=at, D=held), scattered(held, at, dense))
 
 
+@pytest.mark.parametrize("dtype", ["e5m2", "f16", "f32", "f64"])
+def test_what_a_buffer_holds_is_kept_to_the_bit(dtype: str) -> None:
+    """Infinities too, to which no store rounds, and NaN with its bits."""
+    a, b = tensors(torch.float16)
+    op = evt.gemm(f"out D: {dtype}[index[m], n]\nD = acc")
+    kind = getattr(torch, typed_graph(op.spec).outputs[0].dtype.torch)  # type: ignore[union-attr]
+    held = torch.tensor([torch.inf, -torch.inf, torch.nan, -torch.nan] * 6).to(kind).repeat(ROWS, 1)
+    bits = held.clone().view(torch.uint8)
+    op(a, b, index=torch.full((M,), -1, dtype=torch.int32), out=held)
+    assert torch.equal(held.view(torch.uint8), bits)
+
+
+def test_scatters_vectors_of_rows() -> None:
+    a, b = tensors()
+    s, at, held = torch.randn(M).double(), index(), torch.randn(ROWS).double()
+    op = evt.gemm("in s: f64[m]\nout D, t: f64[index[m]]\nD = acc; t = 2*s")
+    assert torch.equal(op.reference(a, b, s=s, index=at, t=held).t, scattered(held, at, 2 * s))
+
+
 def test_batches() -> None:
     a, b = torch.randn(3, M, K).double(), torch.randn(K, N).double()
     at = torch.stack([index() for _ in range(3)])

@@ -62,6 +62,13 @@ def test_values_of_other_modes_and_types() -> None:
     assert truth.equal(together((ACC[:, ::2] > 0).float(), ACC[:, 1::2].float(), 1))
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(0, 32), (5, 0), (0, 0)])
+def test_nothing_is_interleaved(rows: int, columns: int) -> None:
+    text = "out D: f32[m, n]\nD = acc + interleave(alpha, even(acc, 16), 16)"
+    found = evt.gemm(text).reference(A[:rows], B[:, :columns], alpha=2.0)
+    assert found.shape == (rows, columns)
+
+
 def test_pairs_of_it_at_another_distance() -> None:
     text = "out D: f32[m, n/2]\nD = even(interleave(even(acc), 2*odd(acc)), 32)"
     assert run(text).equal(halves(together(ACC[:, ::2], 2 * ACC[:, 1::2], 1), 32)[0].float())

@@ -65,6 +65,12 @@ def test_f64_values_have_no_key():
     assert evt.gemm("D = acc; i = argmax[n](f32(acc))").emit("sm80", "f64", "f64")
 
 
+def test_of_a_constant_it_is_the_first():
+    """Also of a program whose operands have no types yet."""
+    op = evt.gemm("D = acc; i = argmax[n](2) + argmin[n](1/3)")
+    assert op.reference(torch.ones(3, 2), torch.ones(2, 4)).i.tolist() == [0, 0, 0]
+
+
 def test_the_names_are_free():
     assert evt.gemm("D = acc; argmax = argmax[n](acc)").outputs == ("D", "argmax")
 

@@ -23,13 +23,14 @@ from programs.call import arguments, problems
 from programs.checks import TARGETS, Failure, check, make, operand_types
 from programs.derivatives import Derivatives
 from programs.draw import Profile
-from programs.dtypes import STORAGE, TYPES
+from programs.dtypes import CASTS, OUTPUTS, STORAGE
 from programs.functions import FUNCTIONS
 from programs.generator import generate, normalised
+from programs.interface import reductions
 from programs.number import NO_DOUBT, Arithmetic, Number
 from programs.rounding import FLOATS, grain, rounded, wrapped
 from programs.shrink import shrink
-from programs.tree import Acc, Assign, Block, Call, Cast, Input, Output, Program, Read, Sizes, walk
+from programs.tree import NODES, Acc, Assign, Block, Call, Cast, Input, Output, Pair, Program, Read, Reduce, Sizes, walk
 
 import evt
 from evt.functions import TABLE
@@ -105,9 +106,22 @@ def test_all_of_the_language_is_drawn(run: Run) -> None:
     called = {node.function for node in nodes if isinstance(node, Call)}
     assert set(TABLE) - called == set()
     assert {node.primes for node in nodes if isinstance(node, Call)} == {0, 1, 2}
-    assert {node.type for node in nodes if isinstance(node, Cast)} == set(TYPES)
+    assert {node.type for node in nodes if isinstance(node, Cast)} == set(CASTS)
+    assert {type(node) for node in nodes} == set(NODES)
     assert {value.type for value in inputs} == {*STORAGE, None}
-    assert {output.type for output in outputs} == {*STORAGE, None}
+    assert {output.type for output in outputs} == {*OUTPUTS, None}
+    reduced = {node.kind for node in nodes if isinstance(node, Reduce)}
+    assert reduced >= {"sum", "max", "min", "mean"}
+    assert reduced & {"argmax", "argmin"}
+    blocks = [node for node in nodes if isinstance(node, Block)]
+    assert {isinstance(node.x, Pair) for node in blocks} == {True, False}
+    assert {node.width for node in blocks} == {8, 16, 32, 64, 128}
+    assert {index for value in inputs for index in value.indexed} == {"m", "n", "lm", "ln"}
+    assert {index for output in outputs for index in output.indexed} >= {"m", "n"}
+    seeds = [{value.type for value in program.inputs if value.name == "seed"} for program in run.accepted]
+    assert {*map(frozenset, seeds)} >= {frozenset({"i32"}), frozenset({"i64"})}
+    assert any(program.views for program in run.accepted)
+    assert any(all(reductions(program).get(each.name) for each in program.outputs) for program in run.accepted)
     assert {program.operation for program in run.accepted} == set(Profile().operations)
     assert len({(program.a, program.b) for program in run.accepted}) >= 15
     modes = {value.modes for value in inputs}

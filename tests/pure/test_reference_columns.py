@@ -218,3 +218,14 @@ def test_whole_columns_stay_whole_where_blocks_meet_them(formula: str, settings:
 
 def plain_product(a: Tensor, b: Tensor) -> Tensor:
     return (a.double() @ b.double()).float()
+
+
+@pytest.mark.parametrize("pair", ["even(s)", "even(s, 8)", "odd(alpha)"])
+def test_pairs_of_what_is_the_same_in_all_columns_are_half_as_many(pair: str) -> None:
+    values: dict[str, Any] = {"s": torch.randn(3), "alpha": torch.tensor(0.5)}
+    text = f"in s: f32[m]\nD = acc; w = max[n%8]({pair}); t = sum[n]({pair}); u = sum[n](max[n%16](s)); x = s[m]*alpha"
+    found = evaluate(typed(text, "f32"), torch.zeros(3, 32), values)
+    rows = values["s"] if "s" in pair else torch.full((3,), 0.5)
+    assert same(found["w"], rows.unsqueeze(1).expand(3, 2))
+    torch.testing.assert_close(found["t"], 16 * rows)
+    torch.testing.assert_close(found["u"], 2 * values["s"])
