@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from builds import build_selected  # noqa: E402
 
 import evt  # noqa: E402
-from evt.build import KernelSource  # noqa: E402
+from evt.compilation import KernelSource  # noqa: E402
 from evt.ir.dag import index_inputs  # noqa: E402
 from evt.ir.dtype import BY_NAME  # noqa: E402
 from evt.ir.node import base, divisor, index_of  # noqa: E402

@@ -103,7 +103,9 @@ def whole_groups(problem: Problem) -> Verdict:
         )
     filters = convolution.group_filters
     if 64 % filters and filters % 64:
-        return Refusal(f"a group has {filters} output channels, which neither divide a tile of 64 columns nor are a multiple of it")
+        return Refusal(
+            f"a group has {filters} output channels, which neither divide a tile of 64 columns nor are a multiple of it"
+        )
     return HOLDS
 
 
