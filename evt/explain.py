@@ -64,10 +64,10 @@ class RouteExplanation:
         """The description of the route: every rule of the one that is taken, only the failed ones of the others."""
         for rule, reason in self.rules:
             if reason or self.chosen:
-                yield f"{'no ' if reason else 'yes'} {rule}{f': {reason}' if reason else ''}"
+                yield f"{'fails' if reason else 'holds'}  {rule}{f': {reason}' if reason else ''}"
         if self.applies and not self.chosen:
             asked = 'it applies, and is taken where `route="loop"` asks for it or it was measured to be the fastest'
-            yield asked if self.name == LOOP else "it applies, and comes later"
+            yield asked if self.name == LOOP else "it also applies, with lower priority"
         if self.costs:
             yield self.costs
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @takes_settings
 @takes_geometry
 @takes_sizes
-@click.option("-q", "--quiet", is_flag=True, help="Print nothing about programs that are right.")
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing about valid programs.")
 @json_option
 @click.pass_context
 def command(
@@ -47,9 +47,9 @@ def command(
     quiet: bool,
     json: bool,
 ) -> None:
-    """Look for mistakes in programs, report all of them, and make nothing.
+    """Check programs and report every mistake; nothing is generated.
 
-    Of a program that is right, print what it takes and gives: types, modes, and defaults.
+    For a valid program, print its inputs and outputs with types, modes and defaults.
     """
     from evt.diagnostics import visible
 

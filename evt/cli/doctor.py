@@ -37,7 +37,7 @@ def command(ctx: click.Context, json: bool) -> None:
         print_text(f"  {check.name:<{width}}  {check.found}", mark=mark)
         if check.remedy:
             print_text(f"{'':7}  {'':{width}}  -> {check.remedy}")
-    print_text("\nTargets, for --arch, by name or by a GPU of theirs:")
+    print_text("\nTargets, for --arch, by name or GPU model:")
     for name, gpus in GPUS.items():
         print_text(f"  {name:<6} {', '.join(gpus)}")
     print_text("")

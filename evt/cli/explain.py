@@ -46,7 +46,7 @@ def _explain_code(code: str, json: bool) -> None:
         kinds = "E01 to E04 are about the program, E05 the target, E06 a call, E07 building, E08 running, E09 evt"
         raise click.UsageError(
             f"There is no diagnostic {code}. "
-            + (f"Near it are {', '.join(close)}." if close else f"Codes have four digits: {kinds}.")
+            + (f"Similar codes: {', '.join(close)}." if close else f"Codes have four digits: {kinds}.")
         )
     text = page(code)
     if json:

@@ -171,7 +171,7 @@ _NUMERICS = (
         type=click.Choice(["precise", "match_eager"]),
         help="match_eager: round where eager PyTorch rounds. [default: precise]",
     ),
-    click.option("--relaxed", is_flag=True, help="Allow algebra of real numbers, which floats do not obey exactly."),
+    click.option("--relaxed", is_flag=True, help="Allow real-number algebra that is inexact in floating point."),
     click.option("--fast-math", is_flag=True, help="Allow the hardware's approximate functions."),
     click.option(
         "--deterministic/--no-deterministic",

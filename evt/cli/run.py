@@ -42,15 +42,15 @@ def command(
 ) -> None:
     """Run a program on random inputs, and compare it with the reference.
 
-    Tensors are normal, B scaled so that the accumulator has variance 1; integers are small, bits random. What has a
-    default keeps it; other scalars are in [0.5, 1.5), integer ones in [1, 1000). Outputs hold NaN, or a pattern where
-    there is none, before they are written. An index names each row once, of as many as the product has.
+    Tensors are normally distributed, with B scaled so that the accumulator has variance 1; integers are small; bits are
+    random. Inputs with defaults use them; other scalars are in [0.5, 1.5), integer ones in [1, 1000). Outputs are
+    prefilled with NaN, or with a bit pattern for types without NaN. Index inputs are random permutations.
     Without a GPU the CPU reference runs, and the output says so. The tensors of a convolution are channels_last;
     without --a-shape and --b-shape it has 2 images, 64 channels and 3x3 filters.
-    Groups of grouped_gemm have a size each, as in --m 128,64,0; without --m there are four of several rows.
+    Each group of grouped_gemm has its own size, as in --m 128,64,0; without --m there are four groups.
 
-    The exit code is 1 when an output is further from the reference in f64 than rounding explains. Rounding explains
-    twice the distance of the same computation in f32, which rounds outputs (and f32 operands, to tf32) as a kernel
+    The exit code is 1 when an output is further from the reference in f64 than the tolerance. The tolerance is twice
+    the distance of the same computation in f32, which rounds outputs (and f32 operands, to tf32) as a kernel
     does, plus 4 sqrt(k) 2^-24 for the order of the sums. An accumulator that is off by that much may fall on the other
     side of a cast or a comparison. Elements of bits, integers and 8-bit floats are compared one by one; results of
     integers alone must be equal.

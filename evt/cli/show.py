@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @takes_program()
 @output_option("Write it there instead of printing it.")
 def command(request: Request, stage: str, origins: bool, output: str | None) -> None:
-    """Print a program as it is after a stage of the compiler.
+    """Print a program's form after a compiler stage.
 
     tree: as parsed, fully parenthesised. dag: as a graph. typed: with the type of every value. optimised:
     after the optimiser. plan: what the templates print, decided for the target.

@@ -97,7 +97,7 @@ def _comment(plan: Plan, field: Field, parameter: Parameter | None) -> str:
 def _plain(plan: Plan, field: Field) -> str:
     match field.role:
         case "workspace":
-            return "device memory of as many bytes as the function of that name says"
+            return "device memory, of the size that the workspace function returns"
         case "table":
             return "the rows listed above, in host memory; it may change after the call"
         case "groups" if isinstance(plan, GroupedPlan):

@@ -53,7 +53,7 @@ def problems(text: str, row: Function) -> Iterator[Diagnostic]:
             case syntax.Name(name, span) if name not in names:
                 yield problem(f"`{row.name}` has no parameter `{name}`", span, f"parameters: {', '.join(names)}")
             case syntax.Number(number, span) if float(number) > _MOST:
-                yield problem(f"`{number}` is not a finite f32 number", span, "f32 holds magnitudes up to 3.4e38")
+                yield problem(f"`{number}` cannot be represented in f32", span, "f32 holds magnitudes up to 3.4e38")
             case syntax.Element(name, _, span):
                 yield problem("a derivative knows parameters without subscripts", span, f"write `{name}`")
             case syntax.Call():

@@ -6,7 +6,7 @@
     in  alpha: f32*
     in  C: f16[m, n] = 0
     out D: f16*[m, n]*
-    * inferred: the program does not say it
+    * inferred, not written in the program
 
 An asterisk follows a type and the modes that the program leaves to inference. A type that depends on a call's operands
 is left out where these are not known.
@@ -22,7 +22,7 @@ from evt.ir.dtype import DType
 from evt.ir.node import Inferred, Input, Output, written
 
 MARK = "*"
-NOTE = f"{MARK} inferred: the program does not say it"
+NOTE = f"{MARK} inferred, not written in the program"
 
 
 def declaration(name: str, dtype: DType | None = None, modes: Sequence[str] = (), flexible: bool = False) -> str:

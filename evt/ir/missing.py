@@ -47,7 +47,7 @@ MISSING_TYPES: dict[str, Missing] = {
     ),
 }
 
-_WHOLE_ROW = "it reads what a whole row reduces to, which is complete only when the kernel ends"
+_WHOLE_ROW = "it needs a full-row reduction, which is complete only when the kernel ends"
 _SOFTMAX = Missing(
     _WHOLE_ROW,
     "store `D = exp(acc); total = sum[n](D)`, and divide where D is read, as in `D = acc / total[m]` after the next "
@@ -59,7 +59,8 @@ _NORM = Missing(
     "`A = (A - mean[m]) * rstd[m]` before the next product",
 )
 _TOP = Missing(
-    "it orders the values of a row, which no kernel does", "`max[n](x)` is the largest; store `D = acc` and call torch"
+    "it orders the values of a row, which evt does not support",
+    "`max[n](x)` is the largest; store `D = acc` and call torch",
 )
 _SCAN = Missing("no value of a kernel depends on those before it in a row", "store `D = acc` and call torch")
 _PRODUCT = Missing(
@@ -85,7 +86,7 @@ MISSING_FUNCTIONS: dict[str, Missing] = {
             "write `(acc - mean[n]) * rstd[n] * weight[n] + bias[n]`",
         ),
     ),
-    **dict.fromkeys(("average", "avg"), Missing("a mean names the modes that it reduces over", "write `mean[n](x)`")),
+    **dict.fromkeys(("average", "avg"), Missing("a mean needs the modes to reduce over", "write `mean[n](x)`")),
     **dict.fromkeys(
         ("amax", "absmax"), Missing("a maximum names the modes that it reduces over", "write `max[m, n](abs(x))`")
     ),

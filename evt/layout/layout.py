@@ -143,10 +143,10 @@ def as_layout(value: object) -> Layout:
         return Layout(tree.integer(value, "an extent"))
     inner = getattr(value, "layout", None)
     if isinstance(inner, Layout):
-        raise refused("E0674", f"{value} has a swizzle, and a layout without one is wanted", f"give {inner} alone")
+        raise refused("E0674", f"{value} has a swizzle, and a layout without one is expected", f"give {inner} alone")
     name = type(value).__name__
     help = _INSTEAD.get(name, "pass a Layout, or an int n for the layout n:1")
-    raise refused("E0672", f"a layout is wanted here, not a value of type {name}", help)
+    raise refused("E0672", f"expected a layout, got a value of type {name}", help)
 
 
 #: What to do with values whose types are easily mistaken for layouts.

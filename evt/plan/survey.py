@@ -165,7 +165,7 @@ class Survey:
             raise TargetError(self._shown(Diagnostic("E0502", message, help=advice, notes=notes), refusals))
         what = "no route" if self.named is None else f"no {self.named} route"
         message = f"{what} compiles this program for {self.problem.target.name}: {reason}"
-        notes = ("evt explain, or op.explain, has what refuses every route",)
+        notes = ("run `evt explain` (or op.explain) to see why each route was refused",)
         named = [(each.route.name, refusal.reason) for each in self.asked for refusal in each.reasons]
         raise TargetError(self._shown(Diagnostic("E0503", message, help=advice, notes=notes), refusals), named)
 

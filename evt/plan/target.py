@@ -96,7 +96,7 @@ def find_target(name: str | int) -> Target:
     number = int(key[2:])
     older = "; a kernel needs sm80 or newer" if number < min(each.number for each in TARGETS.values()) else ""
     raise TargetError(
-        Diagnostic("E0501", f"{said} has kernels for {', '.join(TARGETS)} alone{older}", help="take one of these")
+        Diagnostic("E0501", f"{said} has kernels for {', '.join(TARGETS)} only{older}", help="choose one of these")
     )
 
 

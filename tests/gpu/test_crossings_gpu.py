@@ -95,7 +95,7 @@ CASES = {
         "D = acc*s; E = where(on, D, big); rows = sqrt(s*s)*alpha + big; columns = where(on, 2, bias)\n"
         "one = 3*alpha + size(k); yes = on || bias > 1",
         "f32",
-        ((), 203, 156, 84),
+        ((), 204, 156, 84),
         "linear",
     ),
     "pixels": Case(

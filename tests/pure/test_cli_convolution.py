@@ -342,7 +342,7 @@ def test_explain_says_of_each_route_whether_it_applies() -> None:
     for name, route in routes.items():
         (section,) = re.findall(rf"^(?:->|  ) {name}: .*\n((?:      .*\n)*)", text, re.MULTILINE)
         assert section.count("\n") >= 1
-        assert ("no  " in section) == (not route["applies"])
+        assert ("fails  " in section) == (not route["applies"])
         assert ("KiB of shared memory" in section) == route["applies"]
 
 

@@ -150,7 +150,7 @@ def kw(**keywords: Any) -> tuple[tuple[str, Any], ...]:
     return tuple(keywords.items())
 
 
-_PERMUTES = "CUTLASS permutes the rows of a dgrad with a stride, of which visitors know nothing"
+_PERMUTES = "CUTLASS permutes the rows of a dgrad with a stride, which visitors do not support"
 _GROUPS = "CUTLASS has groups for the fprop of one and two dimensions only"
 _REACH = "a stride is beyond 8, or padding or dilated filters reach too far"
 _K = "8-bit operands must be contiguous along k, and the channels of"

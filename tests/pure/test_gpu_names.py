@@ -53,9 +53,9 @@ def test_readme_has_the_gpus_of_each_target() -> None:
         ("hopper", "there is no target `hopper`", "H100"),
         ("rtx40900", "there is no target `rtx40900`", "did you mean `RTX 4090`?"),
         ("sm9", "there is no target `sm9`", "did you mean `sm90`?"),
-        ("sm70", "evt has no target `sm70`", "take one of these"),
-        ("V100", "`V100` is sm70, and evt has kernels for sm80, ", "take one of these"),
-        ("orin", "`orin` is sm87", "take one of these"),
+        ("sm70", "evt has no target `sm70`", "choose one of these"),
+        ("V100", "`V100` is sm70, and evt has kernels for sm80, ", "choose one of these"),
+        ("orin", "`orin` is sm87", "choose one of these"),
         ("", "there is no target ``", "native"),
     ],
 )

@@ -36,7 +36,7 @@ REFUSED = [
     ("D = acc + x[i[m, n], n]", "E0301", "`i[m, n]` names neither rows nor columns"),
     ("D = acc + x[i[m?], n]", "E0301", "`i[m?]` names neither rows nor columns"),
     ("D = acc + x[i[m], m]", "E0301", "a subscript names a mode once"),
-    ("D = acc + sum[i[m]](acc)", "E0301", "`[i]` is not reduced over"),
+    ("D = acc + sum[i[m]](acc)", "E0301", "cannot reduce over `[i]`"),
     ("i = acc\nD = acc + x[i[m], n]", "E0302", "`i` is computed here, and an index is an input"),
     ("D = acc[i[m], n]", "E0302", "`acc` is [m, n]"),
     ("in i: i32[n]\nD = acc + x[i[m], n]", "E0302", "`i` is [n], not [m]"),

@@ -157,7 +157,7 @@ def test_operands_of_two_types(a: str, b: str, meet: bool) -> None:
         ("D = acc; s = sum[n](acc) + sum[l, n](acc)", "E0410", "reductions over [n] and over [l, n] meet"),
         ("D = acc; s = sum[n](acc) + bias", "E0410", "is read back at [n]"),
         ("D = acc; s = sum[m](acc) + b[m]", "E0410", "is read back at [m]"),
-        ("in b: f32[n]; D = acc; s = sum[m](even(acc)) + even(b)", "E0410", "pairs, blocks and random numbers"),
+        ("in b: f32[n]; D = acc; s = sum[m](even(acc)) + even(b)", "E0410", "pairs, blocks, random numbers"),
         ("in b: f32[n]; D = acc; s = sum[m](even(acc)) + b", "E0307", "widths"),
         ("D = even(acc) + acc", "E0307", "width"),
         ("D = even(acc) * odd(acc, 32)", "E0307", "widths"),

@@ -253,7 +253,7 @@ def test_numpy_integers_become_ints() -> None:
         (lambda: bank_conflicts(32, 4, vector=0), "vector is 0"),
         (lambda: interleaves([(4, 1)], [(4, 1)], 0, a_bytes=0), "a_bytes is 0"),
         (lambda: interleaves([(4, 1)], [(4, 1, 2)], 0), "up to 128 pairs (extent, stride)"),
-        (lambda: concatenate(compose(Swizzle(1, 0, 1), 8), 4), "a layout without one is wanted"),
+        (lambda: concatenate(compose(Swizzle(1, 0, 1), 8), 4), "a layout without one is expected"),
         (lambda: Layout((4, 8))(2.5), "a coordinate is an integer, not of type float"),
         (lambda: Layout(10**5000), "an extent is an integer of more than 64 bits"),
         (lambda: Layout((2**62, 2, 2)), "a stride is an integer of more than 64 bits"),

@@ -70,7 +70,7 @@ def refusal(formula: str, arch: str, a: str, b: str | None = None) -> str:
 @pytest.mark.parametrize(
     ("arch", "a", "b", "reason"),
     [
-        ("sm89", "f16", "f16", "sm89 runs CUTLASS 2x"),
+        ("sm89", "f16", "f16", "sm89 runs CUTLASS 2.x"),
         ("sm90", "f64", "f64", "f64 is multiplied by the mma instructions of 2.x kernels"),
         ("sm100", "f64", "f64", "f64 is multiplied by the mma instructions of 2.x kernels"),
         ("sm100", "i8", "u8", "tcgen05 multiplies integers of one type, and A is i8, B is u8"),

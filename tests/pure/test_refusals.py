@@ -86,7 +86,7 @@ def test_explain_has_what_refuses_every_route() -> None:
         "mainloop-2x",
     ]
     assert "silu" in found.notes[0]
-    assert "; sm80 runs CUTLASS 2x" in found.notes[0]
+    assert "; sm80 runs CUTLASS 2.x" in found.notes[0]
 
 
 def test_a_refusal_is_no_stock_epilogue_only_where_those_are_asked_for() -> None:

@@ -161,7 +161,7 @@ def test_convolution_with_relu_and_residual_has_both_routes(arch: str) -> None:
         assert kernel in result.stdout
     shown = CliRunner().invoke(main, ["explain", path, "--arch", arch, "--padding", "1"]).stdout
     assert "-> conv-stock-2x: " in shown
-    assert re.search(r"   conv-evt-2x: .*\n +it applies, and comes later", shown)
+    assert re.search(r"   conv-evt-2x: .*\n +it also applies, with lower priority", shown)
 
 
 @pytest.mark.parametrize("arch", ["sm80", "sm90", "sm100"])

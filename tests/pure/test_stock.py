@@ -317,7 +317,7 @@ def test_explain_names_the_class_and_what_it_is_given():
     assert "   alpha: value_of_in_alpha" in shown
     assert "   ptr_Vector: in_bias" in shown
     shown = str(evt.gemm("D = relu(alpha*acc + beta*C) + residual").explain("sm90"))
-    assert "no  the formula is what a fusion operation computes: `C` and `residual` are two tensors" in shown
+    assert "fails  the formula is what a fusion operation computes: `C` and `residual` are two tensors" in shown
 
 
 # Convolutions

@@ -177,7 +177,7 @@ class Expressions:
         elif name in REDUCTIONS and len(operands) == 1 and call.arguments[0].keyword is None:
             self.report(
                 "E0203",
-                f"`{name}` of one value names the modes that it reduces over",
+                f"`{name}` with one argument needs the modes to reduce over",
                 call.function.span,
                 "no modes",
                 f"write `{name}[n]`, or `{name}[m]` or `{name}[m, n]`"

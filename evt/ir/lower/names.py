@@ -218,8 +218,9 @@ class Names:
             flexible = is_flexible(self.report, use.subscript, written) or flexible
             modes = written
         counter = name in self.counters
+        if declared is None and counter and modes is None:
+            return Input(name, I32, (), span=uses[0].span, inferred=("type", "modes"))
         if declared is None:
-            modes = () if modes is None and counter else modes  # by what is done with it
             return undeclared_input(name, I32 if counter else None, modes, uses[0].span, flexible)
         return replace(declared, dtype=declared.dtype or (I32 if counter else None), flexible=flexible)
 

@@ -73,7 +73,7 @@ def _without_modes(expressions: Expressions, call: syntax.Call, operands: list[i
     name = call.function.text
     expressions.report(
         "E0203",
-        f"`{name}` of one value names the modes that it reduces over",
+        f"`{name}` with one argument needs the modes to reduce over",
         call.function.span,
         "no modes",
         f"write `{name}[n]`, or `{name}[m]` or `{name}[m, n]`",

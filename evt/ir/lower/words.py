@@ -105,11 +105,11 @@ def read_reduced_modes(report: Report, subscript: syntax.Subscript) -> tuple[str
         report("E0301", "a reduction names each mode once", subscript.span, "", "`sum[n](x)`, `max[m, n](abs(x))`")
         return None
     if names == ["l"]:
-        report("E0301", "a reduction over batches alone is not made here", subscript.span, "", "reduce over m or n too")
+        report("E0301", "reducing over batches alone is not supported", subscript.span, "", "reduce over m or n too")
         return None
     if not set(names) <= set(MODES) and names not in [[block] for block in blocks]:
         hint = f"reduce over m, n and l, or within blocks of columns: {', '.join(f'`{block}`' for block in blocks)}"
-        report("E0301", f"`[{', '.join(names)}]` is not reduced over", subscript.span, "", hint)
+        report("E0301", f"cannot reduce over `[{', '.join(names)}]`", subscript.span, "", hint)
         return None
     return tuple(sorted(names, key=lambda name: MODES.index(name) if name in MODES else 0))
 
@@ -142,6 +142,6 @@ def read_number(report: Report, constant: syntax.Constant | syntax.Number) -> fl
         return None
     if not math.isfinite(rounded) or (rounded == 0 and any(digit in mantissa for digit in "123456789")):
         hint = "f32 holds magnitudes from 1.4e-45 to 3.4e38" + ("" if rounded == 0 else "; infinity is `inf`")
-        report("E0107", f"`{constant.text}` is not a finite f32 number", constant.span, "not representable", hint)
+        report("E0107", f"`{constant.text}` cannot be represented in f32", constant.span, "not representable", hint)
         return None
     return value

@@ -46,7 +46,7 @@ def _reached(problem: Problem) -> Verdict:
     return Refusal("a stride is beyond 8, or padding or dilated filters reach too far")
 
 
-@rule("channels are few, or no whole vectors, and copies of the operands are")
+@rule("channels are few or unaligned, and padded copies are not")
 def padded(problem: Problem) -> Verdict:
     """Check that a copy with padded channels is worth it, and that the collectives can read it."""
     convolution = problem.convolution
@@ -131,7 +131,7 @@ def _unit_dgrad(problem: Problem) -> Verdict:
     convolution = problem.convolution
     if convolution.operator != "dgrad" or convolution.unit_stride:
         return HOLDS
-    return Refusal("CUTLASS permutes the rows of a dgrad with a stride, of which visitors know nothing")
+    return Refusal("CUTLASS permutes the rows of a dgrad with a stride, which visitors do not support")
 
 
 @rule("a gradient of the input with a stride has no dilation")

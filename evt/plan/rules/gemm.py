@@ -19,13 +19,16 @@ from evt.plan.verdict import HOLDS, Refusal, Verdict
 MAX_TENSORS = 48
 
 
+_VERSIONS: dict[Generation, str] = {"2x": "2.x", "3x": "3.x"}
+
+
 def _runs_on(generation: Generation) -> Rule:
-    @rule(f"the target runs CUTLASS {generation} kernels")
+    @rule(f"the target runs CUTLASS {_VERSIONS[generation]} kernels")
     def runs_on(problem: Problem) -> Verdict:
         target = problem.target
         if generation in target.generations:
             return HOLDS
-        return Refusal(f"{target.name} runs CUTLASS {', '.join(target.generations)}")
+        return Refusal(f"{target.name} runs CUTLASS {', '.join(map(_VERSIONS.__getitem__, target.generations))}")
 
     return runs_on
 
@@ -34,7 +37,7 @@ runs_2x = _runs_on("2x")
 runs_3x = _runs_on("3x")
 
 
-@rule("the operation is a product of matrices, as a 1x1 convolution of stride 1 without padding is")
+@rule("the operation is a matrix product (a 1x1, stride-1, unpadded convolution counts)")
 def matrices(problem: Problem) -> Verdict:
     convolution = problem.signature.convolution
     return Refusal(convolution.not_matrices) if convolution and convolution.not_matrices else HOLDS
