@@ -1,0 +1,1 @@
+"""PyTorch models, fused by themselves: ``fuse(module, example_inputs)``."""
