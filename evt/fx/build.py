@@ -138,7 +138,8 @@ class _Building:
         if known is None:
             name = f"x{len(self.loads)}"
             frame = self.region.product.frame
-            shape = frame.sizes if {"m", "n"} <= set(modes) else tuple(_extent(frame, mode) for mode in modes)
+            whole = set(modes) == set(frame.modes)
+            shape = frame.sizes if whole else tuple(_extent(frame, mode) for mode in modes)
             known = Input(name, _dtype(node), modes), Argument(name, node, shape)
             self.loads[node, modes] = known
         return self.builder.add(Load(known[0].name))
