@@ -1,1 +1,1 @@
-"""PyTorch models, fused by themselves: ``fuse(module, example_inputs)``."""
+"""PyTorch models, fused by themselves: ``fuse(module, inputs)`` and ``torch.compile(model, backend="evt")``."""

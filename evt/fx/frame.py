@@ -7,6 +7,7 @@ view that only splits and merges the dimensions of one mode gives the same value
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,41 +31,41 @@ class Frame:
     modes: tuple[str, ...]
 
     def view(self, shape: Sequence[Size]) -> Frame | None:
-        """Return the frame of a reshape, or None where it mixes modes."""
-        sizes, modes = list(self.sizes), list(self.modes)
-        found: list[tuple[Size, str]] = []
-        place = 0
-        for wanted in shape:
-            if place < len(sizes) and same(sizes[place], wanted):
-                found.append((wanted, modes[place]))
-                place += 1
-            elif same(wanted, 1):
-                found.append((1, modes[min(place, len(modes) - 1)]))
-            else:
-                split = self._regroup(sizes, modes, place, wanted)
-                if split is None:
-                    return None
-                found.append((wanted, modes[place]))
-                place = split
-        if any(not same(size, 1) for size in sizes[place:]):
-            return None
-        return Frame(tuple(size for size, _ in found), tuple(mode for _, mode in found))
+        """Return the frame of a reshape, or None where it mixes modes.
 
-    @staticmethod
-    def _regroup(sizes: list[Size], modes: list[str], place: int, wanted: Size) -> int | None:
-        """Merge or split dimensions of one mode so that ``wanted`` is next; return the place after it."""
-        if place >= len(sizes):
-            return None
-        product, end = sizes[place], place + 1
-        while not same(product, wanted):
-            if isinstance(product, int) and isinstance(wanted, int) and product > wanted and product % wanted == 0:
-                sizes.insert(end, product // wanted)
-                modes.insert(end, modes[place])
-                return end
-            if end >= len(sizes) or modes[end] != modes[place]:
+        Both shapes fall into the same runs of dimensions, the shortest of equal products. A run's dimensions before
+        the view have to belong to one mode, which those after it then have.
+        """
+        modes: list[str] = []
+        place = done = 0
+        while place < len(self.sizes) or done < len(shape):
+            run = self._run(shape, place, done)
+            if run is None:
                 return None
-            product, end = product * sizes[end], end + 1
-        return end
+            taken, made = run
+            found = {
+                mode
+                for size, mode in zip(self.sizes[place : place + taken], self.modes[place : place + taken], strict=True)
+                if not same(size, 1)
+            }
+            if len(found) > 1:
+                return None
+            nearest = self.modes[min(place, len(self.modes) - 1)]
+            modes += [next(iter(found), nearest)] * made
+            place, done = place + taken, done + made
+        return Frame(tuple(shape), tuple(modes))
+
+    def _run(self, shape: Sequence[Size], place: int, done: int) -> tuple[int, int] | None:
+        """Return how many dimensions from here on have the same product before and after, at least one together."""
+        before, after = len(self.sizes) - place, len(shape) - done
+        for total in range(1, before + after + 1):
+            for taken in range(min(total, before) + 1):
+                made = total - taken
+                if made <= after and same(
+                    math.prod(self.sizes[place : place + taken]), math.prod(shape[done : done + made])
+                ):
+                    return taken, made
+        return None
 
     def modes_of(self, shape: Sequence[Size]) -> tuple[str, ...] | None:
         """Return the modes over which a tensor that broadcasts to the frame varies, or None where that is no set.

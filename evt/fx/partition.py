@@ -35,10 +35,14 @@ BUDGET = 512
 
 @dataclass
 class Partition:
-    """The regions of a graph, in the order of their products; why nodes behind a product are in none."""
+    """The regions of a graph, in the order of their products.
 
-    regions: list[Region] = field(default_factory=list)
-    misfits: dict[Node, Misfit] = field(default_factory=dict)
+    ``misfits`` say why nodes behind a product are in none; ``alone`` are products that nothing joined.
+    """
+
+    regions: list[Region]
+    misfits: dict[Node, Misfit]
+    alone: list[Product]
 
 
 def partition(graph: Graph) -> Partition:
@@ -79,7 +83,8 @@ class _Search:
         start.owner = {region.product.node: index for index, region in enumerate(start.regions)}
         found = self._search(start, 0)
         regions = [region for region in found.regions if len(region.frames) > 1 or region.product.terms]
-        return Partition(regions, found.misfits)
+        alone = [region.product for region in found.regions if region not in regions]
+        return Partition(regions, found.misfits, alone)
 
     def _search(self, state: _State, place: int) -> _State:
         """Give the nodes from ``place`` on to regions, the best way."""
