@@ -8,13 +8,14 @@
     ├── ArgumentError      a call's arguments do not fit the program (E06xx)
     ├── BuildError         the kernel cannot be built here (E07xx)
     ├── LaunchError        the kernel cannot run here (E08xx)
-    ├── LayoutError        a layout cannot be read, made or worked with so (E067x)
+    ├── LayoutError        a layout cannot be read, or an operation on it has no result (E067x)
     └── InternalError      a bug in evt (E0902)
 
     UserWarning
     └── NoKernelWarning    the CPU computed what no kernel would (E05xx)
 
-Each carries its :class:`~evt.diagnostics.Diagnostic` values in ``diagnostics``; ``str()`` prints them.
+Each carries its :class:`~evt.diagnostics.Diagnostic` values in ``diagnostics``; ``str()`` prints them, and its first
+line is the code and the message of the first.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class EvtError(Exception):
         self.diagnostics: tuple[Diagnostic, ...] = values
 
     def __str__(self) -> str:
-        return "\n" + render_all(self.diagnostics)
+        return render_all(self.diagnostics)
 
 
 class ProgramError(EvtError):
@@ -43,7 +44,7 @@ class ProgramError(EvtError):
 class TargetError(EvtError):
     """The target cannot do what the program asks for.
 
-    ``refusals`` are (route, reason), in order of preference, where it is that no route compiles the program.
+    ``refusals`` are (route, reason), in order of preference, if no route compiles the program.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class LaunchError(EvtError):
 
 
 class LayoutError(EvtError):
-    """A layout cannot be read, made or worked with so."""
+    """A layout cannot be read, or an operation on it has no result."""
 
 
 class InternalError(EvtError):

@@ -4,42 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from evt.emission.functors import stock_functor
+from evt.describe import describe, describe_result
 from evt.emission.stock import given
 from evt.emission.text import Jobs
 from evt.emission.workspace import jobs_after, jobs_before, parts
 from evt.errors import TargetError
 from evt.ir import Input, Output, TypedDag
+from evt.ir.interface import format_interface
 from evt.ir.node import base, divisor
 from evt.measured import Measurement, Timing
 from evt.plan import Candidate, Plan, Survey
-from evt.plan.epilogue.nodes import (
-    Access,
-    AccFetch,
-    Apply,
-    AuxLoad,
-    AuxStore,
-    BlockReduce,
-    BlockStore,
-    ColumnBroadcast,
-    ColumnOrScalarBroadcast,
-    Compute,
-    Coordinate,
-    HalfLoad,
-    HalfStore,
-    MaskLoad,
-    MaskStore,
-    Node,
-    PairMember,
-    RandomNumbers,
-    Reduction,
-    RowBroadcast,
-    RowOrScalarBroadcast,
-    ScalarBroadcast,
-    SourceFetch,
-)
 from evt.plan.epilogue.registers import register_limit
 from evt.plan.plan import Visitors
 from evt.plan.routes.route import Kind
@@ -51,8 +27,8 @@ from evt.spec import LOOP, Shapes
 class RouteExplanation:
     """One route: its summary, its rules as (statement, reason of failure or empty), whether it is the one taken.
 
-    Of one that applies, the estimates for its kernel: shared memory in bytes, and ``registers`` of ``register_limit``
-    a thread (0 where they are not estimated); and the ``timings`` that were measured.
+    If it applies, also the estimates for its kernel: shared memory in bytes, and ``registers`` of ``register_limit``
+    a thread (0 where they are not estimated); and the measured ``timings``.
     """
 
     name: str
@@ -72,7 +48,7 @@ class RouteExplanation:
 
     @property
     def costs(self) -> str:
-        """The estimates, and what was measured, in words."""
+        """The estimates and measurements, in words."""
         parts = []
         if self.shared_memory:
             parts.append(f"at least {self.shared_memory / 1024:.0f} KiB of shared memory")
@@ -85,7 +61,7 @@ class RouteExplanation:
 
     @property
     def lines(self) -> Iterator[str]:
-        """What is said of the route: every rule of the one that is taken, else those that fail."""
+        """The description of the route: every rule of the one that is taken, only the failed ones of the others."""
         for rule, reason in self.rules:
             if reason or self.chosen:
                 yield f"{'no ' if reason else 'yes'} {rule}{f': {reason}' if reason else ''}"
@@ -113,7 +89,7 @@ class RouteExplanation:
 class Costs:
     """What a problem costs whatever its kernel: two operations a multiply-add, padding included; each tensor once.
 
-    Bytes are those of the operands, of what the epilogue reads, and of what it writes.
+    Bytes are those of the operands, of the epilogue's inputs, and of its outputs.
     """
 
     sizes: Mapping[str, int]
@@ -128,7 +104,7 @@ class Costs:
 
     @property
     def intensity(self) -> float:
-        """Operations for each byte."""
+        """Operations per byte."""
         return self.flops / self.bytes if self.bytes else 0.0
 
     def to_json(self) -> dict[str, object]:
@@ -154,11 +130,12 @@ class Costs:
 class Explanation:
     """What ``evt explain`` prints. Bytes are those of the epilogue's tiles, for each element of the product.
 
-    ``chosen_by`` is rules, force or measurement, and ``gpus`` are those that the problem was measured on; ``costs`` are
-    those of a problem of known sizes.
+    ``interface`` is what the program takes and gives; ``chosen_by`` is rules, force or measurement, and ``gpus`` are
+    those that the problem was measured on; ``costs`` are those of a problem of known sizes.
     """
 
     target: str
+    interface: tuple[str, ...]
     routes: tuple[RouteExplanation, ...]
     plan: Plan
     configurations: tuple[str, ...]
@@ -175,6 +152,7 @@ class Explanation:
     def to_json(self) -> dict[str, object]:
         return {
             "target": self.target,
+            "interface": list(self.interface),
             "chosen_by": self.chosen_by,
             "measured_on": list(self.gpus),
             "routes": [route.to_json() for route in self.routes],
@@ -202,7 +180,7 @@ class Explanation:
         }
 
     def __str__(self) -> str:
-        lines = [f"target {self.target}"]
+        lines = [*self.interface, f"target {self.target}"]
         for route in self.routes:
             how = f" (by {self.chosen_by})" if route.chosen and self.chosen_by != "rules" else ""
             lines.append(f"{'->' if route.chosen else '  '} {route.name}: {route.summary}{how}")
@@ -246,18 +224,21 @@ def explain(
     *,
     looped: bool = False,
 ) -> Explanation:
-    """Explain the choice of route of a survey. Raises TargetError (E0502, E0503) when there is none.
+    """Explain a survey's choice of route. Raise TargetError (E0502, E0503) when there is none.
 
-    ``products`` are the sizes of a problem and its operands' shapes, of groups several; ``measured`` is what was
-    measured of it, and ``best`` the kernel that is taken for it. ``loop`` is the survey of one group's product, of
-    which a loop over the groups would launch the kernel, and ``looped`` says that the loop is forced.
+    ``products`` are the sizes of a problem and its operands' shapes, several for groups; ``measured`` are its
+    measurements, and ``best`` is the kernel that is taken for it. ``loop`` is the survey of one group's product, for
+    a loop that launches a kernel for each group; ``looped`` says that the loop is forced.
     """
     problem, forced = found.problem, looped or found.named is not None
     looped = looped or (best is not None and best.route == LOOP)
     if best is not None and not looped:
         found = found.asked_for(best.route, best.config)
     taken = loop if looped and loop is not None else found
-    plans = taken.defaults
+    try:
+        plans = taken.defaults
+    except TargetError as error:
+        raise _in_full(error) from None
     made = plans[0]
     timings = measured[0].timings if len(measured) == 1 else ()
     routes = [_explain_route(each, made if each is taken.chosen else None, timings) for each in found.candidates]
@@ -265,6 +246,7 @@ def explain(
         routes.append(_explain_loop(loop, made if looped else None, timings))
     return Explanation(
         problem.target.name,
+        format_interface(problem.dag),
         tuple(routes),
         made,
         tuple(each.config.name for each in plans),
@@ -275,8 +257,18 @@ def explain(
     )
 
 
+def _in_full(error: TargetError) -> TargetError:
+    """Return the error that no route compiles a program, with what refuses each."""
+    reasons: dict[str, list[str]] = {}
+    for route, reason in error.refusals:
+        reasons.setdefault(route, []).append(reason)
+    notes = tuple(f"{route}: {'; '.join(found)}" for route, found in reasons.items())
+    (found,) = error.diagnostics
+    return TargetError(replace(found, notes=notes), error.refusals) if notes else error
+
+
 def _explain_loop(loop: Survey, taken: Plan | None, timings: Sequence[Timing]) -> RouteExplanation:
-    """The loop over groups, which takes the route that one of them would; ``taken`` as in :func:`_explain_route`."""
+    """Explain the loop over groups, which takes the route of one group; ``taken`` as in :func:`_explain_route`."""
     kind: Kind = "evt"
     try:
         made, kind, reason = loop.plan, loop.chosen.route.kind, ""
@@ -296,7 +288,7 @@ def _explain_loop(loop: Survey, taken: Plan | None, timings: Sequence[Timing]) -
 
 
 def _explain_route(candidate: Candidate, taken: Plan | None, timings: Sequence[Timing]) -> RouteExplanation:
-    """A route; ``taken`` is the plan of the one that is taken."""
+    """Explain a route; ``taken`` is the plan if it is the one taken."""
     route, made = candidate.route, taken
     rules = [
         (rule.statement, verdict.reason if isinstance(verdict, Refusal) else "") for rule, verdict in candidate.verdicts
@@ -319,7 +311,7 @@ def _explain_route(candidate: Candidate, taken: Plan | None, timings: Sequence[T
 
 
 def _costs(dag: TypedDag, sizes: Mapping[str, int], shapes: tuple[Sequence[int], Sequence[int]]) -> Costs:
-    """Of a problem: ``sizes`` are its extents, and what a convolution has besides them."""
+    """Return the costs of a problem; ``sizes`` are its extents, and the other sizes of a convolution."""
     modes = {mode: max(1, sizes[mode]) if mode == "l" else sizes[mode] for mode in ("m", "n", "k", "l")}
 
     def bytes_of(value: Input | Output) -> int:
@@ -333,7 +325,7 @@ def _costs(dag: TypedDag, sizes: Mapping[str, int], shapes: tuple[Sequence[int],
     operands = sum(count * operand.dtype.bits // 8 for operand, count in zip(dag.operands, elements, strict=True))
     read, written = (sum(map(bytes_of, values)) for values in (dag.inputs, dag.outputs))
     products = math.prod(modes.values())
-    if "filters" in sizes:  # of a convolution k is the channels, and not the length of the sums
+    if "filters" in sizes:  # for a convolution, k counts only the channels
         extents = [size for name, size in sizes.items() if name.startswith(("output_", "filter_"))]
         products = math.prod((sizes["images"], sizes["filters"], sizes["channels"], *extents)) // sizes["groups"]
         modes["k"] = max(1, products // max(1, modes["m"] * modes["n"]))
@@ -341,7 +333,7 @@ def _costs(dag: TypedDag, sizes: Mapping[str, int], shapes: tuple[Sequence[int],
 
 
 def _total(products: Sequence[Costs]) -> Costs:
-    """The costs of several products, whose sizes are those that they have in common."""
+    """Return the costs of several products; their sizes are those that they have in common."""
     if len(products) == 1:
         return products[0]
     first = products[0].sizes
@@ -356,7 +348,7 @@ def _total(products: Sequence[Costs]) -> Costs:
 
 
 def _scaled(count: int) -> str:
-    """A count with a unit's prefix: ``34.4 G``."""
+    """Return a count with a unit prefix: ``34.4 G``."""
     for prefix, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if count >= scale:
             return f"{count / scale:.3g} {prefix}"
@@ -364,15 +356,17 @@ def _scaled(count: int) -> str:
 
 
 def is_stock(plan: Plan) -> bool:
-    """Whether a kernel's epilogue is CUTLASS's own, and no visitor of ours."""
+    """Return whether a kernel's epilogue is CUTLASS's own, not a visitor of ours."""
     return not isinstance(plan.epilogue, Visitors)
 
 
 def _epilogue(plan: Plan) -> tuple[str, ...]:
-    """The visitors by name, each once; or the class of a stock epilogue, its functors, and what it is given."""
+    """Return the visitors by name, each once; or the class of a stock epilogue, its functors, and its arguments."""
     if isinstance(plan.epilogue, Visitors):
         nodes = {node.name: node for node in plan.nodes}
-        return tuple(f"{name}: {_describe(node)}" for name, node in nodes.items())
+        lines = [f"{name}: {describe(node)}" for name, node in nodes.items()]
+        lines += [describe_result(result) for result in plan.results if result.region is not None]
+        return tuple(lines)
     fused = plan.epilogue.fused
     lines = [f"{fused.name}{' of ' if fused.functors else ''}{', '.join(fused.functors)}"]
     for each in given(plan):
@@ -380,54 +374,3 @@ def _epilogue(plan: Plan) -> tuple[str, ...]:
             names = ", ".join(str(field) for field in dict.fromkeys(each.fields))
             lines.append(f"{each.member}: {names or each.expression}")
     return tuple(lines)
-
-
-def _describe(node: Node) -> str:
-    """What a visitor does, in CUTLASS's words for its own."""
-    match node:
-        case AccFetch():
-            return "accumulator fetch"
-        case SourceFetch():
-            return "source C, through the collective's own load"
-        case ScalarBroadcast():
-            return "scalar broadcast"
-        case RowBroadcast():
-            return "row broadcast"
-        case ColumnBroadcast():
-            return "column broadcast"
-        case RowOrScalarBroadcast():
-            return "row or scalar broadcast"
-        case ColumnOrScalarBroadcast():
-            return "column or scalar broadcast"
-        case AuxLoad(access=access):
-            return f"auxiliary load{_LOADS[access]}"
-        case AuxStore(access=access):
-            return f"auxiliary store{_STORES[access]}"
-        case Compute(function):
-            return f"compute of {stock_functor(function)}"
-        case Apply(region):
-            return f"compute of {region.name}"
-        case Coordinate():
-            return "coordinates"
-        case RandomNumbers():
-            return "random numbers"
-        case PairMember(member):
-            return f"{'second' if member else 'first'} columns of pairs"
-        case BlockReduce(kind):
-            return f"reduction of blocks of columns, {kind}"
-        case MaskLoad():
-            return "load of packed bits"
-        case MaskStore():
-            return "store of packed bits"
-        case HalfLoad():
-            return "load of half as many columns"
-        case HalfStore():
-            return "store of half as many columns"
-        case BlockStore():
-            return "store of one value a block"
-        case Reduction(shape, kind, atomic=atomic):
-            return f"{shape} reduction, {kind}, {'by atomics' if atomic else 'in parts'}"
-
-
-_LOADS = {Access.TILE: "", Access.DIRECT: ", directly from global memory", Access.STRIDED: ", element by element"}
-_STORES = {Access.TILE: "", Access.DIRECT: ", directly to global memory", Access.STRIDED: ", element by element"}

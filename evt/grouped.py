@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from evt.diagnostics import Source
 from evt.emission import emit as emit_plan
+from evt.ir.interface import in_one_line
 from evt.plan import Plan, plan, survey
 from evt.program import DEFAULT_ARCH, Described, Program, program_of
 from evt.settings import Keywords
@@ -28,15 +29,15 @@ class GroupedProgram(Described):
     """A compiled formula, callable on groups of tensors. Make one with :func:`grouped_gemm`.
 
     Called with lists ``[A0, A1, ...]`` and ``[B0, B1, ...]`` and the program's inputs by keyword, it returns a list of
-    Ds; a namedtuple of lists when there are several outputs. Groups have their own m, n and k, each of which may be 0,
-    and the same types and majorness. An input is a list, one tensor or number for all groups, or a stacked tensor
-    with the groups along its first dimension; so may be A, B and the buffers in ``out``.
+    Ds; a namedtuple of lists when there are several outputs. Each group has its own m, n and k, each of which may be 0;
+    all have the same types and majorness. An input is a list, one tensor or number for all groups, or a stacked tensor
+    with the groups along its first dimension. A, B and the buffers in ``out`` may be stacked as well.
 
-    With ``offsets`` (a list, or a tensor on the CPU) the groups' rows lie one after the other: A is ``[total, k]``,
+    With ``offsets`` (a list, or a tensor on the CPU) the groups' rows are consecutive: A is ``[total, k]``,
     inputs and outputs with rows likewise, and group i has the rows from ``offsets[i]`` to ``offsets[i + 1]``.
 
     CUDA tensors run one fused kernel on the current stream, without synchronisation; CPU tensors run the reference.
-    ``route="loop"`` launches a kernel for each group instead, which does what a grouped kernel cannot: other
+    ``route="loop"`` launches a kernel for each group instead, which supports what a grouped kernel cannot: other
     targets, reductions, and layouts that TMA does not move.
 
     A grouped program is a value, as :class:`evt.Program` is: it cannot be changed, compares, and pickles.
@@ -47,7 +48,7 @@ class GroupedProgram(Described):
         skip_frames()
 
     def __repr__(self) -> str:
-        return f"<evt.GroupedProgram: {', '.join(self.inputs)} -> {', '.join(self.outputs)}>"
+        return f"<evt.GroupedProgram {in_one_line(self.spec.dag, self.spec.operation, self.spec.operand_modes)}>"
 
     def plan(
         self,
@@ -57,9 +58,10 @@ class GroupedProgram(Described):
         *,
         shapes: Sequence[Shapes] | None = None,
     ) -> Plan:
-        """The plan of the grouped kernel for packed tensors; of ``route="loop"`` that of one group's.
+        """Return the plan of the grouped kernel for packed tensors; with ``route="loop"`` the plan of one group's
+        kernel.
 
-        ``shapes`` are those of A and B of each group. Raises TargetError (E05xx) when the target cannot do it.
+        ``shapes`` are those of A and B of each group. Raise TargetError (E05xx) when the target cannot do it.
         """
         if self.spec.settings.route == LOOP:
             return self._member.plan(arch, a, b, shapes=shapes[0] if shapes else None)
@@ -73,7 +75,10 @@ class GroupedProgram(Described):
         *,
         shapes: Sequence[Shapes] | None = None,
     ) -> str:
-        """The C++ of the grouped kernel, as :meth:`evt.Program.emit`; of ``route="loop"`` that of one group's."""
+        """Return the C++ of the grouped kernel; with ``route="loop"`` that of one group's.
+
+        See :meth:`evt.Program.emit`.
+        """
         return emit_plan(self.plan(arch, a, b, shapes=shapes))
 
     def explain(
@@ -85,9 +90,9 @@ class GroupedProgram(Described):
         shapes: Sequence[Shapes] | None = None,
         gpu: str | None = None,
     ) -> Explanation:
-        """Why groups are compiled as they are, as :meth:`evt.Program.explain`: in one kernel, or one for each.
+        """Explain how groups are compiled, see :meth:`evt.Program.explain`: in one kernel, or one for each.
 
-        ``shapes`` are those of A and B of each group. What :meth:`tune` measured of groups of such sizes decides.
+        ``shapes`` are those of A and B of each group. What :meth:`tune` measured for groups of such sizes decides.
         """
         settings = self.spec.settings
         problem = grouped_problem(self.spec, arch, a, b, shapes)
@@ -109,7 +114,7 @@ class GroupedProgram(Described):
 
         Calls with the same types and layouts then take the fastest where there are about as many groups with about as
         many rows: powers of two of the number and of the mean, with the same n and k, or about the same where they
-        differ between groups. For the rest see :meth:`evt.Program.tune`. Raises TargetError where there is no grouped
+        differ between groups. For the rest see :meth:`evt.Program.tune`. Raise TargetError where there is no grouped
         kernel, and so nothing to choose.
         """
         from evt.tuning.grouped import tune_groups
@@ -129,12 +134,20 @@ class GroupedProgram(Described):
         float64: bool = False,
         **inputs: Any,
     ) -> Any:
-        """The oracle's answer for each group, as :meth:`evt.Program.reference`: lists, also with ``offsets``."""
+        """Return the oracle's results for each group: lists, also with ``offsets``.
+
+        See :meth:`evt.Program.reference`.
+        """
+        from evt.runtime.arguments import split_held
         from evt.runtime.groups import split
         from evt.runtime.results import gather
 
         groups = split(self.spec, A, B, inputs, None, offsets).members
-        results = [self._member.reference(each.a, each.b, float64=float64, **each.inputs) for each in groups]
+        held = [split_held(self.spec.dag, each.buffers)[1] for each in groups]
+        results = [
+            self._member.reference(each.a, each.b, float64=float64, **each.inputs, **buffers)
+            for each, buffers in zip(groups, held, strict=True)
+        ]
         if len(self.outputs) == 1:
             return results
         return gather(self.outputs)([[result[index] for result in results] for index in range(len(self.outputs))])
@@ -167,9 +180,9 @@ class GroupedProgram(Described):
 
 
 def grouped_gemm(text: str, **keywords: Unpack[Keywords]) -> GroupedProgram:
-    """A program over the products ``acc = A @ B`` of many groups, in one launch.
+    """Return a program over the products ``acc = A @ B`` of many groups, in one launch.
 
-    Keywords are those of :class:`evt.settings.Settings`; ``route="loop"`` launches a kernel for each group. Raises
+    Keywords are those of :class:`evt.settings.Settings`; ``route="loop"`` launches a kernel for each group. Raise
     ProgramError when the text is not a program.
     """
     return GroupedProgram(text, **keywords)

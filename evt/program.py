@@ -1,4 +1,4 @@
-"""The front door: a program that can be shown, emitted, explained, evaluated, tuned and called."""
+"""The main interface: a program that can be shown, emitted, explained, evaluated, tuned and called."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from evt.diagnostics import Source
 from evt.emission import emit as emit_plan
+from evt.ir.interface import in_one_line
 from evt.language import read_program
 from evt.plan import Plan, Problem, Survey, plan, survey
 from evt.settings import ConvolutionKeywords, Keywords
@@ -33,7 +34,7 @@ _Self = TypeVar("_Self", bound="Described")
 class Described:
     """A value that a spec describes: it cannot be changed, and it compares, copies and pickles as the spec does.
 
-    What was compiled is no part of it: a copy is the object itself, and a pickle holds text and numbers.
+    Compiled kernels are not part of it: a copy is the object itself, and a pickle contains text and numbers.
     """
 
     spec: Spec
@@ -89,7 +90,7 @@ class Described:
         gpu: str | None,
         loop: Survey | None = None,
     ) -> Explanation:
-        """Explain a problem, by what was measured of it where its sizes are known; see :func:`evt.explain.explain`."""
+        """Explain a problem, using its measurements where its sizes are known; see :func:`evt.explain.explain`."""
         check_kind("gpu", gpu, str | None, "its name, as the times were measured under")
         from evt.explain import explain
 
@@ -109,15 +110,19 @@ class Described:
 class Program(Described):
     """A compiled formula, callable on tensors.
 
-    Make one with :func:`gemm`, :func:`linear`, :func:`conv2d` and its like, or :func:`load`; of a graph with
+    Make one with :func:`gemm`, :func:`linear`, :func:`conv2d` and the like, or :func:`load`; from a graph with
     :meth:`from_dag`.
 
     Called with A ``[..., m, k]`` and B ``[k, n]`` (``linear``: B ``[n, k]``, as torch.nn.functional.linear; for
     convolutions see :func:`conv2d`) and the program's inputs by keyword, it returns D ``[..., m, n]``; a namedtuple in
     ``out`` order when there are several outputs. CUDA tensors run the fused kernel, on the current stream, compiled at
     the first call with a combination of types, layouts and alignments; CPU tensors run the reference, with a
-    NoKernelWarning where no GPU would have a kernel. Buffers to write into come as ``out=`` or by output name. Scalars
-    are Python numbers or one-element device tensors, which are read on the device. None leaves out what has a default.
+    NoKernelWarning where no GPU would have a kernel. Output buffers are passed as ``out=`` or by output name. Scalars
+    are Python numbers or one-element device tensors, which are read on the device. None leaves out an input with a
+    default.
+
+    An output that is stored by an index, ``D[index[m], n]``, needs a buffer. Rows that the index does not name keep
+    what they hold; where it names a row twice, each element stored is that of one of the two: which is not promised.
 
     An output whose name cannot be a field of a namedtuple (``class``, ``_x``) is found by its position.
 
@@ -125,7 +130,7 @@ class Program(Described):
 
     A program is a value, described by ``spec``: it cannot be changed, is equal to another of the same graph, operation,
     geometry and settings, and pickles, also within a torch.nn.Module. Loading one raises ArgumentError: E0657 where
-    functions that it uses are not registered, E0613 where another version stored what this one does not read.
+    functions that it uses are not registered, E0613 where this version cannot read what another one stored.
     """
 
     def __init__(self, source: Source | str, operation: str = "gemm", **keywords: Unpack[ConvolutionKeywords]) -> None:
@@ -134,12 +139,12 @@ class Program(Described):
 
     @classmethod
     def from_dag(cls, dag: Dag, **keywords: Unpack[ConvolutionKeywords]) -> Program:
-        """A program of a graph that :class:`evt.ir.Builder` made, as the same formula's text gives.
+        """Return the program of a graph that :class:`evt.ir.Builder` built, equal to that of the same formula's text.
 
         The operation is the graph's; the types of A and B, where it declares none, are those of each call. Keywords are
-        those of :class:`evt.settings.Settings` and, of a convolution, its geometry.
+        those of :class:`evt.settings.Settings` and, for a convolution, its geometry.
 
-        Raises ProgramError: E0412 for a graph that is no program, E0405 for one that does not read the accumulator,
+        Raise ProgramError: E0412 for a graph that is not a program, E0405 for one that does not read the accumulator,
         E03xx for types and modes; TargetError (E0501) for an unknown operation; and ArgumentError for keywords.
 
             builder = Builder()
@@ -151,7 +156,7 @@ class Program(Described):
         return cls._of(from_dag(dag, keywords))
 
     def __repr__(self) -> str:
-        return f"<evt.Program {self.spec.operation}: {', '.join(self.inputs)} -> {', '.join(self.outputs)}>"
+        return f"<evt.Program {in_one_line(self.spec.dag, self.spec.operation, self.spec.operand_modes)}>"
 
     def plan(
         self,
@@ -162,17 +167,17 @@ class Program(Described):
         shapes: Shapes | None = None,
         fused: bool = True,
     ) -> Plan:
-        """The plan for packed tensors. Raises TargetError (E05xx) when the target cannot do it."""
+        """Return the plan for packed tensors. Raise TargetError (E05xx) when the target cannot do it."""
         settings = self.spec.settings
         return plan(packed_problem(self.spec, arch, a, b, shapes), settings.route, settings.config, fused=fused)
 
     def emit(
         self, arch: str = DEFAULT_ARCH, a: str | None = None, b: str | None = None, *, shapes: Shapes | None = None
     ) -> str:
-        """The C++ of the kernel for ``arch`` (``"sm80"``, ``"sm90"``...) and operand types ``a`` and ``b``.
+        """Return the C++ of the kernel for ``arch`` (``"sm80"``, ``"sm90"``...) and operand types ``a`` and ``b``.
 
-        One self-contained .cu file for packed tensors, whose alignment is 16 bytes, or what ``shapes`` of A and B
-        leave of it; it needs the CUTLASS and CUDA headers. Raises ProgramError and TargetError.
+        It is one self-contained .cu file for packed tensors, aligned to 16 bytes, or as far as ``shapes`` of A and B
+        allow; it needs the CUTLASS and CUDA headers. Raise ProgramError and TargetError.
         """
         return emit_plan(self.plan(arch, a, b, shapes=shapes))
 
@@ -185,10 +190,10 @@ class Program(Described):
         shapes: Shapes | None = None,
         gpu: str | None = None,
     ) -> Explanation:
-        """Which route is taken, which are not and why, and what the kernel costs; prints as text.
+        """Explain which route is taken, why the others are not, and what the kernel costs; the result prints as text.
 
-        ``shapes`` of A and B, in PyTorch's order, make the costs those of a problem. What :meth:`tune` measured of it
-        is shown, and decides, as it does for calls; ``gpu`` names the one of several GPUs that it was measured on.
+        With ``shapes`` of A and B, in PyTorch's order, the costs are those of a problem. What :meth:`tune` measured for
+        it is shown, and decides, as it does for calls; ``gpu`` names the GPU if it was measured on several.
         """
         problem = packed_problem(self.spec, arch, a, b, shapes)
         products = () if shapes is None else ((problem_sizes(self.spec, shapes), shapes),)
@@ -204,26 +209,30 @@ class Program(Described):
         float64: bool = False,
         **inputs: Any,
     ) -> Any:
-        """The oracle's answer in PyTorch, on the tensors' device, called as the program itself.
+        """Return the oracle's results in PyTorch, on the tensors' device; the arguments are those of a call.
 
         Sums products in f64 and rounds the sums, computes in f32 and rounds each output to its type;
         ``float64=True`` computes in f64 and leaves the outputs unrounded, as a yardstick for kernels. The same bits
-        whatever PyTorch is set to.
+        whatever PyTorch is set to. Of an output that is scattered the call gives the buffer, under its name: it is
+        not written to, and the answer has its other rows.
         """
         from evt.runtime.answer import evaluate
-        from evt.runtime.arguments import bind
+        from evt.runtime.arguments import bind, split_held
         from evt.runtime.results import gather
 
         check_kind("float64", float64, bool, "a bool")
-        results = evaluate(self.spec, bind(self.spec, A, B, inputs, {}), float64)
+        read, held = split_held(self.spec.dag, inputs)
+        results = evaluate(self.spec, bind(self.spec, A, B, read, held), float64)
         return gather(self.outputs)([results[name] for name in self.outputs])
 
     @untraced
     def tune(self, A: torch.Tensor, B: torch.Tensor, /, **inputs: Any) -> Tuning:
-        """Time every route that applies to a call, on its own tensors, and keep the times; prints as a table.
+        """Time every route that applies to a call, on its own tensors, and keep the times; the result prints as a
+        table.
 
         Calls of the same program, types, layouts and sizes on the same kind of GPU then take the fastest kernel, in
         this process and in later ones, instead of the first that the rules admit. It takes compiling all of them.
+        Of an output that is scattered the call gives the buffer, as to :meth:`reference`; it is not written to.
         Raises LaunchError (E0801) without a GPU.
         """
         from evt.tuning.tune import tune
@@ -246,58 +255,61 @@ class Program(Described):
 
 
 def program_of(spec: Spec) -> Program:
-    """The program that a spec describes."""
+    """Return the program that a spec describes."""
     return Program._of(spec)
 
 
 def gemm(text: str, **keywords: Unpack[Keywords]) -> Program:
-    """A program over the product ``acc = A @ B`` with A [..., m, k] and B [k, n] (or [..., k, n]).
+    """Return a program over the product ``acc = A @ B`` with A [..., m, k] and B [k, n] (or [..., k, n]).
 
-    Keywords are those of :class:`evt.settings.Settings`. Raises ProgramError when the text is not a program.
+    Keywords are those of :class:`evt.settings.Settings`. Raise ProgramError when the text is not a program.
     """
     return Program(text, "gemm", **keywords)
 
 
 def linear(text: str, **keywords: Unpack[Keywords]) -> Program:
-    """As :func:`gemm`, with B the weight [n, k] of torch.nn.functional.linear; leading dimensions of A are rows."""
+    """Return a program like :func:`gemm`'s with the weight [n, k] of torch.nn.functional.linear as B.
+
+    Leading dimensions of A are rows.
+    """
     return Program(text, "linear", **keywords)
 
 
 def conv1d(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
-    """As :func:`conv2d`, of x [N, C, L] and the weight [K, C, S]."""
+    """Return a program like :func:`conv2d`'s for x [N, C, L] and the weight [K, C, S]."""
     return Program(text, "conv1d", **keywords)
 
 
 def conv2d(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
-    """A program over the convolution ``acc`` of x [N, C, H, W] with the weight [K, C, R, S], D [N, K, P, Q].
+    """Return a program over the convolution ``acc`` of x [N, C, H, W] with the weight [K, C, R, S], D [N, K, P, Q].
 
     ``stride``, ``padding``, ``dilation`` and ``groups`` are those of torch.nn.functional.conv2d: a number, or one for
     each dimension; ``padding`` also ``"same"``, ``"valid"``, or a (before, after) pair for each dimension. The
-    formula's rows ``m`` are the output's pixels (N, P, Q), its columns ``n`` the channels K: ``bias[n]``, and
+    formula's rows ``m`` are the output pixels (N, P, Q), its columns ``n`` the output channels K: ``bias[n]``, and
     ``residual[m, n]``, which is [N, K, P, Q] as D is.
 
-    Kernels work on channels_last memory. A tensor that is not so is converted at the call, by a copy; pass
+    Kernels need channels_last memory. Any other tensor is copied at the call; pass
     ``evt.channels_last(weight)`` to convert it once. D is channels_last where x or the weight is, as in PyTorch,
     else it is copied to contiguous memory. So is a buffer that is not channels_last.
 
-    The other keywords are those of :class:`evt.settings.Settings`. Raises ProgramError when the text is not a program
-    and ArgumentError (E0602, E0607) for a geometry that is none.
+    The other keywords are those of :class:`evt.settings.Settings`. Raise ProgramError when the text is not a program
+    and ArgumentError (E0602, E0607) for an invalid geometry.
     """
     return Program(text, "conv2d", **keywords)
 
 
 def conv3d(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
-    """As :func:`conv2d`, of x [N, C, D, H, W] and the weight [K, C, T, R, S]."""
+    """Return a program like :func:`conv2d`'s for x [N, C, D, H, W] and the weight [K, C, T, R, S]."""
     return Program(text, "conv3d", **keywords)
 
 
 def conv1d_dgrad(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
-    """As :func:`conv2d_dgrad`, of one dimension."""
+    """Return a program like :func:`conv2d_dgrad`'s in one dimension."""
     return Program(text, "conv1d_dgrad", **keywords)
 
 
 def conv2d_dgrad(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
-    """A program over the input's gradient of a convolution, which is what conv_transpose2d computes.
+    """Return a program over the gradient of a convolution's input, which is what conv_transpose2d computes.
 
     Called with the output's gradient [N, K, P, Q] and the weight [K, C, R, S], it returns D [N, C, H, W]; the formula's
     columns ``n`` are the channels C. ``output_padding`` enlarges D where the stride leaves its size open. The rest is
@@ -307,35 +319,35 @@ def conv2d_dgrad(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
 
 
 def conv3d_dgrad(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
-    """As :func:`conv2d_dgrad`, of three dimensions."""
+    """Return a program like :func:`conv2d_dgrad`'s in three dimensions."""
     return Program(text, "conv3d_dgrad", **keywords)
 
 
 def conv1d_wgrad(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
-    """As :func:`conv2d_wgrad`, of one dimension."""
+    """Return a program like :func:`conv2d_wgrad`'s in one dimension."""
     return Program(text, "conv1d_wgrad", **keywords)
 
 
 def conv2d_wgrad(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
-    """A program over the weight's gradient of a convolution.
+    """Return a program over the gradient of a convolution's weight.
 
-    Called with the output's gradient [N, K, P, Q] and x [N, C, H, W], it returns D [K, C, R, S] for filters of
-    ``kernel_size``; the formula's rows ``m`` are the filters K, its columns ``n`` taps and channels (R, S, C). The
-    rest is as in :func:`conv2d`.
+    Called with the output's gradient [N, K, P, Q] and x [N, C, H, W], it returns D [K, C, R, S] for a weight of
+    ``kernel_size``; the formula's rows ``m`` are the output channels K, its columns ``n`` taps and channels (R, S, C).
+    The rest is as in :func:`conv2d`.
     """
     return Program(text, "conv2d_wgrad", **keywords)
 
 
 def conv3d_wgrad(text: str, **keywords: Unpack[ConvolutionKeywords]) -> Program:
-    """As :func:`conv2d_wgrad`, of three dimensions."""
+    """Return a program like :func:`conv2d_wgrad`'s in three dimensions."""
     return Program(text, "conv3d_wgrad", **keywords)
 
 
 def load(path: str | Path, operation: str = "gemm", **keywords: Unpack[ConvolutionKeywords]) -> Program:
-    """The program in a ``.evt`` file; its header, if any, decides over ``operation``.
+    """Return the program in a ``.evt`` file; its header, if any, takes precedence over ``operation``.
 
     Operations are ``gemm`` and ``linear``, and the names of the functions of convolutions, whose keywords are as in
-    :func:`conv2d`. Raises ProgramError (E0105) when the file cannot be read.
+    :func:`conv2d`. Raise ProgramError (E0105) when the file cannot be read.
     """
     check_kind("path", path, (str, os.PathLike), "a file's name")
     return Program(read_program(path), operation, **keywords)
@@ -348,5 +360,5 @@ def emit(
     dtype: str | None = None,
     **keywords: Unpack[ConvolutionKeywords],
 ) -> str:
-    """The C++ of a formula in one step: ``emit("D = relu(acc + bias)", arch="sm80", dtype="bf16")``."""
+    """Return the C++ of a formula in one step: ``emit("D = relu(acc + bias)", arch="sm80", dtype="bf16")``."""
     return Program(text, op, **keywords).emit(arch, dtype, dtype)

@@ -1,4 +1,4 @@
-"""Where the shipped text lives: ``grammar/`` and ``codegen/``, inside the wheel or beside ``evt/`` in a checkout."""
+"""The shipped text files: ``grammar/`` and ``codegen/``, inside the wheel or beside ``evt/`` in a checkout."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _PACKAGE = Path(__file__).resolve().parent
 
 @cache
 def directory(name: str) -> Path:
-    """The directory ``grammar`` or ``codegen``. Raises FileNotFoundError when the installation is incomplete."""
+    """Return the directory ``grammar`` or ``codegen``. Raise FileNotFoundError when the installation is incomplete."""
     for candidate in (_PACKAGE / name, _PACKAGE.parent / name):
         if candidate.is_dir():
             return candidate
@@ -19,5 +19,5 @@ def directory(name: str) -> Path:
 
 @cache
 def text(name: str, file: str) -> str:
-    """The text of one shipped file, for example ``text("grammar", "evt.lark")``."""
+    """Return the text of one shipped file, for example ``text("grammar", "evt.lark")``."""
     return (directory(name) / file).read_text(encoding="utf-8")

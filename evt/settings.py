@@ -48,9 +48,9 @@ class Settings:
     that PyTorch gives it, and no multiply-add is contracted.
 
     ``relaxed`` allows algebra that holds for real numbers and not for every f32: reassociation, division by
-    multiplication with the reciprocal, ``x * 0 -> 0``. It takes for granted that reciprocals, products and sums of the
-    scalars and vectors that a call gives stay within f32's range. ``fast_math`` takes the hardware's approximations of
-    exponentials and the like (``tanh.approx``). Neither is on by itself, and neither goes with ``match_eager``.
+    multiplication with the reciprocal, ``x * 0 -> 0``. It assumes that reciprocals, products and sums of a call's
+    scalars and vectors stay within f32's range. ``fast_math`` uses the hardware's approximations of exponentials and
+    the like (``tanh.approx``). Neither is on by default, and neither goes with ``match_eager``.
 
     ``deterministic``: reductions give the same bits every time; with False they may be combined by atomics, in any
     order, where torch.use_deterministic_algorithms does not forbid it.
@@ -65,9 +65,9 @@ class Settings:
 
     @staticmethod
     def of(others: Sequence[str] = (), /, **keywords: Unpack[Keywords]) -> Settings:
-        """The settings of a call's keywords; ``others`` are those that it takes besides.
+        """Return the settings of a call's keywords; ``others`` are the call's other keywords, named in errors.
 
-        Raises ArgumentError (E0602, E0607) for what is none.
+        Raise ArgumentError (E0602, E0607) for an invalid keyword or value.
         """
         known = [field.name for field in fields(Settings)]
         given: dict[str, Any] = dict(keywords)

@@ -1,4 +1,4 @@
-"""torch.compile and calls: where it meets one, it breaks its graph, and the call runs as it is."""
+"""Calls under torch.compile: each call breaks the graph, and runs as it is."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any, TypeVar
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-#: What torch.compile says with ``fullgraph=True``.
+#: The message of torch.compile with ``fullgraph=True``.
 _REASON = "calls of evt's programs are not traced yet: leave fullgraph=True out, or call the program outside"
 
-#: Functions whose frames TorchDynamo has still to be told to skip; PyTorch need not be imported yet.
+#: Functions whose frames TorchDynamo must still be told to skip; PyTorch need not be imported yet.
 _untold: list[Callable[..., Any]] = []
 
 
 def untraced(function: _Function) -> _Function:
-    """Mark a function that TorchDynamo neither traces nor compiles, whatever it calls."""
+    """Mark a function so that TorchDynamo neither traces nor compiles it, nor what it calls."""
     function._torchdynamo_disable = True  # type: ignore[attr-defined]
     function._torchdynamo_disable_msg = _REASON  # type: ignore[attr-defined]
     _untold.append(function)
@@ -30,7 +30,7 @@ def skip_frames() -> None:
     """Tell TorchDynamo, if PyTorch is there, to skip the frames of marked functions and of all that they call.
 
     This costs calls nothing; torch.compiler.disable would import all of torch.compile and wrap every call. Before
-    PyTorch 2.8 it skips the frames of single functions only, and so is told of every one of evt's.
+    PyTorch 2.8 TorchDynamo skips the frames of single functions only, so each of evt's is registered.
     """
     torch = sys.modules.get("torch")
     while torch is not None and _untold:
@@ -44,7 +44,7 @@ def skip_frames() -> None:
 
 
 def _codes_of_evt() -> Iterator[CodeType]:
-    """The code of every function of evt that is imported, and of those inside of it."""
+    """Yield the code of every imported function of evt, and of the functions inside it."""
     root = str(Path(__file__).parent)
     functions = (each for each in gc.get_objects() if type(each) is FunctionType)
     codes = [each.__code__ for each in functions if each.__code__.co_filename.startswith(root)]

@@ -21,7 +21,7 @@ IMAGES, CHANNELS, FILTERS, PIXELS = 2, 32, 48, 12
 
 
 def compare(taps: int) -> None:
-    """The convolution with ``taps`` x ``taps`` filters against the linear map of its patches."""
+    """Compare the convolution with a ``taps`` x ``taps`` kernel to the linear map of its patches."""
     kind = {"device": DEVICE, "dtype": torch.float16}
     x = evt.channels_last(torch.randn(IMAGES, CHANNELS, PIXELS, PIXELS, **kind))
     weight = evt.channels_last(torch.randn(FILTERS, CHANNELS, taps, taps, **kind) / (CHANNELS * taps * taps) ** 0.5)

@@ -59,7 +59,7 @@ class Fused:
 
 
 def folded(convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
-    """The weight and bias that compute a convolution and the norm after it; converted to channels_last once."""
+    """Return the weight and bias that compute a convolution and the norm after it; converted to channels_last once."""
     scale = norm.weight / torch.sqrt(norm.running_var + norm.eps)
     weight = convolution.weight * scale[:, None, None, None]
     bias = norm.bias - norm.running_mean * scale

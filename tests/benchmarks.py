@@ -63,7 +63,7 @@ def make(text: str, *, dtype: str | None = "f32", l: int = 1, op: str = "gemm") 
 
 
 def both(case: Case) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """What the straight-line function and the reference give, output by output."""
+    """Return the results of the straight-line function and the reference, output by output."""
     data = draw(case, CPU, seed=3)
     function = straight_line(case.dag, case.scalars, batched=case.batched, problem=case.problem)
     results = function(data.A, data.B, *data.tensors.values())

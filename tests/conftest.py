@@ -31,7 +31,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @cache
 def _missing(need: str) -> str:
-    """What this machine lacks for a mark, or nothing."""
+    """Return what this machine lacks for a mark, or ""."""
     if need == "cxx":
         return "" if shutil.which("g++") else "there is no g++"
     if need == "nvcc":
@@ -57,7 +57,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _cache_directory(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[None]:
-    """A cache of kernels for this run, never the user's; xdist's workers share it."""
+    """Return a cache of kernels for this run, never the user's; xdist's workers share it."""
     root = tmp_path_factory.getbasetemp()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EVT_CACHE_DIR", str((root if worker_id == "master" else root.parent) / "evt-cache"))
@@ -66,7 +66,7 @@ def _cache_directory(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -
 
 @pytest.fixture(autouse=True)
 def _functions_are_forgotten() -> Iterator[None]:
-    """A function that a test registers and leaves there would be found by others."""
+    """Check that a test removes the functions that it registers: other tests would find them."""
     before = len(TABLE)
     yield
     assert len(TABLE) == before, "register functions under evt.functions.testing.temporarily()"

@@ -28,7 +28,7 @@ def convolution(text: str, operation: str = "conv2d", **keywords: Any) -> Progra
 
 
 def last(tensor: Tensor) -> Tensor:
-    """The same numbers with channels last in memory, made without evt."""
+    """Return the same numbers with channels last in memory, made without evt."""
     return tensor.movedim(1, -1).contiguous().movedim(-1, 1)
 
 

@@ -14,7 +14,7 @@ KEY = cache_key(SOURCE, TOOLS)
 
 
 def put(cache: Cache, source: KernelSource = SOURCE, library: bytes = b"library") -> Path:
-    """What the builder does, without a compiler."""
+    """Store a library as the builder does, without a compiler."""
     key = cache_key(source, TOOLS)
     cache.prepare()
     lock = cache.lock(key, wait=True)

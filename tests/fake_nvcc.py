@@ -88,11 +88,11 @@ class Room:
         Path(f"{self.file}.calm").touch()
 
     def left_over(self) -> list[str]:
-        """What is in the cache besides entries and kept failures."""
+        """Return what is in the cache besides entries and kept failures."""
         return [path.name for path in self.cache.root.glob("??/.*")]
 
     def compilers(self) -> list[int]:
-        """The processes that are at work in the cache."""
+        """Return the processes that are at work in the cache."""
         found = []
         for link in Path("/proc").glob("[0-9]*/cwd"):
             with contextlib.suppress(OSError):
@@ -133,7 +133,7 @@ class Room:
 
 
 def make_room(folder: Path) -> Room:
-    """An empty one."""
+    """Return an empty room."""
     nvcc = folder / "nvcc"
     nvcc.write_text(FAKE_NVCC)
     nvcc.chmod(0o755)
@@ -148,7 +148,7 @@ def wait_for(condition: Callable[[], object], seconds: float = 60) -> None:
 
 
 def runs(pid: int) -> bool:
-    """Whether a process is there and not a zombie."""
+    """Return whether a process is there and not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:

@@ -33,7 +33,7 @@ def each(rows: Sequence[Function]) -> pytest.MarkDecorator:
 
 
 def resolve(target: str) -> tuple[Callable[..., Any], list[str], dict[str, Any]]:
-    """A target's callable, the order of the row's parameters if it says one, and fixed keyword arguments."""
+    """Return a target's callable, the order of the row's parameters if it says one, and fixed keyword arguments."""
     read = read_target(target)
     root, *path = read.path
     found: Any = {"torch": torch, "operator": operator, "Tensor": torch.Tensor}[root]

@@ -66,7 +66,7 @@ def as_layout(tiler: Tiler) -> Layout:
 
 
 def compatible(shape: IntTuple, other: IntTuple) -> bool:
-    """Whether each coordinate of the shape is one of the other, whose leaves may be split further."""
+    """Return whether each coordinate of the shape is one of the other, whose leaves may be split further."""
     if isinstance(shape, tuple):
         return isinstance(other, tuple) and len(shape) == len(other) and all(map(compatible, shape, other))
     return shape == prod(leaves(other))
@@ -143,7 +143,7 @@ def law_of_left_inverse(layout: Function, result: Function) -> str:
 
 
 def law_of_divide(layout: Layout, tiler: Tiler, result: Layout) -> str:
-    """The tile is the composition with the tiler, the rest that with a complement of the tiler."""
+    """Return how a division breaks its law: the tile composes with the tiler, the rest with its complement."""
     if isinstance(tiler, tuple):
         return by_mode(law_of_divide, layout, tiler, result, rest=True)
     tile, shape = as_layout(tiler), coalesce(layout).shape
@@ -159,7 +159,7 @@ def law_of_divide(layout: Layout, tiler: Tiler, result: Layout) -> str:
 
 
 def law_of_product(block: Layout, tiler: Tiler, result: Layout) -> str:
-    """The block, and where the places of a complement that the tiler picks are; copies do not meet."""
+    """Return how a product breaks its law: the block, then places of its complement; copies do not meet."""
     if isinstance(tiler, tuple):
         return by_mode(law_of_product, block, tiler, result, rest=True)
     tile = as_layout(tiler)
@@ -181,7 +181,7 @@ def law_of_product(block: Layout, tiler: Tiler, result: Layout) -> str:
 
 
 def law_of_blocked(block: Layout, tiler: Layout, result: Layout, raked: bool = False) -> str:
-    """The parts of the product, in pairs of a mode of the block and one of the copies; an integral one is one mode."""
+    """Return how a result differs from the product, whose modes it has in pairs; an integral part is one mode."""
     rank = max(block.rank, tiler.rank)
     if result.rank != rank or any(mode.rank != 2 for mode in result.modes):
         return "other modes"
@@ -197,7 +197,7 @@ def law_of_blocked(block: Layout, tiler: Layout, result: Layout, raked: bool = F
 
 
 def by_mode(law: Callable[..., str], layout: Layout, parts: tuple[object, ...], result: Layout, rest: bool) -> str:
-    """The law mode by mode; the modes without a part are the result's own, or dropped."""
+    """Return how a result breaks a law mode by mode; modes without a part are the result's own, or dropped."""
     others = layout.modes[len(parts) :] if rest else ()
     if not isinstance(result.shape, tuple) or result.rank != len(parts) + len(others):
         return "other modes"
@@ -208,7 +208,7 @@ def by_mode(law: Callable[..., str], layout: Layout, parts: tuple[object, ...], 
 
 
 def law_of_regrouped(kind: str, operation: str, layout: Layout, tiler: Tiler, result: Layout) -> str:
-    """The parts of the logical division or product, in another order; it is refused where that is."""
+    """Return how a result differs from the logical division or product, whose parts it has in another order."""
     try:
         logical = getattr(room, f"logical_{operation}")(layout, tiler)
     except LayoutError:
@@ -222,7 +222,7 @@ def law_of_regrouped(kind: str, operation: str, layout: Layout, tiler: Tiler, re
 
 
 def unzipped(logical: Layout, tiler: Tiler) -> tuple[Layout, Layout]:
-    """The first and the second parts at the tiler's leaves; what has no tiler is a second part."""
+    """Return the first and the second parts at the tiler's leaves; a mode without tiler is a second part."""
     if not isinstance(tiler, tuple):
         return logical.modes[0], logical.modes[1]
     pairs = [unzipped(mode, part) for mode, part in zip(logical.modes, tiler, strict=False)]
@@ -231,7 +231,7 @@ def unzipped(logical: Layout, tiler: Tiler) -> tuple[Layout, Layout]:
 
 
 def through_swizzle(law: Callable[..., str]) -> Callable[..., str]:
-    """The law of the layouts under a swizzle, which stays; CuTe leaves an identity out."""
+    """Return the law for layouts under a swizzle, which stays; CuTe drops an identity."""
 
     def through(layout: ComposedLayout, *rest: Any) -> str:
         *arguments, result = rest
@@ -247,7 +247,7 @@ def through_swizzle(law: Callable[..., str]) -> Callable[..., str]:
 
 
 def law_of_index(layout: Function, coordinate: IntTuple, result: int) -> str:
-    """The inner product of a coordinate and the strides, an integer being a place; both signs, also out of bounds."""
+    """Return how an index differs from the coordinate's inner product with the strides; an integer is a place."""
     if isinstance(layout, ComposedLayout):
         return "" if result == layout.swizzle(layout.offset + layout.layout(coordinate)) else "another index"
     assert isinstance(layout, Layout)
@@ -283,7 +283,7 @@ def compatible_forms(tree: IntTuple, other: IntTuple) -> bool:
 
 
 def law_of_concatenate(*arguments: Layout) -> str:
-    """A coordinate for each of the layouts, and the sum of their indices."""
+    """Return how a concatenation breaks its law: a coordinate for each layout, the sum of their indices."""
     *layouts, result = arguments
     if result.shape != tuple(layout.shape for layout in layouts):
         return "another shape"
@@ -314,7 +314,7 @@ def law_of_size(layout: Layout, result: int) -> str:
 
 
 def law_of_depth(layout: Layout, result: int) -> str:
-    """The most brackets around an extent."""
+    """Return the most brackets around an extent."""
     brackets = itertools.accumulate({"(": 1, ")": -1}.get(character, 0) for character in str(layout.shape))
     return "" if result == max(brackets) else "another depth"
 
@@ -329,5 +329,5 @@ def law_of_merged(a: Swizzle, b: Swizzle, result: Swizzle) -> str:
 
 
 def law_of_default(law: Callable[..., str]) -> Callable[..., str]:
-    """A law whose second argument is left out."""
+    """Return a law without its second argument."""
     return lambda layout, result: law(layout, None, result)

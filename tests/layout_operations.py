@@ -97,7 +97,7 @@ def targeted(rng: random.Random) -> tuple[Any, ...]:
 
 
 def swizzled(draw: Draw) -> Draw:
-    """The arguments with a swizzle before the first, and that of a layout of powers of two as often as not."""
+    """Return the arguments with a swizzle on the first, whose layout has powers of two half of the time."""
 
     def drawn(rng: random.Random) -> tuple[Any, ...]:
         layout, *others = draw(rng)

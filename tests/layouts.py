@@ -26,7 +26,7 @@ def questions(usual: int) -> int:
 
 
 def random_layout(rng: random.Random, largest: int = 96, signs: bool = True) -> Layout:
-    """A layout of at most ``largest`` elements; one in three has negative strides where ``signs`` allows it."""
+    """Return a layout of at most ``largest`` elements; one in three has negative strides where ``signs`` allows it."""
     while True:
         shape = random_shape(rng)
         extents = leaves(shape)
@@ -73,7 +73,7 @@ def like(shape: IntTuple, values: Iterator[int]) -> IntTuple:
 
 
 def random_tiler(rng: random.Random, layout: Layout) -> Tiler:
-    """A layout, an extent, or by mode a tuple of such, also of fewer modes than the layout has."""
+    """Return a layout, an extent, or a tuple of these by mode, possibly with fewer modes than the layout."""
     if isinstance(layout.shape, tuple) and rng.random() < 0.6:
         count = rng.randrange(1, layout.rank + 1)
         return tuple(random_tiler(rng, mode) for mode in layout.modes[:count])
@@ -85,7 +85,7 @@ def random_tiler(rng: random.Random, layout: Layout) -> Tiler:
 
 
 def random_stepper(rng: random.Random, layout: Layout) -> Layout:
-    """A layout whose strides are near those of the layout's own modes, so that compositions cross them."""
+    """Return a layout whose strides are near those of the layout's own modes, so that compositions cross them."""
     steps = [1]
     for extent, _ in layout.leaves:
         steps.append(steps[-1] * extent)
@@ -104,7 +104,7 @@ def random_profile(rng: random.Random, shape: IntTuple) -> IntTuple:
 
 
 def random_coordinate(rng: random.Random, shape: IntTuple) -> IntTuple:
-    """A coordinate, some integers in the place of tuples, and some of both signs or beyond the extents."""
+    """Return a coordinate, some with integers in place of tuples, negative or beyond the extents."""
     if isinstance(shape, tuple) and rng.random() < 0.75:
         return tuple(random_coordinate(rng, part) for part in shape)
     size = prod(leaves(shape))
@@ -129,7 +129,7 @@ def random_swizzles(rng: random.Random) -> tuple[Swizzle, Swizzle]:
 
 
 def random_composed(rng: random.Random) -> ComposedLayout:
-    """A swizzled layout, half of them of powers of two, as those of shared memory are."""
+    """Return a swizzled layout, half of them of powers of two, as those of shared memory are."""
     if rng.random() < 0.5:
         shape = rng.choice(((8, 8), (4, 16), ((2, 4), 8), (16, (2, 2)), 64, (8, 4)))
         extents = leaves(shape)

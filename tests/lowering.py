@@ -17,7 +17,7 @@ def dag(text: str, operation: str = "gemm") -> Dag:
 
 
 def nodes(text: str) -> list[str]:
-    """The lines of the graph's nodes."""
+    """Return the lines of the graph's nodes."""
     return [line for line in str(dag(text)).splitlines() if line.startswith("%")]
 
 

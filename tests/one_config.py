@@ -7,10 +7,10 @@ from evt.program import program_of
 
 
 def general_config(op: evt.Program, a: str | None = None, b: str | None = None, arch: str = "sm90") -> evt.Program:
-    """The program with the configuration that serves every size, the first one."""
+    """Return the program with the configuration that serves every size, the first one."""
     return with_config(op, op.explain(arch, a, b).configurations[0])
 
 
 def with_config(op: evt.Program, config: str) -> evt.Program:
-    """The program in one configuration."""
+    """Return the program in one configuration."""
     return program_of(op.spec.forced(op.spec.settings.route, config))

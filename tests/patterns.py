@@ -24,7 +24,7 @@ _NAN_64 = (
 
 
 def patterns(dtype: DType) -> torch.Tensor:
-    """A vector of numbers of a storage type."""
+    """Return a vector of numbers of a storage type."""
     memory: torch.dtype = getattr(torch, dtype.torch)
     if dtype.bits <= 16:
         codes = torch.arange(1 << dtype.bits, dtype=torch.int32)

@@ -30,7 +30,7 @@ def accesses(made: Plan, kind: type[AuxLoad | AuxStore]) -> list[Access]:
 
 
 def computed(made: Plan) -> list[str]:
-    """The functions and regions of the compute nodes."""
+    """Return the functions and regions of the compute nodes."""
     return [
         node.function if isinstance(node, Compute) else node.region.name
         for node in made.nodes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace as Inputs
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,8 @@ import torch
 from records import MEANINGS
 from torch import Tensor
 
+from evt.ir.dag import index_inputs
+from evt.ir.node import base
 from evt.reference.compare import distance
 from evt.spec import typed_graph
 
@@ -23,7 +25,7 @@ ABSENT = {"alpha": 1.0, "x": 1.0, "token_scale": 1.0, "lower": -1.0, "upper": 1.
 ABSENT_BETA = {"two_biases": 1.0}
 BATCHED = frozenset({"batched_broadcasts"})
 #: Samples that give the largest magnitude of D: their data make it that of a negative element, not the maximum.
-NEGATIVE_PEAK = frozenset({"amax", "squared_relu", "squared_relu_backward"})
+NEGATIVE_PEAK = frozenset({"amax", "squared_relu", "squared_relu_backward", "swiglu_blocks"})
 #: Ways to call: with every input, without those that have a default, single values for vectors marked ``?``.
 VARIANTS = ("given", "absent", "single")
 #: Scalars by name; a product of integers is large, so that its factor is small.
@@ -33,16 +35,17 @@ _INTEGER_RANGE = {"i8": (-9, 10), "u8": (0, 10), "i32": (-50, 50), "b1": (0, 256
 
 @dataclass(frozen=True)
 class Call:
-    """The tensors of a call, and what the formula says of them."""
+    """The tensors of a call, and what the formula says of them; ``buffers`` are those that it has to give."""
 
     a: Tensor
     b: Tensor
     inputs: dict[str, Any]
     wanted: tuple[Tensor, ...]
+    buffers: dict[str, Tensor] = field(default_factory=dict)
 
 
 def variants(program: evt.Program) -> tuple[str, ...]:
-    """The ways in which a program may be called."""
+    """Return the ways in which a program may be called."""
     optional = any(value.default is not None for value in program.spec.dag.inputs)
     flexible = any(value.flexible for value in program.spec.dag.inputs)
     return tuple(name for name, fits in zip(VARIANTS, (True, optional, flexible), strict=True) if fits)
@@ -71,12 +74,17 @@ def make_call(
         for operand in typed.operands
     )
     inputs: dict[str, Any] = {}
+    indices = index_inputs(typed)
     for value in typed.inputs:
         assert value.dtype is not None
         if variant == "absent" and value.default is not None:
             continue
-        if value.modes:
-            shape = [1] if value.flexible and variant == "single" else [sizes[mode] for mode in value.modes]
+        if value.name in indices:  # each row once
+            order = torch.randperm(sizes[value.modes[-1]], device=device, generator=generator)
+            inputs[value.name] = order.to(torch.int32)
+        elif value.modes:
+            single = value.flexible and variant == "single"
+            shape = [1] if single else [sizes[base(mode)] for mode in value.modes]
             large = integers and value.name.startswith("bias")  # to be seen beside an accumulator of integers
             inputs[value.name] = random(shape, value.dtype, 64.0 if large else 1.0)
         elif str(value.dtype) == "i32":
@@ -87,11 +95,13 @@ def make_call(
     while name in NEGATIVE_PEAK and wanted[0].abs().max() == wanted[0].max():
         a = random(a.shape, typed.operands[0].dtype, sizes["k"] ** -0.25)
         wanted = expected(name, program, a, b, inputs)
-    return Call(a, b, inputs, wanted)
+    scattered = [(each, want) for each, want in zip(typed.outputs, wanted, strict=True) if each.is_indexed]
+    buffers = {each.name: torch.zeros_like(want, dtype=getattr(torch, each.dtype.torch)) for each, want in scattered}
+    return Call(a, b, inputs, wanted, buffers)
 
 
 def expected(name: str, program: evt.Program, a: Tensor, b: Tensor, inputs: Mapping[str, Any]) -> tuple[Tensor, ...]:
-    """The outputs in f64 by the formula of :data:`MEANINGS`; bits as bytes."""
+    """Return the outputs in f64 by the formula of :data:`MEANINGS`; bits as bytes."""
     modes_a, modes_b = program.spec.operand_modes
     left, right = a.double(), b.double()
     acc = (left if modes_a == ("m", "k") else left.mT) @ (right if modes_b == ("k", "n") else right.mT)
@@ -108,7 +118,7 @@ SLACK = {"lincomb_row_sums": (1.0, 4.0)}
 
 
 def distances(name: str, program: evt.Program, got: Sequence[Tensor], wanted: Sequence[Tensor]) -> list[float]:
-    """The distance of each output of a sample; at most 1 is right."""
+    """Return the distance of each output of a sample; at most 1 is right."""
     typed = typed_graph(program.spec)
     factors = SLACK.get(name, (1.0,) * len(typed.outputs))
     operand = typed.operands[0].dtype

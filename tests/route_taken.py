@@ -6,5 +6,5 @@ from evt.plan import Problem, plan
 
 
 def route_of(problem: Problem, forced: str | None = None) -> str:
-    """The name of the route; ``forced`` is one's name, or a kind of routes."""
+    """Return the name of the route taken; ``forced`` is the name of a route, or a kind of routes."""
     return plan(problem, forced).route

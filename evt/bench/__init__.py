@@ -1,12 +1,12 @@
 """Measuring: evt against PyTorch, side by side in one run on one GPU.
 
 In the order of the data: :mod:`case` (what is measured), :mod:`suites` (cases by name), :mod:`tensors` (random ones of
-every type), :mod:`straight` (the formula as a PyTorch user writes it), :mod:`idiom` (each operation of it) and
-:mod:`convolution` (its product), :mod:`versions` (what is timed), :mod:`answer` (what is right), :mod:`host` (the time
-of a call on the host), :mod:`run` (all of it), :mod:`kernel` (which kernel it was), :mod:`epilogue` (epilogues side by
-side), :mod:`result` (the numbers), :mod:`document` (the numbers as JSON), :mod:`report` (as tables), :mod:`machine`
-(where it ran).
-Needs torch. Every timing needs a CUDA GPU; nothing is ever timed on the CPU in its place.
+every type), :mod:`straight` (the formula as a PyTorch user writes it), :mod:`idiom` (its operations) and
+:mod:`convolution` (its product), :mod:`versions` (what is timed), :mod:`answer` (the right results), :mod:`host` (the
+time of a call on the host), :mod:`run` (all of it), :mod:`kernel` (which kernel it was), :mod:`epilogue` (epilogues
+side by side), :mod:`result` (the numbers), :mod:`document` (the numbers as JSON), :mod:`report` (as tables),
+:mod:`machine` (where it ran).
+Needs torch. Every timing needs a CUDA GPU; the CPU is never timed instead.
 """
 
 from evt.bench.case import Case, convolution_case

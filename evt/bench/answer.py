@@ -1,4 +1,4 @@
-"""What is right: random data with the oracle's answer to it, ``oracle(case, device) -> Answer``."""
+"""The right results: random data with the oracle's answer to it, ``oracle(case, device) -> Answer``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from evt.errors import ArgumentError
 from evt.ir import Cast
 from evt.reference.compare import error, limit
 
-#: PyTorch rounds every step to the tensors' type: it may be further off, and only nonsense is refused.
+#: PyTorch rounds every step to the tensors' type, so it may be further off; only nonsense is refused.
 _SLACK = 10
 
 
@@ -33,7 +33,7 @@ class Answer:
         return max(error(*each, columns) for each in zip(outputs, self.outputs, types, strict=True))
 
     def refusal(self, error: float, *, stepwise: bool = False) -> str:
-        """Return why outputs with this error are wrong, or nothing. ``stepwise``: every step was rounded."""
+        """Return why outputs with this error are wrong, or "". ``stepwise``: every step was rounded."""
         limit = self.limit * (_SLACK if stepwise else 1)
         return "" if error <= limit else f"wrong: relative error {error:.1e}, rounding explains {limit:.0e}"
 
@@ -41,11 +41,11 @@ class Answer:
 def oracle(case: Case, device: torch.device | str, seed: int = 0) -> Answer:
     """Draw random data and return the answer to it; positive data where normal data has no finite answer.
 
-    Raises ArgumentError (E0607) when that has none either: nothing could be compared.
+    Raise ArgumentError (E0607) when positive data has none either, because nothing could be compared.
     """
     for positive in (False, True):
         data = draw(case, device, seed, positive=positive)
-        result = case.program.reference(data.A, data.B, float64=True, **data.inputs)
+        result = case.program.reference(data.A, data.B, float64=True, **data.inputs, **data.held(case.dag))
         outputs = (result,) if isinstance(result, torch.Tensor) else tuple(result)
         if all(bool(output.isfinite().all()) for output in outputs):
             return Answer(case, data, outputs, _limit(case))

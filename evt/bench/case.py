@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from evt.bench.tensors import poison, random_operand, random_tensor
+from evt.bench.tensors import poison, random_index, random_operand, random_tensor
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError
 from evt.ir import TypedDag
 from evt.ir.convolution import ConvolutionProblem
+from evt.ir.dag import index_inputs
 from evt.ir.dtype import B1, DType
 from evt.ir.node import base, divisor
 from evt.program import Program
@@ -26,7 +27,7 @@ from evt.spec import Shapes, problem_sizes, typed_graph
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: Values of scalars without a default, in the order of the program's inputs: nothing that folds away.
+#: Values of scalars without a default, in the order of the program's inputs: none that constant folding removes.
 _SCALARS = (0.7, 0.3, 1.3, -0.6, 0.9)
 _INTEGERS = (7, 3, 5, 2, 11)
 _FEW = 16  #: images of a small convolution, besides a remainder
@@ -34,9 +35,9 @@ _FEW = 16  #: images of a small convolution, besides a remainder
 
 @dataclass(frozen=True)
 class Case:
-    """A program at one size. ``bar`` is the most that its time may be, over torch.compile's.
+    """A program at one size. ``bar`` is the largest acceptable ratio of its time to torch.compile's.
 
-    A convolution has ``shapes``, of A and B in PyTorch's order; :func:`convolution_case` makes one.
+    A convolution has the ``shapes`` of A and B in PyTorch's order; :func:`convolution_case` makes one.
     """
 
     name: str
@@ -65,7 +66,7 @@ class Case:
 
     @property
     def product(self) -> str:
-        """What PyTorch calls the product alone."""
+        """PyTorch's name for the bare product."""
         return "mm" if self.shapes is None else "conv"
 
     @cached_property
@@ -92,25 +93,25 @@ class Case:
         return found
 
     def shape(self, modes: Sequence[str], batchable: bool = False) -> tuple[int, ...]:
-        """Return the shape of a tensor of these modes; ``l`` is no dimension where there is one batch."""
+        """Return the shape of a tensor of these modes; ``l`` is not a dimension where there is one batch."""
         if batchable and self.batched and "l" not in modes:
             modes = ("l", *modes)
         return tuple(size for mode in modes if mode != "l" or self.batched for size in self.dims(mode))
 
     def dims(self, mode: str) -> tuple[int, ...]:
-        """Return the dimensions that a mode stands for in shapes: of a convolution's pixels there are several."""
+        """Return the dimensions that a mode stands for in shapes: output pixels of a convolution have several."""
         lead = (self.sizes[base(mode)],) if self.problem is None else self.problem.leads[base(mode)]
         return lead if divisor(mode) == 1 else (math.prod(lead) // divisor(mode),)
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of the product alone; of a convolution those of the padding are among them."""
+        """Floating-point operations of the product alone; for a convolution including those on the padding."""
         if self.problem is not None:
             return 2 * self.problem.multiplications
         return 2 * self.m * self.n * self.k * self.l
 
     def small(self) -> Case:
-        """Return the same kernel's problem, small: extents keep their remainders, which decide the alignment."""
+        """Return the same kernel's problem, made small: extents keep their remainders, which decide the alignment."""
         if self.shapes is not None:
             a, b = self.shapes
             images = min(a[0], _FEW + a[0] % _FEW)
@@ -126,7 +127,7 @@ def convolution_case(
 ) -> Case:
     """Return a convolution with A and B of these shapes; m, n and k are those of its implicit GEMM.
 
-    Raises ArgumentError (E0604) for shapes that do not fit.
+    Raise ArgumentError (E0604) for shapes that do not fit.
     """
     sizes = problem_sizes(program.spec, shapes)
     assert program.spec.convolution is not None
@@ -137,7 +138,7 @@ def convolution_case(
 
 @dataclass(frozen=True)
 class Data:
-    """Tensors of a case. ``inputs`` are what a call gives: tensors, and numbers for scalars."""
+    """Tensors of a case. ``inputs`` are a call's arguments: tensors, and numbers for scalars."""
 
     A: torch.Tensor
     B: torch.Tensor
@@ -149,23 +150,27 @@ class Data:
         """The input tensors, without A, B and the numbers."""
         return {name: value for name, value in self.inputs.items() if isinstance(value, torch.Tensor)}
 
+    def held(self, dag: TypedDag) -> dict[str, torch.Tensor]:
+        """Return the buffers of the outputs that are scattered, which a call has to give."""
+        return {output.name: self.outputs[output.name] for output in dag.outputs if output.is_indexed}
+
     @property
     def bytes(self) -> dict[str, int]:
-        """What a fused kernel has to move at least: every tensor once."""
+        """The least that a fused kernel has to move: every tensor once."""
         named = {"A": self.A, "B": self.B, **self.tensors, **self.outputs}
         return {name: tensor.numel() * tensor.element_size() for name, tensor in named.items()}
 
     def poison(self) -> None:
-        """Fill the output buffers, so that what a kernel leaves unwritten shows."""
+        """Fill the output buffers, so that elements a kernel leaves unwritten show."""
         for tensor in self.outputs.values():
             poison(tensor)
 
 
 def draw(case: Case, device: torch.device | str, seed: int = 0, *, positive: bool = False) -> Data:
-    """Draw random tensors for a case: normal, or in (0.1, 1.1) for formulas that want ``positive`` values.
+    """Draw random tensors for a case: normal, or in (0.1, 1.1) for formulas that need ``positive`` values.
 
-    B is scaled so that the accumulator is of the size of the other inputs; integers are small. A convolution's images
-    and filters are channels_last.
+    B is scaled so that the accumulator is about as large as the other inputs; integers are small. A convolution's
+    inputs and weights are channels_last.
     """
     generator = torch.Generator(device).manual_seed(seed)
 
@@ -180,10 +185,14 @@ def draw(case: Case, device: torch.device | str, seed: int = 0, *, positive: boo
 
     inputs: dict[str, torch.Tensor | float] = {}
     a, b = operand(0), operand(1, case.k**-0.5)
+    indices = index_inputs(case.dag)
     for value in case.dag.inputs:
         assert value.dtype is not None
         if value.modes:
             shape = case.shape(value.modes, value.batchable and value.is_tile)
+            if value.name in indices:
+                inputs[value.name] = random_index(shape, shape[-1], value.dtype, generator)
+                continue
             drawn = random_tensor(shape, value.dtype, generator, positive=positive)
             inputs[value.name] = from_view(drawn) if case.shapes is not None and is_image(value) else drawn
         else:

@@ -1,6 +1,6 @@
 """A convolution as a PyTorch user writes it: ``convolve(problem, operands, A, B, device) -> Tensor``.
 
-Padding that is not the same on both sides is a pass of its own in PyTorch, or of a gradient's result a slice.
+Asymmetric padding is a separate pass in PyTorch; for the result of a gradient it is a slice.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from evt.bench.idiom import Tensor, UnwrittenError, torch_type
 from evt.ir import Operand
 from evt.ir.convolution import ConvolutionProblem
 
-#: Calls a function, or writes its call down.
+#: Calls a function, or writes the call into a graph.
 Call = Callable[..., Any]
 
 _FPROP: dict[int, Call] = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
@@ -28,7 +28,7 @@ _WGRAD: dict[int, Call] = {1: grad.conv1d_weight, 2: grad.conv2d_weight, 3: grad
 
 
 def call_now(function: Call, *arguments: Any, **options: Any) -> Any:
-    """Call a function at once."""
+    """Call a function immediately."""
     return function(*arguments, **options)
 
 
@@ -37,7 +37,7 @@ def convolve(
 ) -> Tensor:
     """Return the convolution of A and B, or its gradient, [N, C, ...].
 
-    Of 8-bit operands it is formed in f32 on the CPU; on CUDA PyTorch has none. Raises UnwrittenError.
+    On the CPU, 8-bit operands are convolved in f32; on CUDA, PyTorch cannot convolve them. Raise UnwrittenError.
     """
     dtype = operands[0].dtype
     if dtype.bits > 8:

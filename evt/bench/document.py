@@ -14,7 +14,7 @@ from typing import Any
 from evt.bench.case import Case
 from evt.bench.result import COMPILE, CaseResult, EpilogueResult, HostResult, Summary
 
-#: Of the document's layout.
+#: The version of the document's layout.
 FORMAT = 1
 
 
@@ -45,7 +45,7 @@ def to_json(
 
 
 def write_json(path: str | Path, document: Mapping[str, Any]) -> None:
-    """Write a file as a whole or not at all. Raises OSError."""
+    """Write a file completely or not at all. Raise OSError."""
     path = Path(path)
     text = json.dumps(_finite(document), indent=2, allow_nan=False) + "\n"
     handle, name = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.", suffix=".tmp")

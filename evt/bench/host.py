@@ -23,7 +23,7 @@ _WARM_UP = 300
 def bench_host(case: Case, *, repeats: int = 11, seed: int = 0) -> HostResult:
     """Measure the microseconds of ``op(A, B, ...)`` and of ``torch.mm(A, B)``, with and without ``out=``.
 
-    Raises LaunchError (E0801) without a CUDA GPU, and what a call of the program raises.
+    Raise LaunchError (E0801) without a CUDA GPU, and whatever a call of the program raises.
     """
     device = require_gpu()
     with torch.no_grad():
@@ -76,7 +76,7 @@ def host_samples(
 
 
 def _loop(call: Callable[[], object], synchronise: Callable[[], object]) -> float:
-    """Return the seconds of a call; the synchronisations between groups are not counted."""
+    """Return the seconds of a call, without the synchronisations between groups."""
     total = 0.0
     synchronise()
     for _ in range(_GROUPS):

@@ -26,11 +26,11 @@ Value: TypeAlias = Tensor | float | int
 
 
 class UnwrittenError(Exception):
-    """PyTorch has nothing that a user would write for a part of the program."""
+    """PyTorch has nothing that a user could write for a part of the program."""
 
 
 def torch_type(dtype: DType) -> torch.dtype:
-    """Return the dtype that a PyTorch user keeps values of a type in: bits are bool until they are packed."""
+    """Return the dtype in which a PyTorch user keeps values of a type: bits are bool until they are packed."""
     found: torch.dtype = torch.bool if dtype == B1 else getattr(torch, dtype.torch)
     return found
 
@@ -38,7 +38,7 @@ def torch_type(dtype: DType) -> torch.dtype:
 def multiply(left: Any, right: Any, operands: Sequence[Operand], result: DType, device: str, batched: bool) -> Tensor:
     """Return the product of A and B, ``[.., m, k]`` and ``[.., k, n]``.
 
-    That of 8-bit operands is PyTorch's own on CUDA, in int32 or in the type of ``result``; on the CPU it is formed
+    For 8-bit operands it is PyTorch's own on CUDA, in int32 or in the type of ``result``; on the CPU it is computed
     in int32 or f32.
     """
     a = operands[0].dtype
@@ -56,7 +56,7 @@ def multiply(left: Any, right: Any, operands: Sequence[Operand], result: DType, 
 
 
 def check_product(operands: Sequence[Operand], batched: bool) -> None:
-    """Whether PyTorch multiplies these 8-bit operands on CUDA. Raises UnwrittenError."""
+    """Raise UnwrittenError unless PyTorch multiplies these 8-bit operands on CUDA."""
     a, b = (operand.dtype for operand in operands)
     if (a, b) != (I8, I8) and E4M3 not in (a, b):
         raise UnwrittenError(f"PyTorch has no product of {a} and {b} operands")
@@ -65,7 +65,7 @@ def check_product(operands: Sequence[Operand], batched: bool) -> None:
 
 
 def apply(name: str, operands: Sequence[Value], domain: DType) -> Value:
-    """Apply a function of the table, which computes in ``domain``, in the tensors' own dtypes."""
+    """Apply a function of the table that computes in ``domain``, in the tensors' own dtypes."""
     row = TABLE[name]
     numbers = [float(value) for value in operands if isinstance(value, float | int)]
     if len(numbers) == len(operands):
@@ -82,7 +82,7 @@ def apply(name: str, operands: Sequence[Value], domain: DType) -> Value:
 
 
 def cast(value: Value, dtype: DType) -> Value:
-    """Return a value rounded to a type, where 8-bit types and integers saturate."""
+    """Return a value rounded to a type; 8-bit types and integers saturate."""
     if isinstance(value, float | int):
         return _number(round_to(dtype, torch.tensor(value, dtype=torch.float64)).item(), dtype)
     tensor, found = value
@@ -103,7 +103,7 @@ def cast(value: Value, dtype: DType) -> Value:
 
 
 def constant(node: Const) -> float | int:
-    """Return a constant as it was written: a whole number, else the shortest decimal that stands for it."""
+    """Return a constant as it was written: a whole number, or the shortest decimal that stands for it."""
     if node.is_integer:
         return int(node.value)
     if round_f32(node.value) != node.value:
@@ -112,7 +112,7 @@ def constant(node: Const) -> float | int:
 
 
 def pack_bits(mask: torch.Tensor) -> torch.Tensor:
-    """Pack truth values ``[..., n]`` into bytes; bit i of byte j is column 8j + i."""
+    """Return truth values ``[..., n]`` packed into bytes; bit i of byte j is column 8j + i."""
     if mask.shape[-1] % 8:
         mask = functional.pad(mask, (0, -mask.shape[-1] % 8))
     octets = mask.to(torch.uint8).reshape(*mask.shape[:-1], -1, 8)
@@ -139,7 +139,7 @@ def _where(condition: Value, x: Value, y: Value, domain: DType) -> Value:
 
 
 def _convert(value: Value, domain: DType) -> Value:
-    """Return an operand in i32 or b1 arithmetic, or a float for the number that it is in float arithmetic."""
+    """Return an operand converted for i32 or b1 arithmetic, or a float for its number in float arithmetic."""
     if isinstance(value, float | int):
         return _number(value, domain)
     tensor, dtype = value
@@ -149,7 +149,7 @@ def _convert(value: Value, domain: DType) -> Value:
 
 
 def _to_float(value: Value, domain: DType) -> Value:
-    """Convert integers, truth values and 8-bit floats, for which PyTorch has no arithmetic, to f32 or f64."""
+    """Convert integers, truth values and 8-bit floats to f32 or f64; PyTorch has no arithmetic for them."""
     if isinstance(value, float | int):
         return value
     tensor, dtype = value
@@ -159,7 +159,7 @@ def _to_float(value: Value, domain: DType) -> Value:
 
 
 def _is_mixed(values: Sequence[Value]) -> bool:
-    """Return whether PyTorch's own promotion makes f32 of the tensors, integers among them."""
+    """Return whether PyTorch's own promotion makes the tensors f32, integers among them."""
     dtypes = [value[1] for value in values if not isinstance(value, float | int)]
     return torch.float32 in dtypes and not any(dtype.is_floating_point and dtype.itemsize == 1 for dtype in dtypes)
 
@@ -183,7 +183,7 @@ def _call(row: Function, operands: Sequence[Any]) -> Any:
 def _written(row: Function, numbers: tuple[bool, ...]) -> Callable[..., Any] | None:
     """Return how a user writes a function with numbers in these places: one of the row's targets, or its meaning.
 
-    None where torch takes no numbers there.
+    Return None where torch takes no numbers there.
     """
     if (operation := _operator(row)) is not None:
         return operation
@@ -218,7 +218,7 @@ def _by_name(row: Function, function: Callable[..., Any], x: Any, *numbers: floa
 
 
 def _functions(row: Function, *module: str) -> list[Callable[..., Any]]:
-    """Return the targets of a row in a module that take its parameters in their order."""
+    """Return the targets of a row in a module that take its parameters in the row's order."""
     targets = [target for target in map(read_target, row.targets) if target.path[:-1] == module and not target.order]
     return [partial(_resolved(target), **dict(target.given)) for target in targets]
 

@@ -1,4 +1,4 @@
-"""Which kernels serve a case: ``plans_of(case, data) -> plans``, and the one of them that a call takes."""
+"""Which kernels serve a case: ``plans_of(case, data) -> plans``, and the one that a call takes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from evt.runtime.kernels import device_target, is_atomic, measured_best, plan_ke
 
 
 def plans_of(case: Case, data: Data) -> tuple[Plan, ...]:
-    """Return the plans of evt's kernels for data on a CUDA device, as a call makes them. Raises EvtError."""
+    """Return the plans of evt's kernels for data on a CUDA device, as a call makes them. Raise EvtError."""
     return _plans(case, _bound(case, data))
 
 
 def kernel_taken(case: Case, data: Data) -> tuple[str, str]:
-    """Return the route and the configuration that a call with this data takes. Raises EvtError."""
+    """Return the route and the configuration that a call with this data takes. Raise EvtError."""
     bound = _bound(case, data)
     plans = _plans(case, bound)
     count = torch.cuda.get_device_properties(bound.device).multi_processor_count
@@ -31,7 +31,7 @@ def _bound(case: Case, data: Data) -> Bound:
 
 
 def _plans(case: Case, bound: Bound) -> tuple[Plan, ...]:
-    """Return the plans of the kernel that was measured to be best, where there is one."""
+    """Return the plans of the kernel that was measured to be best, if there is one."""
     spec = case.program.spec
     atomic = is_atomic(spec)
     return plan_kernels(measured_best(spec, bound, atomic), bound, device_target(bound.index), atomic)

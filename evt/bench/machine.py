@@ -1,4 +1,4 @@
-"""Where a measurement is made."""
+"""The machine on which a measurement is made."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from evt.version import __version__
 
 
 def require_gpu() -> torch.device:
-    """Return the current CUDA device. Raises LaunchError (E0801) without one: nothing else is timed in its place."""
+    """Return the current CUDA device. Raise LaunchError (E0801) without one: nothing else is timed instead."""
     why = ""
     if torch.version.cuda is None:
         why = f"this PyTorch ({torch.__version__}) is built without CUDA"
@@ -35,7 +35,7 @@ def require_gpu() -> torch.device:
 
 
 def describe_machine(device: torch.device | None = None) -> dict[str, Any]:
-    """Describe the machine, GPU, driver and versions, ready for JSON; None for what cannot be found out."""
+    """Describe the machine, GPU, driver and versions, ready for JSON; unknown facts are None."""
     gpu: dict[str, Any] | None = None
     if device is not None:
         properties = torch.cuda.get_device_properties(device)

@@ -19,7 +19,7 @@ _PIPE_WIDTH = 240
 
 
 class Report:
-    """Prints results as they come, and writes all so far to a file: a run cut short leaves its numbers."""
+    """Prints results as they come, and writes all so far to a file, so that an interrupted run keeps its numbers."""
 
     def __init__(self, machine: Mapping[str, Any], settings: Mapping[str, Any], file: str | Path | None = None) -> None:
         self.machine = machine
@@ -28,7 +28,7 @@ class Report:
         self.results: list[CaseResult] = []
         self.epilogues: list[EpilogueResult] = []
         self.host: HostResult | None = None
-        # A pipe has no width of its own: nothing is folded there.
+        # A pipe has no width of its own: lines are not wrapped there.
         self.console = Console() if sys.stdout.isatty() else Console(width=_PIPE_WIDTH)
         print_machine(self.console, machine)
 
@@ -38,7 +38,7 @@ class Report:
         self._save()
 
     def add_summary(self) -> None:
-        """All results so far in one table."""
+        """Print all results so far in one table."""
         print_summary(self.console, self.results)
 
     def add_epilogues(self, result: EpilogueResult) -> None:
@@ -53,13 +53,13 @@ class Report:
 
     @property
     def wrong(self) -> list[str]:
-        """What evt's kernels gave wrong answers for."""
+        """The cases for which evt's kernels gave wrong answers."""
         cases = [result.case.name for result in self.results if result.wrong]
         return cases + [name for result in self.epilogues for name in result.wrong]
 
     @property
     def complete(self) -> bool:
-        """Whether every kernel of evt's was timed."""
+        """Whether every one of evt's kernels was timed."""
         epilogues = all(row.time is not None for result in self.epilogues for row in result.rows)
         return epilogues and all(result.ms(EVT) is not None for result in self.results)
 
@@ -72,7 +72,7 @@ class Report:
 
 
 def print_case(console: Console, result: CaseResult) -> None:
-    """One case as a table, with what is worth knowing below."""
+    """Print one case as a table, with notes below."""
     product = result.case.product
     table = _table(_title(result.case))
     table.add_column("version")
@@ -117,7 +117,7 @@ def notes(result: CaseResult) -> list[str]:
 
 
 def print_summary(console: Console, results: Sequence[CaseResult]) -> None:
-    """A line for each case: the times of evt and of the baselines in ms, evt's over theirs, and its kernel."""
+    """Print a line for each case: times of evt and the baselines in ms, the ratios of evt to them, and its kernel."""
     if not results:
         return
     versions = (COMPILE, EAGER, results[0].case.product)
@@ -142,7 +142,7 @@ def print_summary(console: Console, results: Sequence[CaseResult]) -> None:
 
 
 def print_epilogues(console: Console, result: EpilogueResult) -> None:
-    """The epilogues of one product as a table."""
+    """Print the epilogues of one product as a table."""
     table = _table(f"epilogues of {_problem(result.cases[0])}")
     table.add_column("epilogue")
     for heading in ("ms", "spread", "/ bare", "extra", "bound ms", "/ bound", "error"):
@@ -216,7 +216,7 @@ def _problem(case: Case) -> str:
 
 
 def _geometry(case: Case) -> list[str]:
-    """Return what is unusual in a convolution's geometry, in words."""
+    """Return what is unusual about a convolution's geometry, in words."""
     if case.problem is None:
         return []
     geometry, pads = case.problem.geometry, case.problem.pads

@@ -1,4 +1,4 @@
-"""What a measurement gives, in numbers."""
+"""The numbers of a measurement."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EVT, AGAIN, COMPILE, EAGER = "evt", "evt again", "compile", "eager"
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Samples in short: the median and the quartiles."""
+    """A summary of samples: the median and the quartiles."""
 
     median: float
     low: float
@@ -48,7 +48,7 @@ class Row:
 class CaseResult:
     """All versions of one case.
 
-    ``exposed`` counts samples thrown away because the GPU waited for the host; ``wrong``: evt's answer was;
+    ``exposed`` counts samples discarded because the GPU waited for the host; ``wrong``: evt's answer was wrong;
     ``kernel`` is the route and the configuration that evt took on a GPU.
     """
 
@@ -73,7 +73,7 @@ class CaseResult:
 
     @property
     def noise(self) -> float | None:
-        """How far two measurements of the same kernel are apart."""
+        """The relative difference between two measurements of the same kernel."""
         ratio = self.ratio(AGAIN, EVT)
         return abs(ratio - 1) if ratio is not None else None
 
@@ -97,9 +97,9 @@ class CaseResult:
 class EpilogueResult:
     """Epilogues of one product, by name, timed in the same rounds; the first case is the bare store of D.
 
-    ``bytes`` are those of each case's tensors; ``copy`` is the time of moving ``copied_bytes``, read and written.
-    ``exposed`` counts samples thrown away because the GPU waited for the host; ``wrong`` are epilogues whose answer
-    was.
+    ``bytes`` has the size of each case's tensors; ``copy`` is the time of moving ``copied_bytes``, read and written.
+    ``exposed`` counts samples discarded because the GPU waited for the host; ``wrong`` has the epilogues whose answer
+    was wrong.
     """
 
     cases: tuple[Case, ...]
@@ -125,7 +125,7 @@ class EpilogueResult:
 
     @property
     def noise(self) -> float | None:
-        """How far two measurements of the bare store are apart."""
+        """The relative difference between two measurements of the bare store."""
         ratio = self.ratio(AGAIN)
         return abs(ratio - 1) if ratio is not None else None
 
@@ -135,13 +135,13 @@ class EpilogueResult:
         return self.copied_bytes / self.copy.median / 1e6 if self.copy else None
 
     def extra_bytes(self, name: str) -> int | None:
-        """Return what an epilogue reads and writes that the bare store does not."""
+        """Return the bytes that an epilogue reads and writes beyond those of the bare store."""
         if name == AGAIN or name not in self.bytes or self.bare not in self.bytes:
             return None
         return sum(self.bytes[name].values()) - sum(self.bytes[self.bare].values())
 
     def bound(self, name: str) -> float | None:
-        """Return the time of the bare store, and that of moving the extra bytes as fast as the copy does, in ms."""
+        """Return the time of the bare store plus that of moving the extra bytes as fast as the copy does, in ms."""
         bare, extra, bandwidth = self.ms(self.bare), self.extra_bytes(name), self.gbytes_per_s
         return bare + extra / bandwidth / 1e6 if bare is not None and extra is not None and bandwidth else None
 

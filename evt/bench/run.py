@@ -1,4 +1,4 @@
-"""All of it: ``bench(cases) -> results``."""
+"""The whole benchmark: ``bench(cases) -> results``."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def bench(
 ) -> Iterator[CaseResult]:
     """Measure cases one after the other, each with all its versions in one interleaved run.
 
-    Every version is checked before it is timed, against the oracle in float64 on the same data. One that
-    cannot be made, or whose answer is wrong, has a row that says so. Before anything is measured, raises
+    Every version is checked before it is timed, against the oracle in float64 on the same data. A version that
+    cannot be built, or whose answer is wrong, has a row that says so. Before anything is measured, raise
     LaunchError (E0801) without a CUDA GPU and ArgumentError (E0602) for an unknown baseline.
     """
     names = check_baselines(tuple(baselines))
@@ -64,7 +64,7 @@ def bench(
 def build_all(cases: Sequence[Case], device: torch.device, progress: Progress) -> None:
     """Build the kernels of all cases side by side. What fails here fails again where it is reported."""
     if device.type != "cuda":
-        return  # the reference runs there
+        return  # the reference computes the case
     programs = {(id(case.program), case.dtype) for case in cases}
     progress(f"building the kernels of {len(programs)} program{'s' if len(programs) > 1 else ''}")
     sources: dict[KernelSource, None] = {}
@@ -86,7 +86,7 @@ def measure(
     seed: int = 0,
     progress: Progress = lambda text: None,
 ) -> CaseResult:
-    """Make, check and time evt and the baselines ``names`` of one case."""
+    """Build, check and time evt and the baselines ``names`` of one case."""
     if not COMPILED.keys().isdisjoint(names):
         _forget_compiled()
     progress(f"{case.name}: reference")
@@ -112,8 +112,8 @@ def measure(
 
 
 def timed(calls: Mapping[str, Call], clock: RoundTimer, rounds: int, seed: int) -> tuple[dict[str, list[float]], int]:
-    """Return the samples of each call in ms, and how many were thrown away."""
-    interleave(calls, 2, clock, seed=seed)  # the clock finds its spin, the GPU its clocks
+    """Return the samples of each call in ms, and how many were discarded."""
+    interleave(calls, 2, clock, seed=seed)  # lets the clock find its spin, and the GPU its clock rates
     return interleave(calls, rounds, clock, seed=seed)
 
 
@@ -131,11 +131,11 @@ def with_times(rows: Mapping[str, Row], samples: Mapping[str, Sequence[float]]) 
 
 
 def checked(name: str, case: Case, answer: Answer) -> tuple[Row, Call | None]:
-    """Return a version, if its answer is right; its row says why not."""
+    """Return a version, if its answer is right; otherwise its row says why not."""
     try:
         if name == EVT:
             call = evt_version(case, answer.data)
-            for _ in range(2):  # on the same buffers: a kernel must not depend on what it finds there
+            for _ in range(2):  # on the same buffers: a kernel must not depend on their contents
                 answer.data.poison()
                 call()
             outputs = tuple(answer.data.outputs.values())
@@ -168,7 +168,7 @@ def reason(problem: Exception) -> str:
 
 
 def _forget_compiled() -> None:
-    """Start torch.compile afresh, so that no case is slowed down, or given up, for the ones before it."""
+    """Reset torch.compile, so that earlier cases do not slow this one down or exhaust its limits."""
     import torch._dynamo
 
     reset: Callable[[], None] = torch._dynamo.reset

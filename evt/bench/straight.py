@@ -4,10 +4,10 @@ The graph is taken as typed, before our optimiser; every node becomes the torch 
 tensors' own dtypes, with numbers as Python floats. The result is straight-line code (``print(module.code)``):
 that is what eager PyTorch runs and what torch.compile is given to work on.
 
-A convolution is written on images [N, K, P, Q], as its user has them; where the program asks for more than elements of
-images and vectors, on their matrices [m, n].
+A convolution is written on tensors [N, K, P, Q], as its user has them; where the program needs more than tensors of
+that shape and vectors, it is written on their matrices [m, n].
 
-8-bit operands are multiplied by torch._int_mm and torch._scaled_mm; the former exists for i8 only, neither in
+8-bit operands are multiplied by torch._int_mm and torch._scaled_mm; the former exists for i8 only, and neither takes
 batches. Integers meet floats as f32. Bits are bool until they are stored. Random numbers are refused: PyTorch draws
 others.
 """
@@ -35,10 +35,25 @@ from evt.bench.idiom import (
     torch_type,
     unpack_bits,
 )
-from evt.ir import Acc, Apply, Cast, Const, Fold, Input, Load, Operand, Output, Pick, Reduce, Store, TypedDag
+from evt.ir import (
+    Acc,
+    Apply,
+    Cast,
+    Const,
+    Fold,
+    Input,
+    Interleave,
+    Load,
+    Operand,
+    Output,
+    Pick,
+    Reduce,
+    Store,
+    TypedDag,
+)
 from evt.ir.convolution import ConvolutionProblem
 from evt.ir.dtype import B1, DType
-from evt.ir.node import MODES, base, divisor
+from evt.ir.node import MODES, PLACES, base, divisor, index_of
 from evt.reference import is_image
 from evt.reference.convolution import from_view, to_view
 from evt.reference.rounding import packed
@@ -56,15 +71,15 @@ def straight_line(
     """Return a module of ``(A, B, *tensor inputs)`` in the order of ``dag.inputs``; one output, or a tuple of them.
 
     ``scalars`` are written into the code as numbers. With ``batched``, A and B have three dimensions and the
-    mode l is one; without, it is none. Outputs are packed in their own layout, as the kernel's are. ``device`` is
+    mode l is one; otherwise it is none. Outputs are packed in their own layout, as the kernel's are. ``device`` is
     ``cuda`` or ``cpu``: their products of 8-bit operands are different functions. A convolution is written for one
-    ``problem``. Raises UnwrittenError.
+    ``problem``. Raise UnwrittenError.
     """
     return _Writer(dag, scalars, batched, device, problem).module()
 
 
 def is_elementwise(dag: TypedDag, problem: ConvolutionProblem) -> bool:
-    """Return whether a convolution's program works on images, vectors of their pixels or channels, and numbers only."""
+    """Return whether a convolution's program uses only tensors [N, C, ...], vectors and numbers."""
     kinds = (Acc, Load, Const, Apply, Cast, Store)
     known = ((), ("m",), ("n",), ("m", "n"))
     return (
@@ -97,6 +112,12 @@ class _Writer(Dialect[Value]):
 
     def module(self) -> GraphModule:
         self.acc, self.acc_dtype = self.product()
+        # The prefix keeps the user's names apart from Python's keywords and from A and B.
+        self.given = {
+            value.name: self.proxy(self.graph.placeholder(f"input_{value.name}"))
+            for value in self.dag.inputs
+            if value.modes
+        }
         self.loads = {value.name: self.placed(value) for value in self.dag.inputs}
         results = translate(self.dag, self)
         outputs = tuple(results[output.name].node for output in self.dag.outputs)
@@ -107,11 +128,12 @@ class _Writer(Dialect[Value]):
         return Proxy(node, self.tracer)
 
     def call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Write a call as it is, of a function that does not look for proxies."""
+        """Write a call as it is, to a function that does not look for proxies."""
         return self.tracer.create_proxy("call_function", function, arguments, options)
 
     def product(self) -> Tensor:
         a, b = self.proxy(self.graph.placeholder("A")), self.proxy(self.graph.placeholder("B"))
+        self.summed = self.dag.operands[0].modes.index("k") - 2, a
         if self.problem is not None:
             acc, dtype = convolve(self.problem, self.dag.operands, a, b, self.device, self.call)
             return (acc if self.on_images else self.flat(to_view(acc), ("m", "n"))), dtype
@@ -121,7 +143,7 @@ class _Writer(Dialect[Value]):
             return functional.linear(a, b), torch_type(first.dtype)
         left = a if first.modes == ("m", "k") else a.mT
         right = b if second.modes == ("k", "n") else b.mT
-        result = self.dag.output["D"].dtype
+        result = self.dag.primary.dtype
         assert result is not None
         return multiply(left, right, self.dag.operands, result, self.device, self.batched)
 
@@ -146,16 +168,25 @@ class _Writer(Dialect[Value]):
     def cast(self, dtype: DType, x: Argument[Value]) -> Value:
         return cast(x.value, dtype)
 
-    def random(self, seed: Value, offset: Value) -> Value:
+    def extent(self, mode: str) -> Value:
+        if mode == "k" and self.problem is not None:
+            return self.problem.contraction
+        if mode == "l" and not self.batched:
+            return 1
+        dim, of = self.summed if mode == "k" else (MODES.index(mode) - 3, self.acc)
+        return self.call(torch.full, (), of.shape[dim], dtype=torch.int32, device=self.acc.device), torch.int32
+
+    def random(self, seed: Argument[Value], offset: Argument[Value]) -> Value:
         raise UnwrittenError("PyTorch draws other random numbers than the program")
 
     def placed(self, value: Input) -> Value:
-        """Return an input so that it broadcasts against the accumulator."""
+        """Return an input reshaped to broadcast against the accumulator."""
         if not value.modes:
             return self.scalars[value.name]
         assert value.dtype is not None
-        # The prefix keeps names of the user's apart from Python's keywords and from A and B.
-        tensor = self.proxy(self.graph.placeholder(f"input_{value.name}"))
+        tensor = self.given[value.name]
+        if value.is_indexed:
+            tensor = self.gathered(tensor, value)
         if self.on_images:
             return self.beside_images(tensor, value.modes), torch_type(value.dtype)
         if self.problem is not None:
@@ -165,7 +196,7 @@ class _Writer(Dialect[Value]):
         modes = [base(mode) for mode in value.modes if mode != "l" or self.batched]
         ordered = [mode for mode in MODES if mode in modes]
         if modes == ["n", "m"]:
-            tensor = tensor.mT  # of each batch, where an undeclared batch comes before
+            tensor = tensor.mT  # per batch; an undeclared batch comes first
         elif modes != ordered:
             tensor = tensor.permute(*(modes.index(mode) for mode in ordered))
         if ordered:
@@ -174,8 +205,28 @@ class _Writer(Dialect[Value]):
                     tensor = tensor.unsqueeze(position)
         return tensor, torch_type(value.dtype)
 
+    def gathered(self, tensor: Any, value: Input) -> Any:
+        """Return a tensor with its rows and columns where the indices say; all of them are in range."""
+        for dim, mode in enumerate(value.modes):
+            if index_of(mode):
+                tensor = tensor.index_select(dim, self.index_named(index_of(mode)))
+        return tensor
+
+    def scattered(self, tensor: Any, output: Output) -> Any:
+        """Return a buffer with a value's rows or columns where the index says, which names all of them."""
+        along, *others = (dim for dim, mode in enumerate(output.modes) if index_of(mode))
+        if others:
+            raise UnwrittenError("a store by two indices is written for kernels only")
+        index = self.index_named(index_of(output.modes[along]))
+        return self.call(torch.empty_like, tensor).index_copy_(along, index.long(), tensor)
+
+    def index_named(self, name: str) -> Any:
+        if self.batched or self.problem is not None:
+            raise UnwrittenError("rows that an index names are written for one product of matrices only")
+        return self.given[name]
+
     def beside_images(self, tensor: Any, modes: Sequence[str]) -> Any:
-        """Return a convolution's vector so that it broadcasts against images [N, C, ...]; images stay as they are."""
+        """Return a convolution's vector reshaped to broadcast against [N, C, ...]; other tensors as they are."""
         assert self.problem is not None
         if modes == ("n",):
             return tensor.reshape(-1, *[1] * self.problem.geometry.rank)
@@ -189,7 +240,7 @@ class _Writer(Dialect[Value]):
         return tensor
 
     def unflat(self, tensor: Any, output: Output) -> Any:
-        """Return an output with one dimension for each mode as PyTorch shapes it."""
+        """Return an output, given with one dimension for each mode, in PyTorch's shape."""
         if self.problem is None:
             return tensor
         for mode in reversed(output.modes):
@@ -208,7 +259,7 @@ class _Writer(Dialect[Value]):
         return value if isinstance(value, float | int) else (value[0].repeat_interleave(width, -1), value[1])
 
     def spread(self, x: Argument[Value], modes: Sequence[str]) -> Tensor:
-        """Return a value with all its elements along ``modes``, in every batch, and along what it varies over."""
+        """Return a value expanded to ``modes``, to every batch, and to the modes it varies over."""
         if isinstance(x.value, float | int):
             dtype = torch.float32 if isinstance(x.value, float) else torch.int32
             tensor = self.acc.new_full((), x.value, dtype=dtype)
@@ -219,10 +270,18 @@ class _Writer(Dialect[Value]):
         spread = {"l", *modes, *map(base, x.type.modes)}
         own = MODES if self.batched else MODES[1:]
         sizes = [self.acc.shape[MODES.index(mode) - 3] if mode in spread else 1 for mode in own]
+        if x.width > 1:
+            sizes[-1] = sizes[-1] // x.width
         return tensor.expand(*sizes), dtype
 
     def reduce(self, op: Reduce, x: Argument[Value]) -> Value:
         dims = [MODES.index(mode) - 3 for mode in op.modes if mode != "l" or self.batched]
+        if op.kind in PLACES:
+            tensor, _ = self.spread(x, op.modes)
+            found = (
+                tensor.argmax(dims[0], keepdim=True) if op.kind == "argmax" else tensor.argmin(dims[0], keepdim=True)
+            )
+            return found.to(torch.int32), torch.int32
         return self.reduced(op.kind, self.spread(x, op.modes), dims, keepdim=True)
 
     def fold(self, op: Fold, x: Argument[Value]) -> Value:
@@ -230,7 +289,7 @@ class _Writer(Dialect[Value]):
         return self.reduced(op.kind, (tensor.unflatten(-1, (-1, op.width)), dtype), [-1])
 
     def reduced(self, kind: str, value: Tensor, dims: list[int], keepdim: bool = False) -> Tensor:
-        """Sum in f32, f64 or i32. For max and min, truth values and 8-bit types become i32 and f32."""
+        """Return a reduction: sums in f32, f64 or i32; for max and min, narrow types become i32 or f32."""
         tensor, dtype = value
         wide = dtype if dtype.itemsize == 8 else torch.float32 if dtype.is_floating_point else torch.int32
         if kind == "sum":
@@ -247,6 +306,16 @@ class _Writer(Dialect[Value]):
             return tensor[..., op.member :: 2], dtype
         return tensor.unflatten(-1, (-1, 2, op.block))[..., op.member, :].flatten(-2), dtype
 
+    def interleave(self, op: Interleave, x: Argument[Value], y: Argument[Value], domain: DType) -> Value:
+        dtype = torch_type(domain)
+        tensors = [
+            self.acc.new_full((1,), value, dtype=dtype) if isinstance(value, float | int) else value[0].to(dtype)
+            for value in (x.value, y.value)
+        ]
+        shape = (*self.acc.shape[:-1], self.acc.shape[-1] // 2)
+        halves = [tensor.expand(shape).unflatten(-1, (-1, op.block)) for tensor in tensors]
+        return torch.stack(halves, -2).flatten(-3), dtype
+
     def index(self, mode: str) -> Value:
         if mode == "l" and not self.batched:
             return 0
@@ -257,8 +326,8 @@ class _Writer(Dialect[Value]):
     def store(self, output: Output, x: Argument[Value]) -> Any:
         """Return a value as the output's tensor: all its elements, in its dtype and packed in its layout."""
         assert output.dtype is not None
-        if isinstance(x.op, Reduce):
-            return self.unflat(self.store_reduced(output, cast(x.value, output.dtype)), output)
+        if self.dag.reduced[self.dag.stores[output.name]] or not (output.is_tile or output.is_indexed):
+            return self.unflat(self.store_vector(output, cast(x.value, output.dtype)), output)
         if isinstance(x.value, float | int):
             number: Any = cast(x.value, output.dtype)
             tensor = torch.full_like(self.acc, number, dtype=torch_type(output.dtype))
@@ -266,6 +335,8 @@ class _Writer(Dialect[Value]):
             tensor, _ = cast(x.value, output.dtype)  # type: ignore[misc]  # of a tensor it is one
             if not x.whole:
                 tensor = self.expand(tensor, output.modes)
+        if output.is_indexed:
+            return self.scattered(self.lay_out(tensor, output), output)
         return tensor if self.on_images else self.unflat(self.lay_out(tensor, output), output)
 
     def expand(self, tensor: Any, modes: Sequence[str]) -> Any:
@@ -291,14 +362,22 @@ class _Writer(Dialect[Value]):
             return self.call(pack_bits, tensor) if output.dtype == B1 else tensor
         return tensor.contiguous()
 
-    def store_reduced(self, output: Output, value: Value) -> Any:
-        """Return what a reduction leaves, in the order of the output's modes; every batch has its own, or the same."""
-        tensor, _ = value  # type: ignore[misc]  # a reduction's value is a tensor
+    def store_vector(self, output: Output, value: Value) -> Any:
+        """Return what a reduction leaves, a vector or a scalar, in the order of the output's modes.
+
+        Every batch has its own, or the same.
+        """
+        if isinstance(value, float | int):
+            assert output.dtype is not None
+            tensor = self.acc.new_full((), value, dtype=torch_type(output.dtype))
+        else:
+            tensor, _ = value
         names = [base(mode) for mode in output.modes if base(mode) != "l" or self.batched]
         if self.batched and output.batchable:
             names = names if "l" in names else ["l", *names]
         modes = MODES if self.batched else MODES[1:]
         extents = [self.acc.shape[MODES.index(mode) - 3] if mode in names else 1 for mode in modes]
+        extents[-1] = extents[-1] // max(map(divisor, output.modes), default=1)
         tensor = tensor.expand(*extents)
         if self.batched and "l" not in names:
             tensor = tensor.squeeze(0)

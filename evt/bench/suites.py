@@ -1,4 +1,4 @@
-"""What is measured by name: ``suite("gemm") -> cases``."""
+"""Cases by name: ``suite("gemm") -> cases``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from evt.bench.case import Case, convolution_case
 from evt.diagnostics import Source
 from evt.program import Program
 
-#: The formula and the shapes of the bars that evt has to keep.
+#: The formula and the shapes of the performance bars.
 FORMULA = "D = relu(alpha*acc + beta*C) + residual"
 _SHAPES = ((6304, 3072, 768, 0.70), (16384, 1024, 1024, 0.70), (4096, 14336, 4096, 1.0))
 _EPILOGUES = {
@@ -19,7 +19,7 @@ _EPILOGUES = {
     "aux store": "out D, Z\nZ = acc + bias\nD = gelu(Z)",
 }
 
-#: What epilogues cost, the bare store first.
+#: Epilogues whose costs are measured, the bare store first.
 _COSTS = {
     "bare store": "D = acc",
     "bias": "D = acc + bias",
@@ -35,10 +35,10 @@ _COSTS = {
 }
 _COST_SHAPES = ((4096, 4096, 4096), (16384, 1024, 1024))
 
-#: Those of ResNet-50: what follows a 3x3 and a 1x1 convolution, with the bar of each.
+#: The epilogues of ResNet-50: those after a 3x3 and a 1x1 convolution, with the bar of each.
 _RESIDUAL, _PLAIN = "D = relu(acc + bias) + residual", "D = relu(acc + bias)"
 _BAR_3X3, _BAR_1X1 = 1.1, 0.80
-#: (channels, filters, pixels along each side): the 3x3 convolutions, and the 1x1 ones of the bottlenecks.
+#: (channels, output channels, output height and width): the 3x3 convolutions, and the 1x1 ones of the bottlenecks.
 _SHAPES_3X3 = ((64, 64, 56), (128, 128, 28), (256, 256, 14), (512, 512, 7))
 _SHAPES_1X1 = (
     (64, 256, 56),
@@ -50,7 +50,7 @@ _SHAPES_1X1 = (
     (512, 2048, 7),
     (2048, 512, 7),
 )
-IMAGES = 256  #: of a batch
+IMAGES = 256  #: the batch size
 
 SUITES = ("gemm", "epilogue", "resnet")
 
@@ -58,7 +58,7 @@ SUITES = ("gemm", "epilogue", "resnet")
 def suite(name: str, dtype: str | None = None, images: int = IMAGES) -> tuple[Case, ...]:
     """Return the cases of a suite; those of ``epilogue`` by size, the bare store first.
 
-    ``dtype`` is bf16 by default, and f16 of ``resnet``, which takes so many ``images``. Raises KeyError for a suite
+    ``dtype`` is bf16 by default, and f16 for ``resnet``, whose batch size is ``images``. Raise KeyError for a name
     that is not in :data:`SUITES`.
     """
     if name not in SUITES:
@@ -82,7 +82,7 @@ def suite(name: str, dtype: str | None = None, images: int = IMAGES) -> tuple[Ca
 
 
 def _resnet(dtype: str, images: int) -> Iterator[Case]:
-    """The convolutions of ResNet-50's bottlenecks; programs of one text and geometry are one."""
+    """Yield the convolutions of ResNet-50's bottlenecks; cases of one text and geometry share a program."""
     groups = (
         (3, _SHAPES_3X3, _RESIDUAL, "relu+residual", _BAR_3X3),
         (1, _SHAPES_1X1, _RESIDUAL, "relu+residual", _BAR_1X1),

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import torch
 
-from evt.ir.dtype import B1, U8, DType
+from evt.ir.dtype import B1, BOOL, U8, DType
 from evt.reference.rounding import packed, torch_type
 
 #: Random integers lie in this range: their products and sums stay exact in f32.
 _INTEGERS = (-8, 8)
-#: What integers hold before they are written.
-_POISON = {1: 0xA5, 4: 0x7F7F7F7F}
+#: The value of integers before they are written.
+_POISON = {1: 0xA5, 4: 0x7F7F7F7F, 8: 0x7F7F7F7F7F7F7F7F}
 
 
 def random_tensor(
@@ -27,7 +27,7 @@ def random_tensor(
     if dtype == B1:
         return torch.randint(0, 256, packed(shape), generator=generator, device=device, dtype=torch.uint8)
     if not dtype.is_float:
-        low, high = _INTEGERS
+        low, high = (0, 1) if dtype == BOOL else _INTEGERS
         low = 1 if positive else 0 if dtype == U8 else low
         return torch.randint(low, high + 1, tuple(shape), generator=generator, device=device, dtype=torch_type(dtype))
     draw = torch.float64 if dtype.bits == 64 else torch.float32
@@ -36,6 +36,13 @@ def random_tensor(
     else:
         values = torch.randn(tuple(shape), generator=generator, device=device, dtype=draw)
     return values.mul_(scale).to(torch_type(dtype))
+
+
+def random_index(shape: Sequence[int], extent: int, dtype: DType, generator: torch.Generator) -> torch.Tensor:
+    """Draw places among ``extent`` along the last dimension, each at most once where there are enough of them."""
+    *batch, count = shape
+    order = torch.rand((*batch, max(count, extent)), generator=generator, device=generator.device).argsort(-1)
+    return (order[..., :count] % max(1, extent)).to(torch_type(dtype))
 
 
 def random_operand(
@@ -47,15 +54,17 @@ def random_operand(
     scale: float = 1.0,
     positive: bool = False,
 ) -> torch.Tensor:
-    """Return A or B, packed; tensor cores take 8-bit operands contiguous along k only."""
+    """Return A or B, packed; 8-bit operands are contiguous along k, as tensor cores need them."""
     operand = random_tensor(shape, dtype, generator, scale=scale, positive=positive)
     return operand.mT.contiguous().mT if dtype.bits == 8 and modes[-1] != "k" else operand
 
 
 def poison(tensor: torch.Tensor) -> None:
-    """Fill a buffer with what no kernel writes by chance, so that elements left unwritten show."""
+    """Fill a buffer with values that no kernel writes by chance, so that unwritten elements show."""
     if tensor.dtype.is_floating_point:
         tensor.fill_(math.nan)
     else:
+        if tensor.dtype == torch.bool:
+            tensor = tensor.view(torch.uint8)  # a byte that is neither truth value
         value = _POISON[tensor.element_size()]
         tensor.fill_(value - 256 if tensor.dtype == torch.int8 else value)

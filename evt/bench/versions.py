@@ -1,6 +1,6 @@
 """What is timed: each version of a case as a function without arguments.
 
-A baseline is made, and called for the first time, within :func:`baseline`, so that its failure is its own.
+A baseline is built, and called for the first time, within :func:`baseline`, which thus raises what goes wrong with it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Call = Callable[[], Any]
 
 #: Besides evt: the formula in eager PyTorch, through torch.compile, and the product alone.
 BASELINES = ("eager", "compile", "max-autotune", "mm")
-#: What the product alone is called, of matrices and of a convolution; either name asks for that of the case.
+#: Names of the bare product, of matrices and of a convolution; either name selects that of the case.
 PRODUCTS = ("mm", "conv")
 #: Those that torch.compile makes, with its mode.
 COMPILED = {"compile": None, "max-autotune": "max-autotune-no-cudagraphs"}
@@ -33,7 +33,7 @@ _WARM_UP = 3  #: calls: the first compiles
 
 
 def check_baselines(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names, each once. Raises ArgumentError (E0602) for one that is no baseline."""
+    """Return the names without repetitions. Raise ArgumentError (E0602) for an unknown baseline."""
     known = tuple(dict.fromkeys((*BASELINES, *PRODUCTS)))
     for name in names:
         if name not in known:
@@ -44,7 +44,7 @@ def check_baselines(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def evt_version(case: Case, data: Data) -> Call:
-    """Return the fused kernel, into the buffers of ``data``."""
+    """Return the fused kernel, writing into the buffers of ``data``."""
     program, inputs = case.program, data.inputs
     outputs = tuple(data.outputs.values())
     out = outputs[0] if len(outputs) == 1 else outputs
@@ -52,7 +52,7 @@ def evt_version(case: Case, data: Data) -> Call:
 
 
 def baseline(name: str, case: Case, data: Data) -> Call:
-    """Return a baseline, compiled and warm. Raises UnwrittenError, and whatever PyTorch raises."""
+    """Return a baseline, compiled and warm. Raise UnwrittenError, and whatever PyTorch raises."""
     if name == "conv":
         alone = product_alone(case, data)
         for _ in range(_WARM_UP):
@@ -77,7 +77,7 @@ def baseline(name: str, case: Case, data: Data) -> Call:
 def product_alone(case: Case, data: Data) -> Callable[..., Any]:
     """Return the matrix product, of ``(a, b, out=...)``: torch.mm, torch.bmm, or what PyTorch has for 8-bit operands.
 
-    Of a convolution, of ``(A, B)``. Raises UnwrittenError where it has none.
+    A convolution is a function of ``(A, B)``. Raise UnwrittenError where PyTorch has no such product.
     """
     if case.problem is not None:
         problem, device = case.problem, data.A.device.type
@@ -103,7 +103,7 @@ def operand_views(case: Case, data: Data) -> tuple[torch.Tensor, torch.Tensor]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Without warnings, and without the tables that max-autotune prints."""
+    """Suppress warnings, and the tables that max-autotune prints."""
     with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")
         yield
@@ -111,7 +111,7 @@ def quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def tensor_core_floats() -> Iterator[None]:
-    """PyTorch multiplies f32 operands as tf32, as evt's kernels do."""
+    """Let PyTorch multiply f32 operands as tf32, as evt's kernels do."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
     try:
@@ -122,7 +122,7 @@ def tensor_core_floats() -> Iterator[None]:
 
 @contextlib.contextmanager
 def fastest_convolutions() -> Iterator[None]:
-    """Have cuDNN time its algorithms at the first call of a convolution, and take the fastest."""
+    """Let cuDNN time its algorithms at the first call of a convolution, and take the fastest."""
     before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = True
     try:

@@ -1,10 +1,10 @@
 """From C++ text to a library that is ready to load: find the tools, compile, keep the result.
 
-In the order of the data: :mod:`toolchain` and :mod:`environment` (what to build with), :mod:`inputs` (what
-compilers read, by :mod:`fingerprint`), :mod:`source` (what is built, and its cache key), :mod:`cache` (where it is
-kept; :mod:`trust` and :mod:`lock` guard it), :mod:`compilation` (one source through nvcc, by :mod:`process` and its
-:mod:`supervisor`; :mod:`dependencies` is what was read, :mod:`verdict` judges failures), :mod:`builder` (many sources
-at once, by :mod:`pool`), :mod:`doctor` (what is missing).
+In the order of the data: :mod:`toolchain` and :mod:`environment` (the tools), :mod:`inputs` (what compilers read, by
+:mod:`fingerprint`), :mod:`source` (what is built, and its cache key), :mod:`cache` (where it is kept; :mod:`trust` and
+:mod:`lock` guard it), :mod:`compilation` (one source through nvcc, by :mod:`process` and its :mod:`supervisor`;
+:mod:`dependencies` is what was read, :mod:`verdict` judges failures), :mod:`builder` (many sources at once, by
+:mod:`pool`), :mod:`doctor` (what is missing).
 """
 
 from evt.build.builder import build, build_and_use

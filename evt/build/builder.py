@@ -1,4 +1,4 @@
-"""Many sources at once, each built once, whoever asks."""
+"""Building many sources at once, each only once even if several processes ask for it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from evt.build.process import Supervisor
 
 _Result = TypeVar("_Result")
-#: How many times to build libraries that another process removes before they are used.
+#: How often to rebuild libraries that another process removes before they are used.
 _TRIES = 3
 
 
@@ -38,14 +38,13 @@ def build(
 ) -> list[Path]:
     """Return the libraries of ``sources``, in their order: from the cache, or built now.
 
-    At most ``jobs`` passes of nvcc run at a time. What another process is building is waited for; if it fails there,
-    it fails here. When a source fails, the others are still built. However this process ends, its compilers end
-    with it. ``on_event`` hears each step, one call at a time but from several threads.
+    At most ``jobs`` passes of nvcc run at a time. If another process is building a source, wait for it; if it fails
+    there, it fails here. When a source fails, the others are still built. The compilers end with this process, however
+    it ends. ``on_event`` gets each step, one call at a time but from several threads.
 
-    Raises BuildError: E0701 or E0702 without tools that can be used, E0703 when nvcc refuses a source (a bug in evt),
-    E0653 when it refuses the C++ of a function of the user's own, E0704 when the cache cannot be used, E0705 when
-    another user could have written it, E0706 when nvcc is too old, E0707 when headers are changed meanwhile. Raises
-    ValueError for less than one job.
+    Raise BuildError: E0701 or E0702 without usable tools, E0703 when nvcc refuses a source (a bug in evt), E0653 when
+    it refuses the C++ of a user's function, E0704 when the cache cannot be used, E0705 when another user could have
+    written it, E0706 when nvcc is too old, E0707 when headers change meanwhile. Raise ValueError for less than one job.
     """
     if jobs is not None and jobs < 1:
         raise ValueError(f"jobs is {jobs}: at least one is needed")
@@ -71,7 +70,7 @@ def build_and_use(
 ) -> list[_Result]:
     """Return what ``use`` returns for the position and the path of each library.
 
-    Libraries that another process removes before they are used are built again. Raises what :func:`build` and ``use``
+    Libraries that another process removes before they are used are built again. Raise what :func:`build` and ``use``
     raise.
     """
     cache = cache or Cache()
@@ -87,7 +86,7 @@ def build_and_use(
 
 
 class _Build:
-    """The sources of one call, by their keys and with their positions, and what has become of them."""
+    """The sources of one call, by their keys and with their positions, and their state."""
 
     def __init__(
         self,
@@ -117,9 +116,9 @@ class _Build:
                     compilations = []
                     for key, lock in self._claim(missing, held, supervisor).items():
                         failure = self._cache.failure(key)
-                        if self._found(key, locked=True):  # built by another since we looked
+                        if self._found(key, locked=True):  # built by another process since we looked
                             lock.release()
-                        elif failure is not None and failure != earlier[key]:  # not built by another since then
+                        elif failure is not None and failure != earlier[key]:  # not built by another process since then
                             lock.release()
                             self._problems += failure.problems
                             self._report(self._event("failed", key, failure.problems[0].message))
@@ -142,7 +141,7 @@ class _Build:
         return library is not None
 
     def _claim(self, missing: Sequence[str], held: ExitStack, supervisor: Supervisor) -> dict[str, KeyLock]:
-        """Return the locks of what nobody builds, or wait for the first one; ``held`` releases them."""
+        """Return locks for the keys that nobody builds, or wait for the first one; ``held`` releases them."""
         locks: dict[str, KeyLock] = {}
 
         def claim(key: str, wait: bool) -> None:
@@ -153,7 +152,7 @@ class _Build:
 
         for key in missing:
             claim(key, wait=False)
-        if not locks:  # we wait for a lock only while we hold none, so nobody waits in a circle
+        if not locks:  # wait for a lock only while holding none, so that there is no deadlock
             self._report(self._event("wait", missing[0]))
             claim(missing[0], wait=True)
         return locks
@@ -167,7 +166,7 @@ class _Build:
         return find_inputs(self._toolchain, self._cache.digests()) == self._read
 
     def _compile(self, compilations: Sequence[Compilation], jobs: int) -> None:
-        """All passes of all sources, ``jobs`` at a time."""
+        """Run all passes of all sources, ``jobs`` at a time."""
         tasks = [partial(each.run, step, self._report) for each in compilations for step in each.passes]
 
         def give_up() -> None:

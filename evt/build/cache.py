@@ -5,8 +5,8 @@
     root/ab/abcd…/kernel.so, kernel.cu, build.json     an entry: complete, or not there
     root/ab/.abcd….lock                                held by the process that builds it
     root/ab/.abcd…-x1y2z3/                             where it builds; renamed into place at the end
-    root/failed/abcd…/kernel.cu, nvcc.log, build.json  what nvcc did not accept, and what was said of it
-    root/digests.json                                  of headers, by what stat says of them
+    root/failed/abcd…/kernel.cu, nvcc.log, build.json  a source that nvcc refused, and the diagnostics
+    root/digests.json                                  digests of headers, by their stat
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ LIBRARY, SOURCE, RECORD, LOG = "kernel.so", "kernel.cu", "build.json", "nvcc.log
 
 #: Libraries whose digest this process has checked, as (path, device, inode, change time, size).
 _verified: set[tuple[str, int, int, int, int]] = set()
-#: A record is no larger; a file that is may be anything.
+#: The largest record; a larger file is not one.
 _MOST_RECORD = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """How a build failed; ``id`` tells it from others that say the same."""
+    """How a build failed; ``id`` distinguishes it from other failures with the same text."""
 
     id: str
     problems: tuple[Diagnostic, ...]
@@ -51,7 +51,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A library in the cache; ``used`` is when a process last began to use it, in seconds since 1970."""
+    """A library in the cache; ``used`` is when a process last started to use it, in seconds since 1970."""
 
     key: str
     library: Path
@@ -76,16 +76,16 @@ class Cache:
         return f"Cache({str(self.root)!r})"
 
     def lookup(self, source: KernelSource, toolchain: Toolchain) -> Path | None:
-        """The library of this source, checked; None when it is not there, or damaged."""
+        """Return the library of this source, checked; None when it is missing or damaged."""
         return self.find(cache_key(source, toolchain, find_inputs(toolchain, self.digests())))[0]
 
     def digests(self) -> Digests:
-        """What is known of headers, here and in this process; nothing is kept before something is built."""
+        """Return the digests of headers known here and in this process; none is stored before something is built."""
         with self._usable():
             return Digests(self.root / "digests.json" if self._exists() else None)
 
     def find(self, key: str) -> tuple[Path | None, str]:
-        """(library, "") or (None, what is damaged), or (None, "") when it is not there."""
+        """Return (library, ""); (None, what is damaged) or (None, "") when there is none."""
         with self._usable():
             if not self._exists():
                 return None, ""
@@ -99,24 +99,24 @@ class Cache:
             return (None, damage) if damage else (entry / LIBRARY, "")
 
     def exists(self) -> bool:
-        """Whether there is a cache."""
+        """Return whether there is a cache."""
         with self._usable():
             return self._exists()
 
     def entries(self) -> list[Entry]:
-        """All entries, the longest unused first."""
+        """Return all entries, the least recently used first."""
         with self._usable():
             found = [_describe(path) for path in self._glob("??", "?" * 64)]
         return sorted((entry for entry in found if entry), key=lambda entry: (entry.used, entry.key))
 
     def size_bytes(self) -> int:
-        """Of all entries."""
+        """Return the size of all entries."""
         return sum(entry.size_bytes for entry in self.entries())
 
     def prune(self, max_bytes: int | None = None, older_than_s: float | None = None) -> list[Entry]:
-        """Remove what was not used for ``older_than_s``, and the longest unused beyond ``max_bytes``.
+        """Remove entries not used for ``older_than_s``, and the least recently used beyond ``max_bytes``; return them.
 
-        Returns what it removed. Entries that are being built right now stay.
+        Entries that are being built stay.
         """
         entries, removed = self.entries(), []
         total, now = sum(entry.size_bytes for entry in entries), time.time()
@@ -128,9 +128,9 @@ class Cache:
         return removed
 
     def clear(self) -> list[Entry]:
-        """Remove every entry, what is kept of failures and headers, and what killed builders left.
+        """Remove every entry, the records of failures and headers, and the leftovers of killed builders.
 
-        What is being built right now stays. Returns the entries that it removed.
+        What is being built stays. Return the removed entries.
         """
         removed = [entry for entry in self.entries() if self._remove(entry)]
         with self._usable():
@@ -146,13 +146,13 @@ class Cache:
     # For the builder.
 
     def prepare(self) -> None:
-        """Create the directory, for us alone."""
+        """Create the directory, private to this user."""
         with self._usable():
             _make_private(self.root)
             self._exists()
 
     def lock(self, key: str, *, wait: bool) -> KeyLock | None:
-        """The right to build ``key``, or None when another process has it and ``wait`` is false."""
+        """Return the lock for building ``key``, or None when another process has it and ``wait`` is false."""
         with self._usable():
             shard = self._entry(key).parent
             _make_private(shard)
@@ -160,7 +160,10 @@ class Cache:
             return KeyLock.acquire(shard / f".{key}.lock", wait=wait)
 
     def workspace(self, key: str, files: Mapping[str, str], links: Mapping[str, Path] | None = None) -> Path:
-        """A fresh private directory with ``files`` and ``links``. The caller has the lock of ``key`` and removes it."""
+        """Return a new private directory with ``files`` and ``links``.
+
+        The caller holds the lock of ``key`` and removes it.
+        """
         with self._usable():
             shard = self._entry(key).parent
             for left in shard.glob(f".{key}-*"):  # of a killed builder
@@ -177,7 +180,7 @@ class Cache:
             return work
 
     def publish(self, key: str, work: Path, record: Mapping[str, object]) -> Path:
-        """Make an entry of ``kernel.so`` and ``kernel.cu`` in ``work``; it appears whole, in one rename."""
+        """Make an entry of ``kernel.so`` and ``kernel.cu`` in ``work``, in one rename; return the library."""
         with self._usable():
             new, entry = work / "entry", self._entry(key)
             new.mkdir(mode=0o700)
@@ -195,7 +198,7 @@ class Cache:
             return entry / LIBRARY
 
     def keep_failure(self, key: str, source: str, log: str, problems: Sequence[Diagnostic]) -> Path:
-        """Keep a source that nvcc refused, what nvcc said, and what is said of it; returns the directory.
+        """Keep a source that nvcc refused, nvcc's output and the diagnostics; return the directory.
 
         The caller holds the lock of ``key``.
         """
@@ -208,7 +211,7 @@ class Cache:
             return kept
 
     def failure(self, key: str) -> Failure | None:
-        """How the last build of ``key`` failed, if it did and that is kept."""
+        """Return how the last build of ``key`` failed, or None."""
         with self._usable(), contextlib.suppress(FileNotFoundError, ValueError, LookupError, TypeError):
             facts = json.loads(read_private(self.failed(key) / RECORD, _MOST_RECORD))
             problems = [
@@ -219,14 +222,14 @@ class Cache:
         return None
 
     def failed(self, key: str) -> Path:
-        """Where a failure of ``key`` is kept."""
+        """Return where a failure of ``key`` is kept."""
         return self.root / "failed" / key
 
     def _entry(self, key: str) -> Path:
         return self.root / key[:2] / key
 
     def _exists(self) -> bool:
-        """Whether there is a cache, which then is a directory, ours, and safe to reach."""
+        """Return whether there is a cache: a directory that is ours and safe to reach."""
         try:
             names = os.scandir(self.root)
         except FileNotFoundError:
@@ -237,7 +240,7 @@ class Cache:
         return True
 
     def _glob(self, folders: str, names: str) -> list[Path]:
-        """What is there now of that name in directories of that name; ``""`` is the root."""
+        """Return the paths that match ``names`` in directories that match ``folders``; ``""`` is the root."""
         found: list[Path] = []
         for folder in (self.root.glob(folders) if folders else (self.root,)) if self._exists() else ():
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -245,7 +248,7 @@ class Cache:
         return sorted(found)
 
     def _remove(self, entry: Entry) -> bool:
-        """Out of sight in one rename, then gone. False when it is being built or already removed."""
+        """Remove an entry, in one rename. Return False when it is being built or already removed."""
         with self._usable():
             lock = self.lock(entry.key, wait=False)
             if lock is None:
@@ -307,7 +310,7 @@ def _make_private(path: Path) -> None:
 
 
 def _damage(entry: Path) -> str:
-    """What is wrong with an entry, or nothing. Raises BuildError E0705 when others could have written it."""
+    """Return what is wrong with an entry, or "". Raise BuildError E0705 when others could have written it."""
     library, record = entry / LIBRARY, entry / RECORD
     try:
         require_private(library)

@@ -1,4 +1,4 @@
-"""One source on its way to a library: a device pass and a host pass, side by side, then the link."""
+"""Compiling one source to a library: a device pass and a host pass, side by side, then the link."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Pass:
 
 
 def compile_passes(source: KernelSource, toolchain: Toolchain) -> tuple[Pass, Pass]:
-    """The two independent passes, the longer one first."""
+    """Return the two independent passes, the longer one first."""
     nvcc = (str(toolchain.nvcc), *FLAGS, *toolchain.include_flags)
     target = f"-gencode=arch={source.gencode.replace('sm_', 'compute_')},code={source.gencode}"
     rule = ("-MD", "-MF")
@@ -48,7 +48,7 @@ def compile_passes(source: KernelSource, toolchain: Toolchain) -> tuple[Pass, Pa
 
 
 def link_pass(toolchain: Toolchain) -> Pass:
-    """Embed the cubin and link, with the static CUDA runtime."""
+    """Return the pass that embeds the cubin and links, with the static CUDA runtime."""
     libraries = (f"-L{path}" for path in toolchain.cuda_lib)
     return Pass("link", (str(toolchain.nvcc), *LINK_FLAGS, *libraries, "host.o", "embed.cpp", "-o", LIBRARY))
 
@@ -57,7 +57,7 @@ class Compilation:
     """Builds one key, whose lock it holds until ``close``. ``run`` is called once per pass, from any thread.
 
     A failure does not raise: it ends up in ``problems``, a success in ``library``. ``unchanged`` says whether the
-    inputs in the key are still the same; if not, nobody knows which of them the compilers have read.
+    inputs in the key are still the same; if not, it is unknown which of them the compilers have read.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Compilation:
         self._work = cache.workspace(key, {SOURCE: source.text, "embed.cpp": _EMBED.read_text()}, self._links)
 
     def run(self, step: Pass, report: Reporter) -> None:
-        """Run one pass; whoever finishes the last one links and publishes."""
+        """Run one pass; the last one to finish links and publishes."""
         try:
             ok = self._run(step, report)
             with self._mutex:
@@ -101,7 +101,7 @@ class Compilation:
                 problems = (Diagnostic("E0704", message, help="build again"),)
             with self._mutex:
                 first, self.problems = not self.problems, self.problems or problems
-            self._children.kill()  # the other pass is of no use any more
+            self._children.kill()  # the other pass is useless now
             if first:
                 report(BuildEvent("failed", self.key, self.index, step.name, text=problems[0].message))
 
@@ -110,12 +110,12 @@ class Compilation:
         self._children.kill()
 
     def close(self) -> None:
-        """Remove the working directory and let the next builder in."""
+        """Remove the working directory and release the lock."""
         shutil.rmtree(self._work, ignore_errors=True)
         self._lock.release()
 
     def _run(self, step: Pass, report: Reporter) -> bool:
-        """Whether it ran: not when the compilation was given up. Raises BuildError when nvcc fails."""
+        """Run a pass; return False when the compilation was given up. Raise BuildError when nvcc fails."""
         if self._children.killed():
             return False
         report(BuildEvent("start", self.key, self.index, step.name, text=shlex.join(step.argv)))
@@ -137,7 +137,7 @@ class Compilation:
         return True
 
     def _require_plain(self) -> None:
-        """Raise BuildError where a path that cannot be kept from nvcc's shell would be more than a path to it."""
+        """Raise BuildError for a path on which nvcc's shell would act, where links cannot hide it."""
         work, home = os.path.realpath(self._work), self._home
         if not is_plain(work):
             message = (
@@ -150,7 +150,10 @@ class Compilation:
             raise BuildError(Diagnostic("E0701", message, help="set CUDACXX to an nvcc elsewhere"))
 
     def _read(self) -> Read:
-        """What was read besides CUTLASS's headers and ours. Raises BuildError (E0707) where that is not certain."""
+        """Return the files read besides CUTLASS's headers and ours.
+
+        Raise BuildError (E0707) where that is uncertain.
+        """
         rules = [self._work / f"{step.name}.d" for step in self.passes]
         try:
             read, changed = files_read(self._work, rules, ("cutlass", "evt"), self._home)
@@ -167,7 +170,7 @@ class Compilation:
         kept = self._cache.failed(self.key)
         problem = verdict(self.source, self._toolchain, output, self._cache.root, kept)
         links = "".join(f"# {name} is a link to {target}\n" for name, target in self._links.items())
-        with contextlib.suppress(BuildError):  # a full disk, say: there is something worse to tell
+        with contextlib.suppress(BuildError):  # a full disk, say: there is a worse error to report
             self._cache.keep_failure(self.key, self.source.text, f"{links}$ {command}\n{output}\n", [problem])
         return BuildError(problem)
 

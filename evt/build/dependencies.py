@@ -1,4 +1,4 @@
-"""What compilers report to have read besides the headers in the key, and whether it has changed since."""
+"""The files that compilers report to have read besides the headers in the key, and whether they have changed since."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-#: What nvcc runs, reads by itself or links, below the toolkit's root.
+#: The parts of the toolkit that nvcc runs, reads or links by itself.
 _TOOLKIT = (
     *("bin/nvcc", "bin/nvcc.profile", "bin/cudafe++", "bin/ptxas", "bin/fatbinary", "nvvm/bin/cicc"),
     *("nvvm/libdevice/libdevice.10.bc", "lib64/libcudart_static.a", "lib/libcudart_static.a"),
 )
-#: A name in a make rule: spaces in it come after a backslash.
+#: A name in a make rule: spaces in it follow a backslash.
 _NAME = re.compile(r"(?:\\.|[^\s\\])+", re.DOTALL)
 
 #: Size and time of the last change by path.
@@ -20,9 +20,9 @@ Read = dict[str, tuple[int, int]]
 
 
 def files_read(work: Path, rules: Iterable[Path], known: Iterable[str], toolkit: Path | None) -> tuple[Read, int]:
-    """Return the files that nvcc's make rules name and those that it uses of its toolkit, and when the last changed.
+    """Return the files that nvcc's make rules name and those that it uses of its toolkit, and the latest change.
 
-    What lies in ``work``, or behind a link there that is ``known``, is left out.
+    Files in ``work``, or behind a link there that is ``known``, are left out.
     """
     names = [name for rule in rules for name in _names(rule.read_text(encoding="utf-8", errors="surrogateescape"))]
     names += [str(toolkit / name) for name in _TOOLKIT] if toolkit else []
@@ -40,7 +40,7 @@ def files_read(work: Path, rules: Iterable[Path], known: Iterable[str], toolkit:
 
 
 def changed_since(read: Mapping[str, object]) -> str:
-    """Return the first file that is no longer as it was read, or ""."""
+    """Return the first file that has changed since it was read, or ""."""
     for path, facts in read.items():
         try:
             status = os.stat(path)

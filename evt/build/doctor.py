@@ -1,4 +1,4 @@
-"""What this machine has, what it lacks, and the command that mends it."""
+"""What this machine has, what it lacks, and the command that fixes it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Check:
 
 
 def diagnose() -> list[Check]:
-    """Look at everything that evt uses; never raises for what is missing."""
+    """Check everything that evt uses; never raise for what is missing."""
     checks = [_python(), _nvcc(), _host_compiler(), _cutlass(), *_cache(), _torch()]
     return [*checks, *_driver()]
 
@@ -105,7 +105,7 @@ def _torch() -> Check:
 
 
 def _driver() -> list[Check]:
-    """Ask libcuda itself; on a machine without a GPU there is none, and evt uses the reference."""
+    """Ask libcuda itself; a machine without a GPU has none, and evt uses the reference."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -134,7 +134,7 @@ def _driver() -> list[Check]:
 
 
 def _driver_version(supports: tuple[int, int]) -> Check:
-    """A kernel runs on a driver of its nvcc's major version or newer."""
+    """Check that the driver supports nvcc's major version, as kernels need."""
     found = f"supports CUDA {supports[0]}.{supports[1]}"
     try:
         major = int(find_nvcc().version.split(".")[0])
@@ -145,7 +145,7 @@ def _driver_version(supports: tuple[int, int]) -> Check:
 
 
 def _checked(name: str, look: Callable[[], tuple[str, str]]) -> Check:
-    """``look`` says what it found and how to mend it; what it raises says so too."""
+    """Return a check of what ``look`` found and how to fix it; an error that it raises says so too."""
     try:
         found, remedy = look()
     except BuildError as error:

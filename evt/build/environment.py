@@ -1,8 +1,8 @@
-"""Which environment variables reach the compilers: a short list, so that nothing unknown affects the result.
+"""The environment variables passed to the compilers: a short list, so that nothing unknown affects the result.
 
 nvcc, its profile and gcc read dozens of variables (CPATH, LIBRARY_PATH, INCLUDES, PTXAS_FLAGS, GCC_EXEC_PREFIX...) that
-are set for other work, and would replace the headers that evt means by others. Options for nvcc go into its own
-variables, which are kept.
+are set for other work, and would substitute other headers for those that evt means. Options for nvcc go into nvcc's
+own variables, which are passed on.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from evt.errors import BuildError
 #: Options that nvcc adds to every command line, and its host compiler.
 FLAGS = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
 COMPILER = "NVCC_CCBIN"
-#: Part of the key. CUDA_HOME and CUDA_PATH are for scripts that stand for nvcc; compilers may need the last to run.
+#: Part of the key. CUDA_HOME and CUDA_PATH are for scripts that wrap nvcc; compilers may need the last to run.
 _DECIDING = (*FLAGS, COMPILER, "CUDA_HOME", "CUDA_PATH", "LD_LIBRARY_PATH")
-#: Not part of it: the compilers found on PATH are, and the home directory holds nothing that they compile.
+#: Not part of it: the compilers found on PATH are, and the home directory has nothing that they compile.
 _OTHER = ("PATH", "HOME")
 #: What a shell acts on, besides quotes.
 _ACTIVE = re.compile(r"[$`;|&<>\n]")
@@ -31,14 +31,14 @@ _ACTIVE_IN_QUOTES = re.compile(r'[$`"\\\x00-\x1f\x7f]')
 
 
 def deciding_variables() -> dict[str, str]:
-    """The variables that a compilation may depend on."""
+    """Return the variables that a compilation may depend on."""
     return {name: os.environ[name] for name in _DECIDING if name in os.environ}
 
 
 def compiler_environment() -> dict[str, str]:
     """Return the environment of every compiler.
 
-    nvcc hands its command lines, with these variables' options in them, to a shell. Raises BuildError E0701 for
+    nvcc hands its command lines, with these variables' options in them, to a shell. Raise BuildError E0701 for
     variables of nvcc on which a shell would act.
     """
     for name in (*FLAGS, COMPILER):
@@ -56,7 +56,7 @@ def is_plain(path: Path | str) -> bool:
 
 
 def host_compilers() -> list[str]:
-    """Return the programs that nvcc may call for C++, or the directories where they are; "" for its own choice."""
+    """Return the programs that nvcc may call for C++, or their directories; "" for its own choice."""
     found = []
     for word, following in _pairs():
         option, equals, value = word.partition("=")

@@ -1,4 +1,4 @@
-"""What a build tells while it runs."""
+"""What a build reports while it runs."""
 
 from __future__ import annotations
 

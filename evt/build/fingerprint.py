@@ -1,4 +1,4 @@
-"""Digests of folders, kept beside what ``stat`` says of their files: reading these takes a hundred times as long."""
+"""Digests of folders, cached by the ``stat`` of their files: reading them takes a hundred times as long."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from pathlib import Path
 
 from evt.build.trust import read_private
 
-#: Of each file: its name below the root, size, times of the last change of the content and of the file, inode.
+#: For each file: its name below the root, size, times of the last change of the content and of the file, inode.
 Listing = list[tuple[str, int, int, int, int]]
 
 VERSION = 1
-#: Digests that are kept in a file; the oldest go first.
+#: How many digests a file keeps; the oldest are removed first.
 MOST = 64
 _MOST_BYTES = 1 << 16
-#: A file that was changed so recently, in nanoseconds, may change once more and look the same: its times come from a
+#: A file changed less than this many nanoseconds ago may change again and look the same: its times come from a
 #: clock of coarse ticks, or from another machine's.
 _RECENT = 2_000_000_000
 _NO_FILE = -1
 
-#: What this process knows, by stamp, and which files hold it already.
+#: The digests that this process knows, by stamp, and the files that already have them.
 _known: dict[str, str] = {}
 _kept: set[tuple[Path | None, str]] = set()
 
 
 class Digests:
-    """The digests of folders that this process knows, and those kept in ``file``, where there is one."""
+    """The digests of folders that this process knows, and those kept in ``file``, if there is one."""
 
     def __init__(self, file: Path | None = None) -> None:
         self._file = file
@@ -39,7 +39,7 @@ class Digests:
     def of(self, root: Path) -> tuple[str, str]:
         """Return a stamp of everything below ``root``, and the digest of its content.
 
-        The stamp also differs after a change that was undone: nobody can set back a file's ctime.
+        The stamp also differs after a change that was undone: a file's ctime cannot be set back.
         """
         now = time.time_ns()
         files = listing(root)
@@ -65,7 +65,7 @@ class Digests:
             return {}
 
     def _write(self, digests: dict[str, str]) -> bool:
-        """Return whether there is no need to try again; a digest that is not kept is computed again."""
+        """Return whether there is no need to try again; a digest that is not stored is computed again."""
         if self._file is None:
             return True
         rows = dict(list(digests.items())[-MOST:])
@@ -83,9 +83,9 @@ class Digests:
 
 
 def listing(root: Path) -> Listing:
-    """Return the files below a folder, sorted by name; none for a folder that is not there.
+    """Return the files below a folder, sorted by name; none for a folder that does not exist.
 
-    Hidden files are left out: no header is one. A folder that several links lead to is entered once.
+    Hidden files are left out: none is a header. A folder that several links lead to is entered once.
     """
     found: Listing = []
     folders, entered = [("", str(root))], {os.path.realpath(root)}
@@ -104,7 +104,7 @@ def listing(root: Path) -> Listing:
                             folders.append((f"{prefix}{entry.name}/", entry.path))
                         continue
                     status = entry.stat()
-                except OSError:  # a link to nowhere, or removed meanwhile
+                except OSError:  # a dangling link, or removed meanwhile
                     continue
                 size = status.st_size if stat.S_ISREG(status.st_mode) else _NO_FILE
                 found.append((prefix + entry.name, size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino))
@@ -112,7 +112,7 @@ def listing(root: Path) -> Listing:
 
 
 def _is_new(folder: os.DirEntry[str], entered: set[str]) -> bool:
-    """Return whether no link has led to this folder before."""
+    """Return whether no earlier link has led to this folder."""
     if not folder.is_symlink():
         return True
     target = os.path.realpath(folder.path)
@@ -130,7 +130,7 @@ def _content(root: Path, files: Listing) -> str:
     for name, size, *_ in files:
         data = b""
         if size != _NO_FILE:
-            with contextlib.suppress(OSError):  # what cannot be read is of no use to a compiler either
+            with contextlib.suppress(OSError):  # what cannot be read is useless to a compiler as well
                 data = (root / name).read_bytes()
         digest.update(f"{name}\0{len(data)}\0".encode("utf-8", "surrogateescape") + data)
     return digest.hexdigest()

@@ -1,7 +1,7 @@
 """What a compilation depends on besides its source: ``find_inputs(toolchain, digests) -> Inputs``.
 
 Headers that people edit, CUTLASS's and ours, count by their content. Compilers count by path, version, size and time of
-change. What else compilers read, they report afterwards: :mod:`dependencies`.
+change. Compilers report afterwards what else they have read: :mod:`dependencies`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from evt.build.environment import compiler_environment, deciding_variables, host
 from evt.build.fingerprint import Digests
 from evt.build.toolchain import Toolchain
 
-#: What gcc calls, besides what lies in its own directories.
+#: The programs that gcc calls, besides those in its own directories.
 _BINUTILS = ("as", "ld")
 #: A program no larger than this may be a script that calls another one, and counts by its content.
 _SCRIPT = 1 << 16
@@ -45,14 +45,14 @@ def find_inputs(toolchain: Toolchain, digests: Digests) -> Inputs:
         "nvcc": (str(toolchain.nvcc), toolchain.nvcc_version, _program(toolchain.nvcc)),
         "compilers": [_compiler(path) for path in _host_programs(toolchain.nvcc)],
         "environment": deciding_variables(),
-        "host": (os.uname().machine, os.confstr("CS_GNU_LIBC_VERSION")),  # one home, several machines
+        "host": (os.uname().machine, os.confstr("CS_GNU_LIBC_VERSION")),  # one home directory, several machines
     }
     text = json.dumps(facts, sort_keys=True)
     return Inputs(hashlib.sha256(text.encode()).hexdigest(), tuple(stamp for stamp, _ in found))
 
 
 def _host_programs(nvcc: Path) -> list[Path]:
-    """Return the compilers that nvcc calls, and what these call. nvcc looks for them beside itself first."""
+    """Return the compilers that nvcc calls, and the programs that these call. nvcc looks next to itself first."""
     beside = os.path.dirname(os.path.realpath(nvcc))
     places = os.pathsep.join([f"{beside}/../nvvm/bin", beside, os.environ.get("PATH", os.defpath)])
     found: list[str | None] = []
@@ -73,7 +73,7 @@ def _compiler(path: Path) -> tuple[object, ...]:
 
 
 def _program(path: Path) -> tuple[object, ...]:
-    """Return which file a program is, and the content of what may be a script."""
+    """Return the identity of a program's file, and its content if it may be a script."""
     real = os.path.realpath(path)
     try:
         status = os.stat(real)
@@ -86,7 +86,7 @@ def _program(path: Path) -> tuple[object, ...]:
 
 @functools.cache
 def _version(path: Path, facts: tuple[object, ...]) -> str:
-    """Return what a script, or a program that stands for another one, says of itself; asked once per process."""
+    """Return the version that a script or a wrapper prints; asked once per process."""
     try:
         done = subprocess.run(
             [path, "--version"],

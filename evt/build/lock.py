@@ -1,4 +1,4 @@
-"""One builder per key, over all processes of all users of the cache."""
+"""One builder per key, across all processes of all users of the cache."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import Path
 
 
 class KeyLock:
-    """A held lock. The kernel drops it when all that hold it have died, so a killed builder blocks nobody."""
+    """A held lock. The kernel drops it when all its holders have died, so a killed builder blocks nobody."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path, self._descriptor = path, descriptor
 
     @classmethod
     def acquire(cls, path: Path, *, wait: bool) -> KeyLock | None:
-        """Return the lock, or None when another holds it and ``wait`` is false.
+        """Return the lock, or None when another process holds it and ``wait`` is false.
 
-        Raises OSError where files cannot be made or locked.
+        Raise OSError where files cannot be made or locked.
         """
         while True:
             flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -39,12 +39,12 @@ class KeyLock:
         return self._descriptor
 
     def release(self) -> None:
-        """Remove the file and let the next one in; a second call does nothing."""
+        """Remove the file and release the lock; a second call does nothing."""
         if self._descriptor < 0:
             return
         with contextlib.suppress(OSError):
             self.path.unlink()
-        # Closing alone would not do: a process that was forked meanwhile holds the descriptor too.
+        # Closing alone is not enough: a process that was forked meanwhile holds the descriptor too.
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         os.close(self._descriptor)
         self._descriptor = -1

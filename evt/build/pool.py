@@ -10,11 +10,11 @@ from threading import Condition, Thread
 def run_all(tasks: Iterable[Callable[[], None]], workers: int, give_up: Callable[[], None]) -> None:
     """Run tasks, at most ``workers`` at a time, and wait for them.
 
-    At the first error, and at Ctrl-C, call ``give_up``, which ends the tasks that run; begin no others, and raise the
+    At the first error, and at Ctrl-C, call ``give_up``, which ends the running tasks; start no others, and raise the
     error.
 
-    A pool of concurrent.futures would keep the interpreter from ending before its threads; and after a Ctrl-C,
-    Thread.join takes a thread that still runs for one that has ended.
+    A pool of concurrent.futures would keep the interpreter from exiting before its threads; and after a Ctrl-C,
+    Thread.join mistakes a running thread for one that has ended.
     """
     todo = deque(tasks)
     errors: list[BaseException] = []

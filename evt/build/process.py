@@ -1,4 +1,4 @@
-"""Child processes that end when the build ends, or the process that builds."""
+"""Child processes that end when the build ends, or the building process does."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from evt.errors import BuildError
 
 #: Peak memory of a device pass of a CUTLASS 3.x kernel.
 _BYTES_PER_JOB = 4_500_000_000
-#: How long the supervisor has to end, in seconds; it has nothing left to do then.
+#: How long the supervisor may take to end, in seconds; by then it has nothing left to do.
 _PATIENCE = 60
 _PROGRAM = Path(__file__).with_name("supervisor.py")
 
@@ -37,7 +37,7 @@ class Finished:
 
 
 class Supervisor:
-    """A process that outlives ours by a moment: it runs commands, keeps locks, and ends both if we are killed.
+    """A process that briefly outlives ours: it runs commands, keeps locks, and ends both if we are killed.
 
     See :mod:`evt.build.supervisor`. Leaving the context ends it.
     """
@@ -47,7 +47,7 @@ class Supervisor:
 
     @classmethod
     def start(cls) -> Supervisor:
-        """Start one, and wait until it is there. Raises BuildError (E0701) where it does not come."""
+        """Start a supervisor, and wait until it is ready. Raise BuildError (E0701) where it does not start."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [_python(), "-S", "-s", str(_PROGRAM), str(os.getpid())]
         silent = subprocess.DEVNULL
@@ -83,12 +83,12 @@ class Supervisor:
             self._process.wait()
 
     def keep(self, lock: KeyLock) -> None:
-        """Hold a lock as long as we do, and until the commands have ended if we are killed."""
+        """Hold a lock as long as we do; if we are killed, until the commands have ended."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # then it runs no commands either
             self.send({"lock": str(lock.path)}, lock.fileno())
 
     def send(self, request: Mapping[str, object], *descriptors: int) -> None:
-        """Raises OSError when the supervisor is gone."""
+        """Send a request. Raise OSError when the supervisor is gone."""
         socket.send_fds(self._socket, [json.dumps(request).encode()], descriptors)
 
     def is_gone(self) -> bool:
@@ -105,7 +105,7 @@ class Children:
         self._answers: set[socket.socket] = set()
 
     def run(self, argv: Sequence[str], cwd: Path, env: Mapping[str, str], log: Path) -> Finished:
-        """Run to the end, output and errors together in ``log``. Raises OSError when it cannot be started."""
+        """Run a command to its end, output and errors together in ``log``. Raise OSError when it cannot be started."""
         started = time.monotonic()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours:
@@ -125,7 +125,7 @@ class Children:
         return Finished(returncode, output_text, time.monotonic() - started)
 
     def _wait(self, answer: socket.socket) -> int:
-        """Return the exit status; after a supervisor that was killed, kill what it ran."""
+        """Return the exit status; if the supervisor was killed, kill what it ran."""
         leader = 0
         while reply := self._receive(answer):
             if "error" in reply:
@@ -153,7 +153,7 @@ class Children:
             return reply
 
     def killed(self) -> bool:
-        """Whether ``kill`` was called; a failure after that means nothing."""
+        """Return whether ``kill`` was called; a failure after that means nothing."""
         return self._killed
 
     def kill(self) -> None:
@@ -165,14 +165,14 @@ class Children:
 
 
 def _python() -> str:
-    """Return the path of this Python; a program that embeds Python tells multiprocessing which it is."""
+    """Return the path of this Python; a program that embeds Python tells multiprocessing where it is."""
     from multiprocessing import spawn
 
     return os.fsdecode(spawn.get_executable() or sys.executable or "python3")
 
 
 def default_jobs() -> int:
-    """Return how many passes there are processors and memory for, at least one."""
+    """Return how many passes the processors and the memory allow, at least one."""
     return max(1, min(len(os.sched_getaffinity(0)), available_bytes() // _BYTES_PER_JOB))
 
 

@@ -12,15 +12,15 @@ from evt.build.fingerprint import Digests
 from evt.build.inputs import Inputs, find_inputs
 from evt.build.toolchain import Toolchain
 
-#: Raise it when the launcher's ABI, the embedding or the layout of the cache changes.
+#: Increase it when the launcher's ABI, the embedding or the layout of the cache changes.
 SCHEMA = 2
-#: Of every pass. The paths of the toolchain come on top and are no part of the key.
+#: Options of every pass. The toolchain's paths are added, and are not part of the key.
 FLAGS = (
     *("-std=c++17", "-O3", "-DNDEBUG", "--expt-relaxed-constexpr"),
     *("-Xcompiler", "-fPIC,-fvisibility=hidden"),
 )
-#: ``-z defs`` makes a reference to libcuda an error here, not at the load on a machine without a driver;
-#: ``--exclude-libs`` keeps the static runtime's symbols away from those of the process.
+#: ``-z defs`` makes a reference to libcuda an error here, not when loading on a machine without a driver;
+#: ``--exclude-libs`` keeps the static runtime's symbols apart from the process's.
 LINK_FLAGS = ("-shared", "-nodlink", "-Xlinker", "-z,defs", "-Xlinker", "--exclude-libs,ALL")
 
 
@@ -30,7 +30,7 @@ class KernelSource:
 
     The kernel stands in ``#if !defined(EVT_HOST_PASS)``, the launcher in ``#if !defined(EVT_DEVICE_PASS)``;
     the launcher finds the kernel's cubin in ``extern "C" char const evt_cubin[]``.
-    Raises ValueError for anything else than ``sm_`` and a number.
+    Raise ValueError for anything but ``sm_`` and a number.
     """
 
     text: str
@@ -42,7 +42,7 @@ class KernelSource:
 
 
 def cache_key(source: KernelSource, toolchain: Toolchain, read: Inputs | None = None) -> str:
-    """The SHA-256 of all that decides what the library contains; ``read`` is what :func:`find_inputs` found."""
+    """Return the SHA-256 of all that decides the library's content; ``read`` is the result of :func:`find_inputs`."""
     ingredients = {
         "schema": SCHEMA,
         "text": source.text,

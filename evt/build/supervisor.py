@@ -1,6 +1,6 @@
 """The process that runs the compilers of one build, and ends them when the build is over, however it ends.
 
-A program of its own, ``python supervisor.py PARENT``, made of the standard library alone; :mod:`evt.build.process`
+A program of its own, ``python supervisor.py PARENT``, using the standard library alone; :mod:`evt.build.process`
 starts it and talks to it. Its standard input is a socket. Each message is a request and brings its descriptors: a
 command to run, with the socket for its answer and the file for its output, or a lock to keep. Closing the socket of an
 answer kills its command; the parent's death ends everything.
@@ -8,7 +8,7 @@ answer kills its command; the parent's death ends everything.
 The parent's death is found by polling, because nothing reports it reliably: the signal at a parent's death comes when
 its *thread* ends, and a pipe stays open as long as a process that the parent forked holds its other end. Nor does
 anything end grandchildren, so this process adopts them (it is their subreaper), finds them in /proc, and kills until
-there are none. Only then does it give up the locks, so that nobody builds beside a compiler that was left over.
+there are none. Only then does it release the locks, so that nobody builds while an old compiler still runs.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from typing import Any
 INTERVAL = 0.1
 #: The longest request: a command and its environment.
 MOST_BYTES = 1 << 18
-#: What a builder sends when it is done; one that closes its socket without it was killed.
+#: What a builder sends when it is done; a builder that closes its socket without it was killed.
 FAREWELL = b"farewell"
 
 _SET_PDEATHSIG, _SET_CHILD_SUBREAPER = 1, 36
 
 
 class Charges:
-    """The commands that run, by their process, and the locks that are kept."""
+    """The running commands, by their process, and the locks held."""
 
     def __init__(self) -> None:
         self._answers: dict[int, socket.socket] = {}
@@ -49,11 +49,11 @@ class Charges:
         self._locks: list[tuple[int, str]] = []
 
     def waiting(self) -> dict[socket.socket, int]:
-        """Return the commands that run, by the sockets of their answers."""
+        """Return the running commands, by the sockets of their answers."""
         return {answer: pid for pid, answer in self._answers.items() if pid not in self._killed}
 
     def take(self, request: dict[str, Any], descriptors: list[int]) -> None:
-        """Do what a request asks for."""
+        """Handle a request."""
         if "lock" in request:
             self._locks.append((descriptors[0], request["lock"]))
         else:
@@ -82,13 +82,13 @@ class Charges:
             os.close(output)
 
     def kill(self, pids: Iterable[int]) -> None:
-        """Kill commands with all that they started; they are reaped and answered as others are."""
+        """Kill commands with all that they started; they are reaped and answered like others."""
         for pid in pids:
             self._killed.add(pid)
             end(partial(members, pid))
 
     def reap(self) -> None:
-        """Answer for the commands that have ended."""
+        """Send the answers of commands that have ended."""
         with contextlib.suppress(ChildProcessError):
             while (found := os.waitpid(-1, os.WNOHANG))[0]:
                 pid, status = found
@@ -98,7 +98,7 @@ class Charges:
                     answer.close()
 
     def clear(self) -> None:
-        """Do what a builder that is gone would have done: end everything, and release the locks."""
+        """Clean up for a builder that is gone: end everything, and release the locks."""
         end(partial(descendants, os.getpid()))
         for descriptor, path in self._locks:
             with contextlib.suppress(OSError):
@@ -113,7 +113,7 @@ class Charges:
 def end(find: Callable[[], list[int]]) -> None:
     """Kill the processes that ``find`` finds, and what they start meanwhile.
 
-    They are stopped first: of what a dead process started, nothing says that it did.
+    They are stopped first, because nothing records which processes a dead one started.
     """
     stopped = set[int]()
     while new := set(find()) - stopped:
@@ -146,7 +146,7 @@ def descendants(ancestor: int) -> list[int]:
 
 
 def _processes() -> dict[int, tuple[int, int]]:
-    """Return the parent and the session of every process that lives."""
+    """Return the parent and the session of every living process."""
     found = {}
     for name in os.listdir("/proc"):
         if name.isdigit():

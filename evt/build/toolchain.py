@@ -1,4 +1,4 @@
-"""The compiler and the headers: where they are, and which versions."""
+"""The compiler and the headers: where they are, and their versions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from evt.diagnostics import Diagnostic
 from evt.errors import BuildError
 from evt.resources import directory
 
-#: ``cudaLibraryLoadData``, by which launchers load their kernel, came with this version of the runtime.
+#: Launchers load their kernel with ``cudaLibraryLoadData``, which came with this version of the runtime.
 OLDEST_NVCC = (12, 8)
 #: Architectures that need a newer nvcc than that.
 _FIRST_NVCC = {"103": (12, 9), "121": (12, 9), "110": (13, 0), "88": (13, 0)}
@@ -70,9 +70,9 @@ class Toolchain:
         )
 
     def linked(self) -> tuple[Toolchain, dict[str, Path]]:
-        """The same tools under names of letters, for a directory with these links.
+        """Return the same tools under plain names, and the links with these names that a directory needs.
 
-        nvcc hands all paths to a shell, and takes lists apart at commas.
+        nvcc hands all paths to a shell, and splits lists at commas.
         """
         links = {"cutlass": self.cutlass_include.parent}
         links |= {f"include{index}": path for index, path in enumerate(self.cuda_include)}
@@ -93,9 +93,9 @@ class Toolchain:
 
 
 def find_toolchain() -> Toolchain:
-    """The tools to build with.
+    """Return the tools to build with.
 
-    Raises BuildError: E0701 without a usable nvcc, E0702 without CUTLASS headers; both if both are missing.
+    Raise BuildError: E0701 without a usable nvcc, E0702 without CUTLASS headers; both if both are missing.
     """
     problems: list[Diagnostic] = []
     try:
@@ -121,7 +121,7 @@ def find_toolchain() -> Toolchain:
 
 
 def require_target(gencode: str, nvcc_version: str) -> None:
-    """Raises BuildError E0706 when this nvcc is too old to compile for ``gencode``."""
+    """Raise BuildError E0706 when this nvcc is too old to compile for ``gencode``."""
     needed = max(OLDEST_NVCC, _FIRST_NVCC.get(gencode.removeprefix("sm_").rstrip("af"), OLDEST_NVCC))
     if _numbers(nvcc_version)[:2] < needed:
         wanted = ".".join(map(str, needed))
@@ -130,9 +130,9 @@ def require_target(gencode: str, nvcc_version: str) -> None:
 
 
 def find_nvcc() -> Nvcc:
-    """``CUDACXX``, PATH, ``CUDA_HOME``, ``CUDA_PATH``, /usr/local/cuda, then the pip wheels.
+    """Return the first nvcc of ``CUDACXX``, PATH, ``CUDA_HOME``, ``CUDA_PATH``, /usr/local/cuda and the pip wheels.
 
-    Raises BuildError E0701 when there is none, or the one that comes first does not work.
+    Raise BuildError E0701 when there is none, or the first does not work.
     """
     for path in _nvcc_places():
         if path.is_file() and os.access(path, os.X_OK):
@@ -144,9 +144,9 @@ def find_nvcc() -> Nvcc:
 
 
 def find_cutlass() -> Cutlass:
-    """``CUTLASS_PATH`` (a checkout), then the ``nvidia-cutlass`` wheel, which is not imported.
+    """Return the headers of ``CUTLASS_PATH`` (a checkout), or the ``nvidia-cutlass`` wheel, which is not imported.
 
-    Raises BuildError E0702 when there are no headers, or too old ones.
+    Raise BuildError E0702 when there are no headers, or too old ones.
     """
     if checkout := os.environ.get("CUTLASS_PATH"):
         origin = os.path.abspath(checkout)
@@ -173,7 +173,7 @@ def find_cutlass() -> Cutlass:
 
 
 def _nvcc_places() -> Iterator[Path]:
-    """Where nvcc may be. Raises BuildError E0701 when ``CUDACXX`` names no program: it is not passed over."""
+    """Yield where nvcc may be. Raise BuildError E0701 when ``CUDACXX`` names no program: it is not skipped."""
     if named := os.environ.get("CUDACXX"):
         if not (program := _program(named)):
             message = f"CUDACXX is {named!r}, which is not a program"
@@ -196,7 +196,7 @@ def _program(name: str) -> Path | None:
 
 
 def _wheel_paths(nvcc: Path) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
-    """Include and library directories of an nvcc from pip, whose parts come in several wheels."""
+    """Return include and library directories for an nvcc from pip, whose parts come in several wheels."""
     home = nvcc.resolve().parents[1]
     if home.parent.name != "nvidia":
         return (), ()
@@ -215,7 +215,7 @@ def _wheel_paths(nvcc: Path) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
 
 @functools.cache
 def _nvcc_version(nvcc: Path, changed: int) -> str:
-    """What ``nvcc --version`` says, asked once per process. Raises BuildError E0701 for no answer."""
+    """Return the version that ``nvcc --version`` prints, asked once per process. Raise BuildError E0701."""
     output = _ask(nvcc, "--version")
     if found := re.search(r"release [\d.]+, V(\d+(?:\.\d+)+)", output):
         return found[1]
@@ -225,7 +225,7 @@ def _nvcc_version(nvcc: Path, changed: int) -> str:
 
 
 def is_toolkit_nvcc(nvcc: Path) -> bool:
-    """Whether this is the compiler itself, in its toolkit, and no script or other program that stands for it."""
+    """Return whether this is the compiler itself, in its toolkit, and not a script or other wrapper."""
     real = nvcc.resolve()
     try:
         with real.open("rb") as file:
@@ -235,7 +235,7 @@ def is_toolkit_nvcc(nvcc: Path) -> bool:
 
 
 def toolkit_home(nvcc: Path) -> Path | None:
-    """The root of nvcc's toolkit, where a script calls the nvcc of; None when it does not say."""
+    """Return the root of nvcc's toolkit, also where a script calls nvcc; None when it is not known."""
     if is_toolkit_nvcc(nvcc):
         return nvcc.resolve().parents[1]
     named = re.search(r"^#\$ _HERE_=(.+)$", _ask(nvcc, "--dryrun", "-fatbin", "x.cubin"), re.MULTILINE)
@@ -243,7 +243,7 @@ def toolkit_home(nvcc: Path) -> Path | None:
 
 
 def _ask(nvcc: Path, *options: str) -> str:
-    """What nvcc prints, or why it does not."""
+    """Return what nvcc prints, or why it does not run."""
     try:
         done = subprocess.run(
             [nvcc, *options],

@@ -1,4 +1,4 @@
-"""Who could have written a file: a library runs with the user's rights, so only the user may be able to."""
+"""Who could have written a file: a library runs with the user's rights, so only the user may have written it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WRITE = 2  #: in an entry of an access control list
 def require_private(path: Path) -> None:
     """Raise BuildError E0705 unless ``path`` itself is ours, is no link, and nobody else may write it.
 
-    Raises OSError when it cannot be looked at.
+    Raise OSError when it cannot be examined.
     """
     _require_private(path, path.lstat())
 
@@ -28,14 +28,14 @@ def require_private(path: Path) -> None:
 def read_private(path: Path, most: int) -> bytes:
     """Return the content of a regular file of at most ``most`` bytes that only we may write.
 
-    Raises BuildError E0705 as :func:`require_private` does, ValueError for a larger file or one that is not regular,
-    OSError when it cannot be read. It never waits, as opening a pipe would.
+    Raise BuildError E0705 as :func:`require_private` does, ValueError for a larger file or one that is not regular,
+    OSError when it cannot be read. It never blocks, as opening a pipe would.
     """
     require_private(path)
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC)
     try:
         status = os.fstat(descriptor)
-        _require_private(path, status)  # of what was opened: it may have been replaced
+        _require_private(path, status)  # check what was opened: it may have been replaced
         if not stat.S_ISREG(status.st_mode):
             raise ValueError("is not a regular file")
         if status.st_size > most:
@@ -59,7 +59,7 @@ def _require_private(path: Path, status: os.stat_result) -> None:
 def require_safe_path(path: Path) -> None:
     """Raise BuildError E0705 unless only we and root can replace each of the steps that lead to ``path``.
 
-    Raises OSError when a step cannot be looked at.
+    Raise OSError when a step cannot be examined.
     """
     owners = {0, os.getuid(), os.lstat("/").st_uid}  # in a user namespace, "/" belongs to an unmapped root
     for step in _steps(path):
@@ -81,9 +81,9 @@ def require_safe_path(path: Path) -> None:
 
 
 def _writers(path: Path, status: os.stat_result) -> tuple[set[int], set[int]]:
-    """Return the users and groups to whom the mode's bit for writing by the group applies.
+    """Return the users and groups to whom the mode's group-write bit applies.
 
-    That is the path's group or, where there is an access control list, everyone whom it names: the bit is its mask.
+    These are the path's group or, with an access control list, everyone whom it names: the bit is its mask.
     """
     try:
         entries = os.getxattr(path, "system.posix_acl_access", follow_symlinks=False)
@@ -105,7 +105,7 @@ def _writers(path: Path, status: os.stat_result) -> tuple[set[int], set[int]]:
 
 
 def _steps(path: Path) -> Iterator[Path]:
-    """Every directory and link that leads to ``path``, without what it ends in."""
+    """Yield every directory and link that leads to ``path``, except the one it ends in."""
     absolute = Path(os.path.abspath(path))
     at, todo, links = Path("/"), list(reversed(absolute.parts[1:])), 0
     while todo:
@@ -121,7 +121,10 @@ def _steps(path: Path) -> Iterator[Path]:
 
 
 def _is_private_group(gid: int) -> bool:
-    """Root's group, or the user's own of one member: with umask 002 most directories are group-writable."""
+    """Return whether a group is root's, or the user's own with one member.
+
+    With umask 002, most directories are group-writable.
+    """
     import grp
     import pwd
 
@@ -141,7 +144,7 @@ def _writable(path: Path, mode: int) -> BuildError:
 
 
 def _close(path: Path) -> str:
-    """Return the command that forbids others to write; with an access control list it changes the mask."""
+    """Return the command that denies others write access; with an access control list it changes the mask."""
     return f"chmod go-w {shlex.quote(str(path))}"
 
 

@@ -1,4 +1,4 @@
-"""Whose fault it is that nvcc failed: the machine's, the user's own C++, or ours."""
+"""Why nvcc failed: the machine, the user's own C++, or a bug in evt."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from evt.build.source import KernelSource
 from evt.build.toolchain import Toolchain
 from evt.diagnostics import Diagnostic
 
-#: What nvcc prints when the fault is not in the source: (pattern, code, message, help).
+#: What nvcc prints when the source is not at fault: (pattern, code, message, help).
 _MACHINE = (
     (
         r"No space left on device|Disk quota exceeded",
@@ -34,21 +34,21 @@ _MACHINE = (
         "build with fewer jobs at a time (jobs=1), or with more memory",
     ),
 )
-#: What a compiler says of a wrong command line. Evt's own part of it is the same for everybody.
+#: What a compiler prints for a wrong command line. Evt's own part of it is the same for everybody.
 _OPTIONS = re.compile(
     r"^(nvcc|ptxas|nvlink) fatal\s*: |^(gcc|g\+\+|cc1plus|clang\S*|ld|\S*/ld): (fatal )?error: |unrecognized command",
     re.MULTILINE,
 )
-#: An error's line, as nvcc and gcc write it.
+#: An error's line, as nvcc and gcc print it.
 _ERROR_AT = re.compile(rf"^{re.escape(SOURCE)}[(:](\d+)[):].*\berror\b", re.MULTILINE)
-#: A function of the user's, as evt.functions.registry writes it.
+#: A user's function, as evt.functions.registry writes it.
 _FUNCTION = re.compile(
     r"^namespace evt::user \{\n.*?\bfloat fn_(\w+)\(.*?^\}  // namespace evt::user", re.MULTILINE | re.DOTALL
 )
 
 
 def verdict(source: KernelSource, toolchain: Toolchain, output: str, root: Path, kept: Path) -> Diagnostic:
-    """Return what to say of a failure; ``root`` is the cache's directory, ``kept`` that of the source and the log."""
+    """Return the diagnostic of a failure; ``root`` is the cache's directory, ``kept`` has the source and the log."""
     for pattern, code, message, mend in _MACHINE:
         if re.search(pattern, output, re.MULTILINE):
             return Diagnostic(code, message.format(root=root), help=mend)

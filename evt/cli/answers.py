@@ -1,6 +1,6 @@
-"""What the oracle says of a call of ``evt run``: ``answers_of(spec, ...) -> Answers`` for each output.
+"""The oracle's answers to a call of ``evt run``: ``answers_of(spec, ...) -> Answers`` for each output.
 
-Its answer in f64, as a kernel computes it, and for an accumulator that is a little off.
+Its answer in f64, its answer as a kernel computes it, and its answers for an accumulator that is slightly off.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from evt.ir import Acc, Apply, Builder, Const, Operand, Output, Reduce, Store, TypedDag, infer
 from evt.ir.convolution import CONVOLUTIONS
 from evt.ir.dag import prune
-from evt.ir.dtype import B1, F32, F64, I32, TF32
+from evt.ir.dtype import B1, F32, F64, I32, I64, TF32
 from evt.program import program_of
 from evt.reference import reference
 from evt.reference.compare import NARROW_SUMS, is_quantised, unit
@@ -24,9 +24,9 @@ from evt.spec import Spec
 
 @dataclass(frozen=True)
 class Answers:
-    """What the oracle says of one output: in f64, and in f32 and rounded, as a kernel computes it.
+    """The oracle's answers for one output: in f64, and in f32 and rounded, as a kernel computes it.
 
-    ``shaken`` are answers in f64 for an accumulator that is a little off. ``magnitude``: of a sum, the f64 sum of
+    ``shaken`` are answers in f64 for an accumulator that is slightly off. ``magnitude``: for a sum, the f64 sum of
     absolute values.
     """
 
@@ -66,7 +66,7 @@ def answers_of(
 
 
 def slack_of(dag: TypedDag, k: int, kernel: bool) -> float:
-    """Return how far sums in another order may be off, relatively; exact ones are off by what f32 rounds afterwards."""
+    """Return the relative error that another order of the sums explains; for exact sums, only f32's later roundings."""
     operand = dag.operands[0].dtype
     if not operand.is_float:
         return 4 * unit(F32)
@@ -85,12 +85,12 @@ def _cut_to_tf32(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def is_exact(dag: TypedDag, output: str) -> bool:
-    """Return whether an output is made of integers and truth values alone, which no order of sums changes."""
-    return all(dag.types[node].dtype.compute in (I32, B1) for node in _ancestors(dag, output))
+    """Return whether an output has only integers and truth values behind it; then the order of sums is irrelevant."""
+    return all(dag.types[node].dtype.compute in (I64, I32, B1) for node in _ancestors(dag, output))
 
 
 def _ancestors(dag: TypedDag, output: str) -> set[int]:
-    """Return the nodes that an output is made of, without its store."""
+    """Return the nodes that an output is computed from, without its store."""
     found: set[int] = set()
     stack = list(dag.arguments(dag.stores[output]))
     while stack:
@@ -123,7 +123,7 @@ def magnitudes(dag: TypedDag) -> TypedDag | None:
 
 
 def product_alone(dag: TypedDag) -> TypedDag:
-    """Return the program of the accumulator itself, in f64, of the same operands and the work on them."""
+    """Return the program of the accumulator itself, in f64, for the same operands and mainloop fusions."""
     builder, renamed = Builder(), dict[int, int]()
     for node in range(len(dag)):
         if not isinstance(dag[node], Store):
@@ -134,7 +134,7 @@ def product_alone(dag: TypedDag) -> TypedDag:
 
 
 def shifted(dag: TypedDag, off: float) -> TypedDag:
-    """Return the program of an accumulator that is ``off``, the same everywhere."""
+    """Return the program with ``off`` added to every element of the accumulator."""
     builder, renamed = Builder(), dict[int, int]()
     for node in range(len(dag)):
         op = dag[node]

@@ -15,18 +15,18 @@ from evt.cli.request import Request, operation_option, takes_geometry, takes_set
 _FORMULA = "D = relu(alpha*acc + beta*C) + residual"
 _OF_CONVOLUTIONS = "D = relu(acc + bias) + residual"
 _SIZE, _HOST_SIZE = 4096, 256
-#: For the help.
+#: For the help text.
 _DEFAULTS = {"m": f"{_SIZE}; {_HOST_SIZE} with --host", "n": "as --m", "k": "as --m"}
 _IMAGES = 256
 
 _BASELINES = ("eager", "compile", "max-autotune", "mm")
 _PRODUCTS = ("mm", "conv")
-#: Of the suite resnet: max-autotune takes minutes there.
+#: For the suite resnet: max-autotune takes minutes there.
 _OF_RESNET = ("eager", "compile", "conv")
 
 
 def _new_file(ctx: click.Context, parameter: click.Parameter, path: str | None) -> str | None:
-    """A file to write; what cannot be written is refused before the work begins."""
+    """Return the file to write; refuse one that cannot be written before the work begins."""
     if path is None:
         return None
     parent = os.path.dirname(os.path.abspath(path))
@@ -56,19 +56,21 @@ def _names(ctx: click.Context, parameter: click.Parameter, given: str | None) ->
 @click.option(
     "--suite",
     type=click.Choice(["gemm", "epilogue", "resnet"]),
-    help="Fixed programs and sizes in place of PROGRAM; resnet is of f16.",
+    help="Fixed programs and sizes in place of PROGRAM; resnet uses f16.",
 )
-@click.option("--batch", type=click.IntRange(1, 65535), help=f"Images of the suite resnet. [default: {_IMAGES}]")
-@click.option("--rounds", type=click.IntRange(1, 100_000), default=51, show_default=True, help="Samples.")
+@click.option("--batch", type=click.IntRange(1, 65535), help=f"Batch size of the suite resnet. [default: {_IMAGES}]")
+@click.option("--rounds", type=click.IntRange(1, 100_000), default=51, show_default=True, help="Number of samples.")
 @click.option(
     "--baselines",
     metavar="LIST",
     callback=_names,
-    help=f"What to measure evt against. [default: {','.join(_BASELINES)}; of --suite resnet {','.join(_OF_RESNET)}]",
+    help=f"Baselines to measure. [default: {','.join(_BASELINES)}; with --suite resnet {','.join(_OF_RESNET)}]",
 )
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Of the data.")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Seed of the random data."
+)
 @click.option("--json", "json_file", metavar="FILE", callback=_new_file, help="Write all numbers to a file.")
-@click.option("--host", is_flag=True, help="Measure the host time of one call, not the GPU's.")
+@click.option("--host", is_flag=True, help="Measure the host time of a call, not the GPU time.")
 @takes_settings
 @takes_geometry
 @click.pass_context
@@ -87,23 +89,24 @@ def command(
     host: bool,
     settings: Mapping[str, Any],
 ) -> None:
-    """Time a program's kernel against PyTorch, side by side on this machine's GPU.
+    """Time a program's kernel against PyTorch on this machine's GPU.
 
-    Without PROGRAM, D = relu(alpha*acc + beta*C) + residual is measured, and of convolutions
+    Without PROGRAM, it measures D = relu(alpha*acc + beta*C) + residual, or for convolutions
     D = relu(acc + bias) + residual.
 
-    Baselines: eager (the formula in PyTorch), compile and max-autotune (the same through torch.compile, and
-    with mode="max-autotune-no-cudagraphs"), mm (the bare matrix product, torch.mm with out=; of a convolution it is
-    conv, torch.nn.functional.conv2d and its like, in cuDNN's benchmark mode). Every version's answer is checked first.
-    The times are medians of rounds that run all versions in shuffled order, with the L2 cache flushed before each
-    launch and the host's time hidden; evt is timed twice, which shows the noise.
+    Baselines: eager (the formula in PyTorch), compile and max-autotune (the formula under torch.compile, without
+    and with mode="max-autotune-no-cudagraphs"), mm (the bare matrix product, torch.mm with out=), and for convolutions
+    conv in place of mm (torch.nn.functional.conv2d and the like, in cuDNN's benchmark mode). Every version's answer is
+    checked first. The times are medians of rounds that run all versions in shuffled order, with the L2 cache flushed
+    before each launch and the host's time hidden; evt is timed twice, which shows the noise.
 
-    The suite gemm holds evt's own bars against torch.compile. The suite epilogue times evt's epilogues of one
-    product side by side, without baselines: against the bare store of D, and against the time of that and of moving
-    the epilogue's other tensors as fast as a copy does. The suite resnet has the convolutions of ResNet-50.
+    The suite gemm checks evt's performance bars against torch.compile. The suite epilogue times several epilogues of
+    one product side by side, without baselines. It compares them with the bare store of D, and with a bound: the time
+    of the bare store plus that of copying the epilogue's other tensors. The suite resnet has the convolutions of
+    ResNet-50.
 
-    The tensors of a convolution are channels_last; without --a-shape and --b-shape it has 2 images, 64 channels and
-    3x3 filters.
+    The tensors of a convolution are channels_last. Without --a-shape and --b-shape it has batch size 2, 64 channels and
+    a 3x3 kernel.
 
     The exit code is 1 when evt's kernel could not be measured, and 3 when its answer was wrong.
     """
@@ -178,7 +181,7 @@ def command(
 
 
 def _formula(op: str | None) -> str:
-    """What is measured without PROGRAM."""
+    """Return what is measured without PROGRAM."""
     return _OF_CONVOLUTIONS if op is not None and op.startswith("conv") else _FORMULA
 
 

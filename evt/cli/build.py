@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 @click.option(
     "--print-command",
     is_flag=True,
-    help="Build nothing; print the nvcc command that compiles what `evt emit` wrote to the file X.cu.",
+    help="Build nothing; print the nvcc command that compiles an emitted file X.cu.",
 )
-@click.option("-v", "--verbose", is_flag=True, help="Say each step of the build.")
+@click.option("-v", "--verbose", is_flag=True, help="Print each step of the build.")
 def command(request: Request, output: str | None, print_command: bool, verbose: bool) -> None:
     """Compile a program's kernel to a shared library.
 
-    The library has a plain C interface, `evt_run` and `evt_schema`, and does not link libcuda. What was built
+    The library has a plain C interface, `evt_run` and `evt_schema`, and does not link libcuda. A kernel that was built
     before comes from the cache.
     """
     if print_command:
@@ -56,7 +56,7 @@ def command(request: Request, output: str | None, print_command: bool, verbose: 
 
 
 def _waiting(text: str) -> AbstractContextManager[object]:
-    """A spinner on a terminal: nvcc takes most of a minute."""
+    """Return a spinner on a terminal: nvcc takes most of a minute."""
     if sys.stderr is None or not sys.stderr.isatty():
         return nullcontext()
     from rich.console import Console
@@ -65,7 +65,7 @@ def _waiting(text: str) -> AbstractContextManager[object]:
 
 
 def _nvcc_command(request: Request, library: str) -> str:
-    """One pass of nvcc over the emitted text, which needs no headers of ours."""
+    """Return one nvcc command for the emitted text, which needs none of our headers."""
     from dataclasses import replace
 
     from evt.build import find_toolchain

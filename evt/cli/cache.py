@@ -1,4 +1,4 @@
-"""``evt cache``: the libraries that were built, on disk."""
+"""``evt cache``: the cache of built libraries."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ _AGE = _Quantity("age", r"([smhdw])", _AGES, "12h, 30d or 8w")
 
 @click.group("cache", epilog="Example: evt cache prune --max-size 1GB --older-than 30d")
 def command() -> None:
-    """List or remove the libraries that were built.
+    """List or remove cached libraries.
 
-    They are in the user's cache directory, or in EVT_CACHE_DIR where it is set.
+    They are in the user's cache directory, or in EVT_CACHE_DIR if it is set.
     """
 
 
@@ -61,7 +61,7 @@ def path(json: bool) -> None:
 @command.command("size", epilog="Example: evt cache size --json")
 @json_option
 def size(json: bool) -> None:
-    """Print how many libraries there are, and their size."""
+    """Print how many libraries there are, and their total size."""
     from evt.build import Cache
 
     entries = Cache().entries()
@@ -74,7 +74,7 @@ def size(json: bool) -> None:
 @command.command("list", epilog="Example: evt cache list")
 @json_option
 def list_entries(json: bool) -> None:
-    """List the libraries, the longest unused first."""
+    """List the libraries, least recently used first."""
     from evt.build import Cache
 
     entries = Cache().entries()
@@ -90,7 +90,7 @@ def list_entries(json: bool) -> None:
 @command.command("clear", epilog="Example: evt cache clear")
 @json_option
 def clear(json: bool) -> None:
-    """Remove every library, what failed builds left, and what `evt tune` measured.
+    """Remove every library, failed builds, and the times of `evt tune`.
 
     Kernels are built again when they are needed.
     """
@@ -102,11 +102,13 @@ def clear(json: bool) -> None:
 
 
 @command.command("prune", epilog="Example: evt cache prune --max-size 1GB --older-than 30d")
-@click.option("--max-size", type=_SIZE, help="Remove the longest unused beyond this: 500MB, 1GB, 2GiB.")
-@click.option("--older-than", type=_AGE, help="Remove what was not used for this long: 12h, 30d, 8w.")
+@click.option(
+    "--max-size", type=_SIZE, help="Remove the least recently used libraries beyond this size: 500MB, 1GB, 2GiB."
+)
+@click.option("--older-than", type=_AGE, help="Remove libraries not used for this long: 12h, 30d, 8w.")
 @json_option
 def prune(max_size: int | None, older_than: int | None, json: bool) -> None:
-    """Remove what has not been used for long."""
+    """Remove libraries that have not been used for a long time."""
     if max_size is None and older_than is None:
         raise click.UsageError("Give --max-size, --older-than or both; `evt cache clear` removes everything.")
     from evt.build import Cache
@@ -115,7 +117,7 @@ def prune(max_size: int | None, older_than: int | None, json: bool) -> None:
 
 
 def _removed(entries: Sequence[Entry], json: bool, measurements: int | None = None) -> None:
-    """Say what went: libraries, and measurements where a command removes these too."""
+    """Print what was removed: libraries, and measurements where a command removes them too."""
     if json:
         counted = {} if measurements is None else {"measurements": measurements}
         print_json({"ok": True, **_totals(entries), **counted, "removed": [_entry(entry) for entry in entries]})

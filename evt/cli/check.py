@@ -10,7 +10,7 @@ import click
 from evt.cli.output import json_option, print_json, print_text, report
 from evt.cli.request import (
     DEFAULT_ARCH,
-    TARGET_NAMES,
+    TARGET_HELP,
     Request,
     is_file,
     operation_option,
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 @click.argument("programs", nargs=-1, required=True, metavar="PROGRAM...")
 @operation_option
 @takes_operands
-@click.option("--arch", help=f"Check too whether this target can do it: {TARGET_NAMES}.")
+@click.option("--arch", help=f"Check too whether this target can do it: {TARGET_HELP}.")
 @takes_settings
 @takes_geometry
 @takes_sizes
-@click.option("-q", "--quiet", is_flag=True, help="Do not print the names of programs that are right.")
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing about programs that are right.")
 @json_option
 @click.pass_context
 def command(
@@ -47,45 +47,55 @@ def command(
     quiet: bool,
     json: bool,
 ) -> None:
-    """Look for mistakes in programs, report all of them, and make nothing."""
+    """Look for mistakes in programs, report all of them, and make nothing.
+
+    Of a program that is right, print what it takes and gives: types, modes, and defaults.
+    """
     from evt.diagnostics import visible
 
     found = []
     for text in programs:
         request = Request(text, op, a, b, DEFAULT_ARCH if arch is None else arch, settings, **sizes)
         name = "<stdin>" if text == "-" else text if is_file(text) else "<formula>"
-        diagnostics = _check(request, plan=arch is not None)
-        found.append((name, diagnostics))
+        interface, diagnostics = _check(request, plan=arch is not None)
+        found.append((name, interface, diagnostics))
         if json:
             continue
         if diagnostics:
             report(diagnostics)
         elif not quiet:
-            print_text(f"{visible(name)}: ok")
-    ok = not any(diagnostics for _, diagnostics in found)
+            print_text("\n".join([f"{visible(name)}: ok", *(f"    {line}" for line in interface)]))
+    ok = not any(diagnostics for *_, diagnostics in found)
     if json:
-        every = [diagnostic.to_json() for _, diagnostics in found for diagnostic in diagnostics]
+        every = [diagnostic.to_json() for *_, diagnostics in found for diagnostic in diagnostics]
         by_program = [
-            {"name": name, "ok": not diagnostics, "diagnostics": [each.to_json() for each in diagnostics]}
-            for name, diagnostics in found
+            {
+                "name": name,
+                "ok": not diagnostics,
+                "interface": list(interface),
+                "diagnostics": [each.to_json() for each in diagnostics],
+            }
+            for name, interface, diagnostics in found
         ]
         print_json({"ok": ok, "diagnostics": every, "programs": by_program})
     ctx.exit(0 if ok else 1)
 
 
-def _check(request: Request, *, plan: bool) -> tuple[Diagnostic, ...]:
+def _check(request: Request, *, plan: bool) -> tuple[tuple[str, ...], tuple[Diagnostic, ...]]:
+    """Return the interface of a program that is right, or what is wrong with it."""
     from evt.errors import EvtError, InternalError
+    from evt.ir.interface import format_interface
     from evt.spec import problem_sizes, typed_graph
 
     try:
+        typed = typed_graph(request.program.spec, request.a, request.b)
         if plan:
             request.program.plan(request.arch, request.a, request.b, shapes=request.shapes)
         else:
-            typed_graph(request.program.spec, request.a, request.b)
             for shapes in request.products_or(None):
                 problem_sizes(request.program.spec, shapes)
     except InternalError:
         raise
     except EvtError as error:
-        return error.diagnostics
-    return ()
+        return (), error.diagnostics
+    return format_interface(typed), ()

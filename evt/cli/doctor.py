@@ -1,4 +1,4 @@
-"""``evt doctor``: what this machine has, what it lacks, and the command that mends it."""
+"""``evt doctor``: what this machine has, what it lacks, and the command that fixes it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ from evt.cli.output import json_option, print_json, print_text, use_color
 def command(ctx: click.Context, json: bool) -> None:
     """Check everything that building and running a kernel needs.
 
-    Exit code 0 when a kernel can be built here. What is only needed to run one is `absent`, not MISSING.
+    The exit code is 0 when a kernel can be built here. What only running a kernel needs is reported as `absent`, not
+    MISSING.
     """
     from evt.build import diagnose
+    from evt.plan.gpus import GPUS
 
     checks = diagnose()
     can_build = all(check.ok for check in checks if check.required)
     if json:
-        print_json({"ok": can_build, "checks": [dataclasses.asdict(check) for check in checks]})
+        found = [dataclasses.asdict(check) for check in checks]
+        print_json({"ok": can_build, "checks": found, "targets": {name: list(gpus) for name, gpus in GPUS.items()}})
         ctx.exit(0 if can_build else 1)
     width = max(len(check.name) for check in checks)
     color = use_color(sys.stdout)
@@ -34,6 +37,10 @@ def command(ctx: click.Context, json: bool) -> None:
         print_text(f"  {check.name:<{width}}  {check.found}", mark=mark)
         if check.remedy:
             print_text(f"{'':7}  {'':{width}}  -> {check.remedy}")
+    print_text("\nTargets, for --arch, by name or by a GPU of theirs:")
+    for name, gpus in GPUS.items():
+        print_text(f"  {name:<6} {', '.join(gpus)}")
+    print_text("")
     can_run = all(check.ok for check in checks) and any(check.name.startswith("GPU") for check in checks)
     if not can_build:
         print_text("Kernels cannot be built here; evt emits C++, and computes with the reference on the CPU.")

@@ -14,7 +14,7 @@ from evt.cli.request import Request, takes_program
 def command(request: Request, output: str | None) -> None:
     """Print the C++ of a program's kernel.
 
-    One self-contained file for packed tensors aligned to 16 bytes, or to what the sizes that are given leave of it;
-    its first line says how nvcc compiles it.
+    The result is one self-contained file. Its tensors are packed and aligned to 16 bytes, or as far as the given sizes
+    allow; it starts with the nvcc command that compiles it.
     """
     write(output, request.program.emit(request.arch, request.a, request.b, shapes=request.shapes))

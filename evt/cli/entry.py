@@ -1,7 +1,7 @@
-"""The group of commands, imported when they are used, and what the process exits with.
+"""The group of commands, imported when they are used, and the exit codes of the process.
 
-0 fine, 1 diagnostics, 2 usage (click's own), 3 a bug in evt; as a shell counts them, 130 interrupted and 141
-the reader of our output went away.
+0 fine, 1 diagnostics, 2 usage (click's own), 3 a bug in evt; by the shell's convention, 130 interrupted and 141
+when the reader of our output went away.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ COMMANDS = ("emit", "check", "show", "explain", "graph", "run", "build", "tune",
 
 
 class Entry(click.Group):
-    """Imports a command's module when the command is used; turns what is raised into exit codes."""
+    """Imports a command's module when the command is used; turns exceptions into exit codes."""
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        """The process's entry. What a command makes lives to its end: not collecting saves a fifth of it."""
+        """Run the process. Objects of a command live to its end: not collecting garbage saves a fifth of the time."""
         gc.disable()
         take_over()
         warnings.showwarning = _show_warning
@@ -48,7 +48,7 @@ class Entry(click.Group):
             click.echo(f"Error: {error}", err=True)
             sys.exit(DIAGNOSTICS)
         finally:
-            gc.freeze()  # nor at the interpreter's end
+            gc.freeze()  # nor when the interpreter exits
 
     def make_context(self, *args: Any, **options: Any) -> click.Context:
         with _visible():
@@ -88,7 +88,7 @@ class Entry(click.Group):
             raise
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)
-        except BrokenPipeError:  # that of -o
+        except BrokenPipeError:  # of the file given with -o
             ctx.exit(BROKEN_PIPE)
         except InternalError as error:
             _report_bug(ctx, error, error.diagnostics)
@@ -104,13 +104,13 @@ class Entry(click.Group):
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    """A warning for people: without the place in our code."""
+    """Print a warning for people: without the place in our code."""
     click.echo(f"warning: {message}", err=True)
 
 
 @contextlib.contextmanager
 def _visible() -> Iterator[None]:
-    """Errors of usage quote the command line."""
+    """Escape usage errors, because they quote the command line."""
     try:
         yield
     except click.ClickException as error:
@@ -157,7 +157,7 @@ def _report_bug(ctx: click.Context, error: Exception, diagnostics: tuple[Diagnos
 def main(traceback: bool) -> None:
     """Write the epilogue of a matrix product or a convolution as a formula; get a fused CUTLASS kernel.
 
-    PROGRAM is a formula, a file with one (by custom .evt), or - for standard input.
+    PROGRAM is a formula, a file that contains one (usually .evt), or - for standard input.
 
-    Exit codes: 0 fine, 1 diagnostics, 2 wrong usage, 3 a bug in evt.
+    Exit codes: 0 success, 1 diagnostics, 2 wrong usage, 3 a bug in evt.
     """

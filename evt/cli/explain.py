@@ -10,16 +10,19 @@ import click
 from evt.cli.output import json_option, print_json, print_text, use_color
 from evt.cli.request import Request, takes_program
 
+#: How many codes are named in the place of one that there is not, and how far off they may be.
+_NEAREST, _SAME_KIND, _LONGEST_CODE = 3, 99, 12
+
 
 @click.command("explain", epilog="Example: evt explain 'D = relu(acc + bias)' --arch sm80")
 @takes_program()
-@click.option("--gpu", metavar="NAME", help="The GPU whose measurements count, where there are those of several.")
+@click.option("--gpu", metavar="NAME", help="Use the measurements of this GPU, where several were measured.")
 @json_option
 def command(request: Request, gpu: str | None, json: bool) -> None:
     """Explain a program, or the code of a diagnostic.
 
-    For a program: the route that its kernel takes, those it does not and why, and what the kernel costs. With sizes:
-    what the problem costs, and what `evt tune` measured of it, which then decides the route.
+    For a program: which route its kernel takes, why it takes none of the others, and what the kernel costs. With sizes,
+    also what the problem costs, and what `evt tune` measured for it, which then decides the route.
     For a code, as in `evt explain E0203`: what it means, with an example.
     """
     if re.fullmatch(r"[Ee]\d+", request.text):
@@ -37,8 +40,14 @@ def _explain_code(code: str, json: bool) -> None:
     from evt.diagnostics import CODES, page
 
     if code not in CODES:
-        related = [known for known in CODES if known[:3] == code[:3]] or list(CODES)
-        raise click.UsageError(f"There is no diagnostic {code}. Did you mean one of {', '.join(related)}?")
+        number = int(code[1:]) if len(code) < _LONGEST_CODE else 0
+        near = sorted(sorted(CODES, key=lambda known: (known[:3] != code[:3], abs(int(known[1:]) - number)))[:_NEAREST])
+        close = [known for known in near if abs(int(known[1:]) - number) <= _SAME_KIND]
+        kinds = "E01 to E04 are about the program, E05 the target, E06 a call, E07 building, E08 running, E09 evt"
+        raise click.UsageError(
+            f"There is no diagnostic {code}. "
+            + (f"Near it are {', '.join(close)}." if close else f"Codes have four digits: {kinds}.")
+        )
     text = page(code)
     if json:
         print_json({"ok": True, "code": code, "title": CODES[code].title, "page": text})

@@ -14,14 +14,14 @@ from evt.cli.request import Request, takes_program
     type=click.Choice(["text", "mermaid", "dot", "svg"]),
     default="text",
     show_default=True,
-    help="Only dot needs Graphviz to be looked at.",
+    help="Format of the drawing; dot needs Graphviz to be viewed.",
 )
 @click.option(
     "--stage",
     type=click.Choice(["dag", "typed", "optimised"]),
     default="dag",
     show_default=True,
-    help="As written, with types, or after the optimiser.",
+    help="The graph as written, with types, or optimised.",
 )
 @takes_program(arch=False, route=False, sizes=False)
 @output_option("Write the drawing there instead of printing it.")

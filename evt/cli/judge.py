@@ -1,8 +1,8 @@
-"""An output against the oracle: ``judge(output, out, answers, n, slack) -> OutputResult``.
+"""An output compared with the oracle: ``judge(output, out, answers, n, slack) -> OutputResult``.
 
 Floats of 16 bits and more are compared by their norm, types of few values (bits, integers, 8-bit floats) step by
-step. Sums in another order may come out on the other side of a threshold, or round to a neighbour; so each element
-may be as far off as the oracle itself gets when the accumulator changes by that little.
+step. Sums in another order may fall on the other side of a threshold, or round to a neighbour; so each element
+may be as far off as the oracle itself gets when the accumulator changes by that much.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from evt.ir.dtype import B1, F32, DType
 from evt.reference.compare import as_numbers, as_steps, compared, is_quantised, ratio, relative_error, unit
 from evt.reference.rounding import round_to
 
-#: What the f32 operations of an epilogue change, relatively.
+#: The relative error of the f32 operations of an epilogue.
 _ROUNDING = 4 * unit(F32)
-#: Steps of an 8-bit float between a number and its double, at most: how much finer than its values its steps are.
+#: The most steps of an 8-bit float between a number and its double: how much finer than its values its steps are.
 _STEPS = {"e4m3": 8, "e5m2": 4}
 
 
@@ -28,9 +28,9 @@ _STEPS = {"e4m3": 8, "e5m2": 4}
 class OutputResult:
     """One output: its distance from the oracle, ||out - ref|| / ||ref||, and the most that rounding explains.
 
-    ``unexpected`` counts elements that are NaN or infinite and should not be; the distance is inf then. Outputs that
-    are compared step by step have ``unequal``, how many elements no answer of the oracle's explains, and ``allowed``,
-    how many of these the rounding of the epilogue does; ``unexpected`` are those further off.
+    ``unexpected`` counts elements that should not be NaN or infinite but are; the distance is inf then. Outputs
+    compared step by step have ``unequal``, the number of elements that none of the oracle's answers explains, and
+    ``allowed``, how many of these the rounding of the epilogue explains; ``unexpected`` are those further off.
     """
 
     name: str
@@ -50,7 +50,7 @@ class OutputResult:
 
 
 def judge(output: Output, out: torch.Tensor, answers: Answers, n: int, slack: float) -> OutputResult:
-    """Judge an output as it was written. ``slack``: how far, relatively, f32 sums in another order may be off."""
+    """Compare an output with the answers. ``slack``: the relative error that another order of f32 sums explains."""
     assert output.dtype is not None
     dtype, shape = output.dtype, tuple(out.shape)
     if is_quantised(dtype):
@@ -87,16 +87,16 @@ def _by_steps(dtype: DType, out: torch.Tensor, answers: Answers, n: int, slack: 
     for other in (as_steps(answers.rounded, dtype, n), *map(steps, answers.shaken)):
         low, high = torch.minimum(low, other), torch.maximum(high, other)
     distance = torch.maximum(low - got, got - high).clamp(min=0)
-    if dtype == B1:
+    if dtype.compute == B1:
         scale = 1.0
     else:
         scale = float(_STEPS[dtype.name]) if dtype.is_float else max(1.0, float(wanted.double().square().mean().sqrt()))
-    allowed = int(wanted.numel() * min(1.0, 2 * _ROUNDING * scale))  # that near to the middle between two steps
+    allowed = int(wanted.numel() * min(1.0, 2 * _ROUNDING * scale))  # near a midpoint between two steps
     return int((distance > 0).sum()), allowed, int((distance > 1 + int(8 * slack * scale)).sum())
 
 
 def _spread(precise: torch.Tensor, shaken: tuple[torch.Tensor, ...]) -> torch.Tensor:
-    """Return how far each element gets; infinite where one of the answers is no number and another is."""
+    """Return how much each element varies; infinite where only some of the answers are NaN."""
     furthest = torch.zeros_like(precise)
     for other in shaken:
         difference, _ = compared(other, precise, precise)

@@ -1,4 +1,4 @@
-"""``evt layout``: a layout's facts and its grid, and what the algebra makes of it."""
+"""``evt layout``: a layout's properties and its grid, and the results of the algebra."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from evt.cli.output import json_option, output_option, write
 if TYPE_CHECKING:
     from evt.layout import ComposedLayout, Layout
 
-#: Grids of more columns wrap on a terminal; ``--svg`` draws them.
+#: Wider grids would wrap on a terminal; ``--svg`` draws them.
 _MOST_COLUMNS = 32
 #: The function of each operation's option.
 _OPERATIONS = {
@@ -34,19 +34,21 @@ _OPERATIONS = {
 @click.option("--concatenate", metavar="B", help="The concatenation: (i, j) -> LAYOUT(i) + B(j).")
 @click.option("--divide", metavar="B", help="LAYOUT cut into tiles: ((tile),(rest)).")
 @click.option("--product", metavar="B", help="LAYOUT repeated as a tile: (tile,copies).")
-@click.option("--complement", type=click.IntRange(1), metavar="N", help="What repeats LAYOUT up to N indices.")
+@click.option(
+    "--complement", type=click.IntRange(1), metavar="N", help="The layout that repeats LAYOUT up to N indices."
+)
 @click.option("--right-inverse", is_flag=True, help="R with LAYOUT(R(i)) = i.")
 @click.option("--left-inverse", is_flag=True, help="R with R(LAYOUT(i)) = i.")
-@click.option("--svg", is_flag=True, help="Print the drawing alone, as SVG.")
+@click.option("--svg", is_flag=True, help="Print only the drawing, as SVG.")
 @click.option("--banks", type=click.IntRange(1, 16), metavar="BYTES", help="Colour by bank, for elements of BYTES.")
 @json_option
 @output_option("Write the result there instead of printing it.")
 def command(layout: str, svg: bool, banks: int | None, json: bool, output: str | None, **operations: Any) -> None:
-    """Print what a layout is, and draw it.
+    """Print a layout's properties, and draw it.
 
     LAYOUT is SHAPE:STRIDE, as in (4,(2,2)):(8,(1,4)), a shape alone (compact, the first extent nearest), or a tuple
-    of layouts, their concatenation. A swizzle and an offset may precede it: Sw<3,3,3> o 0 o (8,64). B is a layout, or
-    an extent or a layout for each mode: <4:2,8>. Give one operation at most.
+    of layouts, which is their concatenation. A swizzle and an offset may precede it: Sw<3,3,3> o 0 o (8,64). B is a
+    layout, or an extent or a layout for each mode: <4:2,8>. Give at most one operation.
     """
     asked = {name: value for name, value in operations.items() if value not in (None, False)}
     if len(asked) > 1:
@@ -69,7 +71,7 @@ def command(layout: str, svg: bool, banks: int | None, json: bool, output: str |
 
 
 def _read(text: str) -> Layout | ComposedLayout:
-    """Return the layout of a text; for a swizzle alone, that of the indices whose bits it reads and changes."""
+    """Return the layout of a text; for a swizzle alone, the layout of the indices whose bits it reads and changes."""
     from evt.layout import ComposedLayout, Layout, Swizzle, parse
 
     given = parse(text)
@@ -79,7 +81,7 @@ def _read(text: str) -> Layout | ComposedLayout:
 
 
 def _apply(name: str, value: str | int, layout: Layout | ComposedLayout) -> Layout | ComposedLayout:
-    """Return an operation's result."""
+    """Return the result of an operation."""
     import evt.layout as room
 
     arguments: tuple[Any, ...] = (value,)

@@ -1,4 +1,4 @@
-"""Where a command's result goes: standard output as UTF-8 in any locale, or a file that appears whole."""
+"""Where a command's result goes: standard output as UTF-8 in any locale, or a file that is written as a whole."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _JSON = "evt.cli.json"
-#: Of control characters those that text is laid out with.
+#: The control characters that lay out text.
 _LAYOUT = "\n\t"
 
 
 def json_option(command: _Command) -> _Command:
-    """``--json``: the command gets ``json``, and its diagnostics are printed as JSON too."""
+    """Add ``--json``: the command gets ``json``, and its diagnostics are printed as JSON too."""
 
     def remember(ctx: click.Context, parameter: click.Parameter, value: bool) -> bool:
         ctx.meta[_JSON] = value
@@ -33,17 +33,17 @@ def json_option(command: _Command) -> _Command:
 
 
 def wants_json(ctx: click.Context) -> bool:
-    """Whether the command of this invocation was given ``--json``."""
+    """Return whether the command of this invocation was given ``--json``."""
     return bool(ctx.meta.get(_JSON))
 
 
 def output_option(help: str, *, required: bool = False) -> Callable[[_Command], _Command]:
-    """``-o FILE``: the command gets ``output``, for :func:`write`."""
+    """Add ``-o FILE``: the command gets ``output``, for :func:`write`."""
     return click.option("-o", "--output", type=_OutputPath(), required=required, help=help)
 
 
 class _OutputPath(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4
-    """A file to write. What cannot be written is refused before the work begins."""
+    """A file to write. One that cannot be written is refused before the work begins."""
 
     name = "file"
 
@@ -69,7 +69,7 @@ class _OutputPath(click.ParamType):  # type: ignore[type-arg]  # generic since c
 def write(path: str | None, data: str | bytes, *, executable: bool = False) -> None:
     """Write a result to a file, or to standard output for None and ``-``.
 
-    A regular file is replaced in one rename: it is the old one or the new one, never half of it. Raises
+    A regular file is replaced in one rename: readers see the old file or the new one, never half of it. Raise
     click.BadParameter when it cannot be written.
     """
     data = data.encode() if isinstance(data, str) else data
@@ -90,14 +90,14 @@ def write(path: str | None, data: str | bytes, *, executable: bool = False) -> N
 
 
 def print_text(text: str, *, mark: str = "") -> None:
-    """A line, or several, to standard output, after a ``mark`` that may have colours."""
+    """Print a line, or several, to standard output, after a ``mark`` that may have colours."""
     from evt.diagnostics import visible
 
     _write_out(f"{mark}{visible(text, keep=_LAYOUT)}\n".encode())
 
 
 def print_path(path: str) -> None:
-    """A file's name to standard output, for other programs: to the byte, where no terminal reads it."""
+    """Print a file's name to standard output, for other programs: unchanged, unless a terminal reads it."""
     if sys.stdout.isatty():
         print_text(path)
     else:
@@ -105,12 +105,12 @@ def print_path(path: str) -> None:
 
 
 def print_json(value: object) -> None:
-    """A JSON document to standard output."""
+    """Print a JSON document to standard output."""
     print_text(json_format.dumps(value, indent=2, allow_nan=False))
 
 
 def report(diagnostics: Iterable[Diagnostic], *, json: bool = False) -> None:
-    """Diagnostics: for people to standard error, or as JSON to standard output."""
+    """Print diagnostics: for people to standard error, or as JSON to standard output."""
     from evt.diagnostics import render_all
 
     if json:
@@ -120,7 +120,7 @@ def report(diagnostics: Iterable[Diagnostic], *, json: bool = False) -> None:
 
 
 def use_color(stream: IO[str]) -> bool:
-    """Colours go to terminals, where the user did not ask for none."""
+    """Return whether to use colours: on terminals, unless the user asked for none."""
     try:
         return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     except ValueError:  # closed
@@ -128,7 +128,7 @@ def use_color(stream: IO[str]) -> bool:
 
 
 def progress(text: str) -> None:
-    """What takes a while, said on standard error; not where that is no terminal."""
+    """Print a step that takes a while to standard error, if that is a terminal."""
     if sys.stderr is not None and sys.stderr.isatty():
         from evt.diagnostics import visible
 
@@ -142,7 +142,7 @@ def _write_out(data: bytes) -> None:
 
 
 def _is_plain(path: str) -> bool:
-    """A regular file, or one that is not there yet."""
+    """Return whether a path is a regular file, or none yet."""
     try:
         return stat.S_ISREG(os.stat(path).st_mode)
     except OSError:

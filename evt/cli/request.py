@@ -1,4 +1,4 @@
-"""What most commands are asked for: a PROGRAM, and what it is compiled for."""
+"""The arguments of most commands: a PROGRAM, and what it is compiled for."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ DEFAULT_ARCH = "sm90"
 
 @dataclass(frozen=True)
 class Request:
-    """A program and what it is compiled for, as given; nothing is read or checked before it is asked for.
+    """A program and what it is compiled for, as given; it is read and checked only when needed.
 
-    ``settings`` are those keywords of a Program that were given. ``extents`` are those of ``--m`` and its like, of
-    grouped products perhaps one for each group, and ``a_shape`` and ``b_shape`` the shapes of a convolution's operands.
+    ``settings`` are the keywords of a Program that were given. ``extents`` are those of ``--m`` and the like, for
+    grouped products possibly one for each group, and ``a_shape`` and ``b_shape`` the shapes of a convolution's
+    operands.
     """
 
     text: str
@@ -44,12 +45,12 @@ class Request:
 
     @cached_property
     def source(self) -> Source:
-        """The program's text. Raises ProgramError (E0105) when it cannot be read."""
+        """The program's text. Raise ProgramError (E0105) when it cannot be read."""
         return read_source(self.text)
 
     @cached_property
     def program(self) -> Program | GroupedProgram:
-        """The program. Raises EvtError, and click.UsageError for options that its header contradicts."""
+        """The program. Raise EvtError, and click.UsageError for options that its header contradicts."""
         from evt.ir.dtype import BY_NAME
 
         program: Program | GroupedProgram
@@ -71,18 +72,18 @@ class Request:
 
     @cached_property
     def shapes(self) -> Any:
-        """The shapes of A and B, in PyTorch's order, as the program's methods take them: of grouped products a list.
+        """The shapes of A and B, in PyTorch's order, as the program's methods take them: for grouped products a list.
 
-        None where no sizes were given. Raises click.UsageError for sizes that are not those of the operation, or not
-        all that it needs.
+        None where no sizes were given. Raise click.UsageError for sizes that the operation does not have, and for
+        missing ones.
         """
         found = self.products_or(None)
         return list(found) if self.program.spec.grouped and found else found[0] if found else None
 
     def products_or(self, defaults: Mapping[str, int | tuple[int, ...]] | None) -> tuple[Shapes, ...]:
-        """The shapes of A and B of each product: of groups there are several. Nothing where no sizes are known.
+        """Return the shapes of A and B of each product: groups have several. Return () where no sizes are known.
 
-        ``defaults`` fill in the extents of a product of matrices that were not given.
+        ``defaults`` fill in the extents of a matrix product that were not given.
         """
         spec, given = self.program.spec, dict(self.extents)
         if spec.convolution is not None:
@@ -109,17 +110,17 @@ class Request:
         return tuple(_shapes(each, spec.operand_modes) for each in products)
 
 
-#: Why there is no --l, by operation.
+#: Why an operation has no --l.
 _NO_BATCHES = {
     "linear": "--l is for gemm; the rows of a linear map's batches count in --m.",
     "grouped_gemm": "--l is for gemm; groups are given by several sizes, as in --m 128,64.",
 }
-#: The rows of groups that nothing is said of.
+#: The rows of groups without --m.
 _GROUP_ROWS = (300, 128, 77, 1)
 
 
 def _products(sizes: Mapping[str, int | tuple[int, ...]]) -> list[dict[str, int]]:
-    """The extents of each product: those given once are the same in all. Raises click.UsageError."""
+    """Return the extents of each product: an extent given once is the same in all. Raise click.UsageError."""
     several = {mode: each for mode, each in sizes.items() if isinstance(each, tuple)}
     counts = {mode: len(each) for mode, each in several.items()}
     if len(set(counts.values())) > 1:
@@ -133,7 +134,7 @@ def _products(sizes: Mapping[str, int | tuple[int, ...]]) -> list[dict[str, int]
 
 
 def _shapes(sizes: Mapping[str, int], modes: tuple[tuple[str, ...], tuple[str, ...]]) -> Shapes:
-    """The shapes of A and B of a product of matrices."""
+    """Return the shapes of A and B of a matrix product."""
     batch = [sizes["l"]] if "l" in sizes else []
     a, b = ([*batch, *(sizes[mode] for mode in each)] for each in modes)
     return a, b
@@ -142,38 +143,40 @@ def _shapes(sizes: Mapping[str, int], modes: tuple[tuple[str, ...], tuple[str, .
 operation_option = click.option(
     "--op",
     metavar="gemm|linear|grouped_gemm|conv2d|...",
-    help="The operation: gemm, linear, grouped_gemm, conv1d, conv2d, conv3d; conv2d_dgrad and conv2d_wgrad, and their "
-    "like, are the gradients of a convolution. [default: the program's header, else gemm]",
+    help="The operation: gemm, linear, grouped_gemm, conv1d, conv2d, conv3d; conv2d_dgrad, conv2d_wgrad and the like "
+    "for the gradients of a convolution. [default: the program's header, else gemm]",
 )
 _TYPES = "f16, bf16, f32, tf32, f64, e4m3, e5m2, i8, u8"
 _OPERANDS = (
     click.option("--dtype", metavar="TYPE", help=f"Type of A and B: {_TYPES}. [default: the header's, else f16]"),
-    click.option("--a", metavar="TYPE", help="Type of A alone."),
-    click.option("--b", metavar="TYPE", help="Type of B alone."),
+    click.option("--a", metavar="TYPE", help="Type of A, in place of --dtype."),
+    click.option("--b", metavar="TYPE", help="Type of B, in place of --dtype."),
 )
 #: Those of evt.plan.TARGETS, which takes long to import.
 TARGET_NAMES = "sm80, sm86, sm89, sm90, sm100, sm103, sm120"
-_ARCH = click.option("--arch", metavar="NAME", default=DEFAULT_ARCH, show_default=True, help=f"Target: {TARGET_NAMES}.")
+#: What names a target, in helps.
+TARGET_HELP = f"{TARGET_NAMES}; a GPU, as h100, a100 or rtx4090; or native, this machine's"
+_ARCH = click.option("--arch", metavar="NAME", default=DEFAULT_ARCH, show_default=True, help=f"Target: {TARGET_HELP}.")
 _ROUTE = (
     click.option(
         "--route",
         metavar="NAME",
-        help="A route of `evt explain`, or a kind of them (stock, evt, ...), not the best.",
+        help="Use this route of `evt explain`, or a kind of route (stock, evt, ...). [default: the best]",
     ),
-    click.option("--config", metavar="NAME", help="One of the route's configurations."),
+    click.option("--config", metavar="NAME", help="Use this configuration of the route."),
 )
 _NUMERICS = (
     click.option(
         "--numerics",
         type=click.Choice(["precise", "match_eager"]),
-        help="match_eager: round where eager PyTorch does. [default: precise]",
+        help="match_eager: round where eager PyTorch rounds. [default: precise]",
     ),
-    click.option("--relaxed", is_flag=True, help="Allow algebra that does not hold for every float."),
-    click.option("--fast-math", is_flag=True, help="Allow the hardware's approximations of functions."),
+    click.option("--relaxed", is_flag=True, help="Allow algebra of real numbers, which floats do not obey exactly."),
+    click.option("--fast-math", is_flag=True, help="Allow the hardware's approximate functions."),
     click.option(
         "--deterministic/--no-deterministic",
         default=None,
-        help="Reductions with the same bits every time, or by atomics. [default: the same bits]",
+        help="Let reductions give the same bits every time, or use atomics. [default: deterministic]",
     ),
 )
 
@@ -237,20 +240,25 @@ class _Extent(click.ParamType):  # type: ignore[type-arg]  # generic since click
 _LARGEST = 2**31 - 1
 _NUMBER, _NUMBER_OR_PAIR = r"[0-9]{1,18}", r"[0-9]{1,18}(?::[0-9]{1,18})?"
 _GEOMETRY = {
-    "stride": click.option("--stride", type=_Numbers(), metavar="S|S,S", help="Of a convolution. [default: 1]"),
+    "stride": click.option("--stride", type=_Numbers(), metavar="S|S,S", help="Stride of a convolution. [default: 1]"),
     "padding": click.option(
         "--padding",
         type=_Numbers(words=("same", "valid"), pairs=True),
         metavar="P|P,P|same|valid",
-        help="Of a convolution; before:after pairs, as in 0:1,2:1, pad one side more. [default: 0]",
+        help="Padding of a convolution; before:after pairs, as in 0:1,2:1, pad each side differently. [default: 0]",
     ),
-    "dilation": click.option("--dilation", type=_Numbers(), metavar="D|D,D", help="Of a convolution. [default: 1]"),
-    "groups": click.option("--groups", type=_Numbers(), metavar="G", help="Of a convolution. [default: 1]"),
+    "dilation": click.option(
+        "--dilation", type=_Numbers(), metavar="D|D,D", help="Dilation of a convolution. [default: 1]"
+    ),
+    "groups": click.option("--groups", type=_Numbers(), metavar="G", help="Groups of a convolution. [default: 1]"),
     "output_padding": click.option(
-        "--output-padding", type=_Numbers(), metavar="P|P,P", help="Of a dgrad: enlarges what the stride leaves open."
+        "--output-padding",
+        type=_Numbers(),
+        metavar="P|P,P",
+        help="Extra size of a strided dgrad's result, as in PyTorch.",
     ),
     "kernel_size": click.option(
-        "--kernel-size", type=_Numbers(), metavar="R|R,S", help="Of a wgrad: the size of the filters."
+        "--kernel-size", type=_Numbers(), metavar="R|R,S", help="Spatial size of the weight that a wgrad computes."
     ),
 }
 _EXTENT = _Extent()
@@ -259,16 +267,19 @@ _SHAPES = (
         "--a-shape",
         type=_Dims(),
         metavar="N,C,H,W",
-        help="Of a convolution: the shape of A, as PyTorch has it. A is the input; of gradients, that of the output.",
+        help="Shape of a convolution's A in PyTorch's order: the input, or for gradients the gradient of the output.",
     ),
     click.option(
-        "--b-shape", type=_Dims(), metavar="K,C,R,S", help="The shape of B: the weight; of a wgrad, the input."
+        "--b-shape",
+        type=_Dims(),
+        metavar="K,C,R,S",
+        help="Shape of a convolution's B: the weight, or for a wgrad the input.",
     ),
 )
 
 
 def takes_geometry(command: _Command) -> _Command:
-    """``--stride`` and its like, a convolution's: the command gets those that were given among its ``settings``."""
+    """Add ``--stride`` and the other options of a convolution: the command gets those given among its ``settings``."""
 
     @functools.wraps(command)
     def decorated(*arguments: Any, settings: Mapping[str, Any], **rest: Any) -> None:
@@ -280,15 +291,15 @@ def takes_geometry(command: _Command) -> _Command:
 
 
 def takes_sizes(command: _Command, defaults: Mapping[str, int] | None = None) -> _Command:
-    """``--m`` and its like, ``--a-shape`` and ``--b-shape``: the command gets those given as ``sizes`` of a Request.
+    """Add ``--m`` and the like, ``--a-shape`` and ``--b-shape``: the command gets ``sizes`` of a Request.
 
-    ``defaults`` are those that the command fills in, for the help.
+    ``defaults`` are the sizes that the command fills in, for the help text.
     """
     extents = {
-        "m": "Rows of D; of groups also one for each, as in 128,64.",
-        "n": "Columns of D, likewise.",
-        "k": "Length of the sums, likewise.",
-        "l": "Batches.",
+        "m": "Rows of D; for groups, one size or one for each, as in 128,64.",
+        "n": "Columns of D, in the same form.",
+        "k": "Contraction dimension, in the same form.",
+        "l": "Number of batches.",
     }
 
     @functools.wraps(command)
@@ -307,7 +318,7 @@ def takes_sizes(command: _Command, defaults: Mapping[str, int] | None = None) ->
 
 
 def takes_operands(command: _Command) -> _Command:
-    """``--dtype``, ``--a`` and ``--b``: the command gets ``a`` and ``b``."""
+    """Add ``--dtype``, ``--a`` and ``--b``: the command gets ``a`` and ``b``."""
 
     @functools.wraps(command)
     def decorated(*arguments: Any, dtype: str | None, a: str | None, b: str | None, **rest: Any) -> None:
@@ -317,7 +328,7 @@ def takes_operands(command: _Command) -> _Command:
 
 
 def takes_settings(command: _Command, *, route: bool = True) -> _Command:
-    """The options for the keywords of a Program: the command gets those that were given, as ``settings``."""
+    """Add the options for the keywords of a Program: the command gets those that were given, as ``settings``."""
     names = ["numerics", "relaxed", "fast_math", "deterministic", *["route", "config"] * route]
 
     @functools.wraps(command)
@@ -339,7 +350,7 @@ def _add(command: _Command, options: Sequence[Callable[[_Command], _Command]]) -
 def takes_program(
     *, arch: bool = True, route: bool = True, sizes: bool = True, defaults: Mapping[str, int] | None = None
 ) -> Callable[[_Command], _Command]:
-    """PROGRAM and the options of a :class:`Request`, which the command gets as ``request``.
+    """Add PROGRAM and the options of a :class:`Request`, which the command gets as ``request``.
 
     ``defaults`` are the extents that the command takes where none are given.
     """
@@ -362,14 +373,14 @@ def takes_program(
 
 
 def is_file(text: str) -> bool:
-    """Whether PROGRAM names a file: one that exists, ends in .evt, or has a path's separator and no ``=``."""
+    """Return whether PROGRAM names a file: it exists, ends in .evt, or has a path separator and no ``=``."""
     if "\n" in text or "\0" in text:
         return False
     return os.path.exists(text) or text.endswith(".evt") or (os.sep in text and "=" not in text)
 
 
 def read_source(text: str) -> Source:
-    """The text of PROGRAM. Raises ProgramError (E0105) when it cannot be read."""
+    """Return the text of PROGRAM. Raise ProgramError (E0105) when it cannot be read."""
     from evt.language.load import decode, read_program
 
     if text == "-":

@@ -1,4 +1,4 @@
-"""``evt run``: a program on random inputs, against the oracle."""
+"""``evt run``: a program on random inputs, compared with the oracle."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from evt.cli.request import Request, takes_program
 if TYPE_CHECKING:
     from evt.cli.trial import Trial
 
-#: Extents of a product of matrices that are not given.
+#: Extents of a matrix product that are not given.
 EXTENTS = {"m": 512, "n": 256, "k": 384}
 
 
 @click.command("run", epilog="Example: evt run 'D = relu(acc + bias)' --m 1024 --n 512 --k 768 --dtype bf16")
 @takes_program(arch=False, defaults=EXTENTS)
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Of the values.")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Seed of the random values."
+)
 @click.option(
     "--device",
     type=click.Choice(["auto", "cpu", "cuda"]),
@@ -38,18 +40,20 @@ def command(
     device: str,
     json: bool,
 ) -> None:
-    """Run a program on random inputs, compare with the reference in f64, and time it.
+    """Run a program on random inputs, and compare it with the reference.
 
     Tensors are normal, B scaled so that the accumulator has variance 1; integers are small, bits random. What has a
     default keeps it; other scalars are in [0.5, 1.5), integer ones in [1, 1000). Outputs hold NaN, or a pattern where
-    there is none, before they are written. Without a GPU the CPU reference runs, and the output says so. The tensors of
-    a convolution are channels_last; without --a-shape and --b-shape it has 2 images, 64 channels and 3x3 filters.
+    there is none, before they are written. An index names each row once, of as many as the product has.
+    Without a GPU the CPU reference runs, and the output says so. The tensors of a convolution are channels_last;
+    without --a-shape and --b-shape it has 2 images, 64 channels and 3x3 filters.
     Groups of grouped_gemm have a size each, as in --m 128,64,0; without --m there are four of several rows.
 
-    The exit code is 1 when an output is further from the reference in f64 than rounding explains: twice the
-    distance of the same computation in f32, which rounds outputs (and f32 operands, to tf32) as a kernel
-    does, and 4 sqrt(k) 2^-24 for the order of the sums. An accumulator that is that much off may come out on the other
-    side of a cast or a comparison. Bits, integers and 8-bit floats are counted; made of integers alone, they are equal.
+    The exit code is 1 when an output is further from the reference in f64 than rounding explains. Rounding explains
+    twice the distance of the same computation in f32, which rounds outputs (and f32 operands, to tf32) as a kernel
+    does, plus 4 sqrt(k) 2^-24 for the order of the sums. An accumulator that is off by that much may fall on the other
+    side of a cast or a comparison. Elements of bits, integers and 8-bit floats are compared one by one; results of
+    integers alone must be equal.
     """
     from evt.spec import problem_sizes, typed_graph
 
@@ -57,7 +61,7 @@ def command(
     shapes = request.products_or(EXTENTS)
     for each in shapes:
         problem_sizes(program.spec, each)
-    typed_graph(program.spec, request.a, request.b)  # its diagnostics, before torch is imported
+    typed_graph(program.spec, request.a, request.b)  # reports its diagnostics before torch is imported
     try:
         import torch
     except ModuleNotFoundError as error:
@@ -111,7 +115,7 @@ def _print(trial: Trial) -> None:
 
 
 def _extent(size: int | Sequence[int]) -> str:
-    """An extent; of groups, each one's, or one where they are alike."""
+    """Return an extent as text; for groups, one for each, or a single one if they are equal."""
     if isinstance(size, int):
         return str(size)
     return ",".join(map(str, size if len(set(size)) > 1 else size[:1]))

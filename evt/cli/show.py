@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     type=click.Choice(["tree", "dag", "typed", "optimised", "plan"]),
     default="dag",
     show_default=True,
-    help="The stage after which the program is shown.",
+    help="Show the program after this stage.",
 )
-@click.option("--origins", is_flag=True, help="Say of each value of a graph which expression it comes from.")
+@click.option("--origins", is_flag=True, help="Print the source expression of each value of a graph.")
 @takes_program()
 @output_option("Write it there instead of printing it.")
 def command(request: Request, stage: str, origins: bool, output: str | None) -> None:
@@ -74,12 +74,12 @@ _GRAPHS: dict[str, Callable[[Request], Dag]] = {
 
 
 def format_plan(plan: Plan) -> str:
-    """A plan for people: one line a fact, one line a node; what is at its default is left out."""
+    """Return a plan for people: one line a field, one line a node; fields with default values are left out."""
     return "\n".join(_lines(plan, "")) + "\n"
 
 
 def _lines(value: object, indent: str) -> Iterator[str]:
-    """A value of fields, each on lines of its own."""
+    """Yield the lines of a dataclass, a line or more for each field."""
     for name, item in _facts(value):
         if _is_table(name, item):
             yield f"{indent}{name}:"
@@ -95,7 +95,7 @@ def _lines(value: object, indent: str) -> Iterator[str]:
 
 
 def _statements(value: object) -> Iterator[str]:
-    """The statements of a region, which is the only thing in a row that has lines of its own."""
+    """Yield the statements of a region, the only field of a row with lines of its own."""
     from evt.plan.epilogue.regions import Region
 
     if isinstance(value, Region):
@@ -103,12 +103,12 @@ def _statements(value: object) -> Iterator[str]:
 
 
 def _row(value: object) -> str:
-    """A value of fields on one line: the kind of thing that it is, and what it has."""
+    """Return a dataclass on one line: its class and its fields."""
     return "  ".join((type(value).__name__, *(f"{name}={_text(item)}" for name, item in _facts(value))))
 
 
 def _facts(value: Any) -> list[tuple[str, Any]]:
-    """The fields that are not at their default."""
+    """Return the fields that do not have their default value."""
     facts = ((field, getattr(value, field.name)) for field in dataclasses.fields(value))
     return [(field.name, item) for field, item in facts if item != field.default]
 
@@ -118,14 +118,14 @@ def _has_fields(value: object) -> bool:
 
 
 def _is_table(name: str, value: object) -> TypeGuard[tuple[object, ...]]:
-    """Whether it has rows: values of fields, but for members of the call where they are what strides are."""
+    """Return whether a value has rows: dataclasses without a text of their own, or any ``fields``."""
     if not isinstance(value, tuple) or not value or not all(map(_has_fields, value)):
         return False
     return name == "fields" or not all(map(_is_printed, value))
 
 
 def _is_printed(value: object) -> bool:
-    """Whether it has a text of its own."""
+    """Return whether a value's class has a text of its own."""
     return type(value).__str__ is not object.__str__
 
 

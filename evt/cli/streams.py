@@ -1,4 +1,4 @@
-"""Standard output and error that cannot be written: said once, in one line, and not again at the interpreter's end."""
+"""Handling of standard output and error that cannot be written: reported once, in one line, and not again at exit."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TextIO
 
 
 class UnwritableError(Exception):
-    """Standard output cannot be written; without a text its reader went away, which is nobody's mistake."""
+    """Standard output cannot be written; without a text, its reader went away, which is not an error."""
 
 
 def take_over() -> None:
-    """Let ``sys.stdout`` raise UnwritableError when it fails first, and ``sys.stderr`` never; the rest is dropped.
+    """Let ``sys.stdout`` raise UnwritableError when it first fails, and ``sys.stderr`` never; drop the rest.
 
-    A descriptor that is closed is opened: else the next file that is opened would be standard output.
+    A closed descriptor is opened; otherwise the next file that is opened would be standard output.
     """
     for descriptor in range(3):
         if not _is_open(descriptor):
@@ -33,7 +33,7 @@ def _is_open(descriptor: int) -> bool:
 
 
 class _Raw(io.FileIO):
-    """What is below a stream; its first failure is told to ``failed``."""
+    """The raw stream below a text stream; its first failure is passed to ``failed``."""
 
     def __init__(self, descriptor: int, is_closed: bool) -> None:
         super().__init__(descriptor, "wb", closefd=False)
@@ -66,7 +66,7 @@ class _Out(_Raw):
 
 class _Err(_Raw):
     def failed(self, reason: str) -> None:
-        """Nobody is left who could be told."""
+        """Ignore the failure: nobody is left to report it to."""
 
 
 def _stream(raw: _Raw, replaced: TextIO | None) -> TextIO:

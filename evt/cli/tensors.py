@@ -9,27 +9,30 @@ from typing import Any
 
 import torch
 
-from evt.bench.tensors import random_operand, random_tensor
+from evt.bench.tensors import random_index, random_operand, random_tensor
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError
 from evt.ir import Input, Operand, TypedDag
 from evt.ir.convolution import Convolution
+from evt.ir.dag import index_inputs
+from evt.ir.dtype import BOOL
 from evt.ir.node import base, divisor
 from evt.reference import is_image
 from evt.reference.convolution import from_view
+from evt.reference.rounding import torch_type
 from evt.runtime.memory_format import channels_last
 from evt.spec import Shapes, Spec, problem_sizes
 
 _LARGEST = 1000  #: of integer scalars
-#: Of a convolution without sizes, by its rank: images, channels and filters; pixels and taps along each dimension.
+#: For a convolution without sizes, by its rank: batch, channels and output channels; input and kernel size.
 _IMAGES, _CHANNELS, _TAPS = 2, 64, 3
 _PIXELS = {1: (784,), 2: (28, 28), 3: (8, 14, 14)}
 
 
 def shapes_of(spec: Spec, given: Shapes | None) -> Shapes:
-    """The shapes of A and B that were given, or those of a convolution of an everyday size.
+    """Return the shapes of A and B that were given, or default shapes of a convolution.
 
-    Raises ArgumentError (E0604) where that does not fit the program's geometry.
+    Raise ArgumentError (E0604) where those do not fit the program's geometry.
     """
     if given is not None:
         return given
@@ -51,9 +54,10 @@ def _default_shapes(geometry: Convolution) -> Shapes:
 
 
 def call_sizes(spec: Spec, shapes: Shapes) -> dict[str, int]:
-    """The extents m, n and k of a problem; l, where A has a batch. Of a convolution k is the length of the sums.
+    """Return the extents m, n and k of a problem, and l where A has a batch. For a convolution k is the implicit
+    GEMM's.
 
-    Raises ArgumentError (E0604) for shapes that do not fit.
+    Raise ArgumentError (E0604) for shapes that do not fit.
     """
     extents = problem_sizes(spec, shapes)
     if spec.convolution is None:
@@ -66,9 +70,10 @@ def call_sizes(spec: Spec, shapes: Shapes) -> dict[str, int]:
 def random_call(
     spec: Spec, dag: TypedDag, shapes: Shapes, generator: torch.Generator
 ) -> tuple[list[torch.Tensor], dict[str, Any]]:
-    """A and B, and the other inputs by name, all of a convolution channels_last. What has a default keeps it.
+    """Return A and B, and the other inputs by name; a convolution's are channels_last. Inputs with defaults keep them.
 
-    B is scaled so that the accumulator has variance 1.
+    What an index names has as many rows or columns as the product, and each is named once. B is scaled so that the
+    accumulator has variance 1.
     """
     sizes = call_sizes(spec, shapes)
 
@@ -87,25 +92,41 @@ def random_call(
         if value.default is not None:
             continue
         if value.modes:
-            inputs[value.name] = _random_input(spec, value, shapes, sizes, generator)
+            inputs[value.name] = _random_input(spec, dag, value, shapes, sizes, generator)
         elif value.dtype.is_float:
             inputs[value.name] = float(torch.rand((), generator=generator, device=generator.device) + 0.5)
         else:
-            inputs[value.name] = int(torch.randint(1, _LARGEST, (), generator=generator, device=generator.device))
+            end = 2 if value.dtype == BOOL else _LARGEST
+            inputs[value.name] = int(torch.randint(1, end, (), generator=generator, device=generator.device))
     return operands, inputs
 
 
+def held_buffers(dag: TypedDag, sizes: Mapping[str, int], device: torch.device) -> dict[str, torch.Tensor]:
+    """Zeros in the shape of each output that is scattered: of as many rows and columns as the product."""
+    made = {}
+    for output in dag.outputs:
+        if output.is_indexed:
+            assert output.dtype is not None
+            batch = [sizes["l"]] if "l" in sizes and output.batchable else []
+            shape = [*batch, *(sizes.get(base(mode), 1) for mode in output.modes)]
+            made[output.name] = torch.zeros(shape, dtype=torch_type(output.dtype), device=device)
+    return made
+
+
 def _random_input(
-    spec: Spec, value: Input, shapes: Shapes, sizes: Mapping[str, int], generator: torch.Generator
+    spec: Spec, dag: TypedDag, value: Input, shapes: Shapes, sizes: Mapping[str, int], generator: torch.Generator
 ) -> torch.Tensor:
-    """An input with modes: an image where a convolution takes one, else with one dimension for each mode."""
+    """Return a tensor for an input: as [N, C, ...] where a convolution takes that, else with one dimension a mode."""
     assert value.dtype is not None
     if spec.convolution is not None:
         problem = spec.convolution.problem(*shapes)
         if is_image(value):
             view = random_tensor((*problem.leads["m"], *problem.leads["n"]), value.dtype, generator)
             return from_view(view)
-        sizes = {**sizes, "k": math.prod(problem.leads["k"])}  # over which an operand varies
+        sizes = {**sizes, "k": math.prod(problem.leads["k"])}  # the extent that an operand varies over
+    if value.name in index_inputs(dag):
+        shape = [sizes.get(mode, 1) for mode in value.modes]
+        return random_index(shape, shape[-1], value.dtype, generator)
     batch = sizes.get("l", 0)
     own_batch = [batch] if value.is_tile and value.batchable and batch else []
     shape = [*own_batch, *(sizes.get(base(mode), 1) // divisor(mode) for mode in value.modes)]

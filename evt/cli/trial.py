@@ -17,7 +17,7 @@ from evt.bench.tensors import poison
 from evt.build.process import available_bytes
 from evt.cli.answers import Answers, answers_of, is_exact, slack_of
 from evt.cli.judge import OutputResult, judge
-from evt.cli.tensors import call_sizes, random_call
+from evt.cli.tensors import call_sizes, held_buffers, random_call
 from evt.diagnostics import Diagnostic
 from evt.errors import LaunchError, NoKernelWarning
 from evt.ir import TypedDag
@@ -34,8 +34,8 @@ _MOST = 20
 class Trial:
     """What ``evt run`` prints. ``device`` is cuda, or cpu: the reference was evaluated, no kernel was run.
 
-    Of grouped products, sizes and shapes have one entry for each group, and the names of scalars and outputs have the
-    group's number. ``warning`` says why no kernel could be, where that is so.
+    For grouped products, sizes and shapes have one entry for each group, and the names of scalars and outputs have the
+    group's number. ``warning`` says why there can be no kernel, if that is so.
     """
 
     operation: str
@@ -59,7 +59,7 @@ class Trial:
         return all(output.ok for output in self.outputs)
 
     def to_json(self) -> dict[str, object]:
-        """Ready for JSON; what is infinite is null."""
+        """Return a dict ready for JSON; infinite values are null."""
         outputs = [
             {
                 **asdict(output),
@@ -74,7 +74,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class _Product:
-    """One product of a call: its sizes, its tensors, what the oracle says of it, and where its outputs go."""
+    """One product of a call: its sizes, its tensors, the oracle's answers, and its output buffers."""
 
     shapes: Shapes
     sizes: Mapping[str, int]
@@ -87,9 +87,9 @@ class _Product:
 def run_trial(
     program: Described, a: str | None, b: str | None, shapes: Sequence[Shapes], device: str, seed: int
 ) -> Trial:
-    """Run a program once on poisoned outputs, compare, then time it; ``shapes`` are those of A and B of each product.
+    """Run a program once on poisoned outputs, compare, then time it; ``shapes`` has A's and B's for each product.
 
-    Raises LaunchError (E0801) for ``device`` cuda without a GPU, click.UsageError for sizes beyond the
+    Raise LaunchError (E0801) for ``device`` cuda without a GPU, click.UsageError for sizes beyond the
     memory, and what a call of the program raises.
     """
     grouped = program.spec.grouped
@@ -137,10 +137,11 @@ def run_trial(
 
 
 def _product(spec: Spec, dag: TypedDag, shapes: Shapes, generator: torch.Generator, kernel: bool) -> _Product:
-    """A product's random tensors, and poisoned buffers for what it writes."""
+    """Return a product's random tensors, and poisoned buffers for its outputs."""
     sizes = call_sizes(spec, shapes)
     operands, inputs = random_call(spec, dag, shapes, generator)
-    answers = answers_of(spec, dag, operands, inputs, sizes["k"], kernel)
+    held = held_buffers(dag, sizes, generator.device)
+    answers = answers_of(spec, dag, operands, inputs | held, sizes["k"], kernel)
     buffers = {name: torch.empty_like(answer.rounded) for name, answer in answers.items()}
     if spec.convolution is not None:
         images = [output.name for output in dag.outputs if is_image(output)]
@@ -169,7 +170,7 @@ def _grouped_call(program: Any, products: Sequence[_Product]) -> Callable[[], No
 
 
 def _compared(dag: TypedDag, product: _Product, kernel: bool) -> list[OutputResult]:
-    """What was written of each output, against the oracle."""
+    """Return the comparison of each output with the oracle."""
     k, n = product.sizes["k"], product.sizes["n"]
     slacks = {output.name: 0.0 if is_exact(dag, output.name) else slack_of(dag, k, kernel) for output in dag.outputs}
     return [
@@ -179,7 +180,7 @@ def _compared(dag: TypedDag, product: _Product, kernel: bool) -> list[OutputResu
 
 
 def _warned(call: Callable[[], None]) -> str:
-    """What a call warns of that no kernel computes, or nothing; other warnings are shown as ever."""
+    """Return the warning that no kernel computes the call, or ""; other warnings are shown as usual."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", NoKernelWarning)
         call()
@@ -193,9 +194,9 @@ def _warned(call: Callable[[], None]) -> str:
 
 
 def check_memory(spec: Spec, dag: TypedDag, shapes: Sequence[Shapes], device: torch.device) -> None:
-    """Refuse what would not fit: all tensors in their types, and the oracle's in f64.
+    """Refuse sizes that would not fit: all tensors in their types, and the oracle's in f64.
 
-    Raises click.UsageError.
+    Raise click.UsageError.
     """
     needed = sum(_bytes_of(spec, dag, each) for each in shapes)
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_bytes()
@@ -207,7 +208,7 @@ def check_memory(spec: Spec, dag: TypedDag, shapes: Sequence[Shapes], device: to
 
 
 def _bytes_of(spec: Spec, dag: TypedDag, shapes: Shapes) -> int:
-    """What the tensors of one product take."""
+    """Return the bytes that the tensors of one product take."""
     sizes = call_sizes(spec, shapes)
     tiles = sizes.get("l", 1) * sizes["m"] * sizes["n"]
     operands = sum(map(math.prod, shapes))
@@ -216,7 +217,7 @@ def _bytes_of(spec: Spec, dag: TypedDag, shapes: Shapes) -> int:
 
 
 def _times(call: Callable[[], None], kernel: bool) -> list[float]:
-    """Seconds of several calls, after one to warm up."""
+    """Return the seconds of several calls, after one to warm up."""
     started = time.perf_counter()
     call()
     if not kernel:

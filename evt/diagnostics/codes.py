@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """A code and what it stands for, in one phrase."""
+    """A code and its meaning, in one phrase."""
 
     id: str
     title: str
@@ -21,7 +21,7 @@ _TABLE = (
     Code("E0103", "an empty program"),
     Code("E0104", "an unbalanced bracket"),
     Code("E0105", "a file that cannot be read"),
-    Code("E0107", "a number that is not finite or not representable"),
+    Code("E0107", "a number that cannot be represented"),
     Code("E0108", "a reserved word used as a name"),
     # names and calls
     Code("E0201", "an unknown function"),
@@ -42,7 +42,7 @@ _TABLE = (
     # the program as a graph
     Code("E0401", "a name assigned twice"),
     Code("E0402", "a definition that depends on itself, or expands too far"),
-    Code("E0403", "no primary output"),
+    Code("E0403", "no output"),
     Code("E0404", "a declared input that nothing reads"),
     Code("E0405", "a program that does not use the accumulator"),
     Code("E0406", "assignment to a name that cannot be assigned"),
@@ -107,5 +107,5 @@ CODES: dict[str, Code] = {code.id: code for code in _TABLE}
 
 
 def page(code: str) -> str:
-    """The page of a code, as Markdown. Raises KeyError for an unknown code."""
+    """Return the page of a code, as Markdown. Raise KeyError for an unknown code."""
     return (Path(__file__).parent / "pages" / f"{CODES[code].id}.md").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What is reported of everything that was found."""
+"""Which of the mistakes found are reported."""
 
 from __future__ import annotations
 
@@ -7,13 +7,19 @@ from dataclasses import replace
 
 from evt.diagnostics.diagnostic import Diagnostic
 
-#: The most mistakes that are reported for one program.
+#: How many mistakes are reported for one program.
 MAX_DIAGNOSTICS = 20
 
 
 def first(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """The first mistakes in the order of the text, each once; the last says when there are more."""
-    unique = sorted(dict.fromkeys(diagnostics), key=lambda each: each.span.start if each.span else 0)
+    """Return the first mistakes in the order of the text, one of a kind at a place; the last says if there are more.
+
+    Several of a kind at one place have one cause: a function's body that is inlined twice, a value that is read twice.
+    """
+    by_place: dict[object, Diagnostic] = {}
+    for each in diagnostics:
+        by_place.setdefault((each.code, each.span) if each.span else each, each)
+    unique = sorted(by_place.values(), key=lambda each: each.span.start if each.span else 0)
     reported = unique[:MAX_DIAGNOSTICS]
     if len(unique) > MAX_DIAGNOSTICS:
         note = f"only the first {MAX_DIAGNOSTICS} mistakes are shown"

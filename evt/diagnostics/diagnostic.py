@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from evt.diagnostics.codes import CODES
 from evt.diagnostics.source import Source, Span
 
-#: Longest message, label or help; names in a program have no bound, what is printed about them has.
+#: The longest message, label or help: names in a program may be of any length, what is printed about them may not.
 _MAX_TEXT = 400
 
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A second place in the same text, and what stands under it."""
+    """A second place in the same text, and the label under it."""
 
     span: Span
     text: str
@@ -24,8 +24,8 @@ class Diagnostic:
     """What is wrong, where, and what to type instead.
 
     ``label`` stands under the caret; ``help`` is something the user can type or do;
-    ``notes`` add facts (for example the rules of a target that failed); ``secondary`` are other places that have
-    to do with it, as the declaration that an expression contradicts.
+    ``notes`` add facts (for example the rules of a target that failed); ``secondary`` are related places, such as the
+    declaration that an expression contradicts.
     """
 
     code: str
@@ -44,7 +44,7 @@ class Diagnostic:
             object.__setattr__(self, name, _shorten(getattr(self, name)))
 
     def to_json(self) -> dict[str, object]:
-        """A JSON-ready form; positions are 1-based lines and columns."""
+        """Return a JSON-ready form; positions are 1-based lines and columns."""
         where: dict[str, object] = {}
         if self.source is not None and self.span is not None:
             source = self.source
@@ -67,6 +67,6 @@ def _positions(source: Source, span: Span) -> dict[str, int]:
 
 
 def _shorten(text: str) -> str:
-    """The text without its middle where it is too long to read."""
+    """Return the text, without its middle where it is too long to read."""
     half = _MAX_TEXT // 2
     return text if len(text) <= _MAX_TEXT else f"{text[:half]} ... {text[-half:]}"

@@ -15,11 +15,11 @@ class Span:
     end: int
 
     def to(self, other: Span) -> Span:
-        """The smallest span that covers both."""
+        """Return the smallest span that covers both."""
         return Span(min(self.start, other.start), max(self.end, other.end))
 
     def covers(self, other: Span) -> bool:
-        """Whether the other lies within it."""
+        """Return whether the other span lies within this one."""
         return self.start <= other.start and other.end <= self.end
 
 
@@ -41,12 +41,12 @@ class Source:
         return starts
 
     def position(self, offset: int) -> tuple[int, int]:
-        """1-based (line, column) of a character offset."""
+        """Return the 1-based (line, column) of a character offset."""
         line = bisect.bisect_right(self._line_starts, offset)
         return line, offset - self._line_starts[line - 1] + 1
 
     def line(self, number: int) -> str:
-        """The text of a 1-based line, without its line end."""
+        """Return the text of a 1-based line, without its line end."""
         start = self._line_starts[number - 1]
         end = self._line_starts[number] - 1 if number < len(self._line_starts) else len(self.text)
         return self.text[start:end].rstrip("\r")

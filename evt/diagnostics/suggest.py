@@ -11,23 +11,23 @@ _MAX_LENGTH, _MAX_CANDIDATES = 64, 500
 
 
 def shown(value: object) -> str:
-    """A value in a message, where text was expected: the text itself, or else its type."""
+    """Return a value for a message where text was expected: the text itself, or else its type."""
     if isinstance(value, str):
         return value
     return "None" if value is None else f"of type {type(value).__name__}"
 
 
 def hint(word: object, candidates: Iterable[str], label: str) -> str:
-    """What to type instead of ``word``: the candidate it misspells, or after ``label`` all of them."""
+    """Return what to type instead of ``word``: the candidate it misspells, or after ``label`` all of them."""
     names = tuple(candidates)
     guess = closest(str(word), names)
     return f"did you mean `{guess}`?" if guess else f"{label}: {', '.join(names)}"
 
 
 def closest(word: str, candidates: Iterable[str]) -> str | None:
-    """The candidate that ``word`` most likely misspells, or None.
+    """Return the candidate that ``word`` most likely misspells, or None.
 
-    Case differences count for nothing; otherwise difflib's ratio has to reach 0.75.
+    Differences in case do not count; otherwise difflib's ratio has to reach 0.75.
     """
     words = sorted(set(candidates))
     for candidate in words:
@@ -40,7 +40,7 @@ def closest(word: str, candidates: Iterable[str]) -> str | None:
 
 
 class Misspellings:
-    """Finds the known word that a word misspells by one letter: missing, extra, another, or two exchanged.
+    """Finds the known word that a word misspells by one letter: missing, added, replaced, or two swapped.
 
     Only slips inside a run of at least four letters count. Words that differ otherwise (``scale`` and ``scaled``,
     ``scale_a`` and ``scale_b``, ``x1_scale`` and ``x2_scale``, ``gate`` and ``rate``) are different words.
@@ -59,7 +59,7 @@ class Misspellings:
         return next((known for known in found if known is not None and known != word), None)
 
     def _keys(self, word: str) -> list[str]:
-        """The word, and the word without each inner letter of its runs: words one slip apart share a key."""
+        """Return the word, and the word without each inner letter of its runs: words one slip apart share a key."""
         if len(word) > _MAX_LENGTH:
             return []
         runs = self._RUN.finditer(word)

@@ -1,12 +1,12 @@
-"""Text from outside, such as a file's name, made fit for a terminal."""
+"""Text from outside, such as a file's name, made safe for a terminal."""
 
 from __future__ import annotations
 
 
 def visible(text: str, keep: str = "") -> str:
-    """The text with what does not print, but spaces and ``keep``, written as escapes: no terminal obeys it.
+    """Return the text with unprintable characters escaped, except spaces and ``keep``, so that no terminal obeys it.
 
-    That is control characters, marks that turn the direction of text, and bytes of names that are not UTF-8.
+    These are control characters, marks that change the direction of text, and bytes of names that are not UTF-8.
     """
     if text.isprintable():
         return text

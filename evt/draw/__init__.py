@@ -20,11 +20,11 @@ _DRAWERS: Mapping[str, Callable[[Dag], str]] = MappingProxyType(
 )
 
 FORMATS: tuple[str, ...] = tuple(_DRAWERS)
-"""What :func:`draw` can make."""
+"""The formats of :func:`draw`."""
 
 
 def draw(dag: Dag, format: str) -> str:
-    """Draw a graph, typed or not. Raises ValueError for a format that is not one of :data:`FORMATS`."""
+    """Draw a graph, typed or not. Raise ValueError for a format that is not one of :data:`FORMATS`."""
     if format not in _DRAWERS:
         raise ValueError(f"no drawing format {format!r}; there are {', '.join(FORMATS)}")
     return _DRAWERS[format](dag)

@@ -21,9 +21,11 @@ from evt.ir import (
     Const,
     Dag,
     Element,
+    Extent,
     Feed,
     Fold,
     Index,
+    Interleave,
     Load,
     Pick,
     Random,
@@ -78,12 +80,12 @@ class Box:
 
     @property
     def title(self) -> str:
-        """Name and default: what goes on a line whose type stands elsewhere."""
+        """Name and default: the line of a node whose type stands elsewhere."""
         return f"{self.name} = {self.default}" if self.default else self.name
 
     @property
     def label(self) -> str:
-        """``relu``, ``alpha: f32 = 1``, ``C: f16[m, n]``, ``0.5``: a tensor or a scalar with its type."""
+        """``relu``, ``alpha: f32 = 1``, ``C: f16[m, n]``, ``0.5``: tensors and scalars with their types."""
         if not self.type or self.kind not in ("acc", "load", "store"):
             return self.title
         separator = "" if self.type.startswith("[") else ": "
@@ -97,7 +99,7 @@ def boxes(dag: Dag) -> tuple[Box, ...]:
 
 
 def edges(dag: Dag) -> Iterator[tuple[int, int, int]]:
-    """Every edge once as (operand, user, slot), by user and slot."""
+    """Yield every edge once as (operand, user, slot), ordered by user and slot."""
     for user in range(len(dag)):
         for slot, operand in enumerate(dag.arguments(user)):
             yield operand, user, slot
@@ -110,13 +112,13 @@ def heading(dag: Dag) -> str:
 
 
 def printable(text: str) -> str:
-    """Return the text with escapes for what does not print."""
+    """Return the text with unprintable characters escaped."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def _box(dag: Dag, node: int) -> Box:
     inferred = dag.types[node] if isinstance(dag, TypedDag) else None
-    # Constants take the type of what they meet.
+    # Constants take the type of the operands that they meet.
     of_value = _type(inferred.dtype, inferred.modes) if inferred and not inferred.constant else ""
     match dag[node]:
         case Acc():
@@ -141,8 +143,13 @@ def _box(dag: Dag, node: int) -> Box:
         case Pick(member, distance):
             name = "odd" if member else "even"
             return Box("pick", name if distance == 1 else f"{name}, {distance} apart", of_value)
+        case Interleave(distance):
+            name = "interleave"
+            return Box("pick", name if distance == 1 else f"{name}, {distance} apart", of_value, ports=("x", "y"))
         case Index(mode):
             return Box("index", f"iota({mode})", of_value)
+        case Extent(mode):
+            return Box("index", f"size({mode})", of_value)
         case Random():
             return Box("random", "rand", of_value, ports=("seed", "offset"))
         case Element(name):

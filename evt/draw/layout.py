@@ -1,7 +1,7 @@
-"""A layered layout: each node's place, and each edge's way between the nodes.
+"""A layered layout: each node's position, and each edge's path between the nodes.
 
-The four steps of Sugiyama's method: layers by longest path; order within the layers by barycentres, against
-crossings; columns by least squares, against bends; rows from the heights. Nodes are boxes of given sizes; an
+The four steps of Sugiyama's method: layers by longest path; order within the layers by barycentres, to avoid
+crossings; columns by least squares, to avoid bends; rows from the heights. Nodes are boxes of given sizes; an
 edge that passes a layer keeps a lane free there.
 """
 
@@ -78,7 +78,7 @@ def layout(dag: Dag, sizes: Sequence[tuple[float, float]]) -> Layout:
 
 
 def _layers(dag: Dag) -> list[int]:
-    """Return the longest path from the inputs; then what has room moves down, to just above its first user."""
+    """Return each node's layer: its longest path from the inputs, or just above its first user if there is room."""
     layer_of = [0] * len(dag)
     for layer, nodes in enumerate(nx.topological_generations(dag.graph)):
         for node in nodes:
@@ -90,10 +90,10 @@ def _layers(dag: Dag) -> list[int]:
 
 
 def _link(dag: Dag, layer_of: list[int]) -> tuple[Any, dict[tuple[int, int, int], list[int]]]:
-    """Return the graph whose links join neighbouring layers, from user to operand, and the lanes put into each edge.
+    """Return the graph whose links join neighbouring layers, from user to operand, and the lanes of each edge.
 
     Lanes are new vertices, appended to ``layer_of``. Edges could need quadratically many, so there is a
-    budget: the longest edges go without, and are drawn behind what they cross.
+    budget: the longest edges get none, and are drawn behind what they cross.
     """
     lanes: dict[tuple[int, int, int], list[int]] = {edge: [] for edge in edges(dag)}
     budget = 2000 + 2 * len(dag)
@@ -163,7 +163,7 @@ def _crossings(links: Any, layers: Sequence[Sequence[int]]) -> int:
 def _columns(
     links: Any, layers: Sequence[Sequence[int]], width_of: Sequence[float], first_lane: int
 ) -> dict[int, float]:
-    """Return the x of each vertex: as near as the boxes beside it allow to the middle of what it is linked to."""
+    """Return the x of each vertex: as near to the middle of its neighbours as the boxes beside it allow."""
 
     def pull(a: int, b: int) -> float:
         return (_LANE_PULL if a >= first_lane else 1.0) * (_LANE_PULL if b >= first_lane else 1.0)
@@ -181,7 +181,7 @@ def _columns(
             x[vertex] = offset
     for sweep in range(_COLUMN_SWEEPS):
         down = sweep % 2 == 1
-        both = sweep >= _COLUMN_SWEEPS // 2  # first one side, which carries far; then both, which balances
+        both = sweep >= _COLUMN_SWEEPS // 2  # first one side, which moves boxes far; then both, which balances
         for index in range(len(layers)) if down else reversed(range(len(layers))):
             wanted, weights = [], []
             for vertex in layers[index]:

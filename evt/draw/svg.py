@@ -114,7 +114,7 @@ def _draw_edges(group: Element, dag: Dag, drawn: Sequence[Box], plan: Layout) ->
     start: dict[tuple[int, int, int], float] = {}
     end: dict[tuple[int, int, int], float] = {}
     for node, place in enumerate(nodes):
-        # Side by side in the order in which they come and go, so that they do not cross at the node.
+        # Side by side in the order in which they leave and arrive, so that they do not cross at the node.
         outward = sorted(leaving[node], key=lambda e: (*plan.lanes[e], nodes[e[1]])[0].x)
         start |= _spread(outward, place, 14.0)
         if drawn[node].ports:
@@ -150,7 +150,7 @@ def _spread(side: Sequence[tuple[int, int, int]], place: Place, pitch: float) ->
 
 
 def _down(y: float, floor: float) -> str:
-    """Straight down to the layer's floor, clear of the higher boxes beside."""
+    """Return the path straight down to the layer's floor, clear of the taller boxes beside it."""
     return f"V{_number(floor)}" if floor > y else ""
 
 
@@ -189,7 +189,7 @@ def _text_width(text: str, size: float) -> float:
 
 
 def _columns(text: str) -> Iterable[int]:
-    """Return the terminal columns of each character: wide ones are Chinese, Japanese, Korean."""
+    """Return the terminal columns of each character; Chinese, Japanese and Korean characters are wide."""
     return (2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 

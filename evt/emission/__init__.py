@@ -17,10 +17,14 @@ __all__ = ["emit"]
 
 
 def emit(plan: Plan) -> str:
-    """Print a plan. The text needs the CUTLASS and CUDA headers only; what it uses of ours is pasted in."""
+    """Return a plan as text. It needs only the CUTLASS and CUDA headers; what it uses of ours is pasted in."""
     text = spell(plan)
     template = _environment().get_template(f"{plan.template}.cu.jinja")
     return template.render(text=text, headers=pasted(needed(plan, text.functors)), version=__version__)
+
+
+#: The types of the members of evt_arguments, by kind.
+_MEMBERS = {"size": "std::int64_t", "pointer": "void const*", "number": "double", "integer": "std::int64_t"}
 
 
 @cache
@@ -31,7 +35,7 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        auto_reload=False,  # which looks at every file at every emission
+        auto_reload=False,  # it would check every file at every emission
         autoescape=False,  # C++, not HTML; every name that reaches a template is ours
     )
     environment.filters["cute_int"] = lambda number: f"cute::Int<{number}>"
@@ -39,6 +43,6 @@ def _environment() -> jinja2.Environment:
     environment.filters["declare"] = lambda parameter: f"[[maybe_unused]] {parameter[0]} {parameter[1]}"
     environment.filters["inside"] = lambda name, template: f"{template}<{name}>" if template else name
     environment.filters["member_of"] = lambda name, owner: f"{owner}.{name}"
-    environment.filters["member_type"] = {"size": "std::int64_t", "pointer": "void const*", "number": "double"}.get
+    environment.filters["member_type"] = _MEMBERS.get
     environment.filters["template_arguments"] = lambda names: f"<{', '.join(names)}>" if names else ""
     return environment

@@ -22,7 +22,7 @@ def configuration(plan: Plan) -> ConfigText:
 
 
 def _tile_shape(config: Config) -> str:
-    """Return the tile as collectives take it; those of convolutions nest the modes of the sums."""
+    """Return the tile as collectives take it; those of convolutions nest the modes of k."""
     m, n, k = (f"cute::Int<{extent}>" for extent in config.tile)
     return f"cute::Shape<{m}, {n}, {f'cute::Shape<{k}>' if isinstance(config, ConfigConvolution) else k}>"
 

@@ -36,7 +36,7 @@ def _extent(name: str) -> str:
 
 
 def _convolution_2x(loop: Convolution2x) -> ConvolutionText:
-    """Return the stock kernel whose main loop and epilogue are taken, and the sizes with which it is called."""
+    """Return the stock kernel whose main loop and epilogue are used, and the sizes with which it is called."""
     rank, several = loop.rank, loop.groups != "one"
     names = {"N": "images", "C": "channels", "K": "filters", "groups": "groups"}
     letters = ("dhw"[-rank:], "DHW"[-rank:], "TRS"[-rank:], "ZPQ"[-rank:])
@@ -68,7 +68,7 @@ def _options(loop: Convolution2x) -> tuple[str, ...]:
 
 
 def _convolution_3x(loop: Convolution3x) -> ConvolutionText:
-    """Return the collectives' operator and the lists of which the problem is made."""
+    """Return the collectives' operator and the lists from which CUTLASS makes the problem."""
     return ConvolutionText(
         operator=_operator(loop),
         kernel=f"evt::convolution::{'WindowKernel' if loop.window_channels else 'Sm90Kernel'}",
@@ -79,7 +79,7 @@ def _convolution_3x(loop: Convolution3x) -> ConvolutionText:
 
 
 def _lists(loop: Convolution3x) -> dict[str, list[str]]:
-    """Return the lists of which CUTLASS makes the problem, outermost dimension first, by what each is."""
+    """Return the lists from which CUTLASS makes the problem, by name, with the outermost dimension first."""
     fprop, spatial = loop.operator == "fprop", loop.spatial
     activation = ["images", *spatial, "channels"]
     output = ["images", *(f"output_{name}" for name in spatial), "filters"]

@@ -5,23 +5,32 @@ from __future__ import annotations
 import math
 
 from evt.functions.single import round_f32, shortest
-from evt.ir.dtype import B1, F32, F64, I32, DType
+from evt.ir.dtype import B1, F32, F64, I32, I64, DType
+from evt.ir.node import PLACES
 from evt.plan import Field
-from evt.plan.epilogue.nodes import Number, Single, Stride, Strides, Varies
+from evt.plan.epilogue.nodes import Number, Reduction, Single, Size, Stride, Strides, Varies
 
-#: The types that values of a compute type have in registers.
-REGISTER = {F32: "float", F64: "double", I32: "int32_t", B1: "bool"}
+#: The C++ types of values in registers, by compute type.
+REGISTER = {F32: "float", F64: "double", I64: "int64_t", I32: "int32_t", B1: "bool"}
 #: What combines values, in reduce.hpp.
-COMBINE = {"sum": "evt::Sum", "max": "evt::Max", "min": "evt::Min"}
+COMBINE = {"sum": "evt::Sum", "max": "evt::Max", "min": "evt::Min", "argmax": "evt::MaxKey", "argmin": "evt::MaxKey"}
 
 
 def element(dtype: DType) -> str:
-    """Return the type of a tensor's elements in memory; bits are packed in bytes."""
-    return "std::uint8_t" if dtype == B1 else dtype.cutlass
+    """Return the type of a tensor's elements in memory; bits are packed in bytes.
+
+    Truth values are bytes as well: CUTLASS packs arrays of bool.
+    """
+    return "std::uint8_t" if dtype.compute == B1 else dtype.cutlass
+
+
+def loaded(dtype: DType) -> str:
+    """Return the type in which a vector is handed on to where it is converted to what it is computed in."""
+    return REGISTER[I32] if dtype.compute == B1 else REGISTER[dtype.compute]
 
 
 def operand_element(dtype: DType) -> str:
-    """Return the same of A or B: f32 operands are multiplied as tf32 by the tensor cores, from float memory."""
+    """Return the same for A or B: tensor cores multiply f32 operands as tf32, from float memory."""
     return F32.cutlass if dtype.bits == 32 else dtype.cutlass
 
 
@@ -49,7 +58,7 @@ def input_pointer(dtype: DType, pointer: Field) -> str:
 
 
 def pointer_without_const(dtype: DType, pointer: Field) -> str:
-    """Return an address as CUTLASS wants it of what it stores, and of much that it loads."""
+    """Return an address as CUTLASS needs it for tensors that it stores, and for many that it loads."""
     return f"static_cast<{element(dtype)}*>(const_cast<void*>({read(pointer)}))"
 
 
@@ -59,7 +68,7 @@ def value_of(single: Single) -> str:
 
 
 def stride_type(strides: Strides, dynamic: str = "int64_t") -> str:
-    """Return the type of strides, of which those that a call gives have the type ``dynamic``."""
+    """Return the type of strides; those that a call gives have the type ``dynamic``."""
 
     def of(stride: Stride) -> str:
         match stride:
@@ -74,7 +83,7 @@ def stride_type(strides: Strides, dynamic: str = "int64_t") -> str:
 
 
 def stride_value(strides: Strides, cast: str = "") -> str:
-    """Return what makes strides; those that a call gives are cast."""
+    """Return the value of strides; those that a call gives are cast."""
 
     def of(stride: Stride) -> str:
         match stride:
@@ -86,6 +95,16 @@ def stride_value(strides: Strides, cast: str = "") -> str:
                 return f"cute::_{stride}{{}}"
 
     return f"{{{', '.join(map(of, strides))}}}"
+
+
+def part_type(node: Reduction) -> str:
+    """Return the type of a reduction's parts: that it is done in, or keys that have a place."""
+    return "int64_t" if node.kind in PLACES else REGISTER[node.dtype]
+
+
+def size(value: Size) -> str:
+    """Return the extent of a mode, as a program computes with it."""
+    return f"static_cast<int32_t>({read(value.extent)})"
 
 
 def number(value: Number) -> str:

@@ -1,11 +1,11 @@
-"""Regions as functors: each statement an expression of the functions' C++."""
+"""Regions as functors: each statement is an expression with the functions' C++."""
 
 from __future__ import annotations
 
 from evt.emission.expressions import REGISTER, literal
 from evt.emission.text import FunctorText, StatementText
 from evt.functions import TABLE
-from evt.ir.dtype import B1, F32, I32, DType
+from evt.ir.dtype import B1, F32, I32, I64, DType
 from evt.plan import Options
 from evt.plan.epilogue.regions import Call, Constant, Copy, Operand, Region, Round, Statement
 
@@ -21,7 +21,7 @@ def functor(region: Region, options: Options) -> FunctorText:
 
 
 def stock_functor(function: str) -> str:
-    """Return CUTLASS's functor of a function; without a function, that of the identity."""
+    """Return CUTLASS's functor of a function; without a function, the identity."""
     if not function:
         return "cutlass::epilogue::thread::Identity"
     found = TABLE[function].stock
@@ -36,6 +36,8 @@ def _expression(statement: Statement, options: Options) -> str:
         case Call():
             return _bare(_call(statement, options))
         case Round(_, dtype, operand):
+            if operand.dtype == I64:
+                return f"evt::narrow({_converted(operand, I64)})"
             if dtype in REGISTER and dtype != I32:
                 return _bare(_converted(operand, dtype))
             return f"evt::round_to<{dtype.cutlass}>({_converted(operand, operand.dtype)})"

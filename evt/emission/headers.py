@@ -1,4 +1,4 @@
-"""Which headers of ours a kernel needs, and their text with what they include."""
+"""Which headers of ours a kernel needs, and their text with that of the headers they include."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import cache
 
 from evt import resources
 from evt.emission.text import FunctorText
+from evt.ir.node import PLACES
 from evt.plan import Plan
 from evt.plan.epilogue.nodes import (
     Access,
@@ -16,16 +17,25 @@ from evt.plan.epilogue.nodes import (
     BlockStore,
     ColumnOrScalarBroadcast,
     Coordinate,
+    FirstColumns,
+    Gather,
     HalfLoad,
     HalfStore,
+    Indexed,
     MaskLoad,
     MaskStore,
     Node,
     Packed,
+    PairInterleave,
     PairMember,
+    PlaceKeys,
     RandomNumbers,
     Reduction,
     RowOrScalarBroadcast,
+    ScalarBroadcast,
+    Scatter,
+    Size,
+    VectorStore,
 )
 from evt.plan.plan import Convolution2x, Convolution3x, MatrixProduct, StockFusion, StockOperator
 
@@ -34,19 +44,27 @@ _PLACES: dict[type, str] = {
     Coordinate: "",
     RandomNumbers: "",
     Reduction: "_reduce",
+    VectorStore: "_vector_store",
     **dict.fromkeys((MaskLoad, MaskStore), "_mask"),
     **dict.fromkeys((RowOrScalarBroadcast, ColumnOrScalarBroadcast), "_vector"),
     **dict.fromkeys((PairMember, HalfLoad, HalfStore), "_pair"),
+    PairInterleave: "_interleave",
     **dict.fromkeys((BlockReduce, BlockStore), "_block"),
+    **dict.fromkeys((Gather, Scatter), "_indexed"),
+    FirstColumns: "_first",
+    PlaceKeys: "_key",
 }
 
 
 def needed(plan: Plan, functors: Iterable[FunctorText]) -> list[str]:
     """Return the headers of a kernel, without those that they include."""
     found = ["entry.hpp", *_of_mainloop(plan), *_of_epilogue(plan), *["pad.hpp"] * bool(plan.copies)]
+    found += ["finish_compute.hpp"] * any(result.region for result in plan.results)
+    found += ["finish_place.hpp"] * any(node.kind in PLACES for node in plan.reductions)
     found += ["mainloop_2x.hpp"] * bool(plan.work)
     statements = [statement.expression for functor in functors for statement in functor.statements]
     found += ["functions.hpp"] * (bool(plan.functions) or any("evt::fn::" in each for each in statements))
+    found += ["narrow.hpp"] * any("evt::narrow(" in each for each in statements)
     found += ["product.hpp"] * any("evt::product(" in each for each in statements)
     found += ["functions_fast.hpp"] * any("evt::fn::fast::" in each for each in statements)
     return found
@@ -79,12 +97,15 @@ def _of_epilogue(plan: Plan) -> list[str]:
             wrapped = [node for node in plan.nodes if isinstance(node, Packed)]
             others = [node for node in plan.nodes if not isinstance(node, Packed)]
             found = _of_nodes("3x", (*others, *wrapped))
-            return ["grouped.hpp", "restage_grouped.hpp", *found, "visitors_3x_grouped.hpp"]
+            sizes = any(isinstance(node, ScalarBroadcast) and isinstance(node.value, Size) for node in plan.nodes)
+            found += ["visitors_3x_grouped.hpp", *["visitors_3x_grouped_size.hpp"] * sizes]
+            return ["grouped.hpp", "restage_grouped.hpp", *found]
 
 
 def _of_nodes(family: str, nodes: tuple[Node, ...]) -> list[str]:
     places = [_PLACES[type(node)] for node in nodes if type(node) in _PLACES]
     found = [f"visitors_{family}.hpp", *(f"visitors_{family}{place}.hpp" for place in places)]
+    found += [f"visitors_{family}_random.hpp"] * _draws_wide(nodes)
     found += ["finish.hpp"] * any(isinstance(node, Reduction) for node in nodes)
     strided = any(isinstance(node, Auxiliary) and node.access is Access.STRIDED for node in nodes)
     found += ["visitor_strided.hpp"] * strided
@@ -95,9 +116,19 @@ def _of_sm100(plan: Plan) -> list[str]:
     """Return the headers of our nodes that know where their elements are, and of a collective that stores no D."""
     found = ["unstored_sm100.hpp"] * (plan.destination is None)
     found.append("visitors_sm100.hpp" if any(type(node) in _PLACES for node in plan.nodes) else "visitors_3x.hpp")
+    found += ["visitors_sm100_interleave.hpp"] * any(isinstance(node, PairInterleave) for node in plan.nodes)
+    found += ["visitors_sm100_random.hpp"] * _draws_wide(plan.nodes)
     found += ["visitors_sm100_reduce.hpp", "finish.hpp"] * bool(plan.reductions)
+    found += ["visitors_sm100_key.hpp"] * any(isinstance(node, PlaceKeys) for node in plan.nodes)
+    found += ["visitors_sm100_first.hpp"] * any(isinstance(node, FirstColumns) for node in plan.nodes)
+    found += ["visitors_sm100_vector_store.hpp"] * any(isinstance(node, VectorStore) for node in plan.nodes)
     found += ["visitors_sm100_store.hpp"] * any(isinstance(node, Packed) for node in plan.nodes)
+    found += ["visitors_sm100_indexed.hpp"] * any(isinstance(node, Indexed) for node in plan.nodes)
     return found
+
+
+def _draws_wide(nodes: tuple[Node, ...]) -> bool:
+    return any(isinstance(node, RandomNumbers) and node.wide for node in nodes)
 
 
 _INCLUDE = re.compile(r'^#include "evt/([\w.]+)"\n', re.MULTILINE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from evt.emission.configuration import configuration
 from evt.emission.convolution import convolution
@@ -31,7 +32,7 @@ _DIALECTS: dict[Family, Dialect] = {
 }
 
 
-#: What a comment in C++ does not hold: all but printable ASCII, and what would continue it on the next line.
+#: What a C++ comment must not contain: anything but printable ASCII, and what would continue it on the next line.
 _UNSAFE = re.compile(r"[^ -~]|\\")
 
 
@@ -44,7 +45,8 @@ def spell(plan: Plan) -> KernelText:
     grouped = isinstance(plan, GroupedPlan)
     return KernelText(
         plan=plan,
-        program=_comment(plan.program),
+        program=_comment(plan.program.strip().splitlines()),
+        interface=_comment(plan.interface),
         remark=", computed as the transposed problem" if plan.transposed else "",
         config=config,
         arch_tag=f"cutlass::arch::Sm{plan.instructions}",
@@ -72,22 +74,21 @@ def spell(plan: Plan) -> KernelText:
     )
 
 
-def _comment(text: str) -> tuple[str, ...]:
+def _comment(lines: Sequence[str]) -> tuple[str, ...]:
     """Return the user's text as comment lines: ASCII, bounded, and unable to end or continue a comment."""
-    lines = text.strip().splitlines()
     safe = [_UNSAFE.sub("?", line)[:200] for line in lines[:40]]
     return (*safe, "...") if len(lines) > 40 else tuple(safe)
 
 
 def _math_operator(plan: Plan) -> str:
-    """Return the 2.x name of what the instructions do; of integers the one that CUTLASS has."""
+    """Return the 2.x name of the instructions' operation; integers have the only one of CUTLASS."""
     if plan.family != "2x":
         return ""
     return f"cutlass::arch::OpMultiplyAdd{'' if plan.mainloop.a.dtype.is_float else 'Saturate'}"
 
 
 def _checked_columns(plan: Plan) -> str:
-    """Return the extent whose alignment CUTLASS checks; where D is no tile, none has to be whole."""
+    """Return the extent whose alignment CUTLASS checks; where D is not a tile, none has to be whole."""
     columns, access = as_int(f"arguments.{plan.columns}"), plan.elements_per_access
     return columns if plan.whole_accesses else f"({columns} + {access - 1}) / {access} * {access}"
 

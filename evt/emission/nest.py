@@ -8,7 +8,7 @@ from evt.plan.epilogue.nodes import Node
 
 
 def nest(nodes: tuple[Node, ...], tree: bool, dialect: Dialect, wrapper: str) -> NestText:
-    """Return the types of the nodes, each once, and of what they make."""
+    """Return the types of the nodes, each once, and of the visitors that they form."""
     unique = tuple(dialect.spell(node) for node in {node.name: node for node in nodes}.values())
     own = {node.name: f"arguments_of_{node.name}" if node.arguments else "{}" for node in unique}
     if not tree:

@@ -1,4 +1,4 @@
-"""A and B, C and D: their layouts, and what fills the kernel's arguments for them."""
+"""A and B, C and D: their layouts, and the expressions that fill the kernel's arguments for them."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def operands(plan: Plan) -> tuple[OperandText, OperandText]:
 
 
 def _tag(matrix: Matrix, place: str) -> str:
-    """Return the layout tag of a matrix in the place of A or B."""
+    """Return the layout tag of a matrix in place of A or B."""
     return major((matrix.contiguous == "k") == (place == "A"))
 
 
 def _matrix(matrix: Matrix, place: str, tagged: bool) -> OperandText:
-    """Return a matrix; a stride of no batch is static in 3.x, where a tag has no words for that."""
+    """Return a matrix; without a batch its batch stride is static in 3.x, which a tag cannot express."""
     leading, batch = read(matrix.leading), "cute::_0{}" if matrix.batch == 0 else read(matrix.batch)
     static = matrix.batch == 0
     batch_type = "cute::_0" if static else "int64_t"

@@ -1,4 +1,4 @@
-"""Stock epilogues of CUTLASS: their class, and what they are given."""
+"""Stock epilogues of CUTLASS: their class and arguments."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _OWN = {
 }
 _KERNEL = "cutlass::gemm::kernel::DefaultGemm"
 _SWIZZLE = "cutlass::conv::threadblock::StridedDgradIdentityThreadblockSwizzle<8>"
-#: How the kernel's arguments name the pitch of the rows of a tensor, where it is not by the tensor's name.
+#: How the kernel's arguments name a tensor's row pitch, where it is not by the tensor's name.
 _PITCHES = {"Vector": "ldr", "Tensor": "ldt"}
 
 
@@ -56,7 +56,7 @@ class Given:
 
 
 def given(plan: Plan) -> tuple[Given, ...]:
-    """Return what a stock epilogue is given: its operator or operation, then in 2.x its kernel."""
+    """Return the arguments of a stock epilogue: those of its operator or operation, then in 2.x of its kernel."""
     match plan.epilogue:
         case StockOperator() as epilogue:
             tensors = _images if isinstance(plan.mainloop, Convolution2x) else _matrices
@@ -149,9 +149,9 @@ def _operator(epilogue: StockOperator) -> Iterator[Given]:
 
 
 def _matrices(epilogue: StockOperator, plan: Plan) -> Iterator[Given]:
-    """Return the kernel's arguments for tensors, for a vector, whose rows are all the same, and for what there is not.
+    """Return the kernel's arguments for tensors, for a vector, whose rows are all the same, and for absent ones.
 
-    CUTLASS leaves what is not set as it finds it.
+    CUTLASS does not initialise members that are not set.
     """
     for role, tensor in epilogue.tensors:
         yield _pointer(f"ptr_{role}", tensor)
@@ -168,7 +168,7 @@ def _images(epilogue: StockOperator, plan: Plan) -> Iterator[Given]:
             yield _pitch(_PITCHES[role], tensor)
             continue
         assert tensor is not None
-        # A tensor by the pitch of its rows, whichever of its strides CUTLASS takes that from.
+        # A tensor by its row pitch, whichever of its strides CUTLASS takes that from.
         strides = ", ".join([_pitch("", tensor).expression] * (plan.mainloop.rank + 1))
         expression = f"{{{_pointer('', tensor).expression}, LayoutC(cutlass::make_Coord({strides}))}}"
         yield Given(f"ref_{role}", expression, (tensor.pointer, *_fields(tensor.pitch)))

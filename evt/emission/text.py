@@ -26,7 +26,7 @@ class OperandText:
 
 @dataclass(frozen=True, slots=True)
 class TensorText:
-    """C or D of a collective; ``element`` is ``void`` for one that is not there."""
+    """C or D of a collective; ``element`` is ``void`` for an absent one."""
 
     element: str
     layout: str
@@ -74,12 +74,12 @@ class NestText:
 
     @property
     def root(self) -> str:
-        """Return the visitor as the kernel takes it: wrapped where it, not the collective, stores every output."""
+        """The visitor as the kernel takes it: wrapped where it, not the collective, stores every output."""
         return f"{self.wrapper}<{self.last}, ElementAux>" if self.wrapper else self.last
 
     @property
     def last(self) -> str:
-        """Return the visitor that all others lead to."""
+        """The visitor that all others lead to."""
         return self.visitors[-1].type if self.visitors else self.unique[-1].name
 
 
@@ -105,7 +105,7 @@ class FunctorText:
 class Parts:
     """An array in the workspace, called ``node``: ``element`` of [l][``count``][``kept``].
 
-    The partial results of a reduction's node, or a copy of an operand. ``shape`` says in words what it is of.
+    It holds the partial results of a reduction's node, or a copy of an operand. ``shape`` describes it in words.
     """
 
     node: str
@@ -126,7 +126,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Jobs:
-    """A small kernel and its jobs: what has to be done before the kernel, or after it."""
+    """A small kernel and its jobs: the work before the kernel, or after it."""
 
     kernel: str
     type: str
@@ -163,7 +163,7 @@ class StockText:
 
 @dataclass(frozen=True, slots=True)
 class WorkText:
-    """Work on an operand: the arguments of evt::mainloop::Work, and its inputs as (type, what makes it)."""
+    """The mainloop fusion of an operand: the arguments of evt::mainloop::Work, and its inputs as (type, expression)."""
 
     operand: str
     types: tuple[str, ...]
@@ -194,13 +194,14 @@ class GroupValueText:
 class KernelText:
     """Everything that a plan's template prints: the ``plan``, for its numbers and names, and the rest as text.
 
-    ``program`` are comment lines and ``remark`` ends one; ``before`` and ``after`` are the small kernels around the
-    kernel, ``parts`` what lies in the workspace; ``worked`` are the arguments of evt::mainloop::Worked after the stock
-    main loop.
+    ``program`` and ``interface`` are comment lines and ``remark`` ends one; ``before`` and ``after`` are the small
+    kernels around the kernel, ``parts`` what lies in the workspace; ``worked`` are the arguments of
+    evt::mainloop::Worked after the stock main loop.
     """
 
     plan: Plan
     program: tuple[str, ...]
+    interface: tuple[str, ...]
     remark: str
     config: ConfigText
     arch_tag: str
@@ -227,5 +228,5 @@ class KernelText:
 
     @property
     def jobs(self) -> tuple[Jobs, ...]:
-        """Return the small kernels, in the order in which they run."""
+        """The small kernels, in the order in which they run."""
         return (*self.before, *self.after)

@@ -9,16 +9,19 @@ from evt.emission.expressions import (
     REGISTER,
     element,
     input_pointer,
+    loaded,
     number,
+    part_type,
     pointer_without_const,
     read,
+    size,
     stride_type,
     stride_value,
     value_of,
 )
 from evt.emission.functors import stock_functor
 from evt.emission.text import Assignments, NodeText
-from evt.ir.dtype import DType
+from evt.ir.dtype import I32, I64, DType
 from evt.plan.epilogue.nodes import (
     Access,
     AccFetch,
@@ -33,28 +36,40 @@ from evt.plan.epilogue.nodes import (
     Compute,
     Coordinate,
     Destination,
+    FirstColumns,
+    Gather,
     HalfLoad,
     HalfStore,
+    Indexed,
     MaskLoad,
     MaskStore,
     Node,
     Number,
     Packed,
+    PairInterleave,
     PairMember,
+    PlaceKeys,
+    Places,
     RandomNumbers,
     Reduction,
+    Result,
     ResultShape,
     RowBroadcast,
     RowOrScalarBroadcast,
     ScalarBroadcast,
+    Scatter,
     Single,
+    Size,
     SourceFetch,
     VectorBroadcast,
+    VectorStore,
     pointer_of,
 )
 
 #: The modes of coordinates, as our nodes number them.
 _AXES = {"row": "0", "column": "1", "batch": "2"}
+#: The mode along which a vector has values, as our nodes number it.
+_KEPT = {ResultShape.COLUMN: "0", ResultShape.ROW: "1", ResultShape.SCALAR: "-1"}
 _RESULTS = {ResultShape.ROW: "Row", ResultShape.COLUMN: "Col", ResultShape.SCALAR: "Scalar"}
 
 
@@ -95,13 +110,24 @@ class Dialect(ABC):
             case Coordinate(axis):
                 return self.own(node.name, "Index", _AXES[axis])
             case RandomNumbers(swapped=swapped):
-                return self.own(node.name, "Random", "true" if swapped else "false", arguments=_random(node))
+                template = "WideRandom" if node.wide else "Random"
+                return self.own(node.name, template, "true" if swapped else "false", arguments=_random(node))
             case PairMember(member, distance):
                 return self.own(node.name, "Odd" if member else "Even", str(distance))
+            case PairInterleave(distance, dtype):
+                return self.own(node.name, "Interleave", str(distance), REGISTER[dtype])
+            case PlaceKeys(axis, least):
+                return self.own(node.name, "PlaceKeys", _AXES[axis], "true" if least else "false")
+            case FirstColumns(width, distance):
+                return self.own(node.name, "FirstColumns", str(width), str(distance))
             case BlockReduce(kind, width):
                 return self.own(node.name, "BlockReduce", COMBINE[kind], str(width))
             case MaskLoad() | MaskStore() | HalfLoad() | HalfStore() | BlockStore():
                 return self.packed(node)
+            case Gather() | Scatter():
+                return self.indexed(node)
+            case VectorStore():
+                return self.vector_store(node)
             case Reduction():
                 return self.reduction(node)
 
@@ -114,6 +140,8 @@ class Dialect(ABC):
         match node.value:
             case Number(dtype, _) as value:
                 return NodeText("scalar", node.name, REGISTER[dtype], type_, arguments=(("scalars[0]", number(value)),))
+            case Size() as value:
+                return NodeText("scalar", node.name, REGISTER[I32], type_, arguments=(("scalars[0]", size(value)),))
             case Single(dtype, _, pointer) as value:
                 arguments = (
                     ("scalars[0]", value_of(value)),
@@ -136,7 +164,7 @@ class Dialect(ABC):
             node.name,
             element(node.dtype),
             stride_type(node.strides),
-            output=REGISTER[node.dtype.compute],
+            output=loaded(node.dtype),
             arguments=arguments,
         )
 
@@ -157,25 +185,49 @@ class Dialect(ABC):
         strides = (("stride_m", read(node.row)), ("stride_l", read(node.batch)))
         return self.own(node.name, template, *parameters, arguments=(("ptr", _packed_pointer(node)), *strides))
 
+    def indexed(self, node: Indexed) -> NodeText:
+        gathers = isinstance(node, Gather)
+        pointer = input_pointer if gathers else pointer_without_const
+        parameters = (
+            element(node.dtype),
+            _places_type(node.rows),
+            _places_type(node.columns),
+            stride_type(node.strides),
+        )
+        arguments = [("ptr", pointer(node.dtype, node.pointer)), ("stride", stride_value(node.strides))]
+        for member, places in (("rows", node.rows), ("columns", node.columns)):
+            if places is not None:
+                indices = input_pointer(places.dtype, places.indices)
+                arguments.append((member, f"{{{indices}, {read(places.batch)}, {read(places.extent)}}}"))
+        return self.own(node.name, "Gather" if gathers else "Scatter", *parameters, arguments=tuple(arguments))
+
+    def vector_store(self, node: VectorStore) -> NodeText:
+        arguments = (
+            ("ptr", pointer_without_const(node.dtype, node.pointer)),
+            ("stride", read(node.stride)),
+            ("stride_l", read(node.batch)),
+        )
+        return self.own(node.name, "VectorStore", element(node.dtype), _KEPT[node.shape], arguments=arguments)
+
     def reduction(self, node: Reduction) -> NodeText:
-        parameters = (COMBINE[node.kind], REGISTER[node.dtype])
+        parameters = (COMBINE[node.kind], part_type(node))
         arguments: Assignments
         if node.atomic:
-            kind, pointer = "evt::Atomic", result_pointer(node)
-            arguments = (("ptr", pointer), ("stride_l", read(node.batch)))
+            kind, pointer = "evt::Atomic", result_pointer(node.atomic)
+            arguments = (("ptr", pointer), ("stride_l", read(node.atomic.batch)))
         else:
             kind, arguments = "evt::Partial", (("ptr", parts_pointer(node)),)
         return self.own(node.name, f"{_RESULTS[node.shape]}Reduction", *parameters, kind, arguments=arguments)
 
 
-def result_pointer(node: Reduction) -> str:
-    """Return where the results of a reduction are stored."""
-    return f"static_cast<{node.output.cutlass}*>(const_cast<void*>({read(node.pointer)}))"
+def result_pointer(result: Result) -> str:
+    """Return where a result is stored."""
+    return f"static_cast<{result.dtype.cutlass}*>(const_cast<void*>({read(result.pointer)}))"
 
 
 def parts_pointer(node: Reduction) -> str:
     """Return where the parts of a reduction are in the workspace."""
-    return f"parts<{REGISTER[node.dtype]}>(arguments, workspace.{node.name})"
+    return f"parts<{part_type(node)}>(arguments, workspace.{node.name})"
 
 
 def packed_class(node: Packed) -> tuple[str, tuple[str, ...]]:
@@ -192,6 +244,11 @@ def packed_class(node: Packed) -> tuple[str, tuple[str, ...]]:
         case BlockStore(dtype=dtype, width=width):
             return "BlockStore", (element(dtype), str(width))
     raise AssertionError(node)
+
+
+def _places_type(places: Places | None) -> str:
+    """Return what finds rows or columns in a tensor."""
+    return "evt::InOrder" if places is None else f"evt::At<{element(places.dtype)}>"
 
 
 def _packed_pointer(node: Packed) -> str:
@@ -213,8 +270,21 @@ def _random(node: RandomNumbers) -> Assignments:
         if isinstance(value, Number):
             arguments.append((member, f"{int(value.value) & 0xFFFFFFFF}u"))
             continue
+        if node.wide:
+            arguments += [
+                (member, _wide_number(value)),
+                (f"{member}_ptr", f"{{{read(value.pointer)}, {'true' if value.dtype == I64 else 'false'}}}"),
+            ]
+            continue
         arguments += [
             (member, f"static_cast<uint32_t>(static_cast<std::int64_t>({read(value.number)}))"),
             (f"{member}_ptr", f"static_cast<uint32_t const*>({read(value.pointer)})"),
         ]
     return tuple(arguments)
+
+
+def _wide_number(single: Single) -> str:
+    """Return a seed that a call gives by value: an i32 has no sign."""
+    if single.dtype == I64:
+        return f"static_cast<std::uint64_t>({read(single.number)})"
+    return f"static_cast<uint32_t>(static_cast<std::int64_t>({read(single.number)}))"

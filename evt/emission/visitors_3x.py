@@ -12,7 +12,7 @@ _OF_TILES = frozenset({"RowReduction", "ColReduction", "ScalarReduction"})
 
 
 class Dialect3x(Dialect):
-    """Nodes of sm90, which those of other architectures are too but for ours in ``namespace``."""
+    """Nodes of sm90; other architectures use the same ones, except ours in ``namespace``."""
 
     def __init__(self, namespace: str = "evt::fusion") -> None:
         self.namespace = namespace

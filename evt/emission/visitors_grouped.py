@@ -1,8 +1,8 @@
-"""Visitor nodes of grouped kernels: CUTLASS 3.x's dialect, with an array of what every group has one of."""
+"""Visitor nodes of grouped kernels: CUTLASS 3.x's dialect, with an array where every group has its own value."""
 
 from __future__ import annotations
 
-from evt.emission.expressions import REGISTER, element, stride_type, stride_value
+from evt.emission.expressions import element, loaded, stride_type, stride_value
 from evt.emission.text import Assignments, GroupValueText, NodeText
 from evt.emission.visitors import packed_class
 from evt.emission.visitors_3x import Dialect3x
@@ -15,6 +15,7 @@ from evt.plan.epilogue.nodes import (
     RowBroadcast,
     ScalarBroadcast,
     Single,
+    Size,
     Varies,
     VectorBroadcast,
     pointer_of,
@@ -30,6 +31,8 @@ class DialectGrouped(Dialect3x):
     """Nodes that find their group's values by its number."""
 
     def scalar(self, node: ScalarBroadcast) -> NodeText:
+        if isinstance(node.value, Size):
+            return self.own(node.name, "GroupSize", arguments=(("extents", row("std::int64_t", node.value.extent)),))
         if not isinstance(node.value, Single):
             return super().scalar(node)
         type_ = element(node.value.dtype)
@@ -47,7 +50,7 @@ class DialectGrouped(Dialect3x):
             node.name,
             f"{element(node.dtype)}*",
             stride_type(node.strides),
-            output=REGISTER[node.dtype.compute],
+            output=loaded(node.dtype),
             arguments=arguments,
         )
 

@@ -1,19 +1,19 @@
-"""Work on operands in the main loops of CUTLASS 2.x."""
+"""Mainloop fusions in the main loops of CUTLASS 2.x."""
 
 from __future__ import annotations
 
-from evt.emission.expressions import input_pointer, value_of
+from evt.emission.expressions import input_pointer, number, size, value_of
 from evt.emission.text import WorkText
 from evt.plan import Plan
-from evt.plan.epilogue.nodes import Single
+from evt.plan.epilogue.nodes import Number, Single, Size
 from evt.plan.plan import Convolution2x, Work, WorkVector
 
-#: In the place of the work on an operand that is multiplied as it is.
+#: The type that stands for an operand without a mainloop fusion.
 _NONE = "evt::mainloop::None"
 
 
 def work(plan: Plan) -> tuple[WorkText, ...]:
-    """Return the work on each operand."""
+    """Return the mainloop fusion of each operand."""
     return tuple(map(_work, plan.work))
 
 
@@ -22,8 +22,11 @@ def _work(given: Work) -> WorkText:
     return WorkText(given.operand, (given.region.name, *(type_ for type_, _ in inputs)), inputs)
 
 
-def _input(given: Single | WorkVector) -> tuple[str, str]:
-    """Return an input of a formula: its type, and what makes it."""
+def _input(given: Single | Size | Number | WorkVector) -> tuple[str, str]:
+    """Return an input of a formula: its type, and the expression that makes it."""
+    if isinstance(given, Size | Number):
+        value = size(given) if isinstance(given, Size) else number(given)
+        return "evt::mainloop::Single<int32_t>", f"{value}, nullptr"
     element = given.dtype.cutlass
     if isinstance(given, Single):
         values = f"{value_of(given)}, {input_pointer(given.dtype, given.pointer)}"

@@ -1,12 +1,15 @@
-"""The workspace: copies of operands and parts of reductions, and the small kernels that make and combine them."""
+"""The workspace: copies of operands and partial results, and the small kernels that make and combine them."""
 
 from __future__ import annotations
 
-from evt.emission.expressions import COMBINE, REGISTER, read
+from collections.abc import Mapping
+
+from evt.emission.expressions import COMBINE, REGISTER, input_pointer, part_type, read, size, value_of
 from evt.emission.text import Assignments, Job, Jobs, Parts
 from evt.emission.visitors import parts_pointer, result_pointer
-from evt.plan import Plan
-from evt.plan.epilogue.nodes import Reduction
+from evt.ir.node import PLACES
+from evt.plan import Field, Plan
+from evt.plan.epilogue.nodes import Combined, Given, Number, Operand, Place, Reduction, Result, Single, Size
 from evt.plan.plan import PaddedCopy
 
 
@@ -25,7 +28,7 @@ def parts(plan: Plan) -> tuple[Parts, ...]:
     reductions = (
         Parts(
             node.name,
-            REGISTER[node.dtype],
+            part_type(node),
             _part_count(plan, node),
             read(node.extent),
             ("parts", str(node.extent)),
@@ -37,8 +40,8 @@ def parts(plan: Plan) -> tuple[Parts, ...]:
 
 
 def jobs_before(plan: Plan) -> tuple[Jobs, ...]:
-    """Return what has to be done before the kernel: copies, and the identities of atomic reductions."""
-    initial = [_initial_job(node) for node in plan.reductions if node.atomic]
+    """Return the work before the kernel: copies, and the identities of atomic reductions."""
+    initial = [_initial_job(node, node.atomic) for node in plan.reductions if node.atomic]
     return _kernels(
         Jobs(
             "evt_pad",
@@ -56,8 +59,8 @@ def jobs_before(plan: Plan) -> tuple[Jobs, ...]:
 
 
 def jobs_after(plan: Plan) -> tuple[Jobs, ...]:
-    """Return what has to be done after the kernel."""
-    final = tuple(_final_job(plan, node) for node in plan.reductions if not node.atomic)
+    """Return the work after the kernel: the final reductions."""
+    final = tuple(_final_job(plan, result) for result in plan.results)
     return _kernels(Jobs("evt_finish", "FinalJobs", "Combines the parts of reductions, in a fixed order.", final))
 
 
@@ -69,34 +72,81 @@ def _kernels(*kernels: Jobs) -> tuple[Jobs, ...]:
 
 
 def _part_count(plan: Plan, node: Reduction) -> str:
-    """Return how many parts a reduction's node writes per batch."""
+    """Return how many partial results a reduction's node writes per batch."""
     if plan.family == "2x":
         return f"{node.name}::parts(arguments.{plan.rows}, arguments.{plan.columns})"
     return f"{node.name}::parts(problem_shape(arguments))"
 
 
-def _initial_job(node: Reduction) -> Job:
+def _initial_job(node: Reduction, result: Result) -> Job:
     members = (
-        ("ptr", result_pointer(node)),
+        ("ptr", result_pointer(result)),
         ("kept", read(node.extent)),
         ("batches", "1" if node.over_batch else "arguments.l"),
-        ("stride_l", read(node.batch)),
+        ("stride_l", read(result.batch)),
     )
     return Job(node.name, f"evt::InitialiseJob<{COMBINE[node.kind]}, {REGISTER[node.dtype]}>", members)
 
 
-def _final_job(plan: Plan, node: Reduction) -> Job:
+def _final_job(plan: Plan, result: Result) -> Job:
+    """Return the job of a reduction that is stored as it is, or of what is computed of some."""
+    nodes = {node.name: node for node in plan.reductions}
+    own = ("out", result_pointer(result))
+    over = ("over_batch", "true" if result.over_batch else "false")
+    if result.region is None:
+        (operand,) = result.operands
+        assert isinstance(operand, Combined)
+        node = nodes[operand.reduction]
+        members: Assignments = (
+            ("parts_ptr", parts_pointer(node)),
+            own,
+            ("parts", _part_count(plan, node)),
+            ("kept", read(result.extent)),
+            ("batches", "arguments.l"),
+            ("out_stride_l", read(result.batch)),
+            over,
+        )
+        type_ = f"evt::FinishJob<{COMBINE[node.kind]}, {REGISTER[node.dtype]}, {result.dtype.cutlass}>"
+        return Job(result.name, type_, members)
+    spelled = [_operand(plan, nodes, operand) for operand in result.operands]
+    kept = read(result.extent) if result.divisor == 1 else f"{read(result.extent)} / {result.divisor}"
     members = (
-        ("parts_ptr", parts_pointer(node)),
-        ("out", result_pointer(node)),
-        ("parts", _part_count(plan, node)),
-        ("kept", read(node.extent)),
+        ("operands", f"cute::make_tuple({', '.join(f'{type_}{{{values}}}' for type_, values in spelled)})"),
+        own,
+        ("kept", kept),
         ("batches", "arguments.l"),
-        ("out_stride_l", read(node.batch)),
-        ("over_batch", "true" if node.over_batch else "false"),
+        ("out_stride_l", read(result.batch)),
+        over,
     )
-    types = (COMBINE[node.kind], REGISTER[node.dtype], node.output.cutlass)
-    return Job(node.name, f"evt::FinishJob<{', '.join(types)}>", members)
+    types = (result.region.name, result.dtype.cutlass, *(type_ for type_, _ in spelled))
+    return Job(result.name, f"evt::ComputeJob<{', '.join(types)}>", members)
+
+
+def _operand(plan: Plan, nodes: Mapping[str, Reduction], operand: Operand) -> tuple[str, str]:
+    """Return what a result is computed of: its type, and what makes it."""
+    match operand:
+        case Combined(name, width, distance):
+            node = nodes[name]
+            count = _part_count(plan, node) + " * arguments.l" * node.over_batch
+            given = f"{parts_pointer(node)}, {count}, {read(node.extent)}"
+            if node.kind in PLACES:
+                return "evt::CombinedPlace", f"{{{given}}}"
+            columns = f", {width}, {distance}" if width > 1 else ""
+            type_ = f"evt::Combined<{COMBINE[node.kind]}, {REGISTER[node.dtype]}{columns}>"
+            return type_, given
+        case Given(dtype, Single() as values, stride, batch):
+            given = f"{value_of(values)}, {input_pointer(dtype, values.pointer)}"
+            return f"evt::Given<{dtype.cutlass}>", f"{given}, {read(stride)}, {read(batch)}"
+        case Given(dtype, Field() as pointer, stride, batch):
+            given = f"{dtype.cutlass}(0), {input_pointer(dtype, pointer)}"
+            return f"evt::Given<{dtype.cutlass}>", f"{given}, {read(stride)}, {read(batch)}"
+        case Size():
+            return "evt::Given<int32_t>", f"{size(operand)}, nullptr, 0, 0"
+        case Number(_, value):
+            return "evt::Given<int32_t>", f"{int(value)}, nullptr, 0, 0"
+        case Place(batch):
+            return f"evt::Place<{'true' if batch else 'false'}>", ""
+    raise AssertionError(operand)
 
 
 # Copies of a convolution's operands.
@@ -126,7 +176,7 @@ def _copy_row(copy: PaddedCopy) -> str:
 
 
 def copy_strides(copy: PaddedCopy) -> list[str]:
-    """Return the strides of a copy but those of the channels, outermost first."""
+    """Return the strides of a copy except the channels', outermost first."""
     extents = [*map(read, copy.extents[:-1]), _copy_row(copy)]
     steps = [copy_channels(copy)]
     for extent in reversed(extents[1:]):
@@ -137,7 +187,7 @@ def copy_strides(copy: PaddedCopy) -> list[str]:
 def _pad_job(copy: PaddedCopy) -> Job:
     outer, *sizes, channels = (read(extent) for extent in (*copy.extents, copy.channels))
     strides = [read(stride) for stride in copy.original.strides]
-    if len(sizes) == 2:  # an image is one slice
+    if len(sizes) == 2:  # a two-dimensional image is one slice
         sizes, strides = ["1", *sizes], [strides[0], "0", *strides[1:]]
     members: Assignments = (
         ("from", f"static_cast<Element{copy.name} const*>({read(copy.original.pointer)})"),

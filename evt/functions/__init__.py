@@ -1,9 +1,9 @@
 """The functions of the language, in one table: name, parameters, meaning, C++, derivatives, facts, text.
 
-Everything that evt knows about a function is its :class:`Function` row: rules and planners name functions, as
-``x - x -> 0`` does, but what is true of a function they ask its row.
-`codegen/include/evt/functions.hpp` is the C++ of the rows, `functions_fast.hpp` that of their fast variants.
-:func:`function` adds a row of the user's own.
+All that evt knows about a function is in its :class:`Function` row: rules and planners name functions, as
+``x - x -> 0`` does, but ask the row for what is true of a function.
+`codegen/include/evt/functions.hpp` has the C++ of the rows, `functions_fast.hpp` the C++ of their fast variants.
+:func:`function` adds a row for a user's function.
 """
 
 from __future__ import annotations

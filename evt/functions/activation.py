@@ -1,6 +1,6 @@
 """The activations of torch.nn.functional. `t` is `torch`, or its mirror `evt.functions.scalar`.
 
-They are the oracle: formulas that cancel nothing, hence `erfc` in `gelu` and the sigmoid in `gelu_tanh`.
+They are the oracle, so the formulas avoid cancellation: `erfc` in `gelu`, the sigmoid in `gelu_tanh`.
 Derivatives at kinks are those of PyTorch's autograd.
 """
 
@@ -12,7 +12,7 @@ from evt.functions.row import TRANSCENDENTAL, Fact, activation, aten, define, la
 
 _SELU_ALPHA = 1.6732632423543772
 _SELU_SCALE = 1.0507009873554805
-#: The sigmoid that `gelu_tanh` is `x` times of.
+#: The sigmoid in `gelu_tanh`, which is `x` times it.
 _GATE = "sigmoid(1.5957691216057308 * x * (1 + 0.044715 * x * x))"
 
 ACTIVATIONS = (
@@ -64,7 +64,7 @@ ACTIVATIONS = (
     define(
         "relu6(x)",
         "`min(max(x, 0), 6)`.",
-        lambda t, x: t.clamp(x, 0, 6),  # whole numbers keep an i32 what it is
+        lambda t, x: t.clamp(x, 0, 6),  # whole numbers, so that an i32 stays an i32
         Fact.IDEMPOTENT,
         Fact.ZERO_TO_ZERO,
         Fact.NON_NEGATIVE,

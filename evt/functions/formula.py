@@ -1,4 +1,4 @@
-"""The formulas of derivatives: what is wrong with one, and its value on tensors or floats."""
+"""Formulas of derivatives: checking one, and evaluating it on tensors or floats."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST = (2.0 - 2.0**-23) * 2.0**127
 
 
 def parse_formula(text: str) -> syntax.Expression:
-    """Return the tree of a formula; its places count from before ``D = ``. Raises ProgramError."""
+    """Return the tree of a formula; its places count from before ``D = ``. Raise ProgramError."""
     from evt.language import parse
     from evt.language import tree as syntax
 
@@ -31,7 +31,7 @@ def parse_formula(text: str) -> syntax.Expression:
 
 
 def problems(text: str, row: Function) -> Iterator[Diagnostic]:
-    """What is wrong with a formula over the parameters of ``row``, which it may call itself."""
+    """Yield what is wrong with a formula over the parameters of ``row``, which may call the row itself."""
     from evt.language import tree as syntax
 
     source = Source(text, "<derivative>")

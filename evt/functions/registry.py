@@ -1,4 +1,4 @@
-"""Functions of the user's own: ``function("snake(x, a=1)", cxx=..., torch=...)`` adds a row to the table."""
+"""Users' own functions: ``function("snake(x, a=1)", cxx=..., torch=...)`` adds a row to the table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from evt.functions.words import CXX, LANGUAGE
 _NAME = re.compile(r"(?!.*__)[A-Za-z][A-Za-z0-9_]*")
 _SIGNATURE = re.compile(r"\s*([^\s()]*)\s*\((.*)\)\s*", re.DOTALL)
 _BRACKETS = {")": "(", "]": "["}
-#: In C++: a number, a name of a namespace or of a member, or a name by itself, which a parameter may be.
+#: In C++: a number, a name in a namespace or of a member, or a plain name, which may be a parameter.
 _WORD = re.compile(r"\.?\d[\w.]*|(?:::|\.|->)\s*\w+|(?P<name>\w+)")
 
 
@@ -42,13 +42,14 @@ def function(
             derivative="1 + sin(2 * a * x)",
         )
 
-    ``cxx`` is one C++ expression of floats over the parameters, ``torch`` the same on tensors, over ``(torch, x, a)``
-    or ``(x, a)``: it is the reference, and what tensors on the CPU get. ``derivative`` is along the first parameter,
-    or a sequence with one for every parameter, in the language of formulas. ``facts`` are taken at their word.
+    ``cxx`` is one C++ expression of floats over the parameters. ``torch`` computes the same on tensors, from ``(torch,
+    x, a)`` or ``(x, a)``: it is the reference, and it computes calls on the CPU. ``derivative`` is a formula of the
+    language: the derivative along the first parameter, or a sequence with one for every parameter. ``facts`` are not
+    checked.
 
-    Registering the same function again changes nothing. Raises ArgumentError: E0651 (the name is taken), E0652 (the
-    signature), E0653 (the C++), E0654 (the meaning), E0655 (a derivative), E0656 (the name has another meaning),
-    E0607 (facts, aliases or a text that are none).
+    Registering the same function again changes nothing. Raise ArgumentError: E0651 (the name is taken), E0652 (bad
+    signature), E0653 (bad C++), E0654 (bad torch function), E0655 (bad derivative), E0656 (the name has another
+    meaning), E0607 (bad facts, aliases or text).
     """
     name, parameters = _read_signature(signature)
     names = [parameter.name for parameter in parameters]
@@ -102,7 +103,7 @@ class Meaning:
         return self.function(t, *arguments) if self.takes_torch else self.function(*arguments)
 
     def _on_floats(self, mirror: Any, arguments: Sequence[float]) -> float:
-        """Evaluate over a mirror of torch if it has what is used and Python's floats do not raise, else over torch."""
+        """Evaluate over a mirror of torch if that suffices and Python's floats do not raise, else over torch."""
         if self.takes_torch:
             try:
                 return float(self.function(mirror, *arguments))
@@ -159,7 +160,7 @@ def _read_signature(signature: str) -> tuple[str, tuple[Parameter, ...]]:
 
 
 def _items(code: str, name: str, value: object, wanted: str) -> tuple[Any, ...]:
-    """Return what a sequence has; a text is one item."""
+    """Return the items of a sequence; a text is one item."""
     if isinstance(value, str):
         return (value,)
     try:
@@ -177,7 +178,7 @@ def _check_name(name: str) -> None:
 
 
 def _check_cxx(cxx: str, names: Sequence[str]) -> str:
-    """Return the expression on one line, checked for what can be seen without a C++ compiler."""
+    """Return the expression on one line. Check what can be checked without a C++ compiler."""
     help_text = f"write one expression over {', '.join(names)}, such as `{names[0]} * {names[0]}`"
     if not isinstance(cxx, str) or not cxx.strip():
         _refuse("E0653", "the C++ expression is empty", help=help_text)
@@ -206,9 +207,9 @@ def _check_cxx(cxx: str, names: Sequence[str]) -> str:
 
 
 def _source(name: str, names: Sequence[str], cxx: str) -> str:
-    """Return the C++ definition. The expression has a line of its own.
+    """Return the C++ definition, with the expression on a line of its own.
 
-    The user's names are prefixed: they may be those of macros, and of functions of C++ that the expression calls.
+    The user's names are prefixed: they may be the names of macros, or of C++ functions that the expression calls.
     """
     used = set[str]()
 
@@ -225,7 +226,7 @@ def _source(name: str, names: Sequence[str], cxx: str) -> str:
 
 
 def _meaning(torch: Callable[..., Any], name: str, names: Sequence[str]) -> Meaning:
-    """Return the torch function, with or without the namespace as its first parameter."""
+    """Return the torch function as a meaning; whether it takes the namespace first is read from its signature."""
     wanted = f"`lambda t, {', '.join(names)}: ...` or `lambda {', '.join(names)}: ...`"
     if not callable(torch):
         _refuse("E0654", f"the meaning of `{name}` is {type(torch).__name__}, not a function", help=wanted)
@@ -286,7 +287,7 @@ def _derivatives(row: Function, derivative: str | Sequence[str] | None) -> tuple
 
 
 def _equal(known: Function, row: Function) -> bool:
-    """Return whether two rows are the same function; torch functions are if their code and what it closes over are."""
+    """Return whether two rows are the same function; torch functions are equal if their code and closures are."""
     a, b = known.torch, row.torch
     assert isinstance(a, Meaning)
     assert isinstance(b, Meaning)
@@ -296,7 +297,7 @@ def _equal(known: Function, row: Function) -> bool:
 
 
 def _code(function: Callable[..., Any]) -> object:
-    """Return what tells Python functions apart, without their place in a file; any other callable is itself."""
+    """Return what distinguishes Python functions, apart from their place in a file; any other callable is itself."""
     if not inspect.isfunction(function):
         return _plain(function)
     code = function.__code__
@@ -306,7 +307,7 @@ def _code(function: Callable[..., Any]) -> object:
 
 
 def _plain(value: Any) -> tuple[object, ...]:
-    """Return what compares as a value: numbers and text, code by its instructions, the rest by identity."""
+    """Return a comparable value: numbers and text as they are, code by its instructions, the rest by identity."""
     if inspect.iscode(value):
         constants = tuple(map(_plain, value.co_consts))
         return value.co_code, constants, value.co_names, value.co_varnames, value.co_freevars, value.co_flags

@@ -11,9 +11,9 @@ from evt.functions import scalar, single
 
 
 class Fact(enum.Enum):
-    """An algebraic fact. Its law holds in f32 to the bit, for both zeros and NaN too; all NaN count as one.
+    """An algebraic fact. Its law holds bit for bit in f32, for both zeros and for NaN; all NaNs count as one.
 
-    With hyper-parameters the law is about the first argument, the others being any finite values. The laws of
+    With hyper-parameters the law is about the first argument, and the others are any finite values. The laws of
     a row with INTEGER hold in i32 too.
     """
 
@@ -26,7 +26,7 @@ class Fact(enum.Enum):
     EVEN = "f(-x) = f(x)"
     ZERO_TO_ZERO = "abs(f(zero)) = 0"  # either zero; the result may be the other one
     NON_NEGATIVE = "abs(f(x)) = f(x)"  # neither below zero nor -0
-    WHOLE = "f(whole) = whole"  # of a number without a fraction; other numbers become one
+    WHOLE = "f(whole) = whole"  # of a number without a fraction; other numbers are rounded to one
     SELECTING = "f(x, y) is x, y or 0"  # conditions apart: a type that has the operands has the result
     CLOSED = "f(x) is a number of every float type that has x"
     INTEGER = "over i32 the same law"  # no law of its own: i32 operands give an i32 (or a truth value), and wrap
@@ -47,8 +47,8 @@ class Parameter:
 class StockFunctor:
     """A functor of CUTLASS that gives the same bits as a row on `cutlass::Array<float, N>`.
 
-    ``members`` are its arguments: a number, or the name of the row's parameter that has to be a constant. Without any,
-    it does for a compute node; a stock epilogue takes an activation, with or without.
+    ``members`` are its arguments: a number, or the name of the row's parameter, which must then be a constant. A
+    functor without members serves a compute node; a stock epilogue takes an activation, with or without members.
     """
 
     name: str
@@ -58,14 +58,14 @@ class StockFunctor:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What a comparison is to other rows, by their names."""
+    """How a comparison relates to other rows, by their names."""
 
     converse: str
     """`x f y` is `y converse x`."""
     opposite: str
-    """True where this one is false, if neither operand is NaN; of equality also if one is."""
+    """True where this one is false, if neither operand is NaN; for equality also if one is."""
     chosen: str = ""
-    """Of an order: what `where(x f y, x, y)` is, if neither operand is NaN."""
+    """For an order: what `where(x f y, x, y)` is, if neither operand is NaN."""
 
 
 #: Instructions of a function made of exponentials, logarithms or error functions.
@@ -85,31 +85,32 @@ class Function:
     cxx: str
     """The C++ expression on f32, a template over `{0}`, `{1}`..., each used once.
 
-    Of a row of evt's own, `evt::fn::NAME(...)` computes in f64 too, and in i32 where INTEGER is a fact.
+    For evt's own rows, `evt::fn::NAME(...)` computes in f64 too, and in i32 where INTEGER is a fact.
     """
     stock: StockFunctor | None
     facts: frozenset[Fact]
     aliases: tuple[str, ...]
     derivatives: tuple[str, ...] = ()
-    """For each parameter the partial derivative, a formula of the language over the parameters; none at all of a
-    function that was registered without, and "" for a parameter along which none was given."""
+    """The partial derivative along each parameter, a formula of the language over the parameters. Empty for a function
+    registered without any; "" for a parameter without one.
+    """
     targets: tuple[str, ...] = ()
     """What computes this row in a torch.fx graph, as names that begin in `torch`, `operator` or `Tensor` (methods).
 
-    A target takes the row's parameters in their order; `f(c, a, b)` tells another order, `f(key=value)` what else
-    has to be given. A module has the parameters after the first as attributes.
+    A target takes the row's parameters in their order; `f(c, a, b)` gives another order, `f(key=value)` required
+    keyword arguments. A module has the parameters after the first as attributes.
     """
     result: Literal["value", "predicate"] = "value"
-    """A predicate gives a truth value: C++ and torch `bool`."""
+    """A predicate returns a truth value: C++ and torch `bool`."""
     conditions: frozenset[int] = frozenset()
     """The positions of parameters that are truth values."""
     fast: str | None = None
     """A faster and less accurate C++ expression on f32, of `functions_fast.hpp`, or None. Used on request only."""
     comparison: Comparison | None = None
     instructions: int = TRANSCENDENTAL
-    """What it costs on a GPU, roughly: enough to compare epilogues. One of the user's own is taken for expensive."""
+    """A rough cost on a GPU: enough to compare epilogues. A user's function is assumed to be expensive."""
     source: str = ""
-    """C++ definitions that `cxx` needs, of a function of the user's; those of evt's own are in `functions.hpp`."""
+    """C++ definitions that the `cxx` of a user's function needs; those of evt's own rows are in `functions.hpp`."""
 
     @property
     def required(self) -> int:
@@ -144,7 +145,7 @@ def define(
     comparison: Comparison | None = None,
     aliases: tuple[str, ...] = (),
 ) -> Function:
-    """Return a row, from its signature as a user would read it: `leaky_relu(x, negative_slope=0.01)`."""
+    """Return a row, from its signature as a user would write it: `leaky_relu(x, negative_slope=0.01)`."""
     name, _, rest = signature.removesuffix(")").partition("(")
     fields = (field.partition("=") for field in rest.split(", "))
     parameters = tuple(Parameter(key, float(default) if default else None) for key, _, default in fields)
@@ -174,10 +175,10 @@ def activation(functor: str, **members: float | str) -> StockFunctor:
 
 
 def aten(name: str, overload: str = "default") -> tuple[str, str, str]:
-    """Return the targets of a function that PyTorch has as a function, a method and an operator."""
+    """Return the targets for a function that PyTorch has as a function, a method and an operator."""
     return f"torch.{name}", f"Tensor.{name}", f"torch.ops.aten.{name}.{overload}"
 
 
 def layer(name: str, module: str, operator: str = "") -> tuple[str, str, str]:
-    """Return the targets of an activation: the function of torch.nn.functional, the operator and the module."""
+    """Return the targets for an activation: the function of torch.nn.functional, the operator and the module."""
     return f"torch.nn.functional.{name}", f"torch.ops.aten.{operator or name}.default", f"torch.nn.{module}"

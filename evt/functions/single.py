@@ -17,9 +17,9 @@ _BEYOND = 2.0**128
 
 
 def nearest(value: float, fraction: int, least_exponent: int) -> float:
-    """Return the nearest number with so many bits of fraction and no lower exponent; halves to even.
+    """Return the nearest number with ``fraction`` bits of fraction and no lower exponent; ties go to even.
 
-    By way of integers, which are the same where a processor flushes denormal f32 numbers.
+    It computes with integers, which are right even where a processor flushes denormal f32 numbers.
     """
     if not value or not math.isfinite(value):
         return value
@@ -28,7 +28,7 @@ def nearest(value: float, fraction: int, least_exponent: int) -> float:
 
 
 def round_f32(value: float) -> float:
-    """Return the f32 number nearest to a number, which may be infinite."""
+    """Return the f32 number nearest to a number, possibly infinite."""
     rounded = nearest(value, 23, -126) if abs(value) < _BEYOND else value
     return math.copysign(math.inf, rounded) if abs(rounded) >= _BEYOND else rounded
 
@@ -51,7 +51,7 @@ def _backward(function: _Binary) -> Callable[[Single, float], Single]:
 
 
 class Single(float):
-    """An f32 number, whose arithmetic rounds to f32; a double that it meets is rounded first."""
+    """An f32 number whose arithmetic rounds to f32; a double operand is rounded first."""
 
     __slots__ = ()
 
@@ -64,7 +64,7 @@ class Single(float):
     def __abs__(self) -> Single:
         return Single(math.fabs(self))
 
-    # A double has more than twice the digits of an f32: rounded there first, results are those of f32.
+    # A double has more than twice the digits of an f32: rounding there first gives the results of f32.
     __add__, __radd__ = _forward(operator.add), _backward(operator.add)
     __sub__, __rsub__ = _forward(operator.sub), _backward(operator.sub)
     __mul__, __rmul__ = _forward(operator.mul), _backward(operator.mul)

@@ -1,4 +1,4 @@
-"""The rows by name: the table, which grows by the functions that users register."""
+"""The rows by name: the table, which grows as users register functions."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Table(Mapping[str, Function]):
             self._rows = {**self._rows, row.name: row}
 
     def remove(self, name: str) -> None:
-        """Take a row back: for tests, since kernels may have been compiled with it."""
+        """Remove a row: for tests, since kernels may have been compiled with it."""
         with self.lock:
             self._aliases = {alias: row for alias, row in self._aliases.items() if row.name != name}
             self._rows = {key: row for key, row in self._rows.items() if key != name}
@@ -112,7 +112,7 @@ BINARY = {
 """The rows of the operators of two operands."""
 
 FUNCTIONS = Names(TABLE)
-"""Every name that a program may call. Live too."""
+"""Every name that a program may call. Live as well."""
 
 
 def lookup(name: str) -> Function | None:

@@ -12,8 +12,8 @@ from typing import Any
 class Target:
     """What computes a row: ``path`` begins in `torch`, `operator` or `Tensor`.
 
-    ``order`` are the row's parameters in the order in which it takes them, empty where that is theirs; ``given`` are
-    the keyword arguments that it is given besides.
+    ``order`` has the row's parameters in the target's order, and is empty where that is the row's own; ``given`` has
+    the keyword arguments that it needs besides.
     """
 
     path: tuple[str, ...]

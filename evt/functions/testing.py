@@ -1,4 +1,4 @@
-"""Tests of a registered function: ``check(row)`` compares what it was registered with, on the CPU."""
+"""Tests of a registered function: ``check(row)`` compares its C++, torch meaning and derivatives on the CPU."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def temporarily() -> Iterator[None]:
-    """Functions that are registered inside are removed afterwards."""
+    """Remove functions registered inside the block when it ends."""
     before = set(TABLE)
     try:
         yield
@@ -36,7 +36,7 @@ def check(row: Function, low: float = -4.0, high: float = 4.0, count: int = 4096
     """Compare a function's C++ with its torch meaning, and its derivatives with autograd, at random points.
 
     Parameters without a default lie between ``low`` and ``high``. The C++ is compiled for the host by ``CXX`` or g++,
-    so it must not use what only the device has. Raises AssertionError that shows the worst point.
+    so it must not use device-only functions. Raise AssertionError that shows the worst point.
     """
     import torch
 
@@ -80,7 +80,7 @@ def _compare(
 
 
 def _on_host(row: Function, points: Sequence[torch.Tensor], folder: Path) -> torch.Tensor:
-    """Return the C++ at the points, compiled for the host."""
+    """Return the values of the C++ at the points, compiled for the host."""
     import torch
 
     compiler = shutil.which(os.environ.get("CXX", "g++"))

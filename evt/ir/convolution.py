@@ -1,13 +1,13 @@
 """Convolutions: their geometry, which belongs to a program, and the sizes of one problem.
 
-A convolution is the product of an implicit GEMM. With an activation of N images, C channels and H x W pixels, filters
+A convolution is the product of an implicit GEMM. For an activation of N images, C channels and H x W pixels, a weight
 [K, C, R, S] and an output of P x Q pixels, the modes of the product are
 
 =========  ==========  ==========  ==========  ======================  ==================
 operator   m           n           k           A                       B
 =========  ==========  ==========  ==========  ======================  ==================
-fprop      N, P, Q     K           R, S, C     activation              filters
-dgrad      N, H, W     C           R, S, K     gradient of the output  filters
+fprop      N, P, Q     K           R, S, C     activation              weight
+dgrad      N, H, W     C           R, S, K     gradient of the output  weight
 wgrad      K           R, S, C     N, P, Q     gradient of the output  activation
 =========  ==========  ==========  ==========  ======================  ==================
 
@@ -57,11 +57,11 @@ Pairs = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """The geometry of a convolution, as torch.nn.functional's: all but the tensors' sizes.
+    """The geometry of a convolution, as in torch.nn.functional: everything but the tensors' sizes.
 
-    ``padding`` is (before, after) of each spatial dimension, or None for ``"same"``, which depends on the filter.
+    ``padding`` is (before, after) for each spatial dimension, or None for ``"same"``, which depends on the kernel size.
     ``output_padding`` (dgrad, smaller than the stride) enlarges the result where the stride leaves its size open;
-    ``kernel_size`` (wgrad) is the filters'.
+    ``kernel_size`` (wgrad) is the spatial size of the weight.
     """
 
     operator: Operator
@@ -75,9 +75,9 @@ class Convolution:
 
     @staticmethod
     def of(operation: str, keywords: Mapping[str, Any]) -> Convolution:
-        """The geometry that the keywords of a call of :func:`evt.conv2d` and its like give.
+        """Return the geometry that the keywords of a call such as :func:`evt.conv2d` give.
 
-        Raises ArgumentError (E0602, E0607).
+        Raise ArgumentError (E0602, E0607).
         """
         operator, rank = CONVOLUTIONS[operation]
         allowed = ["stride", "padding", "dilation", "groups"]
@@ -108,9 +108,9 @@ class Convolution:
         return set(self.stride) == {1}
 
     def pads(self, filter_size: Sequence[int]) -> Pairs:
-        """The padding before and after each spatial dimension, for filters of a size.
+        """Return the padding before and after each spatial dimension, for a kernel size.
 
-        Of ``"same"``, the smaller half comes first, as in PyTorch.
+        With ``"same"``, the smaller half comes first, as in PyTorch.
         """
         if self.padding is not None:
             return self.padding
@@ -118,7 +118,10 @@ class Convolution:
         return tuple((total // 2, total - total // 2) for total in totals)
 
     def problem(self, a: Sequence[int], b: Sequence[int]) -> ConvolutionProblem:
-        """The sizes for operands of these shapes, in PyTorch's order. Raises ValueError, with what does not fit."""
+        """Return the sizes for operands of these shapes, in PyTorch's order.
+
+        Raise ValueError saying what does not fit.
+        """
         names = {"fprop": ("x", "weight"), "dgrad": ("the gradient", "weight"), "wgrad": ("the gradient", "x")}
         for name, operand, shape in zip(names[self.operator], "AB", (a, b), strict=True):
             if len(shape) != self.rank + 2:
@@ -172,7 +175,7 @@ class Convolution:
 
 @dataclass(frozen=True)
 class ConvolutionProblem:
-    """The sizes of one convolution: of the activation ``pixels``, of the output ``results``, innermost last."""
+    """The sizes of one convolution: ``pixels`` of the activation, ``results`` of the output, innermost last."""
 
     geometry: Convolution
     images: int
@@ -201,13 +204,14 @@ class ConvolutionProblem:
 
     @cached_property
     def sizes(self) -> dict[str, int]:
-        """Every number that a kernel is called with, by the name of its role."""
+        """Every number that a kernel is called with, by name."""
         rank = self.geometry.rank
         sizes = {mode: math.prod(dims) for mode, dims in self.leads.items()}
+        sizes["contraction"] = self.contraction
         sizes |= {"images": self.images, "channels": self.channels, "filters": self.filters}
         sizes["groups"] = self.geometry.groups
         for position, name in enumerate(SPATIAL[-max(rank, 2) :]):
-            at = position - (rank == 1)  # a row of pixels is an image of height 1
+            at = position - (rank == 1)  # a one-dimensional input has height 1
             absent = at < 0
             sizes[name] = 1 if absent else self.pixels[at]
             sizes[f"filter_{name}"] = 1 if absent else self.filter_size[at]
@@ -219,7 +223,7 @@ class ConvolutionProblem:
 
     @property
     def extents(self) -> dict[str, int]:
-        """Of the modes, and of the operands' channels in memory."""
+        """The extents of the modes, and of the operands' channels in memory."""
         groups = self.geometry.groups
         filters, channels = self.filters // groups, self.channels // groups
         first = channels if self.geometry.operator == "fprop" else filters
@@ -232,8 +236,13 @@ class ConvolutionProblem:
 
     @property
     def depth(self) -> int:
-        """The channels of one tap, over which the sums run; of wgrad the pixels."""
+        """The channels of one filter tap, which the sums run over; for wgrad the pixels."""
         return math.prod(self.leads["k"]) // (self.geometry.groups if self.geometry.operator != "wgrad" else 1)
+
+    @property
+    def contraction(self) -> int:
+        """What every sum runs over, padding included: taps times the channels of one group; of wgrad the pixels."""
+        return self.depth * (math.prod(self.filter_size) if self.geometry.operator != "wgrad" else 1)
 
     @property
     def multiplications(self) -> int:
@@ -243,7 +252,7 @@ class ConvolutionProblem:
 
     @property
     def largest_operand(self) -> int:
-        """The elements of the larger of A and B."""
+        """The number of elements of the larger of A and B."""
         activation = self.images * math.prod(self.pixels) * self.channels
         output = self.images * math.prod(self.results) * self.filters
         filters = self.filters * math.prod(self.filter_size) * self.channels // self.geometry.groups
@@ -252,7 +261,7 @@ class ConvolutionProblem:
 
 
 def _numbers(name: str, value: object, rank: int, least: int) -> tuple[int, ...]:
-    """A whole number for every spatial dimension, of one or of a sequence."""
+    """Return a whole number for every spatial dimension, from one number or a sequence."""
     wanted = f"expected a whole number of at least {least}" + (f", or {rank} of them" if rank > 1 else "")
     given = tuple(value) if _is_sequence(value) else (value,) * rank
     numbers = tuple(number for number in given if _is_whole(number) and number >= least)
@@ -270,7 +279,7 @@ def _is_whole(value: object) -> TypeGuard[int]:
 
 
 def _padding(value: object, rank: int, stride: tuple[int, ...]) -> Pairs | None:
-    """``padding``: a number, one or a (before, after) pair for every dimension, "valid" or "same"."""
+    """Read ``padding``: a number, one or a (before, after) pair for every dimension, "valid" or "same"."""
     if isinstance(value, str) and value == "valid":
         return ((0, 0),) * rank
     if isinstance(value, str) and value == "same":

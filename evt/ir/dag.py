@@ -1,24 +1,24 @@
 """The graph: ``Dag`` as lowered, ``TypedDag`` once every value has a type, ``Builder`` to make either.
 
 Ids are ints in creation order, operands before their users. Equal nodes merge (hash-consing), so a common subexpression
-exists once by construction. A graph is kept as a table of its nodes; as a ``networkx.MultiDiGraph`` it is made when one
-asks for it: there an edge runs from operand to user and its key is the operand's slot, so ``z*z`` keeps two edges.
+exists once by construction. A graph is stored as a table of its nodes; a ``networkx.MultiDiGraph`` is made on request:
+there an edge runs from operand to user and its key is the operand's slot, so ``z*z`` keeps two edges.
 
-Beside its nodes a graph has their origins. A builder gives each new node the ``origin`` that it was last told. A pass
-makes a graph of another one by walking that with :meth:`Builder.walk`, which tells the builder: no rule has to know.
+A graph keeps the origins of its nodes beside them. A builder gives each new node its current ``origin``. A pass makes
+a new graph by walking the old one with :meth:`Builder.walk`, which sets the origin, so rules need not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
 import networkx as nx
 
 from evt.diagnostics import Source, Span
-from evt.ir.node import Acc, Feed, Input, Load, Node, Operand, Output, Store, ValueType
+from evt.ir.node import MODES, Acc, Feed, Input, Load, Node, Operand, Output, Reduce, Store, ValueType, index_of
 from evt.ir.origin import Origin, Place
 
 #: A node and its operands, by slot.
@@ -29,7 +29,7 @@ Entry: TypeAlias = tuple[Node, tuple[int, ...]]
 class Dag:
     """A program as a graph, before types: undeclared types are None. ``table`` has its nodes by id.
 
-    ``origins`` say where each node comes from, in ``source`` or elsewhere; None of what was made by hand.
+    ``origins`` say where each node comes from, in ``source`` or elsewhere; None for nodes made by hand.
     """
 
     operation: str
@@ -58,7 +58,7 @@ class Dag:
 
     @cached_property
     def graph(self) -> Any:
-        """The same as a frozen ``networkx.MultiDiGraph``, whose nodes have their ``op``."""
+        """The same graph as a frozen ``networkx.MultiDiGraph``, whose nodes have an ``op``."""
         graph: Any = nx.MultiDiGraph()
         for node, (op, operands) in enumerate(self.table):
             graph.add_node(node, op=op)
@@ -72,11 +72,11 @@ class Dag:
         return self.table[node][0]
 
     def arguments(self, node: int) -> tuple[int, ...]:
-        """The operands of a node, by slot."""
+        """Return the operands of a node, by slot."""
         return self.table[node][1]
 
     def where(self, node: int) -> tuple[Source, Span] | None:
-        """The expression of the program's text that a node comes from; None where it comes from no text."""
+        """Return the expression of the program's text that a node comes from, or None."""
         origin = self.origins[node]
         return (self.source, origin.span) if isinstance(origin, Place) and self.source is not None else None
 
@@ -90,12 +90,27 @@ class Dag:
         return tuple(map(tuple, users))
 
     @cached_property
+    def reduced(self) -> tuple[tuple[str, ...], ...]:
+        """For each node the modes over which it, or what it is made of, is reduced when the kernel ends."""
+        found: list[tuple[str, ...]] = []
+        for op, operands in self.table:
+            found.append(reduced_modes(op, [found[operand] for operand in operands]))
+        return tuple(found)
+
+    @cached_property
     def input(self) -> Mapping[str, Input]:
         return {value.name: value for value in self.inputs}
 
     @cached_property
     def output(self) -> Mapping[str, Output]:
         return {value.name: value for value in self.outputs}
+
+    @cached_property
+    def primary(self) -> Output:
+        """The output that a kernel is built around: D, else the first whole matrix, else the first."""
+        named = (value for value in self.outputs if value.name == "D")
+        whole = (value for value in self.outputs if value.is_whole)
+        return next(named, None) or next(whole, self.outputs[0])
 
     @cached_property
     def stores(self) -> Mapping[str, int]:
@@ -105,7 +120,7 @@ class Dag:
 
     @cached_property
     def feeds(self) -> Mapping[str, int]:
-        """The Feed node of each operand that is worked on, A first."""
+        """The Feed node of each operand with a mainloop fusion, A first."""
         found = {op.name: node for node, (op, _) in enumerate(self.table) if isinstance(op, Feed)}
         return dict(sorted(found.items()))
 
@@ -145,7 +160,7 @@ class Builder:
         return known
 
     def walk(self, dag: Dag) -> Iterator[int]:
-        """The nodes of another graph in id order; what is added before the next one has the origin of this one."""
+        """Yield the nodes of another graph in id order; nodes added before the next one get its origin."""
         for node, self.origin in enumerate(dag.origins):
             yield node
 
@@ -166,36 +181,50 @@ class Builder:
         outputs: Iterable[Output],
         source: Source | None = None,
     ) -> Dag:
-        """Hand the graph on."""
+        """Return the finished graph."""
         table, origins = tuple(self.table), tuple(self.origins)
         return Dag(operation, tuple(operands), tuple(inputs), tuple(outputs), table, source, origins)
 
 
+def reduced_modes(op: Node, operands: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """Return the modes of :attr:`Dag.reduced` of a node, of its operands'."""
+    own = op.modes if isinstance(op, Reduce) else ()
+    if not own and not any(operands):
+        return ()
+    found = {*own, *(mode for modes in operands for mode in modes)}
+    return tuple(mode for mode in MODES if mode in found)
+
+
 def prune(dag: Dag) -> Dag:
-    """The graph without nodes that no output and no operand needs, and without inputs that no node loads."""
+    """Return the graph without nodes that no output and no operand needs, and without inputs that no node loads."""
     live = live_nodes(dag)
-    if len(live) == len(dag) and all(
-        map({op.name for op, _ in dag.table if isinstance(op, Load)}.__contains__, dag.input)
-    ):
+    if len(live) == len(dag) and read_inputs(dag).issuperset(dag.input):
         return dag
     renamed = {old: new for new, old in enumerate(live)}
     table = tuple(
         (op, tuple([renamed[each] for each in operands])) for op, operands in map(dag.table.__getitem__, live)
     )
-    loaded = {op.name for op, _ in table if isinstance(op, Load)}
-    return Dag(
-        dag.operation,
-        dag.operands,
-        tuple(value for value in dag.inputs if value.name in loaded),
-        dag.outputs,
-        table,
-        dag.source,
-        tuple(map(dag.origins.__getitem__, live)),
-    )
+    origins = tuple(map(dag.origins.__getitem__, live))
+    kept = Dag(dag.operation, dag.operands, dag.inputs, dag.outputs, table, dag.source, origins)
+    read = read_inputs(kept)
+    return replace(kept, inputs=tuple(value for value in dag.inputs if value.name in read))
+
+
+def index_inputs(dag: Dag) -> set[str]:
+    """Return the inputs that say where others are loaded and outputs stored."""
+    values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
+    return {index_of(mode) for value in values for mode in value.modes if index_of(mode)}
+
+
+def read_inputs(dag: Dag) -> set[str]:
+    """Return the inputs that are loaded, or say where others are loaded and outputs stored."""
+    loaded = {op.name for op, _ in dag.table if isinstance(op, Load)}
+    values: tuple[Input | Output, ...] = (*(dag.input[name] for name in loaded if name in dag.input), *dag.outputs)
+    return loaded.union(index_of(mode) for value in values for mode in value.modes)
 
 
 def live_nodes(dag: Dag) -> list[int]:
-    """The nodes that outputs and operands need, in id order."""
+    """Return the nodes that outputs and operands need, in id order."""
     live: set[int] = set()
     stack = [*dag.stores.values(), *dag.feeds.values()]
     while stack:

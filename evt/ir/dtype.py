@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass
 
 
@@ -14,7 +15,7 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A binary format: the bits of a fraction, the exponent of the least normal number, the largest finite number."""
+    """A binary format: the bits of a fraction, the exponent of the smallest normal number, the largest finite one."""
 
     fraction: int
     least_exponent: int
@@ -40,7 +41,7 @@ class DType:
 
     @property
     def compute(self) -> DType:
-        """The type that arithmetic on elements of this type is done in: f32, f64, i32 or b1."""
+        """The type that arithmetic on elements of this type is done in: f32, f64, i32 or b1; none is done in i64."""
         return _COMPUTE[self.name]
 
     @property
@@ -53,21 +54,25 @@ class DType:
         """The least finite value."""
         return -_FORMATS[self.name].largest if self.is_float else float(_RANGES[self.name][0])
 
+    def spans(self, value: float) -> bool:
+        """Whether a number is within the range; infinities are in that of floats which casts do not saturate to."""
+        return self.least <= value <= self.largest or (math.isinf(value) and not self.saturates)
+
     @property
     def range_text(self) -> str:
-        """What the type holds, in words."""
+        """The type's range, in words."""
         if self.is_float:
             return f"{self} holds magnitudes up to {self.largest:g}"
         return f"{self} holds {self.least:.0f} to {self.largest:.0f}"
 
     @property
     def format(self) -> Format:
-        """Of a float, how its numbers are spaced."""
+        """The format of a float type."""
         return _FORMATS[self.name]
 
     @property
     def saturates(self) -> bool:
-        """Whether what is too large becomes the largest value: of floats, those of 8 bits."""
+        """Whether values that are too large become the largest one: for floats, those of 8 bits."""
         return not self.is_float or self.bits == 8
 
     @property
@@ -75,7 +80,7 @@ class DType:
         return self.kind is Kind.FLOAT
 
 
-_TYPES = (
+TYPES = (
     DType("f64", 64, Kind.FLOAT, "double", "float64", ("float64", "double", "fp64")),
     DType("f32", 32, Kind.FLOAT, "float", "float32", ("float32", "float", "fp32", "single")),
     DType("tf32", 32, Kind.FLOAT, "cutlass::tfloat32_t", "float32", ("tfloat32",)),
@@ -83,10 +88,12 @@ _TYPES = (
     DType("bf16", 16, Kind.FLOAT, "cutlass::bfloat16_t", "bfloat16", ("bfloat16",)),
     DType("e4m3", 8, Kind.FLOAT, "cutlass::float_e4m3_t", "float8_e4m3fn", ("fp8_e4m3", "float8_e4m3fn", "fp8")),
     DType("e5m2", 8, Kind.FLOAT, "cutlass::float_e5m2_t", "float8_e5m2", ("fp8_e5m2", "float8_e5m2")),
+    DType("i64", 64, Kind.INTEGER, "int64_t", "int64", ("int64", "s64")),
     DType("i32", 32, Kind.INTEGER, "int32_t", "int32", ("int32", "int", "s32")),
     DType("i8", 8, Kind.INTEGER, "int8_t", "int8", ("int8", "s8")),
     DType("u8", 8, Kind.INTEGER, "uint8_t", "uint8", ("uint8",)),
-    DType("b1", 1, Kind.BIT, "cutlass::uint1b_t", "uint8", ("bool", "bit")),
+    DType("bool", 8, Kind.BIT, "bool", "bool"),
+    DType("b1", 1, Kind.BIT, "cutlass::uint1b_t", "uint8", ("bit",)),
 )
 
 _FORMATS = {
@@ -98,27 +105,37 @@ _FORMATS = {
     "e4m3": Format(3, -6, 448.0),
     "e5m2": Format(2, -14, 57344.0),
 }
-_RANGES = {"i32": (-(2**31), 2**31 - 1), "i8": (-128, 127), "u8": (0, 255), "b1": (0, 1)}
-BY_NAME: dict[str, DType] = {name: dtype for dtype in _TYPES for name in (dtype.name, *dtype.aliases)}
-F64, F32, TF32, F16, BF16, E4M3, E5M2, I32, I8, U8, B1 = _TYPES
+_RANGES = {
+    "i64": (-(2**63), 2**63 - 1),
+    "i32": (-(2**31), 2**31 - 1),
+    "i8": (-128, 127),
+    "u8": (0, 255),
+    "bool": (0, 1),
+    "b1": (0, 1),
+}
+BY_NAME: dict[str, DType] = {name: dtype for dtype in TYPES for name in (dtype.name, *dtype.aliases)}
+F64, F32, TF32, F16, BF16, E4M3, E5M2, I64, I32, I8, U8, BOOL, B1 = TYPES
 _COMPUTE = {
-    each.name: F64 if each == F64 else F32 if each.is_float else I32 if each.bits > 1 else B1 for each in _TYPES
+    each.name: each if each in (F64, I64) else {Kind.FLOAT: F32, Kind.INTEGER: I32, Kind.BIT: B1}[each.kind]
+    for each in TYPES
 }
 #: Types that tensors may be stored in; tf32 is f32 in memory.
-STORAGE = (F64, F32, F16, BF16, E4M3, E5M2, I32, I8, U8, B1)
+STORAGE = (F64, F32, F16, BF16, E4M3, E5M2, I64, I32, I8, U8, BOOL, B1)
+#: Types that outputs may have, and those that values are cast to: no value has 64 bits of an integer.
+OUTPUTS = tuple(dtype for dtype in STORAGE if dtype != I64)
 #: Types that scalars may have.
-SCALARS = (F64, F32, F16, BF16, I32)
+SCALARS = (F64, F32, F16, BF16, I64, I32, BOOL)
 #: Types that the operands A and B may have.
 OPERANDS = (F16, BF16, F32, TF32, F64, E4M3, E5M2, I8, U8)
-#: Operands of two types that the tensor cores multiply.
+#: Pairs of different operand types that the tensor cores multiply.
 MIXED_OPERANDS = (frozenset({F32, TF32}), frozenset({E4M3, E5M2}), frozenset({I8, U8}))
 
 
 def accumulator(operand: DType) -> DType:
-    """The type that products of operands are summed in: f64 of f64, i32 of integers, else f32."""
+    """Return the type that products of operands are summed in: f64 for f64, i32 for integers, else f32."""
     return operand.compute
 
 
 def from_torch_name(name: str) -> DType | None:
-    """The type stored as a torch dtype (``"float16"``), or None. ``tf32`` is stored as f32, ``b1`` in uint8."""
-    return next((dtype for dtype in _TYPES if dtype.torch == name), None)
+    """Return the type stored as a torch dtype (``"float16"``), or None. ``tf32`` is stored as f32, ``b1`` in uint8."""
+    return next((dtype for dtype in TYPES if dtype.torch == name), None)

@@ -13,24 +13,49 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import chain
+from typing import TypeVar
 
-from evt.diagnostics import Diagnostic, Label
+from evt.diagnostics import Diagnostic, Label, first
 from evt.errors import ProgramError
 from evt.functions import TABLE, Fact
-from evt.ir.dag import Dag, TypedDag
-from evt.ir.dtype import B1, BF16, F32, F64, I32, MIXED_OPERANDS, OPERANDS, SCALARS, STORAGE, TF32, DType, accumulator
+from evt.ir.columns import check_columns
+from evt.ir.completed import check_completed
+from evt.ir.culprit import assumed_tile, find_culprit, label_of
+from evt.ir.dag import Dag, TypedDag, index_inputs
+from evt.ir.dtype import (
+    B1,
+    BF16,
+    F32,
+    F64,
+    I32,
+    I64,
+    MIXED_OPERANDS,
+    OPERANDS,
+    OUTPUTS,
+    SCALARS,
+    STORAGE,
+    TF32,
+    DType,
+    Kind,
+    accumulator,
+)
+from evt.ir.interface import declaration
 from evt.ir.node import (
     ELEMENT_MODES,
     MODES,
+    PLACES,
     Acc,
     Apply,
     Cast,
     Const,
     Element,
+    Extent,
     Feed,
     Fold,
     Index,
     Input,
+    Interleave,
     Load,
     Node,
     Operand,
@@ -41,50 +66,65 @@ from evt.ir.node import (
     Store,
     ValueType,
     base,
+    direct,
     divisor,
+    index_of,
+    is_divided,
+    shown,
     written,
 )
 from evt.ir.origin import Origin, Place, at
 
+_Value = TypeVar("_Value", Input, Output)
+
 
 def infer(dag: Dag, operands: Sequence[Operand] = ()) -> TypedDag:
-    """Give every value a type.
+    """Return the graph with a type for every value.
 
     ``operands`` are A and B as the call or the command line has them; a program with a header needs none.
-    Raises ProgramError: E0304 (a value varies over a mode that its output lacks), E0307 (columns of different widths
-    in one value), E0308 (a type that cannot stand where it does), E0410 (a reduction that is read in the kernel).
+    Raise ProgramError: E0304 (a value varies over a mode that its output lacks), E0307 (columns of different widths
+    in one value), E0308 (a type that is not allowed where it stands), E0410 (a reduction that is read in the kernel).
     """
     operands = tuple(operands) or dag.operands
     if len(operands) != 2:
         raise ValueError("the types of A and B are needed: the program has no header")
     diagnostics = [*_check_operands(dag, operands)]
     if diagnostics:
-        raise ProgramError(diagnostics)
+        raise ProgramError(first(diagnostics))
     primary = _primary(dag, operands[0].dtype)
     scalar = F64 if accumulator(operands[0].dtype) == F64 else F32
+    indices = index_inputs(dag)
     inputs = tuple(
-        replace(value, dtype=value.dtype or (scalar if value.is_scalar else primary)) for value in dag.inputs
+        _with_type(value, I32 if value.name in indices else scalar if value.is_scalar else primary)
+        for value in dag.inputs
     )
     values = replace(dag, operands=operands, inputs=inputs)
     types: list[ValueType] = []
+    wrong: set[int] = set()  # nodes that were refused, and what is made of them: no more is said of those
     for node in range(len(dag)):
         arguments = dag.arguments(node)
-        diagnostics.extend(_check_value(dag, node, types))
+        found = [] if wrong.intersection(arguments) else list(_check_value(dag, node, types))
+        if found or wrong.intersection(arguments):
+            wrong |= {node, *(operand for operand in arguments if isinstance(dag[operand], Reduce) and found)}
+        diagnostics.extend(found)
         types.append(value_type(values, dag[node], [types[operand] for operand in arguments]))
     outputs = tuple(
-        replace(output, dtype=output.dtype or _output_type(dag, types, dag.stores[output.name], primary))
-        for output in dag.outputs
+        _with_type(output, _output_type(dag, types, dag.stores[output.name], primary)) for output in dag.outputs
     )
-    diagnostics.extend(_check_interface(dag, inputs, outputs))
+    columns = list(check_columns(dag, types))
+    interface = [*_check_interface(dag, inputs, outputs), *_check_indices(dag, inputs, outputs)]
+    refused = {each.span for each in interface if each.span is not None}
+    diagnostics += [*columns, *interface]
     for output in outputs:
-        diagnostics.extend(_check_output(dag, output, types[dag.arguments(dag.stores[output.name])[0]]))
+        if not columns and dag.stores[output.name] not in wrong and output.span not in refused:
+            diagnostics.extend(_check_output(dag, output, types))
     if diagnostics:
-        raise ProgramError(diagnostics)
+        raise ProgramError(first(diagnostics))
     return TypedDag(dag.operation, operands, inputs, outputs, dag.table, dag.source, dag.origins, tuple(types))
 
 
 def value_type(dag: Dag, op: Node, operands: Sequence[ValueType]) -> ValueType:
-    """The type of one node; ``dag`` gives the operands' and inputs' types, which must be resolved."""
+    """Return the type of one node; ``dag`` gives the operands' and inputs' types, which must be resolved."""
     modes = value_modes(dag.input, op, [value.modes for value in operands])
     match op:
         case Acc():
@@ -103,21 +143,26 @@ def value_type(dag: Dag, op: Node, operands: Sequence[ValueType]) -> ValueType:
             return ValueType.of(B1 if predicate else domain(dag, function, operands), modes, constant)
         case Cast(dtype):
             return ValueType.of(dtype, modes)
+        case Reduce(kind) if kind in PLACES:
+            return ValueType.of(I32, modes)
         case Reduce() | Fold():
             return ValueType.of(reduced_type(dag, operands[0]), modes)
         case Pick() | Store() | Feed():
             return ValueType.of(operands[0].dtype, modes, operands[0].constant)
-        case Index():
+        case Interleave():
+            constant = all(value.constant for value in operands)
+            return ValueType.of(interleaved_type(dag, operands), modes, constant)
+        case Index() | Extent():
             return ValueType.of(I32, modes)
         case Random():
             return ValueType.of(F32, modes)
 
 
 def value_modes(inputs: Mapping[str, Input], op: Node, operands: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """The modes over which one node varies, of its operands'."""
+    """Return the modes over which a node varies, given those of its operands."""
 
     def columns(name: str) -> tuple[str, ...]:
-        return canonical((*(mode for mode in operands[0] if mode != "n"), name))
+        return canonical((*(mode for mode in operands[0] if base(mode) != "n"), name))
 
     match op:
         case Acc():
@@ -125,18 +170,26 @@ def value_modes(inputs: Mapping[str, Input], op: Node, operands: Sequence[tuple[
         case Element(name):
             return ELEMENT_MODES[name]
         case Load(name):
-            return canonical(inputs[name].modes)
+            loaded = inputs[name].modes
+            indices = (inputs[index].modes for index in map(index_of, loaded) if index in inputs)
+            return canonical((*map(direct, loaded), *chain.from_iterable(indices)))
         case Const(_, modes) if modes:
             return modes
         case Reduce(_, modes):
-            # The kernel writes every row or column that is left, whatever the operand varies over.
-            return canonical(mode for mode in ("m", "n", *operands[0]) if mode not in modes)
+            # The kernel writes every remaining row or column, whatever the operand varies over.
+            own = next((mode for mode in operands[0] if base(mode) == "n"), "n")
+            return canonical(mode for mode in ("m", own, *operands[0]) if base(mode) not in modes)
         case Fold(_, width):
-            return columns(f"n/{width}")
+            return columns(f"n/{width * max(map(divisor, operands[0]), default=1)}")
         case Pick(_, block):
             return columns(f"n/2@{block}")
+        case Interleave():
+            kept = {mode for modes in operands for mode in modes if base(mode) != "n"}
+            return canonical((*kept, "n"))
         case Index(mode):
             return (mode,)
+        case Extent():
+            return ()
         case Random():
             return MODES
         case _ if all(modes == operands[0] for modes in operands[1:]):
@@ -146,7 +199,7 @@ def value_modes(inputs: Mapping[str, Input], op: Node, operands: Sequence[tuple[
 
 
 def domain(dag: Dag, function: str, operands: Sequence[ValueType]) -> DType:
-    """The type that an application computes in: what its operands are converted to, conditions apart."""
+    """Return the type that a function computes in: what its operands are converted to, except conditions."""
     row = TABLE[function]
     if row.source:
         return F32  # a user's C++
@@ -165,18 +218,23 @@ def domain(dag: Dag, function: str, operands: Sequence[ValueType]) -> DType:
     return F32
 
 
+def interleaved_type(dag: Dag, operands: Sequence[ValueType]) -> DType:
+    """Return the type of two values' columns together: that in which one of them is chosen."""
+    return domain(dag, "where", [ValueType.of(B1, ()), *operands])
+
+
 def alone(dag: Dag) -> DType:
-    """What constants among themselves are computed in: f32, f64 beside an f64 accumulator."""
+    """Return the compute type of operations on constants alone: f32, or f64 beside an f64 accumulator."""
     return F64 if accumulator(dag.operands[0].dtype) == F64 else F32
 
 
 def met(value: ValueType, dtype: DType) -> DType:
-    """The compute type of a constant that is cast to or stored as a type: f64 is met as it is written."""
+    """Return the compute type of a constant that is cast to or stored as a type: f64 takes it as it is written."""
     return F64 if dtype == F64 else value.dtype.compute
 
 
 def reduced_type(dag: Dag, value: ValueType) -> DType:
-    """The type that a value is reduced in: f32, f64 or i32."""
+    """Return the type that a value is reduced in: f32, f64 or i32."""
     compute = value.dtype.compute
     if value.constant:
         return alone(dag)
@@ -184,7 +242,7 @@ def reduced_type(dag: Dag, value: ValueType) -> DType:
 
 
 def canonical(modes: Iterable[str]) -> tuple[str, ...]:
-    """Modes without repeats, in the order of MODES and k: a whole one rather than divided, a half with its distance."""
+    """Modes without repeats, in the order of MODES and k: the one that divides least, a half with its distance."""
     return _canonical(tuple(dict.fromkeys(modes)))
 
 
@@ -194,29 +252,31 @@ def _canonical(present: tuple[str, ...]) -> tuple[str, ...]:
     for mode in (*MODES, "k"):
         same = [each for each in present if base(each) == mode]
         if same:
-            found.append(mode if mode in same else max(same, key=lambda each: "@" in each))
+            found.append(min(same, key=lambda each: (divisor(each), "@" not in each)))
     return tuple(found)
 
 
-def shown(modes: Iterable[str]) -> str:
-    """Modes as a program writes them."""
-    return ", ".join(map(written, modes))
-
-
 def _primary(dag: Dag, operand: DType) -> DType:
-    """The type of D, which undeclared tensors take too."""
-    declared = next((value.dtype for value in dag.outputs if value.name == "D"), None)
-    if declared is not None:
-        return declared
+    """Return the type of D, or of the first matrix of a program without D: undeclared tensors take it too."""
+    primary = dag.primary
+    if primary.dtype is not None and (primary.name == "D" or primary.is_whole):
+        return primary.dtype
     if operand.bits == 8:
         return BF16
     return F32 if operand == TF32 else operand
 
 
+def _with_type(value: _Value, dtype: DType) -> _Value:
+    """Return the value with a type, where it has none."""
+    return value if value.dtype is not None else replace(value, dtype=dtype, inferred=(*value.inferred, "type"))
+
+
 def _output_type(dag: Dag, types: Sequence[ValueType], store: int, primary: DType) -> DType:
-    """The type of an undeclared output."""
-    value = dag.arguments(store)[0]
-    return types[value].dtype.compute if isinstance(dag[value], Reduce) else primary
+    """Return the type of an undeclared output."""
+    if not dag.reduced[store]:
+        return primary
+    compute = types[dag.arguments(store)[0]].dtype.compute
+    return I32 if compute == B1 else compute  # bits are packed along the columns of a matrix
 
 
 def _check_operands(dag: Dag, operands: Sequence[Operand]) -> Iterable[Diagnostic]:
@@ -225,14 +285,11 @@ def _check_operands(dag: Dag, operands: Sequence[Operand]) -> Iterable[Diagnosti
             allowed = ", ".join(map(str, OPERANDS))
             message = f"operand `{operand.name}` is {operand.dtype}, which tensor cores do not multiply"
             yield at(operand.span, dag.source, Diagnostic("E0308", message, help=f"use one of: {allowed}"))
-    first, second = operands
-    if first.dtype != second.dtype and frozenset({first.dtype, second.dtype}) not in MIXED_OPERANDS:
-        message = (
-            f"`{first.name}` is {first.dtype} and `{second.name}` is {second.dtype}: "
-            "these two are not multiplied with each other"
-        )
+    a, b = operands
+    if a.dtype != b.dtype and frozenset({a.dtype, b.dtype}) not in MIXED_OPERANDS:
+        message = f"`{a.name}` is {a.dtype} and `{b.name}` is {b.dtype}: these two are not multiplied with each other"
         help_text = "convert one of them; e4m3 with e5m2 and i8 with u8 may meet"
-        yield at(second.span, dag.source, Diagnostic("E0308", message, help=help_text))
+        yield at(b.span, dag.source, Diagnostic("E0308", message, help=help_text))
 
 
 def _check_interface(dag: Dag, inputs: Sequence[Input], outputs: Sequence[Output]) -> Iterable[Diagnostic]:
@@ -240,12 +297,18 @@ def _check_interface(dag: Dag, inputs: Sequence[Input], outputs: Sequence[Output
     for value in values:
         assert value.dtype is not None
         scalar = isinstance(value, Input) and value.is_scalar
-        allowed = SCALARS if scalar else STORAGE
-        kind = "scalar" if scalar else "input" if isinstance(value, Input) else "output"
+        allowed, kind = (STORAGE, "input") if isinstance(value, Input) else (OUTPUTS, "output")
+        if scalar:
+            allowed, kind = SCALARS, "scalar"
         if value.dtype not in allowed:
             help_text = f"use one of: {', '.join(map(str, allowed))}"
             if value.dtype == TF32:
                 help_text = "a tf32 tensor is f32 in memory: declare it f32"
+            elif scalar and value.dtype in STORAGE and not value.modes:
+                matrix = declaration(value.name, value.dtype, ("m", "n"))
+                help_text = f"a scalar is one of {', '.join(map(str, allowed))}; a matrix is declared `in {matrix}`"
+            elif value.dtype == I64:
+                help_text = "integers are computed in i32: declare it i32"
             message = f"{kind} `{value.name}` is {value.dtype}, which is not a type of {kind}s"
             yield at(value.span, dag.source, Diagnostic("E0308", message, help=help_text))
         elif isinstance(value, Input) and (hint := _wrong_columns(value)):
@@ -253,11 +316,39 @@ def _check_interface(dag: Dag, inputs: Sequence[Input], outputs: Sequence[Output
             yield at(value.span, dag.source, Diagnostic("E0308", message, help=hint))
         elif value.dtype == B1 and not _is_mask(value):
             message = f"`{value.name}` is b1 of [{shown(value.modes)}]: bits are packed along the columns of a matrix"
-            yield at(value.span, dag.source, Diagnostic("E0308", message, help="b1 tensors are [m, n] or [l, m, n]"))
+            help_text = "b1 tensors are [m, n] or [l, m, n]; `bool` has a byte for each element"
+            yield at(value.span, dag.source, Diagnostic("E0308", message, help=help_text))
+
+
+def _check_indices(dag: Dag, inputs: Sequence[Input], outputs: Sequence[Output]) -> Iterable[Diagnostic]:
+    """Check that indices are whole numbers; what they name are rows or columns of whole elements."""
+    named = {value.name: value for value in inputs}
+    values: tuple[Input | Output, ...] = (*inputs, *outputs)
+    for value in (value for value in values if value.is_indexed):
+        says = f"and says where `{value.name}` is {_moved(value)}"
+        for index in (named[index] for index in map(index_of, value.modes) if index in named):
+            assert index.dtype is not None
+            if index.dtype.kind is not Kind.INTEGER or index.dtype.bits < 32:
+                message, hint = f"`{index.name}` is {index.dtype}, {says}", f"declare it i32: `{index.name}: i32`"
+                yield at(index.span, dag.source, Diagnostic("E0308", message, help=hint))
+            if index.default is not None or index.flexible:
+                what = "has a default" if index.default is not None else "may be a single value"
+                message, hint = f"`{index.name}` {what}, {says}", "declare it a vector without a default"
+                yield at(index.span, dag.source, Diagnostic("E0308", message, help=hint))
+        if any(divisor(mode) > 1 for mode in value.modes):
+            message = f"`{value.name}` is [{shown(value.modes)}]: fewer columns are not {_moved(value)} by an index"
+            hint = "store them in order, and move the rows in a kernel of its own"
+            if isinstance(value, Input):
+                hint = "move the rows in a kernel of its own, or give a value for each column"
+            yield at(value.span, dag.source, Diagnostic("E0308", message, help=hint))
+
+
+def _moved(value: Input | Output) -> str:
+    return "read" if isinstance(value, Input) else "stored"
 
 
 def _wrong_columns(value: Input) -> str:
-    """Why an input of fewer columns than the accumulator cannot be read, or nothing."""
+    """Return why an input with fewer columns than the accumulator cannot be read, or ""."""
     widths = [divisor(mode) for mode in value.modes if divisor(mode) > 1]
     if widths and not value.is_tile:
         return "half as many columns are those of a matrix: [m, n/2]"
@@ -273,99 +364,80 @@ def _is_mask(value: Input | Output) -> bool:
 
 
 def _check_value(dag: Dag, node: int, types: Sequence[ValueType]) -> Iterable[Diagnostic]:
-    """What must not meet: widths of columns, and a reduction with anything but a store."""
+    """Whether a node can read what it reads: reductions, and the seed and the offset of random numbers."""
+    yield from check_completed(dag, node, types)
     op, arguments = dag[node], dag.arguments(node)
-
-    def diagnostic(code: str, message: str, label: str, hint: str, secondary: tuple[Label, ...] = ()) -> Diagnostic:
-        return at(dag.origins[node], dag.source, Diagnostic(code, message, None, label, hint, secondary=secondary))
-
-    reduction = next((operand for operand in arguments if isinstance(dag[operand], Reduce)), None)
-    if reduction is not None and not isinstance(op, Store):
-        yield diagnostic(
-            "E0410",
-            "a reduction is complete only when the kernel ends, and this program reads one",
-            "made from a reduction",
-            "store it (`D = ...; s = sum[n](D)`) and use it in the next kernel; move factors into the reduction",
-            _elsewhere(dag, reduction, node, "the reduction"),
-        )
-    widths = {mode for operand in arguments for mode in types[operand].modes if base(mode) == "n"}
-    if any("@" in mode for mode in widths):
-        widths.discard("n/2")  # a tensor of half as many columns fits pairs of any distance
-    halves = {mode for mode in widths if written(mode) == "n/2"}
-    if len(widths) > 1 and (halves or len(widths - {"n"}) > 1):
-        found = ", ".join(f"[{mode.replace('@', ' at a distance of ')}]" for mode in sorted(widths))
-        yield diagnostic(
-            "E0307",
-            f"values of different widths meet: {found}",
-            "made from both",
-            "take even(x) and odd(x) of every full-width value, with the same distance",
-        )
-    if isinstance(op, Reduce | Fold | Pick) and widths - {"n"}:
-        what = "reduced" if isinstance(op, Reduce | Fold) else "paired"
-        message = f"a value of [{shown(types[arguments[0]].modes)}] is not {what} again"
-        yield diagnostic("E0307", message, f"{what} twice", "reduce or pair the full-width value")
+    if isinstance(op, Reduce) and op.kind in PLACES and reduced_type(dag, types[arguments[0]]) == F64:
+        message, hint = f"`{op.kind}` is not made of f64 values", f"round them: `{op.kind}[{op.modes[0]}](f32(x))`"
+        yield at(dag.origins[node], dag.source, Diagnostic("E0308", message, None, "of f64", hint))
+    if not isinstance(op, Cast | Random) and any(types[operand].dtype == I64 for operand in arguments):
+        message, hint = "no value is computed in i64", "make it an i32 first: `i32(x)`"
+        yield at(dag.origins[node], dag.source, Diagnostic("E0308", message, None, "reads an i64", hint))
     if isinstance(op, Random) and not all(_is_counter(dag, operand, types[operand]) for operand in arguments):
-        hint = "declare them: `in seed: i32, offset: i32`"
-        yield diagnostic("E0308", "the seed and the offset of random numbers are i32 scalars", "made with others", hint)
+        hint = "declare them: `in seed: i64, offset: i64`, or i32"
+        message = "the seed and the offset of random numbers are i32 or i64 scalars"
+        yield at(dag.origins[node], dag.source, Diagnostic("E0308", message, None, "made with others", hint))
 
 
 def _is_counter(dag: Dag, node: int, value: ValueType) -> bool:
-    """Whether a value can be a seed or an offset: an i32 scalar input or a whole number."""
-    return value.dtype == I32 and value.modes == () and isinstance(dag[node], Load | Const)
+    """Whether a value can be a seed or an offset: an i32 or i64 scalar input or a whole number."""
+    return value.dtype in (I32, I64) and value.modes == () and isinstance(dag[node], Load | Const)
 
 
-def _elsewhere(dag: Dag, node: int, user: int, label: str) -> tuple[Label, ...]:
-    """A label at a node's own expression, where that is no part of its user's."""
-    origin, reading = dag.origins[node], dag.origins[user]
-    if not isinstance(origin, Place) or (isinstance(reading, Place) and reading.span.covers(origin.span)):
-        return ()
-    return (Label(origin.span, label),)
-
-
-def _reduced_modes(dag: Dag, store: int) -> tuple[str, ...]:
-    op = dag[dag.arguments(store)[0]]
-    return op.modes if isinstance(op, Reduce) else ()
-
-
-def _check_output(dag: Dag, output: Output, value: ValueType) -> Iterable[Diagnostic]:
-    """Whether an output has the modes of its value: shown at the value, and at what is declared of the output."""
+def _check_output(dag: Dag, output: Output, types: Sequence[ValueType]) -> Iterable[Diagnostic]:
+    """Yield modes that an output and its value do not share, shown at the value and at the output's declaration."""
     store = dag.stores[output.name]
-    reduced = isinstance(dag[dag.arguments(store)[0]], Reduce)
-    modes = set(map(written, output.modes))
+    (stored,) = dag.arguments(store)
+    value, reduced = types[stored], bool(dag.reduced[store])
+    modes = set(map(written, map(direct, output.modes)))
     missing = [mode for mode in map(written, value.modes) if mode not in modes]
     if output.batchable and "l" in missing:
         missing.remove("l")
     have, varies = f"`{output.name}` is [{shown(output.modes)}]", f"varies over [{shown(value.modes)}]"
     write = f"write `{output.name}[{shown(value.modes)}]`"
 
-    def mistake(message: str, label: str, declared: str, hint: str = write) -> Diagnostic:
-        secondary = (Label(output.span, declared),) if output.span else ()
+    def mistake(
+        message: str, label: str, declared: str, hint: str = write, culprit: tuple[Label, ...] = ()
+    ) -> Diagnostic:
+        secondary = (*culprit, *((Label(output.span, declared),) if output.span else ()))
         return at(
             _assigned(dag, store), dag.source, Diagnostic("E0304", message, None, label, hint, secondary=secondary)
         )
 
-    if missing:
-        instead = "" if reduced else ", or reduce it: `sum[n](x)`, `max[m, n](x)`"
-        yield mistake(f"{have} but its value {varies}", varies, f"has no mode `{missing[0]}`", write + instead)
-    elif reduced and "l" in modes and output.modes[0] != "l":
-        first = ", ".join(["l", *(mode for mode in output.modes if mode != "l")])
-        message, hint = f"{have}: the batches of a reduction come first", f"write `{output.name}[{first}]`"
+    if reduced and output.is_indexed:
+        hint = f"store it as `{output.name}[{shown(map(direct, output.modes))}]`"
+        yield mistake(
+            f"{have}, and the results of a reduction are stored in order", "a reduction", "stored by an index", hint
+        )
+    elif missing:
+        mode = next(mode for mode in value.modes if written(mode) == missing[0])
+        culprit = None if reduced else find_culprit(dag, types, [stored], mode)
+        if not reduced and not any(is_divided(mode) for mode in missing):
+            write += f", or reduce it: `sum[{', '.join(missing)}](x)`"
+        if assumed := assumed_tile(dag, culprit):
+            write = f"write `{assumed}[{shown(output.modes)}]` where it is read; or {write}"
+        message, lacks = f"{have} but its value {varies}", f"has no mode `{missing[0]}`"
+        yield mistake(message, varies, lacks, write, label_of(dag, types, culprit) if culprit != stored else ())
+    elif (reduced or not output.is_tile) and "l" in modes and output.modes[0] != "l":
+        modes_first = ", ".join(["l", *(mode for mode in output.modes if mode != "l")])
+        what = "a reduction" if reduced else "a vector"
+        message, hint = f"{have}: the batches of {what} come first", f"write `{output.name}[{modes_first}]`"
         yield at(output.span, dag.source, Diagnostic("E0304", message, None, "batches are not first", hint))
-    elif reduced and "l" in modes and not output.batchable and "l" in _reduced_modes(dag, store):
+    elif reduced and "l" in modes and not output.batchable and "l" in dag.reduced[store]:
         message = f"{have}, but its value is reduced over the batches"
         yield mistake(message, "reduced over the batches", "has no batches")
-    elif reduced and modes - {"l"} != set(value.modes) - {"l"}:
+    elif reduced and modes - {"l"} != set(map(written, value.modes)) - {"l"}:
         gives = f"gives [{shown(value.modes)}]"
         yield mistake(f"{have} but the reduction {gives}", gives, "not the modes that are left")
-    elif not reduced and not {"m", "n"} <= {base(mode) for mode in modes}:
-        hint = "outputs have the modes m and n; `sum[n](x)` reduces over n"
-        yield mistake(f"{have}, but its value is not a reduction", "not a reduction", "has no rows or no columns", hint)
-    elif any("/" in mode for mode in modes) and modes - set(map(written, value.modes)) - {"l", "m"}:
+    elif not (reduced or output.is_tile) and any(is_divided(mode) for mode in modes):
+        hint = f"write `{output.name}[{', '.join(['m', *output.modes])}]`"
+        yield mistake(f"{have}: fewer columns are those of a matrix", varies, "has no rows", hint)
+    elif any(is_divided(mode) for mode in modes) and modes - set(map(written, value.modes)) - {"l", "m"}:
         yield mistake(f"{have} but its value {varies}", varies, "other columns")
 
 
 def _assigned(dag: Dag, store: int) -> Origin | None:
-    """The expression that is stored, or the statement that stores it where that expression stands elsewhere."""
+    """Return the expression that is stored, or the statement that stores it if the expression stands elsewhere."""
     statement, value = dag.origins[store], dag.origins[dag.arguments(store)[0]]
     if isinstance(statement, Place) and isinstance(value, Place) and statement.span.covers(value.site):
         return Place(value.site)

@@ -1,6 +1,6 @@
-"""Work on the operands: a program falls into the formulas of A and B and the epilogue, which share only inputs.
+"""Mainloop fusions: splits a program into the formulas of A and B and the epilogue, which share only inputs.
 
-``epilogue_of(dag) -> TypedDag`` is the program without them, ``formula_of(dag, name)`` the nodes of one.
+``epilogue_of(dag) -> TypedDag`` is the program without mainloop fusions, ``formula_of(dag, name)`` the nodes of one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from evt.ir.node import Acc, Element, Feed
 
 
 def sides_of(dag: Dag) -> list[frozenset[str]]:
-    """For each node what it is made of: ``A`` and ``B`` (their elements), ``acc``, or nothing but inputs."""
+    """Return for each node what it depends on: ``A`` and ``B`` (their elements), ``acc``, or only inputs."""
     sides: list[frozenset[str]] = []
     for node in range(len(dag)):
         op = dag[node]
@@ -21,7 +21,7 @@ def sides_of(dag: Dag) -> list[frozenset[str]]:
 
 
 def epilogue_of(dag: TypedDag) -> TypedDag:
-    """The program without the formulas of its operands and the inputs that only they read."""
+    """Return the program without the formulas of its operands and the inputs that only they read."""
     if not dag.feeds:
         return dag
     builder, renamed = Builder(), dict[int, int]()
@@ -32,7 +32,7 @@ def epilogue_of(dag: TypedDag) -> TypedDag:
 
 
 def formula_of(dag: Dag, name: str) -> list[int]:
-    """The nodes of an operand's formula, operands first, without its feed."""
+    """Return the nodes of an operand's formula, operands first, without its feed."""
     needed: set[int] = set()
     stack = [*dag.arguments(dag.feeds[name])]
     while stack:

@@ -1,7 +1,7 @@
 """Where a value comes from: an expression of the program's text, or a node of another graph.
 
-Origins stand in ``Dag.origins``, beside the nodes and no part of them: equal graphs are equal wherever they were
-written. Equal nodes merge, and the one node has the origin of the first, so that a graph stays as small as it is.
+Origins stand in ``Dag.origins``, beside the nodes and not part of them: equal graphs are equal wherever they were
+written. Equal nodes merge, and the merged node has the first one's origin, so that a graph stays small.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from evt.diagnostics import Diagnostic, Label, Source, Span, visible
 
-#: How much of an expression is shown beside its place.
+#: How many characters of an expression are shown beside its place.
 _LONGEST = 60
 
 
@@ -20,7 +20,7 @@ _LONGEST = 60
 class Place:
     """An expression of the program's text, or the statement that stores a value.
 
-    ``calls``: where it stands in a function of the user's, the calls that it was inlined for, innermost first.
+    ``calls``: the calls that inlined it from a user's function, innermost first.
     """
 
     span: Span
@@ -28,13 +28,13 @@ class Place:
 
     @property
     def site(self) -> Span:
-        """The part of a statement that it is: the outermost call where it stands in a function of the user's."""
+        """The part of a statement that it is: for an inlined expression, the outermost call."""
         return self.calls[-1] if self.calls else self.span
 
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """A node of a graph that is not evt's, by the name that says so: ``fx: relu_3``."""
+    """A node of a foreign graph, by its name there: ``fx: relu_3``."""
 
     name: str
 
@@ -43,7 +43,7 @@ Origin: TypeAlias = Place | Foreign
 
 
 def at(place: Span | Origin | None, source: Source | None, diagnostic: Diagnostic) -> Diagnostic:
-    """The diagnostic shown at a part of the text, or where a value comes from: there also the calls that led to it."""
+    """Return the diagnostic with a place: a part of the text, or a value's origin and the calls that led to it."""
     match place:
         case Span() if source is not None:
             return replace(diagnostic, span=place, source=source)
@@ -57,7 +57,7 @@ def at(place: Span | Origin | None, source: Source | None, diagnostic: Diagnosti
 
 
 def describe(origin: Origin | None, source: Source | None) -> str:
-    """An origin in one line: ``3:5 relu(acc + bias)``, ``1:12 x * 2, called at 3:5``; nothing where there is none."""
+    """Return an origin in one line: ``3:5 relu(acc + bias)``, ``1:12 x * 2, called at 3:5``; "" where there is none."""
     match origin:
         case Place(span, calls) if source is not None:
             text = " ".join(re.sub("#.*", "", source.text[span.start : span.end]).split())

@@ -6,16 +6,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from evt.ir.dag import Builder, Dag, prune
+from evt.ir.dtype import B1, BOOL, I32, I64
 from evt.ir.infer import canonical
-from evt.ir.node import Cast, Const, Load
+from evt.ir.node import Cast, Const, Load, direct
 from evt.ir.origin import Place
 
 
 def without_inputs(dag: Dag, values: Mapping[str, float]) -> Dag:
-    """The program with constants in the place of inputs, by name: what a call does not give is not read.
+    """Return the program with constants in place of inputs, by name: inputs that a call leaves out are not read.
 
     The constants have the inputs' modes, and their types where those are resolved: a default is rounded as the tensor
-    would be. They come from where the default is declared.
+    would be. Their origin is the declaration of the default.
     """
     if not values:
         return dag
@@ -24,10 +25,11 @@ def without_inputs(dag: Dag, values: Mapping[str, float]) -> Dag:
         op = dag[node]
         if isinstance(op, Load) and op.name in values:
             value = dag.input[op.name]
-            dtype, modes = value.dtype, canonical(value.modes)
+            dtype, modes = value.dtype, canonical(map(direct, value.modes))
             if value.default_span is not None:
                 builder.origin = Place(value.default_span)
             constant = builder.add(Const.of(values[op.name], modes))
+            dtype = {I64: I32, BOOL: B1}.get(dtype, dtype) if dtype is not None else None  # as what these are read
             renamed.append(constant if dtype is None else builder.add(Cast(dtype), constant))
         else:
             renamed.append(builder.add(op, *(renamed[operand] for operand in dag.arguments(node))))

@@ -30,10 +30,12 @@ from evt.ir.node import (
     Cast,
     Const,
     Element,
+    Extent,
     Feed,
     Fold,
     Index,
     Input,
+    Interleave,
     Load,
     Node,
     Operand,
@@ -47,7 +49,7 @@ from evt.ir.origin import describe
 
 
 def format_dag(dag: Dag, *, origins: bool = False) -> str:
-    """The graph as text, one node a line; with ``origins`` what each comes from."""
+    """Return the graph as text, one node a line; with ``origins``, where each comes from."""
     operands = ", ".join(f"{o.name}: {o.dtype}{_modes(o.modes)}" for o in dag.operands)
     lines = [f"{dag.operation}({operands})"]
     lines += [
@@ -71,7 +73,7 @@ def _node_line(dag: Dag, node: int) -> str:
 
 
 def format_node(op: Node) -> str:
-    """One node without its operands."""
+    """Return one node without its operands."""
     match op:
         case Acc():
             return "acc"
@@ -91,8 +93,12 @@ def format_node(op: Node) -> str:
             return f"fold {kind}[{width}]"
         case Pick(member, block):
             return f"pick {member}[{block}]"
+        case Interleave(block):
+            return f"interleave {block}"
         case Index(mode):
             return f"index {mode}"
+        case Extent(mode):
+            return f"extent {mode}"
         case Random():
             return "random"
         case Store(name):
@@ -102,14 +108,14 @@ def format_node(op: Node) -> str:
 
 
 _HEADER = re.compile(r"(\w+)\((.*)\)")
-_TENSOR = re.compile(r"(\w+): (\w+)\[([^\]]*)\](?: = (\S+))?")
+_TENSOR = re.compile(r"(\w+): (\w+)\[((?:[^\[\]]|\[\w+\])*)\](?: = (\S+))?")
 _NODE = re.compile(r"%(\d+) = (\w+)(?: ((?!%)[^:\s]+))?((?: %\d+)*)(?: : .*)?")
 
 
 def parse_dag(text: str) -> Dag:
     """Read back what format_dag wrote: a TypedDag where the text has types.
 
-    Raises ValueError for text that is not a graph's; :func:`evt.ir.verify` says whether the graph is sound.
+    Raise ValueError for other text; :func:`evt.ir.verify` says whether the graph is sound.
     """
     lines = [line for each in text.splitlines() if (line := each.partition("#")[0].strip())]
     header = _match(_HEADER, lines[0] if lines else "")
@@ -158,8 +164,12 @@ def _node(word: str, attribute: str | None) -> Node:
             return Store(name)
         case "feed", str(name):
             return Feed(name)
+        case "interleave", str(block):
+            return Interleave(int(block))
         case "index", str(mode):
             return Index(mode)
+        case "extent", str(mode):
+            return Extent(mode)
         case "random", None:
             return Random()
         case "reduce" | "fold" | "pick", str(attribute) if match := re.fullmatch(r"(\w+)\[([\w,]*)\]", attribute):

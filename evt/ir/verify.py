@@ -1,4 +1,4 @@
-"""What holds of every graph between passes. A failure is a bug in evt, not the user's mistake."""
+"""The invariants of every graph between passes. A violation is a bug in evt, not the user's mistake."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from evt.ir.dag import Dag, TypedDag
 from evt.ir.infer import value_type
 from evt.ir.node import (
     ELEMENT_MODES,
+    PLACES,
     REDUCTIONS,
     Apply,
+    Cast,
     Element,
     Feed,
     Fold,
@@ -23,7 +25,7 @@ from evt.ir.origin import at
 
 
 def verify(dag: Dag) -> None:
-    """Check the invariants of ``dag``. Raises InternalError (E0902) naming the first that fails."""
+    """Check the invariants of ``dag``. Raise InternalError (E0902) naming the first that fails."""
     if isinstance(dag, TypedDag) and len(dag.types) != len(dag):
         raise InternalError(Diagnostic("E0902", "the graph is malformed: not every value has a type"))
     if len(dag.origins) != len(dag):
@@ -41,6 +43,8 @@ def verify(dag: Dag) -> None:
                 _require(dag, name in dag.input, node, f"`{name}` is not an input")
             case Apply(function):
                 _require(dag, function in TABLE, node, f"`{function}` is not in the function table")
+            case Reduce(kind, modes) if kind in PLACES:
+                _require(dag, len(modes) == 1, node, "a place is along one mode")
             case Reduce(kind) | Fold(kind):
                 _require(dag, kind in REDUCTIONS, node, f"`{kind}` is not a reduction")
         arity = len(TABLE[op.function].parameters) if isinstance(op, Apply) else op.arity
@@ -54,10 +58,11 @@ def verify(dag: Dag) -> None:
         if isinstance(op, Feed):
             _require(dag, not dag.users[node], node, "a feed has users")
             _require(dag, dag.feeds[op.name] == node, node, f"`{op.name}` is fed twice")
-        if not isinstance(op, Store):
-            _require(
-                dag, not any(isinstance(dag[operand], Reduce) for operand in operands), node, "it reads a reduction"
-            )
+        if not isinstance(op, Apply | Cast | Store):
+            _require(dag, not any(dag.reduced[operand] for operand in operands), node, "it reads a reduction")
+        else:
+            over = {dag.reduced[operand] for operand in operands} - {()}
+            _require(dag, len(over) <= 1, node, "it reads reductions over different modes")
         if isinstance(op, Store):
             _require(dag, op.name in dag.output, node, f"`{op.name}` is not an output")
             _require(dag, not dag.users[node], node, "a store has users")

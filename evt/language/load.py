@@ -7,12 +7,12 @@ from pathlib import Path
 from evt.diagnostics import Diagnostic, Source
 from evt.errors import ProgramError
 
-#: Larger files are refused: a formula of this size is a mistake (a binary, a log), not an epilogue.
+#: Larger files are refused: a file of this size is a mistake (a binary, a log), not an epilogue.
 MAX_BYTES = 1 << 20
 
 
 def read_program(path: str | Path) -> Source:
-    """Read a ``.evt`` file. Raises ProgramError (E0105) when it cannot be read as UTF-8 text."""
+    """Read a ``.evt`` file. Raise ProgramError (E0105) when it cannot be read as UTF-8 text."""
     path = Path(path)
     try:
         if path.is_dir():
@@ -21,13 +21,13 @@ def read_program(path: str | Path) -> Source:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise ProgramError(_unreadable(path, error.strerror or str(error))) from error
-    except ValueError as error:  # an embedded NUL in the name
+    except ValueError as error:  # a NUL in the name
         raise ProgramError(_unreadable(path, str(error))) from error
     return decode(data, str(path))
 
 
 def decode(data: bytes, name: str) -> Source:
-    """Program text from bytes. Raises ProgramError (E0105) when it is not UTF-8 or too large."""
+    """Return the program text in bytes. Raise ProgramError (E0105) when it is not UTF-8 or too large."""
     if len(data) > MAX_BYTES:
         raise ProgramError(_unreadable(name, f"it is larger than {MAX_BYTES} bytes"))
     try:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
+from collections.abc import Set
+from itertools import pairwise
 from typing import Any
 
 import lark
@@ -11,14 +14,14 @@ from evt.diagnostics import Diagnostic, Source, Span
 
 _OPERAND = {"NAME", "NUMBER", "LPAR"}
 _ASSIGN = "a statement is an assignment: `D = relu(acc + bias)`"
+_CHOICE = "write `where(condition, a, b)`"
 _HINTS = {
     "=": "compare with `==`; `=` assigns, once per statement",
     "^": "write a power as `x ** 2`",
-    "@": "the matrix product itself is written `acc`",
-    "?": "use `where(condition, a, b)`",
+    "?": _CHOICE,
     "&": "write `&&`",
     "|": "write `||`",
-    "%": "there is no remainder operator",
+    "%": "write `remainder(x, y)`",
     ".": "functions are called by their own name: `relu(x)`",
     "{": "use parentheses",
     "}": "use parentheses",
@@ -28,12 +31,18 @@ _HINTS = {
 }
 _HINTS |= dict.fromkeys(("<=", ">", ">=", "==", "!="), _HINTS["<"])
 _WORDS = {
-    "if": "there is no `if`: use functions such as `max(x, 0)`",
-    "else": "there is no `if`: use functions such as `max(x, 0)`",
+    "if": _CHOICE,
+    "else": _CHOICE,
     "and": "write `&&`",
     "or": "write `||`",
     "not": "write `!`",
 }
+_OPENING, _CLOSING = frozenset({"LPAR", "LSQB"}), frozenset({"RPAR", "RSQB"})
+#: What an operand ends with.
+_ENDS = frozenset({"NAME", "NUMBER", "RPAR", "RSQB"})
+_MODULES = frozenset({"torch", "F", "functional", "nn", "np", "numpy", "jnp", "jax", "math", "tl", "tensor"})
+#: How much of a line is looked at around a character.
+_NEAR = 200
 _SUFFIXES = frozenset({"f", "F", "h", "l", "L", "d", "u", "U", "f16", "f32", "bf16"})
 _LOOKALIKES = {
     "≤": "<=",
@@ -51,7 +60,7 @@ _LOOKALIKES = {
 
 
 def explain(source: Source, tokens: list[lark.Token], error: lark.exceptions.UnexpectedToken) -> Diagnostic:
-    """A syntax error in the user's words."""
+    """Return a syntax error in the user's words."""
     token = error.token
     at_end = token.type == "$END"
     last = tokens[-1]
@@ -68,15 +77,23 @@ def explain(source: Source, tokens: list[lark.Token], error: lark.exceptions.Une
     if index == 0 and token.type == "EQUAL":
         return report("a name is missing before `=`", "name the value: `D = acc`")
     if at_end:
-        missing = error.expected & _OPERAND
-        return report(f"an operand is missing after `{last}`" if missing else "the statement is not complete")
+        return report(*_incomplete(last, error.expected))
     if token.type in {"IN", "OUT", "DEF"} and token is not tokens[0]:
         return report(f"`{token}` is a word of the language", f"rename it, for example `{token}_`", "E0108")
     before = tokens[index - 1] if index else None
-    if token.type in _OPERAND and before is not None and before.type in {"NAME", "NUMBER", "RPAR", "RSQB"}:
+    if token.type != "LSQB" and before is not None and tokens[_brackets(tokens, index, ())[0] - 1].type == "LSQB":
+        hint = "a subscript holds modes: `C[m, n]`, `bias[n]`, `alpha[]`"
+        if {before.type, token.type} == {"NAME"}:
+            return report(f"a comma is missing between `{before}` and `{token}`", f"write `{before}, {token}`")
+        return report(
+            f"`{token}` is not an index mode" if token != "]" else f"a mode is missing after `{before}`", hint
+        )
+    if token.type in _OPERAND and before is not None and before.type in _ENDS:
         hint = "statements are separated by a line end or `;`"
         if word := _WORDS.get(str(token)) or _WORDS.get(str(before)):
-            hint = word
+            hint = _choice(source, tokens, index) or word
+            if before == "not":
+                hint = f"write `!{token}`"
         elif before.type == "NUMBER" and token in _SUFFIXES and before.end_pos == token.start_pos:
             hint = f"numbers have no suffix: write `{before}`"
         elif {before.type, token.type} <= {"NAME", "NUMBER"}:
@@ -85,19 +102,114 @@ def explain(source: Source, tokens: list[lark.Token], error: lark.exceptions.Une
         return report(f"an operator is missing between `{before}` and `{token}`", hint)
     if before is not None and before.type in {"IN", "OUT", "DEF"}:
         return report(f"`{before}` is a word of the language", f"rename it, for example `{before}_`", "E0108")
-    if before is not None and before.type == "LSQB":
-        return report(f"`{token}` is not an index mode", "a subscript holds modes: `C[m, n]`, `bias[n]`, `alpha[]`")
+    operator = token.type in {*_CLOSING, "COMMA", "PRODUCT", "POWER", "COMPARE"}
+    if before is not None and operator and error.expected & _OPERAND and before.type not in {"LPAR", "COMMA"}:
+        return report(*_incomplete(before, error.expected))
     after = tokens[index + 1] if index + 1 < len(tokens) else None
     if after is not None and after.type == "EQUAL" and index == 1:
         return report(f"`{token}=` is not expected here", "write `=`; a name is assigned once")
-    return report(f"`{token}` is not expected here", _HINTS.get(str(token), ""))
+    hint = _HINTS.get(str(token), "")
+    if token == "?":
+        hint = _choice(source, tokens, index) or hint
+    elif token == "%":
+        hint = _remainder(source, tokens, index) or hint
+    return report(f"`{token}` is not expected here", hint or _like(tokens))
+
+
+def _like(tokens: list[lark.Token]) -> str:
+    """Return what a statement of this kind looks like."""
+    if tokens[0].type in {"IN", "OUT"}:
+        return f"a declaration is `{tokens[0]} name: f32[n]`, several are separated by commas"
+    if tokens[0].type == "DEF":
+        return "a function is `def f(x, y) = x * y`"
+    if "COLON" in {token.type for token in tokens}:
+        return "a header is `gemm(A: f16[m, k], B: f16[k, n])`"
+    return _ASSIGN
+
+
+def _incomplete(last: lark.Token, expected: Set[str]) -> tuple[str, str]:
+    """Return what is missing after a token, and what to write."""
+    if last.type == "COLON":
+        return "a type is missing after `:`", "write one, as in `bias: f32[n]`"
+    if expected & _OPERAND:
+        return f"an operand is missing after `{last}`", f"write a value after it, or remove the `{last}`"
+    return "the statement is not complete", "a statement is `D = acc`, `in bias: f32[n]` or `out D: f16[m, n]`"
+
+
+def _choice(source: Source, tokens: list[lark.Token], index: int) -> str:
+    """How ``a if c else b`` and ``c ? a : b`` around a token are written; nothing where it is neither."""
+    first, last = _brackets(tokens, index)
+    depths, depth = list[int](), 0
+    for token in tokens[first:last]:
+        depth -= token.type in _CLOSING
+        depths.append(depth)
+        depth += token.type in _OPENING
+    outer = [first + place for place, depth in enumerate(depths) if depth == 0]
+
+    def text(start: int, end: int) -> str:
+        return source.text[tokens[start].start_pos : tokens[end - 1].end_pos] if start < end else ""
+
+    for signs in (("if", "else"), ("?", ":")):
+        found = [next((place for place in outer if tokens[place] == sign), -1) for sign in signs]
+        if first < found[0] < found[1] < last - 1:
+            parts = text(first, found[0]), text(found[0] + 1, found[1]), text(found[1] + 1, last)
+            value, condition, other = parts if signs[0] == "if" else (parts[1], parts[0], parts[2])
+            return f"write `where({condition}, {value}, {other})`" if all(parts) else ""
+    return ""
+
+
+def _remainder(source: Source, tokens: list[lark.Token], index: int) -> str:
+    """How ``x % 2`` is written, where both are a name, a number, a call or in parentheses."""
+    first, last = _brackets(tokens, index)
+    start, end = index - 1, index + 1
+    if start < first or end >= last:
+        return ""
+    if tokens[start].type in _CLOSING:
+        start = _brackets(tokens, start)[0] - 1
+        start -= start > first and tokens[start - 1].type == "NAME"
+    end += tokens[end].type == "SUM" and end + 1 < last
+    if end + 1 < last and tokens[end].type == "NAME" and tokens[end + 1].type == "LPAR":
+        end += 1
+    if tokens[end].type == "LPAR":
+        end = _brackets(tokens, end + 1)[1]
+    if start < first or end >= last:
+        return ""
+    x = source.text[tokens[start].start_pos : tokens[index - 1].end_pos]
+    y = source.text[tokens[index + 1].start_pos : tokens[end].end_pos]
+    return f"write `remainder({x}, {y})`"
+
+
+def _brackets(tokens: list[lark.Token], index: int, bounds: tuple[str, ...] = ("COMMA", "EQUAL")) -> tuple[int, int]:
+    """Return the tokens around one that are in the same brackets, between commas; of a statement those after ``=``."""
+    depth, first = 0, index
+    while first > 0:
+        before = tokens[first - 1]
+        if not depth and (before.type in _OPENING or before.type in bounds):
+            break
+        depth += (before.type in _CLOSING) - (before.type in _OPENING)
+        first -= 1
+    depth, last = 0, index
+    while last < len(tokens):
+        token = tokens[last]
+        if not depth and (token.type in _CLOSING or token.type == "COMMA") and last > index - 1:
+            break
+        depth += (token.type in _OPENING) - (token.type in _CLOSING)
+        last += 1
+    return first, last
 
 
 def _assigning(source: Source, tokens: list[lark.Token]) -> str:
-    """How a statement without `=` should have been written."""
+    """Return how a statement without `=` should have been written."""
     if {"A", "B"} <= {str(token) for token in tokens}:
         return "a header has types: `gemm(A: f16[m, k], B: f16[k, n])`; the product is `acc`"
     start = 1 if tokens[0] == "return" and len(tokens) > 1 else 0
+    if start and len(tokens) == 2 and tokens[1].type == "NAME" and tokens[1] != "acc":
+        return "remove it: what is assigned and not read is returned; `out` names what else is"
+    if len(tokens) > 2 and tokens[0].type == "NAME" and tokens[1] == "==":
+        value = " ".join(source.text[tokens[2].start_pos : tokens[-1].end_pos].split())
+        return f"write `{tokens[0]} = {value}`; `==` compares"
+    if any(a.type in _ENDS and b.type in _OPERAND - {"LPAR"} for a, b in pairwise(tokens[start:])) or tokens[-1] == ",":
+        return _ASSIGN
     text = " ".join(source.text[tokens[start].start_pos : tokens[-1].end_pos].split())
     return f"give the value a name: `D = {text}`" if len(text) < 60 else _ASSIGN
 
@@ -106,31 +218,59 @@ def odd_character(source: Source, token: lark.Token) -> Diagnostic:
     char = str(token)
     name = f"U+{ord(char):04X}"
     shown = f"`{char}` ({name})" if char.isprintable() else name
-    hint = _HINTS.get(char, "")
+    message, hint = f"the character {shown} has no meaning in a program", _HINTS.get(char, "")
     if replacement := _LOOKALIKES.get(char) or _greek(char) or _plain(char):
         hint = f"write `{replacement}`"
     elif char.isspace() or unicodedata.category(char) == "Cf":
         hint = "it looks like nothing or like a space; remove it"
     elif char in "\"'\\`$":
         hint = "a program holds no quotes and no escapes"
-    return Diagnostic(
-        "E0102",
-        f"the character {shown} has no meaning in a program",
-        _span(token),
-        "not expected",
-        help=hint,
-        source=source,
-    )
+    elif char == "@":
+        message, hint = _product(source, token)
+    elif char == ".":
+        hint = _method(source, token) or hint
+    return Diagnostic("E0102", message, _span(token), "not expected", help=hint, source=source)
+
+
+def _around(source: Source, token: lark.Token) -> tuple[str, str]:
+    """Return the text of a statement, roughly: before and after a token."""
+    before, after = source.text[: token.start_pos], source.text[token.end_pos :]
+    return re.split("[\n;=]", before[-_NEAR:])[-1], re.split("[\n;]", after[:_NEAR])[0]
+
+
+def _product(source: Source, token: lark.Token) -> tuple[str, str]:
+    """Return what is said of ``@``: the product of A and B is `acc`, and another is not computed."""
+    before, after = _around(source, token)
+    if not (re.search(r"[\w)\]]\s*$", before) and re.match(r"\s*[\w(]", after)):
+        return f"the character `{token}` has no meaning in a program", "remove it; the product of A and B is `acc`"
+    operands = re.search(r"\bA\s*$", before) and re.match(r"\s*B\b", after)
+    if operands and not re.search(r"\bacc|@", before + after):
+        return "the product of A and B is not written with `@`", "write `acc` for `A @ B`"
+    message = "a kernel has one product, of A and B, which is `acc`"
+    return message, "read the other as an input: `D = acc + other`"
+
+
+def _method(source: Source, token: lark.Token) -> str:
+    """How ``acc.relu()`` and ``torch.relu(acc)`` are written; nothing where it is neither."""
+    before, after = _around(source, token)
+    owner, called = re.search(r"\w+$", before), re.match(r"(?:[A-Za-z_]+\.)*((\w+)\(([^()]*)\))", after)
+    if owner is not None and re.match(r"m?T\b", after):
+        return f"write `{owner[0]}[n, m]` for the transpose"
+    if owner is None or called is None:
+        return ""
+    if owner[0] in _MODULES:
+        return f"write `{called[1]}`"
+    return f"write `{called[2]}({', '.join(filter(None, (owner[0], called[3])))})`"
 
 
 def _plain(char: str) -> str:
-    """The ASCII character of which this is a styled form (``𝔻``), or nothing."""
+    """Return the ASCII character of which this is a styled form (``𝔻``), or ""."""
     plain = unicodedata.normalize("NFKC", char)
     return plain if plain != char and plain.isascii() and plain.strip() else ""
 
 
 def _greek(char: str) -> str:
-    """The name of a Greek letter (``alpha``), or nothing."""
+    """Return the name of a Greek letter (``alpha``), or ""."""
     match unicodedata.name(char, "").lower().split():
         case ["greek", _, "letter", name]:
             return {"lamda": "lambda"}.get(name, name)
@@ -153,6 +293,7 @@ def unbalanced(source: Source, token: lark.Token, open_brackets: list[lark.Token
         f"`{opened}` is closed by `{token}`",
         _span(opened).to(_span(token)),
         "these two do not match",
+        help=f"close the `{opened}` before it, or remove the `{token}`",
         source=source,
     )
 

@@ -6,6 +6,8 @@ with a comma goes on). Each statement is parsed on its own, so several mistakes 
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any
@@ -23,8 +25,12 @@ _OPENING = {"LPAR": "RPAR", "LSQB": "RSQB"}
 _CLOSING = {closing: opening for opening, closing in _OPENING.items()}
 
 
+#: A text that names a file.
+_FILE = re.compile(r"[^\n;=#*()]{1,4096}\.(evt|txt)")
+
+
 class _KeepAll:
-    """Keeps the terminals which only the statement splitter uses."""
+    """Keeps the terminals that only the statement splitter uses."""
 
     always_accept = ("NEWLINE", "INVALID")
 
@@ -33,10 +39,10 @@ class _KeepAll:
 
 
 class _Builder:
-    """Makes one tree node of each grammar rule, bottom-up; it decides nothing and cannot fail."""
+    """Makes one tree node for each grammar rule, bottom-up; it decides nothing and cannot fail."""
 
     def build(self, root: lark.Tree[lark.Token]) -> syntax.Statement:
-        """Iterative, because formulas nest thousands deep."""
+        """Build the tree iteratively, because formulas may nest thousands deep."""
         stack, preorder = [root], []
         while stack:
             node = stack.pop()
@@ -51,6 +57,9 @@ class _Builder:
 
     def mode(self, meta: Any, items: list[Any]) -> syntax.Mode:
         return syntax.Mode("".join(items), _span(meta).end > items[-1].end_pos, _span(meta))
+
+    def indexed(self, meta: Any, items: list[Any]) -> syntax.Mode:
+        return syntax.Mode(str(items[0]), False, _span(meta), items[1])
 
     def subscript(self, meta: Any, items: list[Any]) -> syntax.Subscript:
         return syntax.Subscript(tuple(items), _span(meta))
@@ -155,9 +164,11 @@ def _grammar() -> lark.Lark:
 
 
 def parse(source: Source | str) -> syntax.Tree:
-    """Parse a program. Raises ProgramError with every syntax error that was found (E01xx)."""
+    """Parse a program. Raise ProgramError with every syntax error that was found (E01xx)."""
     if isinstance(source, str):
         source = Source(source)
+    if _FILE.fullmatch(source.text.strip()):
+        raise ProgramError(_file_name(source))
     diagnostics: list[Diagnostic] = []
     statements: list[syntax.Statement] = []
     for tokens in _statements(source, _grammar().lex(source.text), diagnostics):
@@ -181,12 +192,22 @@ def parse(source: Source | str) -> syntax.Tree:
     return syntax.Tree(tuple(statements), source)
 
 
+def _file_name(source: Source) -> Diagnostic:
+    """Return what is said of a file's name in the place of a program."""
+    name = source.text.strip()
+    start = source.text.index(name)
+    hint = f"evt.load reads a file: `evt.load({json.dumps(name)})`"
+    return Diagnostic(
+        "E0101", "this is the name of a file, not a program", Span(start, start + len(name)), "", hint, source=source
+    )
+
+
 def _statements(
     source: Source, tokens: Iterable[lark.Token], diagnostics: list[Diagnostic]
 ) -> Iterator[list[lark.Token]]:
-    """Cut the token stream into statements, reporting odd characters and unbalanced brackets.
+    """Cut the token stream into statements, reporting stray characters and unbalanced brackets.
 
-    Stops when there are more mistakes than will be shown.
+    Stop when there are more mistakes than will be shown.
     """
     statement: list[lark.Token] = []
     open_brackets: list[lark.Token] = []
@@ -234,7 +255,7 @@ def _parse_statement(source: Source, tokens: list[lark.Token]) -> syntax.Stateme
 
 
 def _span(item: Any) -> Span:
-    """The span of a token or of a rule's meta."""
+    """Return the span of a token or of a rule's meta."""
     return Span(item.start_pos, item.end_pos)
 
 

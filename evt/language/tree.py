@@ -24,11 +24,15 @@ class Identifier:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mode:
-    """One index of a subscript, ``n``, ``n/2`` or ``n%32``; ``optional`` is the ``?`` of ``[m?]``."""
+    """One place of a subscript, ``n``, ``n/2`` or ``n%32``; ``optional`` is the ``?`` of ``[m?]``.
+
+    Of ``index[m]``, the place that an input names, ``name`` is the input's and ``subscript`` its own.
+    """
 
     name: str
     optional: bool
     span: Span
+    subscript: Subscript | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -164,11 +168,11 @@ class Tree:
 
 
 #: Functions whose argument is a mode, not a value: ``iota(m)``.
-OF_A_MODE = frozenset({"iota"})
+OF_A_MODE = frozenset({"iota", "size"})
 
 
 def children(node: Expression) -> tuple[Expression, ...]:
-    """The direct subexpressions that are values, in the order they are written."""
+    """Return the direct subexpressions that are values, in the order they are written."""
     match node:
         case Call(function=function) if function.text in OF_A_MODE:
             return ()
@@ -183,7 +187,7 @@ def children(node: Expression) -> tuple[Expression, ...]:
 
 
 def postorder(root: Expression) -> list[Expression]:
-    """Every subexpression, operands before their users. Iterative: formulas nest thousands deep."""
+    """Return every subexpression, operands before their users; iteratively, as formulas may nest thousands deep."""
     stack, order = [root], []
     while stack:
         node = stack.pop()
@@ -194,7 +198,7 @@ def postorder(root: Expression) -> list[Expression]:
 
 
 def format_tree(tree: Tree) -> str:
-    """The tree as program text in canonical spacing, fully parenthesised; it parses back to the same tree."""
+    """Return the tree as program text in canonical spacing, fully parenthesised; it parses back to the same tree."""
     return "".join(_format_statement(statement) + "\n" for statement in tree.statements)
 
 
@@ -222,11 +226,16 @@ def _format_declaration(declaration: Declaration) -> str:
 def _format_subscript(subscript: Subscript | None) -> str:
     if subscript is None:
         return ""
-    return "[" + ", ".join(mode.name + "?" * mode.optional for mode in subscript.modes) + "]"
+    return f"[{', '.join(map(format_mode, subscript.modes))}]"
+
+
+def format_mode(mode: Mode) -> str:
+    """One place of a subscript as text."""
+    return mode.name + _format_subscript(mode.subscript) + "?" * mode.optional
 
 
 def format_expression(root: Expression) -> str:
-    """One expression as text, with parentheses around every operator."""
+    """Return one expression as text, with parentheses around every operator."""
     pieces: list[str] = []
     stack: list[Expression | str] = [root]
     while stack:

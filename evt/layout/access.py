@@ -28,11 +28,11 @@ BANKS, BANK_BYTES = 32, 4
 
 
 def vector_width(layout: int | Layout | ComposedLayout, mode: int, element_bytes: int, address: int = 0) -> int:
-    """Return how many elements every access along a mode may cover: a power of two, 16 bytes at most.
+    """Return the widest vector, in elements, that every access along a mode may use: a power of two, 16 bytes at most.
 
-    The mode must run contiguously, in whole vectors, which start at aligned addresses: that of the tensor (in bytes)
-    and every other stride are multiples. A swizzle keeps blocks below its lowest bit together. Raise LayoutError
-    E0674 for a mode that the layout does not have.
+    The mode must be contiguous and a whole number of vectors long, and every vector must start at an aligned address:
+    the tensor's address (in bytes) and the other strides must be multiples. A swizzle keeps blocks below its lowest bit
+    together. Raise LayoutError E0674 for a mode that the layout does not have.
     """
     layout = as_function(layout)
     if isinstance(layout, ComposedLayout):
@@ -58,7 +58,7 @@ def vector_width(layout: int | Layout | ComposedLayout, mode: int, element_bytes
 def widest_vector(element_bytes: int, address: int, extent: int, strides: Iterable[int]) -> int:
     """Return the largest power of two, in elements and at most 16 bytes, that divides the address and all the others.
 
-    ``extent`` is that of the contiguous mode, ``strides`` are those of the other modes.
+    ``extent`` is the extent of the contiguous mode; ``strides`` are the strides of the other modes.
     """
     element_bytes = integer(element_bytes, "element_bytes", 1)
     address = integer(address, "an address")
@@ -72,7 +72,7 @@ def widest_vector(element_bytes: int, address: int, extent: int, strides: Iterab
 
 
 def contiguous_mode(layout: int | Layout) -> int | None:
-    """Return the mode whose neighbours are neighbours in memory: of several, the first with the longest run."""
+    """Return the mode whose neighbours are adjacent in memory; if there are several, the first with the longest run."""
     heads = [coalesced(mode.leaves)[0] for mode in as_layout(layout).modes]
     runs = [extent if stride == 1 else 1 for extent, stride in heads]
     longest = max(runs)
@@ -80,9 +80,9 @@ def contiguous_mode(layout: int | Layout) -> int | None:
 
 
 def single_stride(modes: Sequence[tuple[int, int]]) -> int | None:
-    """Return the stride that walks all modes as one, the last running fastest, as PyTorch's shapes are read.
+    """Return the one stride that walks all modes, the last running fastest, as PyTorch reads shapes.
 
-    None when there is none; 0 when there is only one element.
+    Return None when there is none, and 0 when there is only one element.
     """
     stride: int | None = None
     reach = 0
@@ -103,20 +103,20 @@ def span(modes: Modes) -> tuple[int, int]:
 
 
 def overlaps(modes: Modes) -> bool:
-    """Return whether two coordinates of a tensor are one element, as in an expanded tensor.
+    """Return whether two coordinates of a tensor share an element, as in an expanded tensor.
 
-    Raise LayoutError E0675 when there is no answer after many tries.
+    Raise LayoutError E0675 when the search gives up without an answer.
     """
     pairs = _pairs(modes)
     return all(extent for extent, _ in pairs) and repeats(pairs)
 
 
 def interleaves(a: Modes, b: Modes, distance: int, a_bytes: int = 1, b_bytes: int = 1) -> bool:
-    """Return whether two tensors share a byte; ``distance`` is b's address less a's, in bytes.
+    """Return whether two tensors share a byte; ``distance`` is b's address minus a's, in bytes.
 
-    Exact: two interleaved tensors, such as two halves of the columns of one matrix, may lie in each other's gaps.
-    With the default sizes of their elements, the distance is in elements. Raise LayoutError E0675 when there is no
-    answer after many tries.
+    The answer is exact: tensors may interleave without sharing a byte, as two halves of a matrix's columns do. With the
+    default element sizes, the distance is in elements. Raise LayoutError E0675 when the search gives up without an
+    answer.
     """
     distance = integer(distance, "a distance")
     a_bytes, b_bytes = integer(a_bytes, "a_bytes", 1), integer(b_bytes, "b_bytes", 1)
@@ -147,12 +147,13 @@ class Wavefronts:
 def bank_conflicts(
     layout: int | Layout | ComposedLayout, element_bytes: int, threads: int | Layout | None = None, vector: int = 1
 ) -> Wavefronts:
-    """Return what a warp's access to shared memory costs: lane t touches ``vector`` elements at ``layout(threads(t))``.
+    """Return the cost of a warp's access to shared memory: lane t touches ``vector`` elements at
+    ``layout(threads(t))``.
 
-    Without ``threads`` the lanes take the layout's coordinates in order, a vector each. The model is NVIDIA's: 32
-    banks of 4 bytes; a pass serves 128 bytes, so all lanes at 4 bytes a lane or fewer, 16 at 8 and 8 at 16; lanes that
-    read one word share it; words of one bank take a pass each. Raise LayoutError E0674 for accesses of
-    other widths, not aligned to their width, or by more than 32 lanes.
+    Without ``threads`` the lanes take the layout's coordinates in order, a vector each. The model is NVIDIA's: 32 banks
+    of 4 bytes; a pass serves 128 bytes, that is all lanes at 4 bytes a lane or fewer, 16 lanes at 8 bytes and 8 at 16;
+    lanes that read the same word share it; different words of one bank take a pass each. Raise LayoutError E0674 for
+    accesses of other widths, accesses not aligned to their width, and more than 32 lanes.
     """
     layout = as_function(layout)
     vector, element_bytes = integer(vector, "vector", 1), integer(element_bytes, "element_bytes", 1)
@@ -177,13 +178,13 @@ def bank_conflicts(
 
 
 def bank(index: int, element_bytes: int) -> int:
-    """Return the bank of shared memory that holds an element, when element 0 lies in bank 0."""
+    """Return the bank of shared memory that holds an element, where element 0 lies in bank 0."""
     index = integer(index, "an index", largest=MAX_COORDINATE)
     return index * integer(element_bytes, "element_bytes", 1) // BANK_BYTES % BANKS
 
 
 def _passes(starts: Sequence[int], width: int) -> int:
-    """Return the largest number of different words that one bank is asked for."""
+    """Return the largest number of different words that a single bank must serve."""
     words = {word for start in starts for word in range(start // BANK_BYTES, -(-(start + width) // BANK_BYTES))}
     return max(Counter(word % BANKS for word in words).values())
 
@@ -205,7 +206,7 @@ def _pairs(modes: Modes) -> Sequence[tuple[int, int]]:
 
 
 def _read(modes: object) -> Sequence[tuple[int, int]]:
-    """Return the pairs as integers, extents 0 or more. Raise LayoutError E0672 for other values."""
+    """Return the pairs as integers with extents of 0 or more. Raise LayoutError E0672 for other values."""
     if isinstance(modes, (tuple, list)) and len(modes) <= MAX_LEAVES and all(map(_is_plain, modes)):
         return modes  # as at every call
     if not isinstance(modes, Sequence) or len(modes) > MAX_LEAVES or not all(map(_is_pair, modes)):

@@ -1,4 +1,4 @@
-"""Whether two functions of places agree, place by place, where no rule decides it."""
+"""A comparison of two functions, place by place, where no rule decides whether they agree."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import chain
 
 from evt.layout.refused import refused
 
-#: How many places are looked at, which takes some milliseconds.
+#: How many places are compared, which takes a few milliseconds.
 MOST_PLACES = 1024
 
 

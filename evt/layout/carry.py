@@ -1,4 +1,4 @@
-"""What becomes of a swizzle in a composition: merged with another, or carried through a layout to its left.
+"""What becomes of a swizzle in a composition: it is merged with another, or moved through a layout to its left.
 
 As in CuTe, the result is the swizzle of the images of the bits. That is right when the layout moves bits to bits.
 """
@@ -12,7 +12,7 @@ from evt.layout.swizzle import Swizzle
 
 
 def merged(a: Swizzle, b: Swizzle) -> Swizzle:
-    """Return the swizzle ``i -> a(b(i))``. Raise LayoutError E0674 where that is none."""
+    """Return the swizzle ``i -> a(b(i))``. Raise LayoutError E0674 where that is not a swizzle."""
     if a.shift != b.shift:
         message = f"{a} o {b} is no swizzle: the shifts differ"
         raise refused("E0674", message, f"use the shift {a.shift} for both")
@@ -22,14 +22,14 @@ def merged(a: Swizzle, b: Swizzle) -> Swizzle:
 def carried(layout: Layout, swizzle: Swizzle) -> Swizzle:
     """Return the swizzle of the images of the bits that ``swizzle`` reads and changes, as CuTe does.
 
-    ``layout(swizzle(i))`` is that swizzle of ``layout(i)`` where :func:`moves_bits` says so, and elsewhere by chance.
-    Raise LayoutError E0674 when the images are not the masks of a swizzle.
+    ``layout(swizzle(i))`` is that swizzle of ``layout(i)`` where :func:`moves_bits` holds, and elsewhere only by
+    chance. Raise LayoutError E0674 when the images are not the masks of a swizzle.
     """
     return _of_masks(layout(swizzle.source), layout(swizzle.target), layout, swizzle)
 
 
 def moves_bits(layout: Layout, swizzle: Swizzle, places: int) -> bool:
-    """Return whether the layout moves every bit of the places to a bit of its own, and the swizzled ones equally far.
+    """Return whether the layout moves every bit of the places to its own bit, and the swizzled ones equally far.
 
     For a swizzle of no bits any layout will do.
     """
@@ -46,7 +46,10 @@ def moves_bits(layout: Layout, swizzle: Swizzle, places: int) -> bool:
 
 
 def _of_masks(source: int, target: int, left: object, right: object) -> Swizzle:
-    """Return the swizzle that xors one run of bits into another. Raise LayoutError E0674 when they are not runs."""
+    """Return the swizzle that xors one run of bits into another.
+
+    Raise LayoutError E0674 when the masks are not runs.
+    """
     if not source and not target:
         return Swizzle(0, 0, 0)
     if min(source, target) > 0:

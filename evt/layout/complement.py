@@ -60,7 +60,7 @@ def complementary(pairs: Pairs, target: IntTuple) -> Pairs:
 
 
 def _require_disjoint(layout: ComposedLayout, result: Layout) -> None:
-    """Raise LayoutError E0674 for a complement that meets the layout elsewhere than at 0."""
+    """Raise LayoutError E0674 for a complement that shares an index other than 0 with the layout."""
     step = min((stride for extent, stride in result.leaves if extent > 1), default=0)
     if not step or layout.bounds[1] < step:
         return

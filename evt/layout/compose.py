@@ -1,4 +1,4 @@
-"""Concatenation, CuTe's ``make_layout`` of layouts, and composition, which feeds one's indices to another.
+"""Concatenation, CuTe's ``make_layout`` of layouts, and composition, which feeds one layout's indices to another.
 
 ``((5,1):(16,4),(2,2):(80,4))`` is a concatenation of two layouts, with a coordinate for each, and not a composition.
 """

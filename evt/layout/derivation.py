@@ -1,9 +1,9 @@
 """The layout that CuTe's C++ derives for a composition, and where it is not the composition.
 
-CuTe splits each mode of the right layout where it steps from one mode of the left layout into the next, under two
-conditions that it checks. They do not suffice: steps may add up to more than a mode of the left layout holds, a split
-may skip elements, and negative strides are not checked. So the derived layout is compared with the definition: by a
-rule where that applies, and place by place where it does not.
+CuTe splits each mode of the right layout where it steps from one mode of the left layout into the next, and checks two
+conditions. They do not suffice: steps may add up to more than a mode of the left layout holds, a split may skip
+elements, and negative strides are not checked. So the derived layout is compared with the definition: by a rule where
+one applies, and place by place elsewhere.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class _Fault:
 class Derivation:
     """CuTe's composition of two layouts, ``result``. Raise LayoutError E0674 where the C++ does not compile.
 
-    The left layout reads a place as a number of mixed radix: its extents are the radices of the digits, the last of
-    which is unbounded. Each mode of the right layout is split into parts, each of which steps through one digit.
+    The left layout reads a place as a mixed-radix number: its extents are the radices of the digits, and the last digit
+    is unbounded. Each mode of the right layout is split into parts, each of which steps through one digit.
     """
 
     def __init__(self, left: Layout, right: Layout) -> None:
@@ -61,7 +61,7 @@ class Derivation:
     def difference(self) -> int | None:
         """Return a place where the result is not ``left(right(place))``, or None.
 
-        Raise LayoutError E0675 where that was not decided.
+        Raise LayoutError E0675 when that could not be decided.
         """
         fault = self._fault()
         exact = all(part.stride == self._left(part.step) for part in self._parts)
@@ -129,7 +129,7 @@ class Derivation:
         return result
 
     def _break(self, message: str, help: str, stops: bool = False) -> None:
-        """Note a condition that fails; raise LayoutError E0674 where C++ ``stops``."""
+        """Record a condition that fails; raise LayoutError E0674 where C++ ``stops``."""
         fault = _Fault(message, help)
         if stops:
             raise self._refused(fault)
@@ -159,7 +159,7 @@ class Derivation:
         return None
 
     def _overflow(self, steps: list[int], whole: list[int], size: int) -> int:
-        """Return a place at which the steps add up to the size or more, by parts that step little in further digits."""
+        """Return a place where the steps add up to the size or more, using parts that step little in later digits."""
         place, missing = 0, size
         for _, step, part in sorted(zip(map(abs, whole), steps, self._parts, strict=True), key=lambda each: each[0]):
             if step and missing > 0:
@@ -169,7 +169,7 @@ class Derivation:
         return place
 
     def _suspects(self, fault: _Fault | None) -> Iterator[int]:
-        """Yield places at which a wrong result may show: of a carry, of each part alone, of all, of two."""
+        """Yield places where a wrong result may show: at a carry, for each part alone, for all parts, for pairs."""
         if fault:
             yield fault.place
         for part in self._parts:

@@ -1,4 +1,4 @@
-"""What holds of a layout as a whole: whether it is injective and contiguous, and where the naive cosize fails."""
+"""Properties of a whole layout: whether it is injective and contiguous, and where the naive cosize fails."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from evt.layout.swizzle import ComposedLayout, as_function, inner
 
 
 def is_injective(layout: int | Layout | ComposedLayout) -> bool:
-    """Return whether no index has two coordinates. A swizzle has no bearing on it.
+    """Return whether no two coordinates have the same index. A swizzle does not affect this.
 
-    Raise LayoutError E0675 when there is no answer after many tries.
+    Raise LayoutError E0675 when the search gives up without an answer.
     """
     return not repeats(inner(as_function(layout)).leaves)
 
 
 def is_contiguous(layout: int | Layout | ComposedLayout) -> bool:
-    """Return whether the coordinates have every index from the lowest to the highest, each once.
+    """Return whether the coordinates reach every index from the lowest to the highest exactly once.
 
-    Raise LayoutError E0675 when there is no answer after many tries.
+    Raise LayoutError E0675 when the search gives up without an answer.
     """
     layout = as_function(layout)
     return layout.cosize == layout.size and is_injective(layout)
 
 
 def naive_cosize_fault(layout: int | Layout | ComposedLayout) -> str:
-    """Return why ``L(size - 1) + 1`` is not the cosize of this layout, as a sentence, or an empty string where it is.
+    """Return a sentence saying why ``L(size - 1) + 1`` is not the cosize of this layout, or "" where it is.
 
-    The formula takes the last coordinate's index for the highest, and 0 for the lowest. That holds when no stride is
-    negative, and a swizzle leaves the last index in place and carries none out of the layout's interval.
+    The formula assumes that the last coordinate has the highest index, and that the lowest is 0. That holds when no
+    stride is negative, and a swizzle leaves the last index in place and moves none out of the layout's interval.
     """
     layout = as_function(layout)
     naive, cosize = layout.naive_cosize, layout.cosize

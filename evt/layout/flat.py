@@ -1,4 +1,4 @@
-"""Flat layouts as lists of (extent, stride) pairs, from left to right: what the algebra computes with."""
+"""Flat layouts as lists of (extent, stride) pairs, from left to right: the form the algebra computes with."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def coalesced(leaves: Iterable[tuple[int, int]]) -> Pairs:
 
 
 def unbounded(layout: Layout) -> Pairs:
-    """Return the coalesced pairs of the same function, also beyond the extents: the last mode keeps its stride."""
+    """Return the coalesced pairs of the function extended beyond the extents: the last mode keeps its stride."""
     *others, (extent, stride) = layout.leaves
     return coalesced([*others, (max(extent, 2), stride)])
 

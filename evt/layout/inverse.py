@@ -1,4 +1,4 @@
-"""Inverses: layouts that take indices back to places, as CuTe's C++ derives them, where they do that."""
+"""Inverses: layouts that map indices back to places, as CuTe's C++ derives them, where those are inverses."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def right_inverse(layout: ComposedLayout) -> ComposedLayout: ...
 def right_inverse(layout: int | Layout | ComposedLayout) -> Layout | ComposedLayout:
     """Return the layout R with ``layout(R(i)) == i`` for all i below its size.
 
-    It inverts the modes that follow each other without gaps from stride 1 on. For a swizzled layout it is the
-    inverse of the layout, with the swizzle carried through. Raise LayoutError E0674 where it does not carry it.
+    It inverts the modes that follow each other without gaps from stride 1 on. For a swizzled layout, it is the inverse
+    of the inner layout with the swizzle moved through it. Raise LayoutError E0674 where the swizzle cannot be moved.
     """
     layout = as_function(layout)
     result = _right_inverse(inner(layout))
@@ -44,9 +44,9 @@ def left_inverse(layout: ComposedLayout) -> ComposedLayout: ...
 def left_inverse(layout: int | Layout | ComposedLayout) -> Layout | ComposedLayout:
     """Return a layout R with ``R(layout(i)) == i`` for all i, when the layout is injective.
 
-    Otherwise it is a quasi-inverse, as in CuTe 4: ``layout(R(layout(i))) == layout(i)``. For a swizzled layout it is
-    the inverse of the layout, with the swizzle carried through. Raise LayoutError E0674 for strides that do not divide
-    each other, and where CuTe's layout is not an inverse.
+    Otherwise it is a quasi-inverse, as in CuTe 4: ``layout(R(layout(i))) == layout(i)``. For a swizzled layout, it is
+    the inverse of the inner layout with the swizzle moved through it. Raise LayoutError E0674 for strides that do not
+    divide each other, and where CuTe's layout is not an inverse.
     """
     layout = as_function(layout)
     plain = inner(layout)
@@ -78,7 +78,7 @@ def _right_inverse(layout: Layout) -> Layout:
 
 
 def _left_inverse(pairs: Pairs, layout: Layout) -> Layout:
-    """Return what C++ derives; where its extents are negative, the same function with positive ones."""
+    """Return the layout that C++ derives; where its extents are negative, the same function with positive ones."""
     places, order = _places(pairs), order_by_stride(pairs)
     result: Pairs = []
     reached, step, sign = 1, 0, 1
@@ -95,10 +95,10 @@ def _left_inverse(pairs: Pairs, layout: Layout) -> Layout:
 
 
 def _suspect(pairs: Pairs, result: Layout, runs_on: bool) -> int | None:
-    """Return a place that the result may not give back; None where a rule says that it gives back every place.
+    """Return a place that the result may not map back; None where a rule says that it maps every place back.
 
-    It does so when no digit of an index, the ratios of the strides being the radices, exceeds the extent of its mode;
-    that of the last mode may where it ``runs_on``.
+    It does when no digit of an index, with the ratios of the strides as radices, exceeds the extent of its mode; the
+    digit of the last mode may where it ``runs_on``.
     """
     if min(stride for _, stride in pairs) < 0:
         mirrored = [(extent, -stride) for extent, stride in pairs]
@@ -117,7 +117,7 @@ def _suspect(pairs: Pairs, result: Layout, runs_on: bool) -> int | None:
 
 
 def _carry(pairs: Pairs, order: list[int]) -> int:
-    """Return a place where the last mode of the order is at its end, and the others add up to one more step of it."""
+    """Return a place where the last mode of the order is at its end, and the others add up to one more of its steps."""
     places = _places(pairs)
     extent, missing = pairs[order[-1]]
     place = (extent - 1) * places[order[-1]]
@@ -134,7 +134,7 @@ def _mirrored(layout: Layout) -> Layout:
 
 
 def _require_left_inverse(result: Layout | ComposedLayout, layout: Layout | ComposedLayout, suspect: int = 0) -> None:
-    """Raise LayoutError E0674 for a result that is no left inverse, E0675 where that was not decided."""
+    """Raise LayoutError E0674 for a result that is not a left inverse, E0675 when that could not be decided."""
     _require(lambda place: layout(result(layout(place))), layout, layout.size, result, layout, suspect)
     if is_injective(layout):
         _require(lambda place: result(layout(place)), lambda place: place, layout.size, result, layout)
@@ -148,7 +148,7 @@ def _require(
     layout: Layout | ComposedLayout,
     suspect: int = 0,
 ) -> None:
-    """Raise LayoutError E0674 for an inverse under which a place does not come back, E0675 when that is undecided."""
+    """Raise LayoutError E0674 for an inverse that does not map a place back, E0675 when that could not be decided."""
     place = difference(found, wanted, size, [suspect])
     if place is None:
         return
@@ -165,7 +165,7 @@ def _require(
 
 
 def _with_swizzle(layout: ComposedLayout, inverse: Layout) -> ComposedLayout:
-    """Return the inverse of a swizzled layout that C++ derives from that of its layout."""
+    """Return the inverse of a swizzled layout that C++ derives from the inner layout's inverse."""
     if layout.offset:
         message = f"the offset {layout.offset} between swizzle and layout makes the inverse a layout over a swizzle"
         raise refused("E0674", message, f"invert {layout.swizzle} o 0 o {layout.layout}", layout=layout)

@@ -106,7 +106,7 @@ class Layout:
         return self.modes[mode]
 
     def __matmul__(self, other: Layout) -> Layout:
-        """``(A @ B)(i) == A(B(i))``: see :func:`evt.layout.compose`."""
+        """Return the composition, ``(A @ B)(i) == A(B(i))``: see :func:`evt.layout.compose`."""
         from evt.layout.compose import compose
 
         return compose(self, other)
@@ -118,7 +118,7 @@ class Layout:
         return f"Layout.parse({str(self)!r})"
 
     def concatenated(self) -> str:
-        """Return the other text of this layout, ``(L0,L1,...)``: the concatenation of its modes."""
+        """Return the layout's other notation, ``(L0,L1,...)``: the concatenation of its modes."""
         return f"({','.join(map(str, self.modes))})" if isinstance(self.shape, tuple) else str(self)
 
     def _index(self, coordinate: IntTuple, shape: IntTuple, stride: IntTuple) -> int:
@@ -149,7 +149,7 @@ def as_layout(value: object) -> Layout:
     raise refused("E0672", f"a layout is wanted here, not a value of type {name}", help)
 
 
-#: What to do with values of types that are easily taken for layouts.
+#: What to do with values whose types are easily mistaken for layouts.
 _INSTEAD = {
     "str": "evt.layout.parse reads a text",
     "tuple": "Layout(shape) and Layout(shape, stride) make a layout of tuples",

@@ -34,7 +34,10 @@ _Part = TypeVar("_Part")
 
 
 def parse(text: str) -> Layout | Swizzle | ComposedLayout:
-    """Return what a text stands for. Raise LayoutError E0671, with the place, and E0672 for what is no layout."""
+    """Return what a text stands for.
+
+    Raise LayoutError E0671, with the place, for syntax, and E0672 for a bad layout.
+    """
     reader = _Reader(text)
     result = reader.any()
     reader.end()
@@ -109,7 +112,7 @@ class _Reader:
             raise self._error(f"`{self._word}` stands after the end of the layout")
 
     def _part(self) -> IntTuple | Layout:
-        """``tree``, ``tree:tree`` or a tuple of layouts."""
+        """Read ``tree``, ``tree:tree`` or a tuple of layouts."""
         start = self._next
         if self._word == "(":
             parts = self._list("(", ")", self._part)

@@ -7,7 +7,7 @@ from evt.errors import LayoutError
 
 
 def refused(code: str, message: str, help: str = "", **operands: object) -> LayoutError:
-    """Return an error to raise; ``operands`` are noted by name, as text."""
+    """Return an error to raise; ``operands`` become notes with their names, as text."""
     notes = (_note(name, str(value)) for name, value in operands.items())
     return LayoutError(Diagnostic(code, message, help=help, notes=tuple(notes)))
 

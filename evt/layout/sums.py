@@ -1,7 +1,7 @@
 """Which sums strides can make: the questions behind overlap, answered exactly, and fast for the modes of tensors.
 
 A term ``(step, count)`` contributes ``step * x`` with ``0 <= x <= count``. All functions raise LayoutError E0675
-when there is no answer after many tries.
+when the search gives up without an answer.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from math import gcd, prod
 
 from evt.layout.refused import refused
 
-#: Tries after which a question is given up, some milliseconds; strides that tensors have need a handful.
+#: Steps after which the search gives up, a few milliseconds; the strides of real tensors need a handful.
 _MOST_TRIES = 2000
 
 
@@ -23,8 +23,8 @@ def reaches(terms: Iterable[tuple[int, int]], target: int) -> bool:
 def repeats(modes: Iterable[tuple[int, int]]) -> bool:
     """Return whether two coordinates of the modes (extent, stride) have the same index.
 
-    They do when there are more coordinates than indices, and otherwise when some mode takes 1 or more steps that the
-    modes of smaller strides, both ways, make up for.
+    They do when there are more coordinates than indices, and otherwise when the modes of smaller strides, in both
+    directions, can make up for one or more steps of some mode.
     """
     terms = sorted((abs(stride), extent - 1) for extent, stride in modes if extent > 1)
     if prod(count + 1 for _, count in terms) > 1 + sum(step * count for step, count in terms):
@@ -43,7 +43,7 @@ def repeats(modes: Iterable[tuple[int, int]]) -> bool:
 def differ_and_meet(modes: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]]) -> bool:
     """Return whether two coordinates of all modes (extent, stride) have the same index, and differ in ``modes``.
 
-    They do when one of these takes 1 or more steps that all the other modes, both ways, make up for.
+    They do when all the other modes, in both directions, can make up for one or more steps of one of these.
     """
     question = _Question()
     for place, (extent, stride) in enumerate(modes):
@@ -56,7 +56,7 @@ def differ_and_meet(modes: Sequence[tuple[int, int]], others: Sequence[tuple[int
 
 
 class _Question:
-    """A question, which counts its tries."""
+    """A search, which counts its steps."""
 
     def __init__(self) -> None:
         self._tries = 0

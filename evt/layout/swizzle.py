@@ -1,7 +1,7 @@
-"""Swizzles, and layouts over which one stands.
+"""Swizzles, and layouts with a swizzle on top.
 
-The functor is CuTe's ``Swizzle<B,M,S>``: of an index, ``B`` bits from bit ``M + max(S, 0)`` are xored into the ``B``
-bits ``S`` places below them (above, for a negative ``S``). It is its own inverse.
+The functor is CuTe's ``Swizzle<B,M,S>``: ``B`` bits of an index, from bit ``M + max(S, 0)`` on, are xored into the
+``B`` bits ``S`` places below them (above, for a negative ``S``). It is its own inverse.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Swizzle:
         return 1 << (self.base + self.bits + max(-self.shift, 0)) if self.bits else 1
 
     def __call__(self, index: int) -> int:
-        """Return the swizzled index. Raise LayoutError E0672 for what is no integer."""
+        """Return the swizzled index. Raise LayoutError E0672 for a value that is not an integer."""
         if type(index) is not int:
             index = tree.integer(index, "an index", largest=tree.MAX_COORDINATE)
         read = index & self.source
@@ -128,7 +128,7 @@ class ComposedLayout:
     def cosize(self) -> int:
         """How many indices there are from the lowest to the highest, exactly.
 
-        CuTe gives the inner layout's, which may be another where the swizzle moves the lowest or the highest index.
+        CuTe gives the inner layout's cosize, which differs where the swizzle moves the lowest or the highest index.
         """
         low, high = self.bounds
         return high - low + 1
@@ -168,7 +168,7 @@ class _Through(Protocol[_P]):
 
 
 def through_swizzles(operation: Callable[Concatenate[Layout, _P], Layout]) -> _Through[_P]:
-    """Return the operation for swizzled layouts too, whose swizzle stays as it is, and for ints n as n:1."""
+    """Return the operation for swizzled layouts too, leaving their swizzle as it is, and for ints n as n:1."""
 
     @wraps(operation)
     def through(layout: object, /, *arguments: _P.args, **options: _P.kwargs) -> Layout | ComposedLayout:

@@ -1,7 +1,7 @@
 """Tiling: division cuts a layout into tiles, multiplication repeats a layout as a tile. Results are CuTe's.
 
 A tiler is a layout, an int n for n:1, or a tuple of tilers, one for each mode. All functions raise LayoutError E0674
-where the compositions and complements do that they are made of; products also where copies would share an index.
+where the compositions and complements behind them do; products also where copies would share an index.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from evt.layout.swizzle import through_swizzles
 
 @through_swizzles
 def logical_divide(layout: Layout, tiler: Tiler) -> Layout:
-    """Return ``(tile, rest)``: the elements that the tiler picks, and how the tile moves; of a tuple by mode."""
+    """Return ``(tile, rest)``: the elements that the tiler selects, and how the tile moves; with a tuple, by mode."""
     return _by_mode(layout, as_tiler(tiler), _divide)
 
 
@@ -44,7 +44,7 @@ def flat_divide(layout: Layout, tiler: Tiler) -> Layout:
 
 @through_swizzles
 def logical_product(block: Layout, tiler: Tiler) -> Layout:
-    """Return ``(block, copies)``: the block, and where its copies lie, in the tiler's order; of a tuple by mode."""
+    """Return ``(block, copies)``: the block, and where its copies lie, in the tiler's order; with a tuple, by mode."""
     return _by_mode(block, as_tiler(tiler), _multiply)
 
 

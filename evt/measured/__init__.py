@@ -1,7 +1,7 @@
-"""What was measured of a problem's kernels: which of them a call takes.
+"""Measurements of a problem's kernels: which of them a call takes.
 
-In the order of the data: :mod:`key` (what a measurement is of), :mod:`measurement` (what came out), :mod:`store`
-(where it is kept), :mod:`choice` (what a call makes of it). :mod:`evt.tuning` does the measuring.
+In the order of the data: :mod:`key` (what a measurement is of), :mod:`measurement` (its result), :mod:`store`
+(where it is kept), :mod:`choice` (the kernel that a call takes). :mod:`evt.tuning` does the measuring.
 """
 
 from evt.measured.choice import applicable, is_measured, measurements

@@ -1,4 +1,4 @@
-"""What a call and ``evt explain`` make of measurements."""
+"""How calls and ``evt explain`` use measurements."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from evt.spec import LOOP
 
 
 def applicable(found: Survey, measurement: Measurement | None) -> Timing | None:
-    """The kernel that was measured to be best, if it is one that there is for the problem that was surveyed.
+    """Return the kernel that was measured to be best, if the surveyed problem has it; else None.
 
-    Of groups it may be the loop, which needs no kernel for all of them.
+    For groups it may be the loop, which launches a kernel for each group.
     """
     best = measurement.best() if measurement is not None else None
     if best is None or best.route == LOOP:
@@ -24,13 +24,13 @@ def applicable(found: Survey, measurement: Measurement | None) -> Timing | None:
 
 
 def is_measured(problem: Problem) -> bool:
-    """Whether anything was measured of a grouped problem, for any sizes of its groups."""
+    """Return whether anything was measured of a grouped problem, for any sizes of its groups."""
     store = Store()
     return store.exists() and store.has(groups_key(problem))
 
 
 def measurements(problem: Problem, sizes: Mapping[str, int], gpu: str | None = None) -> tuple[Measurement, ...]:
-    """What was measured of a problem: on each GPU, or on the one of that name."""
+    """Return the measurements of a problem: on each GPU, or on the GPU of that name."""
     store = Store()
     found = store.find(problem_key(problem, sizes)) if store.exists() else ()
     return tuple(each for each in found if gpu in (None, each.gpu))

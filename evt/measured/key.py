@@ -1,6 +1,6 @@
 """What a measurement is of, as a text that is the same in every process: ``problem_key(problem, sizes)``.
 
-Of groups, whose sizes hardly come again, it is of a class of sizes: see :func:`size_class`.
+The sizes of groups hardly repeat, so their measurements are of a class of sizes: see :func:`size_class`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from evt.version import __version__
 
 
 def problem_key(problem: Problem, sizes: Mapping[str, int]) -> str:
-    """The digest of a planned problem and its extents; also of evt's version, whose kernels they are.
+    """Return the digest of a planned problem and its extents, including evt's version, whose kernels they are.
 
-    A call of packed tensors and ``evt explain`` for its sizes give the same key: of the layouts only those of whole
-    matrices count, and without batches it does not matter whether a tensor is the same in all. That of groups, whose
-    ``sizes`` are a :func:`size_class`, begins with :func:`groups_key`.
+    A call of packed tensors and ``evt explain`` for its sizes give the same key: only the layouts of whole matrices
+    count, and without batches it does not matter whether a tensor is the same in all. A grouped problem, whose
+    ``sizes`` are a :func:`size_class`, has a key that begins with :func:`groups_key`.
     """
     if problem.grouped:
         return groups_key(problem) + ",".join(f"{name}={size}" for name, size in sizes.items())
@@ -28,15 +28,15 @@ def problem_key(problem: Problem, sizes: Mapping[str, int]) -> str:
 
 
 def groups_key(problem: Problem) -> str:
-    """What the keys of a grouped problem begin with, whatever the sizes."""
+    """Return the beginning of a grouped problem's keys, which does not depend on the sizes."""
     return f"{_digest(problem, {})}:"
 
 
 def size_class(groups: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    """The class of the sizes of groups, of which those without work do not count.
+    """Return the class of the sizes of groups; groups without work do not count.
 
     ``groups`` is their number and ``mean_m`` the mean of their rows, both rounded up to a power of two; ``n`` and ``k``
-    are exact where they are common to all, else ``mean_n`` and ``mean_k`` are as ``mean_m``.
+    are exact where all groups share them, else there are ``mean_n`` and ``mean_k``, rounded like ``mean_m``.
     """
     busy = [sizes for sizes in groups if sizes["m"] and sizes["n"] and sizes["k"]]
     count = max(1, len(busy))
@@ -51,7 +51,7 @@ def size_class(groups: Sequence[Mapping[str, int]]) -> dict[str, int]:
 
 
 def _power(number: int) -> int:
-    """The least power of two that is no less."""
+    """Return the smallest power of two that is at least the number."""
     return 1 << max(0, number - 1).bit_length()
 
 

@@ -1,4 +1,4 @@
-"""What was measured of one problem on one GPU."""
+"""The measurement of one problem on one GPU."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-#: A route has to be faster than one that the rules prefer by more than this share: less is noise.
+#: A route has to be faster than one that the rules prefer by more than this fraction: less is noise.
 NOISE = 0.01
 
 
@@ -31,7 +31,7 @@ class Measurement:
     timings: tuple[Timing, ...]
 
     def best(self) -> Timing | None:
-        """The kernel to take: the fastest, or the first that is as fast but for noise."""
+        """Return the kernel to take: the first in order of preference that is as fast as the fastest, but for noise."""
         fastest = min((timing.ms for timing in self.timings), default=math.inf)
         return next((timing for timing in self.timings if timing.ms <= fastest * (1 + NOISE)), None)
 
@@ -40,7 +40,7 @@ class Measurement:
 
     @staticmethod
     def from_json(value: Any) -> Measurement:
-        """What :meth:`to_json` made. Raises ValueError for anything else."""
+        """Read what :meth:`to_json` made. Raise ValueError for anything else."""
         fields = _fields(value, {"gpu": str, "target": str, "program": str, "sizes": dict, "timings": list})
         sizes = {_of(str, mode): _of(int, size) for mode, size in fields["sizes"].items()}
         timings = tuple(map(_timing, fields["timings"]))

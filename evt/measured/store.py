@@ -1,8 +1,8 @@
 """Measurements on disk, beside the kernels: ``tuning.json`` in the cache's directory.
 
-The file is replaced in one rename, under a lock: readers see the old one or the new one, and of several writers none
-loses what another wrote. A file that cannot be read, or that others could have written, is warned about and left out
-of account: calls do without measurements.
+The file is replaced in one rename, under a lock: readers see the old file or the new one, and concurrent writers lose
+nothing. A file that cannot be read, or that others could have written, causes a warning and is ignored: calls work
+without measurements.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from evt.diagnostics import Diagnostic, visible
 from evt.errors import BuildError
 from evt.measured.measurement import Measurement
 
-#: The format of the file; one of another version is as good as none.
+#: The format of the file; a file of another version is ignored.
 VERSION = 1
-#: Problems that are kept; the longest unmeasured go first.
+#: How many problems are kept; those measured longest ago are removed first.
 MOST = 10_000
 
-#: A larger file is none of ours.
+#: A larger file was not written by evt.
 _MOST_BYTES = 1 << 26
 
 #: By problem, then by GPU.
 _Measurements = dict[str, dict[str, Measurement]]
 
-#: What this process has read, by path: the file's identity and its content.
+#: Files read by this process, by path: the file's identity and its content.
 _read: dict[Path, tuple[tuple[int, ...], _Measurements]] = {}
 
 
 class Store:
-    """The measurements of all problems, on all GPUs, in a directory: by default that of the kernels.
+    """The measurements of all problems, on all GPUs, in a directory: by default the directory of the kernels.
 
     Nothing is created before something is added.
     """
@@ -54,19 +54,19 @@ class Store:
         return sum(map(len, self._load().values()))
 
     def exists(self) -> bool:
-        """Whether anything was ever measured here; a cheap question."""
+        """Return whether anything was ever measured here; this is cheap."""
         return self._identity() is not None
 
     def find(self, key: str) -> tuple[Measurement, ...]:
-        """The measurements of a problem, of each GPU that it was measured on."""
+        """Return the measurements of a problem, one for each GPU that it was measured on."""
         return tuple(self._load().get(key, {}).values())
 
     def has(self, beginning: str) -> bool:
-        """Whether there are measurements under any key that begins so."""
+        """Return whether there are measurements under any key with this beginning."""
         return any(key.startswith(beginning) for key in self._load())
 
     def add(self, key: str, measurement: Measurement) -> None:
-        """Keep a measurement in the place of an older one. Raises BuildError (E0704) where nothing can be written."""
+        """Keep a measurement in place of an older one. Raise BuildError (E0704) where nothing can be written."""
 
         def change(known: _Measurements) -> None:
             by_gpu = known.pop(key, {})
@@ -79,7 +79,7 @@ class Store:
         self._change(change)
 
     def clear(self) -> int:
-        """Remove all measurements; returns how many there were. Raises BuildError (E0704)."""
+        """Remove all measurements; return how many there were. Raise BuildError (E0704)."""
         if not self._cache.exists() or not os.path.lexists(self.path):
             return 0
         with warnings.catch_warnings():
@@ -125,7 +125,7 @@ class Store:
             raise BuildError(Diagnostic("E0704", message, help=mend)) from error
 
     def _load(self) -> _Measurements:
-        """What the file holds; it is read again when it was replaced."""
+        """Return the content of the file; read it again when it was replaced."""
         identity = self._identity()
         if identity is None:
             return {}
@@ -135,7 +135,7 @@ class Store:
         return known[1]
 
     def _identity(self) -> tuple[int, ...] | None:
-        """What tells the file from the one before; None for no file."""
+        """Return what distinguishes the file from earlier ones; None if there is no file."""
         try:
             status = self.path.lstat()
         except FileNotFoundError:

@@ -1,7 +1,7 @@
 """Optimiser: typed graph to typed graph.
 
 Equal subexpressions are already one node (:class:`evt.ir.Builder` merges them). Rules are exact, to the bit in every
-type, apart from multiply-adds and recognised activations, which round less; ``relaxed`` adds the algebra of reals.
+type, except for multiply-adds and recognised activations, which round less; ``relaxed`` adds the algebra of reals.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from evt.optimise.simplify import simplify
 
 Pass = Callable[[TypedDag], TypedDag]
 
-#: What gives the same bits. The order of the passes:
+#: Passes that keep results the same to the bit. Their order:
 EXACT: tuple[Pass, ...] = (
     fold,  # constants first: the rules below look for literal 0, 1, 2
-    casts,  # then roundings that are none: they hide operations from each other
-    integers,  # the ring of i32, where more holds than in floats
-    logic,  # conditions, and choices that they decide
+    casts,  # then casts that round nothing: they hide operations from each other
+    integers,  # the ring of i32, where more rules hold than for floats
+    logic,  # conditions, and choices between values that they decide
     simplify,  # exact algebra of floats, one canonical form
 )
 PIPELINE: tuple[Pass, ...] = (
@@ -35,16 +35,16 @@ PIPELINE: tuple[Pass, ...] = (
     recognise,  # activations written out by hand, found in that form
     simplify,  # what recognition exposed, e.g. relu(relu(x))
     contract,  # late: multiply-add hides the products that the rules above look for
-    place_casts,  # what stores imply; nothing above would look through it
+    place_casts,  # the casts that stores imply; nothing above would look through them
 )
-#: For numerics="match_eager": what neither adds nor takes away a rounding.
+#: For numerics="match_eager": passes that neither add nor remove a rounding.
 ROUNDING_KEPT: tuple[Pass, ...] = (*EXACT, place_casts)
 #: With ``relaxed``.
 RELAXED: tuple[Pass, ...] = (
     *EXACT,
     recognise,  # before the arrangement that it looks for changes
     relax,  # the algebra of reals
-    simplify,  # what it exposed: constants to fold, one canonical form
+    simplify,  # what that exposed: constants to fold, one canonical form
     relax,  # and what that exposed, e.g. scales that are now one factor
     simplify,
     contract,

@@ -1,16 +1,16 @@
-"""Casts that cannot change a value vanish."""
+"""Removal of casts that cannot change a value."""
 
 from __future__ import annotations
 
 from evt.functions import TABLE, Fact
 from evt.ir.dag import TypedDag
-from evt.ir.dtype import B1, BF16, E4M3, E5M2, F16, F32, F64, I8, I32, TF32, U8, DType
+from evt.ir.dtype import B1, BF16, BOOL, E4M3, E5M2, F16, F32, F64, I8, I32, I64, TF32, U8, DType
 from evt.ir.node import Apply, Cast, Fold, Pick
 from evt.optimise.rewrite import TypedBuilder, on, rewrite
 from evt.optimise.rounding import is_exact
 
 _FLOATS = frozenset({TF32, F32, F64})
-#: The types that have every value of a type, the type itself apart. Casts to e5m2 saturate: it has not its infinity.
+#: The types that have every value of a type, except the type itself. Casts to e5m2 saturate: they give no infinity.
 _WIDER: dict[DType, frozenset[DType]] = {
     F64: frozenset(),
     F32: frozenset({F64}),
@@ -19,9 +19,11 @@ _WIDER: dict[DType, frozenset[DType]] = {
     BF16: _FLOATS,
     E4M3: _FLOATS | {F16, BF16},
     E5M2: _FLOATS | {F16, BF16},
+    I64: frozenset(),
     I32: frozenset({F64}),
     I8: _FLOATS | {F16, BF16, I32},
     U8: _FLOATS | {F16, BF16, I32},
+    BOOL: _FLOATS | {F16, BF16, E4M3, E5M2, I32, I8, U8, B1},
     B1: _FLOATS | {F16, BF16, E4M3, E5M2, I32, I8, U8},
 }
 #: How far definitions are followed.
@@ -46,7 +48,7 @@ def unchanged(builder: TypedBuilder, op: Cast, operands: tuple[int, ...]) -> int
 
 
 def holds(builder: TypedBuilder, node: int, dtype: DType, depth: int = _DEPTH) -> bool:
-    """Whether a type has every value that a node may yield, so that a cast to it is the identity."""
+    """Return whether a type has every value that a node may yield, so that a cast to it is the identity."""
     value = builder.constant(node)
     if value is not None:
         return is_exact(dtype, value)

@@ -1,4 +1,4 @@
-"""Multiply-add contraction, into the functor that CUTLASS and the hardware have."""
+"""Contraction to multiply-adds, into the functor that CUTLASS and the hardware have."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from evt.optimise.rewrite import TypedBuilder
 
 
 def contract(dag: TypedDag) -> TypedDag:
-    """``a*b + c -> fma(a, b, c)`` where nothing else reads the product.
+    """Rewrite ``a*b + c -> fma(a, b, c)`` where nothing else reads the product.
 
-    Of two products the one without the accumulator is taken, as CUTLASS writes a linear combination:
-    ``alpha*acc + beta*C -> fma(beta, C, alpha*acc)``. One rounding fewer; the reference has ``a*b + c``.
+    If both operands are products, contract the one without the accumulator, as CUTLASS writes a linear combination:
+    ``alpha*acc + beta*C -> fma(beta, C, alpha*acc)``. This saves one rounding; the reference computes ``a*b + c``.
     """
     has_acc = [False] * len(dag)
     for node in range(len(dag)):

@@ -14,7 +14,7 @@ from evt.optimise.rounding import is_exact, round_constant
 
 
 def fold(dag: TypedDag) -> TypedDag:
-    """``f(constants) -> constant``, each step rounded as the kernel would; constants are rounded first."""
+    """Fold ``f(constants) -> constant``, rounding each step as the kernel would; constants are rounded first."""
     return rewrite(dag, round_constants, fold_constants, fold_casts, unmark)
 
 

@@ -1,4 +1,4 @@
-"""Exact algebra of i32, which wraps: a ring, so that sums and products of constants may be gathered."""
+"""Exact algebra of i32, which wraps: a ring, so sums and products of constants may be combined."""
 
 from __future__ import annotations
 
@@ -82,5 +82,5 @@ def choice(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | 
 
 
 def _number(builder: TypedBuilder, value: float) -> int:
-    """An integer that stays one."""
+    """Return an integer that stays one."""
     return builder.add(Cast(I32), builder.number(value))

@@ -45,7 +45,7 @@ def truth(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | N
     """``b1(i32(c)) -> c``, ``c != 0 -> c``, ``c == 0 -> !c``, ``c == 1 -> c`` of a truth value."""
     if isinstance(op, Cast):
         inner = builder[operands[0]]
-        if op.dtype == B1 and isinstance(inner, Cast) and builder.types[builder.arguments(operands[0])[0]].dtype == B1:
+        if op.dtype == B1 and isinstance(inner, Cast) and _is_truth(builder, builder.arguments(operands[0])[0]):
             return builder.arguments(operands[0])[0]
         return None
     for x, y in (operands, operands[::-1]):
@@ -53,7 +53,7 @@ def truth(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | N
         if value not in (0.0, 1.0) or not isinstance(builder[x], Cast):
             continue
         condition = builder.arguments(x)[0]
-        if builder.types[condition].dtype == B1:
+        if _is_truth(builder, condition):
             same = (value == 1.0) is (op == Apply("eq"))
             return condition if same else builder.apply("logical_not", condition)
     return None
@@ -110,3 +110,7 @@ def floor_of_zero(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) ->
 
 def _truth(builder: TypedBuilder, value: bool) -> int:
     return builder.number(float(value))
+
+
+def _is_truth(builder: TypedBuilder, node: int) -> bool:
+    return builder.types[node].dtype.compute == B1

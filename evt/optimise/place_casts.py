@@ -1,27 +1,34 @@
-"""Rounding points of stores and operands: those of integers and bits made explicit, those of floats left out."""
+"""Rounding points of stores and operands: made explicit for integers and bits, left out for floats."""
 
 from __future__ import annotations
 
 from evt.ir.dag import TypedDag
-from evt.ir.dtype import E5M2, F32, F64, DType
+from evt.ir.dtype import B1, BOOL, E5M2, F32, F64, U8, DType
 from evt.ir.node import Cast, Const, Element, Feed, Reduce, Store
 from evt.optimise.rewrite import TypedBuilder, on, rewrite
 
 
 def place_casts(dag: TypedDag) -> TypedDag:
     """``store(x) -> store(i8(x))`` where the output is i8, u8, i32 or b1 and the value is not: it rounds and saturates.
+    ``store(x) -> store(u8(b1(x)))`` where the output is bool, whose bytes are 0 and 1.
     ``store(2) -> store(f64(2))``, and so for i32: of a constant that is stored alone, kernels make an f32.
     ``store(x) -> store(e5m2(x))`` of an e5m2 that is stored as it was loaded: it may be infinite.
 
-    ``store(f16(x)) -> store(x)`` where the output is f16 and nothing else reads the cast: floats are rounded to
-    nearest by the store as well. What is fed to the product is treated alike, with the operand's type, and an operand
-    that is fed as it is has no feed: ``feed A(A) ->`` nothing.
+    ``store(x) -> store(i8(x))`` where the output is i8, u8, i32 or b1 and the value is not: the cast rounds and
+    saturates. ``store(2) -> store(f64(2))``, likewise for i32: a constant stored alone would be an f32 in the kernel.
+    ``store(x) -> store(e5m2(x))`` for an e5m2 stored as it was loaded: it may be infinite.
+
+    ``store(f16(x)) -> store(x)`` where the output is f16 and nothing else reads the cast: the store rounds floats to
+    nearest as well. An operand's feed into the product is treated alike, with the operand's type; an operand that is
+    not changed needs no feed: ``feed A(A) ->`` nothing.
     """
     stored = {_only_stored(dag, node) for node in range(len(dag))}
 
     @on(Store, Feed)
     def rule(builder: TypedBuilder, op: Store | Feed, operands: tuple[int, ...]) -> int | None:
         dtype, value = _dtype(dag, op), builder[operands[0]]
+        if dtype == BOOL:
+            return None if isinstance(value, Reduce) else _byte(builder, op, operands[0])
         if isinstance(op, Feed) and value == Element(op.name):
             return operands[0]
         if isinstance(value, Const):
@@ -38,8 +45,16 @@ def place_casts(dag: TypedDag) -> TypedDag:
     return rewrite(dag, rule)
 
 
+def _byte(builder: TypedBuilder, op: Store | Feed, value: int) -> int | None:
+    """Return a store of a truth value as a byte; None of one that is made already."""
+    if builder[value] == Cast(U8) and builder.types[builder.arguments(value)[0]].dtype.compute == B1:
+        return None
+    truth = value if builder.types[value].dtype.compute == B1 else builder.add(Cast(B1), value)
+    return builder.add(op, builder.add(Cast(U8), truth))
+
+
 def _dtype(dag: TypedDag, op: Store | Feed) -> DType:
-    """The type that a sink rounds to."""
+    """Return the type that a sink rounds to."""
     if isinstance(op, Feed):
         return next(operand.dtype for operand in dag.operands if operand.name == op.name)
     dtype = dag.output[op.name].dtype
@@ -48,7 +63,7 @@ def _dtype(dag: TypedDag, op: Store | Feed) -> DType:
 
 
 def _only_stored(dag: TypedDag, node: int) -> Store | Feed | None:
-    """A store or feed whose value is a rounding of f32 to its own type that nothing else reads."""
+    """Return the store or feed if only it reads the value, a rounding of f32 to its own type."""
     op = dag[node]
     if not isinstance(op, Store | Feed):
         return None

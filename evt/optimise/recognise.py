@@ -8,6 +8,7 @@ at, so the pass is linear.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache
 from itertools import product
@@ -17,7 +18,7 @@ from evt.ir.dag import Dag, TypedDag
 from evt.ir.node import Apply, Const
 from evt.optimise.rewrite import TypedBuilder
 
-#: What is written by hand, and the function that it is; `x` is the wildcard.
+#: What is written by hand, and its function; `x` is the wildcard.
 RULES = (
     ("1 / (1 + exp(-x))", "sigmoid"),
     ("0.5 * (1 + tanh(0.5 * x))", "sigmoid"),
@@ -32,9 +33,9 @@ RULES = (
     ("x * relu6(x + 3) / 6", "hardswish"),
     ("relu6(x + 3) / 6", "hardsigmoid"),
 )
-#: The functions by which a rule is found, and how far above one of them the root of a rule lies.
+#: The functions that locate a rule, and how far above one of them the root of a rule lies.
 _ANCHORS = frozenset({"exp", "erf", "tanh", "relu6", "sigmoid", "hardsigmoid"})
-#: Functions that rules have below an anchor.
+#: Functions of rules below an anchor.
 _ATOMS = _ANCHORS | {"softplus", "log", "log1p"}
 _ROOTS = frozenset({"add", "mul", "div", "rcp"})
 _CLIMB, _DESCEND, _TERMS = 5, 5, 12
@@ -82,7 +83,7 @@ def _match(dag: Dag, root: int, candidates: list[int]) -> tuple[str, int] | None
 
 
 def _above(dag: Dag, anchor: int) -> list[int]:
-    """Possible roots over an anchor, outermost first."""
+    """Return possible roots over an anchor, outermost first."""
     level, roots = [anchor], []
     for _ in range(_CLIMB):
         level = list(dict.fromkeys(user for node in level for user in dag.users[node][:4]))[:8]
@@ -91,7 +92,7 @@ def _above(dag: Dag, anchor: int) -> list[int]:
 
 
 def _below(dag: Dag, anchor: int) -> list[int]:
-    """Possible wildcards under an anchor."""
+    """Return possible wildcards under an anchor."""
     level, found = [anchor], list[int]()
     for _ in range(_DESCEND):
         level = list(dict.fromkeys(operand for node in level for operand in dag.arguments(node)))[:8]
@@ -114,7 +115,7 @@ def _rules() -> dict[Form, str]:
 
 
 def normal_form(dag: Dag, root: int, x: int) -> Form | None:
-    """The arrangement-free form of ``root`` over the wildcard ``x``; None when it is larger than any rule."""
+    """Return the form of ``root`` over the wildcard ``x`` in any arrangement; None when it is larger than any rule."""
     try:
         return _freeze(_expand(dag, root, x, {}, 0))
     except _TooLargeError:
@@ -138,7 +139,7 @@ def _expand(dag: Dag, node: int, x: int, known: dict[int, Polynomial], depth: in
     result: Polynomial
     if node == x:
         result = _atom("x")
-    elif isinstance(op, Const):
+    elif isinstance(op, Const) and math.isfinite(op.value):
         result = {_ONE: op.value}
     elif isinstance(op, Apply) and op.function in _ARITHMETIC:
         result = _ARITHMETIC[op.function](operand)

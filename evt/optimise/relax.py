@@ -1,7 +1,7 @@
-"""Algebra of real numbers, opt-in: it changes roundings, and what comes of NaN, infinities and -0.
+"""Algebra of real numbers, opt-in: it changes roundings, and the results for NaN, infinities and -0.
 
-No rule makes a constant out of others that overflows or loses digits: 0 times an infinity is NaN. Of inputs it is
-taken for granted that products, sums and reciprocals of what varies less than the result stay within the type.
+No rule combines constants into one that overflows or loses digits: 0 times an infinity is NaN. Inputs that vary less
+than the result are assumed to have products, sums and reciprocals within the type.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _COMPOSED = {
     ("sqrt", "square"): "abs",
     ("log", "sigmoid"): "logsigmoid",
 }
-#: Through which a constant shows in the size of a value.
+#: Functions that pass the size of a constant on.
 _ARITHMETIC = frozenset({"add", "sub", "mul", "div", "neg", "fma"})
 
 
@@ -95,19 +95,19 @@ def gather(builder: TypedBuilder, op: Apply, operands: tuple[int, ...]) -> int |
 
 
 def _with(builder: TypedBuilder, function: str, x: int, value: float) -> int | None:
-    """``x`` and a constant; None where that overflows or vanishes."""
+    """Return ``x`` combined with a constant; None where the constant overflows or vanishes."""
     if value == 0.0 and function == "add":
         return x
     return builder.apply(function, x, builder.number(value)) if _is_normal(value) else None
 
 
 def _is_normal(value: float) -> bool:
-    """Whether f32 has a number with all its digits."""
+    """Return whether f32 has the number with all its digits."""
     return _LEAST_NORMAL <= abs(value) <= F32.largest
 
 
 def _is_moderate(builder: TypedBuilder, node: int, depth: int = 4) -> bool:
-    """Whether a value may be multiplied or added before others are: no constant so large or small that this shows."""
+    """Return whether a value may be multiplied or added before others: it has no very large or very small constant."""
     value, op = builder.constant(node), builder[node]
     if value is not None:
         return not value or 2.0**-32 <= abs(value) <= 2.0**32
@@ -148,7 +148,7 @@ def factor(builder: TypedBuilder, op: Apply, operands: tuple[int, ...]) -> int |
 
 
 def _factors(builder: TypedBuilder, node: int) -> list[tuple[int, int | None]]:
-    """The ways to see a node as a product, itself times nothing among them."""
+    """Return the ways to see a node as a product, including itself times nothing."""
     found: list[tuple[int, int | None]] = [(node, None)]
     if builder[node] == Apply("mul"):
         a, b = builder.arguments(node)

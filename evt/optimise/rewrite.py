@@ -1,9 +1,9 @@
 """The engine of the rewriting passes: one walk in id order, a rule per node, a new graph.
 
-It keeps three things, so that no rule has to think of them. *Types*: what an operation computes in is decided by the
-program as written; conversions that it implies become casts, and constants are marked with a type where the type
-would not follow any more. *Modes*: a value that is reduced, paired or stored by blocks of columns varies over the
-modes that it had. *Origins*: what a rule makes comes from where the node came from that it replaces.
+It maintains three properties, so that rules need not. *Types*: the program as written decides what an operation
+computes in; conversions that it implies become casts, and constants get a type where it would no longer follow.
+*Modes*: a value that is reduced, deinterleaved or stored by blocks of columns keeps the modes that it varied over.
+*Origins*: new nodes have the origin of the node that they replace.
 """
 
 from __future__ import annotations
@@ -14,24 +14,40 @@ from dataclasses import dataclass
 from typing import Any
 
 from evt.functions import TABLE, Comparison, Fact
-from evt.ir.dag import Builder, TypedDag, live_nodes, prune, reads_accumulator
+from evt.ir.dag import Builder, TypedDag, live_nodes, prune, reads_accumulator, reduced_modes
 from evt.ir.dtype import B1, F64, DType
-from evt.ir.infer import alone, domain, reduced_type, value_type
-from evt.ir.node import Apply, Cast, Const, Feed, Fold, Node, Pick, Reduce, Store, ValueType, base
+from evt.ir.infer import alone, domain, interleaved_type, reduced_type, value_type
+from evt.ir.node import (
+    Apply,
+    Cast,
+    Const,
+    Feed,
+    Fold,
+    Interleave,
+    Node,
+    Pick,
+    Reduce,
+    Store,
+    ValueType,
+    base,
+    is_divided,
+)
 from evt.optimise.rounding import is_exact
 
 
 class TypedBuilder(Builder):
-    """A builder that knows the types of its nodes; ``dag`` gives those of the inputs."""
+    """A builder that knows the types of its nodes; ``dag`` gives the types of the inputs."""
 
     def __init__(self, dag: TypedDag) -> None:
         super().__init__()
         self.dag = dag
         self.types: list[ValueType] = []
+        #: For each node what :attr:`Dag.reduced` says.
+        self.reduced: list[tuple[str, ...]] = []
         self._applied: dict[object, ValueType] = {}
-        #: The value of each node that is a constant, marked with a type that has it or not.
+        #: The value of each node that is a constant, with or without a type.
         self._constants: list[float | None] = []
-        #: What constants among themselves are computed in.
+        #: The compute type of operations on constants alone.
         self.default = alone(dag)
         #: Whether something is computed or stored in f64.
         self.wide = F64 in ({value.dtype for value in set(dag.types)} | {output.dtype for output in dag.outputs})
@@ -41,10 +57,11 @@ class TypedBuilder(Builder):
         if new == len(self.types):
             self.types.append(self._type(node, [self.types[operand] for operand in operands]))
             self._constants.append(self._value(node, operands))
+            self.reduced.append(reduced_modes(node, [self.reduced[operand] for operand in operands]))
         return new
 
     def _type(self, node: Node, operands: list[ValueType]) -> ValueType:
-        """The type of a node. Functions are applied to few different types, each of which is one object."""
+        """Return the type of a node. Functions are applied to few different types, each of which is one object."""
         if not isinstance(node, Apply):
             return value_type(self.dag, node, operands)
         key = (node.function, *map(id, operands))
@@ -68,16 +85,16 @@ class TypedBuilder(Builder):
         return self.add(Const.of(value))
 
     def literal(self, value: float, dtype: DType) -> int:
-        """A constant of a compute type: ``i32(3)``, or ``3`` where that is computed in the type anyway."""
+        """Return a constant of a compute type: ``i32(3)``, or ``3`` where that is computed in the type anyway."""
         constant = self.number(value)
         return constant if dtype == self.default else self.add(Cast(dtype), constant)
 
     def constant(self, node: int) -> float | None:
-        """The value of a constant, marked with a type that has it or not."""
+        """Return the value of a constant, with or without a type; None for other nodes."""
         return self._constants[node]
 
     def typed(self) -> TypedDag:
-        """The graph that was made, pruned; of what it was made if that is the same."""
+        """Return the new graph, pruned; the original graph if they are the same."""
         dag = self.dag
         made = self.finish(dag.operation, dag.operands, dag.inputs, dag.outputs, dag.source)
         pruned = prune(made)
@@ -88,7 +105,7 @@ class TypedBuilder(Builder):
         return TypedDag(dag.operation, dag.operands, *kept, types)
 
     def domain(self, function: str, operands: tuple[int, ...]) -> DType:
-        """What an application computes in."""
+        """Return the type that an application computes in."""
         return domain(self.dag, function, [self.types[operand] for operand in operands])
 
 
@@ -96,8 +113,8 @@ class TypedBuilder(Builder):
 class Rule:
     """``apply(builder, node, operands)``: the id that replaces the node in the new graph, or None for "not me".
 
-    ``operands`` are ids of the new graph; those of an application that vary have the type it computes in. ``keys`` say
-    which nodes it is given: functions by name or by a fact about them, other nodes by their class.
+    ``operands`` are ids of the new graph; varying operands of an application have the type it computes in. ``keys``
+    select the nodes that it is given: functions by name or by a fact about them, other nodes by their class.
     """
 
     keys: frozenset[object]
@@ -110,7 +127,7 @@ def on(*keys: str | Fact | type[Node]) -> Callable[[Callable[[TypedBuilder, Any,
 
 
 def rewrite(dag: TypedDag, *rules: Rule) -> TypedDag:
-    """Rebuild the graph, giving each node to the rules for it until none applies; dead nodes go.
+    """Rebuild the graph, giving each node to its rules until none applies; remove dead nodes.
 
     A program that would no longer read the accumulator stays as it is.
     """
@@ -132,7 +149,7 @@ class _Rewriter:
         self.builder = TypedBuilder(dag)
         self.rules = rules
         self._for: dict[object, tuple[Rule, ...]] = {}
-        #: Functions with types of operands, those as written and those now, that need no conversion.
+        #: Functions whose operands need no conversion, with the operands' types as written and now.
         self._settled: set[object] = set()
 
     def rules_for(self, op: Node) -> tuple[Rule, ...]:
@@ -145,9 +162,13 @@ class _Rewriter:
         return found
 
     def rewrite(self, op: Node, types: list[ValueType], operands: tuple[int, ...], pinned: bool) -> int:
-        """The node that takes the place of one whose operands had ``types``."""
+        """Return the node that replaces one whose operands had ``types``."""
         if isinstance(op, Apply):
             operands = self.arguments(op, types, operands)
+        elif isinstance(op, Interleave):
+            wanted = interleaved_type(self.builder.dag, types)
+            if interleaved_type(self.builder.dag, [self.builder.types[operand] for operand in operands]) != wanted:
+                operands = (self.builder.add(Cast(wanted), operands[0]), operands[1])
         elif isinstance(op, Reduce | Fold):
             wanted = reduced_type(self.builder.dag, types[0])
             if reduced_type(self.builder.dag, self.builder.types[operands[0]]) != wanted:
@@ -155,7 +176,7 @@ class _Rewriter:
         return self.apply_rules(op, operands, pinned)
 
     def arguments(self, op: Apply, types: list[ValueType], operands: tuple[int, ...]) -> tuple[int, ...]:
-        """The operands of an application, converted to what it computed in when they had ``types``."""
+        """Return an application's operands, converted to the type that it computed in when they had ``types``."""
         builder = self.builder
         now = [builder.types[operand] for operand in operands]
         key = (op.function, *map(id, types), *map(id, now))
@@ -173,7 +194,7 @@ class _Rewriter:
         return tuple(converted)
 
     def cast(self, node: int, wanted: DType) -> int:
-        """A value in a compute type. Constants take the type of what they meet; of truth values they are 0 or 1."""
+        """Return a value in a compute type. Constants take the type of what they meet; truth values become 0 or 1."""
         have, value = self.builder.types[node], self.builder.constant(node)
         if have.dtype.compute == wanted or (wanted != B1 and (have.constant or value is not None)):
             return node
@@ -190,7 +211,7 @@ class _Rewriter:
             new = rule.apply(builder, op, operands)
             if new is None or not _keeps_modes(builder, new, op, operands, pinned):
                 continue
-            # A rule's result is smaller than its input in the rules' common measure, so this ends.
+            # A rule's result is smaller than its input in a measure common to all rules, so this ends.
             replaced, arguments = builder[new], builder.arguments(new)
             if (replaced, arguments) == (op, operands) or isinstance(replaced, Store | Feed):
                 return new
@@ -199,9 +220,14 @@ class _Rewriter:
 
 
 def _keeps_modes(builder: TypedBuilder, new: int, op: Node, operands: tuple[int, ...], pinned: bool) -> bool:
-    """Whether a node may take the place of another: of whole columns not one of blocks, where pinned none of others."""
+    """Whether a node may take the place of another: of whole columns not one of blocks, where pinned none of others.
+
+    What is computed of reductions stays so: the place where it is stored is written when the kernel has ended.
+    """
+    if any(builder.reduced[operand] for operand in operands) and not builder.reduced[new]:
+        return False
     modes = builder.types[new].modes
-    blocks = any("/" in mode for mode in modes)
+    blocks = any(is_divided(mode) for mode in modes)
     if not pinned and not blocks:
         return True
     before = value_type(builder.dag, op, [builder.types[operand] for operand in operands]).modes
@@ -209,29 +235,31 @@ def _keeps_modes(builder: TypedBuilder, new: int, op: Node, operands: tuple[int,
 
 
 def _pinned(dag: TypedDag) -> list[bool]:
-    """For each node whether something depends on the modes that its value varies over.
+    """Return for each node whether something depends on the modes that its value varies over.
 
-    That is so of whole columns too that a value of blocks of columns meets.
+    Values over whole columns that meet a value over blocks of columns count as well.
     """
     pinned = [False] * len(dag)
     has_blocks = any(isinstance(op, Fold) for op, _ in dag.table)
     for node in reversed(range(len(dag))):
         op = dag[node]
-        divided = isinstance(op, Store) and any("/" in mode for mode in dag.output[op.name].modes)
+        divided = isinstance(op, Store) and any(is_divided(mode) for mode in dag.output[op.name].modes)
         mixed = has_blocks and len(_widths(dag, node)) > 1
-        if pinned[node] or divided or mixed or isinstance(op, Reduce | Fold | Pick):
+        if pinned[node] or divided or mixed or isinstance(op, Reduce | Fold | Pick | Interleave):
             for operand in dag.arguments(node):
                 pinned[operand] = True
     return pinned
 
 
 def _widths(dag: TypedDag, node: int) -> set[str]:
-    """The modes of columns that a node's operands have."""
+    """Return the column modes of a node's operands."""
     return {mode for operand in dag.arguments(node) for mode in dag.types[operand].modes if base(mode) == "n"}
 
 
 def constant_operand(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> list[tuple[float, int]]:
-    """(constant, other operand) of a binary node; on the left only where the function commutes."""
+    """Return (constant, other operand) of a binary node; a constant on the left counts only if the function
+    commutes.
+    """
     if not isinstance(op, Apply) or len(operands) != 2:
         return []
     pairs = [(operands[1], operands[0])]
@@ -241,12 +269,12 @@ def constant_operand(builder: TypedBuilder, op: Node, operands: tuple[int, ...])
 
 
 def is_zero(value: float | None, sign: float = 1.0) -> bool:
-    """Whether a constant is the zero of a sign."""
+    """Return whether a constant is a zero with the given sign."""
     return value == 0.0 and math.copysign(1.0, value) == sign
 
 
 def comparison_of(op: Node) -> Comparison | None:
-    """What is known of a comparison; None of any other operation."""
+    """Return the facts about a comparison; None for any other operation."""
     return TABLE[op.function].comparison if isinstance(op, Apply) else None
 
 

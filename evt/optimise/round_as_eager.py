@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from evt.functions import TABLE
 from evt.ir.dag import TypedDag
 from evt.ir.dtype import B1, BF16, F16, F32, F64, I32, DType
-from evt.ir.node import Acc, Apply, Cast, Const, Fold, Load, Node, Pick
+from evt.ir.node import Acc, Apply, Cast, Const, Extent, Fold, Interleave, Load, Node, Pick
 from evt.optimise.rewrite import TypedBuilder
 
 _TWO, _THREE = Const.of(2.0), Const.of(3.0)
 
 
 def round_as_eager(dag: TypedDag) -> TypedDag:
-    """``f(x) -> f16(f(x))`` and ``acc -> f16(acc)`` where PyTorch would hold the value in f16 (or bf16).
+    """Round ``f(x) -> f16(f(x))`` and ``acc -> f16(acc)`` where PyTorch would hold the value in f16 (or bf16).
 
     Eager PyTorch stores every operation's result in the type that its operands promote to; numbers and tensors
     without dimensions do not promote within their kind. The product has the type of A, or D's for 8-bit operands.
@@ -40,9 +40,9 @@ def round_as_eager(dag: TypedDag) -> TypedDag:
 def _operation(
     builder: TypedBuilder, op: Apply, arguments: list[int], types: Sequence[DType | None], dtype: DType | None
 ) -> int:
-    """An operation as PyTorch does it, with the roundings in between.
+    """Return an operation as PyTorch computes it, with the roundings in between.
 
-    Integers are converted to the type of the floats that they meet, and a number that is compared to the tensor's;
+    Integers are converted to the type of the floats that they meet, and a number in a comparison to the tensor's type;
     ``number / x`` is ``number * (1 / x)``; ``x ** 3`` is ``x * x * x``, whose products PyTorch's CUDA kernels round
     one by one.
     """
@@ -72,7 +72,7 @@ def _rounded(builder: TypedBuilder, value: int, dtype: DType | None) -> int:
 
 
 def _result(builder: TypedBuilder, op: Apply, arguments: list[int], types: Sequence[DType | None]) -> DType | None:
-    """The type in which PyTorch holds what comes of an operation."""
+    """Return the type in which PyTorch holds the result of an operation."""
     row = TABLE[op.function]
     if row.result == "predicate":
         return B1
@@ -85,25 +85,27 @@ def _result(builder: TypedBuilder, op: Apply, arguments: list[int], types: Seque
 
 
 def _is_product(builder: TypedBuilder, op: Apply, arguments: Sequence[int]) -> bool:
-    """Whether an operation is a power that PyTorch computes as a product."""
+    """Return whether an operation is a power that PyTorch computes as a product."""
     return op.function == "pow" and builder[arguments[1]] in (_TWO, _THREE)
 
 
 def _held(dag: TypedDag, op: Node, node: int, operands: Sequence[DType | None]) -> DType | None:
-    """The type in which PyTorch holds a value that is no operation's."""
+    """Return the type in which PyTorch holds a value that is not an operation's result."""
     value = dag.types[node]
     match op:
-        case Const():
+        case Const() | Extent():
             return None
         case Load(name):
             return value.dtype if dag.input[name].modes else None
         case Acc():
             operand = dag.operands[0].dtype
             if operand.is_float and operand.bits == 8:
-                return dag.output["D"].dtype
+                return dag.primary.dtype
             return operand if operand in (F16, BF16) else value.dtype
         case Pick() | Fold():
             return operands[0]
+        case Interleave():
+            return _promoted([dtype for dtype in operands if dtype is not None])
         case _:
             return value.dtype
 

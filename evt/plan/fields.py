@@ -9,19 +9,19 @@ from typing import Literal
 #: Version of ``evt_arguments`` and ``evt_run``; a library of another version is rebuilt, never called.
 ABI = 2
 
-FieldKind = Literal["size", "pointer", "number"]
+FieldKind = Literal["size", "pointer", "number", "integer"]
 
-#: The members by kind: what every call fills in comes first.
-_ORDER: tuple[FieldKind, ...] = ("pointer", "number", "size")
+#: The members by kind: those that every call fills in come first.
+_ORDER: tuple[FieldKind, ...] = ("pointer", "number", "integer", "size")
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One 8-byte member of ``evt_arguments``: a size or stride (int64), a pointer, or a number (double).
+    """One 8-byte member of ``evt_arguments``: a size or stride (int64), a pointer, a number (double) or an i64.
 
     ``tensor`` and ``role`` say what the runtime puts there: ("C", "pointer"), ("C", "m") for the stride of
-    mode m in elements, ("alpha", "value"), ("", "k") for an extent, ("", "workspace") for memory to work in,
-    ("", "swizzle") for a scheduler setting.
+    mode m in elements, ("x", "extent m") for the rows that an index may name, ("alpha", "value"),
+    ("", "k") for an extent, ("", "workspace") for memory to work in, ("", "swizzle") for a scheduler setting.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Fields:
 
     @property
     def members(self) -> tuple[Field, ...]:
-        """Return the members as ``evt_arguments`` has them."""
+        """The members as ``evt_arguments`` has them."""
         return tuple(sorted(self._members, key=lambda each: _ORDER.index(each.kind)))
 
     def add(self, field: Field) -> Field:
@@ -60,13 +60,21 @@ class Fields:
         """Return the stride of a tensor along a mode, in elements."""
         return self.add(Field(f"stride_{mode}_of_{self.names.get(tensor, tensor)}", "size", tensor, mode))
 
-    def number(self, scalar: str) -> Field:
+    def extent_of(self, tensor: str, mode: str) -> Field:
+        """Return how many rows or columns a tensor has among which an index names some."""
+        return self.add(Field(f"extent_{mode}_of_{self.names[tensor]}", "size", tensor, f"extent {mode}"))
+
+    def number(self, scalar: str, kind: Literal["number", "integer"] = "number") -> Field:
         """Return the value of a scalar."""
-        return self.add(Field(f"value_of_{self.names[scalar]}", "number", scalar, "value"))
+        return self.add(Field(f"value_of_{self.names[scalar]}", kind, scalar, "value"))
 
     def size(self, role: str) -> Field:
         """Return an extent, or a setting of the scheduler."""
         return self.add(Field(role, "size", "", role))
+
+    def extent(self, mode: str) -> Field:
+        """Return the extent of a mode."""
+        return self.size(mode)
 
     def workspace(self) -> Field:
         """Return the memory that the kernel works in."""
@@ -84,7 +92,7 @@ class GroupFields(Fields):
 
     @property
     def rows(self) -> tuple[Field, ...]:
-        """Return the rows of the table, in order."""
+        """The rows of the table, in order."""
         return tuple(self._rows)
 
     def add(self, field: Field) -> Field:
@@ -92,6 +100,13 @@ class GroupFields(Fields):
             return super().add(field)
         self._rows.setdefault(field)
         return field
+
+    def number(self, scalar: str, kind: Literal["number", "integer"] = "number") -> Field:
+        """Return the value of a scalar, always a double: of an i64 the runtime gives the i32 that it is read as."""
+        return super().number(scalar)
+
+    def extent(self, mode: str) -> Field:
+        return next(row for row in self._rows if (row.tensor, row.role) == ("", mode))
 
     def varies(self, name: str) -> Field:
         """Return whether an input is a vector in every group, and not a single value."""

@@ -7,7 +7,7 @@
     Mainloop  = MatrixProduct(a, b, work)           two matrices
               | Convolution2x(operator, ..., work)  an implicit GEMM of CUTLASS 2.x
               | Convolution3x(operator, ...)        one of CUTLASS 3.x
-    Epilogue  = Visitors(nodes, tree)               a visitor tree, or a topological visitor
+    Epilogue  = Visitors(nodes, tree, results)      a visitor tree, or a topological visitor
               | StockOperator(fused, ...)           an output operator of CUTLASS 2.x
               | StockFusion(fused, ...)             a fusion operation of CUTLASS 3.x
 
@@ -23,7 +23,7 @@ from typing import Literal, TypeAlias
 from evt.ir.convolution import SPATIAL, Operator
 from evt.ir.dtype import DType
 from evt.plan.configurations.config import Config
-from evt.plan.epilogue.nodes import Apply, Node, Reduction, Single, Strides
+from evt.plan.epilogue.nodes import Apply, Node, Number, Reduction, Result, Single, Size, Strides
 from evt.plan.epilogue.regions import Region
 from evt.plan.fields import ABI, Field
 from evt.plan.options import Options
@@ -48,7 +48,7 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """The operand ``name`` of a convolution, channels last; ``strides`` are those of the rest, outermost first."""
+    """The operand ``name`` of a convolution, channels last; ``strides`` has the other dimensions', outermost first."""
 
     name: str
     dtype: DType
@@ -59,7 +59,7 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """How the rows of a padded copy are made: zeros around each, up to a multiple of so many ``pixels``."""
+    """How the rows of a padded copy are made: zeros around each, up to a multiple of ``pixels``."""
 
     pixels: int
     padding: tuple[Field, Field] | None
@@ -67,10 +67,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class PaddedCopy:
-    """A packed copy of ``original`` in the workspace, with zeros behind the channels of its pixels.
+    """A packed copy of ``original`` in the workspace, with zeros after the channels of its pixels.
 
-    ``extents`` are those of the original but the ``channels``, outermost first. ``vector`` elements are moved at a time
-    and divide the copy's channels: ``padded_channels``, or as many whole vectors as the channels take where that is 0.
+    ``extents`` are those of the original without the ``channels``, outermost first. ``vector`` elements are moved at a
+    time and divide the copy's channels: ``padded_channels``, or if that is 0, as many whole vectors as the channels
+    need.
     """
 
     original: Image
@@ -91,7 +92,7 @@ class PaddedCopy:
 
 @dataclass(frozen=True, slots=True)
 class WorkVector:
-    """An input of an operand's formula, of one value for each index along k or along the operand's other mode."""
+    """An input of an operand's formula, with one value for each index along k or along the operand's other mode."""
 
     dtype: DType
     pointer: Field
@@ -100,16 +101,16 @@ class WorkVector:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Work on the kernel's operand ``operand``: the region of its element, and the region's inputs."""
+    """The mainloop fusion of the kernel's operand ``operand``: the region of its element, and the region's inputs."""
 
     operand: str
     region: Region
-    inputs: tuple[Single | WorkVector, ...]
+    inputs: tuple[Single | Size | Number | WorkVector, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class MatrixProduct:
-    """A product of matrices: ``a`` and ``b`` as the kernel has them, exchanged in a transposed problem."""
+    """A matrix product: ``a`` and ``b`` as the kernel has them, exchanged in a transposed problem."""
 
     a: Matrix
     b: Matrix
@@ -127,24 +128,24 @@ class Convolution:
 
     @property
     def spatial(self) -> tuple[str, ...]:
-        """Return the spatial dimensions, innermost last."""
+        """The spatial dimensions, innermost last."""
         return SPATIAL[-self.rank :]
 
     @property
     def copies(self) -> tuple[PaddedCopy, ...]:
-        """Return the copies that are made before the kernel."""
+        """The copies that are made before the kernel."""
         return tuple(each for each in (self.a, self.b) if isinstance(each, PaddedCopy))
 
 
-#: How taps are found: in tables that are made on the host, by division, or as channels that lie together.
+#: How taps are found: in tables made on the host, by division, or as contiguous channels.
 Iterators = Literal["optimized", "analytic", "fixed channels"]
-#: How a tile of columns meets the groups: there is one group, the tile lies in one, or has several whole ones.
+#: How a tile's columns relate to the groups: there is one group, the tile lies in one, or it has several whole ones.
 Groups = Literal["one", "single", "multiple"]
 
 
 @dataclass(frozen=True, slots=True)
 class Convolution2x(Convolution):
-    """One of CUTLASS 2.x. ``strided`` iterators take any stride where CUTLASS tells them from those that do not.
+    """One of CUTLASS 2.x. ``strided`` iterators take any stride, where CUTLASS has other ones that do not.
 
     ``alignments`` are the elements of A and of B in an access, where the kernel has to be told; ``padded`` says whether
     ``work`` meets the input's padding.
@@ -160,7 +161,7 @@ class Convolution2x(Convolution):
 
 @dataclass(frozen=True, slots=True)
 class Convolution3x(Convolution):
-    """One of CUTLASS 3.x; ``window_channels`` are those of a copy in which a row of taps is one tap, or 0."""
+    """One of CUTLASS 3.x; ``window_channels`` are the channels of a copy in which a row of taps is one tap, or 0."""
 
     window_channels: int = 0
 
@@ -172,7 +173,7 @@ Mainloop: TypeAlias = MatrixProduct | Convolution2x | Convolution3x
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tile's tensor that the collective itself loads as C or stores as D."""
+    """The tensor of a tile that the collective itself loads as C or stores as D."""
 
     dtype: DType
     row_major: bool
@@ -183,10 +184,14 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Visitors:
-    """``nodes`` in the order in which they are visited, the root last; ``tree`` tells whether they nest as a tree."""
+    """``nodes`` in the order in which they are visited, the root last; ``tree`` tells whether they nest as a tree.
+
+    ``results`` are the outputs that are stored when the parts of reductions are combined.
+    """
 
     nodes: tuple[Node, ...]
     tree: bool
+    results: tuple[Result, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +203,7 @@ class StockVector:
     strides: Strides
 
 
-#: What acc or C is multiplied by.
+#: The factor of acc or C.
 Scale: TypeAlias = float | Single | StockVector
 
 
@@ -228,7 +233,7 @@ class StockOperator:
 
 @dataclass(frozen=True, slots=True)
 class StockFusion:
-    """A fusion operation of CUTLASS 3.x. ``beta`` is None where it has none, ``stored`` what it stores besides D."""
+    """A fusion operation of CUTLASS 3.x. ``beta`` is None where it has none, ``stored`` is what it stores besides D."""
 
     fused: Fused
     alpha: Scale
@@ -246,8 +251,9 @@ class Plan:
 
     ``route`` is the name of the route that it takes; ``template`` is that of ``codegen/templates`` which prints it;
     ``instructions`` is the architecture whose instructions are used, ``accumulator`` the type of sums. ``program`` is
-    the user's text, ``signature`` says in words what the kernel is specialised for; ``functions`` are the definitions
-    of the user's own functions. ``transposed``: the kernel's rows are the program's columns.
+    the user's text, ``interface`` what it takes and gives, ``signature`` says in words which layouts of A and B the
+    kernel is specialised for; ``functions`` are the definitions of the user's own functions. ``transposed``: the
+    kernel's rows are the program's columns.
 
     ``source`` and ``destination`` are C and D of the collective, if it has them, and ``epilogue_dtype`` is the type for
     which the epilogue's tiles are cut. Of 2.x, ``elements_per_access`` is the width of the epilogue's accesses, and
@@ -266,6 +272,7 @@ class Plan:
     config: Config
     options: Options
     program: str
+    interface: tuple[str, ...]
     signature: str
     functions: tuple[str, ...]
     transposed: bool
@@ -287,54 +294,60 @@ class Plan:
 
     @property
     def generation(self) -> str:
-        """Return CUTLASS's generation, ``2.x`` or ``3.x``."""
+        """CUTLASS's generation, ``2.x`` or ``3.x``."""
         return "2.x" if self.family == "2x" else "3.x"
 
     @property
     def rows(self) -> str:
-        """Return the mode along the kernel's own rows."""
+        """The mode along the kernel's own rows."""
         return "n" if self.transposed else "m"
 
     @property
     def columns(self) -> str:
-        """Return the mode along the kernel's own columns."""
+        """The mode along the kernel's own columns."""
         return "m" if self.transposed else "n"
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """Return the visitor nodes; a stock epilogue has none."""
+        """The visitor nodes; a stock epilogue has none."""
         return self.epilogue.nodes if isinstance(self.epilogue, Visitors) else ()
 
     @property
     def tree(self) -> bool:
-        """Return whether the epilogue nests as a tree."""
+        """Whether the epilogue nests as a tree."""
         return not isinstance(self.epilogue, Visitors) or self.epilogue.tree
 
     @property
     def reductions(self) -> tuple[Reduction, ...]:
-        """Return the nodes that reduce."""
+        """The nodes that reduce."""
         return tuple(node for node in self.nodes if isinstance(node, Reduction))
 
     @property
+    def results(self) -> tuple[Result, ...]:
+        """Return the outputs that the kernel at the end stores."""
+        return self.epilogue.results if isinstance(self.epilogue, Visitors) else ()
+
+    @property
     def copies(self) -> tuple[PaddedCopy, ...]:
-        """Return the copies of operands that are made before the kernel."""
+        """The copies of operands that are made before the kernel."""
         return () if isinstance(self.mainloop, MatrixProduct) else self.mainloop.copies
 
     @property
     def work(self) -> tuple[Work, ...]:
-        """Return the work on the operands in the main loop."""
+        """The mainloop fusions of the operands."""
         return () if isinstance(self.mainloop, Convolution3x) else self.mainloop.work
 
     @property
     def regions(self) -> tuple[Region, ...]:
-        """Return the regions that functors of ours compute, by their numbers."""
+        """The regions that functors of ours compute, by their numbers."""
         found = [work.region for work in self.work]
         found += [node.region for node in self.nodes if isinstance(node, Apply)]
+        found += [result.region for result in self.results if result.region is not None]
         return tuple(sorted(found, key=lambda region: region.number))
 
     @property
     def schema(self) -> str:
-        """Return the members of the kernel's arguments, as JSON."""
+        """The members of the kernel's arguments, as JSON."""
         return json.dumps({"abi": ABI, "fields": [[each.name, each.kind] for each in self.fields]})
 
 

@@ -1,4 +1,4 @@
-"""What the planner is asked: ``Problem(dag, signature, target)``, and the facts about it that decide about kernels."""
+"""The planner's input: ``Problem(dag, signature, target)``, and the facts about it that decide about kernels."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from evt.ir import Fold, Pick, TypedDag
+from evt.ir import TypedDag
+from evt.ir.columns import columns_together
 from evt.plan.options import PLAIN, Options
 from evt.plan.signature import ConvolutionClass, Signature, bytes_of
 from evt.plan.stock.match import Stock, match_stock
 from evt.plan.target import Target
 from evt.plan.verdict import Refusal
 
-#: What is computed: a product of matrices, batched or not; many products of one layout, each with its own extents; or
+#: The kinds of problems: a matrix product, batched or not; many products of one layout, each with its own extents; or
 #: a convolution.
 Shape = Literal["gemm", "grouped", "convolution"]
 
@@ -22,7 +23,7 @@ Shape = Literal["gemm", "grouped", "convolution"]
 class Problem:
     """A program, the layouts and the target that a kernel is planned for.
 
-    ``grouped``: the kernel is to compute many products in one launch, of which ``signature`` has what is common to all.
+    ``grouped``: the kernel computes many products in one launch, and ``signature`` has what is common to all.
     """
 
     dag: TypedDag
@@ -82,9 +83,9 @@ class Problem:
     def padded_vector(self) -> int:
         """The vectors of the copies that kernels of CUTLASS 2.x read instead of the operands; 0 where they need none.
 
-        Of few channels they are the channels themselves, 4 or 8. Others are copied where an access would be narrower
-        than cp.async's, which has 4 bytes, or in volumes than 16 bytes, which is all that their iterators know. What is
-        worked on is read where it is.
+        With few channels they are the channels themselves, 4 or 8. Other operands are copied where an access would be
+        narrower than cp.async's 4 bytes, or in volumes than 16 bytes, the only width of their iterators. An operand
+        with a mainloop fusion is read where it is.
         """
         shape, size = self.convolution, self.operand_bytes
         if shape.operator != "fprop" or shape.group_filters or self.dag.feeds:
@@ -98,12 +99,10 @@ class Problem:
 
     @cached_property
     def columns_together(self) -> int:
-        """How many columns a 3.x epilogue has to visit at a time: those of a pair of blocks, or of a block."""
-        ops = map(self.dag.__getitem__, range(len(self.dag)))
-        together = (2 * op.block if isinstance(op, Pick) else op.width for op in ops if isinstance(op, Pick | Fold))
-        return max(together, default=1)
+        """How many columns an epilogue of 3.x has to visit at a time, and a row of a warp of 2.x has."""
+        return columns_together(self.dag)
 
     @cached_property
     def stock(self) -> Stock | Refusal:
-        """The formula as stock epilogues have it, or why they do not."""
+        """The formula in the form of stock epilogues, or why it has none."""
         return match_stock(self.dag)

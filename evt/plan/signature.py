@@ -14,11 +14,11 @@ from typing import Literal
 from evt.ir import Input, Output, TypedDag
 from evt.ir.convolution import Convolution, ConvolutionProblem, Operator
 from evt.ir.dtype import DType
-from evt.ir.node import base
+from evt.ir.node import base, direct
 from evt.layout import widest_vector
 
-#: How a tensor meets the batch mode: ``strided`` (one per batch, at a run-time stride; also a problem of one batch)
-#: or ``shared`` (a batched problem, the same tensor for every batch).
+#: How a tensor relates to the batch mode: ``strided`` (one per batch, at a run-time stride; also a problem of one
+#: batch) or ``shared`` (a batched problem, the same tensor for every batch).
 Batch = Literal["strided", "shared"]
 
 
@@ -38,11 +38,11 @@ class Layout:
 
 #: Widths of tiles, and the time for an element of them relative to the general one's, as measured on an H200.
 _WIDTHS = {192: 0.99, 128: 1.0, 160: 1.02, 96: 1.15, 64: 1.35}
-#: Sums of so many bytes take less time than an epilogue that reads and writes a matrix.
+#: Sums over this many bytes take less time than an epilogue that reads and writes a matrix.
 _SHALLOW_BYTES = 512
 #: The largest stride of TMA's im2col mode.
 _LARGEST_STEP = 8
-#: Filters larger than this, along a dimension, are beyond CUTLASS's optimised iterators: they keep a bit for each tap.
+#: A larger filter, along any dimension, is beyond CUTLASS's optimised iterators: they keep a bit for each tap.
 LARGEST_FILTER = 32
 
 
@@ -82,7 +82,7 @@ class ConvolutionClass:
 
     @property
     def not_matrices(self) -> str:
-        """Why it is no product of matrices, or nothing."""
+        """Why it is not a matrix product, or ""."""
         reasons = {
             "the filters have more than one tap": not self.unit_filter,
             "the stride is not 1": not self.unit_stride,
@@ -110,45 +110,45 @@ class Signature:
         return dict(self.tensors)
 
     def only(self, names: Container[str]) -> Signature:
-        """The same without the tensors of other names, as of inputs that the optimiser has found not to matter."""
+        """Return the same without the tensors of other names, such as inputs that the optimiser removed."""
         return replace(self, tensors=tuple(each for each in self.tensors if each[0] in names))
 
 
 def alignment_of(dtype: DType, contiguous: str | None, address: int, strides: dict[str, int], extent: int) -> int:
-    """Elements of ``dtype`` that one access may cover; ``strides`` in elements, without the contiguous mode's."""
+    """Return the elements of ``dtype`` that one access may cover; ``strides`` exclude the contiguous mode's."""
     if contiguous is None:
         return 1
     return widest_vector(bytes_of(dtype), address, extent, strides.values())
 
 
 def bytes_of(dtype: DType) -> int:
-    """Bytes of an element in memory; packed bits are counted in whole bytes."""
+    """Return the bytes of an element in memory; packed bits are counted in whole bytes."""
     return max(1, dtype.bits // 8)
 
 
 def aligned_to(layout: Layout, extent: int) -> Layout:
-    """The layout where the contiguous mode has an extent; 0 for one that is not known."""
+    """Return the layout for an extent of the contiguous mode; 0 if it is not known."""
     return replace(layout, alignment=min(layout.alignment, extent & -extent)) if extent else layout
 
 
 def natural_operand_layout(dtype: DType, modes: tuple[str, ...]) -> Layout:
-    """The layout of a packed operand: the last mode is contiguous, but k where tensor cores need that."""
+    """Return the layout of a packed operand: the last mode is contiguous, or k where tensor cores need that."""
     return Layout("k" if dtype.bits == 8 else modes[-1], 16 // bytes_of(dtype))
 
 
 def natural_layout(dtype: DType, modes: tuple[str, ...], batch: Batch = "strided") -> Layout:
-    """The layout of a packed, 16-byte-aligned tensor: the last mode of its shape is contiguous."""
-    inner = [mode for mode in modes if mode != "l"]
+    """Return the layout of a packed, 16-byte-aligned tensor: the last mode of its shape is contiguous."""
+    inner = [direct(mode) for mode in modes if mode != "l"]
     return Layout(inner[-1], 16 // bytes_of(dtype), batch)
 
 
 def natural_signature(
     dag: TypedDag, convolution: ConvolutionClass | None = None, extents: Mapping[str, int] | None = None
 ) -> Signature:
-    """The signature of packed tensors in the order of their subscripts, as ``evt emit`` assumes.
+    """Return the signature of packed tensors in the order of their subscripts, as ``evt emit`` assumes.
 
-    They are aligned to 16 bytes, as far as ``extents`` let them be: those of the modes, and of A's and B's contiguous
-    dimensions by their names where these are others.
+    They are aligned to 16 bytes, as far as ``extents`` allow: the modes' extents, and those of A's and B's contiguous
+    dimensions by their names where these differ.
     """
     extents = extents or {}
     natural = natural_operand_layout if convolution is None else natural_layout
@@ -178,9 +178,9 @@ def convolution_class(
     operand_bytes: int = 0,
     packed: bool = True,
 ) -> ConvolutionClass:
-    """The class of a convolution of elements of so many bytes, whose larger operand has ``operand_bytes``.
+    """Return the class of a convolution with elements of this many bytes, whose larger operand has ``operand_bytes``.
 
-    Without a problem, it is one of filters of several taps and of many channels.
+    Without a problem, assume a filter of several taps and many channels.
     """
     rank = max(geometry.rank, 2)
     if problem is None:
@@ -224,13 +224,13 @@ def convolution_class(
 
 
 def tile_columns(columns: int) -> int:
-    """The width of tiles that so many columns fill best; the wider of those that they fill alike."""
+    """Return the width of tiles that these columns fill best; if two fill equally well, the wider."""
     width = min(_WIDTHS, key=lambda each: -(-columns // each) * each * _WIDTHS[each])
     return 256 if width == 128 and columns >= 256 else width
 
 
 def tile_bytes(channels: int) -> int:
-    """The depth of tiles that the channels of a tap, in bytes, fill best: 64 or 128.
+    """Return the depth of tiles that the channels of a tap, in bytes, fill best: 64 or 128.
 
     Steps of half the depth cost 8 % more, as measured on an H200.
     """
@@ -242,10 +242,10 @@ def _is_dilated(geometry: Convolution) -> bool:
 
 
 def _fits_im2col(problem: ConvolutionProblem, dimensions: int | None = None) -> bool:
-    """Whether strides are at most 8, and the corners of the box of taps and its extent fit the bits that TMA has.
+    """Return whether strides are at most 8, and the corners of the box of taps and its extent fit TMA's bits.
 
     In 2 dimensions these are 8 bits each, in 3 dimensions 5 (CUDA driver API, cuTensorMapEncodeIm2col). Only the first
-    ``dimensions`` are looked at, where that is given.
+    ``dimensions`` are checked, if given.
     """
     geometry, pads = problem.geometry, problem.pads[:dimensions]
     corner = 128 if geometry.rank < 3 else 16
@@ -258,15 +258,15 @@ def _fits_im2col(problem: ConvolutionProblem, dimensions: int | None = None) -> 
 
 
 def _padded_bytes(problem: ConvolutionProblem, element_bytes: int) -> int:
-    """The bytes of an activation whose channels are padded to 4 or 8, where they are few."""
+    """Return the bytes of an activation whose channels are padded to 4 or 8, where they are few."""
     channels = max(problem.channels, 4 if problem.channels <= 4 else 8)
     return problem.images * math.prod(problem.pixels) * channels * element_bytes
 
 
 def _row_channels(problem: ConvolutionProblem, element_bytes: int) -> int:
-    """The channels that a copy of an input of few has, so that a step along its rows is a multiple of 16 bytes.
+    """Return how many channels the copy of an input of few needs, for steps along rows that are multiples of 16 bytes.
 
-    0 where there are more channels, or the taps of a row are not next to each other.
+    Return 0 where there are more channels, or the taps of a row are not adjacent.
     """
     geometry = problem.geometry
     few = geometry.operator == "fprop" and geometry.rank < 3 and geometry.groups == 1 and problem.channels <= 8

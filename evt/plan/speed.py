@@ -10,7 +10,7 @@ from evt.plan.plan import Plan
 
 
 def fastest(plans: Sequence[Plan], sizes: Mapping[str, int], multiprocessors: int) -> int:
-    """The index of the kernel that serves a problem's sizes; of those that are as fast, the first."""
+    """Return the index of the fastest kernel for a problem's sizes; of those that are equally fast, the first."""
     general = plans[0]
     rows, columns, depth = sizes[general.rows], sizes[general.columns], _depth(sizes)
     steps = max(1, depth * general.operand_bits // 16)
@@ -24,7 +24,7 @@ def fastest(plans: Sequence[Plan], sizes: Mapping[str, int], multiprocessors: in
 def time(
     config: Config, rows: int, columns: int, steps: int, batches: int, multiprocessors: int, traffic: float
 ) -> float:
-    """How long a kernel takes, in units of its own: see :class:`evt.plan.configurations.config.Speed`.
+    """Return how long a kernel takes, in relative units: see :class:`evt.plan.configurations.config.Speed`.
 
     ``steps`` are elements of k, of 16 bits; ``traffic`` are the bytes that the epilogue moves per element.
     """
@@ -37,5 +37,5 @@ def time(
 
 
 def _depth(sizes: Mapping[str, int]) -> int:
-    """The length of the sums: of a convolution ``k`` counts the channels alone."""
+    """Return the contraction dimension; for a convolution, ``k`` alone counts only the channels."""
     return sizes["k"] * prod(size for name, size in sizes.items() if name.startswith("filter_"))

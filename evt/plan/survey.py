@@ -13,7 +13,7 @@ from functools import cached_property
 from evt.diagnostics import Diagnostic, Label, Span
 from evt.errors import TargetError
 from evt.ir.origin import Foreign, Place, at
-from evt.plan.configurations.config import Config
+from evt.plan.configurations.config import MOST_COLUMNS, Config
 from evt.plan.epilogue.cost import is_light
 from evt.plan.kernels.draft import Request
 from evt.plan.kernels.memory import exceeded_memory
@@ -24,12 +24,12 @@ from evt.plan.routes.route import Route
 from evt.plan.rules.rule import Rule
 from evt.plan.verdict import Matches, Refusal, Verdict
 
-#: Places in the program's text that one refusal shows.
+#: How many places in the program's text one refusal shows.
 _MOST_PLACES = 3
 
 
 class _Verdicts(dict[Rule, Verdict]):
-    """What rules say of a problem; several routes may have a rule in common."""
+    """What rules say about a problem; several routes may have a rule in common."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class _Verdicts(dict[Rule, Verdict]):
 
 
 class Candidate:
-    """A route to a kernel for a problem: what its rules say, and the plans of its configurations."""
+    """A route to a kernel for a problem: the verdicts of its rules, and the plans of its configurations."""
 
     def __init__(self, route: Route, verdicts: _Verdicts, fused: bool) -> None:
         self.route = route
@@ -54,12 +54,12 @@ class Candidate:
 
     @cached_property
     def applies(self) -> bool:
-        """Whether all rules hold. None is asked after one that does not."""
+        """Whether all rules hold. Rules after one that fails are not checked."""
         return not any(isinstance(self._verdicts[rule], Refusal) for rule in self.route.rules)
 
     @property
     def verdicts(self) -> tuple[tuple[Rule, Verdict], ...]:
-        """What every rule says."""
+        """The verdict of every rule."""
         return tuple((rule, self._verdicts[rule]) for rule in self.route.rules)
 
     @property
@@ -67,13 +67,20 @@ class Candidate:
         """Why the route does not apply; empty when it does."""
         return tuple(verdict for _, verdict in self.verdicts if isinstance(verdict, Refusal))
 
+    @property
+    def reasons(self) -> tuple[Refusal, ...]:
+        """Why there is no kernel of this route: the rules that fail, else why no configuration fits."""
+        return self.refusals or self.misfits
+
     # Configurations, of a route that applies
 
     @cached_property
     def configs(self) -> tuple[Config, ...]:
         """The configurations that the kernel may have, the general one first."""
         known = self.route.kernel(self._problem.target).configurations(self._problem)
-        return tuple(config for config in known if config.visits(self._problem.columns_together))
+        columns = self._problem.columns_together
+        visiting = tuple(config for config in known if config.visits(columns))
+        return visiting or tuple(wide for config in known if (wide := config.widened(columns)) is not None)
 
     @property
     def default_configs(self) -> tuple[Config, ...]:
@@ -82,7 +89,7 @@ class Candidate:
         return tuple(config for config in self.configs if config.use in uses) or self.configs[:1]
 
     def find_config(self, name: str) -> Config:
-        """The configuration of a name. Raises TargetError (E0501) for an unknown one."""
+        """Return the configuration with a name. Raise TargetError (E0501) for an unknown one."""
         known = {config.name: config for config in self.configs}
         if name not in known:
             message = f"the route {self.route.name} has no configuration `{name}`"
@@ -92,7 +99,7 @@ class Candidate:
     # Plans, of a route that applies
 
     def plan(self, config: Config) -> Plan:
-        """The plan of a configuration. Raises TargetError (E0502) when it does not fit in shared memory."""
+        """Return the plan of a configuration. Raise TargetError (E0502) when it does not fit in shared memory."""
         made = self.try_plan(config)
         if isinstance(made, Refusal):
             raise TargetError(Diagnostic("E0502", made.reason, help="take another configuration"))
@@ -107,11 +114,16 @@ class Candidate:
     @property
     def misfits(self) -> tuple[Refusal, ...]:
         """Why no configuration fits."""
+        if not self.configs:
+            columns = self._problem.columns_together
+            known = self.route.kernel(self._problem.target).configurations(self._problem)
+            most = min(MOST_COLUMNS, max(config.tile[1] for config in known))
+            return (Refusal(f"blocks or pairs take {columns} columns together, and the epilogue at most {most}"),)
         made = map(self.try_plan, self.configs)
         return tuple(each for each in made if isinstance(each, Refusal))
 
     def try_plan(self, config: Config) -> Plan | Refusal:
-        """The plan of a configuration, or why it does not fit in shared memory."""
+        """Return the plan of a configuration, or why it does not fit in shared memory."""
         if config not in self._made:
             route, matches = self.route, Matches(verdict for _, verdict in self.verdicts)
             kernel = route.kernel(self._problem.target)
@@ -123,9 +135,9 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Survey:
-    """The kernels of a problem: ``candidates`` are all routes that there are for it, ``asked`` those to choose from.
+    """The kernels of a problem: ``candidates`` are all its routes, ``asked`` those to choose from.
 
-    ``named`` is the route, or the kind of routes, that is asked for, and ``config`` the configuration.
+    ``named`` is the requested route, or kind of routes, and ``config`` the requested configuration.
     """
 
     problem: Problem
@@ -138,49 +150,62 @@ class Survey:
     def chosen(self) -> Candidate:
         """The route that is taken: the first whose rules all hold, and one of whose configurations fits.
 
-        Raises TargetError: E0502 when the one route that is asked for cannot compile the program, E0503 when none can.
+        Raise TargetError: E0502 when the one requested route cannot compile the program, E0503 when none can.
         """
         for each in self.asked:
             if each.applies and (self.config is not None or each.general is not None):
                 return each
-        refusals = [(each.route, refusal) for each in self.asked for refusal in each.refusals or each.misfits]
+        nearest, *others = sorted(self.asked, key=self._distance)
+        reason = nearest.reasons[0].reason
         advice = "; ".join(each.route.otherwise for each in self.asked if each.route.otherwise)
+        refusals = [refusal for each in (nearest, *others) for refusal in each.reasons if not self._is_beside(each)]
         if self.named is not None and len(self.asked) == 1:
-            message = f"the route {self.asked[0].route.name} cannot compile this program"
-            notes = tuple(refusal.reason for _, refusal in refusals)
+            message = f"the route {nearest.route.name} cannot compile this program: {reason}"
+            notes = tuple(refusal.reason for refusal in nearest.reasons[1:])
             raise TargetError(self._shown(Diagnostic("E0502", message, help=advice, notes=notes), refusals))
         what = "no route" if self.named is None else f"no {self.named} route"
-        message = f"{what} compiles this program for {self.problem.target.name}"
-        named = [(route.name, refusal.reason) for route, refusal in refusals]
-        notes = tuple(f"{name}: {reason}" for name, reason in named)
+        message = f"{what} compiles this program for {self.problem.target.name}: {reason}"
+        notes = ("evt explain, or op.explain, has what refuses every route",)
+        named = [(each.route.name, refusal.reason) for each in self.asked for refusal in each.reasons]
         raise TargetError(self._shown(Diagnostic("E0503", message, help=advice, notes=notes), refusals), named)
 
-    def _shown(self, diagnostic: Diagnostic, refusals: Sequence[tuple[Route, Refusal]]) -> Diagnostic:
-        """The diagnostic with the places in the program's text that routes are refused for, the preferred one's first.
+    def _is_beside(self, candidate: Candidate) -> bool:
+        """Whether what a route refuses is no reason why there is no kernel: it is for other programs than this.
 
-        That a formula is no stock epilogue is not why there is no kernel at all, so it is shown where only those are
-        asked for.
+        That a formula is no stock epilogue is one where only those are asked for.
         """
-        dag, only_stock = self.problem.dag, all(each.route.kind == "stock" for each in self.asked)
+        kinds = {each.route.kind for each in self.asked}
+        unused = {"stock", *([] if self.problem.dag.feeds else ["mainloop"])}
+        return candidate.route.kind in unused and not kinds <= unused
+
+    def _distance(self, candidate: Candidate) -> tuple[bool, int, bool, int]:
+        """How far a route is from compiling the program; of equals one for convolutions, then the most general."""
+        route = candidate.route
+        return self._is_beside(candidate), len(candidate.reasons), "gemm" in route.shapes, -self.asked.index(candidate)
+
+    def _shown(self, diagnostic: Diagnostic, refusals: Sequence[Refusal]) -> Diagnostic:
+        """Return the diagnostic with the places in the program's text that are refused, in the order of refusals."""
+        dag = self.problem.dag
         found: dict[Span, tuple[Place, str]] = {}
-        for route, refusal in refusals:
+        for refusal in refusals:
             place = refusal.place
             origin = Place(place) if isinstance(place, Span) else None if place is None else dag.origins[place]
             if isinstance(origin, Foreign):
                 return at(origin, None, diagnostic)
-            if isinstance(origin, Place) and (only_stock or route.kind != "stock"):
+            if isinstance(origin, Place):
                 found.setdefault(origin.span, (origin, refusal.reason))
         if dag.source is None or not found:
             return diagnostic
         (origin, reason), *others = list(found.values())[:_MOST_PLACES]
         labels = tuple(Label(other.span, text) for other, text in others)
-        return at(origin, dag.source, replace(diagnostic, label=reason, secondary=labels))
+        label = "" if diagnostic.message.endswith(reason) else reason
+        return at(origin, dag.source, replace(diagnostic, label=label, secondary=labels))
 
     @cached_property
     def plan(self) -> Plan:
-        """The plan of the general kernel, or of the configuration that is asked for: see :attr:`chosen`.
+        """The plan of the general kernel, or of the requested configuration: see :attr:`chosen`.
 
-        Raises TargetError also for a configuration: E0501 for an unknown one, E0502 for one that does not fit.
+        Raise TargetError also for a configuration: E0501 for an unknown one, E0502 for one that does not fit.
         """
         if self.config is not None:
             config = self.config
@@ -199,16 +224,19 @@ class Survey:
         return self.plan, *(each for each in made if isinstance(each, Plan))
 
     def asked_for(self, route: str | None, config: Config | str | None = None) -> Survey:
-        """The same candidates, with a route or a kind of them to choose from. Raises TargetError (E0501) as survey."""
+        """Return the same candidates, with a route or kind of routes to choose from.
+
+        Raise TargetError (E0501) as survey.
+        """
         wanted = find_routes(self.problem, route)
         asked = tuple(each for each in self.candidates if each.route in wanted)
         return Survey(self.problem, self.candidates, asked, route, config)
 
     @property
     def kernels(self) -> Iterator[tuple[Candidate, Config]]:
-        """Every kernel that may be the fastest: of each route that applies, in its default configurations.
+        """Every kernel that may be the fastest: each route that applies, in its default configurations.
 
-        Of groups, for which one configuration is built whatever their sizes, in all.
+        For groups, whose kernel is built in one configuration whatever their sizes, in all configurations.
         """
         for each in self.candidates:
             if each.applies:
@@ -221,7 +249,7 @@ def survey(
 ) -> Survey:
     """Survey the kernels of a problem; ``route`` names a route, or a kind of them.
 
-    ``fused`` False lowers each operation to its own visitor node instead of one functor per region. Raises TargetError
+    ``fused`` False lowers each operation to its own visitor node instead of one functor per region. Raise TargetError
     (E0501) for an unknown route.
     """
     verdicts = _Verdicts(problem)
@@ -232,7 +260,7 @@ def survey(
 def plan(problem: Problem, route: str | None = None, config: Config | str | None = None, *, fused: bool = True) -> Plan:
     """Decide everything about one kernel: the general one of the first route that has any.
 
-    Takes what :func:`survey` takes. Raises TargetError: E0501 for an unknown route or configuration, E0502 when the one
-    that is asked for cannot compile the program, E0503 when none can.
+    The arguments are those of :func:`survey`. Raise TargetError: E0501 for an unknown route or configuration, E0502
+    when the requested one cannot compile the program, E0503 when none can.
     """
     return survey(problem, route, config, fused=fused).plan

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from evt.diagnostics import Diagnostic, hint, shown
+from evt.diagnostics import Diagnostic, closest, shown
 from evt.errors import TargetError
+from evt.plan.gpus import GPUS, NATIVE, find_gpu, native_target, plain
 
 #: The generations of CUTLASS's kernels.
 Generation = Literal["3x", "2x"]
@@ -24,8 +26,8 @@ GENERATION_OF: Mapping[Family, Generation] = {
 class Target:
     """A GPU architecture.
 
-    ``families`` are the kernels that run there, best first: those of CUTLASS 2.x and, where there are any, of 3.x,
-    which every architecture has its own of. ``shared_memory`` is the bytes that one thread block may have. ``variant``
+    ``families`` are the kernels that run there, best first: those of CUTLASS 2.x and, where there are any, those of
+    3.x, which differ between architectures. ``shared_memory`` is the bytes that one thread block may have. ``variant``
     is the one that has the instructions of 3.x: TMA and WGMMA exist in sm_90a only.
     """
 
@@ -51,11 +53,11 @@ class Target:
 
     @property
     def generations(self) -> tuple[Generation, ...]:
-        """Those whose kernels run here, best first."""
+        """The generations whose kernels run here, best first."""
         return tuple(GENERATION_OF[each] for each in self.families)
 
     def family(self, generation: Generation) -> Family | None:
-        """The family of a generation's kernels that runs here, if one does."""
+        """Return the family of a generation's kernels that runs here, or None."""
         return next((each for each in self.families if GENERATION_OF[each] == generation), None)
 
 
@@ -74,13 +76,31 @@ TARGETS: dict[str, Target] = {
 
 
 def find_target(name: str | int) -> Target:
-    """The target ``sm90``; ``sm_90``, ``sm_90a`` and ``90`` mean the same.
+    """Return the target ``sm90``; ``sm_90a``, ``90``, ``H100`` and, on a machine with one, ``native`` mean the same.
 
-    Raises TargetError (E0501) for an unknown target.
+    Raises TargetError (E0501) for an unknown target, and for ``native`` on a machine without a GPU.
     """
     text = str(name) if isinstance(name, int) else shown(name)
-    key = "sm" + text.lower().removeprefix("sm").removeprefix("_").removesuffix("a")
-    target = TARGETS.get(key)
-    if target is None:
-        raise TargetError(Diagnostic("E0501", f"there is no target `{text}`", help=hint(key, TARGETS, "targets")))
-    return target
+    given = native_target() if text.lower() == NATIVE else text
+    key = _architecture(given) or find_gpu(given)
+    target = TARGETS.get(key or "")
+    if target is not None:
+        return target
+    if key is None:
+        names = {plain(each): each for each in (*TARGETS, NATIVE, *(gpu for gpus in GPUS.values() for gpu in gpus))}
+        guess = names.get(closest(plain(text), names) or "")
+        examples = ", ".join(each[0] for each in GPUS.values())
+        hint = f"did you mean `{guess}`?" if guess else f"targets: {', '.join(TARGETS)}; GPUs, as {examples}; {NATIVE}"
+        raise TargetError(Diagnostic("E0501", f"there is no target `{text}`", help=hint))
+    said = f"`{text}` is {key}, and evt" if key != _architecture(text) else f"evt has no target `{text}`: it"
+    number = int(key[2:])
+    older = "; a kernel needs sm80 or newer" if number < min(each.number for each in TARGETS.values()) else ""
+    raise TargetError(
+        Diagnostic("E0501", f"{said} has kernels for {', '.join(TARGETS)} alone{older}", help="take one of these")
+    )
+
+
+def _architecture(name: str) -> str | None:
+    """``sm90`` of ``sm_90a``, ``SM90``, ``90``, ``9.0`` and ``compute_90``; None for what names no architecture."""
+    found = re.fullmatch(r"(?:sm|compute)?_?([0-9]{1,2})\.?([0-9])[af]?", name.strip().lower())
+    return f"sm{found[1]}{found[2]}" if found else None

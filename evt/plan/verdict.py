@@ -1,4 +1,4 @@
-"""How questions about a problem are answered: with what was found, or with the reason why not."""
+"""Answers to questions about a problem: what was found, or the reason why not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A rule holds; ``found`` is what it came upon that a kernel's planner goes on with, if anything."""
+    """A rule holds; ``found`` is what it found for the kernel's planner, if anything."""
 
     found: object = None
 
@@ -31,7 +31,7 @@ class Refusal:
 
 Verdict = Match | Refusal
 
-#: The match of a rule with nothing to hand on.
+#: The match of a rule that found nothing for the planner.
 HOLDS = Match()
 
 
@@ -43,7 +43,7 @@ class Matches:
         self._found = {type(each): each for each in found if each is not None}
 
     def __getitem__(self, kind: type[T]) -> T:
-        """What is of a type, which one of the rules has to have found."""
+        """Return the finding of a type, which one of the rules must have made."""
         found = self._found[kind]
         assert isinstance(found, kind)
         return found

@@ -1,7 +1,7 @@
 """How far results are apart, and how far they may be: one norm, one treatment of NaN, one table of tolerances.
 
-``relative_error`` and ``error`` measure, ``tolerance`` is for a formula that is known to keep errors as small as they
-come, ``limit`` for one of which nothing is known. ``as_steps`` is for types of few values, which are counted.
+``relative_error`` and ``error`` measure; ``tolerance`` is for a formula that keeps errors as small as possible,
+``limit`` for any formula. ``as_steps`` is for types of few values, whose steps are counted.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from types import MappingProxyType
 
 import torch
 
-from evt.ir.dtype import B1, BF16, E4M3, E5M2, F16, F32, F64, I32, TF32, DType
+from evt.ir.dtype import B1, BF16, BOOL, E4M3, E5M2, F16, F32, F64, I32, TF32, DType
 from evt.reference.rounding import unpack_bits
 
-#: What tensor cores lose, relatively, of sums of products of 8-bit floats, which they keep in fewer bits than f32 has.
+#: The relative error of tensor cores in sums of products of 8-bit floats, kept in fewer bits than f32 has.
 NARROW_SUMS = 2.0**-11
 #: What rounding to a type does to the norm of values of all sizes, times about two: each value moves by at most
 #: :func:`unit`, by less than half of that on average. Those of f32 and f64 are for sums of a few thousand products in
 #: another order.
 _ROUNDED = MappingProxyType({F64: 1e-6, F32: 2e-5, TF32: 4e-4, F16: 4e-4, BF16: 3e-3, E4M3: 4e-2, E5M2: 8e-2})
-#: What the tensor cores add: f32 is cut to tf32, which loses up to two units of both factors.
+#: The error that tensor cores add: f32 is cut to tf32, which loses up to two units of both factors.
 _MULTIPLIED = MappingProxyType({F32: 1.2e-3, TF32: 1.2e-3, E4M3: 2 * NARROW_SUMS, E5M2: 2 * NARROW_SUMS})
 #: Of integers, one in a hundred may be off by one; of bits, one in a thousand may differ: values as near to a tie or to
 #: a threshold as that.
@@ -29,7 +29,7 @@ _INTEGERS, _BITS = 1e-2, 1e-3
 
 #: The largest error that rounding explains where a formula may make it larger, as the difference of two large numbers
 #: does: a few units in the last place of the type, of f32 and i32 those of tf32, in which f32 may be multiplied.
-_LIMITS = MappingProxyType({F64: 1e-9, F32: 2e-3, TF32: 2e-3, I32: 2e-3, F16: 2e-3, BF16: 1e-2, B1: 1e-2})
+_LIMITS = MappingProxyType({F64: 1e-9, F32: 2e-3, TF32: 2e-3, I32: 2e-3, F16: 2e-3, BF16: 1e-2, BOOL: 1e-2, B1: 1e-2})
 #: The same where a type has few values: one element in a hundred that comes out as its neighbour.
 _COARSEST = 1e-1
 #: What operands add: of 8-bit floats, whose products are summed in fewer bits. Integers are summed exactly.
@@ -39,15 +39,15 @@ _NAN = 1000  #: where NaN lies, in steps
 
 
 def unit(dtype: DType) -> float:
-    """Return the most that rounding to a float type changes a number, relatively."""
+    """Return the largest relative change when a number is rounded to a float type."""
     return 2.0 ** -(dtype.format.fraction + 1)
 
 
 def relative_error(out: torch.Tensor, exact: torch.Tensor, rounded: torch.Tensor | None = None) -> float:
     """Return ||out - exact|| / ||exact||, or infinity where an element is not finite and should be.
 
-    NaN is like NaN and an infinity like itself, and neither counts in the norms. Where no finite number in the output's
-    type stands for ``exact``, the element is to be that of ``rounded``.
+    NaN equals NaN and an infinity equals itself, and neither counts in the norms. Where no finite number in the
+    output's type stands for ``exact``, the element must be that of ``rounded``.
     """
     difference, values = compared(out, exact, exact if rounded is None else rounded)
     return ratio(difference, values) if bool(difference.isfinite().all()) else math.inf
@@ -61,32 +61,34 @@ def compared(out: torch.Tensor, exact: torch.Tensor, rounded: torch.Tensor) -> t
 
 
 def ratio(difference: torch.Tensor, exact: torch.Tensor) -> float:
-    """Return the ratio of two norms; nothing over nothing is 0."""
+    """Return the ratio of two norms; 0 if both are 0."""
     norm, distance = float(exact.norm()), float(difference.norm())
     return distance / norm if norm else math.inf if distance else 0.0
 
 
 def error(out: torch.Tensor, exact: torch.Tensor, dtype: DType, columns: int | None = None) -> float:
-    """Return the relative error of an output of a type; of packed bits, the share that differ.
+    """Return the relative error of an output of a type; of truth values, the share that differ.
 
-    ``columns`` is n, which packed bits do not tell; without it the last byte counts as a whole.
+    ``columns`` is n, which packed bits do not tell; without it the whole last byte counts.
     """
     if out.shape != exact.shape:
         return math.inf
-    if dtype != B1:
+    if dtype.compute != B1:
         return relative_error(out, exact)
-    width = 8 * out.shape[-1] if columns is None else columns
-    differ = unpack_bits(out, width) != unpack_bits(exact, width)
+    if dtype == B1:
+        width = 8 * out.shape[-1] if columns is None else columns
+        out, exact = unpack_bits(out, width), unpack_bits(exact, width)
+    differ = out != exact.to(out.dtype)
     return float(differ.double().mean()) if differ.numel() else 0.0
 
 
 def tolerance(output: DType, *, operand: DType | None = None, inside: DType | None = None) -> float:
     """Return the :func:`error` of an output of floats or bits that rounding explains.
 
-    ``operand``: the type that is multiplied. ``inside``: a type to which values are rounded before the output is made
-    of them, such as that of a cast or of an operand that is worked on.
+    ``operand``: the type that is multiplied. ``inside``: a type to which values are rounded on the way to the output,
+    such as the type of a cast, or of an operand with a mainloop fusion.
     """
-    if output == B1:
+    if output.compute == B1:
         return _BITS
     within = _ROUNDED[inside] if inside is not None else 0.0
     return math.hypot(_ROUNDED[output], within) + (_MULTIPLIED.get(operand, 0.0) if operand is not None else 0.0)
@@ -95,39 +97,43 @@ def tolerance(output: DType, *, operand: DType | None = None, inside: DType | No
 def distance(
     out: torch.Tensor, exact: torch.Tensor, dtype: DType, *, operand: DType | None = None, inside: DType | None = None
 ) -> float:
-    """Return how far an output is off, where 1 is what rounding explains: as :func:`tolerance` says.
+    """Return how far an output is off, where 1 is what rounding explains: see :func:`tolerance`.
 
-    Integers may be off by one, a few of them; an output of floats is to be finite.
+    A few integers may be off by one; an output of floats must be finite.
     """
     if out.shape != exact.shape:
         return math.inf
-    if dtype == B1 or dtype.is_float:
-        finite = dtype == B1 or bool(out.double().isfinite().all())
+    truth = dtype.compute == B1
+    if truth or dtype.is_float:
+        finite = truth or bool(out.double().isfinite().all())
         return error(out, exact, dtype) / tolerance(dtype, operand=operand, inside=inside) if finite else math.inf
     apart = (out.double() - exact.double()).abs()
     return math.inf if float(apart.max()) > 1 else float((apart > 0).double().mean()) / _INTEGERS
 
 
 def limit(rounded: Iterable[DType], operands: Iterable[DType] = ()) -> float:
-    """Return the largest :func:`error` that rounding explains of any formula, by the types that it rounds to."""
+    """Return the largest :func:`error` that rounding explains for any formula, by the types that it rounds to."""
     found = [_LIMITS.get(dtype, _COARSEST) for dtype in rounded]
     return max(*found, *(_OF_OPERANDS.get(dtype, _LIMITS.get(dtype, 0.0)) for dtype in operands), 0.0)
 
 
 def is_quantised(dtype: DType) -> bool:
-    """Return whether neighbours in a type are so far apart that results are compared step by step."""
+    """Return whether the values of a type are so far apart that results are compared step by step."""
     return not dtype.is_float or dtype.bits == 8
 
 
 def as_numbers(tensor: torch.Tensor, dtype: DType, columns: int) -> torch.Tensor:
     """Return the values of an output as f64; ``columns`` is n, which packed bits do not tell."""
-    return (unpack_bits(tensor, columns) if dtype == B1 else tensor).double()
+    if dtype == B1:
+        tensor = unpack_bits(tensor, columns)
+    # Of truth values the bytes, which are 0 or 1 where they have been written.
+    return (tensor.view(torch.uint8) if tensor.dtype == torch.bool else tensor).double()
 
 
 def as_steps(tensor: torch.Tensor, dtype: DType, columns: int) -> torch.Tensor:
-    """Return the values of an output as whole numbers, one apart where the values are neighbours in its type.
+    """Return the values of an output as whole numbers; neighbours in its type are one apart.
 
-    ``dtype`` is b1, an integer or an 8-bit float, whose NaN are one value, far from all others.
+    ``dtype`` is b1, an integer or an 8-bit float; its NaNs are one value, far from all others.
     """
     if not dtype.is_float:
         return as_numbers(tensor, dtype, columns).to(torch.int64)

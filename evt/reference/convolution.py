@@ -13,31 +13,31 @@ from evt.ir.dtype import B1
 from evt.ir.node import Input, Output
 
 _FPROP = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
-#: Not typed by PyTorch.
+#: PyTorch has no types for these.
 _DGRAD: dict[int, Callable[..., torch.Tensor]] = {1: grad.conv1d_input, 2: grad.conv2d_input, 3: grad.conv3d_input}
 _WGRAD: dict[int, Callable[..., torch.Tensor]] = {1: grad.conv1d_weight, 2: grad.conv2d_weight, 3: grad.conv3d_weight}
 
 
 def to_view(tensor: torch.Tensor) -> torch.Tensor:
-    """Return [N, C, ...] seen as [N, ..., C]."""
+    """Return a view [N, ..., C] of [N, C, ...]."""
     return tensor.movedim(1, -1)
 
 
 def from_view(tensor: torch.Tensor) -> torch.Tensor:
-    """Return [N, ..., C] seen as [N, C, ...]."""
+    """Return a view [N, C, ...] of [N, ..., C]."""
     return tensor.movedim(-1, 1)
 
 
 def is_image(value: Input | Output) -> bool:
     """Return whether a convolution's input or output is [N, C, ...], as PyTorch shapes it.
 
-    That is so of those with the accumulator's modes, except bits, which stay packed along the channels.
+    These are the ones with the accumulator's modes, except bits, which stay packed along the channels.
     """
     return value.modes == ("m", "n") and value.dtype != B1
 
 
 def as_view(value: Input | Output | None, given: Any, geometry: Convolution) -> Any:
-    """Return what a call gives for an input or output as the implicit GEMM sees it: images with channels last."""
+    """Return a call's argument for an input or output as the implicit GEMM sees it: [N, C, ...] with channels last."""
     image = value is not None and is_image(value) and isinstance(given, torch.Tensor)
     return to_view(given) if image and given.dim() == geometry.rank + 2 else given
 
@@ -49,7 +49,7 @@ def as_image(output: Output, result: torch.Tensor) -> torch.Tensor:
 
 def convolve(geometry: Convolution, problem: ConvolutionProblem, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Return the accumulator of A and B in PyTorch's order, as the view [..., C], in their type."""
-    if not (a.numel() and b.numel()):  # sums of nothing, which PyTorch refuses
+    if not (a.numel() and b.numel()):  # sums without terms, which PyTorch refuses
         return a.new_zeros((*problem.leads["m"], *problem.leads["n"]))
     rank, steps, dilation, groups = geometry.rank, geometry.stride, geometry.dilation, geometry.groups
     match geometry.operator:

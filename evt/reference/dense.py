@@ -9,7 +9,7 @@ from evt.diagnostics import Diagnostic
 
 
 def not_dense(name: str, tensor: torch.Tensor) -> Diagnostic | None:
-    """Return why a tensor's elements are not found by a shape and strides, or None."""
+    """Return why a shape and strides do not describe where a tensor's elements are, or None."""
     if isinstance(tensor, UninitializedTensorMixin):
         help_text = "give the lazy module its first input, which makes the parameter"
         return Diagnostic("E0612", f"`{name}` is not initialised yet", help=help_text)

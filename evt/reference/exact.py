@@ -1,32 +1,51 @@
 """The oracle's arithmetic: f32 (or f64 in its place), i32, f64 and truth values, rounded where kernels round.
 
-Values are ``[l, m, n]``, those of an operand's formula ``[l, m or n, k]``, with 1 where they do not vary, or 0-d.
+Values are ``[l, m, n]``, those of a mainloop fusion ``[l, m or n, k]``, with 1 where they do not vary, or 0-d.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import torch
 
 from evt.functions import TABLE
 from evt.ir.dag import TypedDag
-from evt.ir.dtype import DType
+from evt.ir.dtype import I64, DType
 from evt.ir.infer import met, reduced_type
-from evt.ir.node import MODES, REDUCTIONS, Const, Fold, Input, Operand, Output, Pick, Reduce, base, divisor
+from evt.ir.node import (
+    MODES,
+    PLACES,
+    REDUCTIONS,
+    Const,
+    Fold,
+    Input,
+    Interleave,
+    Operand,
+    Output,
+    Pick,
+    Reduce,
+    base,
+    direct,
+    divisor,
+    index_of,
+)
 from evt.reference import functions
 from evt.reference.extents import Extents
-from evt.reference.philox import uniform
+from evt.reference.indexed import gathered, scattered
+from evt.reference.philox import uniform, uniform_wide
 from evt.reference.rounding import round_to, working
 from evt.reference.translate import Argument, Dialect
+
+_Tensor = TypeVar("_Tensor", Input, Output)
 
 
 @dataclass(frozen=True)
 class Exact(Dialect[torch.Tensor]):
-    """Computes over ``start``, the accumulator or an operand's elements; ``dtype`` stands for f32."""
+    """Computes from ``start``, the accumulator or an operand's elements; ``dtype`` stands for f32."""
 
     dag: TypedDag
     start: torch.Tensor
@@ -47,7 +66,20 @@ class Exact(Dialect[torch.Tensor]):
     def load(self, source: Input) -> torch.Tensor:
         if source.name not in self.inputs and source.default is None:
             raise ValueError(f"the input {source.name} is missing")
-        return self.extents.load(source, self.inputs.get(source.name, source.default), self.device, self.dtype)
+        given = self.inputs.get(source.name, source.default)
+        if not source.is_indexed or not isinstance(given, torch.Tensor):
+            return self.extents.load(self.in_order(source), given, self.device, self.dtype)
+        own = self.extents.around(source.modes, given)
+        return gathered(own.load(self.in_order(source), given, self.device, self.dtype), self.indices(source))
+
+    def indices(self, value: Input | Output) -> dict[str, torch.Tensor]:
+        """Return the places that an input or output has along modes where an index names them."""
+        named = ((base(mode), index_of(mode)) for mode in value.modes)
+        return {mode: self.load(self.dag.input[index]) for mode, index in named if index}
+
+    def in_order(self, value: _Tensor) -> _Tensor:
+        """Return an input or output as if its rows and columns were in order."""
+        return replace(value, modes=tuple(map(direct, value.modes)))
 
     def constant(self, op: Const) -> torch.Tensor:
         value = torch.full((), op.value, dtype=torch.float64, device=self.device)
@@ -74,21 +106,26 @@ class Exact(Dialect[torch.Tensor]):
         return round_to(dtype, self.met(x, dtype)).to(working(dtype, self.dtype))
 
     def met(self, x: Argument[torch.Tensor], dtype: DType) -> torch.Tensor:
-        """Return what is cast or stored as a type: a constant, kept as it is written, in the type that it then has."""
+        """Return the operand of a cast or store: a constant, kept as it is written, in the type that it then has."""
         return x.value.to(working(met(x.type, dtype), self.dtype)) if x.type.constant else x.value
 
     def reduce(self, op: Reduce, x: Argument[torch.Tensor]) -> torch.Tensor:
         value = self.reduced_value(x)
+        whole = {"l": 1, "m": 1, "n": max(1, x.width)}
         sizes = [
-            self.extents[mode] if mode in op.modes else size for mode, size in zip(MODES, value.shape, strict=True)
+            self.extents.divided(mode, whole[mode]) if mode in op.modes else size
+            for mode, size in zip(MODES, value.shape, strict=True)
         ]
-        return reduced(op.kind, value.expand(sizes), [MODES.index(mode) for mode in op.modes])
+        dims = [MODES.index(mode) for mode in op.modes]
+        value = value.expand(sizes)
+        return place(op.kind, value, dims[0]) if op.kind in PLACES else reduced(op.kind, value, dims)
 
     def fold(self, op: Fold, x: Argument[torch.Tensor]) -> torch.Tensor:
         value = self.reduced_value(x)
         blocks = value.unsqueeze(3).expand(*value.shape, op.width)  # of a value that is the same in all columns
         if x.width:
-            blocks = value.reshape(*value.shape[:2], self.extents.divided("n", op.width), op.width)
+            count = self.extents.divided("n", op.width * x.width)
+            blocks = value.reshape(*value.shape[:2], count, op.width)
         return reduced(op.kind, blocks, [3]).squeeze(3)
 
     def reduced_value(self, x: Argument[torch.Tensor]) -> torch.Tensor:
@@ -101,18 +138,51 @@ class Exact(Dialect[torch.Tensor]):
         pairs = value.reshape(*value.shape[:2], self.extents.divided("n", 2 * op.block), 2, op.block)
         return pairs[:, :, :, op.member].flatten(2)
 
+    def interleave(
+        self, op: Interleave, x: Argument[torch.Tensor], y: Argument[torch.Tensor], domain: DType
+    ) -> torch.Tensor:
+        to = working(domain, self.dtype)
+        values = [spread(each.value).to(to) for each in (x, y)]
+        pairs = self.extents.divided("n", 2 * op.block)
+        l, m, _ = map(max, values[0].shape, values[1].shape)  # noqa: E741
+        halves = [value.expand(l, m, pairs * op.block).reshape(l, m, pairs, op.block) for value in values]
+        return torch.stack(halves, 3).flatten(2)
+
     def index(self, mode: str) -> torch.Tensor:
         shape = [-1 if each == mode else 1 for each in MODES]
         return torch.arange(self.extents[mode], dtype=torch.int32, device=self.device).reshape(shape)
 
-    def random(self, seed: torch.Tensor, offset: torch.Tensor) -> torch.Tensor:
+    def extent(self, mode: str) -> torch.Tensor:
+        return torch.full((), self.extents.size(mode), dtype=torch.int32, device=self.device)
+
+    def random(self, seed: Argument[torch.Tensor], offset: Argument[torch.Tensor]) -> torch.Tensor:
         sizes = [self.extents[mode] for mode in MODES]
-        return uniform(seed.long(), offset.long(), sizes, self.device).to(self.dtype)
+        draw = uniform_wide if I64 in (seed.type.dtype, offset.type.dtype) else uniform
+        return draw(self.counter(seed), self.counter(offset), sizes, self.device).to(self.dtype)
+
+    def counter(self, x: Argument[torch.Tensor]) -> torch.Tensor:
+        """Return a seed or an offset as 64 bits: an i32 has no sign."""
+        return x.value if x.type.dtype == I64 else x.value.long() & 0xFFFFFFFF
 
     def store(self, output: Output, x: Argument[torch.Tensor]) -> torch.Tensor:
         assert output.dtype is not None
         value = spread(self.met(x, output.dtype))
+        if output.is_indexed:
+            return self.scattered(output, value)
         return self.extents.store(output, value, exact=self.dtype == torch.float64)
+
+    def scattered(self, output: Output, value: torch.Tensor) -> torch.Tensor:
+        """Return the call's buffer with a value stored where the indices say."""
+        if output.name not in self.inputs:
+            raise ValueError(f"the buffer of the output {output.name} is missing")
+        assert output.dtype is not None
+        held = self.inputs[output.name]
+        own, plain = self.extents.around(output.memory_modes, held), self.in_order(output)
+        before = own.load(Input(output.name, output.dtype, plain.memory_modes), held, self.device, self.dtype)
+        sizes = [self.extents[mode] for mode in MODES]
+        # f64 has the values of every type that is held or stored.
+        after = scattered(before.double(), value.double().expand(sizes), self.indices(output))
+        return own.store(plain, after, exact=self.dtype == torch.float64)
 
     def feed(self, operand: Operand, x: Argument[torch.Tensor]) -> torch.Tensor:
         value, dtype = self.met(x, operand.dtype), operand.dtype
@@ -122,14 +192,14 @@ class Exact(Dialect[torch.Tensor]):
 
 
 def spread(value: torch.Tensor) -> torch.Tensor:
-    """Return a value of three dimensions, also where it is a single one."""
+    """Return a value with three dimensions, also if it is a single one."""
     return value if value.dim() == 3 else value.reshape(1, 1, 1)
 
 
 def reduced(kind: str, value: torch.Tensor, dims: list[int]) -> torch.Tensor:
     """Reduce a value, keeping its dimensions and its type; NaN wins in max and min.
 
-    By halves, so that the order, and with it the last bit of a sum, depends on the extents alone.
+    The reduction goes by halves, so that its order, and with it the last bit of a sum, depends on the extents alone.
     """
     combine = TABLE[REDUCTIONS[kind]].torch
     kept = [dim for dim in range(value.dim()) if dim not in dims]
@@ -141,12 +211,23 @@ def reduced(kind: str, value: torch.Tensor, dims: list[int]) -> torch.Tensor:
     if not count:
         rest = torch.full((*rest.shape[:-1], 1), _identity(kind, value.dtype), dtype=value.dtype, device=value.device)
     elif kind == "sum":
-        rest = rest + 0  # to which kernels add
+        rest = rest + 0  # kernels add to it
     return rest.reshape([1 if dim in dims else size for dim, size in enumerate(value.shape)])
 
 
+def place(kind: str, value: torch.Tensor, dim: int) -> torch.Tensor:
+    """Return where along a dimension the extreme value is first, or the first NaN if there is one; of nothing 0."""
+    best, count = reduced(PLACES[kind], value, [dim]), value.shape[dim]
+    found = (value == best) | ((value != value) & (best != best))
+    places = torch.arange(count, dtype=torch.int32, device=value.device)
+    places = places.reshape([-1 if each == dim else 1 for each in range(value.dim())])
+    if not count:
+        return torch.zeros_like(best, dtype=torch.int32)
+    return torch.where(found, places, count).amin(dim, keepdim=True)
+
+
 def _identity(kind: str, dtype: torch.dtype) -> float:
-    """Return the reduction of nothing."""
+    """Return the reduction of no elements."""
     if kind == "sum":
         return 0
     if dtype.is_floating_point:

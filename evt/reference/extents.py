@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from evt.ir.dtype import B1, I32, DType
-from evt.ir.node import MODES, Input, Output, base, divisor
+from evt.ir.dtype import B1, I32, I64, DType
+from evt.ir.node import MODES, Input, Output, base, direct, divisor, index_of
 from evt.reference.rounding import pack_bits, packed, round_to, unpack_bits, working
 
 #: The dimensions that each mode stands for in shapes: a batch may have several, and the rows of ``linear``.
@@ -19,17 +19,27 @@ Leads = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Extents:
-    """The dimensions of each mode, and the ``order`` of the modes in values."""
+    """The dimensions of each mode, and the ``order`` of the modes in values; ``sizes`` are the extents of all modes."""
 
     leads: Leads
     order: tuple[str, ...] = MODES
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
     def __getitem__(self, mode: str) -> int:
-        """Return the extent of a mode that is not divided."""
+        """Return the extent of an undivided mode."""
         return math.prod(self.leads[mode])
 
+    def size(self, mode: str) -> int:
+        """Return the extent of any mode. Raises ValueError for one that is not known."""
+        if mode not in self.sizes:
+            raise ValueError(f"the program reads size({mode}), which is not given")
+        return self.sizes[mode]
+
     def load(self, source: Input, given: Any, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-        """Return an input with the dimensions of the order, 1 where it does not vary, or 0-d for a scalar."""
+        """Return an input with the dimensions of the order, 1 where it does not vary, or 0-d for a scalar.
+
+        ``dtype`` stands for f32.
+        """
         assert source.dtype is not None
         number = not isinstance(given, torch.Tensor)
         tensor = _number(source.dtype, given, device) if number else given.to(device)
@@ -52,6 +62,20 @@ class Extents:
         shape, expected = tuple(tensor.shape), self.shape(source.modes)
         raise ValueError(f"the input {source.name} has shape {shape}; expected {expected}")
 
+    def around(self, modes: Sequence[str], tensor: torch.Tensor) -> Extents:
+        """Return the extents of a tensor that has its own where an index names places, and these along other modes."""
+        flat: dict[str, tuple[int, ...]] = {mode: (math.prod(dims),) for mode, dims in self.leads.items()}
+        for leads in (dict(self.leads), flat):
+            place = 0
+            for mode in modes:
+                if index_of(mode):
+                    leads[base(mode)] = tuple(tensor.shape[place : place + 1])
+                place += len(leads[base(mode)])
+            found = Extents(leads, self.order)
+            if found.shape([direct(mode) for mode in modes]) == tuple(tensor.shape):
+                return found
+        raise ValueError(f"a tensor of [{', '.join(modes)}] has shape {tuple(tensor.shape)}")
+
     def store(self, output: Output, value: torch.Tensor, exact: bool) -> torch.Tensor:
         """Return a value with the output's modes, in their order, packed and rounded; ``exact`` floats stay f64."""
         modes = output.memory_modes
@@ -66,13 +90,13 @@ class Extents:
         return pack_bits(result) if output.dtype == B1 else result
 
     def dims(self, mode: str) -> tuple[int, ...]:
-        """Return the dimensions of a mode; one that is divided has a single one."""
+        """Return the dimensions of a mode; a divided mode has one."""
         if divisor(mode) == 1:
             return self.leads[mode]
         return (_divide(self.leads[base(mode)][0], divisor(mode)),)
 
     def divided(self, mode: str, width: int) -> int:
-        """Return how many blocks there are along a mode. Raises ValueError where they are not whole."""
+        """Return the number of blocks along a mode. Raise ValueError for a partial block."""
         return _divide(self[mode], width)
 
     def shape(self, modes: Sequence[str]) -> tuple[int, ...]:
@@ -86,7 +110,9 @@ def _divide(columns: int, width: int) -> int:
 
 
 def _number(dtype: DType, given: float, device: torch.device) -> torch.Tensor:
-    """Return a number in an input's type, as a kernel receives it; a seed beyond i32 is given by its 32 bits."""
+    """Return a number in an input's type, as a kernel receives it; a seed beyond i32 or i64 is given by its bits."""
+    if dtype == I64:
+        return torch.full((), (int(given) + 2**63) % 2**64 - 2**63, dtype=torch.int64, device=device)
     if dtype == I32 and float(given).is_integer():
         given = (int(given) + 2**31) % 2**32 - 2**31
     return round_to(dtype, torch.full((), float(given), dtype=torch.float64, device=device))

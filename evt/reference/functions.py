@@ -1,9 +1,9 @@
-"""``torch`` as the rows of the function table are evaluated over it: the same bits in every release and place.
+"""The ``torch`` over which rows of the function table are evaluated: the same bits in every release and place.
 
-What PyTorch's f32 functions give depends on the release, on the processor and on the tensor's strides; some lose the
+The results of PyTorch's f32 functions depend on the release, the processor and the tensor's strides; some lose the
 last bit of a square root, or all of a remainder. Here a function of f32 numbers is evaluated in f64 and rounded, and
 zeros are ordered as IEEE 754-2019 and kernels order them. Operators on tensors are exact, and stay PyTorch's.
-:mod:`evt.functions.single` is the same for constants.
+:mod:`evt.functions.single` does the same for constants.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def relu(x: torch.Tensor) -> torch.Tensor:
 
 
 def fmod(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Return the remainder, exact also where the quotient is beyond f64 and PyTorch may return NaN."""
+    """Return the remainder, exact even where the quotient is beyond f64 and PyTorch may return NaN."""
     return _rest(x, y).to(x.dtype)
 
 
@@ -60,7 +60,7 @@ def remainder(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def _rest(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Return what is left of x in f64 by steps that each keep the quotient small: first by multiples of y."""
+    """Return the remainder of x in f64, in steps that each keep the quotient small: first by multiples of y."""
     rest, step = x.to(torch.float64), y.to(torch.float64)
     for multiple in (step * 2.0**700 * 2.0**700, step * 2.0**700):
         rest = torch.where(multiple.isfinite(), torch.fmod(rest, multiple), rest)

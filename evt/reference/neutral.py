@@ -1,4 +1,4 @@
-"""The reference computes the same whatever a process has set in PyTorch: ``with neutral(device): ...``."""
+"""A context in which the reference does not depend on PyTorch's settings: ``with neutral(device): ...``."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _LEAST_NORMAL = sys.float_info.min
 
 @contextmanager
 def neutral(device: torch.device) -> Iterator[None]:
-    """A block without the caller's autocast, gradients, deterministic algorithms and flushing of denormal numbers.
+    """Disable the caller's autocast, gradients, deterministic algorithms and flushing of denormal numbers.
 
-    What else PyTorch lets one set has no effect on the reference, and is left alone: products are summed in f64, where
-    neither TF32 nor bf16 comes in; every tensor is made with its dtype and device; no sum's order depends on how
-    many threads there are; random numbers are its own.
+    PyTorch's other settings do not affect the reference, and are left alone: products are summed in f64, so neither
+    TF32 nor bf16 is used; every tensor is made with its dtype and device; no sum's order depends on the number of
+    threads; random numbers are the reference's own.
     """
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
@@ -26,9 +26,9 @@ def neutral(device: torch.device) -> Iterator[None]:
         if device.type == "cuda" and torch.are_deterministic_algorithms_enabled():
             warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
             stack.callback(torch.use_deterministic_algorithms, True, warn_only=warn_only)
-            torch.use_deterministic_algorithms(False)  # by which cuBLAS may refuse to multiply
+            torch.use_deterministic_algorithms(False)  # with them cuBLAS may refuse to multiply
         if not _LEAST_NORMAL / 2:
-            # Other threads of PyTorch's may flush too, and cannot be told not to.
+            # PyTorch's other threads may flush too, and cannot be told not to.
             stack.callback(torch.set_flush_denormal, True)
             stack.callback(torch.set_num_threads, torch.get_num_threads())
             torch.set_flush_denormal(False)

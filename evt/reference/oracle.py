@@ -1,4 +1,4 @@
-"""What programs give: ``reference`` forms the accumulator, ``evaluate`` starts from one."""
+"""The results of programs: ``reference`` computes the accumulator, ``evaluate`` starts from one."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ def reference(
     A and B have their operand's modes in their last two dimensions; the dimensions before them are batches,
     which broadcast as in torch.matmul. A of ``linear`` has any number of row dimensions instead. Those of a
     ``convolution`` are [N, C, ...] and [K, C, ...], and so are the tensors with the accumulator's modes [m, n].
+    Of an output that is scattered, ``inputs`` have the buffer, whose other rows it keeps.
     """
     dtype = torch.float64 if float64 else torch.float32
     with neutral(A.device):
@@ -44,31 +45,35 @@ def reference(
 
 
 def evaluate(
-    dag: TypedDag, acc: torch.Tensor, inputs: Mapping[str, Any], *, dtype: torch.dtype = torch.float32
+    dag: TypedDag,
+    acc: torch.Tensor,
+    inputs: Mapping[str, Any],
+    *,
+    dtype: torch.dtype = torch.float32,
+    k: int | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Return the outputs by name for an accumulator ``[..., m, n]``.
+    """Return the outputs by name for an accumulator ``[..., m, n]``; ``k`` is what its sums ran over.
 
-    ``inputs`` are what a call gives: tensors in the order of their modes, with the batch's dimensions before
+    ``inputs`` are a call's arguments: tensors in the order of their modes, with the batch's dimensions before
     them where a program leaves that open; scalars as numbers or one-element tensors. With ``dtype`` f32 each
-    output is rounded to its type; with f64 the outputs stay f64. Raises ValueError for a shape that does not
+    output is rounded to its type; with f64 the outputs stay f64. Raise ValueError for a shape that does not
     fit.
     """
     with neutral(acc.device):
         acc = acc.to(working(accumulator(dag.operands[0].dtype), dtype))
-        return _epilogue(dag, acc, _leads(acc), inputs, dtype)
+        return _epilogue(dag, acc, _leads(acc), inputs, dtype, k)
 
 
 def operand_values(
     dag: TypedDag, name: str, tensor: torch.Tensor, inputs: Mapping[str, Any], *, dtype: torch.dtype = torch.float32
 ) -> torch.Tensor:
-    """Return what is multiplied in the place of an operand: its formula of each element, rounded to the operand's type.
+    """Return the operand after its mainloop fusion: its formula for each element, rounded to the operand's type.
 
     ``tensor`` has k as its last dimension; the dimensions before are batches and then m (of A) or n (of B), which for
-    a vector along it may be several. With ``dtype`` f64 floats are not rounded. Without a formula the tensor comes
-    back.
+    a vector along it may be several. With ``dtype`` f64 floats are not rounded. Without a formula, return the tensor.
     """
     with neutral(tensor.device):
-        return _operand_values(dag, name, tensor, inputs, dtype)
+        return _operand_values(dag, name, tensor, inputs, dtype, {})
 
 
 def _product(
@@ -76,16 +81,19 @@ def _product(
 ) -> dict[str, torch.Tensor]:
     modes_a, modes_b = (operand.modes for operand in dag.operands)
     a, b = a if modes_a == ("m", "k") else a.mT, b.mT if modes_b == ("k", "n") else b
-    a = _operand_values(dag, "A", a, inputs, dtype).to(torch.float64)
-    b = _operand_values(dag, "B", b, inputs, dtype).to(torch.float64).mT
+    rows, k = dag.operation == "linear" and modes_a == ("m", "k"), a.shape[-1]
+    batch = () if rows else torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])  # type: ignore[no-untyped-call]
+    sizes = {"l": math.prod(batch), "m": math.prod(a.shape[:-1]) if rows else a.shape[-2], "n": b.shape[-2], "k": k}
+    a = _operand_values(dag, "A", a, inputs, dtype, sizes).to(torch.float64)
+    b = _operand_values(dag, "B", b, inputs, dtype, sizes).to(torch.float64).mT
     leads: Leads
-    if dag.operation == "linear" and modes_a == ("m", "k"):
+    if rows:
         leads = {"l": (), "m": tuple(a.shape[:-1]), "n": (b.shape[-1],)}
         acc = a.reshape(math.prod(leads["m"]), a.shape[-1]) @ b
     else:
         acc = a @ b
         leads = _leads(acc)
-    return _epilogue(dag, _accumulated(dag, acc, dtype), leads, inputs, dtype)
+    return _epilogue(dag, _accumulated(dag, acc, dtype), leads, inputs, dtype, k)
 
 
 def _convolution(
@@ -97,11 +105,12 @@ def _convolution(
     dtype: torch.dtype,
 ) -> dict[str, torch.Tensor]:
     problem = geometry.problem(a.shape, b.shape)
-    if "A" in dag.feeds:  # before padding, whose zeros are not worked on
-        a = from_view(_operand_values(dag, "A", to_view(a), inputs, dtype))
+    if "A" in dag.feeds:  # before padding, whose zeros stay zero
+        sizes = {**problem.sizes, "k": problem.contraction}
+        a = from_view(_operand_values(dag, "A", to_view(a), inputs, dtype, sizes))
     acc = convolve(geometry, problem, a.to(torch.float64), b.to(torch.float64))
     views = {name: as_view(dag.input.get(name), value, geometry) for name, value in inputs.items()}
-    results = _epilogue(dag, _accumulated(dag, acc, dtype), problem.leads, views, dtype)
+    results = _epilogue(dag, _accumulated(dag, acc, dtype), problem.leads, views, dtype, problem.contraction)
     return {name: as_image(dag.output[name], result) for name, result in results.items()}
 
 
@@ -116,16 +125,22 @@ def _accumulated(dag: TypedDag, acc: torch.Tensor, dtype: torch.dtype) -> torch.
 
 
 def _epilogue(
-    dag: TypedDag, acc: torch.Tensor, leads: Leads, inputs: Mapping[str, Any], dtype: torch.dtype
+    dag: TypedDag, acc: torch.Tensor, leads: Leads, inputs: Mapping[str, Any], dtype: torch.dtype, k: int | None
 ) -> dict[str, torch.Tensor]:
-    dag, extents = epilogue_of(dag), Extents(leads)
+    sizes = {**{mode: math.prod(leads[mode]) for mode in MODES}, **({} if k is None else {"k": k})}
+    dag, extents = epilogue_of(dag), Extents(leads, sizes=sizes)
     acc = acc.reshape([extents[mode] for mode in MODES])
     results = translate(dag, Exact(dag, acc, extents, inputs, dtype))
     return {output.name: results[output.name] for output in dag.outputs}
 
 
 def _operand_values(
-    dag: TypedDag, name: str, tensor: torch.Tensor, inputs: Mapping[str, Any], dtype: torch.dtype
+    dag: TypedDag,
+    name: str,
+    tensor: torch.Tensor,
+    inputs: Mapping[str, Any],
+    dtype: torch.dtype,
+    sizes: Mapping[str, int],
 ) -> torch.Tensor:
     if name not in dag.feeds:
         return tensor
@@ -135,6 +150,6 @@ def _operand_values(
     operand = next(each.dtype for each in dag.operands if each.name == name)
     batch = math.prod(dims[: len(dims) - len(leads[outer])])
     elements = tensor.reshape(batch, math.prod(leads[outer]), tensor.shape[-1]).to(working(operand, dtype))
-    exact = Exact(dag, elements, Extents(leads, (outer, k)), inputs, dtype)
+    exact = Exact(dag, elements, Extents(leads, (outer, k), sizes), inputs, dtype)
     fed: torch.Tensor = translate(dag, exact, [*formula_of(dag, name), dag.feeds[name]])[name]
     return fed.reshape(tensor.shape)

@@ -22,21 +22,21 @@ def torch_type(dtype: DType) -> torch.dtype:
 
 def working(dtype: DType, computed: torch.dtype) -> torch.dtype:
     """Return the dtype in which values of a type are computed, where ``computed`` stands for f32."""
-    if dtype == B1:
+    if dtype.compute == B1:
         return torch.bool
     return computed if dtype.compute == F32 else torch_type(dtype.compute)
 
 
 def round_to(dtype: DType, value: torch.Tensor) -> torch.Tensor:
-    """Return a tensor rounded to a type, to nearest even; 8-bit floats and integers saturate, b1 is "not zero".
+    """Return a tensor rounded to a type, to nearest even; 8-bit floats and integers saturate, truth is "not zero".
 
-    To the floats narrower than f32 by way of f32. Of NaN integers are 0.
+    Floats narrower than f32 are rounded by way of f32. NaN becomes the integer 0.
     """
     if value.dtype.is_floating_point and value.dtype.itemsize == 1:
         value = value.to(torch.float32)
     elif value.dtype in (torch.bool, torch.int8, torch.uint8):
         value = value.to(torch.int32)
-    if dtype == B1:
+    if dtype.compute == B1:
         return value != 0
     if not dtype.is_float:
         if value.dtype.is_floating_point:  # in f64, which has both ends of i32
@@ -49,27 +49,27 @@ def round_to(dtype: DType, value: torch.Tensor) -> torch.Tensor:
 
 
 def _nearest(dtype: DType, value: torch.Tensor) -> torch.Tensor:
-    """Return the numbers of a type that are nearest to f32 numbers, in f32.
+    """Return the nearest numbers of a type to f32 numbers, in f32.
 
-    Of tf32 PyTorch has no cast, and what its casts to 8-bit floats make of large numbers depends on the release.
+    PyTorch has no cast to tf32, and the result of its casts of large numbers to 8-bit floats depends on the release.
     """
     format_, magnitude = dtype.format, value.abs()
-    # In bits: half of what is dropped is added, and less than that to an even number.
+    # On the bits: half of what is dropped is added, or slightly less so that ties go to even.
     dropped = F32.format.fraction - format_.fraction
     bits = magnitude.view(torch.int32)
     up = bits + (1 << (dropped - 1)) - 1 + ((bits >> dropped) & 1)
     rounded = (up >> dropped << dropped).view(torch.float32)
-    if format_.least_exponent > F32.format.least_exponent:  # numbers without a leading one: their distance is fixed
-        unit = 2.0 ** (format_.least_exponent + dropped)  # at which f32 numbers have that distance
+    if format_.least_exponent > F32.format.least_exponent:  # denormal numbers: their distance is fixed
+        unit = 2.0 ** (format_.least_exponent + dropped)  # where f32 numbers have that distance
         rounded = torch.where(magnitude < 2.0**format_.least_exponent, (magnitude + unit) - unit, rounded)
     rounded = torch.where(rounded > format_.largest, format_.largest if dtype.saturates else math.inf, rounded)
     return torch.where(value.isnan(), math.nan, torch.copysign(rounded, value))
 
 
 def pack_bits(value: torch.Tensor) -> torch.Tensor:
-    """Pack truth values ``[..., n]`` into bytes ``[..., ceil(n / 8)]``; bit i of byte j is column 8j + i.
+    """Return truth values ``[..., n]`` packed into bytes ``[..., ceil(n / 8)]``; bit i of byte j is column 8j + i.
 
-    Raises ArgumentError: E0604 for a tensor without dimensions, E0606, E0607 and E0612 for what is no dense tensor.
+    Raise ArgumentError: E0604 for a tensor without dimensions, E0606, E0607 and E0612 for what is not a dense tensor.
     """
     _check_tensor("pack_bits", value)
     if value.dim() == 0:
@@ -83,8 +83,8 @@ def pack_bits(value: torch.Tensor) -> torch.Tensor:
 def unpack_bits(value: torch.Tensor, columns: int) -> torch.Tensor:
     """Return the truth values ``[..., columns]`` of packed bytes.
 
-    Raises ArgumentError: E0603 and E0604 for other tensors than uint8 of ceil(columns / 8) bytes, E0607 for a number
-    of columns that is none, E0606, E0607 and E0612 for what is no dense tensor.
+    Raise ArgumentError: E0603 and E0604 for tensors other than uint8 with ceil(columns / 8) bytes, E0607 for a bad
+    number of columns, E0606, E0607 and E0612 for what is not a dense tensor.
     """
     _check_tensor("unpack_bits", value)
     if value.dtype != torch.uint8:
@@ -103,7 +103,7 @@ def unpack_bits(value: torch.Tensor, columns: int) -> torch.Tensor:
 
 
 def _check_tensor(name: str, value: object) -> None:
-    """Refuse what is no dense tensor. Raises ArgumentError (E0606, E0607, E0612)."""
+    """Refuse what is not a dense tensor. Raise ArgumentError (E0606, E0607, E0612)."""
     if not isinstance(value, torch.Tensor):
         raise ArgumentError(Diagnostic("E0607", f"{name} takes a tensor, not {type(value).__name__}"))
     if refused := not_dense("value", value):

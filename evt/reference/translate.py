@@ -1,6 +1,6 @@
 """A typed graph in PyTorch: ``translate(dag, dialect) -> outputs by name``.
 
-This is the one walk over a graph that computes with torch. What it means to compute is the dialect's: the oracle's
+This is the one walk over a graph that computes with torch. The dialect decides how: the oracle's
 (:mod:`evt.reference.exact`) converts and rounds as kernels do, a baseline's (:mod:`evt.bench.straight`) writes what a
 PyTorch user would.
 """
@@ -14,17 +14,19 @@ from typing import Any, Generic, TypeVar
 
 from evt.ir.dag import TypedDag
 from evt.ir.dtype import DType
-from evt.ir.infer import domain
+from evt.ir.infer import domain, interleaved_type
 from evt.ir.node import (
     Acc,
     Apply,
     Cast,
     Const,
     Element,
+    Extent,
     Feed,
     Fold,
     Index,
     Input,
+    Interleave,
     Load,
     Node,
     Operand,
@@ -43,9 +45,9 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class Argument(Generic[Value]):
-    """An operand of a node: what it is made by, its value and type.
+    """An operand of a node: the node that makes it, its value and type.
 
-    ``whole``: it is made of the accumulator or an operand's elements, so it has all of its elements, in every batch.
+    ``whole``: it depends on the accumulator or an operand's elements, so it has all elements, in every batch.
     """
 
     op: Node
@@ -55,7 +57,7 @@ class Argument(Generic[Value]):
 
     @property
     def width(self) -> int:
-        """How many columns one of its columns stands for; 0 where it is the same in all of them."""
+        """How many columns one of its columns stands for; 0 where all columns are the same."""
         return next((divisor(mode) for mode in self.type.modes if base(mode) == "n"), 0)
 
 
@@ -77,11 +79,11 @@ class Dialect(ABC, Generic[Value]):
 
     @abstractmethod
     def apply(self, function: str, operands: Sequence[Value], domain: DType) -> Value:
-        """Return what a function of the table, which computes in ``domain``, gives for operands that broadcast."""
+        """Return the value of a function of the table that computes in ``domain``, for operands that broadcast."""
 
     @abstractmethod
     def repeat(self, value: Value, width: int) -> Value:
-        """Return a value of each block of so many columns for each of the block's columns."""
+        """Return a value given for each block of ``width`` columns, repeated for the block's columns."""
 
     @abstractmethod
     def cast(self, dtype: DType, x: Argument[Value]) -> Value: ...
@@ -96,10 +98,17 @@ class Dialect(ABC, Generic[Value]):
     def pick(self, op: Pick, x: Argument[Value]) -> Value: ...
 
     @abstractmethod
+    def interleave(self, op: Interleave, x: Argument[Value], y: Argument[Value], domain: DType) -> Value:
+        """Return the columns of two values together, both in the type ``domain``."""
+
+    @abstractmethod
     def index(self, mode: str) -> Value: ...
 
     @abstractmethod
-    def random(self, seed: Value, offset: Value) -> Value: ...
+    def extent(self, mode: str) -> Value: ...
+
+    @abstractmethod
+    def random(self, seed: Argument[Value], offset: Argument[Value]) -> Value: ...
 
     @abstractmethod
     def store(self, output: Output, x: Argument[Value]) -> Any:
@@ -107,7 +116,7 @@ class Dialect(ABC, Generic[Value]):
 
     @abstractmethod
     def feed(self, operand: Operand, x: Argument[Value]) -> Any:
-        """Return the tensor that is multiplied in the place of A or B."""
+        """Return the tensor that is multiplied in place of A or B."""
 
 
 def translate(dag: TypedDag, dialect: Dialect[Value], nodes: Iterable[int] | None = None) -> dict[str, Any]:
@@ -154,18 +163,23 @@ def _value(dag: TypedDag, op: Node, operands: Sequence[Argument[Value]], dialect
             return dialect.fold(op, *operands)
         case Pick():
             return dialect.pick(op, *operands)
+        case Interleave():
+            x, y = operands
+            return dialect.interleave(op, x, y, interleaved_type(dag, [x.type, y.type]))
         case Index(mode):
             return dialect.index(mode)
+        case Extent(mode):
+            return dialect.extent(mode)
         case Random():
-            return dialect.random(*(operand.value for operand in operands))
+            return dialect.random(*operands)
         case Store() | Feed():
             raise AssertionError(op)
 
 
 def _aligned(operands: Sequence[Argument[Value]], dialect: Dialect[Value]) -> list[Value]:
-    """Return values that broadcast: where one has all columns, that of a block is repeated for the block's columns."""
-    has_columns = any(operand.width == 1 for operand in operands)
+    """Return values that broadcast: that of a block is repeated for those of the block's columns that another has."""
+    finest = min((operand.width for operand in operands if operand.width), default=1)
     return [
-        dialect.repeat(operand.value, operand.width) if has_columns and operand.width > 1 else operand.value
+        dialect.repeat(operand.value, operand.width // finest) if operand.width > finest else operand.value
         for operand in operands
     ]

@@ -1,4 +1,4 @@
-"""What the reference answers in a kernel's place: ``answer(spec, bound, buffers)``, for tensors on the CPU."""
+"""The reference's results in place of a kernel's: ``answer(spec, bound, buffers)``, for tensors on the CPU."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from evt.spec import Spec
 
 
 def evaluate(spec: Spec, bound: Bound, float64: bool = False) -> dict[str, torch.Tensor]:
-    """The reference's outputs by name, in the memory formats that a call gives them."""
+    """Return the reference's outputs by name, in the memory formats of a call."""
     a, b = bound.values["A"], bound.values["B"]
-    inputs = {name: value for name, value in bound.values.items() if name in spec.dag.input}
+    held = {output.name for output in spec.dag.outputs if output.is_indexed}
+    inputs = {name: value for name, value in bound.values.items() if name in spec.dag.input or name in held}
     results = reference(bound.dag, a, b, inputs, float64=float64, convolution=spec.convolution)
     if spec.convolution is None:
         return results
@@ -31,7 +32,7 @@ def answer(spec: Spec, bound: Bound, buffers: Mapping[str, torch.Tensor]) -> lis
     for name, buffer in buffers.items():
         found, memory = results[name], bound.values[name]
         if spec.convolution is not None and is_image(bound.dag.output[name]) and buffer.dim() == 2:
-            found = to_view(found)  # rows are pixels
+            found = to_view(found)  # rows are output pixels
         write(memory, found)
         results[name] = buffer
     return [results[name] for name in spec.outputs]

@@ -1,12 +1,12 @@
-"""What a call gives, checked: ``bind(spec, A, B, inputs, buffers) -> Bound``.
+"""Checking a call's arguments: ``bind(spec, A, B, inputs, buffers) -> Bound``.
 
-Only metadata is looked at (shapes, strides, dtypes, devices, addresses), so this serves CPU and GPU calls alike.
+Only metadata is read (shapes, strides, dtypes, devices, addresses), so this serves CPU and GPU calls alike.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,24 +14,37 @@ import torch
 
 from evt.diagnostics import Diagnostic, closest
 from evt.errors import ArgumentError
-from evt.ir import Dag, Input, Load, Operand, Random
-from evt.ir.dtype import I32, MIXED_OPERANDS, OPERANDS, TF32
-from evt.ir.node import base, divisor, written
+from evt.ir import Dag, Input, Interleave, Load, Operand, Output, Random
+from evt.ir.dtype import BOOL, F32, I32, I64, MIXED_OPERANDS, OPERANDS, SCALARS, TF32
+from evt.ir.interface import declaration
+from evt.ir.node import base, distance, divisor, is_divided, written
 from evt.layout import span
+from evt.runtime.batches import aligned, outer_batches, spread, unfolded
 from evt.runtime.bound import Bound
 from evt.runtime.convolution import convolution_views
-from evt.runtime.layout import LIMIT, modes_of, repeated
+from evt.runtime.layout import LIMIT, TensorArgument, modes_of, repeated
 from evt.runtime.plain import fault, is_number, plain, tracing_fault
 from evt.runtime.report import Report
-from evt.runtime.tensors import buffer_argument, dtype_of, fresh_argument, input_argument, operand_argument
+from evt.runtime.tensors import (
+    buffer_argument,
+    dtype_of,
+    fresh_argument,
+    input_argument,
+    operand_argument,
+    operand_shapes,
+    shapes_of,
+)
 from evt.spec import Spec, typed_for
+
+#: Types whose numbers are whole.
+WHOLE = frozenset({I64, I32, BOOL})
 
 
 def bind(spec: Spec, a: object, b: object, inputs: Mapping[str, object], buffers: Mapping[str, object]) -> Bound:
     """Check a call's arguments against a program.
 
-    Raises ArgumentError (E06xx) with everything that does not fit, and ProgramError when types that the program
-    leaves open come out unsupported.
+    Raise ArgumentError (E06xx) with everything that does not fit, and ProgramError when types that the program
+    leaves open turn out to be unsupported.
     """
     report = Report()
     inputs, buffers = given_inputs(spec.dag, inputs), given_buffers(buffers)
@@ -48,6 +61,7 @@ def bind(spec: Spec, a: object, b: object, inputs: Mapping[str, object], buffers
         sizes, leads = _sizes(spec, tensors["A"], tensors["B"], report)
         report.check()
         bound = replace(bound, sizes=sizes, leads=leads)
+        bound, tensors = _batches(bound, tensors)
     else:
         bound, tensors = _convolution(spec, bound, tensors, report)
     _check_columns(bound, report)
@@ -61,15 +75,21 @@ def bind(spec: Spec, a: object, b: object, inputs: Mapping[str, object], buffers
     for output in typed.outputs:
         if output.name in tensors:
             result[output.name] = buffer_argument(bound, output, tensors[output.name], report)
+        elif output.is_indexed:
+            name, shape = output.name, ", ".join(written(mode) for mode in output.modes)
+            message = f"`{name}` is stored as [{shape}], and the call gives no buffer that has the rows"
+            report("E0608", message, f"pass {name}=..., or out=...; what no index names keeps what the buffer holds")
         else:
             result[output.name] = fresh_argument(bound, output)
     report.check()
     found = {name: argument for name, argument in result.items() if argument is not None}
-    return replace(bound, tensors=found)
+    if bound.offsets:
+        found = {name: _moved(argument, bound.offsets[name], tensors[name]) for name, argument in found.items()}
+    return replace(bound, tensors=found, leads=leads if spec.convolution is None else bound.leads)
 
 
 def given_inputs(dag: Dag, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The inputs that a call gives: None leaves out what has a default."""
+    """Return the inputs that a call gives: None leaves out an input with a default."""
     return {name: value for name, value in inputs.items() if value is not None or not _has_default(dag, name)}
 
 
@@ -79,25 +99,34 @@ def _has_default(dag: Dag, name: str) -> bool:
 
 
 def given_buffers(buffers: Mapping[str, Any]) -> dict[str, Any]:
-    """The buffers that a call gives: in the place of None, the call allocates the output."""
+    """Return the buffers that a call gives; the call allocates an output for None."""
     return {name: value for name, value in buffers.items() if value is not None}
 
 
+def split_held(dag: Dag, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the inputs among a call's values, and the buffers of scattered outputs, which keep their other rows."""
+    held = {output.name for output in dag.outputs if output.is_indexed}
+    return (
+        {name: value for name, value in given.items() if name not in held},
+        {name: value for name, value in given.items() if name in held},
+    )
+
+
 def is_absent(value: Input, inputs: Mapping[str, object]) -> bool:
-    """Whether a call leaves out a tensor that has a default: its kernel is compiled without it."""
+    """Return whether a call leaves out a tensor that has a default: its kernel is compiled without it."""
     return value.name not in inputs and value.default is not None and not (value.is_scalar or value.flexible)
 
 
 def _tensors(
     dag: Dag, values: Mapping[str, object], buffers: Mapping[str, object], report: Report
 ) -> dict[str, torch.Tensor]:
-    """The tensors among a call's values, by name, as nothing but memory; what else there is has to be a number."""
+    """Return the tensors among a call's values, by name, as plain memory; report other values that are not numbers."""
     tensors: dict[str, torch.Tensor] = {}
     for name, value in values.items():
         declared = dag.input.get(name)
         if isinstance(value, torch.Tensor):
             tensors[name] = value
-        elif declared is not None and (declared.is_scalar or declared.flexible) and is_number(value):
+        elif declared is not None and (declared.is_scalar or declared.flexible) and _is_number(declared, value):
             _check_number(dag, declared, value, report)
         else:
             _refuse_kind(name, value, declared, report)
@@ -142,6 +171,11 @@ def _check_names(dag: Dag, inputs: Mapping[str, object], buffers: Mapping[str, o
             report("E0602", f"the program has no output `{name}`", f"outputs: {outputs}")
 
 
+def _is_number(declared: Input, value: object) -> bool:
+    """Whether a value is a number for an input: True and False are numbers of a truth value."""
+    return is_number(value) or (declared.dtype == BOOL and isinstance(value, bool))
+
+
 def _wanted(value: Input | None) -> str:
     if value is not None and value.flexible:
         return "a vector or a single value"
@@ -149,31 +183,36 @@ def _wanted(value: Input | None) -> str:
 
 
 def integer_range(dag: Dag, name: str) -> tuple[int, int]:
-    """The least and the greatest number that an i32 input takes: a seed or an offset also as 32 bits without a sign."""
+    """Return the least and the greatest whole number that an input takes: for seeds and offsets unsigned ones too."""
+    dtype = dag.input[name].dtype
+    if dtype == BOOL:
+        return 0, 1
+    bits = 63 if dtype == I64 else 31
     users = (dag[user] for node in range(len(dag)) if dag[node] == Load(name) for user in dag.users[node])
-    return -(2**31), 2**32 - 1 if any(isinstance(user, Random) for user in users) else 2**31 - 1
+    return -(2**bits), 2 ** (bits + any(isinstance(user, Random) for user in users)) - 1
 
 
-def _check_number(dag: Dag, declared: Input, value: float, report: Report) -> None:
+def _check_number(dag: Dag, declared: Input, value: Any, report: Report) -> None:
     try:
-        number = float(value)
+        whole = float(value).is_integer()
     except OverflowError:
         report("E0607", f"`{declared.name}` is a number beyond the range of a double")
         return
-    if declared.dtype == I32:
+    if declared.dtype in WHOLE:
         least, most = integer_range(dag, declared.name)
-        if not number.is_integer() or not least <= number <= most:
+        if not whole or not least <= value <= most:
             report("E0607", f"`{declared.name}` is {value!r}; expected a whole number from {least} to {most}")
 
 
 def _refuse_kind(name: str, value: object, declared: Input | None, report: Report) -> None:
-    """Report a value that is neither a tensor nor a number where one is taken."""
+    """Report a value that is neither a tensor nor an accepted number."""
     message, hint = f"`{name}` is {_describe(value)}; expected {_wanted(declared)}", ""
     if declared is not None and value is None:
         message = f"`{name}` is None, and the program gives it no default; expected {_wanted(declared)}"
-        hint = f"declare a default to leave it out: `in {name}[{', '.join(map(written, declared.modes))}] = 0`"
+        written_so = declaration(name, declared.dtype, declared.modes, declared.flexible)
+        hint = f"declare a default to leave it out: `in {written_so} = 0`"
     elif declared is not None and is_number(value):
-        hint = f"declare it a scalar: `in {name}: f32[]`"
+        hint = f"declare it a scalar: `in {declaration(name, declared.dtype if declared.dtype in SCALARS else F32)}`"
     report("E0607", message, hint)
 
 
@@ -212,7 +251,7 @@ def _operand_types(spec: Spec, tensors: Mapping[str, torch.Tensor], report: Repo
             names = ", ".join(f"torch.{t.torch}" for t in OPERANDS if t != TF32)
             report("E0603", f"`{name}` is {tensors[name].dtype}; operands may be {names}")
         else:
-            operands.append(Operand(name, found, modes))
+            operands.append(Operand(name, found, modes, None, ("type", "modes")))
     types = {operand.dtype for operand in operands}
     if len(operands) == 2 and len({each.torch for each in types}) > 1 and types not in MIXED_OPERANDS:
         message = f"A is {tensors['A'].dtype} and B is {tensors['B'].dtype}, which are not multiplied with each other"
@@ -227,7 +266,7 @@ def _operand_types(spec: Spec, tensors: Mapping[str, torch.Tensor], report: Repo
 def _convolution(
     spec: Spec, bound: Bound, tensors: Mapping[str, torch.Tensor], report: Report
 ) -> tuple[Bound, dict[str, torch.Tensor]]:
-    """The call of a convolution, and its tensors as the implicit GEMM sees them."""
+    """Return the call of a convolution, and its tensors as the implicit GEMM sees them."""
     assert spec.convolution is not None
     try:
         problem = spec.convolution.problem(tensors["A"].shape, tensors["B"].shape)
@@ -247,9 +286,9 @@ def _convolution(
 def _sizes(
     spec: Spec, a: torch.Tensor, b: torch.Tensor, report: Report
 ) -> tuple[dict[str, int], dict[str, tuple[int, ...]]]:
-    """Extents by mode, and the dimensions that each mode stands for.
+    """Return extents by mode, and the dimensions that each mode stands for.
 
-    ``linear`` folds all leading dimensions of A into m, as torch.nn.functional.linear does; otherwise leading
+    ``linear`` flattens all leading dimensions of A into m, as torch.nn.functional.linear does; otherwise leading
     dimensions are batches, broadcast as in torch.matmul.
     """
     for name, tensor in (("A", a), ("B", b)):
@@ -287,17 +326,54 @@ def _sizes(
     return sizes, leads
 
 
+def _batches(bound: Bound, tensors: dict[str, torch.Tensor]) -> tuple[Bound, dict[str, torch.Tensor]]:
+    """Return the call with all batches of every tensor; where one launch cannot reach them, the first of several."""
+    dag = bound.dag
+    values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
+    shapes = {operand.name: operand_shapes(bound, operand) for operand in dag.operands}
+    shapes |= {value.name: shapes_of(bound, value, tensors.get(value.name)) for value in values}
+    if bound.leads["l"]:
+        read = {name: spread(tensor, shapes[name]) for name, tensor in tensors.items() if name not in dag.output}
+        tensors = {**tensors, **read}
+        bound = replace(bound, values={**bound.values, **{name: read[name] for name in read if name in dag.input}})
+    mode = "l" if bound.leads["l"] else "m"  # of a linear map
+    lead = bound.leads[mode]
+    if len(lead) < 2:
+        return bound, tensors
+    fresh = {output.name: _unallocated(bound, output) for output in dag.outputs if output.name not in tensors}
+    whole = {name: unfolded(tensor, shapes[name]) for name, tensor in {**tensors, **fresh}.items()}
+    outer = outer_batches(dag, mode, lead, whole, shapes)
+    if outer is None:
+        return bound, tensors
+    offsets = {name: outer.offsets(name, tensor) for name, tensor in whole.items()}
+    sizes, leads = {**bound.sizes, mode: math.prod(outer.inner)}, {**bound.leads, mode: outer.inner}
+    bound = replace(bound, sizes=sizes, leads=leads, offsets=offsets)
+    return bound, {name: outer.first(name, tensor) for name, tensor in whole.items()}
+
+
+def _unallocated(bound: Bound, output: Output) -> torch.Tensor:
+    """Return an output that the call will allocate, packed."""
+    assert output.dtype is not None
+    return torch.empty(bound.output_shape(output), dtype=getattr(torch, output.dtype.torch), device="meta")
+
+
+def _moved(argument: TensorArgument, offsets: Sequence[int], tensor: torch.Tensor) -> TensorArgument:
+    """Return an argument that lies at other addresses as well."""
+    return replace(argument, layout=aligned(argument.layout, offsets, tensor.element_size()))
+
+
 def _shape(tensor: torch.Tensor) -> str:
     return "[" + ", ".join(map(str, tensor.shape)) + "]"
 
 
 def _check_columns(bound: Bound, report: Report) -> None:
-    """Columns divide evenly into the pairs and blocks that the program takes."""
+    """Check that columns divide evenly into the program's pairs and blocks."""
     columns = bound.sizes["n"]
-    modes = sorted({mode for value in bound.dag.types for mode in value.modes if "/" in mode})
+    found = {mode for value in bound.dag.types for mode in value.modes if is_divided(mode)}
+    modes = sorted(found | {f"n/2@{op.block}" for op, _ in bound.dag.table if isinstance(op, Interleave)})
     for mode in modes:
-        distance = int(mode.partition("@")[2] or 1)
-        width = divisor(mode) * distance if base(mode) == "n" else 1
+        apart = distance(mode)
+        width = divisor(mode) * apart if base(mode) == "n" else 1
         if columns % width:
-            what = f"pairs {distance} columns apart" if written(mode) == "n/2" else f"blocks of {width} columns"
+            what = f"pairs {apart} columns apart" if written(mode) == "n/2" else f"blocks of {width} columns"
             report("E0604", f"n is {columns}, which does not divide into {what}", f"n must be a multiple of {width}")

@@ -16,7 +16,7 @@ from evt.ir.node import base, divisor
 from evt.plan import Layout, Signature, convolution_class
 from evt.runtime.layout import TensorArgument
 
-#: The layout of a flexible vector that is given as a number.
+#: The layout of a flexible vector (``[m?]``) that is given as a number.
 _NUMBER = Layout(None, 1)
 
 
@@ -24,6 +24,8 @@ _NUMBER = Layout(None, 1)
 class Bound:
     """A checked call. ``sizes`` has m, n, k, l; ``leads`` the dimensions that m and l stand for in shapes.
 
+    ``offsets`` are the bytes that each launch of several adds to the addresses of tensors, by name; ``sizes`` and
+    ``tensors`` are then those of one launch.
     ``dag`` is the program without the inputs that are ``absent``: tensors with a default that the call leaves out.
     ``values`` are what the call gives by name, tensors as nothing but memory. Of a ``convolution``, ``copied`` are the
     tensors that are not channels_last; ``tensors`` has the copies, and for buffers what the kernel writes before them.
@@ -39,6 +41,7 @@ class Bound:
     values: Mapping[str, Any] = field(default_factory=dict)
     operand_bytes: int = 0  # of a convolution's larger operand, from its first to its last element
     absent: tuple[str, ...] = ()
+    offsets: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def index(self) -> int:
@@ -47,7 +50,7 @@ class Bound:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the product has no elements or no terms; a convolution may well have no padding."""
+        """Whether the product has no elements or no terms; a padding of 0 does not count."""
         return any(size == 0 for name, size in self.sizes.items() if "pad_" not in name)
 
     @property
@@ -66,18 +69,18 @@ class Bound:
         return Signature(a, b, tuple(named), of)
 
     def dims(self, mode: str) -> tuple[int, ...]:
-        """The dimensions that a mode stands for in shapes; divided modes have one."""
+        """Return the dimensions that a mode stands for in shapes; divided modes have one."""
         return self.leads[mode] if divisor(mode) == 1 else (self.sizes[base(mode)] // divisor(mode),)
 
     def extent(self, mode: str) -> int:
         return math.prod(self.dims(mode))
 
     def output_shape(self, output: Output) -> tuple[int, ...]:
-        """The shape in memory of an output: its modes' dimensions, after the batch's where no ``l`` is written."""
+        """Return an output's shape in memory: its modes' dimensions, after the batch's if no ``l`` is written."""
         shape = tuple(size for mode in output.memory_modes for size in self.dims(mode))
         return packed(shape) if output.dtype == B1 else shape
 
 
 def packed(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of the bytes of packed bits."""
+    """Return the shape of packed bits in bytes."""
     return (*shape[:-1], -(-shape[-1] // 8))

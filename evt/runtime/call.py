@@ -1,7 +1,7 @@
 """Calling a program: ``Caller(spec)(A, B, inputs, out)``.
 
 The first call with a combination of shapes, strides, dtypes and alignments checks everything, plans, builds and loads;
-what it found is kept as a :class:`Prepared` launch. Later calls with the same combination only fill in addresses and
+the result is kept as a :class:`Prepared` launch. Later calls with the same combination only fill in addresses and
 numbers: that path is written for speed, and ``evt bench --host`` measures it.
 """
 
@@ -35,22 +35,31 @@ from evt.runtime.kernels import (
 from evt.runtime.memory_format import contiguous_image
 from evt.runtime.no_kernel import advice, warn_without_kernel
 from evt.runtime.overlap import find_overlap
-from evt.runtime.plain import NUMBERS, PLAIN, mode_depth, plain_value, reaches_memory, tracing_fault, transforming
+from evt.runtime.plain import (
+    NUMBERS,
+    PLAIN,
+    mode_depth,
+    plain_value,
+    reaches_memory,
+    signed,
+    tracing_fault,
+    transforming,
+)
 from evt.runtime.prepare import Prepared, prepare
 from evt.runtime.results import gather
 from evt.spec import Spec
 from evt.untraced import untraced
 
-#: Remembered combinations before the memory is emptied; a workload with ever-changing shapes must not grow it.
+#: How many combinations are kept before all are dropped; a workload with ever-changing shapes must not grow it.
 _MAX_PREPARED = 4096
-#: Likewise of combinations with addresses: of layers that share a program, and of what the allocator gives them.
+#: The same for combinations with addresses: layers share a program, and the allocator gives them varying addresses.
 _MAX_LAUNCHED = 1024
 
 _is_grad_enabled = torch.is_grad_enabled
 _is_deterministic = torch.are_deterministic_algorithms_enabled
 _empty_like = torch.empty_like
 _is_negative = torch.Tensor.is_neg
-_increment_version = torch._C._increment_version  # torch.autograd.graph's function asks first what it is given
+_increment_version = torch._C._increment_version  # torch.autograd.graph's function first checks its argument
 _NOTHING: Mapping[str, Any] = {}
 
 
@@ -64,7 +73,7 @@ class _Form:
         numbers = [position for position, kind in enumerate(kinds) if kind in NUMBERS]
         self.tensors = _picker(tensors)
         self.numbers = _picker(numbers)
-        #: How many values were recognised; a value of another type than None was not.
+        #: How many values have a known type; the others are None, or unusual.
         self.given = len(tensors) + len(numbers)
 
 
@@ -72,7 +81,7 @@ def _picker(positions: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ..
     if len(positions) > 1:
         return itemgetter(*positions)
     first = positions[0] if positions else 0
-    return itemgetter(slice(first, first + len(positions)))  # as one position alone would not give a tuple
+    return itemgetter(slice(first, first + len(positions)))  # because a single index would not give a tuple
 
 
 class Caller:
@@ -85,7 +94,7 @@ class Caller:
         self._gather = gather(spec.outputs)
         self._reduces = any(isinstance(op, Reduce) for op, _ in spec.dag.table)
         self._forms: dict[tuple[type, ...], _Form] = {}
-        #: By all that decides about a launch, and by that and the addresses, at which the memory was checked.
+        #: By everything that decides about a launch, and by that and the addresses at which the memory was checked.
         self._prepared: dict[object, Prepared] = {}
         self._launched: dict[object, Prepared] = {}
         self._kernels: dict[object, Kernels] = {}
@@ -96,7 +105,7 @@ class Caller:
     def __call__(
         self, a: torch.Tensor, b: torch.Tensor, inputs: Mapping[str, Any], out: object = None, usual: bool = False
     ) -> Any:
-        """Run the program; ``usual``: no value is anything but a plain tensor or a number, and nothing is traced."""
+        """Run the program; ``usual``: every value is a plain tensor or a number, and nothing is traced."""
         buffers = _NOTHING
         results: list[Any] = [None] * len(self._outputs)
         if out is not None:
@@ -110,14 +119,14 @@ class Caller:
         if not usual and (unknown or mode_depth() or transforming() or forward_ad._current_level >= 0):
             return self._unusual(a, b, inputs, buffers)
         if unknown:
-            bind(self.spec, a, b, inputs, buffers)  # says what is wrong
+            bind(self.spec, a, b, inputs, buffers)  # raises what is wrong
         try:
             addresses = [tensor.data_ptr() for tensor in tensors]
             grad = _is_grad_enabled()
             facts = [
                 (t.size(), t.stride(), t.dtype, t.get_device(), t.is_neg(), grad and t.requires_grad) for t in tensors
             ]
-        except RuntimeError:  # no memory or no shape behind it
+        except RuntimeError:  # it has no memory or no shape
             bind(self.spec, a, b, inputs, buffers)
             raise
         deterministic = self._reduces and _is_deterministic()
@@ -150,14 +159,16 @@ class Caller:
             slots.append(workspace.data_ptr())
         for slot, least, most in known.integers:
             if not least <= slots[slot] <= most or slots[slot] % 1:
-                bind(self.spec, a, b, inputs, buffers)  # says what is wrong
+                bind(self.spec, a, b, inputs, buffers)  # raises what is wrong
+        for slot in known.wide:
+            slots[slot] = signed(slots[slot])
         try:
             known.launch(slots)
-        except (OverflowError, struct.error):  # an int that no double holds
+        except (OverflowError, struct.error):  # an int beyond the range of double
             bind(self.spec, a, b, inputs, buffers)
             raise
         if buffers:
-            _increment_version(tensors[-len(buffers) :])  # autograd may have saved what they held
+            _increment_version(tensors[-len(buffers) :])  # autograd may have saved their contents
         for made, buffer in converted:
             if buffer is not None:
                 buffer.copy_(made)
@@ -166,7 +177,7 @@ class Caller:
         return self._gather(results)
 
     def _buffers(self, out: object) -> Mapping[str, Any]:
-        """The output buffers of ``out=``, by name."""
+        """Return the output buffers of ``out=``, by name."""
         outputs = self._outputs
         if len(outputs) == 1 and isinstance(out, torch.Tensor):
             return {outputs[0]: out}
@@ -178,13 +189,13 @@ class Caller:
         raise ArgumentError(Diagnostic("E0608", f"`out` is of type {type(out).__name__}; expected {wanted}"))
 
     def _unusual(self, a: torch.Tensor, b: torch.Tensor, inputs: Mapping[str, Any], buffers: Mapping[str, Any]) -> Any:
-        """A call that the fast path does not know: buffers by output name, None, wrong names, unusual values."""
+        """Run a call that the fast path does not know: buffers by output name, None, wrong names, unusual values."""
         named = {name: inputs[name] for name in self._outputs if name in inputs}
-        if named and buffers:
+        if given_buffers(named) and buffers:
             raise ArgumentError(
                 Diagnostic("E0602", f"`out` and `{next(iter(named))}` both name output buffers", help="give one")
             )
-        written = given_buffers(named or buffers)
+        written = given_buffers({**named, **buffers})
         read = given_inputs(self.spec.dag, {name: value for name, value in inputs.items() if name not in named})
         if named or len(read) + len(written) < len(inputs) + len(buffers):
             return self(a, b, read, written or None)
@@ -192,7 +203,8 @@ class Caller:
         usual = [(name, plain_value(name, value, written=name in written)) for name, value in given]
         differentiated = forward_ad._current_level >= 0
         if differentiated or tracing_fault() or any(type(value) not in PLAIN | NUMBERS for _, value in usual):
-            bind(self.spec, a, b, read, written)  # says what is wrong, if anything is
+            bind(self.spec, a, b, read, written)  # raises what is wrong, if anything is
+        usual = [(name, int(value) if type(value) is bool else value) for name, value in usual]
         (_, a), (_, b), *others = usual
         inputs, buffers = dict(others[: len(read)]), dict(others[len(read) :])
         result = self(a, b, inputs, buffers or None, usual=True)
@@ -203,7 +215,7 @@ class Caller:
         return [name for name, _ in self._tensors(values)]
 
     def _tensors(self, values: Sequence[Any]) -> list[tuple[str, torch.Tensor]]:
-        """The tensors among a call's values, by name."""
+        """Return the tensors among a call's values, by name."""
         names = ("A", "B", *self._inputs, *self._outputs)
         return [(name, value) for name, value in zip(names, values, strict=True) if type(value) in PLAIN]
 
@@ -229,13 +241,13 @@ class Caller:
         return prepared
 
     def forget(self) -> None:
-        """Prepare every combination anew: another kernel may be the best one now."""
+        """Prepare every combination again: another kernel may be the best one now."""
         with self._lock:
             self._prepared.clear()
             self._launched.clear()
 
     def _judge(self, bound: Bound) -> None:
-        """Warn once of what the CPU computes and no kernel would."""
+        """Warn once about a call that the CPU computes and no kernel would."""
         signature = bound.dag, bound.signature
         if signature in self._judged or bound.is_empty:
             return
@@ -247,5 +259,5 @@ class Caller:
 
 
 def _needs_no_kernel(bound: Bound) -> bool:
-    """Whether the reference answers: on the CPU, and for an empty product, which is all zeros."""
+    """Return whether the reference computes the call: on the CPU, and for an empty product, which is all zeros."""
     return bound.device.type == "cpu" or bound.is_empty

@@ -1,7 +1,7 @@
 """Convolution operands as kernels see them: channels last, pixels by their strides.
 
-Kernels work on the view [N, H, W, C] of PyTorch's [N, C, H, W], whose last stride is 1; a tensor that is not so is
-copied at the call, and the view here is one without memory.
+Kernels work on the view [N, H, W, C] of PyTorch's [N, C, H, W], whose last stride is 1; any other tensor is copied at
+the call, and its view here has no memory.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from evt.runtime.report import Report
 
 
 def is_readable(view: torch.Tensor) -> bool:
-    """Whether kernels read the view [N, ..., C] of an operand as it is: channels together, pixels at any pitch."""
+    """Return whether kernels read an operand's view [N, ..., C] as it is: contiguous channels, pixels at any pitch."""
     *outer, (size, stride) = zip(view.shape, view.stride(), strict=True)
     return (size == 1 or stride == 1) and all(stride > 0 for size, stride in outer if size > 1)
 
 
 def _pitch(view: torch.Tensor) -> int | None:
-    """The single stride of the pixels of a view [N, ..., C], 0 where there is one pixel, or None."""
+    """Return the stride of the pixels of a view [N, ..., C]: 0 for one pixel, None if they have no single stride."""
     shape = tuple(view.shape)
     strides = strides_of(view, [("pixels", shape[:-1]), ("channels", shape[-1:])])
     return strides["pixels"] if isinstance(strides, dict) else None
@@ -35,9 +35,9 @@ def _pitch(view: torch.Tensor) -> int | None:
 def convolution_views(
     dag: Dag, problem: ConvolutionProblem, tensors: Mapping[str, torch.Tensor], report: Report
 ) -> tuple[dict[str, torch.Tensor], tuple[str, ...]]:
-    """The tensors of a call as [N, ..., C], and the names of those in whose place the kernel is given others.
+    """Return the tensors of a call as [N, ..., C], and the names of those for which the kernel gets copies.
 
-    Of these the view is one without memory, of the strides that the other will have.
+    The view of such a tensor has no memory, and the strides that the copy will have.
     """
     geometry = problem.geometry
     found: dict[str, torch.Tensor] = {}
@@ -70,7 +70,7 @@ def _is_shaped(
 
 
 def _is_walkable(problem: ConvolutionProblem, view: torch.Tensor) -> bool:
-    """Whether an epilogue's tile has one pitch along its rows and its columns together."""
+    """Return whether a view has one stride along its rows and one along its columns, as an epilogue needs."""
     if 0 in view.shape:
         return True
     groups = [("m", problem.leads["m"]), ("n", problem.leads["n"])]
@@ -82,9 +82,9 @@ def _is_walkable(problem: ConvolutionProblem, view: torch.Tensor) -> bool:
 def convolution_operand(
     problem: ConvolutionProblem, operand: Operand, view: torch.Tensor, report: Report
 ) -> TensorArgument:
-    """A or B as the kernel will see it: the strides of its view by dimension, and by mode where it is a matrix.
+    """Return A or B as the kernel will see it: the strides of its view by dimension, and by mode where it is a matrix.
 
-    ``pixel`` is the pitch of an activation's pixels, or 0 where they have no single one; 1 of filters.
+    ``pixel`` is the pitch of an activation's pixels, or 0 where they have no single one; for a weight it is 1.
     """
     outer, inner = operand.modes
     *sizes, channels = view.shape
@@ -92,7 +92,7 @@ def convolution_operand(
     strides = dict(zip(names, _legal(view.shape, view.stride()), strict=True))
     others = {name: strides[name] for name, size in zip(names, sizes, strict=True) if size > 1}
     alignment = alignment_of(operand.dtype, inner, view.data_ptr(), others, problem.extents[operand.name])
-    strides.setdefault("height", strides["width"] * sizes[-1])  # of a row of pixels
+    strides.setdefault("height", strides["width"] * sizes[-1])  # the stride of a row of pixels
     if max(strides.values()) > LIMIT:
         report("E0606", f"`{operand.name}` has a stride beyond {LIMIT}")
     filters = operand.name == "B" and problem.geometry.operator != "wgrad"
@@ -103,7 +103,7 @@ def convolution_operand(
 
 
 def _legal(shape: Sequence[int], strides: Sequence[int]) -> list[int]:
-    """Strides of the dimensions before the last; of dimensions of one element those of a packed tensor."""
+    """Return the strides of all dimensions but the last; for dimensions of one element, those of a packed tensor."""
     found: list[int] = []
     step = shape[-1]
     for size, stride in reversed(list(zip(shape[:-1], strides[:-1], strict=True))):

@@ -1,7 +1,7 @@
 """Calling a grouped program: ``GroupedCaller(spec)(a, b, inputs, out, offsets)``.
 
-Each group is checked as a call of its own; what is found of a combination of shapes, strides, types and alignments is
-kept, since sizes of groups come again. One launch then does all groups that have something to compute.
+Each group is checked as a separate call; the result for a combination of shapes, strides, types and alignments is kept,
+since the sizes of groups repeat. One launch then computes all groups that have work.
 """
 
 from __future__ import annotations
@@ -20,13 +20,12 @@ from evt.build import build_and_use
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError, EvtError
 from evt.ir import Input, Output, TypedDag
-from evt.ir.dtype import I32
 from evt.ir.node import base
 from evt.measured import Timing, applicable, is_measured, measurements, size_class
 from evt.plan import Layout, Plan, Problem, Signature, Target, plan, survey
 from evt.plan.plan import GroupedPlan
 from evt.reference import reference
-from evt.runtime.arguments import bind
+from evt.runtime.arguments import WHOLE, bind, split_held
 from evt.runtime.bound import Bound
 from evt.runtime.call import Caller
 from evt.runtime.groups import Group, Groups, split
@@ -40,25 +39,25 @@ from evt.runtime.table import Known, launch, make_table
 from evt.spec import LOOP, Spec, common_signature, optimised_for, options
 from evt.untraced import untraced
 
-#: Remembered combinations of one group before the memory is emptied.
+#: How many combinations of one group are kept before all are dropped.
 _MAX_KNOWN = 65536
 
 _is_grad_enabled = torch.is_grad_enabled
 
 
 class GroupedCaller:
-    """The callable side of a grouped program; groups of equal types have the same typed graph, one object."""
+    """The callable side of a grouped program; groups of equal types share one typed graph."""
 
     def __init__(self, spec: Spec) -> None:
         #: The program of one group.
         self.spec = spec.member
-        #: What launches a kernel for each group: where that was asked for, or measured to be the best.
+        #: Launches a kernel for each group: where that was asked for, or measured to be the fastest.
         self._loop = Caller(self.spec)
         self._looped = spec.settings.route == LOOP
         self._forced = spec.is_forced
         self._gather = gather(spec.outputs)
-        #: Whether numbers are whole ones, which are checked one by one.
-        self._exact = any(value.dtype == I32 for value in spec.dag.inputs)
+        #: Whether some input is i32; its numbers are checked individually.
+        self._exact = any(value.dtype in WHOLE for value in spec.dag.inputs)
         self._known: dict[object, Known] = {}
         self._signatures: dict[Signature, Signature] = {}
         self._kernels: dict[object, _Kernels] = {}
@@ -78,7 +77,7 @@ class GroupedCaller:
         if self._looped:
             self._launch_each(groups.members)
         else:
-            if fresh:  # what is known now is of packed outputs, not of parts of larger ones
+            if fresh:  # the metadata so far assumes packed outputs, not parts of larger ones
                 known = [self._bind(index, group) for index, group in enumerate(groups.members)]
             self._run(groups.members, known)
         wholes = {**groups.wholes, **fresh}
@@ -93,7 +92,7 @@ class GroupedCaller:
     # Checks
 
     def _bind(self, index: int, group: Group) -> Known:
-        """The group's metadata, checked. Raises ArgumentError and ProgramError that name the group."""
+        """Return the group's checked metadata. Raise ArgumentError and ProgramError that name the group."""
         key, places = self._key(group)
         if key is None:
             group.make_plain()
@@ -116,7 +115,7 @@ class GroupedCaller:
         with self._lock:
             signature = _without_vectors(bound)
             signature = self._signatures.setdefault(signature, signature)
-            known = Known(replace(bound, values={}), signature, 0 in bound.sizes.values())  # which keeps no tensor
+            known = Known(replace(bound, values={}), signature, 0 in bound.sizes.values())  # without keeping tensors
             if len(self._known) >= _MAX_KNOWN:
                 self._known.clear()
             if key is not None:
@@ -124,7 +123,7 @@ class GroupedCaller:
         return known
 
     def _key(self, group: Group) -> tuple[object, tuple[int, ...]]:
-        """What decides about a group, and its tensors' addresses; None where only :func:`bind` can tell."""
+        """Return the key of a group, and its tensors' addresses; None where only :func:`bind` can decide."""
         if forward_ad._current_level >= 0:
             return None, ()
         grad = _is_grad_enabled()
@@ -143,12 +142,12 @@ class GroupedCaller:
                     key.append(value if self._exact else kind)
                 else:
                     return None, ()
-        except RuntimeError:  # no memory or no shape behind it
+        except RuntimeError:  # it has no memory or no shape
             return None, ()
         return tuple(key), tuple(places)
 
     def _check_alike(self, known: Sequence[Known]) -> None:
-        """All groups must be the same program on one device."""
+        """Check that all groups are the same program on one device."""
         if not known:
             return
         first = known[0].bound
@@ -162,7 +161,7 @@ class GroupedCaller:
                 raise ArgumentError(Diagnostic("E0603", message))
 
     def _check_overlap(self, groups: Sequence[Group], known: Sequence[Known]) -> None:
-        """Refuse buffers that share memory within a group (but element by element), or between groups."""
+        """Refuse buffers that share memory within a group (except element by element), or between groups."""
         if not groups or not groups[0].buffers:
             return
         places: list[Place] = []
@@ -181,7 +180,7 @@ class GroupedCaller:
     # Results
 
     def _allocate(self, groups: Groups, known: Sequence[Known]) -> dict[str, torch.Tensor]:
-        """Give every group buffers for what the call gave none; with offsets parts of one tensor, which is returned."""
+        """Allocate buffers that the call does not give; with offsets, return the tensors that the groups share."""
         wholes: dict[str, torch.Tensor] = {}
         if not known:
             return wholes
@@ -235,7 +234,7 @@ class GroupedCaller:
         plan, library = kernel
         try:
             table = make_table(plan, members, checked)
-        except OverflowError:  # an int that no double holds
+        except OverflowError:  # an int beyond the range of double
             for group in members:
                 bind(self.spec, group.a, group.b, group.inputs, group.buffers)
             raise
@@ -249,12 +248,12 @@ class GroupedCaller:
             self._loop(group.a, group.b, group.inputs, group.buffers)
 
     def _judge(self, known: Sequence[Known]) -> None:
-        """Warn once of what the CPU computes and the grouped kernel would not."""
+        """Warn once about a call that the CPU computes and the grouped kernel would not."""
         busy = [(index, each) for index, each in enumerate(known) if not each.empty]
         if known[0].bound.device.type != "cpu" or not busy:
             return
         indices, checked = zip(*busy, strict=True)
-        signatures = frozenset(id(each.signature) for each in checked)  # which are kept, as are the graphs
+        signatures = frozenset(id(each.signature) for each in checked)  # which are kept, as the graphs are
         if (id(known[0].bound.dag), signatures) in self._judged:
             return
         self._judged.add((id(known[0].bound.dag), signatures))
@@ -266,24 +265,25 @@ class GroupedCaller:
         warn_without_kernel(made, advice(checked[0].bound))
 
     def _evaluate(self, group: Group, bound: Bound) -> None:
-        """The reference's answer: on the CPU, and for an empty product, which is all zeros."""
+        """Compute a group with the reference: on the CPU, and for an empty product, which is all zeros."""
         if not any(buffer.numel() for buffer in group.buffers.values()):
             return
-        group.make_plain()  # names of dimensions, which no kernel sees
+        group.make_plain()  # removes dimension names, which no kernel sees
         try:
-            results = reference(bound.dag, group.a, group.b, group.inputs)
-        except OverflowError:  # an int that no double holds
+            _, held = split_held(bound.dag, group.buffers)
+            results = reference(bound.dag, group.a, group.b, {**group.inputs, **held})
+        except OverflowError:  # an int beyond the range of double
             bind(self.spec, group.a, group.b, group.inputs, group.buffers)
             raise
         for name, buffer in group.buffers.items():
             write(buffer, results[name])
 
     def _signature(self, indices: Sequence[int], known: Sequence[Known]) -> Signature:
-        """The layouts that all groups have in common: one contiguous mode, the least alignment."""
+        """Return the layouts that all groups have in common: one contiguous mode, the least alignment."""
         found = {id(each.signature): each.signature for each in known}
         if len(found) == 1:
             return known[0].signature
-        for name in ("A", "B", "D"):
+        for name in ("A", "B", known[0].bound.dag.primary.name):
             modes = [_contiguous(each.signature, name) for each in known]
             for index, mode in zip(indices, modes, strict=True):
                 if mode != modes[0]:
@@ -295,9 +295,9 @@ class GroupedCaller:
             return self._signatures.setdefault(common, common)
 
     def _kernel(self, known: Sequence[Known], signature: Signature) -> tuple[GroupedPlan, Library] | None:
-        """The kernel for groups, or None where launching one for each was measured to be faster."""
+        """Return the kernel for groups, or None where one kernel for each group was measured to be faster."""
         bound = known[0].bound
-        # Both are the same objects at every call; hashing a graph would cost more than all the rest.
+        # Both are the same objects at every call; hashing a graph would cost more than everything else.
         key = id(bound.dag), id(signature), torch.cuda.get_device_capability(bound.index)
         with self._lock:
             found = self._kernels.get(key)
@@ -312,11 +312,11 @@ class GroupedCaller:
             return found.made.get(config) or found.make(config)
 
     def _is_measured(self, problem: Problem) -> bool:
-        """Whether measurements choose among a problem's kernels: what the user forced stays so."""
+        """Return whether measurements choose among a problem's kernels; they do not override the user's choice."""
         return not self._forced and is_measured(problem)
 
     def forget(self) -> None:
-        """Choose anew: another kernel may be the best one now."""
+        """Choose again: another kernel may be the best one now."""
         with self._lock:
             for found in self._kernels.values():
                 found.choices.clear()
@@ -330,7 +330,7 @@ class GroupedCaller:
     def ask(
         self, a: object, b: object, inputs: Mapping[str, object], offsets: object
     ) -> tuple[Callable[[Target], Problem], list[Group], list[Bound]]:
-        """What the planner is asked for a call on a target; and the groups of it that have something to compute.
+        """Return the planner's problem for a call on a target, and the groups of the call that have work.
 
         These have no buffers.
         """
@@ -353,8 +353,8 @@ class GroupedCaller:
 class _Kernels:
     """The kernels for groups of one graph, layout and kind of GPU, by configuration.
 
-    ``measured``: whether anything was measured of the problem; ``choices`` are what to take, by GPU and class of sizes.
-    ``kept`` is what the ids that these are found by are of.
+    ``measured``: whether anything was measured of the problem; ``choices`` are the kernels to take, by GPU and class of
+    sizes. ``kept`` keeps the objects alive whose ids are the key.
     """
 
     problem: Problem
@@ -364,7 +364,7 @@ class _Kernels:
     choices: dict[object, Timing | None] = field(default_factory=dict)
 
     def best(self, known: Sequence[Known]) -> Timing | None:
-        """What was measured to be the best for groups of such sizes, if anything was."""
+        """Return the kernel that was measured to be the best for groups of such sizes, or None."""
         sizes, index = size_class([each.bound.sizes for each in known]), known[0].bound.index
         key = index, *sizes.items()
         if key not in self.choices:
@@ -383,7 +383,10 @@ class _Kernels:
 
 
 def _flexible(indices: Sequence[int], known: Sequence[Known]) -> dict[str, bool]:
-    """Of each flexible input, whether it is a vector: in all groups, or in none; one element may be either."""
+    """Return for each flexible input (``[m?]``) whether it is a vector in all groups, or in none.
+
+    One element may be either. Raise ArgumentError where groups differ.
+    """
     result: dict[str, bool] = {}
     for value in known[0].bound.dag.inputs:
         if not value.flexible:
@@ -402,7 +405,7 @@ def _flexible(indices: Sequence[int], known: Sequence[Known]) -> dict[str, bool]
 
 
 def _without_vectors(bound: Bound) -> Signature:
-    """A group's signature; of vectors, kernels read one element at a time, whatever the alignment."""
+    """Return a group's signature; kernels read vectors one element at a time, so their alignment does not count."""
     values: tuple[Input | Output, ...] = (*bound.dag.inputs, *bound.dag.outputs)
     signature, tiles = bound.signature, [value.name for value in values if value.is_tile]
     tensors = ((name, layout if name in tiles else replace(layout, alignment=1)) for name, layout in signature.tensors)

@@ -1,7 +1,7 @@
 """A grouped call as one call for each group: ``split(spec, a, b, inputs, out, offsets) -> Groups``.
 
-What has one tensor for each group comes as a list, or stacked along a first dimension. With ``offsets`` the groups'
-rows lie one after the other in one tensor, and group i has the rows from offsets[i] to offsets[i + 1].
+An argument with one tensor for each group is a list, or one tensor stacked along a first dimension. With ``offsets``
+the rows of all groups are consecutive in one tensor, and group i has the rows from offsets[i] to offsets[i + 1].
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from evt.diagnostics import Diagnostic, hint
 from evt.errors import ArgumentError
 from evt.ir import Input
-from evt.ir.node import base
+from evt.ir.node import base, index_of
 from evt.runtime.arguments import given_buffers, given_inputs, is_absent
 from evt.runtime.plain import PLAIN, fault, plain_value
 from evt.spec import Spec
@@ -25,7 +25,7 @@ from evt.spec import Spec
 
 @dataclass(slots=True)
 class Group:
-    """What one group is called with."""
+    """The arguments of one group."""
 
     a: Any
     b: Any
@@ -33,11 +33,11 @@ class Group:
     buffers: dict[str, Any] = field(default_factory=dict)
 
     def values(self) -> tuple[Any, ...]:
-        """Everything, in the order of A, B, inputs and buffers."""
+        """Return all values, in the order of A, B, inputs and buffers."""
         return (self.a, self.b, *self.inputs.values(), *self.buffers.values())
 
     def tensors(self) -> list[torch.Tensor]:
-        """The plain tensors among the values."""
+        """Return the plain tensors among the values."""
         return [value for value in self.values() if type(value) in PLAIN]
 
     def make_plain(self) -> None:
@@ -61,12 +61,12 @@ class Groups:
     wholes: Mapping[str, torch.Tensor]
 
     def rows(self, whole: torch.Tensor, dim: int) -> list[torch.Tensor]:
-        """Each group's part of a tensor that has all groups' rows."""
+        """Return each group's part of a tensor that has all groups' rows."""
         return _rows(whole, dim, self.offsets)
 
 
 def split(spec: Spec, a: object, b: object, inputs: Mapping[str, object], out: object, offsets: object) -> Groups:
-    """Divide a grouped call. Raises ArgumentError for what does not divide; the groups are not checked any further."""
+    """Divide a grouped call. Raise ArgumentError for what does not divide; the groups are not checked further."""
     known = [*spec.inputs, *spec.outputs]
     for name in inputs:
         if name not in known:
@@ -127,9 +127,9 @@ def _count(a: object, b: object, offsets: tuple[int, ...]) -> int:
 
 
 def _buffers(spec: Spec, inputs: Mapping[str, object], out: object) -> dict[str, object]:
-    """Output buffers by name: of ``out=`` or of keywords."""
+    """Return output buffers by name, from ``out=`` or keywords."""
     outputs = spec.outputs
-    named = {name: inputs[name] for name in outputs if name in inputs}
+    named = {name: inputs[name] for name in outputs if name in inputs and not _is_left_out(inputs[name])}
     if out is None:
         return named
     if named:
@@ -140,13 +140,18 @@ def _buffers(spec: Spec, inputs: Mapping[str, object], out: object) -> dict[str,
             if name not in outputs:
                 message = f"the program has no output `{name}`"
                 raise ArgumentError(Diagnostic("E0602", message, help=f"outputs: {', '.join(outputs)}"))
-        return dict(out)
+        return {name: value for name, value in out.items() if not _is_left_out(value)}
     if len(outputs) == 1:
         return {outputs[0]: out}
     if isinstance(out, tuple | list) and len(out) == len(outputs):
-        return dict(zip(outputs, out, strict=True))
+        return {name: value for name, value in zip(outputs, out, strict=True) if not _is_left_out(value)}
     wanted = f"one list of tensors for each of {', '.join(outputs)}"
     raise ArgumentError(Diagnostic("E0608", f"`out` is of type {type(out).__name__}; expected {wanted}"))
+
+
+def _is_left_out(buffers: object) -> bool:
+    """Whether no group gives a buffer."""
+    return buffers is None or (isinstance(buffers, list | tuple) and all(each is None for each in buffers))
 
 
 @dataclass(frozen=True)
@@ -173,7 +178,7 @@ class _Splitter:
         )
 
     def input(self, declared: Input, value: object) -> Sequence[Any]:
-        """An input of each group: a list's elements, a stacked tensor's, or the same for all."""
+        """Return an input's value for each group: an element of a list or a stacked tensor, or the same for all."""
         name, modes = declared.name, declared.modes
         if isinstance(value, list | tuple):
             return self.checked(name, value, declared)
@@ -184,14 +189,14 @@ class _Splitter:
             return [value] * self.count if single else self.checked(name, value.unbind(0))
         if value.dim() > len(modes):
             return self.checked(name, value.unbind(0))
-        if self.offsets and "m" in map(base, modes) and value.dim() == len(modes):
+        if self.offsets and _has_rows(modes) and value.dim() == len(modes):
             return self.rows(name, value, _mode(modes))
         return [value] * self.count
 
     def buffer(self, name: str, value: object) -> Sequence[Any]:
         modes = self.spec.dag.output[name].modes
         if isinstance(value, torch.Tensor):
-            if self.offsets and "m" in map(base, modes) and value.dim() == len(modes):
+            if self.offsets and _has_rows(modes) and value.dim() == len(modes):
                 return self.rows(name, value, _mode(modes))
             if value.dim() == len(modes) + 1:
                 return self.checked(name, value.unbind(0))
@@ -211,7 +216,7 @@ class _Splitter:
         return _rows(whole, dim, self.offsets)
 
     def checked(self, name: str, values: Sequence[Any], declared: Input | None = None) -> Sequence[Any]:
-        """One value for each group; None leaves out a tensor with a default in all groups or in none."""
+        """Return one value for each group; None leaves out a tensor with a default in all groups or in none."""
         if len(values) != self.count:
             message = f"`{name}` is given for {len(values)} groups; there are {self.count}"
             raise ArgumentError(Diagnostic("E0604", message))
@@ -225,6 +230,11 @@ class _Splitter:
 
 def _rows(whole: torch.Tensor, dim: int, offsets: Sequence[int]) -> list[torch.Tensor]:
     return [whole.narrow(dim, start, end - start) for start, end in pairwise(offsets)]
+
+
+def _has_rows(modes: Sequence[str]) -> bool:
+    """Whether a tensor has the product's rows, in their order."""
+    return any(base(mode) == "m" and not index_of(mode) for mode in modes)
 
 
 def _mode(modes: Sequence[str]) -> int:

@@ -27,26 +27,26 @@ class Kernels:
     libraries: tuple[Library, ...]
 
     def best(self, sizes: Mapping[str, int], multiprocessors: int) -> tuple[Plan, Library]:
-        """The kernel for a problem's extents, by mode."""
+        """Return the kernel for a problem's extents, given by mode."""
         choice = fastest(self.plans, sizes, multiprocessors)
         return self.plans[choice], self.libraries[choice]
 
 
 def is_atomic(spec: Spec) -> bool:
-    """Whether reductions may be combined in any order: where the program asks for that and PyTorch allows it."""
+    """Return whether reductions may be combined in any order: the program asks for that and PyTorch allows it."""
     return spec.settings.deterministic is False and not torch.are_deterministic_algorithms_enabled()
 
 
 def call_problem(spec: Spec, bound: Bound, target: Target, atomic: bool = False) -> Problem:
-    """What the planner is asked for a bound call."""
+    """Return the planner's problem for a bound call."""
     dag = optimised_for(spec, bound.dag.operands, bound.absent)
     return Problem(dag, bound.signature.only({*dag.input, *dag.output}), target, options(spec.settings, atomic))
 
 
 def measured_best(spec: Spec, bound: Bound, atomic: bool = False) -> Spec:
-    """The program by the kernel that was measured to be best for a bound call; as it is where none was.
+    """Return the program with the kernel that was measured to be best for a bound call, or else as it is.
 
-    What the user forced stays so.
+    The user's choice of a route or configuration stays.
     """
     if spec.is_forced or not Store().exists():
         return spec
@@ -57,7 +57,7 @@ def measured_best(spec: Spec, bound: Bound, atomic: bool = False) -> Spec:
 
 
 def plan_kernels(spec: Spec, bound: Bound, target: Target, atomic: bool = False) -> tuple[Plan, ...]:
-    """The plans of all configurations that serve a bound call. Raises TargetError, LaunchError (E0804)."""
+    """Return the plans of all configurations that serve a bound call. Raise TargetError, LaunchError (E0804)."""
     settings = spec.settings
     found = survey(call_problem(spec, bound, target, atomic), settings.route, settings.config)
     plans, most = found.defaults, found.chosen.route.kernel(target).max_batches
@@ -73,19 +73,19 @@ def plan_kernels(spec: Spec, bound: Bound, target: Target, atomic: bool = False)
 
 
 def make_kernels(spec: Spec, bound: Bound, target: Target, atomic: bool = False) -> Kernels:
-    """Plan, build and load. Raises TargetError, BuildError, LaunchError."""
+    """Plan, build and load. Raise TargetError, BuildError, LaunchError."""
     plans = plan_kernels(spec, bound, target, atomic)
     libraries = build_and_use(kernel_sources(plans), lambda index, path: load_library(path, plans[index]))
     return Kernels(plans, tuple(libraries))
 
 
 def kernel_sources(plans: Iterable[Plan]) -> list[KernelSource]:
-    """What evt.build makes libraries of."""
+    """Return the sources from which evt.build makes libraries."""
     return [KernelSource(emit(each), each.target.gencode) for each in plans]
 
 
 def refuse_capture() -> None:
-    """Raise LaunchError (E0803) inside CUDA graph capture, which loading a kernel may end by synchronising."""
+    """Raise LaunchError (E0803) inside CUDA graph capture, which a synchronisation while loading could end."""
     if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
         raise LaunchError(
             Diagnostic(
@@ -97,6 +97,6 @@ def refuse_capture() -> None:
 
 
 def device_target(index: int) -> Target:
-    """The target of a CUDA device. Raises TargetError for one that evt does not know."""
+    """Return the target of a CUDA device. Raise TargetError for an unknown one."""
     major, minor = torch.cuda.get_device_capability(index)
     return find_target(f"sm{major}{minor}")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import torch
 
@@ -12,7 +13,7 @@ from evt.ir.dtype import DType
 from evt.layout import overlaps, single_stride
 from evt.plan import Layout, alignment_of
 
-#: Largest leading stride: CUTLASS counts it in int32.
+#: The largest leading stride: CUTLASS stores it in int32.
 LIMIT = 2**31 - 1
 
 #: The (extent, stride) pairs of a tensor's dimensions, in elements.
@@ -21,22 +22,31 @@ Modes = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class TensorArgument:
-    """A tensor as the kernel will see it: strides in elements, by mode."""
+    """A tensor as the kernel will see it: strides in elements, by mode.
+
+    ``extents`` are those of the modes along which an index names places.
+    """
 
     name: str
     strides: Mapping[str, int]
     layout: Layout
+    extents: Mapping[str, int] = field(default_factory=dict)
+
+    def size(self, role: str) -> int:
+        """Return the member of evt_arguments with a role: ``m`` is the stride along m, ``extent m`` the extent."""
+        word, _, mode = role.rpartition(" ")
+        return self.extents[mode] if word else self.strides.get(mode, 0)
 
 
 def modes_of(tensor: torch.Tensor) -> Modes:
-    """The extents and strides of a tensor."""
+    """Return the extents and strides of a tensor."""
     return tuple(zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def repeated(tensor: torch.Tensor) -> str:
-    """Why a tensor cannot be written to in any order: two of its elements are or may be one. Nothing if they are not.
+    """Return why a tensor cannot be written in any order: two of its elements may be one. Return "" if none are.
 
-    Exact but for strides that give no answer after very many tries, which PyTorch's own views never have.
+    This is exact, except for strides for which the search gives up; PyTorch's own views never have such strides.
     """
     shown = f"shape {list(tensor.shape)} and strides {tuple(tensor.stride())}"
     try:
@@ -46,9 +56,9 @@ def repeated(tensor: torch.Tensor) -> str:
 
 
 def strides_of(tensor: torch.Tensor, groups: Sequence[tuple[str, tuple[int, ...]]]) -> dict[str, int] | str | None:
-    """The stride of each mode of a tensor whose shape is the concatenation of the groups' dimensions.
+    """Return the stride of each mode of a tensor whose shape is the concatenation of the groups' dimensions.
 
-    None when the shape is another; a mode's name when its dimensions cannot be walked with one stride.
+    Return None for any other shape, and a mode's name when its dimensions cannot be walked with one stride.
     """
     if tuple(tensor.shape) != tuple(size for _, dims in groups for size in dims):
         return None
@@ -61,7 +71,7 @@ def strides_of(tensor: torch.Tensor, groups: Sequence[tuple[str, tuple[int, ...]
         if stride is None:
             if tensor.numel():
                 return mode
-            stride = next(step for size, step in reversed(pairs) if size != 1)  # of a tensor without elements
+            stride = next(step for size, step in reversed(pairs) if size != 1)  # for a tensor without elements
         strides[mode] = stride
     return strides
 
@@ -73,8 +83,9 @@ def classify(
     tensor: torch.Tensor | None,
     modes: Iterable[str],
     strides: dict[str, int],
+    extents: Mapping[str, int] = MappingProxyType({}),
 ) -> TensorArgument:
-    """The layout class of a tensor with these strides, and strides that are legal for extents of one as well."""
+    """Return a tensor's layout class for these strides, with legal strides also for extents of one."""
     inner = [mode for mode in modes if mode != "l"]
     wide = [mode for mode in inner if sizes[mode] > 1]
     contiguous = next((mode for mode in reversed(wide) if strides[mode] == 1), None)
@@ -92,8 +103,8 @@ def classify(
     legal = dict(strides)
     for mode in inner:
         if sizes[mode] <= 1 and mode != contiguous:
-            legal[mode] = -(-extent // 16) * 16  # never used to step, but TMA wants a multiple of 16 bytes
+            legal[mode] = -(-extent // 16) * 16  # never used to step, but TMA needs a multiple of 16 bytes
     if not batched:
         legal["l"] = 0
     shared = batched and not strides.get("l")
-    return TensorArgument(name, legal, Layout(contiguous, alignment, "shared" if shared else "strided"))
+    return TensorArgument(name, legal, Layout(contiguous, alignment, "shared" if shared else "strided"), extents)

@@ -13,15 +13,15 @@ from evt.diagnostics import Diagnostic
 from evt.errors import InternalError, LaunchError
 from evt.plan import Plan
 
-_FORMATS = {"size": "q", "pointer": "Q", "number": "d"}
+_FORMATS = {"size": "q", "pointer": "Q", "number": "d", "integer": "q"}
 
 
 @dataclass(frozen=True)
 class Library:
     """A loaded kernel.
 
-    ``run`` is its evt_run, ``form`` the struct format of its evt_arguments, ``workspace`` the bytes of device memory
-    that a call with these arguments works in; only their sizes count.
+    ``run`` is its evt_run, ``form`` the struct format of its evt_arguments, ``workspace`` returns the bytes of device
+    memory that a call with these arguments needs; only the arguments' sizes matter.
     """
 
     path: Path
@@ -34,7 +34,7 @@ class Library:
 def load_library(path: Path, plan: Plan) -> Library:
     """Load a library that evt built for a plan.
 
-    Raises LaunchError (E0803) when the loader refuses it and InternalError when it is not the plan's.
+    Raise LaunchError (E0803) when the loader refuses it and InternalError when it is not the plan's.
     """
     try:
         handle = ctypes.CDLL(str(path))
@@ -62,7 +62,7 @@ def load_library(path: Path, plan: Plan) -> Library:
 
 
 def launch_failure(code: int) -> LaunchError:
-    """What a non-zero result of ``evt_run`` means. The kinds are those of ``evt::Failure`` in entry.hpp."""
+    """Return the error for a non-zero result of ``evt_run``. The kinds are those of ``evt::Failure`` in entry.hpp."""
     kind, detail = code >> 16, code & 0xFFFF
     match kind:
         case 2:

@@ -1,7 +1,7 @@
-"""Memory formats of images: channels last, which kernels work on, and when PyTorch's convolutions give it.
+"""Memory formats of convolution tensors: channels last, which kernels need, and when PyTorch's convolutions return it.
 
-PyTorch's tensors are [N, C, H, W] whatever their memory. A tensor whose channels do not lie next to each other is
-copied, explicitly, by :func:`channels_last`.
+PyTorch's tensors are [N, C, H, W] whatever their memory. A tensor whose channels are not contiguous is copied,
+explicitly, by :func:`channels_last`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from evt.reference.dense import not_dense
 
 
 def channels_last(tensor: torch.Tensor) -> torch.Tensor:
-    """``tensor`` [N, C, ...] with its channels next to each other in memory: itself, or a copy.
+    """Return ``tensor`` [N, C, ...] with contiguous channels: itself, or a copy.
 
-    For four and five dimensions this is PyTorch's torch.channels_last and torch.channels_last_3d, which has no name for
-    it where there are three. Convert a weight once with it instead of at every call. Raises ArgumentError (E0604,
-    E0606, E0607, E0612).
+    For four and five dimensions this is PyTorch's torch.channels_last and torch.channels_last_3d; for three, PyTorch
+    has no name for it. Convert a weight once with it instead of at every call. Raise ArgumentError (E0604, E0606,
+    E0607, E0612).
     """
     given: object = tensor
     if not isinstance(given, torch.Tensor):
@@ -36,15 +36,15 @@ def channels_last(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def copied_channels_last(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy of ``tensor`` [N, C, ...] in packed memory, channels last."""
+    """Return a copy of ``tensor`` [N, C, ...] in packed memory, channels last."""
     return from_view(to_view(tensor).clone(memory_format=torch.contiguous_format))
 
 
 def suggests_channels_last(tensor: torch.Tensor) -> bool:
-    """Whether PyTorch takes a tensor [N, C, ...] for channels_last, by its strides.
+    """Return whether PyTorch takes a tensor [N, C, ...] to be channels_last, by its strides.
 
-    They have to grow from C over the last dimension to the first, none may be a multiple too small, and what would
-    do for contiguous memory as well counts as that (c10/core/MemoryFormat.h).
+    From C over the last dimension to the first, each stride must be at least the one before times its extent; strides
+    that fit contiguous memory as well count as contiguous (c10/core/MemoryFormat.h).
     """
     shape, strides = tensor.shape, tensor.stride()
     if strides[1] == 0:
@@ -58,9 +58,9 @@ def suggests_channels_last(tensor: torch.Tensor) -> bool:
 
 
 def follows_channels_last(geometry: Convolution, a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether PyTorch's convolution of A with B is channels_last: where one of them is, or for wgrad where x is.
+    """Return whether PyTorch's convolution of A and B is channels_last: if one of them is, or for wgrad if x is.
 
-    PyTorch convolves rows as images of height 1, after it has made all but a weight contiguous.
+    PyTorch convolves one-dimensional inputs with height 1, after making all but a weight contiguous.
     """
     wgrad = geometry.operator == "wgrad"
     first = b if wgrad else a
@@ -72,7 +72,7 @@ def follows_channels_last(geometry: Convolution, a: torch.Tensor, b: torch.Tenso
 
 
 def contiguous_image(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor in contiguous memory, with the strides of that also where dimensions of one element leave them open."""
+    """Return a tensor in contiguous memory, with the standard strides even for dimensions of one element."""
     steps = [math.prod(tensor.shape[dim + 1 :]) for dim in range(tensor.dim())]
     if tensor.is_contiguous():
         return tensor.as_strided(tensor.shape, steps)

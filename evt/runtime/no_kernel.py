@@ -1,4 +1,4 @@
-"""Calls that the CPU answers, and for which no GPU would have a kernel: ``warn_without_kernel(plan)`` says so."""
+"""Calls that the CPU computes and for which no GPU would have a kernel: ``warn_without_kernel(plan)`` warns."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-from evt.errors import EvtError, InternalError, NoKernelWarning, TargetError
-from evt.plan import ROUTES, TARGETS, Target, find_target
+from evt.errors import EvtError, InternalError, NoKernelWarning
+from evt.plan import TARGETS, Target, find_target
 from evt.runtime.bound import Bound
 
-#: The target that is asked first: it has kernels for all that older targets have kernels for.
+#: The target that is tried first: it has every kernel that older targets have.
 _YARDSTICK = "sm90"
 
 #: Plans a call's kernels for a target, or raises what a call there would.
@@ -21,7 +21,7 @@ Planning = Callable[[Target], object]
 def warn_without_kernel(plan: Planning, help_text: str = "") -> None:
     """Warn with NoKernelWarning where ``plan`` has no kernel for sm90; the warning names the targets that have one.
 
-    Nothing that goes wrong in planning is raised: the CPU's answer does not depend on it.
+    Errors in planning are not raised: the CPU's result does not depend on it.
     """
     error = _refusal(plan, find_target(_YARDSTICK))
     if error is None:
@@ -30,43 +30,30 @@ def warn_without_kernel(plan: Planning, help_text: str = "") -> None:
     others = [name for name, target in TARGETS.items() if name != _YARDSTICK and _refusal(plan, target) is None]
     where = f"{_YARDSTICK}, only on {', '.join(others)}" if others else "any GPU"
     help_text = help_text or refused.help or "op.explain(arch, shapes=(A.shape, B.shape)) has the rules of every route"
+    reason = refused.message.partition(": ")[2] if refused.code == "E0503" else refused.message
     lines = [
         f"no kernel of evt computes this call on {where}; the CPU computed the reference",
-        f"{refused.code}: {_reason(error)}",
+        f"{refused.code}: {reason}",
         f"help: {help_text}",
     ]
     warnings.warn("\n".join(lines), NoKernelWarning, stacklevel=_user_level())
 
 
 def _refusal(plan: Planning, target: Target) -> EvtError | None:
-    """Why a target has no kernel, or None where it has, or where planning itself fails."""
+    """Return why a target has no kernel, or None where it has one, or where planning itself fails."""
     try:
         plan(target)
     except InternalError:
         return None
     except EvtError as error:
         return error
-    except Exception:  # a bug that a call on a GPU shows, and that must not take the CPU's answer away
+    except Exception:  # a bug that a call on a GPU shows; the CPU's result must not be lost
         return None
     return None
 
 
-def _reason(error: EvtError) -> str:
-    """The rule that failed: of the route that failed the fewest, one of convolutions first, then the most general."""
-    failures: dict[str, list[str]] = {}
-    for route, reason in error.refusals if isinstance(error, TargetError) else ():
-        failures.setdefault(route, []).append(reason)
-    if not failures:
-        refused = error.diagnostics[0]
-        return ": ".join([refused.message, *refused.notes[:1]])
-    shapes = {route.name: route.shapes for route in ROUTES}
-    # Routes are in order of preference: the last serves most.
-    nearest = min(reversed(failures), key=lambda name: (len(failures[name]), "gemm" in shapes[name]))
-    return failures[nearest][0]
-
-
 def advice(bound: Bound) -> str:
-    """What to pass instead, where that is known: 8-bit operands are multiplied along k."""
+    """Return what to pass instead, where that is known: 8-bit operands must be contiguous along k."""
     for operand in bound.dag.operands:
         layout = bound.tensors[operand.name].layout
         if operand.dtype.bits == 8 and bound.convolution is None and layout.contiguous != "k":
@@ -76,7 +63,7 @@ def advice(bound: Bound) -> str:
 
 
 def _user_level() -> int:
-    """The stack level of the first caller outside of evt, for warnings.warn in the function that asks."""
+    """Return the stack level of the first caller outside of evt, for warnings.warn in the calling function."""
     root = str(Path(__file__).parents[1])
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_code.co_filename.startswith(root):

@@ -1,8 +1,8 @@
-"""Memory that tensors share: ``find_overlap(...) -> Overlap``, checked when a call's tensors are at new addresses.
+"""Memory shared by tensors: ``find_overlap(...) -> Overlap``, checked when a call's tensors are at new addresses.
 
-Kernels read and write in any order, so a buffer shares no memory with what else the call reads or writes
-(:class:`Overlap`), nor with another group's tensors (:func:`check_groups`). That its own elements lie apart is checked
-with its strides, by :func:`evt.runtime.layout.repeated`.
+Kernels read and write in any order, so a buffer must not share memory with any other tensor of the call
+(:class:`Overlap`), nor with another group's tensors (:func:`check_groups`). Its strides are checked by
+:func:`evt.runtime.layout.repeated`, so its own elements do not overlap.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from evt.runtime.layout import Modes, modes_of
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """What of a call's tensors, by slot, says whether they share memory.
+    """The facts about a call's tensors, by slot, that decide whether they share memory.
 
     ``spans`` are their bytes, from the first to the last; ``modes`` their (extent, stride) pairs, and ``sizes`` the
-    bytes of an element. ``in_place`` are the (buffer, input) slots that may be one memory.
+    bytes of an element. ``in_place`` are the (buffer, input) slots that may be the same memory.
     """
 
     spans: tuple[int, ...]
@@ -36,7 +36,7 @@ class Overlap:
     def check(self, addresses: Sequence[int], buffers: int, names: Callable[[], Sequence[str]]) -> None:
         """Refuse one of the last ``buffers`` tensors that shares memory with another, unless element by element.
 
-        Raises ArgumentError (E0609); ``names`` gives the tensors' names, for it.
+        Raise ArgumentError (E0609) with the tensors' ``names``.
         """
         for buffer in range(len(addresses) - buffers, len(addresses)):
             start = addresses[buffer]
@@ -72,7 +72,7 @@ class Place:
 
 
 def places_of(group: int, tensors: Sequence[tuple[str, torch.Tensor]], overlap: Overlap, buffers: int) -> list[Place]:
-    """Where the tensors of a group lie, of which the last are ``buffers``."""
+    """Return where the tensors of a group lie; the last ``buffers`` of them are buffers."""
     inputs = len(tensors) - buffers
     starts = [tensor.data_ptr() for _, tensor in tensors]
     return [
@@ -84,7 +84,7 @@ def places_of(group: int, tensors: Sequence[tuple[str, torch.Tensor]], overlap: 
 
 
 def check_groups(places: Iterable[Place]) -> None:
-    """Refuse buffers of one group that share memory with tensors of another. Raises ArgumentError (E0609)."""
+    """Refuse buffers of one group that share memory with tensors of another. Raise ArgumentError (E0609)."""
     open_places: list[Place] = []
     for place in sorted(places, key=lambda each: each.start):
         open_places = [other for other in open_places if other.end > place.start]
@@ -101,18 +101,18 @@ def check_groups(places: Iterable[Place]) -> None:
 
 @lru_cache(maxsize=4096)
 def _meet(modes: Modes, others: Modes, distance: int, size: int, other_size: int) -> bool:
-    """Whether two tensors whose bytes overlap share one: halves of the columns of one matrix do not.
+    """Return whether two tensors whose bytes overlap share one: halves of the columns of one matrix do not.
 
     ``distance`` is from the first tensor's address to the other's.
     """
     try:
         return interleaves(modes, others, distance, size, other_size)
-    except LayoutError:  # no answer after very many tries
+    except LayoutError:  # the search gave up
         return True
 
 
 def find_overlap(bound: Bound, tensors: Sequence[tuple[str, torch.Tensor]], buffers: Iterable[str]) -> Overlap:
-    """What of a call's metadata the check needs; ``tensors`` are in the order of the call's slots."""
+    """Return the metadata that the check needs; ``tensors`` are in the order of the call's slots."""
     slots = {name: slot for slot, (name, _) in enumerate(tensors)}
     modes = tuple(modes_of(tensor) for _, tensor in tensors)
     sizes = tuple(tensor.element_size() for _, tensor in tensors)
@@ -125,9 +125,9 @@ def find_overlap(bound: Bound, tensors: Sequence[tuple[str, torch.Tensor]], buff
 
 
 def _in_place(bound: Bound, buffers: Iterable[str]) -> list[tuple[str, str]]:
-    """(buffer, input) pairs that may be the same memory: every element is read before it is written.
+    """Return (buffer, input) pairs that may be the same memory: every element is read before it is written.
 
-    That holds for an input of the buffer's own modes, strides and width, read once per batch.
+    That holds for an input of the buffer's own modes, strides and width, read once per batch and by the same launch.
     """
     pairs = []
     for buffer in buffers:
@@ -138,11 +138,13 @@ def _in_place(bound: Bound, buffers: Iterable[str]) -> list[tuple[str, str]]:
                 read is None
                 or not value.is_tile
                 or set(value.modes) != set(output.modes)
+                or value.is_indexed  # the order in which its rows are read and written is not known
                 or read.layout.batch == "shared"
             ):
                 continue
             assert output.dtype is not None
             assert value.dtype is not None
-            if value.dtype.bits == output.dtype.bits and read.strides == written.strides:
+            alike = bound.offsets.get(value.name) == bound.offsets.get(buffer)
+            if value.dtype.bits == output.dtype.bits and read.strides == written.strides and alike:
                 pairs.append((buffer, value.name))
     return pairs

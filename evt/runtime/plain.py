@@ -1,14 +1,14 @@
-"""What a torch.Tensor may be besides memory with a shape and strides, which is all that kernels know of it.
+"""What a torch.Tensor may be besides memory with a shape and strides; kernels know nothing else of it.
 
-:func:`plain` takes off what changes nothing: subclasses without behaviour of their own, names of dimensions, a negative
-bit. :func:`fault` refuses what has no memory to point at, or what a launch would drop: tensors that PyTorch traces or
-transforms, tangents. Both serve the first call of a combination; remembered calls ask the cheaper questions that decide
-whether anything of this may have changed.
+:func:`plain` removes what does not matter: subclasses without behaviour of their own, dimension names, a negative
+bit. :func:`fault` refuses tensors without memory, and those of which a launch would lose something: tensors that
+PyTorch traces or transforms, tangents. Both serve the first call of a combination; remembered calls only check whether
+any of this may have changed, which is cheaper.
 """
 
 from __future__ import annotations
 
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, TypeGuard
 
 import torch
@@ -19,20 +19,22 @@ from evt.layout import span
 from evt.reference.dense import not_dense
 from evt.runtime.layout import modes_of
 
-#: What calls recognise by type: isinstance() on torch.Tensor costs ten times as much. Tensors without a class of their
-#: own, and numbers.
+#: The types that calls recognise: isinstance() on torch.Tensor costs ten times as much. Tensors without a class of
+#: their own, and numbers.
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 NUMBERS = frozenset({float, int})
 
 #: How many modes of torch.utils._python_dispatch are active: PyTorch's tracers are among them.
 mode_depth = torch._C._len_torch_dispatch_stack
-#: Whether a transform of torch.func is active: vmap, grad, jvp and their like.
+#: Whether a transform of torch.func is active: vmap, grad, jvp and the like.
 transforming = torch._C._are_functorch_transforms_active
 _mode_at = torch._C._get_dispatch_stack_at
 
 
 def tracing_fault() -> Diagnostic | None:
-    """Return why nothing can be launched here, or None: PyTorch traces or transforms the call, whatever its tensors."""
+    """Return why nothing can be launched here, whatever the tensors are, or None: PyTorch traces or transforms the
+    call.
+    """
     if torch._C._get_tracing_state() is not None:
         return _traced("this call is traced by torch.jit.trace")
     modes = (type(_mode_at(place)) for place in range(mode_depth()))
@@ -73,7 +75,7 @@ def _without_values(name: str, tensor: torch.Tensor) -> Diagnostic | None:
 
 
 def _dropped(name: str, tensor: torch.Tensor, written: bool) -> Diagnostic | None:
-    """Return what a launch would drop of a tensor, or None."""
+    """Return what a launch would lose of a tensor, or None."""
     if tensor.requires_grad and torch.is_grad_enabled():
         message = f"`{name}` requires grad; gradients are not supported yet"
         return Diagnostic("E0610", message, help=f"call under torch.no_grad(), or pass {name}.detach()")
@@ -88,7 +90,7 @@ def _dropped(name: str, tensor: torch.Tensor, written: bool) -> Diagnostic | Non
 
 
 def _without_memory(name: str, tensor: torch.Tensor) -> Diagnostic | None:
-    """Return why some elements have no memory, or None; FSDP frees that of unsharded parameters."""
+    """Return why some elements have no memory, or None; FSDP frees the memory of unsharded parameters."""
     if tensor.device.type == "meta" or reaches_memory(tensor):
         return None
     message = f"`{name}` has no memory: its storage has fewer bytes than its shape and strides reach over"
@@ -111,7 +113,7 @@ def plain(value: Any) -> Any:
     if type(value) not in PLAIN:
         with torch._C.DisableTorchFunctionSubclass():
             value = value.as_subclass(torch.Tensor)
-    if hasattr(value, "has_names") and value.has_names():  # of PyTorch up to 2.12
+    if hasattr(value, "has_names") and value.has_names():  # in PyTorch up to 2.12
         value = value.rename(None)
     return value.resolve_neg() if value.is_neg() else value
 
@@ -120,17 +122,23 @@ def is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
+def signed(value: float) -> int:
+    """Return a whole number of 64 bits as an i64 has them."""
+    return (int(value) + 2**63) % 2**64 - 2**63
+
+
 def plain_value(name: str, value: Any, *, written: bool = False) -> Any:
-    """Return a tensor as :func:`plain` has it unless :func:`fault` refuses it, a number as a float, else the value."""
+    """Return a tensor as :func:`plain` has it unless :func:`fault` refuses it, a number as int or float, or it."""
     if isinstance(value, torch.Tensor):
         return value if fault(name, value, written=written) else plain(value)
+    kind = int if isinstance(value, Integral) else float
     try:
-        return float(value) if is_number(value) else value
-    except OverflowError:  # an int that no double holds
+        return kind(value) if is_number(value) else value
+    except OverflowError:  # an int beyond the range of double
         return value
 
 
 def write(buffer: torch.Tensor, found: torch.Tensor) -> None:
-    """Write an answer into a plain buffer, also into one of torch.inference_mode outside of it, as a kernel does."""
+    """Write a result into a plain buffer, even one of torch.inference_mode from outside of it, as a kernel does."""
     with torch.inference_mode(buffer.is_inference()):
         buffer.copy_(found.reshape(buffer.shape))

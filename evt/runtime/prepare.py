@@ -1,39 +1,39 @@
-"""From a checked call to a launch that only lacks addresses and numbers: ``prepare(...) -> Prepared``."""
+"""From a checked call to a launch that only needs addresses and numbers: ``prepare(...) -> Prepared``."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
+from operator import add, itemgetter
 from typing import Any
 
 import torch
 
 from evt.ir import Dag, Output
-from evt.ir.dtype import I32
+from evt.ir.dtype import I64
 from evt.reference import as_image, is_image
-from evt.runtime.arguments import integer_range
+from evt.runtime.arguments import WHOLE, integer_range
 from evt.runtime.bound import Bound
 from evt.runtime.kernels import Kernels
 from evt.runtime.library import launch_failure
 from evt.runtime.memory_format import copied_channels_last, follows_channels_last
 from evt.runtime.overlap import Overlap, find_overlap
 
-# The public functions check for initialisation on every call, which a CUDA tensor has already proven.
+# The public functions check for initialisation at every call, which a CUDA tensor has already proven.
 _raw_stream: Callable[[int], int] = getattr(
     torch._C, "_cuda_getCurrentRawStream", lambda index: torch.cuda.current_stream(index).cuda_stream
 )
 _current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
 
 
-#: A tensor in the place of another, and the buffer to which it is copied in the end, if it is.
+#: A tensor that replaces another, and the buffer to which it is finally copied, if any.
 _Conversion = tuple[torch.Tensor, torch.Tensor | None]
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)  # either would read the prototypes, which have no memory
 class Prepared:
-    """A launch that only lacks addresses and numbers.
+    """A launch that only needs addresses and numbers.
 
     A call's *slots* are the addresses of the tensors that it was given (A, B, inputs, buffers), its numbers,
     ``constants`` for what it was not given, the addresses of fresh outputs, and that of the workspace. ``pick`` takes
@@ -41,7 +41,9 @@ class Prepared:
     the rest.
     ``allocations`` are (position among the outputs, prototype) of fresh outputs: torch.empty_like of a prototype,
     which has no memory of its own, is twice as fast as torch.empty of its shape. ``workspace`` is such a prototype
-    too, or None where the kernel needs none. ``integers`` are (slot, least, most) of numbers that are i32.
+    too, or None where the kernel needs none. ``integers`` are (slot, least, most) of numbers that are whole; ``wide``
+    are the slots of those that are i64.
+    ``steps`` are what each launch of several adds to what is picked, or empty where there is one.
     Of a convolution, ``copied`` are the slots of tensors that are not channels_last, each with the prototype of what is
     written in the place of a buffer, or None for what is read; the fresh outputs at the positions ``contiguous`` are
     copied to contiguous memory.
@@ -57,12 +59,14 @@ class Prepared:
     allocations: tuple[tuple[int, torch.Tensor], ...]
     workspace: torch.Tensor | None
     integers: tuple[tuple[int, int, int], ...]
+    wide: tuple[int, ...]
     overlap: Overlap
+    steps: tuple[tuple[int, ...], ...] = ()
     copied: tuple[tuple[int, torch.Tensor | None], ...] = ()
     contiguous: tuple[int, ...] = ()
 
     def convert(self, tensors: Sequence[torch.Tensor], addresses: list[int]) -> list[_Conversion]:
-        """Put channels_last tensors in the place of those that are not, which have to live until the launch."""
+        """Replace tensors that are not channels_last by copies, which have to live until the launch; return them."""
         made = []
         for slot, prototype in self.copied:
             tensor = tensors[slot]
@@ -72,7 +76,10 @@ class Prepared:
         return made
 
     def launch(self, slots: Sequence[Any]) -> None:
-        """Launch on the current stream. Raises LaunchError."""
+        """Launch on the current stream. Raise LaunchError."""
+        if self.steps:
+            self.launch_each(slots)
+            return
         arguments = self.pack(*self.pick(slots)) + self.sizes
         index = self.device
         if _current_device() == index:
@@ -82,6 +89,18 @@ class Prepared:
                 code = self.run(arguments, self.length, _raw_stream(index))
         if code:
             raise launch_failure(code)
+
+    def launch_each(self, slots: Sequence[Any]) -> None:
+        """Launch for each of the outer batches, one after the other."""
+        if _current_device() != self.device:
+            with torch.cuda.device(self.device):
+                return self.launch_each(slots)
+        picked, stream = self.pick(slots), _raw_stream(self.device)
+        for step in self.steps:
+            code = self.run(self.pack(*map(add, picked, step)) + self.sizes, self.length, stream)
+            if code:
+                raise launch_failure(code)
+        return None
 
 
 def prepare(
@@ -94,14 +113,14 @@ def prepare(
 ) -> Prepared:
     """Fill in all that a call's metadata decides.
 
-    ``tensors`` and ``numbers`` are what the call gives, in the order of its slots; ``buffers`` are the outputs among
+    ``tensors`` and ``numbers`` are the call's values, in the order of its slots; ``buffers`` are the outputs among
     the tensors.
     """
     multiprocessors = torch.cuda.get_device_properties(bound.index).multi_processor_count
     chosen, library = kernels.best(bound.sizes, multiprocessors)
 
     fresh = [output for output in bound.dag.outputs if output.name not in buffers]
-    constants = (0, *(0.0 if value.default is None else value.default for value in dag.inputs))
+    constants = (0, *(int(value.default or 0) if value.dtype == I64 else value.default or 0.0 for value in dag.inputs))
     null = len(tensors) + len(numbers)
     pointers = {name: slot for slot, (name, _) in enumerate(tensors)}
     pointers |= {output.name: null + len(constants) + index for index, output in enumerate(fresh)}
@@ -110,19 +129,23 @@ def prepare(
     workspace_slot = null + len(constants) + len(fresh)
 
     picked: list[int] = []
+    added: list[Sequence[int]] = []
+    unmoved = (0,) * max(map(len, bound.offsets.values()), default=0)
     sizes: list[int] = []
     for member in chosen.fields:
         if member.role == "workspace":
             picked.append(workspace_slot)
         elif member.kind == "pointer":
             picked.append(pointers.get(member.tensor, null))
-        elif member.kind == "number":
+        elif member.kind in ("number", "integer"):
             picked.append(values[member.tensor])
         elif member.tensor in bound.tensors:
-            sizes.append(bound.tensors[member.tensor].strides.get(member.role, 0))
+            sizes.append(bound.tensors[member.tensor].size(member.role))
         else:
-            # An extent; or 0: the stride of a scalar given as a number, a scheduler setting that the launcher chooses.
+            # An extent; or 0: the stride of a scalar given as a number, or a setting that the launcher chooses.
             sizes.append(0 if member.tensor else bound.sizes.get(member.role, 0))
+        if len(added) < len(picked):
+            added.append(bound.offsets.get(member.tensor, unmoved) if member.kind == "pointer" else unmoved)
     leading, rest = library.form[: len(picked)], library.form[len(picked) :]
     packed_sizes = struct.pack(f"={rest}", *sizes)
     needed = library.workspace(bytes(8 * len(picked)) + packed_sizes)
@@ -140,8 +163,10 @@ def prepare(
         constants,
         tuple((positions[output.name], _output_prototype(bound, output)) for output in fresh),
         _without_memory(torch.empty(needed, dtype=torch.uint8, device=bound.device)) if needed else None,
-        tuple((values[name], *integer_range(dag, name)) for name in numbers if dag.input[name].dtype == I32),
+        tuple((values[name], *integer_range(dag, name)) for name in numbers if dag.input[name].dtype in WHOLE),
+        tuple(values[name] for name in numbers if dag.input[name].dtype == I64),
         find_overlap(bound, tensors, buffers),
+        tuple(zip(*added, strict=True)) if bound.offsets else (),
         tuple(
             (slot, _output_prototype(bound, bound.dag.output[name]) if name in buffers else None)
             for slot, (name, _) in enumerate(tensors)

@@ -1,4 +1,4 @@
-"""What is wrong with a call, collected: ``Report``."""
+"""The mistakes in a call, collected: ``Report``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from evt.errors import ArgumentError
 
 
 class Report:
-    """Collects what is wrong, to report together."""
+    """Collects mistakes, to report them together."""
 
     def __init__(self) -> None:
         self.diagnostics: list[Diagnostic] = []
@@ -16,7 +16,7 @@ class Report:
         self.diagnostics.append(Diagnostic(code, message, help=hint))
 
     def add(self, *found: Diagnostic | None) -> None:
-        """Add what was found, None being nothing."""
+        """Add diagnostics, ignoring None."""
         self.diagnostics += [each for each in found if each is not None]
 
     def check(self) -> None:

@@ -1,4 +1,4 @@
-"""What a call returns: ``gather(outputs)(values)``."""
+"""The value that a call returns: ``gather(outputs)(values)``."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from functools import cache
 from operator import itemgetter
 from typing import Any
 
-#: Makes a call's result of the values of the outputs.
+#: Makes a call's result from the values of the outputs.
 Gathering = Callable[[Sequence[Any]], Any]
 
 
 @cache
 def gather(outputs: tuple[str, ...]) -> Gathering:
-    """Return what takes one value as it is, and several as a namedtuple in the order of the outputs."""
+    """Return a function that returns one value as it is, and several as a namedtuple in the outputs' order."""
     if len(outputs) == 1:
         return itemgetter(0)
     names: Any = outputs

@@ -1,4 +1,4 @@
-"""What a grouped launch is given: a table of words, a row for each member of the kernel's arguments; and the launch."""
+"""The table of a grouped launch: words, a row for each member of the kernel's arguments; and the launch."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from typing import Any
 
 import torch
 
+from evt.ir.dtype import I32, I64
 from evt.plan import Signature
 from evt.plan.fields import Field
 from evt.plan.plan import GroupedPlan
 from evt.runtime.bound import Bound
 from evt.runtime.groups import Group
 from evt.runtime.library import Library, launch_failure
-from evt.runtime.plain import is_number
 
-#: Addresses that are remembered of one combination before they are forgotten.
+#: How many addresses of one combination are kept before all are dropped.
 _MAX_PLACES = 256
 
 
 class Places(set[tuple[int, ...]]):
-    """Where the tensors of groups of one kind were when their memory was checked, a tuple of addresses for each group.
+    """Where the tensors of groups were when their memory was checked: a tuple of addresses for each group.
 
-    What is freed is elsewhere: at nothing, or at an offset from it.
+    A tensor whose memory was freed is at another address: 0, or an offset from it.
     """
 
     def remember(self, addresses: tuple[int, ...]) -> None:
-        """Add the addresses of a group, after forgetting all others where they are too many."""
+        """Add the addresses of a group; drop all others first if they are too many."""
         if len(self) >= _MAX_PLACES:
             self.clear()
         self.add(addresses)
@@ -37,9 +37,9 @@ class Places(set[tuple[int, ...]]):
 
 @dataclass(slots=True)
 class Known:
-    """A checked group: its metadata, and the words that it decides in the rows of the plan that asked last.
+    """A checked group: its metadata, and the words that it contributes to the rows of the last plan that asked.
 
-    ``places`` are where such groups' tensors were.
+    ``places`` are the addresses of such groups' tensors.
     """
 
     bound: Bound
@@ -49,7 +49,7 @@ class Known:
     last: tuple[GroupedPlan, tuple[int, ...]] | None = None
 
     def sizes(self, plan: GroupedPlan) -> tuple[int, ...]:
-        """The words of the plan's rows of sizes, in order."""
+        """Return the words of the plan's rows of sizes, in order."""
         last = self.last
         if last is None or last[0] is not plan:
             words = tuple(_size(self.bound, field) for field in plan.group_fields if field.kind == "size")
@@ -58,16 +58,16 @@ class Known:
 
 
 def _size(bound: Bound, field: Field) -> int:
-    """An extent, or the stride of a tensor along a mode."""
+    """Return an extent, or the stride of a tensor along a mode."""
     return bound.tensors[field.tensor].strides.get(field.role, 0) if field.tensor else bound.sizes[field.role]
 
 
 def make_table(plan: GroupedPlan, groups: Sequence[Group], known: Sequence[Known]) -> bytes:
-    """The rows of the plan's table, one after the other, of a word for each group."""
+    """Return the rows of the plan's table, one after the other, with a word for each group."""
     rows: list[bytes] = []
     sizes = list(zip(*(each.sizes(plan) for each in known), strict=True))
     taken = 0
-    defaults = {value.name: value.default for value in known[0].bound.dag.inputs}
+    inputs = known[0].bound.dag.input
     for member in plan.group_fields:
         name = member.tensor
         if member.kind == "size":
@@ -79,9 +79,12 @@ def make_table(plan: GroupedPlan, groups: Sequence[Group], known: Sequence[Known
             addresses = [value.data_ptr() if isinstance(value, torch.Tensor) else 0 for value in values]
             rows.append(struct.pack(f"={len(groups)}Q", *addresses))
         else:
-            default = 0.0 if defaults[name] is None else defaults[name]
-            numbers = [float(value) if is_number(value) else default for value in values]
-            rows.append(struct.pack(f"={len(groups)}d", *numbers))
+            declared = inputs[name]
+            default = 0.0 if declared.default is None else declared.default
+            numbers = [value if isinstance(value, int | float) else default for value in values]
+            if declared.dtype == I64:
+                numbers = [min(max(value, I32.least), I32.largest) for value in numbers]
+            rows.append(struct.pack(f"={len(groups)}d", *map(float, numbers)))
     return b"".join(rows)
 
 
@@ -94,7 +97,7 @@ def _value(group: Group, name: str) -> Any:
 def launch(
     plan: GroupedPlan, library: Library, table: bytes, groups: int, varies: Mapping[str, bool], device: torch.device
 ) -> None:
-    """Launch on the current stream of the current device. Raises LaunchError."""
+    """Launch on the current stream of the current device. Raise LaunchError."""
     address = ctypes.cast(ctypes.c_char_p(table), ctypes.c_void_p).value or 0
     workspace = 0
 

@@ -1,15 +1,18 @@
-"""The tensors of a call: their shapes against the program's modes, their strides against what kernels take."""
+"""Checking a call's tensors: their shapes against the program's modes, their strides against kernels."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from types import MappingProxyType
 
 import torch
 
-from evt.ir import Input, Operand, Output
-from evt.ir.dtype import B1, STORAGE, DType, from_torch_name
-from evt.ir.node import base, written
+from evt.ir import Input, Load, Operand, Output
+from evt.ir.dtype import B1, BOOL, STORAGE, DType, from_torch_name
+from evt.ir.interface import declaration
+from evt.ir.node import base, direct, index_of, is_divided, written
+from evt.ir.operand import formula_of
 from evt.plan import Layout
 from evt.runtime.bound import Bound, packed
 from evt.runtime.convolution import convolution_operand
@@ -18,20 +21,15 @@ from evt.runtime.report import Report
 
 
 def operand_argument(bound: Bound, operand: Operand, tensor: torch.Tensor, report: Report) -> TensorArgument | None:
-    """A or B as the kernel will see it."""
+    """Return A or B as the kernel will see it."""
     if bound.convolution is not None:
         return convolution_operand(bound.convolution, operand, tensor, report)
     batch = bound.leads["l"]
     groups = [(mode, bound.leads[mode]) for mode in operand.modes]
     inner = sum(len(dims) for _, dims in groups)
-    own = tuple(tensor.shape[:-inner]) if inner else ()
-    if own and own != batch:
-        if math.prod(own) == 1:  # the same for every batch
-            tensor, own = tensor.reshape(tensor.shape[len(own) :]), ()
-        else:
-            tensor, own = tensor.expand(*batch, *tensor.shape[len(own) :]), batch
-    strides = strides_of(tensor, [("l", own), *groups])
+    own = batch if tensor.dim() > inner else ()
     help_text = f"pass {operand.name}.contiguous()"
+    strides = strides_of(tensor, [("l", own), *groups])
     if not isinstance(strides, dict):
         report("E0606", f"the leading dimensions of `{operand.name}` have no single stride", help_text)
         return None
@@ -45,12 +43,25 @@ def operand_argument(bound: Bound, operand: Operand, tensor: torch.Tensor, repor
     return argument
 
 
+#: What a tensor may have any number of, by the mode where an index names places.
+_ANY = {"m": "rows", "n": "columns"}
 #: A shape as (mode, the dimensions it stands for).
 _Groups = list[tuple[str, tuple[int, ...]]]
 
 
-def _shapes(bound: Bound, value: Input | Output) -> list[_Groups]:
-    """The shapes that an input or output may have in memory, as (mode, dimensions) groups."""
+def operand_shapes(bound: Bound, operand: Operand) -> list[_Groups]:
+    """Return the shape in memory of an operand that has all batches."""
+    batch: _Groups = [("l", bound.leads["l"])] if bound.leads["l"] else []
+    return [[*batch, *((mode, bound.leads[mode]) for mode in operand.modes)]]
+
+
+def shapes_of(bound: Bound, value: Input | Output, tensor: torch.Tensor | None) -> list[_Groups]:
+    """Return the shapes that an input or output may have in memory, as (mode, dimensions) groups.
+
+    Along a mode where an index names places, the extent is the tensor's own.
+    """
+    if value.is_indexed:
+        return _indexed_shapes(bound, value, tensor) if tensor is not None else []
     own: _Groups = [(base(mode), bound.dims(mode)) for mode in value.modes]
     flat: _Groups = [(base(mode), (bound.extent(mode),)) for mode in value.modes]
     shapes = [own, flat]
@@ -62,24 +73,44 @@ def _shapes(bound: Bound, value: Input | Output) -> list[_Groups]:
     return shapes
 
 
+def _indexed_shapes(bound: Bound, value: Input | Output, tensor: torch.Tensor) -> list[_Groups]:
+    modes = value.memory_modes if isinstance(value, Output) else value.modes
+    shapes = []
+    for dims in (bound.dims, lambda mode: (bound.extent(mode),)):
+        groups: _Groups = []
+        for mode in modes:
+            place = sum(len(each) for _, each in groups)
+            groups.append((base(mode), tuple(tensor.shape[place : place + 1]) if index_of(mode) else dims(mode)))
+        shapes.append(groups)
+    return shapes
+
+
+def _indexed_extents(value: Input | Output, groups: _Groups) -> dict[str, int]:
+    """Return the extents of the modes where an index names places."""
+    found = dict(groups)
+    return {base(mode): math.prod(found[base(mode)]) for mode in value.modes if index_of(mode)}
+
+
 def has_own_columns(value: Input | Output) -> bool:
-    """Whether its columns are bits, or fewer than the accumulator's."""
-    return value.dtype == B1 or any("/" in mode for mode in value.modes)
+    """Return whether its columns are bits, or fewer than the accumulator's."""
+    return value.dtype == B1 or any(is_divided(mode) for mode in value.modes)
 
 
 def input_argument(bound: Bound, value: Input, tensor: torch.Tensor, report: Report) -> TensorArgument | None:
-    """An input as the kernel will see it."""
+    """Return an input as the kernel will see it."""
+    if value.is_scalar and "l" not in value.modes and tensor.numel() != 1:
+        fitting = _modes_of(bound, tensor) or (("m", "n") if tensor.dim() > 1 else ("n",))
+        declared = declaration(value.name, dtype_of(tensor), fitting)
+        help_text = f"an input without a subscript is a scalar; declare what this is: `in {declared}`"
+        report("E0604", f"`{value.name}` has shape {_shape(tensor)}, and the program has it a scalar", help_text)
+        return None
     if not _check_dtype(value, tensor, report):
         return None
     name, dtype = value.name, value.dtype
     assert dtype is not None
-    single = tensor.numel() == 1 and (value.flexible or (value.is_scalar and "l" not in value.modes))
-    if single:
+    if tensor.numel() == 1 and (value.flexible or (value.is_scalar and "l" not in value.modes)):
         return TensorArgument(name, {"l": 0, **dict.fromkeys(value.modes, 0)}, Layout(None, 1))
-    if value.is_scalar and "l" not in value.modes:
-        report("E0604", f"`{name}` has shape {_shape(tensor)}; expected a number or one element")
-        return None
-    for groups in _shapes(bound, value):
+    for groups in shapes_of(bound, value, tensor):
         strides = strides_of(tensor, groups)
         if strides is None:
             continue
@@ -93,8 +124,10 @@ def input_argument(bound: Bound, value: Input, tensor: torch.Tensor, report: Rep
                 report("E0606", f"the columns of `{name}` have a stride other than 1", f"pass {name}.contiguous()")
                 return None
             return _own_columns(bound, name, strides)
-        argument = classify(bound.sizes, name, dtype, tensor, value.modes, strides)
-        if not value.is_tile and argument.layout.contiguous is None:
+        extents = _indexed_extents(value, groups)
+        modes = [direct(mode) for mode in value.modes]
+        argument = classify({**bound.sizes, **extents}, name, dtype, tensor, modes, strides, extents)
+        if not value.is_tile and argument.layout.contiguous is None and _needs_stride_1(bound, value):
             report("E0606", f"the vector `{name}` has a stride other than 1", f"pass {name}.contiguous()")
             return None
         if value.flexible:
@@ -104,30 +137,62 @@ def input_argument(bound: Bound, value: Input, tensor: torch.Tensor, report: Rep
     return None
 
 
+def _needs_stride_1(bound: Bound, value: Input) -> bool:
+    """Whether a vector is read as whole accesses or by one kernel for vectors and single values alike."""
+    dag = bound.dag
+    worked = (dag[node] for name in dag.feeds for node in formula_of(dag, name))
+    return value.flexible or any(op == Load(value.name) for op in worked)
+
+
 def _own_columns(bound: Bound, name: str, strides: Mapping[str, int]) -> TensorArgument:
     shared = bound.sizes["l"] > 1 and not strides.get("l")
     return TensorArgument(name, {"l": 0, **strides}, Layout("n", 1, "shared" if shared else "strided"))
 
 
 def _wrong_shape(bound: Bound, value: Input | Output, tensor: torch.Tensor, code: str, report: Report) -> None:
-    wanted = _shapes(bound, value)[0]
-    shape = ", ".join(str(size) for _, dims in wanted for size in dims)
-    modes = ", ".join([*(["l"] if len(wanted) > len(value.modes) else []), *map(written, value.modes)])
+    wanted = shapes_of(bound, value, tensor)[0]
+    indexed = {base(mode) for mode in value.modes if index_of(mode)}
+    shape = ", ".join(word for mode, dims in wanted for word in ([_ANY[mode]] if mode in indexed else map(str, dims)))
+    batched = len(wanted) > len(value.modes) and bound.leads["l"]
+    modes = ", ".join([*(["l"] if batched else []), *map(written, value.modes)])
     bits = ", eight columns to a byte" if value.dtype == B1 else ""
     single = ", or is a single value" if isinstance(value, Input) and value.flexible else ""
-    report(
-        code,
-        f"`{value.name}` has shape {_shape(tensor)}; expected [{shape}]",
-        f"`{value.name}` has the modes [{modes}]{bits}{single}",
-    )
+    own = () if indexed else tuple(size for mode in value.modes for size in bound.dims(mode))
+    help_text = f"`{value.name}` has the modes [{modes}]{bits}{single}"
+    if (
+        isinstance(value, Input)
+        and "l" not in modes
+        and not indexed
+        and tuple(tensor.shape) == (*bound.leads["l"], *own)
+    ):
+        declared = declaration(value.name, value.dtype, ("l", *value.modes))
+        help_text += f"; one for each batch is declared `in {declared}`"
+    elif value.dtype != B1 and not indexed and (fitting := _modes_of(bound, tensor)):
+        help_text += f"; a tensor of this shape is `{value.name}[{', '.join(fitting)}]`"
+    elif (
+        bound.convolution is None
+        and not (bits or indexed)
+        and tensor.numel() == math.prod(size for _, dims in wanted for size in dims)
+    ):
+        help_text += f"; pass {value.name}.reshape({shape})"
+    report(code, f"`{value.name}` has shape {_shape(tensor)}; expected [{shape}]", help_text)
+
+
+def _modes_of(bound: Bound, tensor: torch.Tensor) -> tuple[str, ...]:
+    """Return the modes that a tensor of this shape would have, if it would have any."""
+    for modes in (("n",), ("m",), ("m", "n"), ("n", "m"), ("l", "n"), ("l", "m"), ("l", "m", "n"), ("l", "n", "m")):
+        dims = [bound.dims(mode) for mode in modes]
+        if all(dims) and tuple(tensor.shape) == tuple(size for each in dims for size in each):
+            return modes
+    return ()
 
 
 def buffer_argument(bound: Bound, output: Output, tensor: torch.Tensor, report: Report) -> TensorArgument | None:
-    """An output buffer of the caller's."""
+    """Return an output buffer of the caller's as the kernel will see it."""
     if not _check_dtype(output, tensor, report):
         return None
     assert output.dtype is not None
-    for groups in _shapes(bound, output):
+    for groups in shapes_of(bound, output, tensor):
         strides = strides_of(tensor, groups)
         if isinstance(strides, str):
             shown = tuple(tensor.stride())
@@ -140,19 +205,19 @@ def buffer_argument(bound: Bound, output: Output, tensor: torch.Tensor, report: 
             needs_unit = [mode for mode, _ in groups if mode != "l"][-1:] if packs else []
             if any(strides[mode] != 1 and sizes[mode] > 1 for mode in needs_unit):
                 shown = tuple(tensor.stride())
-                report("E0608", f"the buffer `{output.name}` has strides {shown}; the last must be 1")
+                report(
+                    "E0608",
+                    f"the buffer `{output.name}` has strides {shown}; the last must be 1",
+                    "pass a contiguous one",
+                )
                 return None
-            argument = _classified(bound, output, tensor, strides)
-            if output.name == "D" and output.is_tile and argument.layout.contiguous is None:
-                report("E0608", f"the buffer `D` has strides {tuple(tensor.stride())}; one of them must be 1")
-                return None
-            return argument
+            return _classified(bound, output, tensor, strides, _indexed_extents(output, groups))
     _wrong_shape(bound, output, tensor, "E0608", report)
     return None
 
 
 def fresh_argument(bound: Bound, output: Output) -> TensorArgument:
-    """An output that the call allocates, packed."""
+    """Return an output that the call allocates, packed, as the kernel will see it."""
     strides: dict[str, int] = {"l": 0}
     step = 1
     for mode in reversed(output.memory_modes):
@@ -162,17 +227,24 @@ def fresh_argument(bound: Bound, output: Output) -> TensorArgument:
     return _classified(bound, output, None, strides)
 
 
-def _classified(bound: Bound, output: Output, tensor: torch.Tensor | None, strides: dict[str, int]) -> TensorArgument:
+def _classified(
+    bound: Bound,
+    output: Output,
+    tensor: torch.Tensor | None,
+    strides: dict[str, int],
+    extents: Mapping[str, int] = MappingProxyType({}),
+) -> TensorArgument:
     assert output.dtype is not None
     if has_own_columns(output):
         return _own_columns(bound, output.name, strides)
     if not set(map(base, output.modes)) & {"m", "n"}:
         return TensorArgument(output.name, {"l": 0, **strides}, Layout(None, 1))
-    return classify(bound.sizes, output.name, output.dtype, tensor, output.modes, strides)
+    modes = [direct(mode) for mode in output.modes]
+    return classify({**bound.sizes, **extents}, output.name, output.dtype, tensor, modes, strides, extents)
 
 
 def dtype_of(tensor: torch.Tensor) -> DType | None:
-    """The language's type of a tensor's elements, or None."""
+    """Return the language's type of a tensor's elements, or None."""
     return from_torch_name(str(tensor.dtype).removeprefix("torch."))
 
 
@@ -182,12 +254,15 @@ def _check_dtype(value: Input | Output, tensor: torch.Tensor, report: Report) ->
     if found is not None and found in STORAGE and found.torch == value.dtype.torch:
         return True
     keyword = "in" if isinstance(value, Input) else "out"
-    subscript = f"[{', '.join(map(written, value.modes))}]"
     help_text = f"convert it: {value.name}.to(torch.{value.dtype.torch})"
     if value.dtype == B1:
         help_text = "b1 is packed in uint8, eight columns to a byte: evt.pack_bits(mask)"
+        if found == BOOL:
+            declared = declaration(value.name, BOOL, value.modes)
+            help_text += f", or declare a byte for each element: `{keyword} {declared}`"
     elif found is not None and found in STORAGE:
-        help_text += f", or declare it in the program: `{keyword} {value.name}: {found}{subscript}`"
+        declared = declaration(value.name, found, value.modes, isinstance(value, Input) and value.flexible)
+        help_text += f", or declare it in the program: `{keyword} {declared}`"
     report("E0603", f"`{value.name}` is {tensor.dtype}; expected torch.{value.dtype.torch}", help_text)
     return False
 

@@ -1,8 +1,8 @@
 """A program as a value, and what follows from it: plain functions over a frozen :class:`Spec`.
 
-In the order of the data: :mod:`given` (what the public functions are given, read), :mod:`check` (whether a graph is a
-program), :mod:`spec` (the value), :mod:`make` (from text, or from a graph), :mod:`stored` (what a pickle holds),
-:mod:`graphs` (with types, and optimised), :mod:`problem` (what the planner is asked).
+In the order of the data: :mod:`given` (reading arguments of the public functions), :mod:`check` (whether a graph is a
+program), :mod:`spec` (the value), :mod:`make` (from text, or from a graph), :mod:`stored` (what a pickle contains),
+:mod:`graphs` (with types, and optimised), :mod:`problem` (the planner's input).
 """
 
 from evt.spec.graphs import optimised_for, optimised_graph, typed_for, typed_graph

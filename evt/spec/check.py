@@ -1,6 +1,6 @@
-"""Whether a graph that somebody built is a program: ``check_graph(dag)``.
+"""Whether a graph from a user's builder is a program: ``check_graph(dag)``.
 
-What the language cannot say is refused here, as nothing later would: a graph that is lowered from text needs no check.
+This refuses what the language cannot express, because nothing later would; a graph lowered from text needs no check.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from evt.ir import (
     Cast,
     Dag,
     Element,
+    Extent,
     Feed,
     Fold,
     Index,
     Input,
+    Interleave,
     Load,
     Node,
     Output,
@@ -33,26 +35,27 @@ from evt.ir import (
 )
 from evt.ir.convolution import CONVOLUTIONS
 from evt.ir.dag import reads_accumulator
-from evt.ir.dtype import B1, STORAGE, TF32
+from evt.ir.dtype import B1, OUTPUTS, TF32
 from evt.ir.lower import OPERATIONS
-from evt.ir.lower.words import FOLD_WIDTHS, PAIR_BLOCKS
-from evt.ir.node import ELEMENT_MODES, MODES
+from evt.ir.lower.words import FEWER_COLUMNS, FOLD_WIDTHS, PAIR_BLOCKS
+from evt.ir.node import ELEMENT_MODES, MODES, PLACES, base, direct, index_of, is_divided
 from evt.ir.operand import formula_of
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-#: What has a meaning of its own.
+#: Names that have a meaning of their own.
 _TAKEN = ("acc", "A", "B")
-_TENSOR_MODES = frozenset({*MODES, "n/2", *(f"n/{width}" for width in FOLD_WIDTHS)})
+_TENSOR_MODES = frozenset({*MODES, *FEWER_COLUMNS})
 
 
 def check_graph(dag: Dag) -> None:
-    """Raise ProgramError (E0412) where a graph is no program, E0405 where it does not read the accumulator.
+    """Raise ProgramError (E0412) where a graph is not a program, E0405 where it does not read the accumulator.
 
-    What is wrong with its types is for inference to say.
+    Inference reports what is wrong with its types.
     """
     checks = (
         _entries,
         _values,
+        _indices,
         _operands,
         _nodes,
         _structure,
@@ -67,7 +70,7 @@ def check_graph(dag: Dag) -> None:
 
 
 def _entries(dag: Dag) -> Iterator[str]:
-    """Everything is of the types that a graph is made of, and operands come before their users."""
+    """Yield entries that have wrong types, and nodes whose operands do not come before them."""
     for place, entry in enumerate(dag.table):
         node, operands = entry
         if not isinstance(node, get_args(Node)):
@@ -79,7 +82,7 @@ def _entries(dag: Dag) -> Iterator[str]:
 
 
 def _structure(dag: Dag) -> Iterator[str]:
-    """What holds of every graph, and that its text is its own."""
+    """Yield violations of the graph's invariants, and a text that reads back as another graph."""
     try:
         verify(dag)
         if parse_dag(format_dag(dag)) != dag:
@@ -91,25 +94,34 @@ def _structure(dag: Dag) -> Iterator[str]:
 
 
 def _values(dag: Dag) -> Iterator[str]:
-    """Inputs and outputs have names and modes that a program can write."""
+    """Yield inputs and outputs with names or modes that a program cannot write."""
     values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
     for value in values:
         if not _NAME.fullmatch(value.name) or value.name in _TAKEN:
             yield f"`{shown(value.name)}` cannot be the name of an input or output"
         known = _TENSOR_MODES | {"k"} if isinstance(value, Input) else _TENSOR_MODES
-        bases = [mode.partition("/")[0] for mode in value.modes]
-        if not known.issuperset(value.modes) or len(set(bases)) < len(bases):
+        bases = [base(mode) for mode in value.modes]
+        if not known.issuperset(map(direct, value.modes)) or len(set(bases)) < len(bases):
             yield f"`{value.name}` has the modes {list(value.modes)}"
         elif "l" in value.modes and dag.operation in CONVOLUTIONS:
             yield f"`{value.name}` has the mode `l`, and {dag.operation} has none"
-        if isinstance(value, Input) and value.default is not None and not math.isfinite(value.default):
-            yield f"the default of `{value.name}` is not finite"
-    if all(value.name != "D" for value in dag.outputs):
-        yield "it has no primary output `D`"
+        if isinstance(value, Input) and value.default is not None and math.isnan(value.default):
+            yield f"the default of `{value.name}` is NaN"
+
+
+def _indices(dag: Dag) -> Iterator[str]:
+    """Check that an index is an input, with a value for each row or column."""
+    values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
+    for value, mode in ((each, mode) for each in values for mode in filter(index_of, each.modes)):
+        index = dag.input.get(index_of(mode))
+        if isinstance(value, Input) and value.batchable:
+            yield f"`{value.name}` has the mode `{mode}`, and is batchable, as inputs without a subscript are"
+        if index is None or [each for each in index.modes if each != "l"] != [base(mode)]:
+            yield f"`{value.name}` has the mode `{mode}`, and there is no input `{index_of(mode)}[{base(mode)}]`"
 
 
 def _operands(dag: Dag) -> Iterator[str]:
-    """A and B are declared together or not at all, with modes that the operation takes."""
+    """Yield operands that are not declared together, or not with modes that the operation takes."""
     if not dag.operands:
         return
     wanted = OPERATIONS[dag.operation]
@@ -120,7 +132,7 @@ def _operands(dag: Dag) -> Iterator[str]:
 
 
 def _nodes(dag: Dag) -> Iterator[str]:
-    """Blocks and pairs of columns are those that kernels have; a convolution's modes have a meaning for each node."""
+    """Yield blocks and pairs of columns that kernels lack, and nodes that mean nothing for a convolution."""
     wgrad = CONVOLUTIONS.get(dag.operation, ("",))[0] == "wgrad"
     for place, (node, _) in enumerate(dag.table):
         match node:
@@ -128,31 +140,37 @@ def _nodes(dag: Dag) -> Iterator[str]:
                 yield f"%{place}: blocks of {width} columns; expected one of {list(FOLD_WIDTHS)}"
             case Pick(member, block) if member not in (0, 1) or block not in PAIR_BLOCKS:
                 yield f"%{place}: pairs {block} columns apart; expected one of {list(PAIR_BLOCKS)}"
-            case Cast(dtype) if dtype not in (*STORAGE, TF32):
+            case Interleave(block) if block not in PAIR_BLOCKS:
+                yield f"%{place}: pairs {block} columns apart; expected one of {list(PAIR_BLOCKS)}"
+            case Cast(dtype) if dtype not in (*OUTPUTS, TF32):
                 yield f"%{place}: there is no cast to {dtype}"
             case Index(mode) if mode not in MODES:
                 yield f"%{place}: there is no mode `{shown(mode)}`"
+            case Extent(mode) if mode not in (*MODES, "k"):
+                yield f"%{place}: there is no mode `{shown(mode)}`"
             case Reduce(_, modes) if tuple(mode for mode in MODES if mode in modes) != modes or modes in ((), ("l",)):
                 yield f"%{place}: a reduction over {list(modes)}; expected some of {list(MODES)}, in this order"
+            case Reduce(kind, modes) if kind in PLACES and modes not in (("m",), ("n",)):
+                yield f"%{place}: {kind} along {list(modes)}; expected one of m and n"
             case Feed(name) if name not in ELEMENT_MODES:
                 yield f"%{place}: `{shown(name)}` is no operand"
             case Load(name) if name not in dag.input:
                 yield f"%{place}: `{shown(name)}` is no input"
     values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
-    taken = any(isinstance(node, Pick | Fold) for node, _ in dag.table)
-    if wgrad and (taken or any(value.dtype == B1 or "/" in "".join(value.modes) for value in values)):
+    taken = any(isinstance(node, Pick | Interleave | Fold) for node, _ in dag.table)
+    if wgrad and (taken or any(value.dtype == B1 or any(map(is_divided, value.modes)) for value in values)):
         yield "bits, pairs and blocks of columns in the gradient of a weight are not supported"
 
 
 def _operand_formulas(dag: Dag) -> Iterator[str]:
-    """What is multiplied in the place of an operand is made of its elements, of scalars and of vectors along it."""
+    """Yield mainloop fusions that are not made of the operand's elements, scalars and vectors along it."""
     for name in dag.feeds:
         nodes = [dag[node] for node in formula_of(dag, name)]
         if dag.operation in CONVOLUTIONS and (name, CONVOLUTIONS[dag.operation][0]) != ("A", "fprop"):
             yield f"work on the operand `{name}` of {dag.operation} is not supported"
         if Element(name) not in nodes:
             yield f"what is multiplied in the place of `{name}` is not made of it"
-        if any(isinstance(node, Acc | Reduce | Fold | Pick | Index | Random) for node in nodes):
+        if any(isinstance(node, Acc | Reduce | Fold | Pick | Interleave | Index | Random) for node in nodes):
             yield f"what is multiplied in the place of `{name}` is not computed element by element"
         along = {"k"} if dag.operation in CONVOLUTIONS else {*ELEMENT_MODES[name]}
         for value in (dag.input[node.name] for node in nodes if isinstance(node, Load)):
@@ -168,5 +186,5 @@ def _operand_formulas(dag: Dag) -> Iterator[str]:
         match dag[node]:
             case Element(name):
                 yield f"the epilogue reads the operand `{name}`"
-            case Load(name) if "k" in dag.input[name].modes:
+            case Load(name) if "k" in map(base, dag.input[name].modes):
                 yield f"the epilogue reads `{name}`, which has the mode k"

@@ -1,17 +1,18 @@
-"""What the public functions are given, read: a program's text, types by name, flags."""
+"""Reading the arguments of the public functions: a program's text, types by name, flags."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from evt.diagnostics import Diagnostic, Source, hint, shown
+from evt.diagnostics import Diagnostic, Source, shown
 from evt.errors import ArgumentError, TargetError
 from evt.ir.dtype import BY_NAME, OPERANDS, DType
+from evt.ir.missing import unknown_type
 
 
 def read_text(text: object) -> Source:
-    """A program's text. Raises ArgumentError (E0607) for what is none."""
+    """Return a program's text. Raise ArgumentError (E0607) for other values."""
     if isinstance(text, Source | str):
         return text if isinstance(text, Source) else Source(text)
     help_text = "evt.load reads a file" if isinstance(text, Path | bytes) else ""
@@ -20,19 +21,19 @@ def read_text(text: object) -> Source:
 
 
 def check_kind(name: str, value: object, kind: Any, wanted: str) -> None:
-    """Refuse a value of another kind. Raises ArgumentError (E0607)."""
+    """Refuse a value of another kind. Raise ArgumentError (E0607)."""
     if not isinstance(value, kind):
         raise ArgumentError(Diagnostic("E0607", f"`{name}` is {shown(value)}; expected {wanted}"))
 
 
 def read_dtype(name: object) -> DType:
-    """The type of a name, or of a torch dtype, which prints as ``torch.float16``.
+    """Return the type with a name, or of a torch dtype, which prints as ``torch.float16``.
 
-    Raises TargetError (E0303) where there is none.
+    Raise TargetError (E0303) where there is none.
     """
     text = str(name).removeprefix("torch.") if type(name).__name__ == "dtype" else shown(name)
     dtype = BY_NAME.get(text)
     if dtype is None:
-        types = [each.name for each in OPERANDS]
-        raise TargetError(Diagnostic("E0303", f"there is no type `{text}`", help=hint(text, types, "types")))
+        message, help_text = unknown_type(text, OPERANDS)
+        raise TargetError(Diagnostic("E0303", message, help=help_text))
     return dtype

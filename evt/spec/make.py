@@ -12,6 +12,7 @@ from evt.ir import Dag, lower
 from evt.ir.convolution import CONVOLUTIONS, GEOMETRY, Convolution
 from evt.ir.dag import prune
 from evt.ir.lower import OPERATIONS, unknown_operation
+from evt.ir.missing import MISSING_SETTINGS
 from evt.language import parse
 from evt.plan import ROUTES
 from evt.settings import Settings
@@ -20,14 +21,14 @@ from evt.spec.given import read_text
 from evt.spec.graphs import operands_of, typed_for
 from evt.spec.spec import Spec
 
-#: The grouped route of a kernel for each group, on every target; those of one kernel for all are the planner's.
+#: The grouped route that launches a kernel for each group, on every target; the planner knows the others.
 LOOP = "loop"
 
 
 def from_text(source: object, operation: object, keywords: Mapping[str, Any], *, grouped: bool = False) -> Spec:
     """Return the program of a text; ``keywords`` are those of Settings and of a convolution's geometry.
 
-    Raises TargetError (E0501) for an operation or a grouped route that there is not, ArgumentError (E0601, E0602,
+    Raise TargetError (E0501) for an unknown operation or grouped route, ArgumentError (E0601, E0602,
     E0607) for keywords, and ProgramError.
     """
     settings, geometry = _read_keywords(operation, keywords)
@@ -44,9 +45,9 @@ def from_text(source: object, operation: object, keywords: Mapping[str, Any], *,
 
 
 def from_dag(dag: object, keywords: Mapping[str, Any]) -> Spec:
-    """Return the program of a graph, whose operation it is; see :func:`from_text`.
+    """Return the program of a graph, which has the operation; see :func:`from_text`.
 
-    Nodes that no output needs are left out. Raises ProgramError (E0412) for a graph that is no program.
+    Nodes that no output needs are left out. Raise ProgramError (E0412) for a graph that is not a program.
     """
     if not isinstance(dag, Dag):
         raise ArgumentError(Diagnostic("E0607", f"`dag` is {shown(dag)}; expected a graph of evt.ir.Builder"))
@@ -60,6 +61,10 @@ def from_dag(dag: object, keywords: Mapping[str, Any]) -> Spec:
 def _read_keywords(operation: object, keywords: Mapping[str, Any]) -> tuple[Settings, dict[str, Any]]:
     geometry = {name: value for name, value in keywords.items() if name in GEOMETRY}
     others = {name: value for name, value in keywords.items() if name not in GEOMETRY}
+    for name in others:
+        if (known := MISSING_SETTINGS.get(name)) is not None:
+            message = f"there is no setting `{name}`: {known.why}"
+            raise ArgumentError(Diagnostic("E0602", message, help=known.instead))
     convolves = isinstance(operation, str) and operation in CONVOLUTIONS
     return Settings.of(GEOMETRY if convolves else (), **others), geometry
 
@@ -71,7 +76,7 @@ def _check_operation(operation: object) -> None:
 
 
 def _spec(dag: Dag, settings: Settings, geometry: Mapping[str, Any], grouped: bool = False) -> Spec:
-    """Put the parts together, checked."""
+    """Put the parts together, and check them."""
     convolution = None
     if dag.operation in CONVOLUTIONS:
         convolution = Convolution.of(dag.operation, geometry)
@@ -79,5 +84,5 @@ def _spec(dag: Dag, settings: Settings, geometry: Mapping[str, Any], grouped: bo
         message = f"`{next(iter(geometry))}` is for convolutions, and the operation is {dag.operation}"
         raise ArgumentError(Diagnostic("E0602", message, help="call evt.conv2d, or leave it out"))
     spec = Spec(dag, settings, convolution, grouped)
-    typed_for(spec, operands_of(spec, None, None))  # what is wrong with types and modes is so for all operands
+    typed_for(spec, operands_of(spec, None, None))  # mistakes in types and modes are the same for all operands
     return spec

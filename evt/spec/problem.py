@@ -1,4 +1,4 @@
-"""What the planner is asked, for packed tensors: ``packed_problem(spec, arch, a, b, shapes) -> Problem``."""
+"""The planner's input, for packed tensors: ``packed_problem(spec, arch, a, b, shapes) -> Problem``."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Shapes = tuple[Sequence[int], Sequence[int]]
 def packed_problem(
     spec: Spec, arch: str, a: str | None = None, b: str | None = None, shapes: Shapes | None = None
 ) -> Problem:
-    """Return the optimised program for packed tensors, which ``shapes`` of A and B align.
+    """Return the optimised program for packed tensors, aligned as ``shapes`` of A and B say.
 
-    Raises ProgramError; TargetError (E0303, E0305, E0501); ArgumentError (E0604, E0607) for shapes that do not fit.
+    Raise ProgramError; TargetError (E0303, E0305, E0501); ArgumentError (E0604, E0607) for shapes that do not fit.
     """
     dag = optimised_graph(spec, a, b)
     convolution, extents = (None, None) if shapes is None else _problem(spec, shapes)
@@ -40,9 +40,9 @@ def packed_problem(
 def grouped_problem(
     spec: Spec, arch: str, a: str | None = None, b: str | None = None, shapes: Sequence[Shapes] | None = None
 ) -> Problem:
-    """Return the optimised program for groups of packed tensors; ``shapes`` of each group's A and B align them.
+    """Return the optimised program for groups of packed tensors, aligned as ``shapes`` of each group's A and B say.
 
-    Raises as :func:`packed_problem`.
+    Raise what :func:`packed_problem` raises.
     """
     dag = optimised_graph(spec, a, b)
     found = [natural_signature(dag, None, problem_sizes(spec, each)) for each in shapes or ()]
@@ -51,7 +51,7 @@ def grouped_problem(
 
 
 def common_signature(signatures: Sequence[Signature]) -> Signature:
-    """Return the layouts that all groups have: the contiguous mode where it is one, and the least alignment."""
+    """Return the layouts that all groups share: the contiguous mode if they agree on it, and the least alignment."""
     return Signature(
         _common([each.a for each in signatures]),
         _common([each.b for each in signatures]),
@@ -67,14 +67,14 @@ def _common(layouts: Sequence[Layout]) -> Layout:
 
 
 def options(settings: Settings, atomic: bool) -> Options:
-    """Return what a kernel may give up or must keep; ``atomic``: reductions may be combined in any order."""
+    """Return the options of a kernel; ``atomic``: reductions may be combined in any order."""
     return Options(atomic, settings.fast_math, settings.numerics == "match_eager")
 
 
 def problem_sizes(spec: Spec, shapes: Shapes | None) -> Mapping[str, int]:
-    """Return the extents of a problem by mode, for the shapes of A and B; nothing without shapes.
+    """Return the extents of a problem by mode, for the shapes of A and B; {} without shapes.
 
-    Raises ArgumentError (E0604, E0607) when they do not fit.
+    Raise ArgumentError (E0604, E0607) when they do not fit.
     """
     return {} if shapes is None else _problem(spec, shapes)[1]
 
@@ -96,7 +96,7 @@ def _problem(spec: Spec, shapes: Shapes) -> tuple[ConvolutionProblem | None, Map
 
 
 def _matrix_sizes(modes: tuple[tuple[str, ...], tuple[str, ...]], a: Sequence[int], b: Sequence[int]) -> dict[str, int]:
-    """The extents by mode of a product of matrices of these shapes. Raises ValueError when they do not fit."""
+    """Return the extents by mode of a matrix product of these shapes. Raise ValueError when they do not fit."""
     if len(a) < 2 or len(b) < 2:
         raise ValueError(f"A is {list(a)} and B is {list(b)}; expected at least two dimensions")
     sizes_a, sizes_b = dict(zip(modes[0], a[-2:], strict=True)), dict(zip(modes[1], b[-2:], strict=True))

@@ -18,7 +18,7 @@ from evt.spec.stored import read_state, write_state
 _Question = ParamSpec("_Question")
 _Answer = TypeVar("_Answer")
 
-#: The operation of a program over many products, each with extents of its own.
+#: The operation of a program over many products with separate extents.
 GROUPED = "grouped_gemm"
 
 
@@ -26,10 +26,10 @@ GROUPED = "grouped_gemm"
 class Spec:
     """A program: its graph, how it is compiled, and the geometry of its convolution, if it is one.
 
-    ``grouped``: it is over groups of matrix products, and the graph is that of each. ``functions`` are the rows of the
-    user's own functions that the graph applies: what they mean is part of the program.
+    ``grouped``: it computes groups of matrix products, and the graph is that of each. ``functions`` are the rows of the
+    user's functions that the graph applies: their meaning is part of the program.
 
-    Two are equal where their graphs are, whatever text those are from. A spec is hashed once, and pickles as text and
+    Two are equal where their graphs are, even if their texts differ. A spec is hashed once, and pickles as text and
     numbers: see :mod:`evt.spec.stored`.
     """
 
@@ -38,7 +38,7 @@ class Spec:
     convolution: Convolution | None = None
     grouped: bool = False
     functions: tuple[Function, ...] = field(init=False)
-    #: What was derived from this very object: equal graphs may have other texts, which are shown.
+    #: What was derived from this very object: equal graphs may have different texts, which are shown.
     _answers: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -99,19 +99,19 @@ class Spec:
         return self.settings.route is not None or self.settings.config is not None
 
     def forced(self, route: str | None, config: str | None) -> Spec:
-        """The same program by one route, in one of its configurations."""
+        """Return the same program by one route, in one of its configurations."""
         return replace(self, settings=replace(self.settings, route=route, config=config))
 
     @cached_property
     def member(self) -> Spec:
-        """The program of one group; its route, which is a grouped one, is left out."""
+        """The program of one group; without its route, which is a grouped one."""
         return replace(self, settings=replace(self.settings, route=None), grouped=False)
 
 
 def remembered(
     function: Callable[Concatenate[Spec, _Question], _Answer],
 ) -> Callable[Concatenate[Spec, _Question], _Answer]:
-    """Keep a function's answers with the spec: the same question gets the same object."""
+    """Keep a function's answers with the spec: the same question returns the same object."""
 
     @wraps(function)
     def asked(spec: Spec, /, *question: _Question.args, **named: _Question.kwargs) -> _Answer:

@@ -1,8 +1,8 @@
-"""What a pickle of a program holds: text and numbers, nothing compiled, and no class of evt's but the program's.
+"""The content of a pickled program: text and numbers, nothing compiled, and no class of evt's but the program's.
 
-The graph is kept as text, so that a pickle is read by other versions of evt, as long as the form is the same; beside it
-are the program's own text, and the places in it that everything comes from. Functions of the user's own are not kept,
-since their meaning is code: they have to be registered where a program is loaded.
+The graph is kept as text, so that other versions of evt can read a pickle of the same form; beside it are the program's
+own text, and the place in it of every value. Users' functions are not kept, since their meaning is code: they have to
+be registered where a program is loaded.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from evt.errors import ArgumentError, EvtError
 from evt.functions import TABLE, Function
 from evt.ir import Apply, Dag, Input, Operand, Output, format_dag, parse_dag
 from evt.ir.convolution import Convolution
+from evt.ir.node import INFERRED, Inferred
 from evt.ir.origin import Foreign, Origin, Place
 from evt.settings import Settings
 from evt.version import __version__
 
-#: Where a value comes from: its place in the text and those of the calls that led to it, innermost first; or the name
-#: of another graph's node.
+#: Where a value comes from: its place in the text and the places of the calls that led to it, innermost first; or
+#: the name of another graph's node.
 _Origin = list[tuple[int, int]] | str | None
 _Places = dict[str, list[_Origin]]
 _Value = TypeVar("_Value", Operand, Input, Output)
 
-#: The form; another one is not read.
-FORM = 1
+#: The version of the form; others are not read.
+FORM = 2
 
 
 def write_state(
@@ -51,8 +52,8 @@ def write_state(
 def read_state(state: Mapping[str, Any]) -> tuple[Dag, Settings, Convolution | None, bool]:
     """Return the program that :func:`write_state` wrote.
 
-    Raises ArgumentError: E0613 for what another version wrote that this one does not read, E0657 where a function of
-    the user's own is not registered, or with another C++.
+    Raise ArgumentError: E0613 for another version's state that this one cannot read, E0657 where a user's function is
+    not registered, or has different C++.
     """
     if state.get("form") != FORM:
         raise _unreadable(state, f"its form is {state.get('form')!r}, and this version reads {FORM}")
@@ -71,12 +72,16 @@ def read_state(state: Mapping[str, Any]) -> tuple[Dag, Settings, Convolution | N
 
 
 def _graph(text: str, places: _Places, source: tuple[str, str] | None) -> Dag:
-    """The graph, with the text and the places in it where mistakes are shown."""
+    """Return the graph, with its text and the places in it where mistakes are shown."""
     dag = parse_dag(text)
     for name in (op.function for op, _ in dag.table if isinstance(op, Apply)):
         if name not in TABLE:
             raise ValueError(f"there is no function `{name}`")
     return _read_places(replace(dag, source=None if source is None else Source(*source)), places)
+
+
+def _values(dag: Dag) -> tuple[Operand | Input | Output, ...]:
+    return *dag.operands, *dag.inputs, *dag.outputs
 
 
 def _write_places(dag: Dag) -> _Places:
@@ -86,17 +91,23 @@ def _write_places(dag: Dag) -> _Places:
         "defaults": [_write_span(value.default_span) for value in dag.inputs],
         "outputs": [_write_span(value.span) for value in dag.outputs],
         "nodes": [_write_origin(origin) for origin in dag.origins],
+        "inferred": [" ".join(value.inferred) for value in _values(dag)],
     }
 
 
 def _read_places(dag: Dag, places: _Places) -> Dag:
-    """The graph with the places that it was stored with. Raises ValueError where they are not those of its values."""
+    """Return the graph with its stored places. Raise ValueError where they do not match its values."""
+    marks: dict[str, tuple[Inferred, ...]] = {
+        value.name: tuple(mark for mark in INFERRED if mark in str(stored))
+        for value, stored in zip(_values(dag), places["inferred"], strict=True)
+    }
 
     def placed(name: str, values: Iterable[_Value], member: str = "span") -> tuple[_Value, ...]:
         found: Iterable[dict[str, Any]] = (
             {member: place.span if isinstance(place, Place) else None} for place in map(_read_origin, places[name])
         )
-        return tuple(replace(value, **span) for value, span in zip(values, found, strict=True))
+        marked = (replace(value, inferred=marks[value.name]) for value in values)
+        return tuple(replace(value, **span) for value, span in zip(marked, found, strict=True))
 
     return replace(
         dag,
@@ -144,7 +155,7 @@ def _check_functions(functions: Mapping[str, tuple[str, str]]) -> None:
 
 
 def _digest(row: Function) -> str:
-    """What tells a function's signature and C++ from another's; what it is in PyTorch has no text."""
+    """Return a digest of a function's signature and C++; its PyTorch meaning has no text."""
     return hashlib.sha256(f"{row}\0{row.source}".encode()).hexdigest()[:16]
 
 

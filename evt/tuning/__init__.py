@@ -1,5 +1,5 @@
-"""Timing the kernels of a problem on a GPU: :mod:`clock` has the time, :mod:`tune` the kernels,
+"""Timing the kernels of a problem on a GPU: :mod:`clock` measures time, :mod:`tune` times kernels,
 :mod:`grouped` those of groups.
 
-What comes out is kept by :mod:`evt.measured`, for calls to take the fastest.
+:mod:`evt.measured` keeps the results, for calls to take the fastest.
 """

@@ -1,8 +1,7 @@
 """Timing on the GPU: versions interleaved in shuffled rounds, each launch after a flush of the L2 cache.
 
-Before a launch the GPU is kept busy, with a spin and the flush, while the host enqueues all of it: what the
-events enclose is device work alone. A sample during which the GPU caught up with the host is thrown away, and
-the spin grows.
+Before a launch the GPU is kept busy, with a spin and the flush, while the host enqueues all of it, so the events
+enclose device work alone. A sample during which the GPU caught up with the host is discarded, and the spin grows.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any
 import torch
 
 Call = Callable[[], object]
-#: Times one round: the calls in this order, in ms; None for a sample that does not count.
+#: Times one round: the calls in this order, in ms; None for a discarded sample.
 RoundTimer = Callable[[Sequence[Call]], Sequence[float | None]]
 
 _FLUSH_BYTES = 256 << 20
@@ -26,9 +25,9 @@ _RETRIES = 8
 def interleave(
     calls: Mapping[str, Call], rounds: int, time_round: RoundTimer, *, seed: int = 0
 ) -> tuple[dict[str, list[float]], int]:
-    """Samples of every call, from rounds over all of them in shuffled order; and how many did not count.
+    """Return samples of every call, from rounds over all of them in shuffled order, and how many were discarded.
 
-    A sample that does not count is taken again, at most a few times in a round.
+    A discarded sample is taken again, at most a few times in a round.
     """
     order = random.Random(seed)
     samples: dict[str, list[float]] = {name: [] for name in calls}
@@ -72,7 +71,7 @@ class GpuClock:
             start.record()
             call()
             end.record()
-            hidden.append(not start.query())  # the GPU has yet to come to it
+            hidden.append(not start.query())  # the GPU has not reached it yet
         torch.cuda.synchronize(self.device)
         if not all(hidden):
             self._spin_us = min(2 * self._spin_us, _MAX_SPIN_US)
@@ -84,7 +83,7 @@ class GpuClock:
         _sleep(int(microseconds * self._cycles_per_us))
 
     def _calibrate(self) -> float:
-        """Cycles of torch.cuda._sleep in a microsecond."""
+        """Return the cycles of torch.cuda._sleep in a microsecond."""
         cycles = 2_000_000
         start, end = _event(), _event()
         for _ in range(3):  # the first ones wake the GPU up

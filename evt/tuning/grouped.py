@@ -12,7 +12,7 @@ from evt.runtime.kernels import device_target
 from evt.spec import LOOP, Spec
 from evt.tuning.tune import ROUNDS, Name, Progress, Tuning, check_call, check_program, measure
 
-#: The loop's place among kernels: each group's has a configuration of its own.
+#: The loop's place among kernels: the kernel of each group has a configuration of its own.
 _LOOP: Name = (LOOP, "")
 
 
@@ -30,7 +30,7 @@ def tune_groups(
     """Time the grouped kernel in all its configurations, and a kernel for each group; keep the times.
 
     Groups without anything to compute are left out.
-    Raises as :func:`evt.tuning.tune.tune`, and TargetError where there is no grouped kernel.
+    Raise what :func:`evt.tuning.tune.tune` raises, and TargetError where there is no grouped kernel.
     """
     check_program(spec)
     problem_for, groups, bounds = GroupedCaller(spec).ask(a, b, inputs, offsets)

@@ -18,7 +18,7 @@ from evt.ir import Output
 from evt.measured import Measurement, Store, Timing, problem_key
 from evt.plan import Plan, Survey, survey
 from evt.reference.compare import error, limit
-from evt.runtime.arguments import bind
+from evt.runtime.arguments import bind, split_held
 from evt.runtime.bound import Bound
 from evt.runtime.call import Caller
 from evt.runtime.kernels import call_problem, device_target, is_atomic, kernel_sources
@@ -27,14 +27,14 @@ from evt.tuning.clock import GpuClock, RoundTimer, interleave
 
 ROUNDS = 31
 
-#: The sizes that a table says: of a convolution there are more, of groups their :func:`evt.measured.size_class`.
+#: The sizes that a table shows: a convolution has more, groups have their :func:`evt.measured.size_class`.
 _SHOWN = ("m", "n", "k", "l", "groups", "mean_m", "mean_n", "mean_k")
 
 #: A kernel's name: its route and its configuration.
 Name = tuple[str, str]
 Calls = Mapping[Name, Callable[[], Any]]
 Progress = Callable[[str], object]
-#: An output: of groups, each one's.
+#: An output; for groups, one for each.
 _Value = torch.Tensor | Sequence[torch.Tensor]
 
 
@@ -51,7 +51,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Tuning:
-    """What tuning found, in the order in which the rules prefer kernels; ``chosen`` is what calls take from now on."""
+    """The result of tuning, in the order in which the rules prefer kernels; calls take ``chosen`` from now on."""
 
     operation: str
     gpu: str
@@ -61,7 +61,7 @@ class Tuning:
     chosen: Timing | None
 
     def to_json(self) -> dict[str, object]:
-        """Ready for JSON; what is infinite is null."""
+        """Return a dict ready for JSON; infinite values are null."""
         rows = [
             {**asdict(row), "distance": row.distance if row.distance is not None and isfinite(row.distance) else None}
             for row in self.rows
@@ -91,17 +91,18 @@ def tune(
 ) -> Tuning:
     """Time every route that applies to a call, in its default configurations, on the call's tensors; keep the times.
 
-    Raises LaunchError (E0801) without a GPU, ArgumentError for a call that does not fit the program, is not on the GPU
-    or computes nothing, and for a program whose route is forced; what every kernel failed with when none is left.
+    Raise LaunchError (E0801) without a GPU; ArgumentError for a call that does not fit the program, is not on the GPU
+    or computes nothing, and for a program whose route is forced; and when every kernel fails, the error of the first.
     """
     check_program(spec)
-    bound = bind(spec, a, b, inputs, {})
+    read, held = split_held(spec.dag, inputs)
+    bound = bind(spec, a, b, read, held)
     index = check_call(bound)
     found = survey(call_problem(spec, bound, device_target(index), is_atomic(spec)))
 
     def call_of(name: Name) -> Callable[[], Any]:
-        call = Caller(spec.forced(*name))
-        return lambda: call(a, b, inputs)
+        call, buffers = Caller(spec.forced(*name)), {each: buffer.clone() for each, buffer in held.items()}
+        return lambda: call(a, b, read, buffers or None)
 
     return measure(spec, found, index, bound.sizes, call_of, rounds=rounds, progress=progress, store=store)
 
@@ -118,7 +119,7 @@ def check_program(spec: Spec) -> None:
 
 
 def check_call(bound: Bound | None) -> int:
-    """Return the index of a call's GPU; raise ArgumentError for one that is on none, or has nothing to compute."""
+    """Return the index of a call's GPU. Raise ArgumentError for a call that is on no GPU, or has nothing to compute."""
     if bound is not None and bound.device.type != "cuda":
         raise ArgumentError(
             Diagnostic("E0605", f"the tensors are on {bound.device}; kernels are timed on a CUDA device")
@@ -142,12 +143,12 @@ def measure(
 ) -> Tuning:
     """Build and time the kernels of a survey, and ``others`` after them; keep the times.
 
-    ``call_of`` makes the call of a kernel on the GPU of this ``index``, and ``sizes`` are what the times are of.
+    ``call_of`` makes the call of a kernel on the GPU of this ``index``; the times are kept for these ``sizes``.
     """
     problem = found.problem
     plans, failed = kernels_of(found)
     progress(f"building {len(plans)} kernels")
-    with suppress(BuildError):  # that of each kernel comes again where it is called
+    with suppress(BuildError):  # it is raised again where the kernel is called
         build(kernel_sources(plans.values()))
     progress("timing")
     with torch.no_grad(), torch.cuda.device(index):
@@ -165,12 +166,12 @@ def measure(
 
 
 def names_of(found: Survey) -> list[Name]:
-    """The kernels of a problem: its routes, in order of preference, in their default configurations."""
+    """Return the kernels of a problem: its routes, in order of preference, in their default configurations."""
     return [(candidate.route.name, config.name) for candidate, config in found.kernels]
 
 
 def kernels_of(found: Survey) -> tuple[dict[Name, Plan], dict[Name, Row]]:
-    """The plans of a problem's kernels, and why there is none of the others."""
+    """Return the plans of a problem's kernels, and rows saying why the others have none."""
     plans: dict[Name, Plan] = {}
     failed: dict[Name, Row] = {}
     for candidate, config in found.kernels:
@@ -183,9 +184,9 @@ def kernels_of(found: Survey) -> tuple[dict[Name, Plan], dict[Name, Row]]:
 
 
 def time_kernels(calls: Calls, outputs: Sequence[Output], clock: RoundTimer, rounds: int) -> dict[Name, Row]:
-    """A row for each call: those whose outputs are those of the first are timed, in interleaved rounds.
+    """Return a row for each call, timed in interleaved rounds if its outputs agree with the first call's.
 
-    Raises what the first one failed with when all do.
+    Raise the error of the first call when all fail.
     """
     rows: dict[Name, Row] = {}
     errors: list[EvtError] = []
@@ -209,7 +210,7 @@ def time_kernels(calls: Calls, outputs: Sequence[Output], clock: RoundTimer, rou
             good[" ".join(name)] = call
     if errors and not good:
         raise errors[0]
-    interleave(good, 2, clock)  # the clock finds its spin, the GPU its clocks
+    interleave(good, 2, clock)  # lets the clock find its spin, and the GPU its clock rates
     samples, _ = interleave(good, rounds, clock)
     for name, row in rows.items():
         if taken := samples.get(" ".join(name)):
@@ -220,7 +221,7 @@ def time_kernels(calls: Calls, outputs: Sequence[Output], clock: RoundTimer, rou
 
 
 def _apart(output: Output, found: _Value, first: _Value) -> tuple[float, bool]:
-    """How far an output is from the first kernel's, and whether that is too far: both may be off, to either side."""
+    """Return how far an output is from the first kernel's, and whether that is too far: each may be off, either way."""
     assert output.dtype is not None
     all_found, all_first = ([each] if isinstance(each, torch.Tensor) else each for each in (found, first))
     pairs = zip(all_found, all_first, strict=True)

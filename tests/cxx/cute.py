@@ -59,7 +59,7 @@ Answer = Any  # a Layout, ComposedLayout, Swizzle, Nested, an int or a tuple of 
 
 @cache
 def include_flags() -> tuple[str, ...]:
-    """Flags for CuTe's headers and CUDA's, which it includes; none when they are not installed."""
+    """Return flags for CuTe's headers and CUDA's, which it includes; none when they are not installed."""
     with contextlib.suppress(BuildError):
         cutlass, nvcc = find_cutlass(), find_nvcc()
         homes = (*nvcc.include, nvcc.path.resolve().parents[1] / "include", Path(SYSTEM_CUDA, "include"))
@@ -118,7 +118,7 @@ def cxx_tree(tree: IntTuple, name: str) -> str:
 
 
 def cxx(value: Tiler | Swizzle | ComposedLayout) -> str:
-    """A value of CuTe's, all static."""
+    """Return a value as static C++ of CuTe's."""
     if isinstance(value, Layout):
         return f"Layout<{cxx_tree(value.shape, 'Shape')}, {cxx_tree(value.stride, 'Stride')}>{{}}"
     if isinstance(value, Swizzle):

@@ -46,7 +46,7 @@ class Bound:
     least64: float = 0.0
 
     def absolute(self, kind: str) -> float:
-        """The absolute bound: in f64, if nothing else is said, as many times the type's least number."""
+        """Return the absolute bound; in f64, unless given, the f32 bound scaled by the types' least numbers."""
         return self.least if kind != "f64" else self.least64 or self.least * 2.0 ** (149 - 1074)
 
 
@@ -170,7 +170,7 @@ def samples(arity: int) -> list[torch.Tensor]:
 
 
 def ulp(x: torch.Tensor) -> torch.Tensor:
-    """The distance between neighbours at x in its type, in float64."""
+    """Return the distance between neighbours at x in its type, in float64."""
     single = x.dtype == torch.float32
     least, most, digits = (-126, 127, 24) if single else (-1022, 1023, 53)
     _, exponent = torch.frexp(x.double().abs().clamp(2.0**least, 2.0**most))

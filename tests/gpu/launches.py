@@ -37,7 +37,7 @@ PAIRED = """
 """
 DROPOUT = "D = dropout(acc + bias, 0.5, 1234, 7)"
 PLAIN = "D = silu(acc + bias) + C"
-TYPED = "in bias: f16[n], C: f16; out D: f16; D = silu(acc + bias) + C"
+TYPED = "in bias: f16[n], C: f16[m, n]; out D: f16; D = silu(acc + bias) + C"
 WORKED = "A = relu(s[k]*A + t[k]); D = silu(acc + bias) + C"
 
 
@@ -68,7 +68,7 @@ def convolution(
     groups: int = 1,
     **keywords: object,
 ) -> Call:
-    """A convolution of 3x3 filters, or a gradient: A and B are then D's gradient and the filters, or the pixels."""
+    """Return a 3x3 convolution or a gradient, whose A is D's gradient and whose B is the weight, or the input."""
     op = evt.Program(Source(text), operation, route=route, padding=1, groups=groups, **keywords)
     x, w, d = random(2, channels, 11, 13), random(filters, channels // groups, 3, 3), random(2, filters, 11, 13)
     a, b = {"conv2d": (x, w), "conv2d_dgrad": (d, w), "conv2d_wgrad": (d, x)}[operation]

@@ -114,7 +114,7 @@ BOUNDS = {
 
 
 def random(shape: tuple[int, ...], dtype: str, scale: float = 1.0, seed: int = 0):
-    """Normal numbers, as tensor cores read them; of integers small ones."""
+    """Return normal numbers, as tensor cores read them, or small integers."""
     generator = torch.Generator("cuda").manual_seed(sum(shape) + seed)
     if dtype == "i8":
         return torch.randint(-9, 10, shape, device="cuda", generator=generator).to(torch.int8)

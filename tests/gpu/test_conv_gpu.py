@@ -112,7 +112,7 @@ PLAIN = "D = alpha*acc"
 
 
 def random(shape, dtype: str, generator, scale: float = 1.0):
-    """Normal numbers, as tensor cores read them; of integers small ones."""
+    """Return normal numbers, as tensor cores read them, or small integers."""
     if dtype == "i8":
         return torch.randint(-9, 10, shape, device="cuda", generator=generator).to(torch.int8)
     made = torch.randn(shape, device="cuda", generator=generator, dtype=torch.float64) * scale
@@ -147,13 +147,13 @@ def program(problem: str, epilogue: str, route: str) -> evt.Program:
 
 
 def general(op, a, b, inputs):
-    """The program in its general configuration alone, and that one's plan."""
+    """Return the program in its general configuration alone, and that one's plan."""
     plans = plan_kernels(op.spec, bind(op.spec, a, b, inputs, {}), device_target(0))
     return with_config(op, plans[0].config.name), plans[0]
 
 
 def call_of(item):
-    """The program and arguments of a test, from its parameters."""
+    """Return the program and arguments of a test, from its parameters."""
     params = item.callspec.params
     if "name" in params:
         case = OPERATORS[params["name"]]
@@ -200,7 +200,7 @@ def poisoned(tensor):
 
 
 def check(op, a, b, inputs, bound: float) -> float:
-    """The largest error against the oracle, of outputs written twice into poisoned buffers, with the same bits."""
+    """Return the largest error against the oracle; outputs are written twice, poisoned, with the same bits."""
     fresh = op(a, b, **inputs)
     fresh = [fresh] if len(op.outputs) == 1 else list(fresh)
     want = op.reference(a, b, float64=True, **inputs)

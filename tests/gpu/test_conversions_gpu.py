@@ -22,7 +22,7 @@ COLUMNS = 256
 
 
 def program(names: tuple[str, ...]) -> tuple[str, list[str]]:
-    """The formula of a group, and its outputs after D: values as they are stored, and cast and stored wide."""
+    """Return the formula of a group, and its outputs after D: values as they are stored, and cast and stored wide."""
     inputs, outputs, lines = [], [], []
     for name in names:
         inputs.append(f"in x_{name}: {name}[m, n]")

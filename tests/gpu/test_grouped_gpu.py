@@ -87,7 +87,7 @@ def problem_of(dag):
 
 @pytest.fixture(scope="session", autouse=True)
 def _built(request):
-    """The default kernels of the selected cases, built side by side."""
+    """Build the default kernels of the selected cases, side by side."""
     plans = []
     chosen = {item.callspec.params.get("name") for item in request.session.items if hasattr(item, "callspec")}
     for text, dtype in (CASES[name] for name in CASES if name in chosen):

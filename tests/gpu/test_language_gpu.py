@@ -144,7 +144,7 @@ def cases():
 
 
 def program(name: str, family: str) -> evt.Program:
-    """The program with its general configuration; the choice between configurations has its own test."""
+    """Return the program with its general configuration; the choice between configurations has its own test."""
     case = CASES[name]
     op = evt.gemm(case.text, route=f"evt-{family}", **dict(case.keywords))
     return general_config(op, case.a, case.b or case.a) if family == "3x" else op
@@ -204,12 +204,12 @@ def refused(request):
 
 
 def bits(tensor):
-    """The bytes of a packed tensor: NaN is equal to itself."""
+    """Return the bytes of a packed tensor: NaN is equal to itself."""
     return tensor.reshape(-1).view(torch.uint8)
 
 
 def poisoned(tensor):
-    """A buffer like an output, of NaN, or of a pattern that is unlikely."""
+    """Return a buffer like an output, of NaN, or of a pattern that is unlikely."""
     return torch.full_like(tensor, float("nan") if tensor.dtype.is_floating_point else 0x55)
 
 

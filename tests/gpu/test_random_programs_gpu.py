@@ -11,9 +11,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from programs.call import Data, arguments, problems  # noqa: E402
+from programs.call import Data, arguments, problems, reductions  # noqa: E402
 from programs.checks import Report, make  # noqa: E402
-from programs.compare import compare, reductions  # noqa: E402
+from programs.compare import compare  # noqa: E402
 from programs.evaluator import Mode, evaluate  # noqa: E402
 from programs.generator import generate  # noqa: E402
 from programs.tree import Program  # noqa: E402
@@ -35,12 +35,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @cache
 def seeds(first: int) -> Iterator[int]:
-    """The seeds that no test has taken."""
+    """Return the seeds that no test has taken."""
     return count(first)
 
 
 def called(program: Program, data: Sequence[Data]) -> list[Mapping[str, Any]]:
-    """The outputs of each problem, on the CPU."""
+    """Return the outputs of each problem, on the CPU."""
     op = make(program)
     groups = [moved(*arguments(program, each)) for each in data]
     if program.operation == "grouped_gemm":
@@ -57,13 +57,13 @@ def called(program: Program, data: Sequence[Data]) -> list[Mapping[str, Any]]:
 
 
 def moved(a: Any, b: Any, inputs: Mapping[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
-    """A call's tensors on the GPU."""
+    """Return a call's tensors on the GPU."""
     tensors = {name: value.to(DEVICE) for name, value in inputs.items() if isinstance(value, torch.Tensor)}
     return a.to(DEVICE), b.to(DEVICE), {**inputs, **tensors}
 
 
 def is_refusal(error: EvtError) -> bool:
-    """Whether it is no program, or no kernel computes it, or none takes a tensor's layout."""
+    """Return whether it is no program, or no kernel computes it, or none takes a tensor's layout."""
     layout = isinstance(error, ArgumentError) and {each.code for each in error.diagnostics} == {"E0606"}
     return layout or isinstance(error, ProgramError | TargetError)
 

@@ -54,7 +54,9 @@ def call_of(name: str, op: evt.Program, variant: str = "given"):
 def sources_of(name: str, family: str, variant: str) -> list[KernelSource]:
     op = load(name, family)
     call = call_of(name, op, variant)
-    return kernel_sources(plan_kernels(op.spec, bind(op.spec, call.a, call.b, call.inputs, {}), device_target(0))[:1])
+    return kernel_sources(
+        plan_kernels(op.spec, bind(op.spec, call.a, call.b, call.inputs, call.buffers), device_target(0))[:1]
+    )
 
 
 @pytest.fixture(scope="session")
@@ -68,12 +70,12 @@ def every(results) -> list[torch.Tensor]:
 
 
 def memory(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor's bytes: torch.equal does not compare all types."""
+    """Return a tensor's bytes: torch.equal does not compare all types."""
     return tensor.contiguous().reshape(-1).view(torch.uint8)
 
 
 def poisoned(tensor: torch.Tensor) -> torch.Tensor:
-    """A buffer like an output, of NaN, or of a pattern that is unlikely."""
+    """Return a buffer like an output, of NaN, or of a pattern that is unlikely."""
     return torch.full_like(tensor, float("nan") if tensor.dtype.is_floating_point else 0x55)
 
 
@@ -96,8 +98,8 @@ def test_sample(name, family, variant, record, refused):
         assert source not in refused, refused[source]
     op = load(name, family)
     call = call_of(name, op, variant)
-    oracle = every(op.reference(call.a, call.b, float64=True, **call.inputs))
-    fresh = every(op(call.a, call.b, **call.inputs))
+    oracle = every(op.reference(call.a, call.b, float64=True, **call.inputs, **call.buffers))
+    fresh = every(op(call.a, call.b, **call.inputs, **call.buffers))
     buffers = [poisoned(each) for each in fresh]
     first: list[torch.Tensor] = []
     for _ in range(2):  # twice on the same buffers

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(SANITIZER is None, reason="com
 
 @pytest.fixture(scope="module")
 def kinds() -> list[str]:
-    """The kinds, which have run without a tool: their kernels are built and right."""
+    """Return the kinds after running them without a tool: their kernels are built and right."""
     done = subprocess.run([sys.executable, LAUNCHES], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return re.findall(r"^ran (.+)$", done.stdout, re.MULTILINE)

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.nvcc
 RELU_RESIDUAL = "D = relu(alpha*acc + beta*C) + residual"
 #: Every way of a tile: the source C, auxiliary loads and stores; a vector or scalar.
 TILES = """\
-in scale: f32[m?], bias
+in scale: f32[m?], bias[n]
 out D, E
 E = alpha*acc + beta*C
 D = relu(E*scale) + residual + bias
@@ -44,6 +44,16 @@ gate = sigmoid(z)
 twice = gate*mask
 D = z*gate + twice*z
 """
+#: Bytes and integers of 64 bits, wide random numbers, and pairs that turn.
+TURNED = """\
+in c: f32[m, n/2], s: f32[m, n/2], seed: i64[], mask: bool[m, n], t: i64[n]
+out D, above: bool[m, n]
+x = even(acc, 16)
+y = odd(acc, 16)
+z = interleave(x*c - y*s, x*s + y*c, 16)*(rand(seed, 3) >= 0.5)
+above = z > t
+D = where(mask, z, 0)
+"""
 ON_BOTH = "in t: f32[k]; A = relu(s[k]*(A - mu[m]) + alpha*t); B = B*u[n]; D = relu(acc + bias)"
 CONVOLUTION = "D = relu(acc + bias) + residual"
 WIDE = (8, 64, 56, 56), (64, 64, 3, 3)
@@ -52,7 +62,7 @@ PADDED = (2, 20, 9, 11), (64, 20, 3, 3)
 
 
 def aligned_to_one(signature: Signature, general: str) -> Signature:
-    """The signature of tensors that start and stride anywhere; ``general`` has no mode with stride 1."""
+    """Return the signature of tensors that start and stride anywhere; ``general`` has no mode with stride 1."""
 
     def loosen(name: str, layout: Layout) -> Layout:
         return replace(layout, alignment=1, contiguous=None if name == general else layout.contiguous)
@@ -87,6 +97,7 @@ KERNELS: dict[str, Callable[[], Plan]] = {
     "sm90-bf16-shared": gemm(SHARED, "sm90", "bf16", fused=False, config="cooperative_128x128x64"),
     "sm90-f32": gemm("D = silu(acc * scale[m] + bias)", "sm90", "f32"),
     "sm100-f16": gemm(TILES, "sm100", "f16"),
+    "sm100-turned": gemm(TURNED, "sm100", "f16"),
     "sm120-e4m3": gemm(TILES, "sm120", "e4m3"),
     "sm80-stock": gemm("D = relu(alpha*acc + bias)*C + residual", "sm80", "f16", route="stock"),
     "sm90-stock": gemm("out D, Z; Z = alpha*acc + bias + 0.5*C; D = clamp(Z, 0, 6)", "sm90", "f16", route="stock"),
@@ -130,7 +141,7 @@ def compiled(made: Plan) -> Kernel:
 
 
 def marks(name: str) -> list[pytest.MarkDecorator]:
-    """A kernel's tests stay in one process, which compiles it."""
+    """Return the marks that keep a kernel's tests in one process, which compiles it."""
     return [pytest.mark.xdist_group(name)] + [pytest.mark.slow] * (name not in QUICK)
 
 

@@ -28,7 +28,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @cache
 def seeds(first: int) -> Iterator[int]:
-    """The seeds that no test has taken."""
+    """Return the seeds that no test has taken."""
     return count(first)
 
 

@@ -16,7 +16,7 @@ from evt.program import gemm
 pytestmark = [pytest.mark.nvcc, pytest.mark.slow]
 
 SCALED = """\
-in rows, columns: f32[n], bias
+in rows[m], columns: f32[n], bias[n]
 out D: bf16[m, n]
 D = relu(rows[m]*(columns*acc) + bias) + beta*C
 """
@@ -53,7 +53,7 @@ KERNELS = {
 
 
 def compile_device(made: Plan, folder: Path) -> tuple[bytes, str]:
-    """The device code of a plan and what nvcc and ptxas said, with the warnings on."""
+    """Return the device code of a plan and what nvcc and ptxas said, with the warnings on."""
     source = KernelSource(emit(made), made.target.gencode)
     device, _ = compile_passes(source, find_toolchain())
     (folder / "kernel.cu").write_text(source.text)

@@ -29,7 +29,7 @@ class Outcome:
 
 
 def run(seed: int, targets: tuple[str, ...] = TARGETS) -> Outcome:
-    """The checks of one seed's program."""
+    """Return the checks of one seed's program."""
     report = check(generate(seed), targets)
     counts = report.counts + Counter(programs=1)
     counts["accepted" if report.accepted else "refused"] += 1
@@ -37,7 +37,7 @@ def run(seed: int, targets: tuple[str, ...] = TARGETS) -> Outcome:
 
 
 def smallest(seed: int, failure: Failure) -> Program:
-    """The smallest program that fails as the seed's does."""
+    """Return the smallest program that fails as the seed's does."""
     targets = tuple(name for name in TARGETS if failure.detail.startswith(f"{name}:"))
 
     def fails(program: Program) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,10 +16,12 @@ import numpy as np
 
 from .dtypes import RANGE_OF_DATA, TYPES, compute, primary
 from .rounding import FLOATS, RANGES, rounded
-from .tree import Input, Output, Program, Sizes
+from .tree import Expression, Input, Output, Program, Read, Reduce, Sizes, children, index_name
 
 Array = np.ndarray
 _ALL = ("l", "m", "n", "k")
+#: The rows, or columns, of which an index names some.
+_ROWS = 7
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Loaded:
     modes: frozenset[str]
 
     def along(self, order: Sequence[str]) -> Array:
-        """The values with three axes; the input has no other mode."""
+        """Return the values with three axes; the input has no other mode."""
         axes = [_ALL.index(mode) for mode in order]
         return self.array.transpose(*axes, *(axis for axis in range(4) if axis not in axes))[..., 0]
 
@@ -47,10 +49,17 @@ class Data:
     elements: dict[str, Array]
     inputs: dict[str, Loaded]
     given: dict[str, Any] = field(default_factory=dict)  # the call: A, B and inputs, as numbers and arrays in shape
+    places: dict[str, Array] = field(default_factory=dict)  # what an index says, by mode
+    contraction: int | None = None  # of a convolution what its sums run over, where k are channels
+
+    @property
+    def extents(self) -> dict[str, int]:
+        """What `size` says of each mode."""
+        return self.sizes | ({} if self.contraction is None else {"k": self.contraction})
 
 
 def problems(program: Program) -> list[Data]:
-    """The data of a program's call: one problem, or one for each group."""
+    """Return the data of a program's call: one problem, or one for each group."""
     if program.operation == "grouped_gemm":
         return [_problem(program, sizes, index) for index, sizes in enumerate(program.groups)]
     return [_problem(program, program.sizes, 0)]
@@ -60,6 +69,8 @@ def _problem(program: Program, sizes: Sizes, index: int) -> Data:
     source = random.Random(f"{program.seed} data {index}")
     maker = _Maker(np.random.default_rng(source.getrandbits(63)), program.data)
     data = _convolution(program, maker) if program.geometry else _matrices(program, sizes, maker)
+    for mode in {mode: None for value in program.inputs for mode in value.indexed}:
+        data.places[mode] = maker.random.integers(-2, _ROWS + 2, dims(data, mode))
     for value in program.inputs:
         data.inputs[value.name], data.given[value.name] = _input(program, value, data, maker)
     return data
@@ -105,23 +116,24 @@ def _convolution(program: Program, maker: _Maker) -> Data:
     leads["l"] = ()
     sizes = {mode: math.prod(dims) for mode, dims in leads.items()}
     elements = {"A": np.moveaxis(a, 1, -1).reshape(1, -1, a.shape[1])}
-    return Data(sizes, leads, a, b, elements, {}, {"A": a, "B": b})
+    taps, channels = math.prod(g.filter), {"fprop": g.channels, "dgrad": g.filters}.get(g.operator, 0) // g.groups
+    contraction = taps * channels if g.operator != "wgrad" else g.images * math.prod(g.results)
+    return Data(sizes, leads, a, b, elements, {}, {"A": a, "B": b}, contraction=contraction)
 
 
 def dims(data: Data, mode: str) -> tuple[int, ...]:
-    """The dimensions of a mode, which may be divided: n/2."""
+    """Return the dimensions of a mode, which may be divided: n/2."""
     name, _, number = mode.partition("/")
     return (data.sizes[name] // int(number),) if number else data.leads[mode]
 
 
 def type_of(program: Program, value: Input) -> str:
-    """The type of an input."""
+    """Return the type of an input."""
     if value.type is not None:
         return value.type
     if not set(value.modes) - {"l"}:
         return "f64" if compute(program.a) == "f64" else "f32"
-    declared = next((each.type for each in program.outputs if each.name == "D"), None)
-    return primary(program.a, declared)
+    return tensor_type(program)
 
 
 def _input(program: Program, value: Input, data: Data, maker: _Maker) -> tuple[Loaded, Any]:
@@ -135,16 +147,29 @@ def _input(program: Program, value: Input, data: Data, maker: _Maker) -> tuple[L
     modes = value.modes
     batch = value.given == "batched"
     written = ("l", *modes) if batch else modes
-    shape = [size for mode in written for size in dims(data, mode)]
-    tensor = maker.values(dtype, tuple(shape))
-    flat = tensor.reshape([math.prod(dims(data, mode)) for mode in written])
+    own = {mode: (_ROWS,) if mode in value.indexed else dims(data, mode) for mode in written}
+    shape = [size for mode in written for size in own[mode]]
+    index = next((mode for mode in data.places if value.name == index_name(mode)), None)
+    tensor = maker.values(dtype, tuple(shape)) if index is None else data.places[index].astype(float)
+    flat = tensor.reshape([math.prod(own[mode]) for mode in written])
     bases = [mode.partition("/")[0] for mode in written]
     order = sorted(range(len(bases)), key=lambda axis: _ALL.index(bases[axis]))
     extents = {base: flat.shape[axis] for axis, base in enumerate(bases)}
     array = flat.transpose(order).reshape([extents.get(mode, 1) for mode in _ALL])
-    if program.geometry and modes == ("m", "n") and dtype != "b1":
+    for mode in value.indexed:
+        array = _read_at(array, data.places[mode].reshape(-1), _ALL.index(mode))
+    if program.geometry and modes == ("m", "n") and dtype != "b1" and not value.indexed:
         tensor = np.moveaxis(tensor, -1, 1)
     return Loaded(array, dtype, frozenset(bases)), tensor
+
+
+def _read_at(array: Array, places: Array, axis: int) -> Array:
+    """Return the elements at places along an axis, zeros where there is none."""
+    found = np.zeros([len(places) if each == axis else size for each, size in enumerate(array.shape)])
+    for at, place in enumerate(places):
+        if 0 <= place < array.shape[axis]:
+            found.swapaxes(0, axis)[at] = array.swapaxes(0, axis)[place]
+    return found
 
 
 class _Maker:
@@ -197,7 +222,7 @@ def _specials(dtype: str) -> tuple[float, ...]:
 
 
 def tensor(dtype: str, values: Array) -> Any:
-    """A tensor of the type, of values that it has."""
+    """Return a tensor of the type, of values that it has."""
     import torch
 
     target = getattr(torch, TYPES[dtype].torch)
@@ -215,7 +240,7 @@ def tensor(dtype: str, values: Array) -> Any:
 
 
 def arguments(program: Program, data: Data) -> tuple[Any, Any, dict[str, Any]]:
-    """A, B and the inputs as evt is called with them."""
+    """Return A, B and the inputs as evt is called with them."""
     operands = []
     for name, dtype, swap in zip("AB", (program.a, program.b), program.transposed, strict=True):
         made = tensor(dtype, data.given[name])
@@ -238,20 +263,58 @@ def arguments(program: Program, data: Data) -> tuple[Any, Any, dict[str, Any]]:
 # Outputs
 
 
+def reductions(program: Program) -> dict[str, frozenset[str]]:
+    """Return the modes over which each output is reduced, of outputs that are reductions or computed of some."""
+    values = {each.name: each.value for each in program.assigns}
+    found = {}
+    for output in program.outputs:
+        stack, seen = [output.name], {output.name}
+        while stack:
+            for node in walk_values(values[stack.pop()]):
+                if isinstance(node, Reduce):
+                    found[output.name] = frozenset(node.modes)
+                elif isinstance(node, Read) and node.name in values and node.name not in seen:
+                    seen.add(node.name)
+                    stack.append(node.name)
+    return found
+
+
+def walk_values(node: Expression) -> Iterator[Expression]:
+    """Return what an expression is made of, without what its reductions reduce."""
+    yield node
+    if not isinstance(node, Reduce):
+        for child in children(node):
+            yield from walk_values(child)
+
+
 def output_type(program: Program, output: Output, reduction: str | None) -> str:
-    """The type of an output; ``reduction`` is the type that one is computed in, where it is one."""
-    declared = next((each.type for each in program.outputs if each.name == "D"), None)
-    return output.type or reduction or primary(program.a, declared)
+    """Return the type of an output; ``reduction`` is the type that one is computed in, where it is one."""
+    return output.type or reduction or tensor_type(program)
+
+
+def main_output(program: Program) -> Output:
+    """D, or what takes its part: the first matrix of whole elements, or the first output."""
+    named = [each for each in program.outputs if each.name == "D"]
+    whole = [each for each in program.outputs if set(each.modes) - {"l"} == {"m", "n"} and each.type != "b1"]
+    return (*named, *whole, *program.outputs)[0]
+
+
+def tensor_type(program: Program) -> str:
+    """Return the type of undeclared tensors."""
+    main = main_output(program)
+    follows = main.name == "D" or set(main.modes) - {"l"} == {"m", "n"}
+    return primary(program.a, main.type if follows and main.type != "b1" else None)
 
 
 def memory_modes(output: Output, reduced: frozenset[str]) -> tuple[str, ...]:
-    """The modes of an output's tensor: an implied batch comes first."""
-    implied = "l" not in output.modes and "l" not in reduced
+    """Return the modes of an output's tensor: an implied batch comes first, where matrices and reductions have one."""
+    has_batches = bool(reduced) or len(output.modes) > 1
+    implied = has_batches and "l" not in output.modes and "l" not in reduced
     return ("l", *output.modes) if implied else output.modes
 
 
 def shape_of(program: Program, data: Data, output: Output, dtype: str, reduced: frozenset[str]) -> tuple[int, ...]:
-    """The shape of an output as a call returns it."""
+    """Return the shape of an output as a call returns it."""
     shape = tuple(size for mode in memory_modes(output, reduced) for size in dims(data, mode))
     if dtype == "b1":
         return (*shape[:-1], -(-shape[-1] // 8))
@@ -261,12 +324,12 @@ def shape_of(program: Program, data: Data, output: Output, dtype: str, reduced: 
 
 
 def is_image(program: Program, output: Output) -> bool:
-    """Whether an output, not of bits, is [N, C, ...]."""
+    """Return whether an output, not of bits, is [N, C, ...]."""
     return program.geometry is not None and output.modes == ("m", "n")
 
 
 def canonical(program: Program, data: Data, output: Output, dtype: str, reduced: frozenset[str], found: Any) -> Array:
-    """An output's values [l, m, n], in doubles, with one element where it has no such mode."""
+    """Return an output's values [l, m, n], in doubles, with one element where it has no such mode."""
     import torch
 
     if dtype == "b1":

@@ -23,8 +23,8 @@ from evt.runtime.answer import evaluate as evaluate_call
 from evt.runtime.arguments import bind
 from evt.spec import optimised_for
 
-from .call import Data, arguments, problems
-from .compare import compare, reductions, same
+from .call import Data, arguments, problems, reductions
+from .compare import compare, same
 from .emitted import faults
 from .evaluator import Mode, evaluate
 from .expressions import is_constant
@@ -66,7 +66,7 @@ class Report:
         self.failures.append(Failure(kind, detail))
 
     def attempt(self, stage: str, run: Callable[[], T], where: str = "") -> T | None:
-        """What a stage gives. None where evt refuses, which it has to do in its own words, or fails."""
+        """Return the result of a stage; None where evt refuses, with a diagnostic, or fails."""
         try:
             return run()
         except InternalError as error:
@@ -84,20 +84,20 @@ class Report:
 
 
 def place_of(error: BaseException) -> str:
-    """The type of an exception and the last place of evt's that it passed."""
+    """Return the type of an exception and the last place in evt that it passed."""
     frames = traceback.extract_tb(error.__traceback__)
     last = [frame for frame in frames if "/evt/" in frame.filename] or frames
     return f"{type(error).__name__} at {last[-1].filename.rpartition('/evt/')[2]}:{last[-1].name}"
 
 
 def make(program: Program) -> Any:
-    """The program of evt's. Raises EvtError."""
+    """Return evt's program. Raise EvtError."""
     keywords = dict(program.settings) | (dict(program.geometry.words) if program.geometry else {})
     return getattr(evt, program.operation)(program.text, **keywords)
 
 
 def operand_types(program: Program) -> tuple[str | None, str | None]:
-    """The types of A and B, where the program's header does not say them."""
+    """Return the types of A and B, where the program's header does not say them."""
     return (None, None) if program.header else (program.a, program.b)
 
 
@@ -118,7 +118,7 @@ def check(program: Program, targets: Sequence[str] = TARGETS) -> Report:
 
 
 def check_names(program: Program, op: Any, report: Report) -> None:
-    """A program has the inputs and outputs that are written in it."""
+    """Check that a program has the inputs and outputs of its text."""
     for what in ("inputs", "outputs"):
         wanted, found = ({each.name for each in getattr(program, what)}, set(getattr(op, what)))
         if wanted != found:
@@ -144,7 +144,7 @@ def check_emission(program: Program, op: Any, targets: Sequence[str], report: Re
 
 
 def check_values(program: Program, op: Any, data: Data, report: Report) -> None:
-    """The reference, in f32 and in doubles, as written and optimised, against the evaluator and each other."""
+    """Compare the reference, in f32 and in doubles, as written and optimised, with the evaluator and itself."""
     single = getattr(op, "_member", op)  # of a grouped program, that of one group
     a, b, inputs = arguments(program, data)
     inputs = {name: value for name, value in inputs.items() if name in op.inputs}
@@ -188,7 +188,7 @@ def check_values(program: Program, op: Any, data: Data, report: Report) -> None:
 
 
 def call(op: Any, a: Any, b: Any, inputs: Tensors, like: Tensors | None) -> Tensors:
-    """The outputs of a call, written into buffers ``like`` some tensors where there are any."""
+    """Return the outputs of a call, written into buffers ``like`` some tensors where there are any."""
     if like is None:
         result = op(a, b, **inputs)
         return dict(zip(op.outputs, [result] if len(op.outputs) == 1 else result, strict=True))
@@ -198,12 +198,12 @@ def call(op: Any, a: Any, b: Any, inputs: Tensors, like: Tensors | None) -> Tens
 
 
 def poisoned(tensor: Any) -> Any:
-    """A buffer like a tensor, with the same strides, of NaN or of a pattern that is unlikely."""
+    """Return a buffer like a tensor, with the same strides, of NaN or of a pattern that is unlikely."""
     return torch.empty_like(tensor).fill_(float("nan") if tensor.dtype.is_floating_point else 0x55)
 
 
 def check_groups(program: Program, op: Any, report: Report) -> None:
-    """A call of all groups gives what the groups give by themselves."""
+    """Check that a call of all groups returns what calls of single groups return."""
     groups = [arguments(program, data) for data in problems(program)]
     names = list(op.inputs)
     operands = [[each[index] for each in groups] for index in (0, 1)]
@@ -242,16 +242,16 @@ def _different(one: Any, two: Any) -> list[tuple[float, float]]:
 
 
 def same_bits(one: Any, two: Any) -> bool:
-    """The same type, shape, bits and, but for a tensor without elements, strides."""
+    """Return whether type, shape, bits and, except for a tensor without elements, strides are equal."""
     if one.shape != two.shape or one.dtype != two.dtype or (one.numel() and one.stride() != two.stride()):
         return False
     return bool((one.reshape(-1).view(torch.uint8) == two.reshape(-1).view(torch.uint8)).all())
 
 
 def is_steady(program: Program) -> bool:
-    """Whether every exact rewriting gives the same bits in PyTorch too."""
+    """Return whether every exact rewriting gives the same bits in PyTorch too."""
     nodes = list(program.expressions())
-    if any(isinstance(node, Reduce | Block) and node.kind == "sum" for node in nodes):
+    if any(isinstance(node, Reduce | Block) and node.kind in ("sum", "mean") for node in nodes):
         return False  # whose order depends on strides
     calls = [node for node in nodes if isinstance(node, Call)]
     defined = {each.name for each in program.defines}

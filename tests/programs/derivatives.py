@@ -43,23 +43,23 @@ class Derivatives:
         return np.where(np.isfinite(values), values, 0.0), taylor.kinks | ~known
 
     def taylor(self, call: Call) -> Taylor:
-        """The arithmetic of a call's series: a function of the program's own is derived by formulas of its parts."""
+        """Return the arithmetic of a call's series, where a program's function is differentiated part by part."""
         return Taylor(call.primes + 1, self.off, self.near if call.function in self.defines else lambda slope: slope)
 
     def near(self, slope: Array) -> Array:
-        """A derivative of an elementary function, moved by what a formula with terms as large as 1 may be off."""
+        """Return a derivative of an elementary function, moved by the error of a formula with terms as large as 1."""
         moved = slope + _TERM * self.t.unit * self.t.signs(slope.shape[1:]) * (np.abs(slope) + 1.0)
         moved[0] = slope[0]
         return moved
 
     def off(self, term: Array) -> Array:
-        """A term of a sum, moved by what it may be off."""
+        """Return a term of a sum, moved by what it may be off."""
         moved = term * (1.0 + _TERM * self.t.unit * self.t.signs(term.shape[1:]))
         moved[0] = term[0]
         return moved
 
     def moved(self, call: Call, series: Series) -> Array:
-        """The derivative of a series, moved by what a formula of it may be off.
+        """Return the derivative of a series, moved by what a formula of it may be off.
 
         That is more than a few units of the result: formulas have terms as large as 1 or x that cancel.
         """
@@ -71,7 +71,7 @@ class Derivatives:
         return moved
 
     def called(self, t: Taylor, call: Call, x: Series, rest: Sequence[Series]) -> Series:
-        """A function of a series, without the call's primes."""
+        """Return a function of a series, without the call's primes."""
         if call.function in self.defines:
             define = self.defines[call.function]
             return self.series(t, define.body, dict(zip(define.parameters, (x, *rest), strict=True)))
@@ -79,7 +79,7 @@ class Derivatives:
         return t.number(row.meaning(t, *row.bind((x, *rest), call.names)))
 
     def series(self, t: Taylor, node: Expression, scope: Mapping[str, Series]) -> Series:
-        """The body of a function."""
+        """Return the body of a function."""
         match node:
             case Number():
                 return t.number(node.value)
@@ -94,7 +94,7 @@ class Derivatives:
         raise AssertionError(node)
 
     def slope(self, t: Taylor, call: Call, x: Series, rest: Sequence[Series]) -> Series:
-        """A derivative within a function that is derived: its own derivative has one prime more."""
+        """Return a derivative within a function that is derived: its own derivative has one prime more."""
 
         def value(at: Array) -> Array:
             inner = self.taylor(call)
@@ -107,7 +107,7 @@ class Derivatives:
 
 
 def varies(call: Call, defines: Mapping[str, Define]) -> bool:
-    """Whether a derivative is no constant, as far as a few points tell: what a constant is typed as is open."""
+    """Return whether a derivative is no constant, as far as a few points tell: what a constant is typed as is open."""
     x = np.array([-2.3, -1.3, -0.6, -0.2, 0.3, 0.45, 0.8, 1.4, 2.7, 7.1]).reshape(1, 1, 1, -1)
     constants = [each.value for each in call.arguments[1:] if isinstance(each, Number)]
     exact = Derivatives(defines, Arithmetic(False, 0.0, np.random.default_rng(0)))

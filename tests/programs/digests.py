@@ -27,7 +27,7 @@ SAMPLES = Path(__file__).parents[2] / "samples"
 
 
 def digest(run: Callable[[], object]) -> str:
-    """What identifies a text, or a refusal."""
+    """Return a digest of a text, or of a refusal."""
     kind = "text"
     try:
         found = str(run())
@@ -37,7 +37,7 @@ def digest(run: Callable[[], object]) -> str:
 
 
 def lines(name: str, program: Callable[..., Any], types: tuple[str | None, str | None]) -> Iterator[str]:
-    """The digests of a program, which ``program`` makes of settings."""
+    """Yield the digests of a program, which ``program`` makes from settings."""
     routes = ["", *(route.name for route in ROUTES)]
     for route in routes:
         try:

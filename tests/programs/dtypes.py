@@ -54,7 +54,7 @@ def compute(name: str) -> str:
 
 
 def primary(operand: str, declared: str | None) -> str:
-    """The type of D, which undeclared tensors take too: that of A, but bf16 for 8-bit operands."""
+    """Return the type of D, which undeclared tensors take too: that of A, but bf16 for 8-bit operands."""
     if declared is not None:
         return declared
     return {"tf32": "f32", **dict.fromkeys(("e4m3", "e5m2", "i8", "u8"), "bf16")}.get(operand, operand)

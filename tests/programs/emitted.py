@@ -17,7 +17,7 @@ _MARKS = {
 
 @cache
 def _pasted() -> frozenset[str]:
-    """The lines of the headers that are pasted into emitted text."""
+    """Return the lines of the headers that are pasted into emitted text."""
     return frozenset(line.strip() for path in _HEADERS.rglob("*.hpp") for line in path.read_text().splitlines())
 
 

@@ -6,20 +6,20 @@ kernels and the default reference compute (``single``), or with all floats as do
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .call import Data, output_type
+from .call import Data, main_output, output_type, reductions
+from .combined import either, folded
 from .derivatives import Derivatives
 from .dtypes import TYPES, compute, primary
 from .functions import FUNCTIONS, Row
-from .number import COUNT, FUNCTION, NO_DOUBT, OPERATION, Arithmetic, Array, Number, deviation
+from .number import FUNCTION, NO_DOUBT, OPERATION, Arithmetic, Array, Number, deviation
 from .philox import uniform
-from .products import accumulated, total
-from .rounding import rounded, wrapped
+from .products import accumulated
+from .rounding import rounded
 from .tree import (
     Acc,
     Block,
@@ -35,6 +35,7 @@ from .tree import (
     Rand,
     Read,
     Reduce,
+    Size,
 )
 from .tree import Number as Literal
 
@@ -48,7 +49,7 @@ class Value:
     """A number with its type in the language.
 
     ``constant``: made of literals only, it takes the type of what it meets; ``literal``: it is one itself.
-    ``columns``: it varies along n, which a single column does not tell.
+    ``columns``: it varies along n, which a single column does not tell; ``fewer``: of as many columns it has one.
     ``held`` is the dtype in which eager PyTorch would hold it, none of a number.
     """
 
@@ -58,6 +59,7 @@ class Value:
     literal: bool = False
     columns: bool = False
     held: str = ""
+    fewer: int = 1
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ class Mode:
 
 
 def evaluate(program: Program, data: Data, mode: Mode, seed: int = 0) -> dict[str, Value]:
-    """The outputs by name, before they are rounded to their types."""
+    """Return the outputs by name, before they are rounded to their types."""
     return Evaluator(program, data, mode, seed).outputs()
 
 
@@ -112,7 +114,7 @@ class Evaluator:
         return {output.name: self.stored(output, self.name(output.name)) for output in self.program.outputs}
 
     def stored(self, output: Output, value: Value) -> Value:
-        """A value as it is stored: a literal takes the output's type, another constant is computed without one."""
+        """Return a value as it is stored: a literal takes the output's type, another constant is untyped."""
         wide = output_type(self.program, output, None) == "f64"
         if not value.constant or (value.literal and (wide or value.type == "i32")):
             return value
@@ -120,7 +122,7 @@ class Evaluator:
         return replace(value, number=t.number(value.number))
 
     def name(self, name: str) -> Value:
-        """The value of a name that is assigned, or an input."""
+        """Return the value of a name that is assigned, or an input."""
         key = name, self.order
         if key not in self.values:
             assigned = self.assigned.get(name)
@@ -157,6 +159,8 @@ class Evaluator:
                 shape[_AXIS[mode]] = -1
                 count = np.arange(self.data.sizes[mode]).reshape(shape) * 1.0
                 return Value(self.plain(count), "i32", columns=mode == "n", held="i32")
+            case Size(mode):
+                return Value(self.plain(np.full((1, 1, 1, 1), self.data.extents[mode] * 1.0)), "i32")
             case Rand(seed, offset):
                 return self.random(of(seed), of(offset))
             case Dropout(x, p, seed, offset):
@@ -180,7 +184,7 @@ class Evaluator:
     # Leaves
 
     def literal(self, value: float) -> Value:
-        """A constant; a whole number is an integer among integers."""
+        """Return a constant; a whole number is an integer among integers."""
         whole = value.is_integer() and abs(value) < 2**31 and str(value) != "-0.0"
         return Value(self.plain(np.full((1, 1, 1, 1), value)), "i32" if whole else "f32", True, True)
 
@@ -188,7 +192,8 @@ class Evaluator:
         loaded = self.data.inputs[name]
         value = next(each for each in self.program.inputs if each.name == name)
         number = self.plain(loaded.along(self.order)[None])
-        return Value(number, loaded.type, columns="n" in loaded.modes, held=loaded.type if value.modes else "")
+        held, fewer = loaded.type if value.modes else "", 2 if "n/2" in value.modes else 1
+        return Value(number, loaded.type, columns="n" in loaded.modes, held=held, fewer=fewer)
 
     def accumulator(self) -> Value:
         key = "acc", self.order
@@ -203,15 +208,15 @@ class Evaluator:
         return self.values[key]
 
     def eager_product(self) -> str:
-        """The type of the product in eager PyTorch: A's, but D's of 8-bit operands."""
+        """Return the type of the product in eager PyTorch: A's, but D's, or what takes its part, of 8-bit operands."""
         if self.program.a in ("e4m3", "e5m2"):
-            declared = next(each.type for each in self.program.outputs if each.name == "D")
-            reduction = isinstance(self.assigned["D"], Reduce)
-            return declared or ("f32" if reduction else primary(self.program.a, None))
+            main = main_output(self.program)
+            reduction = main.name in reductions(self.program)
+            return main.type or ("f32" if reduction else primary(self.program.a, None))
         return primary(self.program.a, None)
 
     def operand(self, name: str, formula: Expression) -> Number:
-        """What is multiplied in the place of an operand: rounded to its type, in doubles only where that is integer."""
+        """Return the operand after its mainloop fusion, rounded to its type; in doubles only if that is integer."""
         dtype = self.program.a if name == "A" else self.program.b
         outside, self.order = self.order, ("l", "m" if name == "A" else "n", "k")
         value = self.value(formula, {})
@@ -225,7 +230,7 @@ class Evaluator:
     # Operations
 
     def domain(self, row: Row, values: Sequence[Value]) -> str:
-        """What an application computes in: f64 where an operand is, i32 of integers, else f32."""
+        """Return the type that an application computes in: f64 beside an f64 operand, i32 for integers, else f32."""
         numbers = [value for slot, value in enumerate(values) if slot not in row.conditions]
         if not numbers:
             return "b1"
@@ -239,7 +244,7 @@ class Evaluator:
         return self.eagerly(function, values) if self.eager else self.applied(function, values)
 
     def eagerly(self, function: str, values: Sequence[Value]) -> Value:
-        """An operation as eager PyTorch does it, which stores what comes of it in the type that it promotes to.
+        """Return an operation as eager PyTorch computes it, storing the result in the promoted type.
 
         Integers are converted to the type of the floats that they meet, and a number that is compared to the tensor's;
         divided by a tensor a number multiplies the reciprocal, and small powers are products.
@@ -277,7 +282,7 @@ class Evaluator:
         return stored(self.applied(function, values))
 
     def hold(self, value: Value, held: str) -> Value:
-        """A value rounded to the half-width type in which PyTorch holds it."""
+        """Return a value rounded to the half-width type in which PyTorch holds it."""
         if held in ("f16", "bf16"):
             number = self.cast(held, value).number
             value = replace(value, number=number if value.type != "f64" else self.double.number(number))
@@ -289,16 +294,17 @@ class Evaluator:
         constant = all(value.constant for value in values)
         dtype = "b1" if row.predicate else domain
         columns = any(value.columns for value in values)
+        fewer = min((value.fewer for value in values if value.columns), default=1)
         numbers = self.aligned(
             [v.number.t.truth(v.number) if slot in row.conditions else v.number for slot, v in enumerate(values)]
         )
         if domain == "i32":
             assert row.integers is not None
-            return Value(self.in_integers(row.integers, numbers), dtype, constant, columns=columns)
+            return Value(self.in_integers(row.integers, numbers), dtype, constant, columns=columns, fewer=fewer)
         t = self.arithmetic["f64" if domain == "f64" else "f32", row.exact]
         with np.errstate(all="ignore"):
             number = row.meaning(t, *map(t.number, numbers))
-        return Value(number, dtype, constant, columns=columns)
+        return Value(number, dtype, constant, columns=columns, fewer=fewer)
 
     def in_integers(self, f: Callable[..., Array], numbers: Sequence[Number]) -> Number:
         """Integers, which are exact and wrap; variants that differ come from roundings of what was no integer."""
@@ -321,7 +327,7 @@ class Evaluator:
         return [replace(each, x=widened(each.x, 3), doubt=widened(each.doubt, 2)) for each in numbers]
 
     def cast(self, dtype: str, value: Value) -> Value:
-        """A rounding point. What is wider than f32 may be rounded to f32 on the way to a narrower type."""
+        """Return a rounding point. What is wider than f32 may be rounded to f32 on the way to a narrower type."""
         number = value.number
 
         def rounds(x: Array) -> Array:
@@ -334,16 +340,17 @@ class Evaluator:
         elif TYPES[dtype].kind == "float":
             result = number.t.stairs(rounds, number)
             other = rounded(dtype, rounded("f32", number.x[:1]))
-            result = _either(result, other)
+            result = either(result, other)
         else:
             result = number.t.stairs(rounds, number)
         exact = self.arithmetic["f32", True] if compute(dtype) == "f32" else self.double
-        return Value(exact.number(result), dtype, columns=value.columns, held={"tf32": "f32"}.get(dtype, dtype))
+        held = {"tf32": "f32"}.get(dtype, dtype)
+        return Value(exact.number(result), dtype, columns=value.columns, held=held, fewer=value.fewer)
 
     # Reductions, pairs, random numbers
 
     def reduced(self, value: Value) -> tuple[Number, str]:
-        """A value in the type that it is reduced in."""
+        """Return a value in the type that it is reduced in."""
         kind = {"b1": "i32"}.get(compute(value.type), compute(value.type))
         if value.constant:
             kind = "f64" if self.accumulates == "f64" else "f32"
@@ -351,29 +358,37 @@ class Evaluator:
         return t.number(value.number), kind
 
     def reduce(self, kind: str, modes: Sequence[str], value: Value) -> Value:
+        if kind == "mean":
+            result = self.reduce("sum", modes, value)
+            for mode in modes:
+                result = self.apply("div", [result, self.value(Size(mode), {})])
+            fewer = value.fewer if value.columns and "n" in modes else 1
+            return result if fewer == 1 else self.apply("mul", [result, self.literal(float(fewer))])
         number, dtype = self.reduced(value)
         shape = list(number.x.shape)
         for mode in modes:
-            shape[_AXIS[mode]] = self.data.sizes[mode]
+            shape[_AXIS[mode]] = self.data.sizes[mode] // (value.fewer if mode == "n" else 1)
         full = replace(number, x=np.broadcast_to(number.x, shape))
-        result = _folded(kind, full, tuple(_AXIS[mode] for mode in modes), dtype)
-        return Value(result, dtype, columns="n" not in modes, held=dtype)
+        result = folded(kind, full, tuple(_AXIS[mode] for mode in modes), dtype)
+        return Value(result, dtype, columns="n" not in modes, held=dtype, fewer=1 if "n" in modes else value.fewer)
 
     def blocks(self, kind: str, width: int, value: Value) -> Value:
+        if kind == "mean":
+            return self.apply("div", [self.blocks("sum", width, value), self.literal(float(width))])
         number, dtype = self.reduced(value)
 
         def cut(array: Array) -> Array:
             """[..., n] as [..., n / width, width]."""
             if not value.columns:
                 return np.broadcast_to(array[..., None], (*array.shape, width))
-            if array.shape[-1] == 1 != self.data.sizes["n"]:
+            if array.shape[-1] == 1 != self.data.sizes["n"] // value.fewer:
                 return np.broadcast_to(array[..., None], (*array.shape, width))
             return array.reshape(*array.shape[:-1], array.shape[-1] // width, width)
 
         cutting = Number(cut(number.x), cut(number.doubt), number.t)
-        result = _folded(kind, cutting, (4,), dtype)
+        result = folded(kind, cutting, (4,), dtype)
         result = replace(result, x=result.x[..., 0], doubt=result.doubt[..., 0])
-        block = Value(result, dtype, columns=value.columns)
+        block = Value(result, dtype, columns=value.columns, fewer=width * value.fewer)
         return self.hold(block, value.held) if self.eager else block
 
     def pair(self, member: int, distance: int, value: Value) -> Value:
@@ -388,7 +403,8 @@ class Evaluator:
             return picked.reshape(*array.shape[:-1], -1) if array.size else array[..., : array.shape[-1] // 2]
 
         number = value.number
-        return replace(value, number=replace(number, x=pick(number.x), doubt=pick(number.doubt)), literal=False)
+        picked = replace(number, x=pick(number.x), doubt=pick(number.doubt))
+        return replace(value, number=picked, literal=False, fewer=2)
 
     def random(self, seed: Value, offset: Value) -> Value:
         words = [int(each.number.x.item()) for each in (seed, offset)]
@@ -403,7 +419,8 @@ class Evaluator:
         number = self.arithmetic[kind, False].number(x.number)
         values, doubt = Derivatives(self.defined, t)(call, number.x, [each.number.x.item() for each in rest])
         held = _OPEN if self.eager else ""
-        return Value(Number(values, number.doubt | doubt | self.eager, t), kind, columns=x.columns, held=held)
+        made = Number(values, number.doubt | doubt | self.eager, t)
+        return Value(made, kind, columns=x.columns, held=held, fewer=x.fewer)
 
 
 def _promoted(types: Sequence[str]) -> str:
@@ -415,30 +432,3 @@ def _promoted(types: Sequence[str]) -> str:
     if "f64" in floats:
         return "f64"
     return next(iter(floats)) if floats in ({"f16"}, {"bf16"}) else "f32"
-
-
-def _either(number: Number, other: Array) -> Number:
-    """A number that may be another one too."""
-    differ = ~((number.x[:1] == other) | (np.isnan(number.x[:1]) & np.isnan(other)))
-    if not differ.any():
-        return number
-    x = np.array(np.broadcast_to(number.x, (COUNT, *number.x.shape[1:])))
-    x[3] = np.where(differ, other, x[3])[0]
-    return replace(number, x=x)
-
-
-def _folded(kind: str, value: Number, axes: tuple[int, ...], dtype: str) -> Number:
-    """A reduction over axes, which stay with one element. NaN wins in max and min; of nothing it is the identity."""
-    doubt = np.broadcast_to(value.doubt, value.x.shape[1:]).any(tuple(axis - 1 for axis in axes), keepdims=True)
-    if kind == "sum" and dtype == "i32":
-        doubt = doubt | (deviation(value.x) > 0).any(tuple(axis - 1 for axis in axes), keepdims=True)
-        sums = value.x[:1].astype(np.int64).sum(axes, keepdims=True)
-        return Number(wrapped(sums).astype(float), doubt, value.t)
-    if kind == "sum":
-        return total(value.t, value, axes)
-    identity = {"f32": math.inf, "f64": math.inf, "i32": 2.0**31}[dtype] * (-1 if kind == "max" else 1)
-    if dtype == "i32" and kind == "min":
-        identity -= 1
-    with np.errstate(invalid="ignore"):
-        extreme = (np.max if kind == "max" else np.min)(value.x, axis=axes, keepdims=True, initial=identity)
-    return value.t.any_zero(Number(extreme, doubt, value.t))

@@ -34,12 +34,26 @@ from .tree import (
     Pair,
     Rand,
     Read,
+    Reduce,
+    Size,
     children,
     walk,
 )
 
 _CONSTANTS = ("0", "1", "-1", "2", "3", "-2", "6", "0.5", "-0.5", "0.25", "0.1", "-2.5", "1e-3", "1.702", "-0.0", "100")
-_RARE = ("16777217", "2147483647", "1e10", "-1e30", "3e38", "1e-40", "200", "0.044715", "0.7071067811865476")
+_RARE = (
+    "inf",
+    "-inf",
+    "16777217",
+    "2147483647",
+    "1e10",
+    "-1e30",
+    "3e38",
+    "1e-40",
+    "200",
+    "0.044715",
+    "0.7071067811865476",
+)
 _GROWING = ("exp", "expm1", "exp2", "cosh", "sinh", "square", "mul")  # beyond f32, of rare numbers
 _EXPONENTS = ("2", "3", "-1", "0.5", "4", "1", "0", "-2", "1.5", "2.5")
 _RATES = ("0.25", "0.5", "0.1")
@@ -69,7 +83,7 @@ class Expressions:
         self.inputs: dict[str, Input] = {}
         self.defines: dict[str, Define] = {}
         self.values: dict[str, str] = {}  # assigned names, and their columns
-        self.width = draw.pick((16, 32))
+        self.width = draw.pick((8, 16, 16, 32, 32, 64, 128))
         self.distance = draw.pick((1, 1, 8, 16, 32))
         self.blocks = self.pairs = False
 
@@ -79,7 +93,7 @@ class Expressions:
         return max(self.width if self.blocks else 1, 2 * self.distance if self.pairs else 1)
 
     def expression(self, depth: int, columns: str) -> Expression:
-        """A value with such columns."""
+        """Return a value with the given columns."""
         draw = self.draw
         if depth <= 0 or draw.chance(5):
             return self.leaf(columns, depth)
@@ -108,7 +122,7 @@ class Expressions:
         return self.call(depth, columns)
 
     def call(self, depth: int, columns: str) -> Expression:
-        """A function of the table, by an operator, a name or an alias, with or without what has a default."""
+        """Return a function of the table, by an operator, a name or an alias, with or without what has a default."""
         draw = self.draw
         arithmetic = [name for name in ("add", "sub", "mul", "div") if name in self.functions]
         function = draw.pick(arithmetic if arithmetic and draw.chance(2.5) else self.functions)
@@ -131,14 +145,45 @@ class Expressions:
         return Call(function, (x, y), OPERATORS.get(function, ""))
 
     def whole(self, depth: int) -> Expression:
-        """A value of every column; now and then an input, which may be less."""
+        """Return a value of every column; occasionally an input, which may have fewer."""
         if self.draw.chance(4):
             return self.read("n")
         return Acc() if self.draw.chance(3) else self.meeting(self.expression(depth, "n"), Acc())
 
     def block(self, depth: int) -> Expression:
         self.blocks = True
-        return Block(self.draw.pick(("sum", "max", "min")), self.width, self.whole(depth))
+        return Block(self.draw.pick(("sum", "max", "min", "mean")), self.width, self.whole(depth))
+
+    def reduction(self, depth: int, over: tuple[str, ...], columns: str) -> Expression:
+        """Return a reduction of a value of such columns, which varies over them."""
+        whole = {"half": self.pair, "block": self.block}.get(columns)
+        value = self.expression(depth, columns)
+        if whole is not None:
+            value = self.meeting(whole(depth - 1), value)
+        return Reduce(self.draw.pick(("sum", "max", "min", "mean")), over, value)
+
+    def completed(self, depth: int, over: tuple[str, ...], columns: str, x: Expression) -> Expression:
+        """Return what is computed of a reduction: of itself, of another, and of what has its modes."""
+        draw = self.draw
+        for _ in range(draw.whole(1, 3)):
+            kind = draw.part()
+            if kind < 0.2 and "rsqrt" in self.functions:
+                x = Call("rsqrt", (Call("abs", (x,)),))
+            elif kind < 0.3:
+                x = Cast(draw.pick(tuple(TYPES)), x)
+            elif kind < 0.5:
+                x = self.meeting(x, self.size())
+            elif kind < 0.65:
+                x = self.meeting(x, self.reduction(depth - 1, over, columns))
+            elif kind < 0.8:
+                left = [mode for mode in ("m", "n") if mode not in over and (mode == "m" or columns == "n")]
+                modes = (draw.pick(left),) if left else ()
+                value = self.input(modes, None)
+                subscript = f"[{', '.join(modes)}]" if modes and not value.declared else ""
+                x = self.meeting(x, Read(value.name, subscript))
+            else:
+                x = self.meeting(x, self.number())
+        return x
 
     def pair(self, depth: int) -> Expression:
         self.pairs = True
@@ -186,7 +231,7 @@ class Expressions:
         return Call(define.name, tuple(self.expression(depth - 1, columns) for _ in define.parameters))
 
     def define(self, smooth: bool) -> str:
-        """The name of a function of the program's own, an old one or a new one; a ``smooth`` one is derived."""
+        """Return the name of a function of the program, an old one or a new one; a ``smooth`` one is differentiated."""
         known = [name for name in self.defines if name.startswith("smooth" if smooth else "own")]
         if known and (len(known) > 2 or self.draw.chance(2)):
             return self.draw.pick(known)
@@ -233,6 +278,8 @@ class Expressions:
         names = [name for name, have in self.values.items() if have in fitting]
         if kind < 0.35 and names:
             return Read(draw.pick(names))
+        if kind < 0.37:
+            return self.size()
         if kind < 0.42:
             modes = ("m", "n", "l") if columns in ("n", "thin") else ("m", "l")
             return Iota(draw.pick([mode for mode in modes if mode != "l" or self.batched]))
@@ -246,6 +293,9 @@ class Expressions:
             return Acc()
         return self.read(columns)
 
+    def size(self) -> Size:
+        return Size(self.draw.pick([mode for mode in ("m", "n", "k", "l") if mode != "l" or self.batched]))
+
     def number(self) -> Number:
         rare = not self.profile.tame and self.draw.chance(6)
         return Number(self.draw.pick(_RARE if rare else _CONSTANTS))
@@ -253,7 +303,7 @@ class Expressions:
     # Inputs
 
     def counters(self) -> tuple[Expression, Expression]:
-        """A seed and an offset: numbers, or i32 scalars, which their use declares."""
+        """Return a seed and an offset: numbers, or i32 scalars, which their use declares."""
         made: list[Expression] = []
         for name in _COUNTERS:
             if self.draw.chance(2):
@@ -264,7 +314,7 @@ class Expressions:
         return made[0], made[1]
 
     def read(self, columns: str) -> Expression:
-        """An input that may stand among such columns, an old one or a new one."""
+        """Return an input that fits the columns, an old one or a new one."""
         draw, operand = self.draw, columns in ("A", "B")
         modes = draw.pick(self.modes(columns)) if not draw.chance(4) else ()
         self.pairs |= "n/2" in modes
@@ -282,7 +332,7 @@ class Expressions:
         return Read(value.name, f"[{', '.join(value.modes)}]")
 
     def modes(self, columns: str) -> list[tuple[str, ...]]:
-        """The modes of inputs that may stand among such columns, some more than once."""
+        """Return the modes of inputs that fit the columns, some more than once."""
         if self.batched and self.draw.chance(5) and columns not in ("A", "B"):
             batched = [("l",), ("l", "m"), ("l", "n"), ("l", "m", "n"), ("l", "n", "m")]
             return {"n": batched, "thin": batched[:3]}.get(columns, batched[:2])
@@ -297,7 +347,7 @@ class Expressions:
         }[columns]
 
     def input(self, modes: tuple[str, ...], dtype: str | None, always: bool = False) -> Input:
-        """A new input; ``always``: a call gives it, and as a vector where it is one."""
+        """Return a new input; ``always``: a call gives it, and as a vector where it is one."""
         draw = self.draw
         pool = GREEK if modes == () else _TILES if len(modes) > 1 else _VECTORS
         free = [name for name in pool if name not in self.inputs]
@@ -324,7 +374,7 @@ class Expressions:
         return self.inputs[name]
 
     def left_out(self, dtype: str) -> Expression:
-        """A function of nothing but an input that a call leaves out."""
+        """Return a function only of an input that a call leaves out."""
         value = self.input(self.draw.pick((("m", "n"), ("m",), ("n",))), dtype, always=True)
         self.inputs[value.name] = replace(value, default=self.default(dtype), given="absent")
         function = self.draw.pick([name for name in self.functions if TABLE[name].required == 1])
@@ -338,14 +388,14 @@ class Expressions:
 
 
 def is_constant(node: Expression) -> bool:
-    """Whether an expression is made of literals only."""
+    """Return whether an expression is made of literals only."""
     if isinstance(node, Number):
         return True
     return isinstance(node, Call) and not node.primes and all(map(is_constant, node.arguments))
 
 
 def surviving(node: Expression) -> Iterator[Expression]:
-    """What an expression is made of, without the arguments of derivatives, which may cancel."""
+    """Yield the parts of an expression, without the arguments of derivatives, which may cancel."""
     yield node
     if not (isinstance(node, Call) and node.primes):
         for child in children(node):

@@ -7,13 +7,31 @@ programs are accepted; types meet in every pair.
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
+
+from evt.functions import TABLE
 
 from .draw import Draw, Profile
 from .dtypes import PAIRS, STORAGE
 from .expressions import Expressions, surviving
 from .sizes import geometry, matrices
-from .tree import Acc, Assign, Call, Element, Expression, Output, Pair, Program, Read, Reduce
+from .tree import (
+    Acc,
+    Assign,
+    Call,
+    Cast,
+    Dropout,
+    Element,
+    Expression,
+    Input,
+    Output,
+    Pair,
+    Program,
+    Rand,
+    Read,
+    index_name,
+)
 
 ALL = Profile()
 _KINDS = ("tile", "tile", "tile", "transposed", "bits", "reduced", "reduced", "half", "blocks", "thin", "left out")
@@ -25,7 +43,7 @@ Layouts = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 def generate(seed: int, profile: Profile = ALL) -> Program:
-    """The program of a seed."""
+    """Return the program of a seed."""
     return _Generator(seed, profile).program()
 
 
@@ -50,7 +68,7 @@ class _Generator:
         feeds = self.feeds() if draw.chance(8) and not self.profile.tame else ()
         outputs = self.outputs()
         grouped = self.operation == "grouped_gemm"
-        return normalised(
+        made = normalised(
             Program(
                 operation=self.operation,
                 a=self.a,
@@ -71,18 +89,19 @@ class _Generator:
                 seed=self.seed,
             )
         )
+        return made if self.profile.tame or grouped or made.feeds else with_indices(made)
 
     # Operands and settings
 
     def operands(self) -> tuple[str, str]:
-        """The types of A and B: every pair, though rarely those of which few kernels form this product."""
+        """Return the types of A and B: every pair, though rarely those of which few kernels form this product."""
         if self.operation.endswith(("dgrad", "wgrad")) and not self.draw.chance(5):
             return self.draw.pick(_HALVES)
         found = self.draw.pick((*PAIRS, ("f64", "f64")))
         return ("f16", "f16") if self.draw.chance(4) or (self.convolved and "f64" in found) else found
 
     def header(self) -> Layouts | None:
-        """The modes of A and B where a header has them; empty ones where it has types only."""
+        """Return the modes of A and B where a header has them; empty ones where it has types only."""
         if "tf32" not in (self.a, self.b) and not self.draw.chance(4):
             return None
         if self.convolved or self.draw.chance(3):
@@ -93,7 +112,7 @@ class _Generator:
         return a, self.draw.pick((("k", "n"), ("n", "k")))
 
     def transposed(self, header: Layouts | None) -> tuple[bool, bool]:
-        """Whether A and B are transposes of contiguous tensors."""
+        """Return whether A and B are transposes of contiguous tensors."""
         if self.convolved:
             return False, False
         if self.narrow:
@@ -120,7 +139,7 @@ class _Generator:
         for index in range(draw.pick((0, 0, 1, 1, 2, 3))):
             columns = draw.pick(("n",) * 12 + ("thin",) + (() if self.of.plain_columns else ("half", "block")))
             self.assign(f"t{index}", self.of.expression(draw.whole(1, 3), columns), columns)
-        made = [self.output("D", first=True)]
+        made = [self.output("D" if self.seed % 6 else "Q", first=True)]
         made += [self.output(f"Y{index}") for index in range(draw.pick((0, 0, 1, 1, 2, 3)))]
         self.read_accumulator({each.name for each in made})
         return draw.shuffled(made)
@@ -130,7 +149,7 @@ class _Generator:
         self.of.values[name] = columns
 
     def output(self, name: str, first: bool = False) -> Output:
-        """An output, assigned."""
+        """Return an output, assigned."""
         draw, of, depth = self.draw, self.of, self.draw.whole(1, 3)
         types = [each for each in STORAGE if each != "b1"]
         dtype = draw.pick(types) if self.typed or not draw.chance(4) else None
@@ -141,8 +160,14 @@ class _Generator:
             case "reduced":
                 over = draw.pick((("n",), ("m",), ("m", "n"), ("l", "m"), ("l", "m", "n"), ("l", "n")))
                 over = over if of.batched else tuple(mode for mode in over if mode != "l")
-                self.assign(name, Reduce(draw.pick(("sum", "max", "min")), over, of.expression(depth, "n")), "reduced")
-                return Output(name, tuple(mode for mode in ("m", "n") if mode not in over), dtype, draw.chance(2))
+                columns = draw.pick(("n", "n", "n", *(() if of.plain_columns else ("half", "block"))))
+                value: Expression = of.reduction(depth, over, columns)
+                if draw.chance(2.5):
+                    value = of.completed(depth, over, columns, value)
+                self.assign(name, value, "reduced")
+                kept = {"half": "n/2", "block": f"n/{of.width}"}.get(columns, "n")
+                modes = tuple(mode for mode in ("m", kept) if mode.partition("/")[0] not in over)
+                return Output(name, modes, dtype, draw.chance(2))
             case "half":
                 value = of.pair(depth)
                 value = of.meeting(value, of.expression(depth, "half")) if draw.chance(1.3) else value
@@ -170,7 +195,21 @@ class _Generator:
         self.assign(name, of.expression(draw.whole(1, 4), "n"), "n")
         if kind == "transposed":
             return Output(name, self.batch_first(("n", "m")), dtype)
-        return Output(name, self.batch_first(("m", "n")), dtype, draw.chance(2))
+        modes, written = self.batch_first(("m", "n")), draw.chance(2)
+        return Output(name, modes, dtype, written or not self.is_whole(self.assigns[-1].value))
+
+    def is_whole(self, value: Expression) -> bool:
+        """Whether a value varies over rows and columns beyond doubt: an output of it needs no subscript."""
+        match value:
+            case Acc() | Rand() | Dropout():
+                return True
+            case Read(name):
+                return name in self.of.inputs and {"m", "n"} <= set(self.of.inputs[name].modes)
+            case Call(function, arguments, primes=0) if function in TABLE:
+                return any(map(self.is_whole, arguments))
+            case Cast(_, x):
+                return self.is_whole(x)
+        return False
 
     def batch_first(self, modes: tuple[str, ...]) -> tuple[str, ...]:
         return ("l", *modes) if self.of.batched and self.draw.chance(8) else modes
@@ -209,18 +248,34 @@ class _Generator:
         return tuple(made)
 
 
+def with_indices(program: Program) -> Program:
+    """Return the program with some of its inputs gathered; the choice leaves all others as they are."""
+    source = random.Random(f"program {program.seed} indices")
+    inputs = []
+    for value in program.inputs:
+        whole = set(value.modes) <= {"l", "m", "n"} and value.type != "b1" and value.given == "tensor"
+        modes = [mode for mode in value.modes if mode != "l" and source.random() < 0.2]
+        if whole and value.declared and not value.flexible:
+            value = replace(value, indexed=tuple(modes))
+        inputs.append(value)
+    named = sorted({mode for value in inputs for mode in value.indexed})
+    indices = [Input(index_name(mode), (mode,), "i32") for mode in named]
+    return replace(program, inputs=(*inputs, *indices))
+
+
 def normalised(program: Program) -> Program:
-    """The program without values, functions and inputs that nothing reads."""
+    """Return the program without values, functions and inputs that nothing reads."""
     stored = {each.name for each in program.outputs}
     while True:
         nodes = list(program.expressions())
         read = stored | {node.name for node in nodes if isinstance(node, Read)}
+        indices = {index_name(mode) for each in program.inputs if each.name in read for mode in each.indexed}
         called = {node.function for node in nodes if isinstance(node, Call)}
         smaller = replace(
             program,
             assigns=tuple(each for each in program.assigns if each.name in read),
             defines=tuple(each for each in program.defines if each.name in called),
-            inputs=tuple(each for each in program.inputs if each.name in read),
+            inputs=tuple(each for each in program.inputs if each.name in read | indices),
         )
         if smaller == program:
             return program

@@ -103,7 +103,7 @@ class Arithmetic:
         self.largest = LARGEST if single else float(np.finfo(np.float64).max)
 
     def number(self, value: Number | float) -> Number:
-        """A value in this arithmetic; a constant of a formula may be rounded at another place than here."""
+        """Return a value in this arithmetic; a constant of a formula may be rounded at another place than here."""
         if not isinstance(value, Number):
             constant = np.full((1, 1, 1, 1), float(value))
             loose = self.nearest(constant) != constant if self.slack else constant != constant
@@ -118,7 +118,7 @@ class Arithmetic:
     # Results and how far they may be off
 
     def operation(self, f: Callable[..., Array], *operands: Number | float) -> Number:
-        """An operation that IEEE's arithmetic rounds correctly."""
+        """Return an operation that IEEE's arithmetic rounds correctly."""
         numbers = [self.number(each) for each in operands]
         with np.errstate(all="ignore"):
             exact = f(*(each.x for each in numbers))
@@ -128,13 +128,13 @@ class Arithmetic:
         return self.settle(exact, doubts(*numbers), loose, OPERATION)
 
     def divide(self, a: Number | float, b: Number | float) -> Number:
-        """A quotient; in doubt where the divisor may be on either side of 0, or a zero of either sign."""
+        """Return a quotient; in doubt where the divisor may be on either side of 0, or a zero of either sign."""
         a, b = self.number(a), self.number(b)
         quotient = self.operation(np.divide, a, b)
         return Number(quotient.x, quotient.doubt | straddles(b.x) | _open_zeros(b.x), self)
 
     def function(self, f: Callable[..., Array], *operands: Number | float, edges: Sequence[float] = ()) -> Number:
-        """A function that is off by a few units in the last place; ``edges`` are those of its domain."""
+        """Return a function that is off by a few units in the last place; ``edges`` are those of its domain."""
         numbers = [self.number(each) for each in operands]
         with np.errstate(all="ignore"):
             exact = f(*(each.x for each in numbers))
@@ -170,7 +170,7 @@ class Arithmetic:
     # Decisions
 
     def compare(self, f: Callable[..., Array], a: Number | float, b: Number | float) -> Number:
-        """A truth value, 0 or 1."""
+        """Return a truth value, 0 or 1."""
         a, b = self.number(a), self.number(b)
         outcome = f(a.x, b.x)
         with np.errstate(all="ignore"):
@@ -181,7 +181,7 @@ class Arithmetic:
         return Number(outcome[:1].astype(float), doubt, self)
 
     def stairs(self, f: Callable[[Array], Array], x: Number | float) -> Number:
-        """A function that ascends in steps, such as a rounding."""
+        """Return a function that ascends in steps, such as a rounding."""
         x = self.number(x)
         with np.errstate(all="ignore"):
             y = f(x.x)
@@ -213,7 +213,7 @@ class Arithmetic:
         return self.any_zero(Number(f(a.x, b.x), doubts(a, b), self), (a.x == 0) & (b.x == 0))
 
     def any_zero(self, value: Number, where: Array | bool = True) -> Number:
-        """A zero of either sign, where PyTorch leaves it open."""
+        """Return a zero of either sign, where PyTorch leaves it open."""
         zero = (value.x == 0) & where
         if not zero.any():
             return value
@@ -302,7 +302,7 @@ def _elementary(
 def _periodic(
     f: Callable[[Array], Array], room: Callable[[Array], Array]
 ) -> Callable[[Arithmetic, Number | float], Number]:
-    """A function in doubt where its argument may be off by more than there is ``room`` for."""
+    """Return a function in doubt where its argument may be off by more than there is ``room`` for."""
 
     def value(t: Arithmetic, x: Number | float) -> Number:
         x = t.number(x)
@@ -351,7 +351,7 @@ for _name, _room in _ROOM.items():
 
 
 def raised(x: Array, y: Array) -> Array:
-    """The power as IEEE 754 has it; numpy's takes the square root for an exponent of 0.5, of infinities too."""
+    """Return the power as IEEE 754 has it; numpy's takes the square root for an exponent of 0.5, of infinities too."""
     size = np.power(np.abs(x), y)
     whole, odd = np.rint(y) == y, np.fmod(y, 2.0) != 0
     negative = np.where(

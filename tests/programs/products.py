@@ -17,7 +17,7 @@ from .tree import Geometry, Program
 def accumulated(
     program: Program, data: Data, t: Arithmetic, formulas: Mapping[str, Number], off: float = 0.0
 ) -> Number:
-    """The product of A and B, [l, m, n], or of what their formulas give; off by a part of the sum of magnitudes.
+    """Return the product of A and B after their mainloop fusions, [l, m, n]; off by a part of the sum of magnitudes.
 
     Doubt in an operand is doubt in all of it.
     """
@@ -45,7 +45,7 @@ def _matrices(a: Array, b: Array) -> Array:
 def summed(
     t: Arithmetic, exact: Array, sizes: Array, doubt: Array, terms: int, step: float, off: float = 0.0
 ) -> Number:
-    """A sum, given its exact value and the sum of the terms' magnitudes; of multiples of ``step`` it may be exact."""
+    """Return a sum from its exact value and its terms' magnitudes; a sum of multiples of ``step`` may be exact."""
     with np.errstate(all="ignore"):
         precise = (sizes < step * 2.0 ** (24 if t.single else 53)) | (sizes == 0)
         reach = (2 + np.log2(max(terms, 1))) * (t.unit * sizes + t.least) + off * sizes
@@ -59,7 +59,7 @@ def summed(
 
 
 def total(t: Arithmetic, value: Number, axes: tuple[int, ...]) -> Number:
-    """The sum over axes of [variant, l, m, n], which stay with one element."""
+    """Return the sum over axes of [variant, l, m, n], which stay with one element."""
     with np.errstate(all="ignore"):
         sizes = _size(value.x).sum(axes, keepdims=True)
         exact = value.x.astype(np.longdouble).sum(axes, keepdims=True).astype(float)  # numpy adds one after the other
@@ -75,7 +75,7 @@ def _size(x: Array) -> Array:
 
 
 def convolution(geometry: Geometry) -> Callable[[Array, Array], Array]:
-    """The product of A and B [N, C, ...] as [m, n], tap by tap.
+    """Return the product of A and B [N, C, ...] as [m, n], tap by tap.
 
     With x the activation, w the filters and y the output, x at pixel p*stride + tap*dilation - padding meets w at the
     tap and y at p. Each operator forms one of the three from the others.
@@ -117,7 +117,7 @@ def convolution(geometry: Geometry) -> Callable[[Array, Array], Array]:
 
 
 def _meeting(g: Geometry, tap: Sequence[int]) -> tuple[tuple[object, ...], tuple[object, ...]]:
-    """The output's pixels that a tap reaches, and the activation's that it reads for them, as slices."""
+    """Return the output pixels that a tap reaches, and the activation's pixels that it reads for them, as slices."""
     at_y: list[object] = [slice(None)] * 3
     at_x: list[object] = [slice(None)] * 3
     for dim, offset in enumerate(tap):

@@ -43,7 +43,7 @@ def rounded(name: str, values: np.ndarray) -> np.ndarray:
 
 
 def _nearest(values: np.ndarray) -> np.ndarray:
-    """The whole numbers nearest to values below 2**53, halves to even."""
+    """Return the whole numbers nearest to values below 2**53, halves to even."""
     below = np.floor(values)
     rest = values - below
     whole = below.astype(np.int64)
@@ -56,7 +56,7 @@ def wrapped(values: np.ndarray) -> np.ndarray:
 
 
 def grain(values: np.ndarray) -> float:
-    """The largest power of two of which every finite value is a multiple; infinity where all are 0."""
+    """Return the largest power of two of which every finite value is a multiple; infinity where all are 0."""
     some = values[np.isfinite(values) & (values != 0)]
     if some.size == 0:
         return np.inf

@@ -40,7 +40,7 @@ class Sample:
         return typed_graph(make(self.program).spec, *operand_types(self.program))
 
     def data(self) -> tuple[Any, Any, dict[str, Any]]:
-        """A, B and the inputs, the same at every call."""
+        """Return A, B and the inputs, the same at every call."""
         return arguments(self.program, problems(self.program)[0])
 
     def __repr__(self) -> str:
@@ -48,13 +48,13 @@ class Sample:
 
 
 def typed(text: str, operand: str = "f16") -> TypedDag:
-    """A program's typed graph, for a gemm of row-major operands."""
+    """Return a program's typed graph, for a gemm of row-major operands."""
     dtype = BY_NAME[operand]
     return infer(lower(parse(text)), (Operand("A", dtype, ("m", "k")), Operand("B", dtype, ("k", "n"))))
 
 
 def programs(functions: Sequence[str] | None = None, exact: bool = False) -> st.SearchStrategy[Sample]:
-    """Valid products. ``exact``: every rewriting that is exact in f32 gives the same bits in PyTorch too."""
+    """Return valid products. ``exact``: every rewriting that is exact in f32 gives the same bits in PyTorch too."""
     names = [name for name in functions or TABLE if not (exact and name in UNSTEADY)]
     profile = Profile(("gemm",), tuple(names), FOLDED if exact else None, tame=True)
     samples = _SEEDS.map(lambda seed: Sample(generate(seed, profile)))

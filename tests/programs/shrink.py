@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from .generator import normalised
-from .tree import Acc, Assign, Define, Expression, Input, Number, Program, Sizes, children, with_children
+from .tree import Acc, Assign, Define, Expression, Input, Number, Program, Sizes, children, index_name, with_children
 
 _LEAVES: tuple[Expression, ...] = (Acc(), Number("1"))
 
@@ -32,7 +32,7 @@ def shrink(program: Program, fails: Callable[[Program], bool], most: int = 600) 
 def _smaller(program: Program) -> Iterator[Program]:
     """Smaller programs, the boldest changes first. They need not be valid."""
     for output in program.outputs:
-        if output.name != "D":
+        if output.name != "D" and len(program.outputs) > 1:
             yield normalised(replace(program, outputs=tuple(each for each in program.outputs if each != output)))
     for name, value in (("settings", ()), ("feeds", ()), ("header", None), ("separator", "\n"), ("data", "plain")):
         if getattr(program, name) != value:
@@ -92,7 +92,7 @@ def _expressions(program: Program) -> Iterator[Program]:
 
 
 def _simpler(node: Expression) -> Iterator[Expression]:
-    """A part in the place of the whole, a leaf, and the same of every part."""
+    """Yield a part in place of the whole, a leaf, and the same for every part."""
     parts = children(node)
     yield from parts
     if parts:
@@ -105,6 +105,11 @@ def _simpler(node: Expression) -> Iterator[Expression]:
 
 
 def _inputs(value: Input) -> Iterator[Input]:
+    if value.indexed:
+        yield replace(value, indexed=())
+        return
+    if value.name in map(index_name, ("m", "n")):
+        return
     if value.given not in ("tensor", "number") and (value.given != "absent" or value.default):
         yield replace(value, given="tensor" if value.modes else "number")
     if value.default:

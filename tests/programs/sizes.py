@@ -11,14 +11,14 @@ def extent(draw: Draw) -> int:
 
 
 def columns(draw: Draw, step: int) -> int:
-    """A number of columns that blocks and pairs divide, which need a multiple of ``step``."""
+    """Return a number of columns that blocks and pairs divide, which need a multiple of ``step``."""
     if draw.chance(40):
         return 0
     return step * draw.pick((1, 2, 3)) if step > 1 else draw.pick((1, 3, 5, 8, 9, 16))
 
 
 def matrices(draw: Draw, operation: str, step: int) -> Sizes:
-    """The sizes of a product: several rows' dimensions of ``linear``, batches of ``gemm``."""
+    """Return the sizes of a product: several rows' dimensions of ``linear``, batches of ``gemm``."""
     rows: tuple[int, ...] = (extent(draw),)
     batch: tuple[int, ...] = ()
     if operation == "linear":
@@ -30,7 +30,7 @@ def matrices(draw: Draw, operation: str, step: int) -> Sizes:
 
 
 def geometry(draw: Draw, operation: str, step: int) -> Geometry:
-    """A convolution and its sizes; most have strides, dilation and groups that some kernel takes."""
+    """Return a convolution and its sizes; most have strides, dilation and groups that some kernel takes."""
     rank, operator = int(operation[4]), operation.partition("_")[2] or "fprop"
     taps = tuple(draw.pick((1, 2, 3, 3)) for _ in range(rank))
     strided = operator != "dgrad" or draw.chance(4)

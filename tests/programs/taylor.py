@@ -99,7 +99,7 @@ class Taylor:
         self.kinks, self.size = self.kinks | other.kinks, np.fmax(self.size, other.size)
 
     def number(self, value: Series | float) -> Series:
-        """A constant."""
+        """Return a constant."""
         if isinstance(value, Series):
             return value
         return self.constant(np.full((1, 1, 1, 1), float(value)))
@@ -116,7 +116,7 @@ class Taylor:
         return self.series(f(x, y) for x, y in zip(self.number(a).c, self.number(b).c, strict=True))
 
     def lift(self, f: Callable[..., Array], partials: Sequence[Callable[..., Series]], *args: Series | float) -> Series:
-        """A smooth function by its partial derivatives: k f_k is the sum of j u_j (df/du)_(k-j)."""
+        """Return a smooth function by its partial derivatives: k f_k is the sum of j u_j (df/du)_(k-j)."""
         arguments = [self.number(each) for each in args]
         first = f(*(each.c[0] for each in arguments))
         if not self.order:

@@ -64,7 +64,7 @@ class Cast:
 
 @dataclass(frozen=True)
 class Reduce:
-    """``sum[n](x)``, complete when the kernel ends."""
+    """``sum[n](x)``, complete when the kernel ends; ``mean[n](x)`` is a sum over how many there are."""
 
     kind: str
     modes: tuple[str, ...]
@@ -95,6 +95,13 @@ class Iota:
 
 
 @dataclass(frozen=True)
+class Size:
+    """``size(n)``, the extent of a mode."""
+
+    mode: str
+
+
+@dataclass(frozen=True)
 class Rand:
     seed: Expression
     offset: Expression
@@ -108,7 +115,9 @@ class Dropout:
     offset: Expression
 
 
-Expression: TypeAlias = Acc | Element | Number | Read | Call | Cast | Reduce | Block | Pair | Iota | Rand | Dropout
+Expression: TypeAlias = (
+    Acc | Element | Number | Read | Call | Cast | Reduce | Block | Pair | Iota | Size | Rand | Dropout
+)
 OPERATORS = dict(
     zip(
         ("add", "sub", "mul", "div", "pow", "lt", "le", "gt", "ge", "eq", "ne", "logical_and", "logical_or"),
@@ -134,13 +143,13 @@ def with_children(node: Expression, new: tuple[Expression, ...]) -> Expression:
 
 
 def walk(node: Expression) -> Iterator[Expression]:
-    """A node and everything that it is made of."""
+    """Yield a node and all its parts."""
     yield node
     for child in children(node):
         yield from walk(child)
 
 
-NODES = (Acc, Element, Number, Read, Call, Cast, Reduce, Block, Pair, Iota, Rand, Dropout)
+NODES = (Acc, Element, Number, Read, Call, Cast, Reduce, Block, Pair, Iota, Size, Rand, Dropout)
 
 
 @dataclass(frozen=True)
@@ -149,6 +158,7 @@ class Input:
 
     ``type`` None leaves the type open. ``given`` is how a call gives it: ``"tensor"``, ``"number"``, ``"element"`` (a
     tensor of one element), ``"batched"`` (with the batch's dimensions, which the program leaves open), ``"absent"``.
+    ``indexed`` are the modes along which an index says where it is read.
     """
 
     name: str
@@ -158,6 +168,7 @@ class Input:
     flexible: bool = False
     default: str = ""
     given: str = "tensor"
+    indexed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -266,7 +277,7 @@ class Program:
 
 
 def describe_call(program: Program) -> str:
-    """What else there is to a program than its text."""
+    """Return what belongs to a program besides its text."""
     parts = [f"operation {program.operation}", f"A {program.a}", f"B {program.b}"]
     parts += [f"{key}={value!r}" for key, value in program.settings]
     if program.geometry:
@@ -299,22 +310,22 @@ def _statements(program: Program) -> Iterator[str]:
 
 
 def declaration(value: Input) -> str:
-    subscript = ", ".join(f"{mode}?" if value.flexible and mode != "l" else mode for mode in value.modes)
-    plain = is_plain(value)
-    text = value.name + (f": {value.type}" if value.type else "") + ("" if plain else f"[{subscript}]")
+    places = (f"{index_name(mode)}[{mode}]" if mode in value.indexed else mode for mode in value.modes)
+    subscript = ", ".join(f"{mode}?" if value.flexible and mode != "l" else mode for mode in places)
+    text = value.name + (f": {value.type}" if value.type else "") + (f"[{subscript}]" if subscript else "")
     return text + (f" = {value.default}" if value.default else "")
 
 
-def is_plain(value: Input) -> bool:
-    """Whether an input has the modes of its name, so that it may be written without a subscript."""
-    return value.modes == () and (value.name in GREEK or bool(value.default))
+def index_name(mode: str) -> str:
+    """Return the input that says where others are read along a mode."""
+    return f"index_{mode}"
 
 
 GREEK = ("alpha", "beta", "gamma", "delta", "theta", "kappa", "sigma", "omega", "mu")
 
 
 def show(node: Expression) -> str:
-    """An expression, with parentheses around every operation."""
+    """Return an expression, with parentheses around every operation."""
     match node:
         case Acc():
             return "acc"
@@ -334,6 +345,8 @@ def show(node: Expression) -> str:
             return f"{('even', 'odd')[member]}({show(x)}{f', {distance}' if distance > 1 else ''})"
         case Iota(mode):
             return f"iota({mode})"
+        case Size(mode):
+            return f"size({mode})"
         case Rand(seed, offset):
             return f"rand({show(seed)}, {show(offset)})"
         case Dropout(x, p, seed, offset):

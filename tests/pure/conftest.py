@@ -12,7 +12,7 @@ from fake_nvcc import Room, make_room
 
 from evt.build import Cache
 
-_FORMATS = {"size": "q", "pointer": "Q", "number": "d"}
+_FORMATS = {"size": "q", "pointer": "Q", "number": "d", "integer": "q"}
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def cache(tmp_path: Path) -> Cache:
 
 @pytest.fixture
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of kernels and measurements that this test alone has."""
+    """Return a cache of kernels and measurements that this test alone has."""
     monkeypatch.setenv("EVT_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache"
 

@@ -56,6 +56,38 @@ def test_each_mistake_has_its_code(inputs, expected):
 
 
 @pytest.mark.parametrize(
+    ("given", "declared"),
+    [
+        (C, "in C: f16[m, n]"),
+        (C[:, 0], "in C: f16[m]"),
+        (BIAS.float(), "in C: f32[n]"),
+        (C[:8, :8], "in C: f16[m, n]"),
+        (torch.zeros(7), "in C: f32[n]"),
+    ],
+)
+@pytest.mark.parametrize("text", ["in C: f16; D = acc + C", "in C; D = acc + C", "in C: i32 = 1; D = acc + C"])
+def test_a_tensor_for_a_scalar_is_told_its_declaration(text, given, declared):
+    with pytest.raises(evt.ArgumentError) as caught:
+        evt.gemm(text)(A, B, C=given)
+    (found,) = caught.value.diagnostics
+    assert found.code == "E0604"
+    assert found.help == f"an input without a subscript is a scalar; declare what this is: `{declared}`"
+
+
+def test_an_image_for_a_scalar_of_a_convolution_is_told_its_declaration():
+    x, weight, image = torch.zeros(2, 8, 5, 5).half(), torch.zeros(16, 8, 3, 3).half(), torch.zeros(2, 16, 3, 3).half()
+    with pytest.raises(evt.ArgumentError, match=r"declare what this is: `in residual: f16\[m, n\]`"):
+        evt.conv2d("in residual: f16; D = acc + residual")(x, weight, residual=image)
+
+
+def test_a_batch_of_matrices_for_one_is_told_its_declaration():
+    a = A.expand(3, 40, 24)
+    with pytest.raises(evt.ArgumentError, match=r"one for each batch is declared `in C: f16\[l, m, n\]`"):
+        evt.gemm("in C: f16[m, n]; D = acc + C")(a, B, C=C.expand(3, 40, 16))
+    assert evt.gemm("in C: f16[l, m, n]; D = acc + C").reference(A, B, C=C).shape == (40, 16)
+
+
+@pytest.mark.parametrize(
     ("a", "b", "expected"),
     [
         (A, B.T, "E0604"),
@@ -246,6 +278,14 @@ def test_none_in_the_place_of_a_buffer():
         assert found.E is e
         assert found.D.shape == (40, 16)
     assert op(A, B, D=None, E=e).E is e
+    assert op(A, B, D=None, out=(None, e)).E is e
+    grouped = evt.grouped_gemm("out D, E: f32[m, n]; D = acc; E = acc + 1")
+    for buffers in (
+        {"D": [None, None]},
+        {"D": None, "out": ([None, None], [e, e.clone()])},
+        {"out": {"D": [None] * 2}},
+    ):
+        assert len(grouped([A, A], [B, B], **buffers).D) == 2
 
 
 def test_none_in_some_groups():

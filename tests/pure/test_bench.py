@@ -33,7 +33,7 @@ from evt.bench.run import measure
 from evt.bench.tensors import poison, random_tensor
 from evt.diagnostics import Source
 from evt.errors import ArgumentError
-from evt.ir.dtype import B1, BY_NAME, STORAGE, U8, DType
+from evt.ir.dtype import B1, BOOL, BY_NAME, STORAGE, U8, DType
 from evt.program import Program
 from evt.reference.compare import as_numbers, as_steps
 
@@ -187,8 +187,8 @@ def test_random_tensors_and_poison(dtype: DType) -> None:
     assert tuple(drawn.shape) == ((6, 3) if dtype == B1 else (6, 20))
     numbers = as_numbers(drawn, dtype, 20)
     assert tuple(numbers.shape) == (6, 20)
-    assert len(numbers.unique()) == 2 if dtype == B1 else len(numbers.unique()) > 5
-    assert dtype in (B1, U8) or bool((numbers < 0).any())
+    assert len(numbers.unique()) == 2 if dtype in (B1, BOOL) else len(numbers.unique()) > 5
+    assert dtype in (B1, BOOL, U8) or bool((numbers < 0).any())
     poison(drawn)
     if dtype.is_float:
         assert drawn.isnan().all()

@@ -53,7 +53,7 @@ class FakeEvent:
 
 @pytest.fixture
 def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The spins of a GPU that is not there."""
+    """Return the spins of a simulated GPU."""
     spins: list[int] = []
     monkeypatch.setattr(FakeEvent, "now", 0.0)
     monkeypatch.setattr(FakeEvent, "behind", 0)

@@ -50,6 +50,15 @@ LANGUAGE = {
     "pairs": ("f32", "D = silu(even(acc + bias)) * odd(acc + bias) + even(s[m])"),
     "pairs far apart": ("f32", "D = even(acc, 8) * odd(acc, 8)"),
     "output of pairs apart from acc": ("f32", "out D, E: f32[m, n/2]\nD = acc\nE = even(bias) + odd(bias)"),
+    "matrices apart from acc": (
+        "f32",
+        "in v: f32[m]\nout D, E: f32[m, n], F: i32[m, n], G: f32[n, m]\nD = acc\nE = bias * 2\nF = 3\nG = v",
+    ),
+    "vectors apart from acc": (
+        "f32",
+        "in v: f32[m], s: f32[l, n]\nout D, E: f16[m], F, G: i32, H[l, n], I: bool\n"
+        "D = acc\nE = v * 2\nF = s + 1\nG = 3.7\nH = bias\nI = v[m] < 2",
+    ),
     "bits": ("f32", "out D, mask: b1[m, n]\nD = relu(acc)\nmask = acc > 0"),
     "bits apart from acc": ("f32", "out D, mask: b1[m, n]\nD = acc\nmask = bias > 0"),
     "bits of a constant": ("f32", "out D, mask: b1[m, n]\nD = acc\nmask = 1 > 0"),
@@ -81,11 +90,12 @@ LANGUAGE = {
 ON_IMAGES = {
     "residual": "D = relu(alpha*acc + bias) + residual",
     "vectors": "in s: f32[m], t: f32[m?]\nD = s * acc + t * bias",
-    "outputs": "out D, Z, E, F\nZ = acc + bias\nD = gelu(Z)\nE = 0.5\nF = bias * 2",
+    "outputs": "out D, Z, E[m, n], F[m, n]\nZ = acc + bias\nD = gelu(Z)\nE = 0.5\nF = bias * 2",
     "numbers": "D = clamp(acc, -1, abs(C)) + pow(2, C)",
 }
 ON_MATRICES = {
     "sums": "out D, s: f32[m], t: f32[n], u: f32\nD = acc + C\ns = sum[n](D)\nt = sum[m](C)\nu = max[m, n](abs(D))",
+    "vectors": "in s: f32[m]\nout D, E, F, G\nD = acc\nE = 0.5\nF = bias * 2\nG = s + 1",
     "transposed": "in T: f32[n, m]\nout D: f32[n, m]\nD = acc + T",
     "pairs": "D = silu(even(acc + bias)) * odd(acc + C)",
     "blocks": "out D, s: f32[m, n/16]\ns = max[n%16](abs(acc))\nD = acc / s",

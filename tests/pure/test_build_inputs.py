@@ -38,7 +38,7 @@ def tools(checkout: Path) -> Toolchain:
 
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The only directory on PATH but for the shell's own."""
+    """Return the only directory on PATH except the shell's own."""
     folder = tmp_path / "programs"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
@@ -138,7 +138,7 @@ def test_a_tree_with_loops_pipes_and_links_to_nowhere(tools: Toolchain, checkout
 
 @pytest.fixture
 def known(tmp_path: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file with a digest of the checkout, which this process has forgotten."""
+    """Return the file with a digest of the checkout, which this process has forgotten."""
     monkeypatch.setattr(fingerprint, "_RECENT", 0)
     monkeypatch.setattr(fingerprint, "_known", {})
     monkeypatch.setattr(fingerprint, "_kept", set())
@@ -298,7 +298,7 @@ def test_an_entry_lists_what_was_read(room: Room, tmp_path: Path) -> None:
     events: list[BuildEvent] = []
 
     def again() -> list[str]:
-        """What another process does."""
+        """Build as another process would; return what happened."""
         events.clear()
         os.utime(library)
         room.build("one\n", on_event=events.append)

@@ -62,7 +62,7 @@ def test_the_commands(room: Room) -> None:
 
 
 def overlap(lines: list[Line]) -> int:
-    """The most runs that were under way at one time."""
+    """Return the most runs that were under way at one time."""
     now = most = 0
     for line in sorted(lines, key=lambda line: line.at):
         now += 1 if line.what == "start" else -1

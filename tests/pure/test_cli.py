@@ -82,7 +82,7 @@ def test_the_help_names_the_targets() -> None:
         (["graph", FORMULA, "--format", "png"], "'png' is not one of"),
         (["show", FORMULA, "--stage", "parsed"], "'parsed' is not one of"),
         (["explain", "E9999"], "There is no diagnostic E9999"),
-        (["explain", "e0210"], "Did you mean one of E0201, E0202,"),
+        (["explain", "e0210"], "Near it are E0204, E0205, E0206."),
         (["build", FORMULA], "Missing option '-o'"),
         (["cache", "prune"], "Give --max-size"),
         (["cache", "prune", "--max-size", "much"], "write for example 500MB"),
@@ -139,7 +139,7 @@ def test_what_is_a_file(text: str, expected: bool) -> None:
 def test_a_file_that_exists_needs_no_suffix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("epilogue").write_text("D = acc")
-    assert ok("check", "epilogue") == "epilogue: ok\n"
+    assert ok("check", "epilogue").startswith("epilogue: ok\n")
 
 
 def unreadable(tmp_path: Path) -> Iterator[tuple[str, str]]:
@@ -311,7 +311,7 @@ def test_interrupted_while_it_reads() -> None:
 
 
 def _waits_in(pid: int) -> str:
-    """The system call in which a process waits; it reads its input when that is a pipe's."""
+    """Return the system call in which a process waits; it reads its input when that is a pipe's."""
     try:
         call = Path(f"/proc/{pid}/syscall").read_text().split()
     except OSError:

@@ -19,7 +19,7 @@ from evt.build import BuildEvent, Check, Toolchain
 
 @pytest.fixture
 def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What evt.build.build answers."""
+    """Replace evt.build.build; return its answers."""
     path = tmp_path / "cached" / "kernel.so"
     path.parent.mkdir()
     path.write_bytes(b"\x7fELF library")
@@ -101,7 +101,7 @@ def test_doctor_is_content_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.fixture
 def filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of three libraries of 1, 2 and 3 MB, last used 40, 20 and 0 days ago."""
+    """Return a cache of three libraries of 1, 2 and 3 MB, last used 40, 20 and 0 days ago."""
     root = tmp_path / "cache"
     monkeypatch.setenv("EVT_CACHE_DIR", str(root))
     for position, days in enumerate((40, 20, 0)):

@@ -94,7 +94,7 @@ def test_sizes_of_matrices() -> None:
     assert ok("explain", "D = acc", *sizes) == f"{evt.gemm('D = acc').explain(shapes=shapes)}\n"
     linear = evt.linear("D = acc").emit(shapes=((40, 23), (16, 23)))
     assert ok("emit", "D = acc", "--op", "linear", *sizes) == linear
-    assert ok("check", "D = acc", *sizes, "--arch", "sm90") == "<formula>: ok\n"
+    assert ok("check", "D = acc", *sizes, "--arch", "sm90").startswith("<formula>: ok\n")
     assert "E0502" in run("check", "D = acc", *sizes, "--arch", "sm90", "--route", "evt-3x").stderr
 
 

@@ -172,7 +172,7 @@ def test_run_operands_and_numerics(options: tuple[str, ...], operation: str) -> 
 
 
 def disturbed(off: float, wrong: bool) -> Callable[..., None]:
-    """A kernel whose sums are off by that much, relatively, and perhaps wrong in one element of each output."""
+    """Return a kernel whose sums have this relative error, and possibly one wrong element in each output."""
 
     def call(self: Program, a: torch.Tensor, b: torch.Tensor, *, out: dict[str, torch.Tensor], **inputs: Any) -> None:
         acc = a.double() @ b.double()

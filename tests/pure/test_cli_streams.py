@@ -75,7 +75,7 @@ def test_a_reader_that_went_away(command: str) -> None:
 def test_standard_error_that_cannot_be_written(arguments: list[str], code: int, redirection: str) -> None:
     done = shell(arguments, redirection)
     assert done.returncode == code
-    assert done.stdout == ("<formula>: ok\n" if code == 0 else "")
+    assert done.stdout.startswith("<formula>: ok\n") if code == 0 else not done.stdout
 
 
 def test_no_file_takes_the_place_of_a_closed_stream(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ ROUNDED = sorted({*TABLE} - {*EXACT, "gelu", "gelu_tanh", "mish", "softplus", "t
 
 
 def expression(generator: random.Random, depth: int, functions: Sequence[str]) -> str:
-    """A constant expression, with casts to every type."""
+    """Return a constant expression, with casts to every type."""
     if not depth or generator.random() < 0.15:
         return generator.choice(NUMBERS)
     if generator.random() < 0.3:
@@ -60,7 +60,7 @@ def expression(generator: random.Random, depth: int, functions: Sequence[str]) -
 def check(
     dag: TypedDag, passes: tuple[object, ...], operand: str, inputs: dict[str, torch.Tensor] | None = None
 ) -> None:
-    """The optimised program has the bits of the program as it is written, wherever it stores."""
+    """Check that the optimised program has the bits of the program as it is written, wherever it stores."""
     kind = getattr(torch, BY_NAME[operand].torch)
     a, b = (torch.ones(2, 2).to(kind) for _ in range(2))
     expected = reference(dag, a, b, inputs or {})
@@ -73,14 +73,20 @@ def program(generator: random.Random, functions: Sequence[str], depth: int) -> s
     """Constants that are stored in every type, reduced, and met by values of every type."""
     texts = [expression(generator, depth, functions) for _ in range(4)]
     stores = [name for name in CASTS if name != "tf32"]
-    outs = [f"y{index}: {generator.choice(stores)}" for index in range(3)]
+    outs = [f"{name}: {_stored(generator, stores)}" for name in ("y0", "y1", "y2", "z")]
     lines = [f"y{index} = {text}" for index, text in enumerate(texts[:3])]
     met = generator.choice(("iota(m)", "acc", "x", "w", "h", "i"))
     lines += [f"z = {generator.choice(('add', 'mul', 'max'))}({met}, {texts[3]})", "D = acc"]
     head = ["in x: f32[m, n] = 0.1", "in w: f64[n] = 0.1", "in h: f16[m] = 0.1", "in i: i32[m, n] = -2147483648"]
     head = [line for line in head if line.split()[1][0] == met]
-    out = f"out D: f32, {', '.join(outs)}, z: {generator.choice(stores)}"
+    out = f"out D: f32, {', '.join(outs)}"
     return "\n".join([*head, out, *lines])
+
+
+def _stored(generator: random.Random, stores: Sequence[str]) -> str:
+    """Return a type, with modes or with those of the value; bits are a matrix's."""
+    dtype = generator.choice(stores)
+    return dtype if dtype != "b1" and generator.random() < 0.3 else f"{dtype}[m, n]"
 
 
 @pytest.mark.parametrize("operand", ["f16", "f64", "i8"])
@@ -143,7 +149,7 @@ def test_a_constant_that_is_stored_has_the_digits_of_its_output() -> None:
 
 
 def read(text: str) -> float:
-    """The number that a C++ literal of ours stands for."""
+    """Return the number that a C++ literal of ours stands for."""
     text = re.sub(r"^\((.*)\)$", r"\1", text)
     text = re.sub(r"^static_cast<double>\((.*)\)$", r"\1", text)
     if text == "-2147483647 - 1":
@@ -182,7 +188,11 @@ BEYOND = (
     "D = acc + f16(1e6)*bf16(3.4e38) + e4m3(1/0) + i8(0/0) + u8(exp(100))",
     "D = acc + (i32(2147483647) + i32(1)) + iota(m)*i32(-2147483648)",
     "D = acc*(1e38*100) + 1e-38*1e-38",
-    "out D, E: f64, F: i32, G: b1, H: e5m2; D = acc; E = exp(200); F = 1/0; G = 0/0; H = 1e38*10",
+    (
+        "out D, E: f64[m, n], F: i32[m, n], G: b1[m, n], H: e5m2[m, n]\n"
+        "D = acc; E = exp(200); F = 1/0; G = 0/0; H = 1e38*10"
+    ),
+    "out D, E: f64, F: i32, G: bool, H: e5m2; D = acc; E = exp(200); F = 1/0; G = 0/0; H = 1e38*10",
     "out D, s: f64[m]; D = acc; s = sum[n](exp(90))",
     "in s: f32[n] = 0; A = A*exp(100); D = acc/s",
 )

@@ -14,7 +14,7 @@ STEPS = re.findall(r"`((?:evt|tests)/[\w/]+\.py)` `(\w+)`", TEXT)
 
 
 def defined(path: Path) -> set[str]:
-    """The names that a module defines at its top."""
+    """Return the names that a module defines at its top."""
     found: set[str] = set()
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):

@@ -40,7 +40,7 @@ class Case:
 def by_autograd(
     x: Sequence[int], weight: Tensor, pads: Sequence[int], gradient: Tensor, keywords: dict[str, Any]
 ) -> Tensor:
-    """The gradient of an input that is padded by PyTorch's ``pad``."""
+    """Return the gradient of an input that is padded by PyTorch's ``pad``."""
     made = torch.zeros(*x, dtype=torch.float64, requires_grad=True)
     result = FPROP[len(x) - 2](functional.pad(made, [*pads]), weight, **keywords)
     (found,) = torch.autograd.grad(result, made, gradient)
@@ -48,7 +48,7 @@ def by_autograd(
 
 
 def make_case(number: int, integers: bool = False) -> Case:
-    """A random convolution: every operator and rank, and every form of padding."""
+    """Return a random convolution: every operator and rank, and every form of padding."""
     rng = random.Random(number)
     generator = torch.Generator().manual_seed(number)
 

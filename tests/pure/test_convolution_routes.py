@@ -270,8 +270,7 @@ def test_refusals(name: str) -> None:
         return
     with pytest.raises(evt.TargetError, match="E0503") as caught:
         free.plan(case.arch, case.dtype, case.dtype, shapes=case.shapes)
-    assert f"note: {case.route}: " in str(caught.value)
-    assert case.reason in str(caught.value)
+    assert any(route == case.route and case.reason in reason for route, reason in caught.value.refusals)
 
 
 def test_the_pitch_of_pixels_is_a_rule_of_matrices() -> None:

@@ -41,7 +41,7 @@ SHOWN = {
 
 
 def commands() -> list[str]:
-    """The commands of the demo, without those that print what they are."""
+    """Return the commands of the demo, without those that print what they are."""
     make = ["make", "-n", "-o", "none/.installed", "VENV=none", "demo"]
     done = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=True)
     return [line.strip() for line in done.stdout.splitlines() if line.startswith("evt ")]

@@ -129,12 +129,13 @@ def test_notes_and_several() -> None:
         "  = note: evt-2x: no",
     ]
     assert render_all([noted, noted]) == f"{render(noted)}\n\n{render(noted)}"
-    assert str(ProgramError([noted, noted])) == "\n" + render_all([noted, noted])
+    assert str(ProgramError([noted, noted])) == render_all([noted, noted])
+    assert str(ProgramError(noted)).splitlines()[0] == "error[E0503]: no route"
     assert ProgramError(noted).diagnostics == (noted,)
 
 
 def pointing(text: str, *words: str) -> Diagnostic:
-    """A diagnostic at the first of these words, which has to do with the others."""
+    """Return a diagnostic at the first of these words, which has to do with the others."""
     first, *others = (Span(text.rindex(word), text.rindex(word) + len(word)) for word in words)
     secondary = tuple(Label(span, f"{span.start}") for span in others)
     return Diagnostic("E0101", "the message", first, "here", source=Source(text), secondary=secondary)

@@ -58,7 +58,7 @@ def randoms(count: int) -> list[float]:
 
 
 def hyper_parameters(function: Function) -> Sequence[tuple[float, ...]]:
-    """What to give for the parameters after the tensors: the defaults, and others."""
+    """Return what to give for the parameters after the tensors: the defaults, and others."""
     defaults = tuple(p.default for p in function.parameters if p.default is not None)
     others = OTHERS.get(function.name, ())
     return (*([] if others and not defaults else [defaults]), *others)

@@ -45,7 +45,7 @@ def points(function: Function, count: int) -> list[torch.Tensor]:
 
 
 def gradients(compute: Callable[..., Any], arguments: Sequence[Any]) -> list[torch.Tensor | None]:
-    """The gradient along each tensor; None where there is none."""
+    """Return the gradient along each tensor; None where there is none."""
     leaves = [
         each.clone().requires_grad_() if isinstance(each, torch.Tensor) and each.is_floating_point() else each
         for each in arguments
@@ -119,7 +119,7 @@ def test_the_meaning_is_differentiable(function: Function) -> None:
 
 
 def first_target(function: Function, arguments: Sequence[Any]) -> Callable[..., Any]:
-    """The first target that takes these arguments and has a derivative, or the meaning."""
+    """Return the first target that takes these arguments and has a derivative, or the meaning."""
     for target in function.targets:
 
         def compute(*given: Any, target: str = target) -> Any:

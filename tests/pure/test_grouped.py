@@ -118,7 +118,7 @@ def test_a_loop_takes_what_a_grouped_kernel_does_not():
     text = "out D, r: f32[m]; D = acc; r = sum[n](acc)"
     got = grouped_gemm(text, route="loop")(a, b)
     check(got.r, [evt.gemm(text)(*pair).r for pair in zip(a, b, strict=True)])
-    with pytest.raises(evt.TargetError, match=r'E0503[^$]*route="loop"[^$]*reduction'):
+    with pytest.raises(evt.TargetError, match=r'E0503[^$]*reduction[^$]*help: route="loop"'):
         grouped_gemm(text).emit("sm90", "bf16", "bf16")
 
 
@@ -250,7 +250,7 @@ def test_configurations():
 
 
 def launched(op: GroupedProgram, a, b, monkeypatch, **inputs):
-    """The members and rows, by name, that a launch for these tensors would be given; only of groups with work."""
+    """Return the members and rows, by name, of a launch for these tensors; only of groups with work."""
     recorded = []
     caller = op._caller
     groups = split(op.spec, a, b, inputs, None, None)

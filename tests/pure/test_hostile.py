@@ -81,7 +81,7 @@ __dict__ __init__ plan node loop _ __ _0 x1 T_ K k m n l M N L a b c d e E i j
 
 
 def outcome(text: str, *, check: bool = True) -> TypedDag | tuple[str, ...]:
-    """The optimised graph, or the codes of the mistakes. Anything but an EvtError of the user's is a failure."""
+    """Return the optimised graph, or the codes of the mistakes. Anything but an EvtError of the user's is a failure."""
     try:
         return optimise(typed(text), check=check)
     except InternalError:
@@ -99,7 +99,7 @@ def outcome(text: str, *, check: bool = True) -> TypedDag | tuple[str, ...]:
 
 @contextmanager
 def count_calls() -> Iterator[list[int]]:
-    """Counts calls of Python functions: a measure of work that does not depend on the machine."""
+    """Count calls of Python functions: a measure of work that does not depend on the machine."""
     calls = [0]
 
     def hook(frame: FrameType, event: str, argument: object) -> None:
@@ -177,7 +177,7 @@ def test_names_are_compared_in_linear_work() -> None:
         ('D = acc */ "); system("true"); /*', ("E0102", "E0102", "E0101")),
         ("D = acc + {{ 7 * 7 }}", ("E0102",)),
         ("D = acc + nan", ("E0107",)),
-        ("D = acc + inf", ("E0107",)),
+        ("D = acc + Infinity", ("E0107",)),
         ("D = acc + 1e999", ("E0107",)),
         ("D = acc + 1e-999", ("E0107",)),
         ("D = acc + " + "9" * 100_000, ("E0107",)),

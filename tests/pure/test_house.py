@@ -24,14 +24,14 @@ LONGEST = 450
 ORDER = (
     *("version", "resources", "untraced", "diagnostics", "errors", "layout", "settings"),
     *("language", "functions", "ir", "optimise", "plan", "emission", "spec"),
-    *("draw", "reference", "build", "measured", "explain", "runtime", "tuning"),
+    *("draw", "reference", "build", "measured", "describe", "explain", "runtime", "tuning"),
     *("program", "grouped", "bench", "cli", "__main__"),
 )
 #: The rooms of the planner in the same way; type-only imports count too. Those of one group may import each other.
 PLANNER_ORDER = [
     group.split()
     for group in (
-        *("verdict", "target", "options", "signature", "stock", "problem", "configurations"),
+        *("verdict", "gpus", "target", "options", "signature", "stock", "problem", "configurations"),
         *("fields", "epilogue", "plan"),
         *("rules", "kernels", "routes", "speed", "survey", "__init__"),
     )
@@ -111,7 +111,7 @@ def test_imports_point_one_way(module: Path) -> None:
 
 
 def imported_rooms(tree: ast.AST) -> Iterator[str]:
-    """The rooms that a module imports; "" for the package itself."""
+    """Yield the rooms that a module imports; "" for the package itself."""
     names = set(ORDER)
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -155,12 +155,12 @@ def import_graph(sources: Mapping[str, str]) -> nx.DiGraph[str]:
 
 
 def circles(graph: nx.DiGraph[str]) -> list[list[str]]:
-    """The modules that import each other, in circles of more than two."""
+    """Return the modules that import each other, in circles of more than two."""
     return [sorted(each) for each in nx.strongly_connected_components(graph) if len(each) > LARGEST_CIRCLE]
 
 
 def module_sources() -> dict[str, str]:
-    """The text of every module by its dotted name."""
+    """Return the text of every module by its dotted name."""
     found = {}
     for path in MODULES:
         parts = path.relative_to(ROOT).with_suffix("").parts

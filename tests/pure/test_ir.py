@@ -113,7 +113,7 @@ def test_graphs_are_values() -> None:
     assert first == second
     assert hash(first) == hash(second)
     assert first != untyped("D = C + acc")
-    assert first != untyped("in C: f16; D = acc + C")
+    assert first != untyped("in C: f16[m, n]; D = acc + C")
     assert first != untyped("D = acc + C[m, n]")
     assert first != infer(first, AB)
     assert infer(first, AB) == infer(second, AB)
@@ -137,7 +137,7 @@ def test_pruning_drops_what_no_output_needs() -> None:
 
 
 def malformed(*table: tuple[Node, tuple[int, ...]], inputs: tuple[Input, ...] = (), outputs: Any = (D,)) -> str:
-    """What verification says of a graph."""
+    """Return what verification says about a graph."""
     with pytest.raises(InternalError) as caught:
         verify(Dag("gemm", AB, inputs, outputs, table))
     (each,) = caught.value.diagnostics
@@ -195,8 +195,14 @@ def test_a_store_that_is_read() -> None:
 
 
 def test_a_reduction_that_is_read() -> None:
-    message = malformed(*chain(Acc(), Reduce("sum", ("n",)), Apply("relu"), Store("D")))
+    message = malformed(*chain(Acc(), Reduce("sum", ("n",)), Reduce("sum", ("m",)), Store("D")))
     assert "it reads a reduction" in message
+
+
+def test_reductions_that_do_not_meet() -> None:
+    rows, columns = Reduce("sum", ("n",)), Reduce("sum", ("m",))
+    table = ((Acc(), ()), (rows, (0,)), (columns, (0,)), (Apply("add"), (1, 2)), (Store("D"), (3,)))
+    assert "it reads reductions over different modes" in malformed(*table)
 
 
 @pytest.mark.parametrize("op", [Reduce("prod", ("n",)), Fold("prod", 32)])

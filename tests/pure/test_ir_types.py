@@ -49,7 +49,7 @@ def test_tensors_follow_a_declared_primary_output() -> None:
 
 
 def test_what_is_declared() -> None:
-    dag = typed("in bias: f32[n], C: bf16; out D: f32; D = acc + bias + C", "f16")
+    dag = typed("in bias: f32[n], C: bf16[m, n]; out D: f32; D = acc + bias + C", "f16")
     assert types(dag) == {"D": "f32", "bias": "f32", "C": "bf16"}
 
 
@@ -96,15 +96,17 @@ def test_the_batch_needs_no_subscript_of_an_output() -> None:
         ("D[n] = acc", "E0304", "varies over [m, n]"),
         ("out D: f16[m]; D = acc", "E0304", "varies over [m, n]"),
         ("out D, s: f32[]; D = acc; s = bias", "E0304", "varies over [n]"),
-        ("D = acc; s[n] = bias * 2", "E0304", "its value is not a reduction"),
-        ("D = acc; out D, s: f32[]; s = alpha * 2", "E0304", "its value is not a reduction"),
         ("out D, s: f32[n]; D = acc; s = sum[n](acc)", "E0304", "varies over [m]"),
         ("out D, s: f32[m, n]; D = acc; s = sum[n](acc)", "E0304", "the reduction gives [m]"),
         ("out D, h: f32[m, n]; D = acc; h = even(acc)", "E0304", "varies over [m, n/2]"),
         ("out D, h: f32[m, n/2]; D = acc; h = acc", "E0304", "varies over [m, n]"),
         ("out D, h: f32[m, n/2]; D = acc; h = alpha * 2", "E0304", "varies over []"),
+        ("out D, h: f32[n/2]; D = acc; h = even(bias)", "E0304", "fewer columns are those of a matrix"),
+        ("out D, v: f32[m, l]; D = acc; v = s[l, m] * 2", "E0304", "the batches of a vector come first"),
+        ("out D, v: f32[m]; D = acc; v = s[m] + bias", "E0304", "`v` is [m] but its value varies over [m, n]"),
+        ("out D, v: f32[l]; D = acc; v = s[l, n] + 1", "E0304", "`v` is [l] but its value varies over [l, n]"),
         ("out D: tf32; D = acc", "E0308", "output `D` is tf32"),
-        ("in C: tf32; D = acc + C", "E0308", "input `C` is tf32"),
+        ("in C: tf32[m, n]; D = acc + C", "E0308", "input `C` is tf32"),
         ("in s: i8[]; D = acc * s", "E0308", "scalar `s` is i8"),
         ("in v: b1[n]; D = where(v, acc, 0)", "E0308", "`v` is b1 of [n]"),
         ("out D: b1[n, m]; D = acc", "E0308", "`D` is b1 of [n, m]"),
@@ -144,14 +146,26 @@ def test_operands_of_two_types(a: str, b: str, meet: bool) -> None:
 @pytest.mark.parametrize(
     ("text", "code", "message"),
     [
-        ("out D, s; D = acc * s; s = sum[n](acc)", "E0410", "reads one"),
-        ("D = acc; s = f16(sum[n](acc))", "E0410", "reads one"),
-        ("D = acc; s = sum[m](sum[n](acc))", "E0410", "reads one"),
+        (
+            "out D, s; D = acc * s; s = sum[n](acc)",
+            "E0410",
+            "is read back at [m, n]",
+        ),
+        ("D = acc; s = sum[m](sum[n](acc))", "E0410", "is reduced or paired again"),
+        ("D = acc; s = max[n%32](sum[m](acc))", "E0410", "is reduced or paired again"),
+        ("D = acc; s = sum[n](acc) + sum[m, n](acc)", "E0410", "reductions over [n] and over [m, n] meet"),
+        ("D = acc; s = sum[n](acc) + sum[l, n](acc)", "E0410", "reductions over [n] and over [l, n] meet"),
+        ("D = acc; s = sum[n](acc) + bias", "E0410", "is read back at [n]"),
+        ("D = acc; s = sum[m](acc) + b[m]", "E0410", "is read back at [m]"),
+        ("in b: f32[n]; D = acc; s = sum[m](even(acc)) + even(b)", "E0410", "pairs, blocks and random numbers"),
+        ("in b: f32[n]; D = acc; s = sum[m](even(acc)) + b", "E0307", "widths"),
         ("D = even(acc) + acc", "E0307", "width"),
         ("D = even(acc) * odd(acc, 32)", "E0307", "widths"),
         ("D = even(even(acc))", "E0307", "[m, n/2] is not paired again"),
-        ("D = acc; s = sum[n](even(acc))", "E0307", "[m, n/2] is not reduced again"),
-        ("D = max[n%32](max[n%16](acc))", "E0307", "is not reduced again"),
+        ("D = max[n%32](max[n%16](acc))", "E0307", "is not taken in blocks again"),
+        ("D = max[n%16](even(acc, 32))", "E0307", "pairs of columns 32 apart do not lie together in blocks of 16"),
+        ("D = even(acc, 16) * max[n%16](acc)", "E0307", "blocks of 16 columns have no whole pairs of columns 16 apart"),
+        ("in g: f16[m, n/2]; out D, E; D = even(acc, 8)*g; E = odd(acc, 32)*g", "E0307", "widths"),
         ("D = max[n%32](acc) + max[n%16](acc) + acc", "E0307", "widths"),
     ],
 )
@@ -308,3 +322,41 @@ def test_an_input_that_cancels_out_is_one() -> None:
     for each in (dag, infer(dag, AB)):  # the constant has the modes of C
         assert parse_dag(format_dag(each)) == each
         assert Const.of(0.5, ("m", "n")) in (each[node] for node in range(len(each)))
+
+
+def test_a_type_that_only_a_matrix_has_tells_how_one_is_declared() -> None:
+    for dtype in ("i8", "e4m3", "b1"):
+        (each,) = mistakes(f"in C: {dtype}; D = acc + C")
+        assert each.message == f"scalar `C` is {dtype}, which is not a type of scalars"
+        assert each.help == (
+            f"a scalar is one of f64, f32, f16, bf16, i64, i32, bool; a matrix is declared `in C: {dtype}[m, n]`"
+        )
+
+
+def test_the_expression_that_is_too_wide_is_named() -> None:
+    text = "out D, v: f32[m]; D = acc; t = bias * 2; v = s[m] + t"
+    (each,) = mistakes(text)
+    assert [(text[label.span.start : label.span.end], label.text) for label in each.secondary] == [
+        ("bias", "`bias` is [n]"),
+        ("v", "has no mode `n`"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("statement", "modes", "batchable"),
+    [
+        ("v = s[m] * 2", ("m",), False),
+        ("v = bias * 2", ("n",), False),
+        ("v = alpha * 2", (), False),
+        ("v = 2", (), False),
+        ("v = s[l, m] * bias", ("m", "n"), True),
+        ("v = s[l, m] * 2", ("m",), True),
+        ("v = s[l] * 2", (), True),
+        ("v[m, n] = bias * 2", ("m", "n"), True),
+        ("v = even(bias)", ("m", "n/2"), True),
+        ("v = sum[n](acc)", ("m",), True),
+    ],
+)
+def test_an_output_has_the_modes_of_its_value(statement: str, modes: tuple[str, ...], batchable: bool) -> None:
+    found = typed(f"D = acc; {statement}").output["v"]
+    assert (found.modes, found.batchable) == (modes, batchable)

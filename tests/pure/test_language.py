@@ -35,7 +35,7 @@ y[n, m] = f16(
 
 
 def expression(text: str) -> str:
-    """The canonical, fully parenthesised text of one expression."""
+    """Return the canonical, fully parenthesised text of one expression."""
     return format_tree(parse(f"D = {text}")).removeprefix("D = ").rstrip("\n")
 
 
@@ -162,7 +162,7 @@ def test_places_are_those_of_the_text() -> None:
         ("D = 2acc", "E0101", "acc", "`2 * acc`"),
         ("D = acc * 1.5f", "E0101", "f", "`1.5`"),
         ("D = (acc)(C)", "E0101", "(", "line end or `;`"),
-        ("D = acc if acc else 0", "E0101", "if", "max(x, 0)"),
+        ("D = acc if acc else 0", "E0101", "if", "`where(acc, acc, 0)`"),
         ("D = acc and C", "E0101", "and", "`&&`"),
         ("D = acc * * C", "E0101", "*", ""),
         ("D = 1 < acc < 2", "E0101", "<", "two values"),
@@ -172,10 +172,10 @@ def test_places_are_those_of_the_text() -> None:
         ("in bias: ; D = acc", "E0101", ":", ""),
         ("out = acc", "E0108", "=", "`out_`"),
         ("D = acc + in", "E0108", "in", "`in_`"),
-        ("D = acc @ C", "E0102", "@", "`acc`"),
+        ("D = A @ B", "E0102", "@", "`acc`"),
         ("D = acc ^ 2", "E0102", "^", "`x ** 2`"),
         ("D = acc > 0 ? acc : 0", "E0101", "?", "where"),
-        ("D = acc.relu()", "E0102", ".", "relu(x)"),
+        ("D = acc.relu()", "E0102", ".", "`relu(acc)`"),
         ("D = α * acc", "E0102", "α", "`alpha`"),
         ("D = λ * acc", "E0102", "λ", "`lambda`"),
         ("D = Ω * acc", "E0102", "Ω", "`omega`"),

@@ -62,6 +62,19 @@ def test_buffers_are_written_where_they_are(launches):
         op(A, B, C=C, out={"D": A.view(-1)[:640].view(40, 16)})
 
 
+def test_what_an_index_names_comes_with_its_extent(launches):
+    op = evt.gemm("D[i[m], n] = acc + x[i[m], n]*s[i[m]]")
+    x, s = torch.zeros(7, 32, dtype=torch.float16)[:, :16], torch.zeros(9, dtype=torch.float16)
+    i, d = torch.zeros(40, dtype=torch.int32), torch.zeros(50, 16, dtype=torch.float16)
+    for rows in (d, torch.zeros(60, 16, dtype=torch.float16)):
+        assert op(A, B, x=x, s=s, i=i, out=rows) is rows
+    first, second = launches
+    assert (first["in_i"], first["in_x"], first["out_D"]) == (i.data_ptr(), x.data_ptr(), d.data_ptr())
+    assert (first["stride_m_of_in_x"], first["extent_m_of_in_x"], first["extent_m_of_in_s"]) == (32, 7, 9)
+    assert [members["extent_m_of_out_D"] for members in (first, second)] == [50, 60]
+    assert len(op._caller._kernels) == 1
+
+
 def test_batches_and_alignments_are_combinations_of_their_own(launches):
     op = evt.gemm("D = acc + C")
     op(A, B, C=C)
@@ -192,7 +205,7 @@ def test_a_pointwise_convolution_is_called_as_a_gemm(launches):
 
 @pytest.fixture
 def copies(monkeypatch):
-    """The copies that calls make, as (address of the tensor, copy)."""
+    """Return the copies that calls make, as (address of the tensor, copy)."""
     made: list[tuple[int, torch.Tensor]] = []
     convert = prepare_module.copied_channels_last
 

@@ -122,7 +122,7 @@ def test_vector_width_by_its_definition() -> None:
 
 
 def is_wide(layout: Layout | ComposedLayout, mode: int, element_bytes: int, address: int, width: int) -> bool:
-    """Whether accesses of that many elements along a mode are contiguous, whole and aligned at every coordinate."""
+    """Return whether accesses of that width along a mode are contiguous, whole and aligned at every coordinate."""
     modes = layout.modes if isinstance(layout, Layout) else layout.layout.modes
     run = modes[mode].size
     others = [range(each.size) for place, each in enumerate(modes) if place != mode]

@@ -73,7 +73,7 @@ def itself() -> list[Any]:
 
 
 def bush() -> Any:
-    """A tuple of few objects and very many leaves."""
+    """Return a tuple of few objects and very many leaves."""
     result: Any = 2
     for _ in range(12):
         result = (result,) * 100
@@ -174,7 +174,7 @@ def large_layout(rng: random.Random, modes: int = 10) -> Layout:
 
 
 def arity(function: Callable[..., Any]) -> tuple[int, int]:
-    """The fewest and the most arguments; three for any number."""
+    """Return the fewest and the most arguments; three for any number."""
     parameters = inspect.signature(function).parameters.values()
     if any(each.kind is each.VAR_POSITIONAL for each in parameters):
         return 0, 3

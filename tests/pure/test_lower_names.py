@@ -35,10 +35,10 @@ def test_greek_letters_are_scalars(name: str) -> None:
 
 
 def test_only_what_leaves_the_batch_open_is_batchable() -> None:
-    lowered = dag("in E; D = C + acc + E + F[m, n] + alpha + bias")
+    lowered = dag("in E[m, n]; D = C + acc + E + F[m, n] + alpha + bias")
     assert {each.name: each.batchable for each in lowered.inputs} == {
         "C": True,
-        "E": True,
+        "E": False,
         "F": False,
         "alpha": False,
         "bias": False,
@@ -46,11 +46,11 @@ def test_only_what_leaves_the_batch_open_is_batchable() -> None:
 
 
 def test_declarations() -> None:
-    lowered = dag("in bias: bf16[m], s: f32 = 0.5, C: f32, t = 2; out D: f16[n, m]; D = (acc + bias) * s + C * t")
+    lowered = dag("in bias: bf16[m], s: f32 = 0.5, c: f32, t = 2; out D: f16[n, m]; D = (acc + bias) * s + c * t")
     assert lowered.inputs == (
         Input("bias", BY_NAME["bf16"], ("m",)),
         Input("s", F32, (), 0.5),
-        Input("C", F32, ("m", "n"), None, True),
+        Input("c", F32, ()),
         Input("t", None, (), 2.0),
     )
     assert lowered.outputs == (Output("D", BY_NAME["f16"], ("n", "m")),)
@@ -68,7 +68,7 @@ def test_every_input_may_have_a_default(modes: str) -> None:
 
 
 def test_a_vector_or_a_single_value() -> None:
-    for text in ("in x: f32[m?]; D = acc * x", "D = acc * x[m?]", "in x; D = acc * x[m?]"):
+    for text in ("in x: f32[m?]; D = acc * x", "D = acc * x[m?]", "in x[m?]; D = acc * x"):
         (x,) = dag(text).inputs
         assert (x.modes, x.flexible) == (("m",), True)
 
@@ -91,14 +91,42 @@ def test_a_mark_out_of_place(text: str) -> None:
 def test_a_subscript_stands_at_the_declaration_or_at_a_use() -> None:
     for text in (
         "in x: f32[m]; D = acc + x",
-        "in x: f32; D = acc + x[m]",
+        "in x: f32[m]; D = acc + x[m]",
         "D = acc + x[m] + x",
         "D = acc + x + x[m]",
     ):
         assert inputs(text) == {"x": ("m",)}
     for name in ("bias", "alpha"):  # what their names say gives way
-        assert inputs(f"in {name}: f32; D = acc + {name}[m]") == {name: ("m",)}
+        assert inputs(f"in {name}: f32[m]; D = acc + {name}") == {name: ("m",)}
         assert inputs(f"D = acc + {name}[m]") == {name: ("m",)}
+
+
+@pytest.mark.parametrize("name", ["scale", "C", "bias", "alpha"])
+@pytest.mark.parametrize("declared", ["", ": f16", " = 1", ": f32 = 0.5"])
+def test_a_declared_input_without_a_subscript_is_a_scalar(name: str, declared: str) -> None:
+    assert inputs(f"in {name}{declared}; D = acc * {name}") == {name: ()}
+    assert inputs(f"in {name}{declared}; D = acc * {name}[]") == {name: ()}
+
+
+@pytest.mark.parametrize(
+    ("text", "help_text"),
+    [
+        ("in C: f16; D = acc + C[m, n]", "declare its modes: `in C: f16[m, n]`"),
+        ("in s; D = acc * s[m?]", "declare its modes: `in s[m?]`"),
+        ("in bias: f32 = 0; D = acc + bias[n] + bias", "declare its modes: `in bias: f32[n]`"),
+    ],
+)
+def test_a_use_gives_no_shape_to_what_is_declared(text: str, help_text: str) -> None:
+    (each,) = mistakes(text)
+    assert each.code == "E0302"
+    assert each.message.endswith("is a scalar, as it is declared without a subscript")
+    assert each.help == help_text
+    ((label,),) = (each.secondary,)
+    assert text[label.span.start : label.span.end] == each.message.split("`")[1]
+
+
+def test_numbered_greek_letters_are_scalars() -> None:
+    assert inputs("D = acc * alpha1 + beta2 + gamma10") == {"alpha1": (), "beta2": (), "gamma10": ()}
 
 
 def test_inputs_are_in_order_of_first_use() -> None:
@@ -150,7 +178,7 @@ def test_a_subscript_of_an_intermediate_value_is_checked() -> None:
         ("D = relu(acc + bais)", "bias"),
         ("D = acc * aplha", "alpha"),
         ("D = acc * lamda", "lambda"),
-        ("in residual; D = acc + residaul + residual", "residual"),
+        ("in residual[m, n]; D = acc + residaul + residual", "residual"),
         ("hidden = acc * 2; D = hiden + hidden", "hidden"),
         ("D = Acc * 2", "acc"),
         ("D = accumulator * 2", "acc"),
@@ -172,7 +200,7 @@ def test_a_slip_is_not_an_input(text: str, guess: str) -> None:
         "in row_scale: f32[m]; D = acc * row_scale * col_scale",
         "in scale_a: f32[m]; D = acc * scale_a * scale_b[n]",
         "D = acc + C1 + C2 + C3 + residual1 + residual2",
-        "in left; D = acc + left + lift[n]",  # a subscript says that it is an input
+        "in left[m, n]; D = acc + left + lift[n]",  # a subscript says that it is an input
         "c = acc * 2; D = c + C",
         "base = 2; D = acc * base + bias",
         "in x1_scale, in_a_bias; D = acc * x1_scale * x2_scale + in_a_bias + in_b_bias",
@@ -189,9 +217,8 @@ def test_a_declared_name_may_look_like_a_slip() -> None:
 
 def test_mistakes_of_all_kinds_come_together_in_order() -> None:
     text = "in unused: f31\nD = geluu(acc) + bais\nD = clamp(acc)\nE = acc ** acc\n"
-    expected = ["unused", "f31", "geluu", "bais", "D", "acc"]
-    assert [at for _, at in marked(text)] == expected
-    assert [each.code for each in mistakes(text)] == ["E0404", "E0303", "E0201", "E0202", "E0401", "E0205"]
+    assert [at for _, at in marked(text)] == ["f31", "geluu", "bais", "D", "acc"]
+    assert [each.code for each in mistakes(text)] == ["E0303", "E0201", "E0202", "E0401", "E0205"]
 
 
 def test_mistakes_are_bounded() -> None:

@@ -40,7 +40,7 @@ def mistakes(text: str, operation: str = "gemm") -> list[tuple[str, str]]:
 
 
 def formula(program: Dag, name: str) -> str:
-    """The formula of an operand as one nested expression."""
+    """Return the formula of an operand as one nested expression."""
     texts: dict[int, str] = {}
     for node in formula_of(program, name):
         word = str(program[node].name) if isinstance(program[node], Load | Element) else ""

@@ -28,7 +28,7 @@ def whole(*shape: int, dtype: torch.dtype = torch.int8) -> torch.Tensor:
 
 
 def every_function() -> Any:
-    """A program with each function of the table, in f32 and f64, of values and of constants."""
+    """Return a program with each function of the table, in f32 and f64, of values and of constants."""
     statements, outputs = [], []
     for index, (name, row) in enumerate(TABLE.items()):
         values = ["acc", "C", "bias"][: len(row.parameters)]

@@ -37,6 +37,10 @@ PROGRAMS = (
     "out D, q: f32[m, n/32]; q = max[n%32](abs(acc)); D = acc + iota(m) + iota(l)",
     "in seed: i32; out D, r: f32[m], c: f32[n], a: f32; D = acc*rand(seed, 7); r = sum[n](acc); c = max[m](acc); "
     "a = min[m, n](acc)",
+    "D[i[m], n] = acc + x[i[m], j[n]]",
+    "D = interleave(even(acc), odd(acc))",
+    "D = acc; i = argmax[n](acc)",
+    "in w: f32[m]; out D[m, n/2], s, r: f32[m]; D = even(acc)/size(k); s = sum[n](D); r = rsqrt(s/size(n))*w",
 )
 ARCHS = ("sm80", "sm90", "sm100")
 
@@ -66,7 +70,7 @@ def plans() -> tuple[Plan, ...]:
 
 
 def texts(value: Any, where: str = "plan") -> Iterator[tuple[str, str]]:
-    """The texts in a plan, and where each is."""
+    """Yield the texts in a plan, and where each is."""
     if isinstance(value, str):
         yield where, value
     elif isinstance(value, tuple):
@@ -78,7 +82,7 @@ def texts(value: Any, where: str = "plan") -> Iterator[tuple[str, str]]:
 
 
 #: The user's own text, and what is said of it in words.
-OF_THE_USER = ("plan.program", "plan.signature", "plan.functions")
+OF_THE_USER = ("plan.program", "plan.interface", "plan.signature", "plan.functions")
 
 
 def test_a_plan_holds_no_cxx() -> None:
@@ -120,13 +124,14 @@ def test_every_node_is_planned_spelled_and_described() -> None:
             explained = evt.gemm(text, route="evt").explain(arch, "f16", "f16")
             assert all(line.partition(": ")[2] for line in explained.visitors)
             names = [line.partition(": ")[0] for line in explained.visitors]
-            assert names == list({node.name: node for node in explained.plan.nodes})
+            results = [result.name for result in explained.plan.results if result.region is not None]
+            assert names == [*{node.name: node for node in explained.plan.nodes}, *results]
 
 
 def test_nodes_name_members_of_the_call() -> None:
     for made in plans():
         known = {*made.fields, *getattr(made, "group_fields", ())}
-        assert {field for node in made.nodes for field in fields_of(node)} <= known
+        assert {field for node in (*made.nodes, *made.results) for field in fields_of(node)} <= known
 
 
 def fields_of(value: Any) -> Iterator[evt.plan.Field]:
@@ -151,7 +156,10 @@ def test_reductions_say_how_they_are_combined(arch: str) -> None:
     text = "out D, r: f32[m], h: f16[m]; D = acc; r = sum[n](acc); h = max[n](acc)"
     for atomic in (False, True):
         made = evt.gemm(text, deterministic=not atomic).plan(arch, "f16", "f16")
-        assert [node.atomic for node in made.reductions] == [atomic, False]  # f16 is not what it is reduced in
+        assert [node.atomic is not None for node in made.reductions] == [
+            atomic,
+            False,
+        ]  # f16 is not what it is reduced in
         explained = str(evt.gemm(text, deterministic=not atomic).explain(arch, "f16", "f16"))
         assert ("column reduction, sum, by atomics" in explained) == atomic
         assert "column reduction, max, in parts" in explained

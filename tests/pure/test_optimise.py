@@ -47,7 +47,7 @@ Passes = tuple[Callable[[TypedDag], TypedDag], ...]
 
 
 def explicit(dag: TypedDag) -> TypedDag:
-    """The conversions that a program implies, written out."""
+    """Return the conversions that a program implies, written out."""
     return rewrite(dag)
 
 
@@ -152,7 +152,7 @@ def check(sample: Sample, passes: Passes) -> None:
 
 
 def stored(dtype: DType | None, value: torch.Tensor) -> torch.Tensor:
-    """An output as it is in memory; a constant that is stored as it is comes in f64."""
+    """Return an output as it is in memory; a constant that is stored as it is comes in f64."""
     assert dtype is not None
     return round_to(dtype, value) if value.dtype == torch.float64 else value
 

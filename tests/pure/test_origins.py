@@ -55,7 +55,7 @@ def untyped(text: str) -> Dag:
 
 
 def text_of(dag: Dag, node: int) -> str:
-    """The expression that a node comes from."""
+    """Return the expression that a node comes from."""
     found = dag.where(node)
     assert found is not None
     source, span = found
@@ -63,13 +63,13 @@ def text_of(dag: Dag, node: int) -> str:
 
 
 def of(dag: Dag, op: Node) -> int:
-    """The node of an operation that there is once."""
+    """Return the node of an operation that occurs once."""
     (node,) = (node for node in range(len(dag)) if dag[node] == op)
     return node
 
 
 def calls_of(dag: Dag, node: int) -> list[str]:
-    """The calls that a node was inlined for, innermost first."""
+    """Return the calls that a node was inlined for, innermost first."""
     origin = dag.origins[node]
     assert isinstance(origin, Place)
     assert dag.source is not None
@@ -85,7 +85,7 @@ def calls_of(dag: Dag, node: int) -> list[str]:
         ("D = relu(alpha * acc + bias)", Acc(), "acc"),
         ("D = relu(alpha * acc + bias)", Load("alpha"), "alpha"),
         ("D = acc + bias[n]", Load("bias"), "bias[n]"),
-        ("in C: f16 = 2; D = acc + C", Load("C"), "C"),
+        ("in C: f16[m, n] = 2; D = acc + C", Load("C"), "C"),
         ("D = relu(alpha * acc + bias)", Apply("mul"), "alpha * acc"),
         ("D = relu(alpha * acc + bias)", Apply("add"), "alpha * acc + bias"),
         ("D = relu((acc + bias) * 2)", Apply("mul"), "(acc + bias) * 2"),
@@ -167,7 +167,7 @@ def test_a_default_comes_from_its_declaration() -> None:
         ("x = acc + C; D = 2 * (x / (1 + exp(-x)))", Apply("silu"), "x / (1 + exp(-x))"),
         ("D = acc / 8 + C", Const.of(0.125), "acc / 8"),
         ("D = acc + 2 * 3", Const.of(6.0), "2 * 3"),
-        ("in x: i8; out D: f16, y: i8; D = acc; y = x * x", Cast(I8), "y = x * x"),
+        ("in x: i8[m, n]; out D: f16, y: i8; D = acc; y = x * x", Cast(I8), "y = x * x"),
     ],
 )
 def test_what_replaces_a_value_comes_from_where_it_came_from(text: str, op: Node, expected: str) -> None:
@@ -182,7 +182,7 @@ def test_roundings_come_from_the_operation_that_is_rounded() -> None:
 
 
 def stages(dag: Dag, operands: tuple[Operand, Operand]) -> Iterator[Dag]:
-    """A program after every step that makes a graph of it."""
+    """Yield a program after every step that makes a graph of it."""
     yield dag
     made = infer(dag, operands)
     yield made
@@ -287,7 +287,7 @@ def test_they_are_plain_data() -> None:
 
 
 def foreign(inner: str = "relu") -> Dag:
-    """A graph as another door makes it."""
+    """Return a graph as another front end makes it."""
     builder = Builder()
     builder.origin = Foreign("fx: linear")
     acc = builder.add(Acc())
@@ -330,7 +330,10 @@ def test_a_malformed_graph_is_shown_where_it_is() -> None:
     [
         ("D[n] = acc", [("acc", "varies over [m, n]"), ("D", "has no mode `m`")]),
         ("out D[n]; x = acc; D = x", [("D = x", "varies over [m, n]"), ("D", "has no mode `m`")]),
-        ("def f(x) = x + 1\nD[n] = f(acc)", [("f(acc)", "varies over [m, n]"), ("D", "has no mode `m`")]),
+        (
+            "def f(x) = x + 1\nD[n] = f(acc)",
+            [("f(acc)", "varies over [m, n]"), ("acc", "`acc` is [m, n]"), ("D", "has no mode `m`")],
+        ),
         (
             "out D, s: f32[m, n]; D = acc; s = sum[n](acc)",
             [("sum[n](acc)", "gives [m]"), ("s", "not the modes that are left")],
@@ -340,8 +343,8 @@ def test_a_malformed_graph_is_shown_where_it_is() -> None:
             [("sum[m, n, l](X[l, m, n])", "reduced over the batches"), ("s", "has no batches")],
         ),
         (
-            "out D, s: f32[n]; D = acc; s = bias * 2",
-            [("bias * 2", "not a reduction"), ("s", "has no rows or no columns")],
+            "out D, s: f32[m]; D = acc; s = v[m] + bias * 2",
+            [("v[m] + bias * 2", "varies over [m, n]"), ("bias", "`bias` is [n]"), ("s", "has no mode `n`")],
         ),
         (
             "out D, h: f32[m, n/2]; D = acc; h = alpha * 2",
@@ -349,21 +352,31 @@ def test_a_malformed_graph_is_shown_where_it_is() -> None:
         ),
         (
             "out D, s; D = acc * s; s = sum[n](acc)",
-            [("acc * s", "made from a reduction"), ("sum[n](acc)", "the reduction")],
+            [("acc * s", "[m, n] meets a reduction"), ("sum[n](acc)", "the reduction")],
         ),
-        ("D = acc; s = f16(sum[n](acc))", [("f16(sum[n](acc))", "made from a reduction")]),
-        ("D = relu(even(acc) + acc)", [("even(acc) + acc", "made from both")]),
+        ("D = acc; s = max[m](sum[n](acc))", [("max[m](sum[n](acc))", "made from a reduction")]),
+        (
+            "D = relu(even(acc) + acc)",
+            [("even(acc) + acc", "made from both"), ("acc", "`acc` is [m, n]"), ("even(acc)", "is [m, n/2]")],
+        ),
         ("D = relu(even(even(acc)))", [("even(even(acc))", "paired twice")]),
         ("D = acc + rand(acc, offset)", [("rand(acc, offset)", "made with others")]),
         (
             "def f(x, y) = x + y\nD = relu(f(acc, even(acc)))",
-            [("x + y", "made from both"), ("f(acc, even(acc))", "called here")],
+            [
+                ("x + y", "made from both"),
+                *[("acc", "`acc` is [m, n]"), ("even(acc)", "is [m, n/2]"), ("f(acc, even(acc))", "called here")],
+            ],
         ),
         (
             "def f(x) = even(x) + x\ndef g(x) = f(x)\nD = g(acc)",
-            [("even(x) + x", "made from both"), ("f(x)", "called here"), ("g(acc)", "called here")],
+            [
+                ("even(x) + x", "made from both"),
+                *[("acc", "`acc` is [m, n]"), ("even(x)", "is [m, n/2]")],
+                *[("f(x)", "called here"), ("g(acc)", "called here")],
+            ],
         ),
-        ("in C: tf32; D = acc + C", [("C", "")]),
+        ("in C: tf32[m, n]; D = acc + C", [("C", "")]),
         ("gemm(A: f16[m, k], B: bf16[k, n]); D = acc", [("B: bf16[k, n]", "")]),
         ("A = even(A) + acc; B = even(B) + B; D = acc", [("even(A)", "not element by element")]),
     ],
@@ -382,7 +395,7 @@ def test_mistakes_are_shown_at_the_expression(text: str, expected: list[tuple[st
     ("text", "expected"),
     [
         ("D = relu(even(acc)) * odd(acc)", "even(acc)"),
-        ("in C: f16; D = acc + C * max[n%32](acc)", "max[n%32](acc)"),
+        ("in C: f16[m, n]; D = acc + C * max[n%32](acc)", "max[n%32](acc)"),
         ("out D, mask: b1[m, n]; D = acc; mask = acc > 0", "mask"),
     ],
 )

@@ -23,7 +23,7 @@ ADD = evt.gemm("out D, E; D = acc; E = acc + C")
 
 
 def places(tensor: torch.Tensor) -> list[int]:
-    """The byte at which every element begins, by its coordinates."""
+    """Return the byte at which every element begins, by its coordinates."""
     size = tensor.element_size()
     steps = tensor.stride()
     coordinates = product(*map(range, tensor.shape))

@@ -30,14 +30,14 @@ def row_channels(channels: int, element_bytes: int, stride: int) -> int:
 
 
 def extents_of(made: Plan) -> dict[str, str]:
-    """What the problem of a convolution is made of."""
+    """Return the members of a convolution's problem."""
     found = convolution(made)
     assert found is not None
     return dict(found.extents)
 
 
 def alignments(made: Plan) -> tuple[int, ...]:
-    """The elements of an access to A and to B, as the kernel is told and as its text has them last."""
+    """Return the elements of an access to A and to B, as the kernel is told and as its text has them last."""
     assert isinstance(made.mainloop, Convolution2x)
     spelled = convolution(made)
     assert spelled is not None

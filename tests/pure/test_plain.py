@@ -304,7 +304,7 @@ def test_buffers_of_inference_mode_are_written_outside_of_it_too() -> None:
 
 @pytest.fixture
 def remembered(launches):
-    """A program that was called once, its values, and the members of every launch."""
+    """Return a program that was called once, its values, and the members of every launch."""
     op = evt.gemm(TEXT)
     values = {name: x.half() if x.dim() else x for name, x in without_buffer(MATRICES).items()}
     call(op, values)

@@ -297,7 +297,7 @@ def test_alignment_is_what_divides_everything():
 
 
 def outputs(count: int, reduction: str, modes: str) -> str:
-    """A program with many reductions."""
+    """Return a program with many reductions."""
     names = [f"r{index}" for index in range(count)]
     lines = [f"out D: f16, {', '.join(f'{name}: f32[{modes}]' for name in names)}", "D = acc"]
     return "\n".join([*lines, *(f"{name} = {reduction}(acc * {index + 2})" for index, name in enumerate(names))])
@@ -307,8 +307,8 @@ def outputs(count: int, reduction: str, modes: str) -> str:
 @pytest.mark.parametrize(
     "text",
     [
-        "in C: f64\nout D: e4m3\nD = C - acc",
-        "in C: f64, E: f64\nout D: f64, Z: f64\nZ = C*acc\nD = E - Z",
+        "in C: f64[l, m, n]\nout D: e4m3\nD = C - acc",
+        "in C: f64[l, m, n], E: f64[l, m, n]\nout D: f64, Z: f64\nZ = C*acc\nD = E - Z",
         outputs(16, "sum[m]", "n"),
         outputs(16, "sum[n]", "m"),
         outputs(24, "max[m]", "n"),
@@ -328,7 +328,7 @@ def test_what_does_not_fit_takes_another_source_configuration_or_route(text, arc
 
 
 def test_a_source_beyond_shared_memory_is_loaded_by_a_visitor():
-    taken = [make(f"in C: {dtype}\nout D: e4m3\nD = C - acc", "sm100") for dtype in ("i32", "f64")]
+    taken = [make(f"in C: {dtype}[l, m, n]\nout D: e4m3\nD = C - acc", "sm100") for dtype in ("i32", "f64")]
     assert [kinds(each)[0] for each in taken] == [SourceFetch, AuxLoad]
     assert accesses(taken[1], AuxLoad) == [Access.DIRECT]
 

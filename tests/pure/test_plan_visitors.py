@@ -170,7 +170,7 @@ def test_no_two_names_are_mangled_to_one(length):
 
 
 def test_inputs_cannot_collide_with_our_own_names():
-    made = make("in C, C_stride_m, stride_m_of_in_C: f16[m, n]; D = acc + C*C_stride_m + stride_m_of_in_C")
+    made = make("in C[m, n], C_stride_m[m, n], stride_m_of_in_C: f16[m, n]; D = acc + C*C_stride_m + stride_m_of_in_C")
     names = [field.name for field in made.fields]
     assert len(set(names)) == len(names)
 

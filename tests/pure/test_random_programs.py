@@ -123,7 +123,7 @@ def test_all_of_the_language_is_drawn(run: Run) -> None:
 
 
 def digests(seeds: Iterator[int] | range) -> dict[str, str]:
-    """The digests of programs and of what is emitted for them."""
+    """Return the digests of programs and of what is emitted for them."""
     found = {}
     for seed in seeds:
         program = generate(seed)

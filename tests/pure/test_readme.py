@@ -20,7 +20,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def example(language: str) -> str:
-    """The code block under the comment that announces it."""
+    """Return the code block under the comment that announces it."""
     marker = f"<!-- {language} example: run by tests/pure/test_readme.py -->\n```{language}\n"
     return README.split(marker)[1].split("```")[0]
 
@@ -41,7 +41,10 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 def test_the_python_example_runs() -> None:
     done = run("-c", example("python"))
     assert done.returncode == 0, done.stderr
-    assert "<evt.Program gemm: alpha, beta, C, residual -> D>" in done.stdout
+    assert (
+        "<evt.Program gemm(A[m, k]*, B[k, n]*): alpha*, beta*, C[m, n]*, residual[m, n]* -> D[m, n]*; * inferred>"
+        in done.stdout
+    )
     assert len([line for line in example("python").splitlines() if line]) <= 20
 
 

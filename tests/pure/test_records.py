@@ -53,7 +53,7 @@ def test_says_what_is_missing(refusal: Refusal) -> None:
     with pytest.raises(evt.EvtError) as raised:
         typed_graph(evt.gemm(refusal.program).spec)
     found = [(each.code, each.message) for each in raised.value.diagnostics]
-    assert (refusal.code, refusal.message) in found, found
+    assert any(code == refusal.code and message.startswith(refusal.message) for code, message in found), found
     assert all(each.help for each in raised.value.diagnostics if each.code == refusal.code)
     assert page(refusal.code)
 

@@ -194,9 +194,13 @@ def test_outputs_have_their_types_and_order() -> None:
 
 
 def test_an_output_is_broadcast() -> None:
-    found = evaluate(typed("D = acc; E = bias * 2; F = alpha * 2", "f32"), make(M, N), {"bias": make(N), "alpha": 2})
+    text = "out D, E[m, n], F[m, n]; D = acc; E = bias * 2; F = alpha * 2"
+    found = evaluate(typed(text, "f32"), make(M, N), {"bias": make(N), "alpha": 2})
     assert same(found["E"], (make(N).float() * 2).expand(M, N))
     assert same(found["F"], torch.full((M, N), 4.0))
+    found = evaluate(typed("D = acc; E = bias * 2; F = alpha * 2", "f32"), make(M, N), {"bias": make(N), "alpha": 2})
+    assert same(found["E"], make(N).float() * 2)
+    assert same(found["F"], torch.tensor(4.0))
 
 
 def test_outputs_share_no_memory() -> None:

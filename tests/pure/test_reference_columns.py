@@ -121,7 +121,7 @@ def test_tensors_with_defaults() -> None:
 
 
 def forms() -> dict[str, tuple[str, str, dict[str, Any], Tensor]]:
-    """A value by what it varies over: its declaration, how it is read, what a call gives, and all of its elements."""
+    """Return a value by the modes it varies over: its declaration, its use, a call's argument, and all its elements."""
     row, column, batch = make(64).float(), make(M).float(), make(L).float()
     full, single = torch.full((L, M, 64), 0.1), torch.full((L, M, 64), 2.5)
     rows, columns, batches = (
@@ -164,7 +164,7 @@ USES = (
     "out D, s: f32[m]; D = acc; s = sum[n]({x})",
     "out D, s: f32[n], t: f32; D = acc; s = max[m]({x}); t = sum[m, n]({x})",
     "out D, t: f32; D = acc; t = min[l, m, n]({x})",
-    "out D, E: f32; D = acc; E = {x}",
+    "out D, E: f32[m, n]; D = acc; E = {x}",
     "D = where(acc > {x}, {x}, max[n%16]({x} - 1))",
 )
 

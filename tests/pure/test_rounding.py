@@ -21,7 +21,7 @@ _CODES = {"f16": (5, 10, 15), "bf16": (8, 7, 127), "e4m3": (4, 3, 7), "e5m2": (5
 
 @cache
 def numbers(name: str) -> tuple[list[float], bool]:
-    """The finite numbers from 0 on of a type, by code; and whether what is too large becomes infinite."""
+    """Return the finite numbers of a type from 0 on, by code; and whether larger ones become infinite."""
     exponents, fraction, bias = _CODES[name]
     found = []
     for code in range(1 << (exponents + fraction)):
@@ -35,7 +35,7 @@ def numbers(name: str) -> tuple[list[float], bool]:
 
 
 def exactly(dtype: DType, value: float) -> float:
-    """The definition: the nearest number of the type, of two the one whose code is even."""
+    """Return the nearest number of the type by definition; of two, the one whose code is even."""
     if dtype.name == "f64" or (dtype.is_float and math.isnan(value)):
         return value
     if dtype.name == "b1":
@@ -68,7 +68,7 @@ def exactly(dtype: DType, value: float) -> float:
 
 
 def nearest_binary(value: float, fraction: int) -> float:
-    """The nearest number with f32's exponents and so many bits of fraction, in rational arithmetic."""
+    """Return the nearest number with f32's exponents and ``fraction`` bits of fraction, in rational arithmetic."""
     if not value or math.isinf(value):
         return value
     return math.copysign(_nearest_size(abs(value), fraction), value)
@@ -82,7 +82,7 @@ def _nearest_size(size: float, fraction: int) -> float:
 
 
 def alike(found: list[float], expected: list[float]) -> list[int]:
-    """The places where two lists of numbers differ, all NaN being one and the zeros two."""
+    """Return the places where two lists of numbers differ, all NaN being one and the zeros two."""
     pairs = enumerate(zip(found, expected, strict=True))
     return [
         place

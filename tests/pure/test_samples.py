@@ -26,7 +26,7 @@ from evt.spec import typed_graph
 SIZES = {"l": 3, "m": 13, "n": 10, "k": 7}
 WIDE = {"l": 3, "m": 13, "n": 128, "k": 16}  # columns that divide into pairs of blocks
 #: Samples of convolutions, which come from no record.
-OF_NO_RECORD = ("conv_relu_add", "one_epilogue")
+OF_NO_RECORD = ("conv_relu_add", "one_epilogue", "rope")
 SCRIPTS = ("one_epilogue.py", "resnet_bottleneck.py")
 
 
@@ -46,7 +46,7 @@ def every(results: Any) -> tuple[Tensor, ...]:
 
 
 def memory(x: Tensor) -> Tensor:
-    """A tensor's bytes: torch.equal does not compare all types."""
+    """Return a tensor's bytes: torch.equal does not compare all types."""
     return x.contiguous().reshape(-1).view(torch.uint8)
 
 
@@ -92,9 +92,9 @@ def test_reference_is_the_formula(name: str, program: evt.Program, sizes: dict[s
         exact, near, same = (
             every(answer)
             for answer in (
-                program.reference(call.a, call.b, float64=True, **call.inputs),
-                program.reference(call.a, call.b, **call.inputs),
-                program(call.a, call.b, **call.inputs),
+                program.reference(call.a, call.b, float64=True, **call.inputs, **call.buffers),
+                program.reference(call.a, call.b, **call.inputs, **call.buffers),
+                program(call.a, call.b, **call.inputs, **call.buffers),
             )
         )
         for wide, want in zip(exact, call.wanted, strict=True):
@@ -105,7 +105,7 @@ def test_reference_is_the_formula(name: str, program: evt.Program, sizes: dict[s
 
 
 def architectures(name: str) -> list[str]:
-    """The record's targets, but for those that evt does not know, such as sm75."""
+    """Return the record's targets, except those that evt does not know, such as sm75."""
     found = []
     for arch in RECORDS[RECORD_OF[name]].archs.split():
         with contextlib.suppress(evt.TargetError):

@@ -16,7 +16,7 @@ EPILOGUE = "D = relu(acc + bias + residual)"
 
 
 def taken(op: evt.Program, a: tuple[int, ...], b: tuple[int, ...]) -> str:
-    """The configuration of the kernel that serves operands of these shapes."""
+    """Return the configuration of the kernel that serves operands of these shapes."""
     plans = survey(packed_problem(op.spec, "sm90", "f16", "f16", (a, b))).defaults
     return plans[fastest(plans, problem_sizes(op.spec, (a, b)), MULTIPROCESSORS)].config.name
 

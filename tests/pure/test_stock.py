@@ -113,7 +113,7 @@ def test_other_formulas_have_a_reason(formula, reason):
 
 def test_types_other_than_f32_have_a_reason():
     assert refused("out D: f64; D = acc", "f64") == "D is computed in f64, not in f32"
-    assert refused("out D: i32; D = acc + C; in C: i32", "i8") == "D is computed in i32, not in f32"
+    assert refused("out D: i32; D = acc + C; in C: i32[m, n]", "i8") == "D is computed in i32, not in f32"
     assert matched("D = alpha*acc + bias", "i8") == Stock(ALPHA, (BIAS,))
 
 
@@ -208,14 +208,14 @@ def test_fusion_operations(formula, wanted):
         ("in b[n?]; D = acc + b", *["`b` is a vector or a single value, as a call decides"] * 2),
         ("in s: bf16; D = s[]*acc", *["the scalar `s` is bf16[], and not f32[]"] * 2),
         ("in g: f32[l]; D = g*acc", *["the scalar `g` is f32[l], and not f32[]"] * 2),
-        ("in C: f32; D = acc + C", "`C` is f32 and D is f16: CUTLASS 2.x reads C in the type of D", None),
+        ("in C: f32[l, m, n]; D = acc + C", "`C` is f32 and D is f16: CUTLASS 2.x reads C in the type of D", None),
         ("in C[n, m]; D = acc + C", "`C` is not contiguous along n, as D is", "`C` is the same for every batch"),
         ("D = relu(acc) + bias", *["the vector `bias` comes after the activation"] * 2),
         ("in b[n]; D = acc + bias + b", *["`bias` and `b` are vectors: stock epilogues add one"] * 2),
         ("D = acc + beta*bias", *["the vector `bias` has a factor"] * 2),
         ("out D, Z; Z = acc; D = relu(Z)", None, "the stock operation that stores `Z` adds a vector"),
         ("out D: i8; D = relu(alpha*acc)", *["D is computed in i8, not in f32"] * 2),
-        ("in C: i8; D = acc + C", *["a function of inputs is added, and no input times a factor"] * 2),
+        ("in C: i8[m, n]; D = acc + C", *["a function of inputs is added, and no input times a factor"] * 2),
         ("out D: e4m3; D = relu(acc)", "D is e4m3: the stock operators for 8 bits scale", None),
         ("in C[m, n]; D = acc + C", None, "`C` is the same for every batch"),
     ],
@@ -255,7 +255,7 @@ def test_a_newer_generation_comes_before_a_stock_epilogue():
 
 
 def tensors_of(made: Plan) -> dict[str, StockTensor]:
-    """The tensors that an output operator has, by the kernel's names."""
+    """Return the tensors that an output operator has, by the kernel's names."""
     assert isinstance(made.epilogue, StockOperator)
     return {role: tensor for role, tensor in made.epilogue.tensors if tensor is not None}
 
@@ -331,7 +331,7 @@ def convolution(formula: str, operation: str = "conv2d", dtype: str = "f16", arc
 
 
 def of_convolution(formula: str, operation: str = "conv2d", arch: str = "sm80", **keywords) -> str:
-    """The text of the kernel by the stock route."""
+    """Return the text of the kernel by the stock route."""
     problem = convolution(formula, operation, arch=arch, **keywords)
     made = plan(problem, "conv-stock-2x")
     return emit(made).partition("namespace evt_generated {")[2]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from programs import typed
 
-from evt.ir import Const, Fold, Input, Operand, Output, Pick, Reduce
+from evt.ir import Const, Fold, Input, Interleave, Operand, Output, Pick, Reduce
 from evt.ir.dtype import DType
 from evt.ir.operand import formula_of
 from evt.reference.translate import Argument, Dialect, translate
@@ -43,11 +43,17 @@ class Words(Dialect[str]):
     def pick(self, op: Pick, x: Argument[str]) -> str:
         return f"pick {op.member}/{op.block}({x.value})"
 
+    def interleave(self, op: Interleave, x: Argument[str], y: Argument[str], domain: DType) -> str:
+        return f"interleave:{domain}/{op.block}({x.value}, {y.value})"
+
     def index(self, mode: str) -> str:
         return f"iota {mode}"
 
-    def random(self, seed: str, offset: str) -> str:
-        return f"rand({seed}, {offset})"
+    def extent(self, mode: str) -> str:
+        return f"size {mode}"
+
+    def random(self, seed: Argument[str], offset: Argument[str]) -> str:
+        return f"rand({seed.value}, {offset.value})"
 
     def store(self, output: Output, x: Argument[str]) -> str:
         return f"{output.dtype} of {type(x.op).__name__}: {x.value}"
@@ -70,6 +76,7 @@ def test_blocks_are_repeated_where_they_meet_columns() -> None:
     assert words("D = acc / max[n%16](acc)")["D"].endswith("div:f32(acc, max%16(acc, 1)x16)")
     found = words("out D, s: f32[m, n/16]\nD = acc\ns = max[n%16](acc) * max[n%16](bias)")
     assert found["s"].endswith("mul:f32(max%16(acc, 1), max%16(bias, 1))")
+    assert words("D = even(acc) * max[n%16](acc)")["D"].endswith("mul:f32(pick 0/1(acc), max%16(acc, 1)x8)")
     assert words("D = acc * max[n%16](scale[m])")["D"].endswith("mul:f32(acc, max%16(scale, 0)x16)")
 
 
@@ -82,6 +89,7 @@ def test_reductions_know_whether_all_elements_are_there() -> None:
 def test_every_other_kind() -> None:
     assert words("D = even(acc, 8)")["D"].endswith("pick 0/8(acc)")
     assert "rand(seed, 3)" in words("in seed: i32\nD = acc * rand(seed, 3)")["D"]
+    assert "size k" in words("D = acc / size(k)")["D"]
     assert "iota n" in words("D = acc + iota(n)")["D"]
 
 

@@ -44,7 +44,7 @@ _FORMATS = {"size": "q", "pointer": "Q", "number": "d"}
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
-    """The routes and configurations of each kernel that is made, on a machine that only looks like an H200."""
+    """Return the route and configuration of each kernel that is made, on a simulated H200."""
     made: list[tuple[str, ...]] = []
 
     def make_kernels(spec: Spec, bound: Any, target: Any, atomic: bool) -> Kernels:
@@ -74,7 +74,7 @@ INPUTS = {"bias": half(16), "C": half(40, 16)}
 
 
 def configs_of(program: Program, a: torch.Tensor, b: torch.Tensor, inputs: dict[str, Any]) -> dict[str, list[str]]:
-    """The default configurations of the routes that apply, by route."""
+    """Return the default configurations of the routes that apply, by route."""
     found: dict[str, list[str]] = {}
     problem = call_problem(program.spec, bind(program.spec, a, b, inputs, {}), SM90)
     for route, config in names_of(survey(problem)):
@@ -337,6 +337,15 @@ def test_tune_keeps_what_it_measures(name: str) -> None:
     assert [route.name for route in explained.routes if route.chosen] == [names[-1][0]]
     assert str(found).count("->") == 1
     assert json.loads(json.dumps(found.to_json()))["ok"] is True
+
+
+@pytest.mark.usefixtures("_pretended")
+def test_a_buffer_of_scattered_rows_is_left_alone() -> None:
+    program, held = evt.gemm("D[index[m], n] = acc"), torch.ones(50, 16).half()
+    found = program.tune(A, B, index=torch.randperm(50)[:40].int(), D=held)
+    assert not any(row.failure for row in found.rows)
+    assert torch.equal(held, torch.ones_like(held))
+    assert program.explain(shapes=(A.shape, B.shape)).chosen_by == "measurement"
 
 
 @pytest.mark.usefixtures("_pretended")

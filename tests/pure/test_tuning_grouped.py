@@ -31,7 +31,7 @@ ROWS, N, K = (24, 0, 40), 16, 8
 
 @pytest.fixture(autouse=True)
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of this test's own."""
+    """Give the test a cache of its own."""
     monkeypatch.setenv("EVT_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
@@ -117,7 +117,7 @@ def test_what_makes_another_key() -> None:
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What launches: configurations of the grouped kernel, or the loop, on a machine that only looks like an H200."""
+    """Return what is launched: configurations of the grouped kernel, or the loop, on a simulated H200."""
     launched: list[str] = []
 
     class Loop:

@@ -101,7 +101,7 @@ def test_origins_come_back() -> None:
 
 
 def evt_classes(value: Any) -> set[type]:
-    """The types of a value and of what is in it that are not built in."""
+    """Return the types of a value and of what is in it that are not built in."""
     inner = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
     return set().union({type(value)} - {dict, list, tuple, str, int, float, bool, type(None)}, *map(evt_classes, inner))
 

@@ -64,7 +64,7 @@ def emitted(formula: str, target: str) -> str:
 
 
 def nodes(text: str) -> dict[str, str]:
-    """The types of a visitor's nodes by name, with what they are made of; without its trees."""
+    """Return the types of a visitor's nodes by name, with what they are made of; without its trees."""
     section = text[text.index("// The visitor.\n") : text.index("using Visitor = ")]
     found: dict[str, str] = {}
     for declared, name in re.findall(r"^(using (\w+) =\s+[^;]*;)", section, re.MULTILINE):
@@ -75,7 +75,7 @@ def nodes(text: str) -> dict[str, str]:
 
 
 def fragment(text: str, node: str) -> str:
-    """What an emitted text has of a node."""
+    """Return the part of an emitted text that is about a node."""
     (name,) = [each for each in nodes(text) if re.fullmatch(rf"{node}(_\d+)?", each)]
     structs = re.findall(r"^(struct (\w+) \{\n  using Parameters.*?^\};)", text, re.MULTILINE | re.DOTALL)
     functors = [struct for struct, functor in structs if re.search(rf"\b{functor}\b", nodes(text)[name])]
@@ -102,7 +102,7 @@ def test_a_file_is_its_cases(path: Path) -> None:
 
 
 def templates(declared: str) -> set[str]:
-    """The templates that nodes are made of."""
+    """Return the templates of nodes."""
     return set(re.findall(r"^using (?!descriptor_of_)\w+ =\s+([\w:]+)", declared, re.MULTILINE))
 
 

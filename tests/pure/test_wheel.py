@@ -39,7 +39,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def clean(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The executables of a new environment with the wheel and what it requires."""
+    """Return the executables of a new environment with the wheel and what it requires."""
     root = tmp_path_factory.mktemp("clean") / "venv"
     venv.create(root, symlinks=True)
     pip = [sys.executable, "-m", "pip", "--python", str(root / "bin/python"), "install", str(wheel)]

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from evt.diagnostics import first
-from evt.errors import ProgramError
 from evt.ir.convolution import CONVOLUTIONS
 from evt.ir.dag import Dag, prune, reads_accumulator
 from evt.ir.dtype import B1
 from evt.ir.lower.expressions import Expressions
 from evt.ir.lower.names import Names
-from evt.ir.lower.operands import lower_operands
+from evt.ir.lower.operands import check_operands, lower_operands
 from evt.ir.lower.report import Report
 from evt.ir.lower.statements import OPERATIONS, Statements, unknown_operation
 from evt.ir.lower.subscripts import resolve_subscripts
-from evt.ir.node import Feed, Fold, Input, Output, Pick, Store
+from evt.ir.node import Feed, Fold, Input, Interleave, Output, Pick, Store, is_divided
 from evt.ir.origin import Place
 from evt.language import tree as syntax
 
@@ -24,37 +22,30 @@ __all__ = ["OPERATIONS", "lower", "unknown_operation"]
 
 
 def lower(tree: syntax.Tree, operation: str = "gemm") -> Dag:
-    """Lower a program for one of :data:`OPERATIONS`; a header in the program decides over it.
+    """Lower a program for one of :data:`OPERATIONS`; a header in the program takes precedence.
 
-    Raises ProgramError with everything that is wrong with names, calls and statements (E01xx-E04xx), and
+    Raise ProgramError with everything that is wrong with names, calls and statements (E01xx-E04xx), and
     E0901 for parts of the language that are not supported yet.
     """
     report = Report(tree.source)
-    dag = _lower(tree, operation, report)
-    if report.diagnostics:
-        raise ProgramError(first(report.diagnostics))
-    assert dag is not None
-    return dag
-
-
-def _lower(tree: syntax.Tree, operation: str, report: Report) -> Dag | None:
     statements = Statements(tree, report)
     operands = statements.operands()
     names = Names(statements, report)
     expressions = Expressions(statements, names, report)
     for name in names.order():
         expressions.values[name] = expressions.add(statements.assigns[name].value)
+    feeds = lower_operands(statements, expressions)
+    expressions.check_defined()
+    report.check()  # names; modes from here on
     header = statements.header
     operation = header.operation.text if header else operation
-    feeds = lower_operands(operation, statements, names, expressions, report)
-    expressions.check_defined()
+    check_operands(operation, feeds, statements, names, expressions, report)
     outputs = resolve_subscripts(statements, names, expressions, report)
     if operation in CONVOLUTIONS:
         _refuse_batches(operation, (*names.inputs.values(), *outputs), report)
     if CONVOLUTIONS.get(operation, ("",))[0] == "wgrad":
         _refuse_columns(expressions, (*names.inputs.values(), *outputs), report)
-    if report.diagnostics:
-        return None
+    report.check()
     builder = expressions.builder
     for output in outputs:
         builder.origin = Place(statements.assigns[output.name].span)
@@ -63,21 +54,22 @@ def _lower(tree: syntax.Tree, operation: str, report: Report) -> Dag | None:
         builder.origin = Place(statements.feeds[name].span)
         builder.add(Feed(name), value)
     inputs = tuple(names.inputs.values())
-    # An input that cancels out stays one: what a call has to give follows from the text, not from what is done with it.
+    # An input that cancels out stays one: the arguments of a call follow from the text, not from the optimiser.
     dag = replace(prune(builder.finish(operation, operands, inputs, outputs, tree.source)), inputs=inputs)
     if not reads_accumulator(dag):
         report(
             "E0405",
             "the program does not use the accumulator `acc`",
-            statements.assigns["D"].value.span,
+            statements.assigns[dag.primary.name].value.span,
             "does not depend on the product",
             "the matrix product is `acc`: `D = relu(acc + bias)`",
         )
+    report.check()
     return dag
 
 
 def _refuse_batches(operation: str, values: Iterable[Input | Output], report: Report) -> None:
-    """A convolution has no batch mode: its images are among its rows."""
+    """Refuse the mode ``l`` in a convolution, whose images are among its rows."""
     for value in values:
         if "l" in value.modes and value.span is not None:
             message = f"`{value.name}` has the mode `l`, and {operation} has none"
@@ -85,9 +77,9 @@ def _refuse_batches(operation: str, values: Iterable[Input | Output], report: Re
 
 
 def _refuse_columns(expressions: Expressions, values: Iterable[Input | Output], report: Report) -> None:
-    """The columns of a weight's gradient are taps and channels: they are not packed, paired or taken in blocks."""
+    """Refuse bits, pairs and blocks in a weight's gradient, whose columns are taps and channels."""
     table, origins = expressions.builder.table, expressions.builder.origins
-    taken = (origin for (op, _), origin in zip(table, origins, strict=True) if isinstance(op, Pick | Fold))
-    stored = (value.span for value in values if value.dtype == B1 or any("/" in mode for mode in value.modes))
+    taken = (origin for (op, _), origin in zip(table, origins, strict=True) if isinstance(op, Pick | Interleave | Fold))
+    stored = (value.span for value in values if value.dtype == B1 or any(is_divided(mode) for mode in value.modes))
     if places := [*taken, *stored]:
         report.unsupported("bits, pairs and blocks of columns in the gradient of a weight are", places[0])

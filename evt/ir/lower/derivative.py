@@ -8,7 +8,7 @@ from evt.functions import TABLE
 from evt.ir.dag import Builder
 from evt.ir.node import Apply, Cast, Const, Load
 
-#: The name of the variable along which is derived; no input can have it.
+#: The name of the variable of differentiation; no input can have it.
 _VARIABLE = "'"
 
 
@@ -17,20 +17,20 @@ class NoDerivativeError(Exception):
 
 
 class Derivatives:
-    """Derives values of a builder. ``formula(text, scope)`` adds a formula over named values."""
+    """Differentiates values of a builder. ``formula(text, scope)`` adds a formula over named values."""
 
     def __init__(self, builder: Builder, formula: Callable[[str, Mapping[str, int]], int]) -> None:
         self.builder = builder
         self.formula = formula
 
     def variable(self) -> int:
-        """A node that stands for the argument; substitute it before the graph is finished."""
+        """Return a node that stands for the argument; substitute it before the graph is finished."""
         return self.builder.add(Load(_VARIABLE))
 
     def derive(self, value: int, x: int) -> int:
-        """The derivative of ``value`` along ``x``. Casts are taken as the identity, as autograd does.
+        """Return the derivative of ``value`` along ``x``. Casts are taken as the identity, as in autograd.
 
-        Raises NoDerivativeError.
+        Raise NoDerivativeError.
         """
         zero, one = Const.of(0.0), Const.of(1.0)
         slopes: dict[int, int | None] = {x: self.builder.add(one)}  # None: does not depend on x
@@ -54,7 +54,7 @@ class Derivatives:
         return self.builder.add(zero) if found is None else found
 
     def substitute(self, value: int, x: int, by: int) -> int:
-        """``value`` with ``by`` in the place of the variable ``x``."""
+        """Return ``value`` with ``by`` in place of the variable ``x``."""
         renamed = {x: by}
         for node in self._between(value, x):
             operands = (renamed.get(operand, operand) for operand in self.builder.arguments(node))
@@ -62,7 +62,7 @@ class Derivatives:
         return renamed.get(value, value)
 
     def _between(self, value: int, x: int) -> list[int]:
-        """The nodes from ``x``, without it, to ``value``, operands first."""
+        """Return the nodes between ``x``, which is excluded, and ``value``, operands first."""
         needed: set[int] = set()
         stack = [value]
         while stack:
@@ -80,7 +80,7 @@ class Derivatives:
         return self.formula(row.derivatives[slot], dict(zip(names, operands, strict=True)))
 
     def _times(self, a: int, b: int) -> int:
-        """A partial derivative times a slope: ``where(c, p, 0) * b -> where(c, p*b, 0)``, as b may overflow."""
+        """Return a partial derivative times a slope: ``where(c, p, 0) * b -> where(c, p*b, 0)``, as b may overflow."""
         one, zero = Const.of(1.0), Const.of(0.0)
         if self.builder[a] == one or self.builder[b] == zero:
             return b

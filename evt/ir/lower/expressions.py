@@ -1,29 +1,32 @@
-"""Expressions: from syntax to nodes. Functions of the user's own are inlined, derivatives worked out."""
+"""Expressions: from syntax to nodes. Users' functions are inlined, derivatives computed."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from evt.diagnostics import Span
 from evt.functions import BINARY, FUNCTIONS, UNARY, Function
 from evt.functions import lookup as find_function
 from evt.ir.dag import Builder
-from evt.ir.dtype import BY_NAME, STORAGE, TF32
+from evt.ir.dtype import B1, BOOL, BY_NAME, I32, I64, OUTPUTS, TF32
+from evt.ir.infer import value_modes
 from evt.ir.lower.derivative import Derivatives, NoDerivativeError
 from evt.ir.lower.names import Names
 from evt.ir.lower.report import Report
 from evt.ir.lower.special import SPECIAL_FORMS, lower_reduction
 from evt.ir.lower.statements import Statements
-from evt.ir.lower.words import SPECIAL, read_number
-from evt.ir.node import ELEMENT_MODES, REDUCTIONS, Acc, Apply, Cast, Const, Element, Load
+from evt.ir.lower.words import INFINITY, SPECIAL, read_number
+from evt.ir.missing import MISSING_FUNCTIONS, MISSING_TYPES, unknown_type
+from evt.ir.node import ELEMENT_MODES, PLACES, REDUCTIONS, Acc, Apply, Cast, Const, Element, Load
 from evt.ir.origin import Origin, Place
 from evt.language import tree as syntax
 
-#: How often a function is derived: each time it grows by the chain and product rules.
+#: How often a function may be differentiated: it grows each time, by the chain and product rules.
 _MAX_PRIMES = 4
 #: How many operations a program may have when the user's functions are expanded.
 _MAX_NODES = 30_000
-#: How deep functions of the user's own may call each other.
+#: How deep users' functions may call each other.
 _MAX_DEPTH = 64
 
 #: Values by name, for the body of a function.
@@ -41,19 +44,20 @@ class Expressions:
         self.builder = Builder()
         self.values: dict[str, int] = {}
         self.derivatives = Derivatives(self.builder, self.formula)
+        self._varies: list[tuple[str, ...]] = []
         self._constant: dict[int, bool] = {}
         self._inlined: dict[tuple[str, tuple[int, ...]], int] = {}
         self._open: list[str] = []
-        #: The calls of functions of the user's own that are open, innermost first.
+        #: The open calls of users' functions, innermost first.
         self._calls: tuple[Span, ...] = ()
         self._used: set[str] = set()
         self._too_large = False
 
     def add(self, root: syntax.Expression, scope: Scope | None = None, origin: Origin | None = None) -> int:
-        """The node of an expression. Iterative, because formulas nest thousands deep.
+        """Return the node of an expression; iteratively, because formulas may nest thousands deep.
 
-        ``scope``: the expression is the body of a function, and knows these names only.
-        ``origin``: the expression is none of the program's, and all of it comes from there.
+        ``scope``: the expression is the body of a function, and knows only these names.
+        ``origin``: the expression is not part of the program; all its nodes get this origin.
         """
         results: dict[int, int] = {}
         for node in syntax.postorder(root):
@@ -63,7 +67,7 @@ class Expressions:
         return results[id(root)]
 
     def formula(self, text: str, scope: Scope) -> int:
-        """The node of a formula of the function table over named values."""
+        """Return the node of a formula of the function table over named values."""
         from evt.language import parse
 
         statement = parse(f"D = {text}").statements[0]
@@ -73,7 +77,8 @@ class Expressions:
     def node(self, node: syntax.Expression, operands: list[int], scope: Scope | None) -> int:
         match node:
             case syntax.Number():
-                return self.constant_node(read_number(self.report, node) or 0.0)
+                value = read_number(self.report, node)
+                return self.mistake() if value is None else self.constant_node(value)
             case syntax.Name(name) | syntax.Element(name, _):
                 return self.name(node, name, scope)
             case syntax.Unary(operator):
@@ -96,6 +101,8 @@ class Expressions:
                 return self.call(node, operands)
 
     def name(self, node: syntax.Name | syntax.Element, name: str, scope: Scope | None) -> int:
+        if name == INFINITY:
+            return self.constant_node(math.inf)
         if scope is not None:
             if name in scope and isinstance(node, syntax.Name):
                 return scope[name]
@@ -107,15 +114,29 @@ class Expressions:
                 "not a parameter",
                 f"make it a parameter and pass it; parameters: {known}",
             )
-            return self.constant_node(0.0)
+            return self.mistake()
         if name in self.values:
             return self.values[name]
         if name in ELEMENT_MODES:
             return self.builder.add(Element(name))
-        return self.builder.add(Acc()) if name == "acc" else self.builder.add(Load(name))
+        if name == "acc":
+            return self.builder.add(Acc())
+        load = self.builder.add(Load(name))
+        declared = self.inputs.get(name)
+        narrowed = declared is not None and declared.dtype == I64
+        return self.builder.add(Cast(I32), load) if narrowed else load
+
+    def modes(self) -> list[tuple[str, ...]]:
+        """Return the modes over which the nodes that there are vary."""
+        builder, varies = self.builder, self._varies
+        for node in range(len(varies), len(builder)):
+            op, operands = builder[node], [varies[operand] for operand in builder.arguments(node)]
+            known = not isinstance(op, Load) or op.name in self.inputs
+            varies.append(value_modes(self.inputs, op, operands) if known else ())
+        return varies
 
     def is_constant(self, node: int) -> bool:
-        """Whether a node depends on constants only."""
+        """Return whether a node depends on constants only."""
         if node not in self._constant:
             op = self.builder[node]
             applied = isinstance(op, Apply) and all(map(self.is_constant, self.builder.arguments(node)))
@@ -125,6 +146,15 @@ class Expressions:
     def constant_node(self, value: float) -> int:
         return self.builder.add(Const.of(value))
 
+    def mistake(self) -> int:
+        """Return the value of what was refused. NaN, which no program can write, so that nothing more is said of it."""
+        return self.builder.add(Const.of(math.nan))
+
+    def is_mistake(self, node: int) -> bool:
+        """Whether a value was refused already."""
+        op = self.builder[node]
+        return isinstance(op, Const) and math.isnan(op.value)
+
     def call(self, call: syntax.Call, operands: list[int]) -> int:
         name = call.function.text
         if call.subscript is not None and call.primes:
@@ -132,27 +162,35 @@ class Expressions:
             self.report(
                 "E0206", "a reduction has no derivative", call.function.span, "not a function of one value", hint
             )
-        elif call.subscript is not None and name not in REDUCTIONS:
-            hint = f"reductions: {', '.join(REDUCTIONS)}"
-            self.report("E0201", f"`{name}` is not a reduction", call.subscript.span, "", hint)
+        elif call.subscript is not None and name not in (*REDUCTIONS, *PLACES, "mean"):
+            self.no_reduction(call, call.subscript)
         elif call.subscript is not None:
             return lower_reduction(self, call, operands)
         elif call.primes:
             return self.derivative(call, operands)
+        elif name in self.defined:
+            return self.inline(call, operands)
         elif name in SPECIAL_FORMS:
             return SPECIAL_FORMS[name](self, call, operands)
         elif name in BY_NAME:
             return self.cast(call, operands)
-        elif name in self.defined:
-            return self.inline(call, operands)
+        elif name in REDUCTIONS and len(operands) == 1 and call.arguments[0].keyword is None:
+            self.report(
+                "E0203",
+                f"`{name}` of one value names the modes that it reduces over",
+                call.function.span,
+                "no modes",
+                f"write `{name}[n]`, or `{name}[m]` or `{name}[m, n]`"
+                + (f"; of two values, `{name}(x, y)`" if find_function(name) else ""),
+            )
         elif (function := find_function(name)) is None:
             self.unknown_function(call)
         elif (arguments := self.bind(call, function, operands)) is not None:
             return self.builder.add(Apply(function.name), *arguments)
-        return self.constant_node(0.0)
+        return self.mistake()
 
     def inline(self, call: syntax.Call, operands: list[int]) -> int:
-        """A call of a function of the user's own: its body over the arguments."""
+        """Return the value of a call of a user's function: its body over the arguments."""
         name = call.function.text
         definition = self.defined[name]
         parameters = [parameter.text for parameter in definition.parameters]
@@ -186,7 +224,7 @@ class Expressions:
                     what = f"functions expand to more than {_MAX_NODES} operations"
                     self.report("E0402", what, call.function.span, "expanded here", hint)
                 self._too_large = True
-                return operands[0] if operands else self.constant_node(0.0)
+                return operands[0] if operands else self.mistake()
             key = (name, tuple(operands))
             if key not in self._inlined:
                 calls, self._calls = self._calls, (call.span, *self._calls)
@@ -196,27 +234,26 @@ class Expressions:
                 self._calls = calls
                 self.builder.origin = Place(call.span, calls)
             return self._inlined[key]
-        return self.constant_node(0.0)
+        return self.mistake()
 
     def check_defined(self) -> None:
         """Report functions that nothing calls."""
         for name, definition in self.defined.items():
             if name not in self._used:
-                self.report(
+                self.report.nothing_reads(
                     "E0409",
                     f"the function `{name}` is defined and nothing calls it",
                     definition.name.span,
-                    "unused",
                     "call it, or remove it",
                 )
 
     def derivative(self, call: syntax.Call, operands: list[int]) -> int:
-        """``f'(x)``, ``f''(x, constants)``: along the first argument, at ``x``."""
+        """Return ``f'(x)``, ``f''(x, constants)``: the derivative along the first argument, at ``x``."""
         name, span = call.function.text, call.function.span
         function = find_function(name)
         if name not in self.defined and function is None:
             self.unknown_function(call)
-            return self.constant_node(0.0)
+            return self.mistake()
         x = self.derivatives.variable()
         arguments = [x, *operands[1:]]
         if name in self.defined:
@@ -225,13 +262,13 @@ class Expressions:
             assert function is not None
             bound = self.bind(call, function, arguments[: len(operands)])
             if bound is None:
-                return self.constant_node(0.0)
+                return self.mistake()
             value = self.builder.add(Apply(function.name), *bound)
         if call.primes > _MAX_PRIMES:
             self.report(
                 "E0206", f"`{name}` with {call.primes} primes", span, "too many", f"at most {_MAX_PRIMES} derivatives"
             )
-            return self.constant_node(0.0)
+            return self.mistake()
         varying = [operand for operand in operands[1:] if not self.is_constant(operand)]
         if varying:
             self.report(
@@ -247,8 +284,8 @@ class Expressions:
         except NoDerivativeError as error:
             hint = "write the derivative as a function of your own, or register it with evt.function"
             self.report("E0206", f"`{name}` has no derivative: {error}", span, "not differentiable", hint)
-            return self.constant_node(0.0)
-        return self.derivatives.substitute(value, x, operands[0]) if operands else self.constant_node(0.0)
+            return self.mistake()
+        return self.derivatives.substitute(value, x, operands[0]) if operands else self.mistake()
 
     def cast(self, call: syntax.Call, operands: list[int]) -> int:
         dtype, span = BY_NAME[call.function.text], call.function.span
@@ -260,11 +297,12 @@ class Expressions:
                 "",
                 f"write `{call.function.text}(x)`",
             )
-        elif dtype not in (*STORAGE, TF32):
-            self.report("E0303", f"there is no cast to {dtype}", span)
+        elif dtype not in (*OUTPUTS, TF32):
+            hint = "integers are computed in i32: write `i32(x)`" if dtype == I64 else ""
+            self.report("E0303", f"there is no cast to {dtype}", span, "", hint)
         else:
-            return self.builder.add(Cast(dtype), operands[0])
-        return self.constant_node(0.0)
+            return self.builder.add(Cast(B1 if dtype == BOOL else dtype), operands[0])  # one truth value
+        return self.mistake()
 
     def unknown_function(self, call: syntax.Call) -> None:
         name, span = call.function.text, call.function.span
@@ -279,13 +317,35 @@ class Expressions:
                 "called here",
                 f"write `{name} * (...)` for a product",
             )
+        elif name.lower() in MISSING_TYPES:
+            message, hint = unknown_type(name, ())
+            self.report("E0303", message, span, "no type", hint)
+        elif (known := MISSING_FUNCTIONS.get(name)) is not None:
+            given = [getattr(argument.value, "name", "") for argument in call.arguments]
+            hint = "write `acc`" if given == ["A", "B"] else known.instead
+            self.report("E0201", f"there is no function `{name}`: {known.why}", span, "not a function", hint)
         else:
             guess = self.report.guess(name, (*FUNCTIONS, *BY_NAME, *SPECIAL, *self.defined))
             hint = f"did you mean `{guess}`?" if guess else "`evt explain E0201` lists the functions"
             self.report("E0201", f"there is no function `{name}`", span, "unknown function", hint)
 
+    def no_reduction(self, call: syntax.Call, subscript: syntax.Subscript) -> None:
+        name, known = call.function.text, MISSING_FUNCTIONS.get(call.function.text)
+        if known is not None:
+            message = f"there is no reduction `{name}`: {known.why}"
+            self.report("E0201", message, call.function.span, "not a reduction", known.instead)
+        elif find_function(name) is not None or name in self.defined or name in SPECIAL or name in BY_NAME:
+            hint = f"write `{name}`; the modes of a value follow from its operands"
+            place = call.function.span.to(subscript.span)
+            self.report("E0201", f"`{name}` is not a reduction", place, "takes no modes", hint)
+        else:
+            known_reductions = (*REDUCTIONS, "mean", *PLACES)
+            guess = self.report.guess(name, known_reductions)
+            hint = f"did you mean `{guess}`?" if guess else f"reductions: {', '.join(known_reductions)}"
+            self.report("E0201", f"there is no reduction `{name}`", call.function.span, "unknown", hint)
+
     def bind(self, call: syntax.Call, function: Function, operands: list[int]) -> list[int] | None:
-        """Arguments by position and keyword, with the defaults filled in."""
+        """Return arguments by position and keyword, with the defaults filled in."""
         names = [parameter.name for parameter in function.parameters]
         bound: dict[str, int] = {}
         too_many = False

@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from evt.diagnostics import Misspellings, Span
+from evt.diagnostics import Label, Misspellings, Span
 from evt.functions import lookup as find_function
 from evt.ir.dtype import BY_NAME, I32
 from evt.ir.lower.report import Report
-from evt.ir.lower.statements import Statements, make_input
-from evt.ir.lower.words import GREEK, NOT_FINITE, SPECIAL, is_flexible, read_modes
+from evt.ir.lower.statements import Statements, undeclared_input
+from evt.ir.lower.words import GREEK, INFINITY, NOT_NUMBERS, SPECIAL, is_flexible, is_greek, read_modes
+from evt.ir.missing import MISSING_FUNCTIONS
 from evt.ir.node import ELEMENT_MODES, Input, Output
 from evt.language import tree as syntax
 
-#: Names that mean something without being declared.
+#: Names that have a meaning without being declared.
 _CUSTOMARY = frozenset({"bias", *GREEK})
-_NOT_ACC = frozenset({"Acc", "ACC", "ac", "accum", "accumulator", "aac", "accc"})
+#: What `acc` is misspelt as, and called elsewhere; one with a number asks for a second product.
+_NOT_ACC = frozenset({"ac", "aac", "accc", "cac", "caa", "accum", "accumulator", "accumulators"})
+_SECOND_ACC = re.compile("acc_?[0-9]+", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """A name that was read: where, and the subscript that was written there."""
+    """A name that was read: where, and the subscript that was written there.
+
+    ``index``: it says which rows or columns are read or stored.
+    """
 
     span: Span
     subscript: syntax.Subscript | None
+    index: bool = False
 
 
 class Names:
@@ -39,8 +47,11 @@ class Names:
         self.subscripted = statements.subscripted
         self.outs = statements.outs
         self.defined = statements.defined
+        self.refused = statements.refused
         self.uses: dict[str, list[_Use]] = {}
-        #: Names that are given as the seed or the offset of random numbers.
+        #: Calls of functions that there are not.
+        self.missing: list[Span] = []
+        #: Names used as the seed or the offset of random numbers.
         self.counters: set[str] = set()
         self.inputs: dict[str, Input] = {}
         self.collect_uses()
@@ -55,16 +66,46 @@ class Names:
                         self.uses.setdefault(name, []).append(_Use(span, None))
                     case syntax.Element(name, subscript, span):
                         self.uses.setdefault(name, []).append(_Use(span, subscript))
+                        self.collect_indices(subscript)
+                    case syntax.Call(function=syntax.Identifier(text=name), span=span) if name in MISSING_FUNCTIONS:
+                        self.missing += [span] * (find_function(name) is None and name not in self.defined)
                     case syntax.Call(function=syntax.Identifier(text="rand" | "dropout"), arguments=arguments):
                         self.counters |= {a.value.name for a in arguments[-2:] if isinstance(a.value, syntax.Name)}
 
+            if statement.subscript is not None:
+                self.collect_indices(statement.subscript)
+        for declaring in self.tree.statements:
+            if isinstance(declaring, syntax.Inputs | syntax.Outputs):
+                for declaration in declaring.declarations:
+                    if declaration.subscript is not None:
+                        self.collect_indices(declaration.subscript)
+
+    def collect_indices(self, subscript: syntax.Subscript) -> None:
+        for mode in subscript.modes:
+            if mode.subscript is not None:
+                self.uses.setdefault(mode.name, []).append(_Use(mode.span, mode.subscript, index=True))
+
     def resolve_inputs(self) -> None:
-        """Every name that is read and not assigned is an input; declared ones must be read."""
+        """Make every name that is read and not assigned an input; report declared inputs that are never read."""
         known = Misspellings((*self.declared, *self.assigns, *sorted(_CUSTOMARY)))
         for name, uses in self.uses.items():
-            if name in self.assigns:
+            if name in self.refused:
+                continue
+            if name == INFINITY:
                 for use in uses:
                     if use.subscript is not None:
+                        self.report("E0302", "`inf` has no modes", use.subscript.span, "", "write `inf`")
+            elif name in self.assigns:
+                for use in uses:
+                    if use.index:
+                        self.report(
+                            "E0302",
+                            f"`{name}` is computed here, and an index is an input",
+                            use.span,
+                            "not an input",
+                            "compute it before the call, and pass it",
+                        )
+                    elif use.subscript is not None:
                         self.report(
                             "E0302",
                             f"`{name}` is computed here and takes no subscript",
@@ -87,16 +128,15 @@ class Names:
             if name not in self.uses:
                 assert value.span is not None
                 guess = self.report.guess(name, (use for use in self.inputs if use not in self.declared))
-                self.report(
+                self.report.nothing_reads(
                     "E0404",
                     f"the input `{name}` is declared and never read",
                     value.span,
-                    "unused",
                     f"`{guess}` is read and not declared: is that the same?" if guess else "remove the declaration",
                 )
 
     def check_subscripts(self, name: str, uses: Sequence[_Use]) -> None:
-        """The subscripts that are written at an operand that is worked on."""
+        """Check the subscripts of an operand with a mainloop fusion."""
         target = self.feeds[name].subscript
         modes = ELEMENT_MODES[name]
         for subscript in (*([target] if target else []), *(use.subscript for use in uses if use.subscript)):
@@ -105,24 +145,19 @@ class Names:
                 self.report("E0302", f"`{name}` is [{shown}]", subscript.span, "not these", f"write `{name}`")
 
     def is_input_name(self, name: str, uses: Sequence[_Use], known: Misspellings) -> bool:
-        """Whether an unassigned name may be an input.
+        """Return whether an unassigned name may be an input.
 
         Undeclared names are inputs, so a slip must not pass for one: a name without a subscript that is one
-        letter away from a declared or assigned name, from `bias` or a Greek letter is refused.
+        letter away from a declared or assigned name, from `bias` or a Greek letter is refused, and what `acc` is
+        misspelt as.
         """
         if name in self.declared:
             return True
         use = uses[0]
-        if name in NOT_FINITE:
-            self.report(
-                "E0107",
-                f"`{name}` is not a number that a program may use",
-                use.span,
-                "not finite",
-                "constants are finite",
-            )
-        elif name in ("A", "B") and all(self.in_feed(each.span) for each in uses):
-            return False  # the other operand's formula is refused for it
+        if name in NOT_NUMBERS:
+            self.report("E0107", f"`{name}` is not a constant", use.span, "not a number", NOT_NUMBERS[name])
+        elif name in ("A", "B") and all(self.is_explained(each.span) for each in uses):
+            return False
         elif name in ("A", "B"):
             self.report(
                 "E0406",
@@ -137,18 +172,29 @@ class Names:
             self.report("E0108", f"`{name}` is a function", use.span, "not a value", f"call it: `{name}(x)`")
         elif name in _NOT_ACC and "acc" not in self.uses:
             self.unknown_name(name, use, "acc")
-        elif name in _CUSTOMARY or name in self.counters or any(each.subscript is not None for each in uses):
+        elif (
+            name == "bias"
+            or is_greek(name)
+            or name in self.counters
+            or any(each.subscript is not None for each in uses)
+        ):
             return True
+        elif name.lower() in _NOT_ACC or name.lower() == "acc":
+            self.unknown_name(name, use, "acc")
+        elif _SECOND_ACC.fullmatch(name):
+            why = MISSING_FUNCTIONS["matmul"].why
+            hint = f"write `acc`; or, of an input, declare it: `in {name}[m, n]`"
+            self.report("E0202", f"there is no `{name}`: {why}", use.span, "not a second product", hint)
         elif guess := known.find(name):
             self.unknown_name(name, use, guess)
         else:
             return True
         return False
 
-    def in_feed(self, place: Span) -> bool:
-        """Whether a place is in the formula of an operand."""
-        spans = (statement.span for statement in self.feeds.values())
-        return any(span.start <= place.start < span.end for span in spans)
+    def is_explained(self, place: Span) -> bool:
+        """Whether an operand is read where something else is refused: the other's formula, or a `matmul`."""
+        spans = [statement.span for statement in self.feeds.values()]
+        return any(span.covers(place) for span in (*spans, *self.missing))
 
     def unknown_name(self, name: str, use: _Use, guess: str) -> None:
         self.report(
@@ -156,42 +202,56 @@ class Names:
             f"there is no `{name}` in this program",
             use.span,
             "unknown name",
-            f"did you mean `{guess}`? (if not, declare it: `in {name}`)",
+            f"did you mean `{guess}`? (if not, declare it: `in {name}[m, n]`)",
         )
 
     def resolve_input(self, name: str, uses: Sequence[_Use]) -> Input:
         declared = self.declared.get(name)
-        modes: tuple[str, ...] | None = None
+        modes = None if declared is None else declared.modes
         flexible = declared is not None and declared.flexible
-        subscripted: _Use | None = None
-        if declared is not None and name in self.subscripted:
-            modes = declared.modes
         for use in uses:
-            if use.subscript is None:
-                continue
-            written = read_modes(self.report, use.subscript, summed=True)
-            if written is None:
+            written = read_modes(self.report, use.subscript, summed=True) if use.subscript else None
+            if use.subscript is None or written is None:
                 continue
             if modes is not None and written != modes:
-                where = "declared" if subscripted is None else "used before"
-                self.report(
-                    "E0302",
-                    f"`{name}` is [{', '.join(modes)}], not [{', '.join(written)}]",
-                    use.subscript.span,
-                    f"{where} as [{', '.join(modes)}]",
-                    f"write `{name}` without a subscript here, or give the two inputs two names",
-                )
+                self.other_subscript(name, declared, modes, written, use.subscript)
             flexible = is_flexible(self.report, use.subscript, written) or flexible
-            modes, subscripted = written, use
-        if modes is None and name in self.counters:
-            modes = ()  # as scalars are, by what is done with them
+            modes = written
+        counter = name in self.counters
         if declared is None:
-            if name in self.counters:
-                return make_input(name, I32, modes, None, uses[0].span)
-            return make_input(name, None, modes, None, uses[0].span, flexible)
-        dtype = declared.dtype or (I32 if name in self.counters else None)
-        made = make_input(name, dtype, modes, declared.default, declared.span, flexible)
-        return replace(made, default_span=declared.default_span)
+            modes = () if modes is None and counter else modes  # by what is done with it
+            return undeclared_input(name, I32 if counter else None, modes, uses[0].span, flexible)
+        return replace(declared, dtype=declared.dtype or (I32 if counter else None), flexible=flexible)
+
+    def other_subscript(
+        self,
+        name: str,
+        declared: Input | None,
+        modes: Sequence[str],
+        written: Sequence[str],
+        subscript: syntax.Subscript,
+    ) -> None:
+        """Report a subscript at a use that is not the declared one, or not that of an earlier use."""
+        have, found = ", ".join(modes), ", ".join(written)
+        if declared is not None and name not in self.subscripted:
+            dtype = f": {declared.dtype}" if declared.dtype else ""
+            found = ", ".join(mode.name + "?" * mode.optional for mode in subscript.modes)
+            self.report(
+                "E0302",
+                f"`{name}` is a scalar, as it is declared without a subscript",
+                subscript.span,
+                "a scalar has no modes",
+                f"declare its modes: `in {name}{dtype}[{found}]`",
+                [Label(declared.span, "declared here")] if declared.span else [],
+            )
+            return
+        self.report(
+            "E0302",
+            f"`{name}` is [{have}], not [{found}]",
+            subscript.span,
+            f"{'used before' if declared is None else 'declared'} as [{have}]",
+            f"write `{name}` without a subscript here, or give the two inputs two names",
+        )
 
     def resolve_outputs(self) -> list[Output]:
         declared = [s for s in self.tree.statements if isinstance(s, syntax.Outputs)]
@@ -213,21 +273,15 @@ class Names:
         if declared:
             for name, statement in self.assigns.items():
                 if name not in self.uses and name not in names:
-                    self.report(
+                    self.report.nothing_reads(
                         "E0409",
                         f"`{name}` is assigned and nothing reads it",
                         statement.target.span,
-                        "unused",
                         f"remove it, or store it: `out {name}`",
                     )
-        if "D" not in names and not self.report.diagnostics:
-            place = next(iter(self.assigns.values())).target.span if self.assigns else Span(0, 0)
-            hint = "name it `D`: `D = ...`" if len(names) == 1 else "assign the primary output: `D = ...`"
-            if "D" in self.assigns:
-                hint = "name it in the `out` statement: `out D`"
-            elif "d" in self.assigns:
-                hint = "names are case-sensitive: write `D`, not `d`"
-            self.report("E0403", "the program has no primary output `D`", place, "", hint)
+        if not names and not self.report.diagnostics:
+            place = self.tree.statements[0].span if self.tree.statements else Span(0, 0)
+            self.report("E0403", "the program has no output", place, "", "assign one: `D = acc`")
         outputs = []
         for name in names:
             if name in self.assigns:
@@ -236,7 +290,7 @@ class Names:
         return outputs
 
     def order(self) -> list[str]:
-        """Assigned names, definitions before their uses; reports one that depends on itself (E0402)."""
+        """Return assigned names, definitions before their uses; report one that depends on itself (E0402)."""
         order: list[str] = []
         state: dict[str, int] = {}  # 1: open, 2: done
         needs = {

@@ -1,38 +1,63 @@
-"""Work on the operands: the formulas that are assigned to A and B, kept apart from the epilogue's."""
+"""Mainloop fusions: the formulas that are assigned to A and B, kept apart from the epilogue's."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from evt.diagnostics import Span
 from evt.ir.convolution import CONVOLUTIONS
 from evt.ir.dag import Builder
-from evt.ir.infer import shown
+from evt.ir.dtype import I64
 from evt.ir.lower.expressions import Expressions
 from evt.ir.lower.names import Names
 from evt.ir.lower.report import Report
 from evt.ir.lower.statements import Statements
-from evt.ir.node import ELEMENT_MODES, Acc, Element, Fold, Index, Input, Load, Node, Pick, Random, Reduce
+from evt.ir.node import (
+    ELEMENT_MODES,
+    Acc,
+    Element,
+    Fold,
+    Index,
+    Input,
+    Interleave,
+    Load,
+    Node,
+    Pick,
+    Random,
+    Reduce,
+    base,
+    shown,
+)
 from evt.ir.origin import Place
 from evt.language import tree as syntax
 
-#: What is not computed of each element by itself, in words.
+#: What is not computed element by element, in words.
 _NOT_ELEMENTWISE: dict[type[Node], str] = {
     Reduce: "a reduction of an operand",
     Fold: "a reduction of an operand",
     Pick: "a pair of an operand's elements",
+    Interleave: "a pair of an operand's elements",
     Index: "a coordinate in an operand",
     Random: "a random number for an element of an operand",
 }
 
 
-def lower_operands(
-    operation: str, statements: Statements, names: Names, expressions: Expressions, report: Report
-) -> dict[str, int]:
-    """The value that is multiplied in the place of each operand that the program assigns."""
-    feeds = {name: expressions.add(statements.feeds[name].value) for name in ELEMENT_MODES if name in statements.feeds}
+def lower_operands(statements: Statements, expressions: Expressions) -> dict[str, int]:
+    """Return the value that is multiplied in place of each operand that the program assigns."""
+    return {name: expressions.add(statements.feeds[name].value) for name in ELEMENT_MODES if name in statements.feeds}
+
+
+def check_operands(
+    operation: str,
+    feeds: Mapping[str, int],
+    statements: Statements,
+    names: Names,
+    expressions: Expressions,
+    report: Report,
+) -> None:
+    """Report formulas of operands that are not element-wise, and epilogues that read an operand."""
     for name, value in feeds.items():
         statement = statements.feeds[name]
         if operation in CONVOLUTIONS and (name == "B" or CONVOLUTIONS[operation][0] != "fprop"):
@@ -42,11 +67,10 @@ def lower_operands(
         _check_formula(formula, names, operation in CONVOLUTIONS, report)
     stored = (expressions.values[output.name] for output in names.outputs if output.name in expressions.values)
     _check_epilogue(map(expressions.builder.__getitem__, _nodes(expressions, stored)), names, report)
-    return feeds
 
 
 def _nodes(expressions: Expressions, roots: Iterable[int]) -> list[int]:
-    """The nodes that values are made of, in the order of creation."""
+    """Return the nodes that values depend on, in the order of creation."""
     found: set[int] = set()
     stack = list(roots)
     while stack:
@@ -59,7 +83,7 @@ def _nodes(expressions: Expressions, roots: Iterable[int]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Formula:
-    """What is assigned to an operand: its nodes, operands first."""
+    """The formula of an operand: its nodes, operands first."""
 
     name: str
     statement: syntax.Assign
@@ -70,7 +94,7 @@ class _Formula:
         return next((node for node in self.nodes if is_wanted(self.builder[node])), None)
 
     def place(self, node: int) -> Span | Place:
-        """The first expression of the statement that is made of a node: the node itself may come from elsewhere."""
+        """Return the first expression of the statement that depends on a node, which itself may come from elsewhere."""
         made = {node}
         for position in range(bisect_left(self.nodes, node), len(self.nodes)):
             each = self.nodes[position]
@@ -83,7 +107,7 @@ class _Formula:
 
 
 def _check_formula(formula: _Formula, names: Names, convolved: bool, report: Report) -> None:
-    """A formula is made of the operand's elements, scalars and vectors along its modes, element by element."""
+    """Check that a formula uses the operand's elements, scalars and vectors along its modes, element by element."""
     name = formula.name
     (other,) = (each for each in ELEMENT_MODES if each != name)
     if (node := formula.find(lambda op: op == Acc())) is not None:
@@ -123,6 +147,8 @@ def _check_input(operand: str, value: Input, place: Span | Place, convolved: boo
         report.unsupported(f"work on an operand with one `{name}` for each batch is", place)
     elif len(value.modes) > 1:
         report.unsupported(f"work on an operand with a matrix, `{name}`, is", place)
+    elif value.dtype == I64:
+        report.unsupported("work on an operand with an i64 is", place, f"declare `{name}` i32")
     elif value.flexible:
         report.unsupported(
             "work on an operand with a vector or a single value is", place, f"declare `{name}` as one of them"
@@ -130,7 +156,7 @@ def _check_input(operand: str, value: Input, place: Span | Place, convolved: boo
 
 
 def _check_epilogue(nodes: Iterable[Node], names: Names, report: Report) -> None:
-    """The epilogue reads neither operands nor what has the mode k."""
+    """Check that the epilogue reads neither operands nor values with the mode k."""
     for op in nodes:
         if isinstance(op, Element) and op.name in names.feeds:
             report(
@@ -140,12 +166,14 @@ def _check_epilogue(nodes: Iterable[Node], names: Names, report: Report) -> None
                 "not in the epilogue's registers",
                 "the product of A and B is `acc`",
             )
-        elif isinstance(op, Load) and op.name in names.inputs and "k" in names.inputs[op.name].modes:
+        elif isinstance(op, Load) and op.name in names.inputs and "k" in map(base, names.inputs[op.name].modes):
             value = names.inputs[op.name]
             report(
                 "E0304",
                 f"`{value.name}` is [{shown(value.modes)}], and the product has summed over k",
                 names.uses[value.name][0].span,
                 "no mode of the epilogue",
-                f"work on an operand with it: `A = {value.name} * A`",
+                f"work on an operand with it: `A = {value.name} * A`"
+                if value.modes == ("k",)
+                else "what the epilogue reads has the modes m, n and l",
             )

@@ -5,8 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from evt.ir.dag import Builder
+from evt.ir.dtype import I32
 from evt.ir.lower.words import PAIR_BLOCKS, SPECIAL, read_reduced_modes
-from evt.ir.node import MODES, Apply, Const, Fold, Index, Pick, Random, Reduce
+from evt.ir.node import (
+    MODES,
+    PLACES,
+    Apply,
+    Cast,
+    Const,
+    Extent,
+    Fold,
+    Index,
+    Interleave,
+    Load,
+    Node,
+    Pick,
+    Random,
+    Reduce,
+    divisor,
+)
 from evt.language import tree as syntax
 
 if TYPE_CHECKING:
@@ -16,85 +34,135 @@ _Form = Callable[["Expressions", syntax.Call, list[int]], int]
 
 
 def lower_reduction(expressions: Expressions, call: syntax.Call, operands: list[int]) -> int:
-    """``sum[n](x)``, ``max[m, n](x)``; ``max[n%32](x)`` over blocks of columns."""
+    """``sum[n](x)``, ``max[m, n](x)``; ``max[n%32](x)`` over blocks of columns; ``mean[n](x)`` is a sum over a size."""
     name = call.function.text
     assert call.subscript is not None
     modes = read_reduced_modes(expressions.report, call.subscript)
     if not _takes(expressions, call, operands, f"{name}[{', '.join(m.name for m in call.subscript.modes)}](x)", 1):
-        return expressions.constant_node(0.0)
+        return expressions.mistake()
     if modes is None:
         return operands[0]
+    if name in PLACES and modes not in (("m",), ("n",)):
+        hint = f"write `{name}[n](x)`, the column in each row, or `{name}[m](x)`, the row in each column"
+        expressions.report("E0301", f"`{name}` is along one mode", call.subscript.span, "", hint)
+        return operands[0]
     if modes[0] not in MODES:
-        return expressions.builder.add(Fold(name, int(modes[0].partition("%")[2])), operands[0])
-    return expressions.builder.add(Reduce(name, modes), operands[0])
+        return _fold(expressions, name, int(modes[0].partition("%")[2]), operands[0])
+    if name != "mean":
+        return expressions.builder.add(Reduce(name, modes), operands[0])
+    return _mean(expressions, modes, operands[0])
 
 
-def _sum(expressions: Expressions, call: syntax.Call, operands: list[int]) -> int:
+def _fold(expressions: Expressions, name: str, width: int, operand: int) -> int:
+    add = expressions.builder.add
+    if name != "mean":
+        return add(Fold(name, width), operand)
+    return add(Apply("div"), add(Fold("sum", width), operand), add(Const.of(float(width))))
+
+
+def _mean(expressions: Expressions, modes: tuple[str, ...], operand: int) -> int:
+    """``sum[m, n](x) / size(m) / size(n)``; of fewer columns, as many of them."""
+    add, value = expressions.builder.add, expressions.builder.add(Reduce("sum", modes), operand)
+    for mode in modes:
+        value = add(Apply("div"), value, add(Extent(mode)))
+    fewer = max(map(divisor, expressions.modes()[operand]), default=1) if "n" in modes else 1
+    return value if fewer == 1 else add(Apply("mul"), value, add(Const.of(float(fewer))))
+
+
+def _without_modes(expressions: Expressions, call: syntax.Call, operands: list[int]) -> int:
+    name = call.function.text
     expressions.report(
         "E0203",
-        "`sum` names the modes that it reduces over",
+        f"`{name}` of one value names the modes that it reduces over",
         call.function.span,
         "no modes",
-        "write `sum[n](x)`, `sum[m](x)` or `sum[m, n](x)`",
+        f"write `{name}[n]`, or `{name}[m]` or `{name}[m, n]`",
     )
-    return expressions.constant_node(0.0)
+    return expressions.mistake()
 
 
-def _iota(expressions: Expressions, call: syntax.Call, operands: list[int]) -> int:
-    """``iota(m)``: the element's coordinate."""
-    arguments = [argument.value for argument in call.arguments]
-    if len(arguments) == 1 and isinstance(arguments[0], syntax.Name) and arguments[0].name in MODES:
-        return expressions.builder.add(Index(arguments[0].name))
-    expressions.report("E0203", "`iota` takes a mode", call.span, "", "write `iota(m)`, `iota(n)` or `iota(l)`")
-    return expressions.constant_node(0.0)
+def _of_mode(make: Callable[[str], Node], modes: tuple[str, ...]) -> _Form:
+    def lower(expressions: Expressions, call: syntax.Call, operands: list[int]) -> int:
+        """``iota(m)``: the element's coordinate; ``size(m)``: the extent of a mode."""
+        name, arguments = call.function.text, [argument.value for argument in call.arguments]
+        if len(arguments) == 1 and isinstance(arguments[0], syntax.Name) and arguments[0].name in modes:
+            return expressions.builder.add(make(arguments[0].name))
+        forms = [f"`{name}({mode})`" for mode in modes]
+        hint = f"write {', '.join(forms[:-1])} or {forms[-1]}"
+        expressions.report("E0203", f"`{name}` takes a mode", call.span, "", hint)
+        return expressions.mistake()
+
+    return lower
 
 
 def _rand(expressions: Expressions, call: syntax.Call, operands: list[int]) -> int:
-    """``rand(seed, offset)``: uniform in [0, 1)."""
+    """Lower ``rand(seed, offset)``: uniform in [0, 1)."""
     if not _takes(expressions, call, operands, SPECIAL["rand"], 2):
-        return expressions.constant_node(0.0)
-    return expressions.builder.add(Random(), *operands)
+        return expressions.mistake()
+    return _random(expressions, *operands)
+
+
+def _random(expressions: Expressions, *counters: int) -> int:
+    """Random numbers, whose seed and offset are read with all their bits."""
+    builder = expressions.builder
+    return builder.add(Random(), *(_whole(builder, counter) for counter in counters))
+
+
+def _whole(builder: Builder, counter: int) -> int:
+    """Return a seed or an offset as it is loaded; where it is an i64, it was made an i32."""
+    loads = builder[counter] == Cast(I32) and isinstance(builder[builder.arguments(counter)[0]], Load)
+    return builder.arguments(counter)[0] if loads else counter
 
 
 def _dropout(expressions: Expressions, call: syntax.Call, operands: list[int]) -> int:
-    """``where(rand(seed, offset) >= p, x / (1 - p), 0)``, as torch.nn.functional.dropout."""
+    """Lower ``dropout`` to ``where(rand(seed, offset) >= p, x / (1 - p), 0)``, as torch.nn.functional.dropout."""
     if not _takes(expressions, call, operands, SPECIAL["dropout"], 4):
-        return expressions.constant_node(0.0)
+        return expressions.mistake()
     x, p, seed, offset = operands
     add = expressions.builder.add
-    kept = add(Apply("ge"), add(Random(), seed, offset), p)
+    kept = add(Apply("ge"), _random(expressions, seed, offset), p)
     scale = add(Apply("div"), add(Const.of(1.0)), add(Apply("sub"), add(Const.of(1.0)), p))
     return add(Apply("where"), kept, add(Apply("mul"), x, scale), add(Const.of(0.0)))
 
 
 def _pick(member: int) -> _Form:
     def lower(expressions: Expressions, call: syntax.Call, operands: list[int]) -> int:
-        """``even(x)``, ``odd(x, 32)``: one of each pair of columns, adjacent or so many columns apart."""
+        """Lower ``even(x)``, ``odd(x, 32)``: deinterleave columns, adjacent ones or ones that many columns apart."""
         name = call.function.text
         if not _takes(expressions, call, operands, f"{name}(x, distance)", 1, 2):
-            return expressions.constant_node(0.0)
-        block = 1
-        if len(operands) == 2:
-            distance = expressions.builder[operands[1]]
-            if not isinstance(distance, Const) or distance.value not in PAIR_BLOCKS:
-                expressions.report(
-                    "E0203",
-                    f"the distance of `{name}` is one of {', '.join(map(str, PAIR_BLOCKS))}",
-                    call.arguments[1].span,
-                    "not a distance",
-                    f"`{name}(x)` pairs columns 2j and 2j + 1, `{name}(x, 32)` columns 32 apart",
-                )
-            else:
-                block = int(distance.value)
-        return expressions.builder.add(Pick(member, block), operands[0])
+            return expressions.mistake()
+        hint = f"`{name}(x)` pairs columns 2j and 2j + 1, `{name}(x, 32)` columns 32 apart"
+        return expressions.builder.add(Pick(member, _distance(expressions, call, operands, 1, hint)), operands[0])
 
     return lower
+
+
+def _interleave(expressions: Expressions, call: syntax.Call, operands: list[int]) -> int:
+    """``interleave(x, y)``, ``interleave(x, y, 32)``: the value whose pairs of columns have these members."""
+    if not _takes(expressions, call, operands, "interleave(x, y, distance)", 2, 3):
+        return expressions.mistake()
+    hint = "`interleave(x, y)` makes columns 2j and 2j + 1, `interleave(x, y, 32)` columns 32 apart"
+    return expressions.builder.add(Interleave(_distance(expressions, call, operands, 2, hint)), *operands[:2])
+
+
+def _distance(expressions: Expressions, call: syntax.Call, operands: list[int], place: int, hint: str) -> int:
+    """How far apart the columns of a pair are: the argument at a place, or 1."""
+    if len(operands) <= place:
+        return 1
+    distance = expressions.builder[operands[place]]
+    if isinstance(distance, Const) and distance.value in PAIR_BLOCKS:
+        return int(distance.value)
+    if expressions.is_mistake(operands[place]):
+        return 1
+    message = f"the distance of `{call.function.text}` is one of {', '.join(map(str, PAIR_BLOCKS))}"
+    expressions.report("E0203", message, call.arguments[place].span, "not a distance", hint)
+    return 1
 
 
 def _takes(
     expressions: Expressions, call: syntax.Call, operands: list[int], form: str, least: int, most: int = 0
 ) -> bool:
-    """Whether a call has as many arguments as its form, by position."""
+    """Return whether a call has as many arguments as its form, by position."""
     keyword = next((argument.keyword for argument in call.arguments if argument.keyword is not None), None)
     if keyword is not None:
         expressions.report("E0204", f"`{call.function.text}` is called by position", keyword.span, "", f"`{form}`")
@@ -104,10 +172,15 @@ def _takes(
 
 
 SPECIAL_FORMS: dict[str, _Form] = {
-    "sum": _sum,
-    "iota": _iota,
+    "sum": _without_modes,
+    "mean": _without_modes,
+    "argmax": _without_modes,
+    "argmin": _without_modes,
+    "iota": _of_mode(Index, ("m", "n", "l")),
+    "size": _of_mode(Extent, ("m", "n", "k", "l")),
     "rand": _rand,
     "dropout": _dropout,
     "even": _pick(0),
     "odd": _pick(1),
+    "interleave": _interleave,
 }

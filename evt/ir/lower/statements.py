@@ -1,4 +1,4 @@
-"""Statements: what a program declares, assigns and names as its operation."""
+"""Statements: the operation that a program names, and what it declares and assigns."""
 
 from __future__ import annotations
 
@@ -9,8 +9,17 @@ from evt.functions import lookup as find_function
 from evt.ir.convolution import CONVOLUTIONS, OPERAND_MODES
 from evt.ir.dtype import BY_NAME, DType
 from evt.ir.lower.report import Report
-from evt.ir.lower.words import GREEK, NOT_FINITE, SPECIAL, is_flexible, read_dtype, read_modes, read_number
-from evt.ir.node import ELEMENT_MODES, Input, Operand, Output
+from evt.ir.lower.words import (
+    INFINITY,
+    NOT_NUMBERS,
+    SPECIAL,
+    is_flexible,
+    is_greek,
+    read_dtype,
+    read_modes,
+    read_number,
+)
+from evt.ir.node import ELEMENT_MODES, Inferred, Input, Operand, Output
 from evt.language import tree as syntax
 
 #: Operations: the modes of A's and B's shapes when no header says otherwise; for convolutions the implicit GEMM's.
@@ -18,17 +27,17 @@ OPERATIONS = {"gemm": (("m", "k"), ("k", "n")), "linear": (("m", "k"), ("n", "k"
 
 
 def unknown_operation(name: object) -> str:
-    """What helps with an operation that is none of :data:`OPERATIONS`."""
+    """Return a help for a name that is not one of :data:`OPERATIONS`."""
     if name == "grouped_gemm":
         return "write `gemm`, and call evt.grouped_gemm"
     return hint(str(name).removesuffix("_fprop"), OPERATIONS, "operations")
 
 
 class Statements:
-    """The statements of a program by kind, each name once. Uses are not looked at yet.
+    """The statements of a program by kind, each name once. Uses are not examined yet.
 
-    ``declared`` and ``outs`` are what is written about inputs and outputs, ``subscripted`` those that are
-    declared with a subscript, ``defined`` the functions of ``def`` statements, ``feeds`` the assignments to A and B.
+    ``declared`` and ``outs`` are the declarations of inputs and outputs, ``subscripted`` those with a subscript,
+    ``defined`` the functions of ``def`` statements, ``feeds`` the assignments to A and B.
     """
 
     def __init__(self, tree: syntax.Tree, report: Report) -> None:
@@ -41,6 +50,9 @@ class Statements:
         self.declared: dict[str, Input] = {}
         self.subscripted: set[str] = set()
         self.outs: dict[str, Output] = {}
+        #: Names that were refused where they are declared or assigned: nothing more is said of them.
+        self.refused: set[str] = set()
+        self.twice: set[str] = set()
         self.collect()
 
     def collect(self) -> None:
@@ -98,18 +110,14 @@ class Statements:
         elif name in ELEMENT_MODES:
             self.feeds[name] = statement
         elif name in self.declared:
-            self.report(
-                "E0406",
-                f"`{name}` is declared as an input and assigned",
-                span,
-                "",
-                "declare it with `out` instead",
-            )
+            if name not in self.twice:
+                hint = "give what is computed a name of its own, or remove the declaration"
+                self.report("E0406", f"`{name}` is declared as an input and assigned", span, "assigned here", hint)
         elif self.usable(statement.target):
             self.assigns[name] = statement
 
     def read_subscript(self, assign: syntax.Assign, subscript: syntax.Subscript) -> None:
-        """The subscript of an assignment; an `out` statement may have the same, or leave it to this one."""
+        """Read the subscript of an assignment; an `out` statement may have the same one, or none."""
         name, span = assign.target.text, assign.target.span
         modes, declared = read_modes(self.report, subscript), self.outs.get(name)
         if modes is None:
@@ -137,10 +145,13 @@ class Statements:
                 return
 
     def usable(self, identifier: syntax.Identifier) -> bool:
-        """Whether the user may give this name to something."""
+        """Return whether the user may give this name to something."""
         name = identifier.text
-        if name in NOT_FINITE:
-            self.report("E0107", f"`{name}` is not a name", identifier.span)
+        if name in self.refused:
+            return False
+        self.refused.add(name)
+        if name == INFINITY or name in NOT_NUMBERS:
+            self.report("E0108", f"`{name}` is no name", identifier.span, "", f"rename it: `{name}_`")
         elif name in BY_NAME or find_function(name) is not None or name in SPECIAL:
             kind = "a type" if name in BY_NAME else "a function"
             self.report(
@@ -151,12 +162,14 @@ class Statements:
                 f"rename it: `{name}_`",
             )
         else:
+            self.refused.remove(name)
             return True
         return False
 
     def declare_input(self, declaration: syntax.Declaration) -> None:
         name, span = declaration.name.text, declaration.name.span
         if name in self.declared or name in self.outs:
+            self.twice.add(name)
             self.report("E0407", f"`{name}` is declared twice", span, "second declaration", "remove one of the two")
             return
         if name in ("acc", "A", "B"):
@@ -169,25 +182,21 @@ class Statements:
                 "E0406",
                 f"`{name}` is assigned and declared as an input",
                 span,
-                "",
-                "declare it with `out` instead",
+                "declared here",
+                "give what is computed a name of its own, or remove the declaration",
             )
             return
         if not self.usable(declaration.name):
             return
         dtype = read_dtype(self.report, declaration.dtype)
-        modes = read_modes(self.report, declaration.subscript, summed=True) if declaration.subscript else None
-        if modes is None and declaration.subscript is not None:
-            return
+        modes = read_modes(self.report, declaration.subscript, summed=True) if declaration.subscript else ()
         default = read_number(self.report, declaration.default) if declaration.default else None
-        if modes is None and declaration.default is not None and name != "bias":
-            modes = ()
-        if modes is not None:
+        if declaration.subscript is not None:
             self.subscripted.add(name)
         flexible = bool(declaration.subscript and modes and is_flexible(self.report, declaration.subscript, modes))
-        made = make_input(name, dtype, modes, default, span, flexible)
-        self.declared[name] = replace(made, default_span=declaration.default.span) if declaration.default else made
-        if default is not None and dtype is not None and not dtype.least <= default <= dtype.largest:
+        default_span = declaration.default.span if declaration.default else None
+        self.declared[name] = Input(name, dtype, modes or (), default, False, flexible, span, default_span)
+        if default is not None and dtype is not None and not dtype.spans(default):
             assert declaration.default is not None
             message = f"the default of `{name}` is beyond the range of {dtype}"
             self.report("E0306", message, declaration.default.span, "out of range", dtype.range_text)
@@ -204,6 +213,7 @@ class Statements:
     def declare_output(self, declaration: syntax.Declaration) -> None:
         name, span = declaration.name.text, declaration.name.span
         if name in self.outs or name in self.declared:
+            self.twice.add(name)
             self.report("E0407", f"`{name}` is declared twice", span, "second declaration", "remove one of the two")
             return
         if name in ("acc", "A", "B"):
@@ -227,13 +237,14 @@ class Statements:
         modes = read_modes(self.report, declaration.subscript) if declaration.subscript else ("m", "n")
         if declaration.subscript is not None:
             self.no_flexible(declaration.subscript)
-        if modes is not None and self.usable(declaration.name):
-            self.outs[name] = Output(name, dtype, modes, "l" not in modes, span)
-            if declaration.subscript is not None:
+        if self.usable(declaration.name):
+            known = ("m", "n") if modes is None else modes
+            self.outs[name] = Output(name, dtype, known, "l" not in known, span)
+            if modes is not None and declaration.subscript is not None:
                 self.subscripted.add(name)
 
     def operands(self) -> tuple[Operand, ...]:
-        """The operands that the header declares; none without a header."""
+        """Return the operands that the header declares; none without a header."""
         if self.header is None:
             return ()
         operation, declared = self.header.operation, self.header.operands
@@ -255,7 +266,8 @@ class Statements:
             dtype = read_dtype(self.report, operand.dtype)
             modes = self.operand_modes(operand, default)
             if dtype is not None and modes is not None:
-                result.append(Operand(operand.name.text, dtype, modes, operand.span))
+                inferred: tuple[Inferred, ...] = () if operand.subscript else ("modes",)
+                result.append(Operand(operand.name.text, dtype, modes, operand.span, inferred))
         return tuple(result)
 
     def operand_modes(self, operand: syntax.Operand, default: tuple[str, ...]) -> tuple[str, ...] | None:
@@ -285,19 +297,11 @@ class Statements:
         return modes
 
 
-def make_input(
-    name: str,
-    dtype: DType | None,
-    modes: tuple[str, ...] | None,
-    default: float | None,
-    span: Span | None,
-    flexible: bool = False,
+def undeclared_input(
+    name: str, dtype: DType | None, modes: tuple[str, ...] | None, span: Span | None, flexible: bool = False
 ) -> Input:
-    """An input; without a subscript a Greek letter is a scalar, ``bias`` is [n], anything else [m, n]."""
+    """Return an input by its name; without a subscript a Greek letter is a scalar, ``bias`` [n], others [m, n]."""
     if modes is not None:
-        return Input(name, dtype, modes, default, False, flexible, span)
-    if name in GREEK or (default is not None and name != "bias"):
-        return Input(name, dtype, (), default, span=span)
-    if name == "bias":
-        return Input(name, dtype, ("n",), default, span=span)
-    return Input(name, dtype, ("m", "n"), default, True, span=span)
+        return Input(name, dtype, modes, None, False, flexible, span)
+    implied = () if is_greek(name) else ("n",) if name == "bias" else ("m", "n")
+    return Input(name, dtype, implied, None, len(implied) == 2, span=span, inferred=("modes",))

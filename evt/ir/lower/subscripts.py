@@ -1,38 +1,36 @@
-"""Subscripts: the modes of outputs that are written without one; those of intermediate values, which are checked."""
+"""Subscripts: the modes of outputs without one, and a check of those of intermediate values."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from evt.diagnostics import Label
-from evt.ir.infer import shown, value_modes
+from evt.ir.dag import reduced_modes
 from evt.ir.lower.expressions import Expressions
 from evt.ir.lower.names import Names
 from evt.ir.lower.report import Report
 from evt.ir.lower.statements import Statements
-from evt.ir.node import Load, Output, Reduce, base, written
+from evt.ir.node import Output, is_divided, shown, written
 
 
 def resolve_subscripts(statements: Statements, names: Names, expressions: Expressions, report: Report) -> list[Output]:
-    """The outputs with their modes.
+    """Return the outputs with their modes.
 
-    An output without a subscript has rows and columns, the modes that a reduction leaves, or the columns that its
-    value has fewer of. A subscript that is written at the assignment of an intermediate value has to cover its modes;
-    those of outputs are checked by ``infer``.
+    An output without a subscript has the modes of its value; a value of fewer columns has rows as well, unless they are
+    reduced. A vector or a scalar that does not vary over the batches is one for all of them. A subscript that is
+    written at the assignment of an intermediate value has to cover its modes; those of outputs are checked by
+    ``infer``.
     """
-    builder = expressions.builder
-    varies: list[tuple[str, ...]] = []
-    for node in range(len(builder)):
-        op, operands = builder[node], [varies[operand] for operand in builder.arguments(node)]
-        known = not isinstance(op, Load) or op.name in names.inputs
-        varies.append(value_modes(names.inputs, op, operands) if known else ())
+    varies, reduced = expressions.modes(), list[tuple[str, ...]]()
+    for op, operands in expressions.builder.table:
+        reduced.append(reduced_modes(op, [reduced[operand] for operand in operands]))
     outputs = []
     for output in names.outputs:
         value = expressions.values.get(output.name)
         if value is not None and output.name not in statements.subscripted:
-            output = replace(output, modes=_modes(builder[value], varies[value]))
-        if value is not None and isinstance(op := builder[value], Reduce) and "l" in op.modes:
-            output = replace(output, batchable=False)  # one for all batches
+            output = replace(output, modes=_modes(varies[value], bool(reduced[value])), inferred=("modes",))
+        if value is not None and _is_for_all_batches(reduced[value], output, varies[value]):
+            output = replace(output, batchable=False)
         outputs.append(output)
     stored = {output.name for output in outputs}
     for name, declared in statements.outs.items():
@@ -52,8 +50,13 @@ def resolve_subscripts(statements: Statements, names: Names, expressions: Expres
     return outputs
 
 
-def _modes(op: object, varies: tuple[str, ...]) -> tuple[str, ...]:
-    """The modes of an output whose subscript is not written; a batch mode comes first, implicitly."""
-    if isinstance(op, Reduce):
-        return tuple(written(mode) for mode in varies if mode != "l")
-    return ("m", next((written(mode) for mode in varies if base(mode) == "n"), "n"))
+def _is_for_all_batches(reduced: tuple[str, ...], output: Output, varies: tuple[str, ...]) -> bool:
+    """Whether there is one for all batches, where no batch mode is written."""
+    return "l" in reduced if reduced else not output.is_tile and "l" not in varies
+
+
+def _modes(varies: tuple[str, ...], reduced: bool) -> tuple[str, ...]:
+    """Return the modes of an output without a subscript; a batch mode comes first, implicitly."""
+    modes = tuple(written(mode) for mode in varies if mode != "l")
+    rows = not reduced and "m" not in modes and any(is_divided(mode) for mode in modes)
+    return ("m", *modes) if rows else modes

@@ -1,16 +1,17 @@
-"""Words with a meaning, and reading what is written with them: subscripts, types, numbers."""
+"""Words with a meaning, and reading subscripts, types and numbers."""
 
 from __future__ import annotations
 
 import math
 import struct
 
-from evt.ir.dtype import BY_NAME, DType
+from evt.ir.dtype import BY_NAME, TYPES, DType
 from evt.ir.lower.report import Report
+from evt.ir.missing import unknown_type
 from evt.ir.node import MODES, base
 from evt.language import tree as syntax
 
-#: Scalars, where nothing else is written.
+#: Names that are scalars unless declared otherwise.
 GREEK = frozenset(
     {
         *("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa"),
@@ -18,32 +19,49 @@ GREEK = frozenset(
         *("phi", "chi", "psi", "omega"),
     }
 )
-#: Functions that are not element-wise and so not in the table, with what to write.
+
+
+def is_greek(name: str) -> bool:
+    """Return whether a name is a Greek letter's, perhaps numbered: ``alpha``, ``beta1``."""
+    return name.rstrip("0123456789") in GREEK
+
+
+#: Functions that are not element-wise, and therefore not in the table, with what to write.
 SPECIAL = {
     "iota": "iota(m)",
+    "size": "size(n)",
     "rand": "rand(seed, offset)",
     "dropout": "dropout(x, p, seed, offset)",
     "even": "even(x)",
     "odd": "odd(x)",
+    "interleave": "interleave(x, y)",
     "sum": "sum[n](x)",
 }
-NOT_FINITE = frozenset({"nan", "inf", "infinity", "NaN", "INF", "Inf", "NAN", "Infinity"})
-
-
-#: Types of block-scaled formats (MX, NV), which programs that quantise ask for.
-_SCALED = frozenset({"e2m1", "e2m3", "e3m2", "e8m0", "ue8m0", "ue4m3", "nvf4", "mxf4", "mxf6", "mxf8", "fp4", "fp6"})
+#: The word for a constant that is larger than any number.
+INFINITY = "inf"
+#: Other spellings of it, and of what no program can write, with what to write.
+NOT_NUMBERS = {
+    **dict.fromkeys(("infinity", "INF", "Inf", "Infinity"), "write `inf`"),
+    **dict.fromkeys(("nan", "NaN", "NAN"), "there is no constant NaN; whether a value is one says `isnan(x)`"),
+}
 #: Widths of the blocks of columns that are reduced within a kernel, and distances of paired columns.
-FOLD_WIDTHS = (16, 32)
+FOLD_WIDTHS = (8, 16, 32, 64, 128)
 PAIR_BLOCKS = (1, 8, 16, 32)
+#: Modes of fewer columns: of pairs, and of blocks of columns or of pairs.
+FEWER_COLUMNS = ("n/2", *(f"n/{width}" for width in (*FOLD_WIDTHS, 2 * FOLD_WIDTHS[-1])))
 
 
 def read_modes(report: Report, subscript: syntax.Subscript, summed: bool = False) -> tuple[str, ...] | None:
-    """The modes of a tensor's subscript, or None after reporting; ``summed``: k may be among them."""
-    allowed = (*MODES, "n/2", *(f"n/{width}" for width in FOLD_WIDTHS), *(["k"] if summed else []))
-    names = tuple(mode.name for mode in subscript.modes)
-    for mode in subscript.modes:
-        if mode.name not in allowed:
-            hint = "the modes are m (rows), n (columns) and l (batch); n/2, n/16 and n/32 are fewer columns"
+    """Return the modes of a tensor's subscript, or None after reporting; ``summed``: k may be among them."""
+    allowed = (*MODES, *FEWER_COLUMNS, *(["k"] if summed else []))
+    names = tuple(mode.name if mode.subscript is None else _read_index(report, mode) for mode in subscript.modes)
+    for mode, name in zip(subscript.modes, names, strict=True):
+        if not name:
+            return None
+        if mode.subscript is None and mode.name not in allowed:
+            hint = "the modes are m (rows), n (columns) and l (batch); n/2, n/32 and the like are fewer columns"
+            if len(mode.name) > 1 and mode.name.isidentifier():
+                hint += f"; rows that a vector names are `[{mode.name}[m], n]`"
             if mode.name == "k":
                 hint = (
                     "the product has summed over k; it is a mode of what an operand is worked on with: `A = s[k] * A`"
@@ -56,8 +74,21 @@ def read_modes(report: Report, subscript: syntax.Subscript, summed: bool = False
     return names
 
 
+def _read_index(report: Report, mode: syntax.Mode) -> str:
+    """Return the mode of a place that an input names, ``index[m]``; nothing after reporting."""
+    assert mode.subscript is not None
+    written = syntax.format_mode(mode)
+    *batch, inner = [each.name for each in mode.subscript.modes] or [""]
+    plain = all(each.subscript is None and not each.optional for each in mode.subscript.modes)
+    if plain and inner in ("m", "n", "k") and batch in ([], ["l"]):
+        return f"{mode.name}[{inner}]"
+    hint = f"an index is a vector along rows or columns: `{mode.name}[m]`, `{mode.name}[n]`; with batches `[l, m]`"
+    report("E0301", f"`{written}` names neither rows nor columns", mode.span, "not an index", hint)
+    return ""
+
+
 def is_flexible(report: Report, subscript: syntax.Subscript, names: tuple[str, ...]) -> bool:
-    """Whether the subscript is that of a vector which may be given as a single value, ``[m?]``."""
+    """Return whether the subscript is that of a vector that may be given as a single value, ``[m?]``."""
     marked = [mode for mode in subscript.modes if mode.optional]
     if marked and [mode for mode in names if mode != "l"] not in (["m"], ["n"]):
         report("E0301", f"`{marked[0].name}?` stands alone", marked[0].span, "vector or single value", "write `[m?]`")
@@ -69,7 +100,7 @@ def is_flexible(report: Report, subscript: syntax.Subscript, names: tuple[str, .
 
 
 def read_reduced_modes(report: Report, subscript: syntax.Subscript) -> tuple[str, ...] | None:
-    """The modes that a reduction names, in the order of MODES, or None after reporting."""
+    """Return the modes that a reduction names, in the order of MODES, or None after reporting."""
     names = [mode.name for mode in subscript.modes]
     blocks = [f"n%{width}" for width in FOLD_WIDTHS]
     if len(set(names)) != len(names) or any(mode.optional for mode in subscript.modes) or not names:
@@ -86,36 +117,33 @@ def read_reduced_modes(report: Report, subscript: syntax.Subscript) -> tuple[str
 
 
 def read_dtype(report: Report, identifier: syntax.Identifier | None) -> DType | None:
-    """The type of a name; None where there is none or after reporting."""
+    """Return the type with a name; None where there is none or after reporting."""
     if identifier is None:
         return None
     dtype = BY_NAME.get(identifier.text)
     if dtype is None:
-        guess = report.guess(identifier.text, BY_NAME)
-        if identifier.text in _SCALED:
-            guess, hint = None, "4- and 6-bit floats and their scale types are not stored; scale e4m3 by blocks in f32"
-            report("E0303", f"there is no type `{identifier.text}`", identifier.span, "not supported", hint)
-            return None
-        hint = f"did you mean `{guess}`?" if guess else "types: f64 f32 tf32 f16 bf16 e4m3 e5m2 i32 i8 u8 b1"
-        report("E0303", f"there is no type `{identifier.text}`", identifier.span, "unknown type", hint)
+        message, hint = unknown_type(identifier.text, TYPES)
+        report("E0303", message, identifier.span, "unknown type", hint)
     return dtype
 
 
 def read_number(report: Report, constant: syntax.Constant | syntax.Number) -> float | None:
-    """The value of a literal, or None after reporting."""
+    """Return the value of a literal, or None after reporting."""
+    sign, word = (-1.0, constant.text[1:]) if constant.text.startswith("-") else (1.0, constant.text)
+    if word == INFINITY:
+        return sign * math.inf
     try:
         value = float(constant.text)
         rounded: float = struct.unpack("<f", struct.pack("<f", value))[0]
     except (ValueError, OverflowError):
         rounded = value = math.inf
     mantissa = constant.text.lower().partition("e")[0]
+    if not word[0].isdigit() and not word.startswith("."):
+        hint = NOT_NUMBERS.get(word, "write a number, or `inf`")
+        report("E0107", f"`{word}` is not a constant", constant.span, "not a number", hint)
+        return None
     if not math.isfinite(rounded) or (rounded == 0 and any(digit in mantissa for digit in "123456789")):
-        report(
-            "E0107",
-            f"`{constant.text}` is not a finite f32 number",
-            constant.span,
-            "not representable",
-            "f32 holds magnitudes from 1.4e-45 to 3.4e38",
-        )
+        hint = "f32 holds magnitudes from 1.4e-45 to 3.4e38" + ("" if rounded == 0 else "; infinity is `inf`")
+        report("E0107", f"`{constant.text}` is not a finite f32 number", constant.span, "not representable", hint)
         return None
     return value

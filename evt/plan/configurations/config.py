@@ -13,13 +13,13 @@ Schedule = Literal["pingpong", "cooperative", "implicit", "implicit_own", "one_s
 class Speed:
     """How fast a configuration is, relative to the general one of its kind: see evt.plan.speed.
 
-    ``cost`` is the time for an element of a tile and an element of k, where every multiprocessor is busy; ``alone`` a
-    factor for a tile that has a multiprocessor to itself. The rest of a tile's time is given in elements of k that
-    take as long: ``overhead`` for each tile, ``tail`` once a kernel; ``bound`` is the least that a tile takes for each
-    byte that its epilogue moves per element. Elements of k are of 16 bits.
+    ``cost`` is the time for one element of a tile and of k, when every multiprocessor is busy; ``alone`` is a factor
+    for a tile that has a multiprocessor to itself. The other times of a tile are given as the number of elements of k
+    that take as long: ``overhead`` for each tile, ``tail`` once a kernel; ``bound`` is the least time of a tile for
+    each byte that its epilogue moves per element. Elements of k have 16 bits.
 
     The numbers are fits to measurements on an H200, of f16 with a light epilogue and a residual; the tests have the
-    sizes that they were made for.
+    sizes that were measured.
     """
 
     cost: float = 1.0
@@ -29,7 +29,9 @@ class Speed:
     bound: int = 0
 
 
-#: Built for every program, for those whose epilogue is light, or only when it is asked for by name.
+#: Columns that an epilogue takes together, at most.
+MOST_COLUMNS = 128
+#: Whether a configuration is built for every program, for light epilogues, or only when it is asked for by name.
 Use = Literal["always", "light", "asked"]
 
 
@@ -66,12 +68,21 @@ class Config:
         return 1
 
     def visits(self, columns: int) -> bool:
-        """Whether the epilogue visits so many columns at a time; that of 2.x visits whole rows."""
-        return self.epilogue_tile[1] % columns == 0
+        """Return whether the epilogue visits this many columns at a time; a 2.x epilogue visits whole rows."""
+        return (self.epilogue_tile[1] or self.tile[1]) % columns == 0
+
+    def widened(self, columns: int) -> Config | None:
+        """Return the same with an epilogue's tile of so many columns, None where the tile has not as many.
+
+        A thread's part of more than :data:`MOST_COLUMNS` does not fit in its registers.
+        """
+        if not self.epilogue_tile[1] or self.tile[1] % columns or columns > MOST_COLUMNS:
+            return None
+        return replace(self, epilogue_tile=(self.epilogue_tile[0], columns), stages_c=2, stages_d=1, reuse_c=True)
 
     @property
     def name(self) -> str:
-        """How a configuration is named on the command line: ``pingpong_128x128x64_1x2``."""
+        """The configuration's name on the command line: ``pingpong_128x128x64_1x2``."""
         parts = [self.schedule, "x".join(map(str, self.tile))]
         if self.cluster != (1, 1, 1):
             parts.append("x".join(map(str, self.cluster[:2])))
@@ -84,6 +95,10 @@ class ConfigConvolution(Config):
 
     consumers: int = 1
     min_blocks: int = 1
+
+    def widened(self, columns: int) -> Config | None:
+        """Return the same, where two consumers share the accumulators: one has no registers left."""
+        return super(ConfigConvolution, self).widened(columns) if self.consumers > 1 else None
 
     @property
     def name(self) -> str:
@@ -98,7 +113,7 @@ class ConfigConvolution(Config):
 
     @property
     def registers(self) -> int:
-        """What a consumer's thread may have: see Sm90Kernel in convolution_3x.hpp."""
+        """The registers that a consumer may have: see Sm90Kernel in convolution_3x.hpp."""
         shared = 65536 // (128 * (1 + self.consumers) * self.min_blocks) // 8 * 8
         return min(240, (shared * (1 + self.consumers) - 40) // self.consumers // 8 * 8)
 
@@ -109,7 +124,7 @@ class ConfigSm100(Config):
 
     @property
     def multiprocessors(self) -> int:
-        """How many of them multiply a tile together."""
+        """How many multiprocessors multiply a tile together."""
         return 2 if self.schedule == "two_sm" else 1
 
     @property
@@ -124,7 +139,7 @@ def ceil_div(a: int, b: int) -> int:
 
 
 def in_order(known: Mapping[str, Config], always: str, light: str = "") -> tuple[Config, ...]:
-    """The configurations, those first that are built for every program, then those for a light epilogue."""
+    """Return the configurations: those built for every program, then those for a light epilogue, then the others."""
     uses: dict[str, Use] = {**dict.fromkeys(always.split(), "always"), **dict.fromkeys(light.split(), "light")}
     rest = [name for name in known if name not in uses]
     return tuple(replace(known[name], use=uses.get(name, "asked")) for name in (*uses, *rest))

@@ -1,4 +1,4 @@
-"""What an epilogue's operations cost, in instructions per element, roughly: enough to compare and to choose."""
+"""The rough cost of an epilogue's operations, in instructions per element: enough to compare and to choose."""
 
 from __future__ import annotations
 

@@ -14,17 +14,26 @@
          | Compute(function, output)                      one function, by CUTLASS's functor
          | Apply(region, output)                          several operations, by a functor of ours
          | Coordinate(axis)                               the place of an element
-         | RandomNumbers(seed, offset, swapped)           Philox
+         | RandomNumbers(seed, offset, swapped, wide)     Philox
          | PairMember(member, distance)                   of each pair of columns the first or the second
+         | PairInterleave(distance, dtype)                of each pair of columns one of two values
+         | FirstColumns(width, distance)                  of what several columns hold one, and zeros
+         | PlaceKeys(axis, least)                         values together with their places
          | BlockReduce(kind, width)                       of each block of columns
          | MaskLoad(pointer, row, batch)                  packed bits
          | MaskStore(...)
          | HalfLoad(dtype, distance, pointer, row, batch) a tensor of half as many columns
          | HalfStore(...)
          | BlockStore(dtype, width, pointer, row, batch)  one value a block of columns
-         | Reduction(shape, kind, dtype, output, ...)     over rows, columns or both
+         | Gather(dtype, pointer, strides, rows, columns) an input, whose rows or columns indices name
+         | Scatter(...)                                   an output
+         | VectorStore(shape, dtype, pointer, ...)        a value for each row, for each column, or one
+         | Reduction(shape, kind, dtype, extent, ...)     over rows, columns or both
 
     Strides = (rows, columns, batch), each a Field, 0, 1, or Varies: 1 where a call gives a vector, else 0
+
+    Result  = the output of a reduction, or of several and of inputs, by the kernel that combines their parts
+    Operand = Combined(reduction, ...) | Given(dtype, values, ...) | Size(extent) | Number(...) | Place(batch)
 
 Every node has a name in its kernel, and ``operands``: the places of the nodes whose values it visits, all before it.
 """
@@ -42,7 +51,7 @@ from evt.plan.fields import Field
 
 @dataclass(frozen=True, slots=True)
 class Varies:
-    """The stride of a vector or a single value: 1 where the stride that a call gives is not 0, else 0."""
+    """The stride of a vector or a single value: 1 where the call's stride is not 0, else 0."""
 
     given: Field
 
@@ -77,6 +86,16 @@ class Number:
         return str(self.value)
 
 
+@dataclass(frozen=True, slots=True)
+class Size:
+    """The extent of a mode, an i32."""
+
+    extent: Field
+
+    def __str__(self) -> str:
+        return f"size {self.extent}"
+
+
 class Access(Enum):
     """How a tile is moved."""
 
@@ -108,7 +127,7 @@ class SourceFetch(Placed):
 
 @dataclass(frozen=True, slots=True)
 class ScalarBroadcast(Placed):
-    value: Single | Number
+    value: Single | Number | Size
     strides: Strides
 
 
@@ -136,7 +155,7 @@ class ColumnBroadcast(VectorBroadcast):
 
 @dataclass(frozen=True, slots=True)
 class VectorOrScalarBroadcast(Placed):
-    """The same by a node of ours that reads element by element; ``stride`` is that of the vector."""
+    """The same with a node of ours that reads element by element; ``stride`` is the vector's."""
 
     dtype: DType
     values: Field | Single
@@ -170,7 +189,7 @@ class AuxStore(Auxiliary):
 
 
 class Destination(Enum):
-    """The output type of a root whose value the collective stores: that of D."""
+    """The output type of a root whose value the collective stores: D's."""
 
     D = "D"
 
@@ -180,7 +199,7 @@ class Destination(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Compute(Placed):
-    """``function`` is a row of evt.functions.TABLE that CUTLASS has a functor for, or empty: the identity."""
+    """``function`` is a row of evt.functions.TABLE for which CUTLASS has a functor, or empty: the identity."""
 
     function: str
     output: DType | Destination
@@ -199,11 +218,15 @@ class Coordinate(Placed):
 
 @dataclass(frozen=True, slots=True)
 class RandomNumbers(Placed):
-    """``swapped``: the kernel's rows are the program's columns, by which numbers are counted."""
+    """``swapped``: the kernel's rows are the program's columns, by which numbers are counted.
+
+    ``wide``: the seed and the offset have 64 bits.
+    """
 
     seed: Single | Number
     offset: Single | Number
     swapped: bool
+    wide: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +235,30 @@ class PairMember(Placed):
 
     member: int
     distance: int
+
+
+@dataclass(frozen=True, slots=True)
+class PairInterleave(Placed):
+    """In the first columns of pairs the first operand, in the second ones the second, in the type ``dtype``."""
+
+    distance: int
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class FirstColumns(Placed):
+    """Zeros but in the first ``distance`` of every ``width`` columns: a value that others hold too is summed once."""
+
+    width: int
+    distance: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceKeys(Placed):
+    """Integers of 64 bits that are ordered as values, ``least`` first or last, and of equal values by their places."""
+
+    axis: Literal["row", "column"]
+    least: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,8 +302,40 @@ class BlockStore(Packed):
     width: int
 
 
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where along a mode elements lie: at the ``extent`` places that a vector of indices of a type names.
+
+    ``batch`` is the stride of the indices.
+    """
+
+    dtype: DType
+    indices: Field
+    batch: Field | Literal[0]
+    extent: Field
+
+
+@dataclass(frozen=True, slots=True)
+class Indexed(Placed):
+    """A tensor whose rows, columns or both are where indices say; None of those in order."""
+
+    dtype: DType
+    pointer: Field
+    strides: Strides
+    rows: Places | None
+    columns: Places | None
+
+
+class Gather(Indexed):
+    __slots__ = ()
+
+
+class Scatter(Indexed):
+    __slots__ = ()
+
+
 class ResultShape(Enum):
-    """What a reduction leaves, in CUTLASS's words: a row has a value for each column."""
+    """What has fewer values than a matrix, in CUTLASS's words: a row has a value for each column."""
 
     ROW = "row"
     COLUMN = "column"
@@ -267,45 +346,89 @@ class ResultShape(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Reduction(Placed):
-    """A reduction to an ``output`` at ``pointer``, done in ``dtype``.
+class VectorStore(Placed):
+    """A store of values that do not vary over what the ``shape`` lacks, of which the first are written.
 
-    Each thread block writes its part to the workspace, and a kernel at the end combines the parts in a fixed order. An
-    ``atomic`` one combines in the output itself, which a kernel has filled with the identity. ``extent`` is that of
-    the mode that is kept, ``batch`` the stride of the results.
+    ``stride`` is that of the values, ``batch`` that of the batches, or 0 where one vector is for all of them.
+    """
+
+    shape: ResultShape
+    dtype: DType
+    pointer: Field
+    stride: Field | Literal[1]
+    batch: Field | Literal[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Combined:
+    """A reduction's value at the place of a result, by the name of its node.
+
+    Of a result with fewer columns, ``width`` columns of the kernel's hold ``distance`` values, the first so many.
+    """
+
+    reduction: str
+    width: int = 1
+    distance: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """An input at the place of a result: a vector with a ``stride``, or a single value."""
+
+    dtype: DType
+    values: Field | Single
+    stride: Field | Literal[0, 1]
+    batch: Field | Literal[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The place of a result: its row or column, or its ``batch``."""
+
+    batch: bool
+
+
+Operand: TypeAlias = Combined | Given | Size | Number | Place
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """An output that is stored by the kernel at the end, in which the parts of reductions are combined.
+
+    Of one reduction as it is, or what ``region`` makes of ``operands``. ``extent`` is that of the mode that is kept,
+    of which ``divisor`` have one result. ``batch`` is the stride of results.
+    """
+
+    name: str
+    dtype: DType
+    pointer: Field
+    extent: Field | Literal[1]
+    divisor: int
+    batch: Field | Literal[0]
+    over_batch: bool
+    operands: tuple[Operand, ...]
+    region: Region | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction(Placed):
+    """A reduction in ``dtype``: each thread block writes its part to the workspace, for the kernel at the end.
+
+    An atomic one combines in the output of its only result itself, ``atomic``, which a kernel has filled with the
+    identity. ``extent`` is that of the mode that is kept. Where a place is wanted, parts are the keys of PlaceKeys.
     """
 
     shape: ResultShape
     kind: str
     dtype: DType
-    output: DType
-    pointer: Field
     extent: Field | Literal[1]
-    batch: Field | Literal[0]
     over_batch: bool
-    atomic: bool
+    atomic: Result | None = None
 
 
 Node: TypeAlias = (
-    AccFetch
-    | SourceFetch
-    | ScalarBroadcast
-    | RowBroadcast
-    | ColumnBroadcast
-    | RowOrScalarBroadcast
-    | ColumnOrScalarBroadcast
-    | AuxLoad
-    | AuxStore
-    | Compute
-    | Apply
-    | Coordinate
-    | RandomNumbers
-    | PairMember
-    | BlockReduce
-    | MaskLoad
-    | MaskStore
-    | HalfLoad
-    | HalfStore
-    | BlockStore
-    | Reduction
-)
+    AccFetch | SourceFetch | ScalarBroadcast | RowBroadcast | ColumnBroadcast | RowOrScalarBroadcast
+    | ColumnOrScalarBroadcast | AuxLoad | AuxStore | Compute | Apply | Coordinate | RandomNumbers | PairMember
+    | PairInterleave | FirstColumns | PlaceKeys | BlockReduce | MaskLoad | MaskStore | HalfLoad | HalfStore
+    | BlockStore | Gather | Scatter | VectorStore | Reduction
+)  # fmt: skip

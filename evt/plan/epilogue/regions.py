@@ -96,7 +96,7 @@ class Region:
 
 
 def single_function(dag: TypedDag, result: int, operands: list[int]) -> str:
-    """Return the function of a region of a single f32 operation that CUTLASS has a functor for, or nothing.
+    """Return the function of a region of a single f32 operation for which CUTLASS has a functor, or "".
 
     The functor takes the operands of the region, ``operands``, in their order.
     """
@@ -109,7 +109,7 @@ def single_function(dag: TypedDag, result: int, operands: list[int]) -> str:
 
 
 def identity(number: int, dtype: DType) -> Region:
-    """Return the region that hands its operand on."""
+    """Return the region that returns its operand."""
     operand = Value("x", dtype)
     return Region(number, (operand,), (Copy(Value("t0", dtype), operand),))
 

@@ -1,4 +1,4 @@
-"""How many registers an epilogue needs: ``estimate_registers(dag, graph, config)``, before a compiler has seen it."""
+"""How many registers an epilogue needs: ``estimate_registers(dag, graph, config)``, before it is compiled."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from evt.plan.epilogue.visitors import WRITES, Graph, Visitor
 
 #: Registers for addresses, coordinates, loop counters and predicates.
 _BASE = {"2x": 40, "3x": 6}
-#: Pointers and strides that a node keeps between its accesses.
+#: Registers for pointers and strides that a node keeps between its accesses.
 _ADDRESS = 3
-#: Rows of an mma instruction's tile: one step of a 2.x epilogue stores as many of each warp.
+#: Rows of an mma instruction's tile: one step of a 2.x epilogue stores that many of each warp.
 _STEP_ROWS = 8
 #: Elements of a value that are alive at a time: the compiler interleaves the operations on a fragment.
 _INTERLEAVED = 4
 #: Kinds whose whole fragment is loaded before the first operation.
-_LOADED = frozenset({"source", "tile", "half", "mask"})
-#: Tiles of a 3.x kernel that come through shared memory, whose loads the compiler puts off, the source among them.
+_LOADED = frozenset({"source", "tile", "half", "mask", "gather"})
+#: Tiles of a 3.x kernel that come through shared memory, whose loads the compiler delays, the source among them.
 _STAGED = 4
 
 
 def estimate_registers(dag: TypedDag, graph: Graph, config: Config) -> int:
-    """The 32-bit registers per thread that an epilogue needs; beyond :func:`register_limit` the kernel spills.
+    """Return the 32-bit registers per thread that an epilogue needs; beyond :func:`register_limit` the kernel spills.
 
-    Three things share them: the tile of accumulators, the fragments that are loaded or wait to be stored, and the
-    values of the visitor graph that are computed and not yet used up. Rough, and checked against what nvcc 13.0 spills
-    for a dozen kernels: those far below the limit do not, those far above do.
+    They are shared by the tile of accumulators, the fragments that are loaded or wait to be stored, and the computed
+    values of the visitor graph that are still needed. The estimate is rough. It was compared with what nvcc 13.0 spills
+    for a dozen kernels: those far below the limit do not spill, those far above do.
     """
     fragment = _fragment(config)
     total = _BASE[_family(config)] + accumulator_registers(dag, config)
@@ -38,14 +38,15 @@ def estimate_registers(dag: TypedDag, graph: Graph, config: Config) -> int:
     tiles = sorted(registers for loaded, registers in held if loaded)
     if _family(config) == "3x":
         tiles = [registers // 4 for registers in tiles[:_STAGED]] + tiles[_STAGED:]
-        total += _registers(dag.output["D"].dtype, fragment) // 2
+        total += _registers(dag.primary.dtype, fragment) // 2
     return total + sum(tiles) + _live(dag, graph.visitors)
 
 
 def register_limit(config: Config) -> int:
-    """The registers that a thread of the epilogue may have.
+    """Return the registers that a thread of the epilogue may have.
 
-    2.x: the most that an instruction can name. 3.x: what the consumers of CUTLASS's warp-specialised kernels ask for.
+    2.x: the most that an instruction can address. 3.x: what the consumers of CUTLASS's warp-specialised kernels
+    request.
     """
     if _family(config) == "2x":
         return 255
@@ -56,7 +57,7 @@ def register_limit(config: Config) -> int:
 
 
 def accumulator_registers(dag: TypedDag, config: Config) -> int:
-    """The registers of a thread's part of the accumulator tile."""
+    """Return the registers of a thread's part of the accumulator tile."""
     m, n, _ = config.tile
     return ceil_div(m * n * accumulator(dag.operands[0].dtype).bits, 32 * _threads(config))
 
@@ -66,7 +67,7 @@ def _family(config: Config) -> str:
 
 
 def _threads(config: Config) -> int:
-    """The threads that share one tile of accumulators: of pingpong kernels each warp group has a tile of its own."""
+    """Return the threads that share one tile of accumulators; in a pingpong kernel each warp group has its own tile."""
     if config.schedule == "multistage":
         return 32 * (config.tile[0] // config.warp[0]) * (config.tile[1] // config.warp[1])
     if isinstance(config, ConfigConvolution):
@@ -75,7 +76,7 @@ def _threads(config: Config) -> int:
 
 
 def _fragment(config: Config) -> int:
-    """The elements of a thread that one step of the epilogue works on."""
+    """Return how many elements a thread processes in one step of the epilogue."""
     if config.schedule == "multistage":
         m, n, _ = config.tile
         return m * n // _threads(config) * _STEP_ROWS // config.warp[0]
@@ -84,7 +85,7 @@ def _fragment(config: Config) -> int:
 
 
 def _held(dag: TypedDag, visitor: Visitor, config: Config, fragment: int) -> int:
-    """The registers that a node holds from step to step, or during a whole one."""
+    """Return the registers that a node holds from step to step, or during a whole one."""
     kind = visitor.kind
     if kind in _LOADED or kind in ("row", "column"):
         value = dag.input[visitor.name]
@@ -96,18 +97,19 @@ def _held(dag: TypedDag, visitor: Visitor, config: Config, fragment: int) -> int
             steps = config.tile[0] * config.tile[1] // (_threads(config) * fragment)
             return _ADDRESS + _registers(value.dtype, 2 * steps)
         return _ADDRESS + _registers(value.dtype, fragment // max(map(divisor, value.modes), default=1))
-    if kind == "scalar":
+    if kind in ("scalar", "size"):
         return 1
     if kind == "reduce":
-        kept = dag.output[visitor.name].modes
+        assert visitor.reduction is not None
+        kept = {"m", "n"} - set(dag.reduced[visitor.reduction])
         return _ADDRESS + (fragment // 2 if kept else 1)
-    if kind in ("random", "fold", "pick"):
+    if kind in ("random", "fold", "pick", "once", "keys"):
         return 2 * _ADDRESS
     return _ADDRESS if kind in WRITES else 0
 
 
 def _live(dag: TypedDag, visitors: Sequence[Visitor]) -> int:
-    """The most registers that computed values take while the nodes are visited in order."""
+    """Return the most registers that computed values take while the nodes are visited in order."""
     last = list(range(len(visitors)))
     for index, visitor in enumerate(visitors):
         for operand in visitor.operands:

@@ -2,14 +2,14 @@
 
 Inputs become load nodes. Everything element-wise between loads and stores becomes *regions*: one compute node with
 one generated functor each. A value is a region's result when it is stored or reduced, when lanes exchange it (pairs
-and blocks of columns), or when several regions need it and it costs more to compute again than to keep. This is
-cheapest to compile and keeps shared values in registers.
+and blocks of columns), or when several regions need it and computing it again costs more than keeping it. This
+compiles fastest and keeps shared values in registers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from evt.ir import (
@@ -17,9 +17,11 @@ from evt.ir import (
     Apply,
     Cast,
     Const,
+    Extent,
     Fold,
     Index,
     Input,
+    Interleave,
     Load,
     Node,
     Output,
@@ -29,18 +31,35 @@ from evt.ir import (
     Store,
     TypedDag,
 )
+from evt.ir.columns import columns_of
 from evt.ir.dtype import B1
+from evt.ir.node import PLACES, is_divided
 from evt.plan.epilogue.cost import cost
+from evt.plan.signature import Signature
 
-_Leaf = Literal["acc", "constant", "source", "scalar", "row", "column", "tile", "mask", "half", "index", "random"]
-_Inner = Literal["compute", "pick", "fold"]
-_Write = Literal["store", "store_mask", "store_half", "store_block", "reduce"]
+_Leaf = Literal[
+    "acc",
+    "constant",
+    "source",
+    "scalar",
+    "row",
+    "column",
+    "tile",
+    "mask",
+    "half",
+    "gather",
+    "index",
+    "size",
+    "random",
+]
+_Inner = Literal["compute", "pick", "interleave", "fold", "once", "keys"]
+_Write = Literal["store", "store_mask", "store_half", "store_block", "store_vector", "scatter", "reduce"]
 Kind = _Leaf | _Inner | _Write
 
-#: Node kinds that only hand on registers or a kernel parameter: a tree may hold them several times.
-_FREE = frozenset({"acc", "source", "scalar"})
-#: Node kinds that write their operand and hand it on.
-WRITES = frozenset({"store", "store_mask", "store_half", "store_block", "reduce"})
+#: Node kinds that only return registers or a kernel parameter: a tree may hold them several times.
+_FREE = frozenset({"acc", "source", "scalar", "size"})
+#: Node kinds that write their operand and return it.
+WRITES = frozenset({"store", "store_mask", "store_half", "store_block", "store_vector", "scatter", "reduce"})
 #: Instructions, roughly, above which a value shared by regions is kept instead of computed twice.
 _KEEP_COST = 4
 
@@ -50,18 +69,19 @@ class Visitor:
     """One node of the visitor graph.
 
     ``name`` is an input's or output's name; ``value`` the graph node whose value it yields;
-    ``operands`` index earlier visitors.
+    ``operands`` index earlier visitors. Of a reduction and its keys, ``reduction`` is its graph node.
     """
 
     kind: Kind
     name: str
     value: int
     operands: tuple[int, ...] = ()
+    reduction: int | None = None
 
 
 @dataclass(frozen=True)
 class Graph:
-    """Visitors in topological order, the root last; ``tree`` tells whether they nest as a tree."""
+    """Visitors in topological order, the root last; ``tree`` says whether they nest as a tree."""
 
     visitors: tuple[Visitor, ...]
     tree: bool
@@ -73,39 +93,62 @@ def build_visitors(
     """Partition a program into visitors.
 
     ``source`` is the input that the collective loads as C; ``implicit_store`` the output that the collective
-    itself stores (D in 3.x); ``rows`` the mode that runs along the kernel's rows (``n`` for a transposed problem);
+    itself stores as D (3.x); ``rows`` the mode that runs along the kernel's rows (``n`` for a transposed problem);
     ``fused`` False makes every operation its own compute node.
     """
     results = _results(dag, fused)
     visitors: list[Visitor] = []
     known: dict[int, int] = {}
+    once: dict[int, int] = {}
 
     def add(visitor: Visitor) -> int:
         visitors.append(visitor)
         return len(visitors) - 1
 
     def visit(value: int) -> int:
-        """The visitor of a value that is a leaf or a region's result; results are visited in id order."""
+        """Return the visitor of a value that is a leaf or a region's result; results are visited in id order."""
         if value not in known:
             known[value] = add(_leaf(dag, value, source, rows))
         return known[value]
 
+    def visit_reduced(node: int) -> int:
+        """Return the visitor of what a reduction or a block takes: of fewer columns a sum counts each once."""
+        op, value = dag[node], dag.arguments(node)[0]
+        assert isinstance(op, Reduce | Fold)
+        operand = visit(value)
+        if op.kind in PLACES:
+            return add(Visitor("keys", "", value, (operand,), node))
+        along = isinstance(op, Fold) or "n" in op.modes
+        if op.kind != "sum" or not along or "/" not in columns_of(dag.types[value]):
+            return operand
+        if value not in once:
+            once[value] = add(Visitor("once", "", value, (operand,)))
+        return once[value]
+
     for value in sorted(results):
         op = dag[value]
-        if isinstance(op, Pick | Fold):
-            kind: Kind = "pick" if isinstance(op, Pick) else "fold"
-            known[value] = add(Visitor(kind, "", value, (visit(dag.arguments(value)[0]),)))
+        if isinstance(op, Pick | Interleave):
+            kind: Kind = "pick" if isinstance(op, Pick) else "interleave"
+            known[value] = add(Visitor(kind, "", value, tuple(map(visit, dag.arguments(value)))))
+            continue
+        if isinstance(op, Fold):
+            known[value] = add(Visitor("fold", "", value, (visit_reduced(value),)))
             continue
         operands = region_operands(dag, value, results)
-        if not operands:  # constants only: a compute node needs an operand all the same
+        if not operands:  # constants only: a compute node still needs an operand
             operands = [next(node for node in range(len(dag)) if isinstance(dag[node], Acc))]
         known[value] = add(Visitor("compute", "", value, tuple(visit(operand) for operand in operands)))
 
-    ordered = sorted(dag.stores.items(), key=lambda item: item[0] == "D")  # D last: it is the root
-    for name, store in ordered:
+    reduced: set[int] = set()
+    for name, store in in_order(dag):
         value = dag.arguments(store)[0]
-        if isinstance(dag[value], Reduce):
-            value = dag.arguments(value)[0]
+        if dag.reduced[store]:
+            for node in reductions_of(dag, store):
+                if node not in reduced:
+                    reduced.add(node)
+                    operand = visit_reduced(node)
+                    add(Visitor("reduce", "", dag.arguments(node)[0], (operand,), node))
+            continue
         operand = visit(value)
         if name != implicit_store:
             add(Visitor(_store_kind(dag, store), name, value, (operand,)))
@@ -118,38 +161,65 @@ def build_visitors(
 
 
 def _store_kind(dag: TypedDag, store: int) -> Kind:
-    op, value = dag[store], dag[dag.arguments(store)[0]]
+    op = dag[store]
     assert isinstance(op, Store)
     output = dag.output[op.name]
-    if isinstance(value, Reduce):
-        return "reduce"
+    if output.is_indexed:
+        return "scatter"
+    if not output.is_tile:
+        return "store_vector"
     if output.dtype == B1:
         return "store_mask"
-    divided = next((mode for mode in output.modes if "/" in mode), "")
+    divided = next((mode for mode in output.modes if is_divided(mode)), "")
     if not divided:
         return "store"
     return "store_half" if divided == "n/2" else "store_block"
 
 
+def in_order(dag: TypedDag) -> list[tuple[str, int]]:
+    """Return the stores by the names of the outputs, in the order of their visitors: the primary one last, the root."""
+    return sorted(dag.stores.items(), key=lambda item: item[0] == dag.primary.name)
+
+
+def reductions_of(dag: TypedDag, value: int) -> list[int]:
+    """Return the reductions that a value which is stored when the kernel has ended is made of, in id order."""
+    found, stack, seen = set[int](), [value], {value}
+    while stack:
+        node = stack.pop()
+        if isinstance(dag[node], Reduce):
+            found.add(node)
+            continue
+        new = [operand for operand in dag.arguments(node) if dag.reduced[operand] and operand not in seen]
+        seen.update(new)
+        stack.extend(new)
+    return sorted(found)
+
+
 def is_reduced(dag: TypedDag, output: str) -> bool:
-    """Whether an output is a reduction."""
-    return isinstance(dag[dag.arguments(dag.stores[output])[0]], Reduce)
+    """Whether an output is a reduction, or computed of some."""
+    return bool(dag.reduced[dag.stores[output]])
 
 
 def has_fixed_columns(dag: TypedDag) -> bool:
-    """Whether columns are packed, paired or taken in blocks, so that they have to run along the kernel's own."""
+    """Return whether columns are packed, paired or taken in blocks, so that they must be the kernel's own columns."""
     values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
-    own = any(value.dtype == B1 or any("/" in mode for mode in value.modes) for value in values)
-    return own or any(isinstance(dag[node], Pick | Fold) for node in range(len(dag)))
+    own = any(value.dtype == B1 or any(is_divided(mode) for mode in value.modes) for value in values)
+    return own or any(isinstance(dag[node], Pick | Interleave | Fold) for node in range(len(dag)))
 
 
 def is_collective(value: Input | Output) -> bool:
-    """Whether the collective itself can load it as C or store it as D: a whole tile of whole elements."""
-    return value.is_tile and value.dtype != B1 and not any("/" in mode for mode in value.modes)
+    """Return whether the collective itself can load it as C or store it as D: a whole tile of whole elements."""
+    return value.is_whole and not value.is_indexed
+
+
+def stores_d(dag: TypedDag, signature: Signature) -> bool:
+    """Whether a collective can store the primary output as its D: no reduction, and a mode's stride is 1."""
+    value = dag.primary
+    return is_collective(value) and not is_reduced(dag, value.name) and signature[value.name].contiguous is not None
 
 
 def region_operands(dag: TypedDag, result: int, results: set[int]) -> list[int]:
-    """The leaves and other regions' results that a region reads: a single operation's in its own order, else by id."""
+    """Return the leaves and results that a region reads: a single operation's in its order, others by id."""
 
     def is_operand(value: int) -> bool:
         return value in results or is_leaf(dag[value])
@@ -171,21 +241,27 @@ def region_operands(dag: TypedDag, result: int, results: set[int]) -> list[int]:
 
 
 def is_leaf(op: Node) -> bool:
-    """Whether a value comes from a visitor without operands."""
-    return isinstance(op, Acc | Load | Index | Random)
+    """Return whether a value comes from a visitor without operands."""
+    return isinstance(op, Acc | Load | Index | Extent | Random)
 
 
 def _results(dag: TypedDag, fused: bool) -> set[int]:
-    """The values that get a visitor with operands: compute nodes, pairs and blocks."""
+    """Return the values that get a visitor with operands: compute nodes, pairs and blocks."""
 
     def computed(value: int) -> bool:
-        return isinstance(dag[value], Apply | Cast)
+        return isinstance(dag[value], Apply | Cast) and not dag.reduced[value]
 
-    crossing = {value for value in range(len(dag)) if isinstance(dag[value], Pick | Fold)}
+    def users_of(value: int) -> list[int]:
+        return [user for user in dag.users[value] if not isinstance(dag[user], Store) and not dag.reduced[user]]
+
+    crossing = {value for value in range(len(dag)) if isinstance(dag[value], Pick | Interleave | Fold)}
     kept = crossing | {value for value in range(len(dag)) if isinstance(dag[value], Store | Reduce)}
     results = crossing | {operand for value in kept for operand in dag.arguments(value) if computed(operand)}
     if not fused:
-        return results | {value for value in range(len(dag)) if computed(value)}
+        for value in reversed(range(len(dag))):
+            if computed(value) and any(user in results for user in users_of(value)):
+                results.add(value)
+        return results
     total = [0] * len(dag)
     for value in range(len(dag)):
         if computed(value):
@@ -193,7 +269,7 @@ def _results(dag: TypedDag, fused: bool) -> set[int]:
             total[value] = min(1_000_000, inherited + cost(dag[value]))
     regions: list[frozenset[int]] = [frozenset()] * len(dag)
     for value in reversed(range(len(dag))):
-        users = [user for user in dag.users[value] if not isinstance(dag[user], Store | Reduce)]
+        users = users_of(value)
         regions[value] = frozenset[int]().union(*(({u} if u in results else regions[u]) for u in users))
         if computed(value) and value not in results and len(regions[value]) > 1 and total[value] >= _KEEP_COST:
             results.add(value)
@@ -209,6 +285,8 @@ def _leaf(dag: TypedDag, value: int, source: str | None, rows: str) -> Visitor:
             return Visitor("constant", "", value)
         case Index():
             return Visitor("index", "", value)
+        case Extent():
+            return Visitor("size", "", value)
         case Random():
             return Visitor("random", "", value)
     assert isinstance(op, Load)
@@ -217,6 +295,8 @@ def _leaf(dag: TypedDag, value: int, source: str | None, rows: str) -> Visitor:
     kind: Kind
     if op.name == source:
         kind = "source"
+    elif load.is_indexed:
+        kind = "gather"
     elif not modes:
         kind = "scalar"
     elif load.dtype == B1:
@@ -233,19 +313,16 @@ def _is_used(visitors: Sequence[Visitor], index: int) -> bool:
 
 
 def _move_last(visitors: list[Visitor], index: int) -> list[Visitor]:
-    """Make an unused visitor the last one."""
+    """Move an unused visitor to the end."""
     renumber = {old: old - (old > index) for old in range(len(visitors))}
     rest = [v for i, v in enumerate(visitors) if i != index]
-    return [
-        Visitor(v.kind, v.name, v.value, tuple(renumber[operand] for operand in v.operands))
-        for v in (*rest, visitors[index])
-    ]
+    return [replace(v, operands=tuple(renumber[operand] for operand in v.operands)) for v in (*rest, visitors[index])]
 
 
 def _as_tree(visitors: list[Visitor]) -> list[Visitor] | None:
-    """The same visitors as a tree under the last one, or None.
+    """Return the same visitors as a tree under the last one, or None.
 
-    A store hands its operand on, so a value that is stored and read once more flows through its store.
+    A store returns its operand, so a value that is stored and read once more flows through its store.
     """
     through = {v.operands[0]: i for i, v in enumerate(visitors[:-1]) if v.kind in WRITES}
     if len(through) != sum(v.kind in WRITES for v in visitors[:-1]):
@@ -266,7 +343,7 @@ def _as_tree(visitors: list[Visitor]) -> list[Visitor] | None:
             if placed is None:
                 return None
             operands.append(placed)
-        tree.append(Visitor(visitor.kind, visitor.name, visitor.value, tuple(operands)))
+        tree.append(replace(visitor, operands=tuple(operands)))
         position[index] = len(tree) - 1
         return position[index]
 

@@ -1,1 +1,1 @@
-"""Kernels: what is decided of each kind of them."""
+"""Kernels: the decisions about each kind of kernel."""

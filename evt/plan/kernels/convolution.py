@@ -1,4 +1,4 @@
-"""The kernels of convolutions: an implicit GEMM in the place of a matrix product."""
+"""The kernels of convolutions: an implicit GEMM instead of a matrix product."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ from evt.plan.plan import Visitors
 
 # CUTLASS 3.x: TMA im2col, WGMMA.
 
-#: Shared memory of a multiprocessor of sm90, and what of it each thread block takes besides its own.
+#: The shared memory of a multiprocessor of sm90, and what each thread block uses besides its own.
 _MULTIPROCESSOR_BYTES, _RESERVED_BYTES = 228 * 1024, 1024
 
 
 def _draft_3x(request: Request) -> Draft:
-    """Begin a kernel of one batch, which is known when it is compiled."""
+    """Begin a kernel of one batch, which is known at compile time."""
     return Draft(request, batched=False)
 
 
 def _space(draft: Draft) -> Space:
-    """Return a part of a multiprocessor's memory, as in convolution_3x.hpp; the main loop takes what is left of it.
+    """Return a thread block's part of a multiprocessor's memory, as in convolution_3x.hpp; the main loop takes the
+    rest.
 
     The main loop of one consumer lies under the epilogue.
     """
@@ -46,7 +47,7 @@ def _space(draft: Draft) -> Space:
 
 def _visitors_3x(draft: Draft, graph: Graph, budget: Budget) -> Visitors:
     # TMA stores of other tiles than D do not compile with the nested shape of a convolution's problem.
-    return Visitors(Nodes3x(draft, budget, tile_stores=False).make(graph), graph.tree)
+    return Nodes3x(draft, budget, tile_stores=False).make(graph)
 
 
 def _has_rows(draft: Draft, value: Input) -> bool:
@@ -65,7 +66,7 @@ VISITORS_3X = Kernel3x(
     _has_rows,
     swizzle_and_raster,
 )
-#: Over copies of the input and the filters, whose channels are few, or no whole vectors.
+#: Over copies of the input and the weight, which have few channels, or no whole vectors of them.
 PADDED_3X = replace(VISITORS_3X, mainloop=padded_convolution_3x)
 
 # CUTLASS 2.x: with visitors by kernels of ours.

@@ -1,19 +1,22 @@
-"""A kernel while its parts are planned: what they ask of the program, the call's members, and the finished plan."""
+"""A kernel while its parts are planned: the program as they see it, the call's members, and the finished plan."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Literal
 
 from evt.functions import TABLE
 from evt.ir import Apply, Input, Output, TypedDag
-from evt.ir.dtype import DType, accumulator
+from evt.ir.columns import pair_distances
+from evt.ir.dtype import I32, I64, DType, accumulator
+from evt.ir.interface import format_interface
 from evt.ir.node import divisor
 from evt.ir.operand import epilogue_of
 from evt.plan.configurations.config import Config
-from evt.plan.epilogue.nodes import Single, Stride, Strides
+from evt.plan.epilogue.nodes import Number, Single, Size, Stride, Strides
 from evt.plan.epilogue.registers import estimate_registers
-from evt.plan.epilogue.visitors import Graph, is_collective, is_reduced
+from evt.plan.epilogue.visitors import Graph, stores_d
 from evt.plan.fields import Field, Fields, GroupFields, mangle
 from evt.plan.plan import Epilogue, GroupedPlan, Mainloop, Plan, Tensor
 from evt.plan.problem import Problem
@@ -24,9 +27,9 @@ from evt.plan.verdict import Matches
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked of a kernel's planner; ``matches`` are those of the route's rules.
+    """The input of a kernel's planner; ``matches`` are those of the route's rules.
 
-    ``fused`` False makes every operation a node of its own.
+    ``fused`` False makes every operation a separate node.
     """
 
     problem: Problem
@@ -38,7 +41,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What a kernel is printed by, and the shared memory that a thread block of it may have."""
+    """The template that prints a kernel, and the shared memory that one of its thread blocks may have."""
 
     family: Family
     template: str
@@ -48,9 +51,9 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """An epilogue that has been planned, and what of it the collective does itself: see :class:`Plan`.
+    """A planned epilogue, and what the collective itself does of it: see :class:`Plan`.
 
-    ``graph`` are the visitors that the program has whether or not the epilogue is made of them.
+    ``graph`` has the program's visitors, even if the epilogue is not made of them.
     """
 
     epilogue: Epilogue
@@ -65,7 +68,7 @@ class Collective:
 class Draft:
     """A kernel that is being planned; its parts add the members that they need to ``fields``.
 
-    ``dag`` and ``signature`` are those of the epilogue. ``transposed``: D' = B' A' is computed. ``batched``: whether
+    ``dag`` and ``signature`` are the epilogue's. ``transposed``: D' = B' A' is computed. ``batched``: whether
     strides have a batch mode.
     """
 
@@ -86,18 +89,23 @@ class Draft:
 
     @property
     def rows(self) -> str:
-        """Return the mode along the kernel's own rows."""
+        """The mode along the kernel's own rows."""
         return "n" if self.transposed else "m"
 
     @property
     def columns(self) -> str:
-        """Return the mode along the kernel's own columns."""
+        """The mode along the kernel's own columns."""
         return "m" if self.transposed else "n"
 
     @property
     def stores_tile(self) -> bool:
-        """Return whether D is a tile that a collective can store."""
-        return is_collective(self.dag.output["D"]) and not is_reduced(self.dag, "D")
+        """Return whether a collective can store the primary output itself, as its D."""
+        return stores_d(self.dag, self.signature)
+
+    @property
+    def primary(self) -> str:
+        """Return the name of the output that the kernel is built around."""
+        return self.dag.primary.name
 
     def next_region(self) -> int:
         """Return the number of a new region."""
@@ -121,20 +129,36 @@ class Draft:
         return self.with_batch(name, rows, columns, layout.batch == "strided")
 
     def with_batch(self, name: str, rows: Stride, columns: Stride, strided: bool) -> Strides:
-        """Return strides whose last is that of the batch, where there is one."""
+        """Return strides that end with the batch's, where there is one."""
         return rows, columns, self.fields.stride(name, "l") if strided and self.batched else 0
 
     def batch(self, name: str, strided: bool) -> Field | Literal[0]:
-        """Return the stride along the batch of what every kernel has a batch for, or 0."""
+        """Return the stride along the batch, or 0; the tensor must be one for which every kernel has a batch."""
         return self.fields.stride(name, "l") if strided else 0
 
     def single(self, value: Input) -> Single:
-        """Return the number and the pointer of which one gives a scalar, or a flexible vector's single value."""
+        """Return the number and the pointer, one of which gives a scalar, or a flexible vector's single value."""
         assert value.dtype is not None
-        return Single(value.dtype, self.fields.number(value.name), self.fields.pointer(value.name))
+        number = self.fields.number(value.name, "integer" if value.dtype == I64 else "number")
+        return Single(value.dtype, number, self.fields.pointer(value.name))
+
+    def size(self, mode: str) -> Size | Number:
+        """Return the extent of a mode, of k what the product sums over."""
+        if mode == "l" and not self.batched:
+            return Number(I32, 1)
+        of_taps = mode == "k" and self.signature.convolution is not None
+        return Size(self.fields.size("contraction") if of_taps else self.fields.extent(mode))
+
+    def pair_distance(self, value: int) -> int:
+        """Return how far apart the columns are that hold a value of fewer columns than the accumulator."""
+        return min(self._distances[value], default=1)
+
+    @cached_property
+    def _distances(self) -> list[frozenset[int]]:
+        return pair_distances(self.dag, self.dag.types)
 
     def finish(self, frame: Frame, mainloop: Mainloop, epilogue: Collective) -> Plan:
-        """Return the plan of a kernel that is made of these parts."""
+        """Return the plan of a kernel made of these parts."""
         dag, program = self.dag, self.problem.dag
         operations = map(program.__getitem__, range(len(program)))
         rows = (TABLE[op.function] for op in operations if isinstance(op, Apply))
@@ -147,7 +171,8 @@ class Draft:
             config=self.config,
             options=self.problem.options,
             program=dag.source.text if dag.source else str(dag),
-            signature=f"{dag.operation}, {describe(dag, self.signature)}",
+            interface=format_interface(program),
+            signature=describe(dag, self.signature),
             functions=tuple(dict.fromkeys(row.source for row in rows if row.source)),
             transposed=self.transposed,
             accumulator=accumulator(dag.operands[0].dtype),
@@ -174,18 +199,12 @@ class Draft:
 
 
 def tile_bytes(value: Input | Output) -> float:
-    """Return the bytes of a tile's tensor for each element of the product; 0 for what is smaller than a matrix."""
+    """Return the bytes of a tile's tensor for each element of the product; 0 for anything smaller than a matrix."""
     assert value.dtype is not None
     return value.dtype.bits / 8 / max(map(divisor, value.modes), default=1) if value.is_tile else 0
 
 
 def describe(dag: TypedDag, signature: Signature) -> str:
-    """Return what a kernel is specialised for, in words."""
-    parts = [
-        f"{o.name}: {o.dtype} {layout.contiguous}-contiguous"
-        for o, layout in zip(dag.operands, (signature.a, signature.b), strict=True)
-    ]
-    values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
-    parts += [f"{value.name}: {value.dtype}[{', '.join(value.modes)}]" for value in values]
-    text = ", ".join(parts)
-    return text if len(text) <= 400 else f"{text[:160]}..."
+    """Return which layouts of the operands a kernel is specialised for, in words."""
+    layouts = zip(dag.operands, (signature.a, signature.b), strict=True)
+    return ", ".join(f"{operand.name} {layout.contiguous}-contiguous" for operand, layout in layouts)

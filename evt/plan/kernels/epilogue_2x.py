@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal, TypeAlias
 
-from evt.ir import Pick
+from evt.ir import Interleave, Pick
 from evt.ir.dtype import F16, F32, I32, DType, accumulator
 from evt.plan.epilogue.visitors import build_visitors, is_collective
 from evt.plan.fields import Field
@@ -13,7 +13,7 @@ from evt.plan.kernels.draft import Collective, Draft
 from evt.plan.kernels.implicit_gemm import is_strided_dgrad
 from evt.plan.kernels.memory import reduction_bytes
 from evt.plan.kernels.nodes import Nodes2x, is_aligned
-from evt.plan.plan import Scale, StockOperator, StockTensor, Visitors
+from evt.plan.plan import Scale, StockOperator, StockTensor
 from evt.plan.signature import bytes_of
 from evt.plan.stock.match import Factor
 from evt.plan.stock.operators import Fused
@@ -22,38 +22,45 @@ Tensors: TypeAlias = tuple[tuple[str, StockTensor | None], ...]
 
 
 def visitors(draft: Draft) -> Collective:
-    """Return the general case."""
+    """Return a visitor epilogue, the general case."""
     graph = build_visitors(draft.dag, source=None, implicit_store=None, rows=draft.rows, fused=draft.request.fused)
     width = access_width(draft)
-    nodes = Nodes2x(draft, width).make(graph)
+    made = Nodes2x(draft, width).make(graph)
     m, n, k = draft.config.tile
     mainloop = draft.config.stages * (m + n) * k * draft.problem.operand_bytes
     warps = m // draft.config.warp[0] * (n // draft.config.warp[1])
     shared = max(mainloop, reduction_bytes(draft, graph, warps))  # which share it
-    return Collective(Visitors(nodes, graph.tree), graph, None, None, _tile_dtype(draft), shared, width)
+    return Collective(made, graph, None, None, _tile_dtype(draft), shared, width)
 
 
 def _tile_dtype(draft: Draft) -> DType:
     """Return the type that cuts the epilogue's tiles: visitors store in any type."""
     if accumulator(draft.dag.operands[0].dtype) == I32:
-        return I32  # CUTLASS has no thread map that stages i32 for narrower ones
+        return I32  # CUTLASS has no thread map that stages i32 for narrower types
     if not draft.stores_tile:
         return F16
-    return F32 if draft.problem.tensor_bytes("D") == 1 or not _pairs_meet(draft) else draft.dtype("D")
+    primary = draft.primary
+    preferred = F32 if draft.problem.tensor_bytes(primary) == 1 else draft.dtype(primary)
+    return next(dtype for dtype in (preferred, F32, F16) if together_of_rows(dtype) >= draft.problem.columns_together)
+
+
+def together_of_rows(dtype: DType) -> int:
+    """Return the columns of a row that a warp has, in the 256 bytes that CUTLASS's thread map gives to one."""
+    return 256 * 8 // dtype.bits
 
 
 def access_width(draft: Draft) -> int:
     """Return the elements per access of the epilogue: what every row-contiguous tensor's alignment allows.
 
-    A warp covers a row with 32 accesses, and members of a pair meet within them: pairs far apart need wide ones.
+    A warp covers a row with 32 accesses, and pairs and blocks of columns meet within them: wide ones need wide ones.
     """
-    least = max(1, 2 * _pair_block(draft) // 32)
-    width = min(8, 16 // draft.problem.tensor_bytes("D")) if is_collective(draft.dag.output["D"]) else 8
+    least = max(1, draft.problem.columns_together // 32)
+    width = min(8, 16 // draft.problem.tensor_bytes(draft.primary)) if draft.stores_tile else 8
     for name, layout in draft.signature.tensors:
         if layout.contiguous == draft.columns and is_collective(draft.value(name)):
             while width > least and not is_aligned(draft, name, layout, width):
                 width //= 2
-            if name == "D":
+            if name == draft.primary:
                 width = min(width, max(least, layout.alignment))
     return width
 
@@ -61,19 +68,19 @@ def access_width(draft: Draft) -> int:
 def _pair_block(draft: Draft) -> int:
     """Return how many columns the members of a pair are apart, at most; 0 without pairs."""
     ops = map(draft.dag.__getitem__, range(len(draft.dag)))
-    return max((op.block for op in ops if isinstance(op, Pick)), default=0)
+    return max((op.block for op in ops if isinstance(op, Pick | Interleave)), default=0)
 
 
 def _pairs_meet(draft: Draft) -> bool:
     """Return whether pairs lie within the 256 bytes of D's type that CUTLASS's thread map gives to a row of a warp."""
-    return 2 * _pair_block(draft) * draft.problem.tensor_bytes("D") <= 256
+    return 2 * _pair_block(draft) * draft.problem.tensor_bytes(draft.primary) <= 256
 
 
 # An output operator of CUTLASS's own.
 
 
 def stock_of_matrices(draft: Draft) -> Collective:
-    """Plan CUTLASS's own epilogue of a product of matrices."""
+    """Plan CUTLASS's own epilogue of a matrix product."""
     return _stock(draft, _matrix_tensors, 16, permuted=False)
 
 
@@ -93,7 +100,7 @@ def _stock(draft: Draft, make_tensors: Callable[[Draft, Fused], Tensors], most: 
     alpha, beta = _scale(draft, found.alpha), _scale(draft, found.beta)
     m, n, k = draft.config.tile
     shared = draft.config.stages * (m + n) * k * draft.problem.operand_bytes
-    dtype, width = draft.dtype("D"), min(_stock_width(draft), most)
+    dtype, width = draft.dtype(draft.primary), min(_stock_width(draft), most)
     return Collective(StockOperator(found, alpha, beta, tensors, permuted), graph, None, None, dtype, shared, width)
 
 
@@ -115,8 +122,8 @@ def _scale(draft: Draft, factor: Factor) -> Scale:
 
 
 def _matrix_tensors(draft: Draft, operator: Fused) -> Tensors:
-    """Return the tensors of the kernel's epilogue for a product of matrices."""
-    names = {"D": "D"}
+    """Return the tensors of the kernel's epilogue for a matrix product."""
+    names = {"D": draft.primary}
     names |= dict(zip(("C1", "C2"), operator.sources, strict=True)) if len(operator.sources) > 1 else {}
     names |= {} if "C1" in names else {"C": "".join(operator.sources)}
     names |= {} if operator.reads_source_only else {"Vector": operator.vector, "Tensor": operator.stored}
@@ -132,7 +139,7 @@ def _matrix_tensor(draft: Draft, name: str) -> StockTensor:
 
 def _image_tensors(draft: Draft, operator: Fused) -> Tensors:
     """Return the tensors of the kernel's epilogue for a convolution, all of which have to be set."""
-    names = [("D", "D"), *(("C", source) for source in operator.sources)]
+    names = [("D", draft.primary), *(("C", source) for source in operator.sources)]
     if not operator.reads_source_only:
         names += [("Vector", operator.vector), ("Tensor", operator.stored)]
     return tuple((role, _image_tensor(draft, name) if name else None) for role, name in names)

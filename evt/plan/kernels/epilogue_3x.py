@@ -15,9 +15,9 @@ from evt.plan.plan import Epilogue, Scale, StockFusion, StockVector, Tensor, Vis
 from evt.plan.stock.match import Factor
 from evt.plan.stock.operators import Fused
 
-#: Makes the epilogue itself, once the collective's tensors have their place and what memory is left is known.
+#: Makes the epilogue itself, once the collective's tensors are placed and the remaining memory is known.
 Make: TypeAlias = Callable[[Draft, Graph, Budget], Epilogue]
-#: Whether the collective can load an input as C, where TMA can.
+#: Whether the collective can load an input as C, if TMA can.
 MayBeSource: TypeAlias = Callable[[Draft, Input], bool]
 
 
@@ -25,15 +25,15 @@ def collective(draft: Draft, space: Space, make: Make, may_be_source: MayBeSourc
     """Plan the collective epilogue; ``may_be_source`` says which inputs it can load as C."""
     source, graph, budget = _place_source(draft, space, may_be_source)
     c = _tensor(draft, source) if source is not None else None
-    d = _tensor(draft, "D") if draft.stores_tile else None
+    d = _tensor(draft, draft.primary) if draft.stores_tile else None
     epilogue = make(draft, graph, budget)
     # F16 cuts the tiles of an epilogue whose D is stored by a visitor.
     return Collective(epilogue, graph, c, d, d.dtype if d else F16, budget.used)
 
 
 def visitors(draft: Draft, graph: Graph, budget: Budget) -> Visitors:
-    """Return the general case."""
-    return Visitors(Nodes3x(draft, budget).make(graph), graph.tree)
+    """Return a visitor epilogue, the general case."""
+    return Nodes3x(draft, budget).make(graph)
 
 
 def has_batches(draft: Draft, value: Input) -> bool:
@@ -42,11 +42,11 @@ def has_batches(draft: Draft, value: Input) -> bool:
 
 
 def _place_source(draft: Draft, space: Space, may_be_source: MayBeSource) -> tuple[str | None, Graph, Budget]:
-    """Return the tile input that the collective loads as C, the visitors beside it, and what memory is left.
+    """Return the tile input that the collective loads as C, the visitors beside it, and the remaining memory.
 
     It is the first of :func:`_sources` whose tiles fit in shared memory; without one, visitors load every input.
     """
-    implicit = "D" if draft.stores_tile else None
+    implicit = draft.primary if draft.stores_tile else None
     for source in (*(_sources(draft, may_be_source) if draft.stores_tile else ()), None):
         graph = build_visitors(
             draft.dag, source=source, implicit_store=implicit, rows=draft.rows, fused=draft.request.fused
@@ -60,9 +60,9 @@ def _place_source(draft: Draft, space: Space, may_be_source: MayBeSource) -> tup
 def _sources(draft: Draft, may_be_source: MayBeSource) -> list[str]:
     """Return the tile inputs that the collective can load as C, the cheapest first: C shares shared memory with D.
 
-    Best is one with D's width and major order; then D's width; then the first. It must be fit for TMA.
+    The best has D's width and major order; then D's width; then the first. TMA must be able to load it.
     """
-    layout, bits = draft.signature["D"], draft.dtype("D").bits
+    layout, bits = draft.signature[draft.primary], draft.dtype(draft.primary).bits
     candidates = [
         value
         for value in draft.dag.inputs
@@ -81,7 +81,9 @@ def _sources(draft: Draft, may_be_source: MayBeSource) -> list[str]:
 def _tensor(draft: Draft, name: str) -> Tensor:
     """Return the tensor that the collective itself loads as C or stores as D."""
     layout, pointer, strides = draft.signature[name], draft.fields.pointer(name), draft.strides(name)
-    if draft.signature.convolution is not None:  # its rows are pixels, which have a pitch whatever is contiguous
+    if (
+        draft.signature.convolution is not None
+    ):  # its rows are pixels, which have a pitch even if they are not contiguous
         strides = (draft.fields.stride(name, "m"), *strides[1:])
     row_major = layout.contiguous == draft.columns
     return Tensor(draft.dtype(name), row_major, layout.alignment, pointer, strides)
@@ -91,7 +93,7 @@ def _tensor(draft: Draft, name: str) -> Tensor:
 
 
 def stock_fusion(draft: Draft, graph: Graph, budget: Budget) -> StockFusion:
-    """Plan one node, which CUTLASS makes of the operation's name, on every architecture of those of sm90."""
+    """Plan one node, which CUTLASS makes from the operation's name, on every architecture of those of sm90."""
     found = draft.request.matches[Fused]
     if found.stored:
         draft.strides(found.stored)

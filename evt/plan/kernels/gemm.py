@@ -21,7 +21,7 @@ def _draft_sm90(request: Request) -> Draft:
 
 
 def _draft_sm100(request: Request) -> Draft:
-    """Compute D' = B' A' where our nodes would not be given rows; tcgen05 takes any operands."""
+    """Compute D' = B' A' where our nodes would not get rows; tcgen05 takes any operands."""
     return Draft(request, transposed=reads_columns(request.problem))
 
 
@@ -31,7 +31,7 @@ def space(draft: Draft) -> Space:
 
 
 def _space_sm100(draft: Draft) -> Space:
-    """Return the same without what reductions take: every warp writes a part of its own."""
+    """Return the same, without the memory for reductions: every warp writes its own partial results."""
     return replace(space(draft), warps_meet=False)
 
 
@@ -69,7 +69,7 @@ STOCK_SM120 = replace(VISITORS_SM120, epilogue=epilogue_3x.stock_fusion)
 def _draft_2x(request: Request) -> Draft:
     """Compute D' = B' A' where D is column-major, because visitors store along rows only."""
     draft = Draft(request)
-    column_major = draft.stores_tile and draft.signature["D"].contiguous == "m"
+    column_major = draft.stores_tile and draft.signature[draft.primary].contiguous == "m"
     draft.transposed = column_major and not has_fixed_columns(draft.dag)
     return draft
 

@@ -35,7 +35,7 @@ def _draft(request: Request) -> Draft:
 
 
 def _visitors(draft: Draft, graph: Graph, budget: Budget) -> Visitors:
-    return Visitors(NodesGrouped(draft, budget).make(graph), graph.tree)
+    return NodesGrouped(draft, budget).make(graph)
 
 
 VISITORS_GROUPED = replace(

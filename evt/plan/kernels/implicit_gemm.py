@@ -1,8 +1,8 @@
 """The main loops of convolutions: implicit GEMMs of CUTLASS 2.x and 3.x, over the operands or over padded copies.
 
-Of few channels a row of the filter is one tap in 3.x. An output pixel's window of S pixels and C channels lies in one
-piece of the copy, as S * C channels of one pixel, and overlapping windows are pixels whose stride is smaller than their
-channels. So the sums are of R taps of S * C channels, not of R * S taps of C, each padded to the depth of a tile.
+With few channels, a row of the filter is one tap in 3.x. An output pixel's window of S pixels and C channels is
+contiguous in the copy, as S * C channels of one pixel; overlapping windows are pixels whose stride is smaller than
+their channels. So there are R taps of S * C channels, not R * S taps of C, each padded to the depth of a tile.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ def convolution_2x(draft: Draft) -> Convolution2x:
 
 
 def worked_convolution_2x(draft: Draft) -> Convolution2x:
-    """Return the same with work on its input."""
+    """Return the same with a mainloop fusion on its input."""
     return _convolution_2x(draft, plan_work(draft))
 
 
 def _convolution_2x(draft: Draft, work: tuple[Work, ...]) -> Convolution2x:
     shape, groups = draft.problem.convolution, _groups(draft)
-    vector = 0 if work else draft.problem.padded_vector  # work finds its channels in the tensor itself
+    vector = 0 if work else draft.problem.padded_vector  # the fusion finds its channels in the tensor itself
     if vector:
         _add_copies(draft)
     spatial = _spatial(draft)
@@ -48,7 +48,7 @@ def _convolution_2x(draft: Draft, work: tuple[Work, ...]) -> Convolution2x:
         _copy(draft, a, vector, vector if few else 0) if vector else a,
         _copy(draft, b, vector, vector if few else 0) if vector else b,
         groups=groups,
-        # Work needs tiles that lie within one tap: it finds its channels and its padding by that.
+        # A mainloop fusion needs tiles that lie within one tap, from which it finds its channels and its padding.
         iterators="fixed channels" if few and not work else iterators,
         # Of dgrad the convolution's stride, else that of D's pixels. A fprop of no strides takes any stride; its
         # output's pixels have one pitch.
@@ -68,7 +68,7 @@ def stock_convolution_2x(draft: Draft) -> Convolution2x:
 
 
 def is_strided_dgrad(draft: Draft) -> bool:
-    """Return whether taps meet pixels at some steps only."""
+    """Return whether taps meet pixels only at some steps."""
     shape = draft.problem.convolution
     return shape.operator == "dgrad" and not shape.unit_stride
 
@@ -88,7 +88,7 @@ def convolution_3x(draft: Draft) -> Convolution3x:
 
 
 def padded_convolution_3x(draft: Draft) -> Convolution3x:
-    """Return the same over copies, whose windows are pixels where channels are few."""
+    """Return the same over copies; with few channels, their windows are pixels."""
     shape = draft.problem.convolution
     vector, channels = 16 // draft.problem.operand_bytes, shape.row_channels  # TMA is aligned to 16 bytes
     _add_copies(draft)
@@ -140,14 +140,14 @@ def _extents(draft: Draft, operand: str) -> tuple[Field, ...]:
 
 
 def _add_copies(draft: Draft) -> None:
-    """Add the members that copies are made of."""
+    """Add the members that make the copies."""
     for operand in ("A", "B"):
         _extents(draft, operand)
         draft.fields.size("channels")
 
 
 def _copy(draft: Draft, original: Image, vector: int, padded_channels: int) -> PaddedCopy:
-    """Return a copy of so many channels, or of whole vectors of them."""
+    """Return a copy with ``padded_channels``, or with whole vectors of channels."""
     draft.fields.workspace()
     channels = draft.fields.size("channels")
     return PaddedCopy(original, _extents(draft, original.name), channels, vector, padded_channels)

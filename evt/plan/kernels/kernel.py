@@ -1,6 +1,6 @@
 """A kernel's planner, put together from parts: ``planner(request) -> Plan``.
 
-Each part is a function of the draft, which adds the members that it needs. The order in which they are asked is that of
+Each part is a function of the draft, and adds the members that it needs. They run in the order of
 the members: the draft decides what is transposed, the main loop has A and B, the epilogue the rest, the scheduler its
 settings.
 """
@@ -19,11 +19,11 @@ from evt.plan.target import Family
 
 
 class Planner(Protocol):
-    """What decides everything about a kernel, also where it takes more shared memory than there is."""
+    """Decides everything about a kernel, even if it needs more shared memory than there is."""
 
     @property
     def template(self) -> str:
-        """Return the template of codegen/templates that prints the kernel."""
+        """The template of codegen/templates that prints the kernel."""
 
     def __call__(self, request: Request) -> Plan:
         """Return the plan of a kernel."""
@@ -50,7 +50,7 @@ class Kernel2x:
 
 @dataclass(frozen=True, slots=True)
 class Kernel3x:
-    """A kernel of CUTLASS 3.x: TMA, warp-specialised. ``space`` is what its thread blocks have of shared memory."""
+    """A kernel of CUTLASS 3.x: TMA, warp-specialised. ``space`` is the shared memory of its thread blocks."""
 
     family: Family
     template: str

@@ -1,4 +1,4 @@
-"""The main loop of a product of matrices: A and B as the kernel has them."""
+"""The main loop of a matrix product: A and B as the kernel sees them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def matrix_product(draft: Draft) -> MatrixProduct:
 
 
 def worked_product(draft: Draft) -> MatrixProduct:
-    """Return the product of what work makes of A and B."""
+    """Return the product of A and B after their mainloop fusions."""
     return _product(draft, plan_work(draft))
 
 
@@ -28,7 +28,7 @@ def _product(draft: Draft, work: tuple[Work, ...]) -> MatrixProduct:
 
 
 def _matrix(draft: Draft, operand: Operand, layout: Layout, outer: str) -> Matrix:
-    """Return A or B; ``outer`` is the mode that is not k."""
+    """Return A or B; ``outer`` is the mode other than k."""
     fields, name = draft.fields, operand.name
     return Matrix(
         name,

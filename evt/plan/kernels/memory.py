@@ -1,29 +1,30 @@
-"""The shared memory of a thread block: what a kernel's tiles take of it, and why a plan is beyond it."""
+"""The shared memory of a thread block: what a kernel's tiles use, and why a plan exceeds it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from evt.ir import Reduce
+from evt.ir.node import PLACES
 from evt.plan.epilogue.visitors import Graph
 from evt.plan.kernels.draft import Draft
 from evt.plan.plan import Plan
 from evt.plan.signature import Layout, bytes_of
 
-#: Fewest main-loop stages that a kernel with auxiliary tensors in shared memory keeps.
+#: The fewest main-loop stages of a kernel with auxiliary tensors in shared memory.
 _MIN_STAGES = 3
-#: Shared memory that pipelines' barriers and the tile scheduler take, generously.
+#: Shared memory for the pipelines' barriers and the tile scheduler, a generous estimate.
 _BARRIERS = 2048
-#: Warps of a 3.x kernel whose parts of a reduction meet, at most.
+#: The most warps of a 3.x kernel whose partial results of a reduction meet.
 _WARPS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """What a thread block of a 3.x kernel may have of shared memory, and what of it the main loop keeps at least.
+    """The shared memory that a thread block of a 3.x kernel may have, and the least that the main loop keeps of it.
 
-    ``warps_meet``: whether the parts of reductions meet there where there is a result for each column. ``takes_all``:
-    whether a thread block takes all that it may have.
+    ``warps_meet``: whether the partial results of reductions meet there if there is a result for each column.
+    ``takes_all``: whether a thread block takes all that it may have.
     """
 
     limit: int
@@ -33,7 +34,7 @@ class Space:
 
 
 class Budget:
-    """What the main loop and the collective leave to auxiliary tiles: they go through TMA while there is some."""
+    """The memory that the main loop and the collective leave to auxiliary tiles, which use TMA as long as it lasts."""
 
     def __init__(self, draft: Draft, space: Space, source: str | None, graph: Graph) -> None:
         self.draft = draft
@@ -41,9 +42,9 @@ class Budget:
         config, problem = draft.config, draft.problem
         used = _BARRIERS + space.mainloop
         m, n = config.epilogue_tile
-        stored = config.stages_d * (self.subtile_bytes("D") if draft.stores_tile else 2 * m * n)
+        stored = config.stages_d * (self.subtile_bytes(draft.primary) if draft.stores_tile else 2 * m * n)
         loaded = config.stages_c * self.subtile_bytes(source) if source else 0
-        shares = config.reuse_c and source and problem.tensor_bytes(source) == problem.tensor_bytes("D")
+        shares = config.reuse_c and source and problem.tensor_bytes(source) == problem.tensor_bytes(draft.primary)
         used += max(stored, loaded) if shares else stored + loaded
         used += reduction_bytes(draft, graph, _WARPS) if space.warps_meet else 0
         for visitor in graph.visitors:
@@ -53,7 +54,7 @@ class Budget:
 
     @property
     def used(self) -> int:
-        """Return the bytes that are taken."""
+        """The bytes used so far."""
         used = self.space.limit - self.left
         return max(used, self.space.limit) if self.space.takes_all else used
 
@@ -63,7 +64,7 @@ class Budget:
         return m * n * self.draft.problem.tensor_bytes(name)
 
     def takes(self, kind: str, name: str, layout: Layout) -> bool:
-        """Take the memory of a ``tile`` that is loaded, or ``store``d, if TMA moves it and there is enough."""
+        """Reserve the memory of a ``tile`` that is loaded, or ``store``d. Return False without TMA or enough memory."""
         stages = self.draft.config.stages_c if kind == "tile" else self.draft.config.stages_d
         needed = stages * self.subtile_bytes(name)
         if not is_tma(self.draft, name, layout) or needed > self.left:
@@ -78,25 +79,27 @@ def is_tma(draft: Draft, name: str, layout: Layout) -> bool:
 
 
 def least_stages(draft: Draft) -> int:
-    """Return the bytes of the stages that a main loop of 3.x keeps at least."""
+    """Return the bytes of the stages that a main loop of 3.x must keep."""
     m, n, k = draft.config.tile
     return (m + n) * k * draft.problem.operand_bytes * _MIN_STAGES
 
 
 def reduction_bytes(draft: Draft, graph: Graph, warps: int) -> int:
-    """Return the bytes in which the warps' parts of reductions meet, where there is a result for each column."""
+    """Return the bytes where warps combine their partial results, if there is a result for each column."""
     used, dag = 0, draft.dag
     for visitor in graph.visitors:
         if visitor.kind == "reduce":
-            reduce = dag[dag.arguments(dag.stores[visitor.name])[0]]
-            assert isinstance(reduce, Reduce)
-            if {"m", "n"} - set(reduce.modes) == {draft.columns}:
-                used += warps * draft.config.tile[1] * bytes_of(dag.types[visitor.value].dtype.compute)
+            assert visitor.reduction is not None
+            if {"m", "n"} - set(dag.reduced[visitor.reduction]) == {draft.columns}:
+                reduce = dag[visitor.reduction]
+                places = isinstance(reduce, Reduce) and reduce.kind in PLACES  # whose keys have 64 bits
+                size = 8 if places else bytes_of(dag.types[visitor.value].dtype.compute)
+                used += warps * draft.config.tile[1] * size
     return used
 
 
 def exceeded_memory(made: Plan) -> str:
-    """Return why a plan's tiles do not fit in the shared memory of a thread block, or nothing."""
+    """Return why a plan's tiles do not fit in the shared memory of a thread block, or ""."""
     if made.shared_memory <= made.memory_limit:
         return ""
     return (

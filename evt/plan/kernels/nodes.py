@@ -1,14 +1,16 @@
-"""Visitors become nodes: the inputs, outputs, types and strides of each; a family says which of its nodes serve."""
+"""Visitors become nodes: their inputs, outputs, types and strides; each family chooses among its nodes."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Set
 from dataclasses import replace
 from typing import Literal
 
-from evt.ir import Const, Fold, Index, Input, Load, Output, Pick, Reduce
-from evt.ir.dtype import F32, F64, I32, DType, accumulator
-from evt.ir.node import divisor
+from evt.ir import Const, Extent, Fold, Index, Input, Interleave, Load, Output, Pick, Reduce
+from evt.ir.columns import columns_of
+from evt.ir.dtype import F32, F64, I32, I64, DType, accumulator
+from evt.ir.node import base, divisor, index_of
 from evt.plan.epilogue.nodes import (
     Access,
     AccFetch,
@@ -22,29 +24,38 @@ from evt.plan.epilogue.nodes import (
     Compute,
     Coordinate,
     Destination,
+    FirstColumns,
+    Gather,
     HalfLoad,
     HalfStore,
     MaskLoad,
     MaskStore,
     Node,
     Number,
+    PairInterleave,
     PairMember,
+    PlaceKeys,
+    Places,
     RandomNumbers,
     Reduction,
     ResultShape,
     RowBroadcast,
     RowOrScalarBroadcast,
     ScalarBroadcast,
+    Scatter,
     Single,
     SourceFetch,
     Stride,
     Varies,
+    VectorStore,
 )
 from evt.plan.epilogue.regions import identity, make_region, single_function
 from evt.plan.epilogue.visitors import Graph, Visitor
-from evt.plan.fields import GroupFields
+from evt.plan.fields import Field, GroupFields
 from evt.plan.kernels.draft import Draft
 from evt.plan.kernels.memory import Budget
+from evt.plan.kernels.results import Results
+from evt.plan.plan import Visitors
 from evt.plan.signature import Layout
 
 
@@ -53,6 +64,7 @@ class Nodes(ABC):
 
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
+        self.results = Results(draft)
 
     @abstractmethod
     def vector(self, kind: str, value: Input) -> Node:
@@ -70,18 +82,18 @@ class Nodes(ABC):
         """Return the type that a compute node hands on."""
         return self.draft.dag.types[visitor.value].dtype.compute
 
-    def make(self, graph: Graph) -> tuple[Node, ...]:
-        """Return the nodes of a graph, in its order."""
+    def make(self, graph: Graph) -> Visitors:
+        """Return the nodes of a graph, in its order, and what is made of its reductions."""
         nodes: list[Node] = []
-        built: dict[tuple[str, str], Node] = {}
+        built: dict[tuple[str, int], Node] = {}
         for index, visitor in enumerate(graph.visitors):
-            key = (visitor.kind, visitor.name)
-            if visitor.kind in ("acc", "scalar", "source") and key in built:
+            key = (visitor.kind, visitor.value)
+            if visitor.kind in ("acc", "scalar", "source", "size") and key in built:
                 node = built[key]  # a tree may hold it several times; its arguments exist once
             else:
                 node = built[key] = self.node(visitor, index, graph)
             nodes.append(replace(node, operands=visitor.operands))
-        return tuple(nodes)
+        return Visitors(tuple(nodes), graph.tree, tuple(self.results.stored))
 
     def node(self, visitor: Visitor, index: int, graph: Graph) -> Node:
         draft = self.draft
@@ -99,9 +111,14 @@ class Nodes(ABC):
                 return ScalarBroadcast(Number(dtype, op.value), (0, 0, 0), name=f"constant_{index}")
             case "row" | "column":
                 value = draft.dag.input[visitor.name]
-                return self.flexible(visitor.kind, value) if value.flexible else self.vector(visitor.kind, value)
+                if value.flexible:
+                    return self.flexible(visitor.kind, value)
+                strided = draft.signature[value.name].contiguous is None
+                return self.strided(visitor.kind, value) if strided else self.vector(visitor.kind, value)
             case "tile" | "store":
                 return self.tile(draft.value(visitor.name))
+            case "gather" | "scatter":
+                return self.indexed(draft.value(visitor.name))
             case "compute":
                 return self.compute(visitor, graph, f"compute_{index}")
             case "index":
@@ -110,15 +127,36 @@ class Nodes(ABC):
                 return Coordinate("batch" if op.mode == "l" else axis, name=f"index_{op.mode}")
             case "random":
                 seed, offset = (self.random_argument(operand) for operand in draft.dag.arguments(visitor.value))
-                return RandomNumbers(seed, offset, draft.transposed, name=f"random_{index}")
+                wide = I64 in (seed.dtype, offset.dtype)
+                return RandomNumbers(seed, offset, draft.transposed, wide, name=f"random_{index}")
+            case "size":
+                assert isinstance(op, Extent)
+                return ScalarBroadcast(draft.size(op.mode), (0, 0, 0), name=f"size_{op.mode}")
+            case "once":
+                mode = columns_of(draft.dag.types[visitor.value])
+                apart = draft.pair_distance(visitor.value)
+                return FirstColumns(divisor(mode) * apart, apart, name=f"first_{index}")
+            case "keys":
+                assert visitor.reduction is not None
+                reduce = draft.dag[visitor.reduction]
+                assert isinstance(reduce, Reduce)
+                along: Literal["row", "column"] = "row" if reduce.modes == (draft.rows,) else "column"
+                return PlaceKeys(along, reduce.kind == "argmin", name=f"keys_{index}")
             case "pick":
                 assert isinstance(op, Pick)
                 return PairMember(op.member, op.block, name=f"pair_{index}")
+            case "interleave":
+                assert isinstance(op, Interleave)
+                dtype = draft.dag.types[visitor.value].dtype.compute
+                return PairInterleave(op.block, dtype, name=f"interleave_{index}")
             case "fold":
                 assert isinstance(op, Fold)
-                return BlockReduce(op.kind, op.width, name=f"block_{index}")
+                width = divisor(columns_of(draft.dag.types[visitor.value]))
+                return BlockReduce(op.kind, width, name=f"block_{index}")
             case "mask" | "half" | "store_mask" | "store_half" | "store_block":
                 return self.packed(visitor)
+            case "store_vector":
+                return self.vector_store(draft.dag.output[visitor.name])
             case "reduce":
                 return self.reduce(visitor, index)
 
@@ -137,6 +175,46 @@ class Nodes(ABC):
         access = self.access("tile", name, layout)
         return AuxLoad(draft.dtype(name), pointer, strides, layout.alignment, access, name=draft.names[name])
 
+    def strided(self, kind: str, value: Input) -> Node:
+        """Return the load of a vector whose stride is not 1, which no broadcast steps by: that of a tile."""
+        draft, name = self.draft, value.name
+        stride = draft.fields.stride(name, draft.columns if kind == "row" else draft.rows)
+        rows: Stride = 0 if kind == "row" else stride
+        columns: Stride = stride if kind == "row" else 0
+        strides = draft.with_batch(name, rows, columns, "l" in value.modes)
+        access = self.access("tile", name, draft.signature[name])
+        return AuxLoad(draft.dtype(name), draft.fields.pointer(name), strides, 1, access, name=draft.names[name])
+
+    def indexed(self, value: Input | Output) -> Node:
+        """Return a load whose rows or columns an index names, or such a store."""
+        draft, name = self.draft, value.name
+        indices = {base(mode): index_of(mode) for mode in value.modes}
+        layout = draft.signature[name]
+
+        def places(mode: str) -> Places | None:
+            index = indices.get(mode)
+            if not index:
+                return None
+            batch = draft.batch(index, "l" in draft.dag.input[index].modes)
+            return Places(draft.dtype(index), draft.fields.pointer(index), batch, draft.fields.extent_of(name, mode))
+
+        def stride(mode: str) -> Stride:
+            if mode not in indices:
+                return 0
+            return 1 if layout.contiguous == mode else draft.fields.stride(name, mode)
+
+        strided = layout.batch == "strided" and (value.is_tile or "l" in value.modes)
+        strides = draft.with_batch(name, stride(draft.rows), stride(draft.columns), strided)
+        made = Gather if isinstance(value, Input) else Scatter
+        return made(
+            draft.dtype(name),
+            draft.fields.pointer(name),
+            strides,
+            places(draft.rows),
+            places(draft.columns),
+            name=draft.names[name],
+        )
+
     def packed(self, visitor: Visitor) -> Node:
         """Return a tensor of packed bits, or of fewer columns than the accumulator: its columns are contiguous."""
         draft, dtype, name = self.draft, self.draft.dtype(visitor.name), self.draft.names[visitor.name]
@@ -149,29 +227,12 @@ class Nodes(ABC):
             case "store_mask":
                 return MaskStore(pointer, row, batch, name=name)
             case "store_block":
-                return BlockStore(pointer, row, batch, dtype, divisor(self.divided_mode(visitor.value)), name=name)
+                width = divisor(columns_of(draft.dag.types[visitor.value]))
+                return BlockStore(pointer, row, batch, dtype, width, name=name)
             case "half":
-                return HalfLoad(pointer, row, batch, dtype, self.pair_distance(visitor.value), name=name)
+                return HalfLoad(pointer, row, batch, dtype, draft.pair_distance(visitor.value), name=name)
             case _:
-                return HalfStore(pointer, row, batch, dtype, self.pair_distance(visitor.value), name=name)
-
-    def divided_mode(self, value: int) -> str:
-        """Return the mode of the columns of a value that has fewer of them."""
-        return next(mode for mode in self.draft.dag.types[value].modes if "/" in mode)
-
-    def pair_distance(self, value: int) -> int:
-        """Return how far apart the columns are with which a tensor of half as many columns meets."""
-        dag = self.draft.dag
-        stack, seen = [value], {value}
-        while stack:
-            node = stack.pop()
-            for mode in dag.types[node].modes:
-                if "@" in mode:
-                    return int(mode.partition("@")[2])
-            new = [user for user in dag.users[node] if user not in seen]
-            seen.update(new)
-            stack.extend(new)
-        return 1
+                return HalfStore(pointer, row, batch, dtype, draft.pair_distance(visitor.value), name=name)
 
     def random_argument(self, value: int) -> Single | Number:
         """Return the seed or the offset of random numbers."""
@@ -181,39 +242,36 @@ class Nodes(ABC):
         assert isinstance(op, Load)
         return self.draft.single(self.draft.dag.input[op.name])
 
+    def shape(self, kept: Set[str]) -> ResultShape:
+        """Return what has values along these modes only."""
+        return ResultShape.SCALAR if not kept else ResultShape.COLUMN if kept == {self.draft.rows} else ResultShape.ROW
+
+    def vector_store(self, output: Output) -> Node:
+        draft, name = self.draft, output.name
+        kept = set(output.modes) - {"l"}
+        shape, pointer = self.shape(kept), draft.fields.pointer(name)
+        stride: Field | Literal[1] = draft.fields.stride(name, kept.pop()) if kept else 1
+        batch = draft.batch(name, "l" in output.memory_modes)
+        return VectorStore(shape, draft.dtype(name), pointer, stride, batch, name=draft.names[name])
+
     def reduce(self, visitor: Visitor, index: int) -> Node:
-        draft, dag = self.draft, self.draft.dag
-        value = dag.arguments(dag.stores[visitor.name])[0]
-        op, dtype, output = dag[value], dag.types[value].dtype, draft.dtype(visitor.name)
+        draft, node = self.draft, visitor.reduction
+        assert node is not None
+        op, dtype = draft.dag[node], draft.dag.types[node].dtype
         assert isinstance(op, Reduce)
         kept = {"m", "n"} - set(op.modes)
-        shape = ResultShape.SCALAR if not kept else ResultShape.COLUMN if kept == {draft.rows} else ResultShape.ROW
-        pointer = draft.fields.pointer(visitor.name)
-        over_batch = "l" in op.modes
-        batch = draft.batch(visitor.name, not over_batch)
-        # The blocks combine in the output itself, which needs one of the type that is reduced in.
-        atomic = draft.problem.options.atomic and dtype == output and dtype in (F32, I32)
-        if not atomic:
-            draft.fields.workspace()
-        return Reduction(
-            shape,
-            op.kind,
-            dtype,
-            output,
-            pointer,
-            draft.fields.size(kept.pop()) if kept else 1,
-            batch,
-            over_batch,
-            atomic,
-            name=f"reduction_{index}",
-        )
+        shape = self.shape(kept)
+        name = f"reduction_{index}"
+        atomic = self.results.add(node, name)
+        extent: Field | Literal[1] = draft.fields.size(kept.pop()) if kept else 1
+        return Reduction(shape, op.kind, dtype, extent, "l" in op.modes, atomic, name=name)
 
     def compute(self, visitor: Visitor, graph: Graph, name: str) -> Node:
         draft = self.draft
         values = [graph.visitors[operand].value for operand in visitor.operands]
         output = self.output(visitor, graph)
-        plain = output is not Destination.D or draft.dtype("D").is_float  # stock nodes convert to integers by wrapping
-        plain = plain and output in (F32, Destination.D)
+        # Stock nodes convert to integers by wrapping.
+        plain = output == F32 or (output is Destination.D and draft.dtype(draft.primary).is_float)
         if values == [visitor.value]:
             dtype = draft.dag.types[visitor.value].dtype.compute
             if plain and dtype == F32:
@@ -226,13 +284,14 @@ class Nodes(ABC):
         for position, operand in enumerate(visitor.operands):
             source = graph.visitors[operand]
             label = draft.names.get(source.name) or ("acc" if source.kind == "acc" else f"x{position}")
-            parameters[source.value] = label
+            op = draft.dag[source.value]
+            parameters[source.value] = f"size_{op.mode}" if isinstance(op, Extent) else label
         region = make_region(draft.dag, draft.next_region(), visitor.value, parameters)
         return Apply(region, output, name=name)
 
 
 class Nodes2x(Nodes):
-    """Nodes of CUTLASS 2.x, whose accesses cover so many elements of a row."""
+    """Nodes of CUTLASS 2.x, whose accesses cover a given number of elements of a row."""
 
     def __init__(self, draft: Draft, width: int) -> None:
         super().__init__(draft)
@@ -252,7 +311,7 @@ class Nodes2x(Nodes):
         pointer = draft.fields.pointer(value.name)
         if kind == "column":
             return ColumnBroadcast(dtype, pointer, draft.with_batch(value.name, 1, 0, "l" in value.modes), name=name)
-        # The stock node reads whole accesses: beyond the end of a vector, and none that is not aligned.
+        # The stock node reads whole accesses: past the end of a vector, and never unaligned ones.
         return RowOrScalarBroadcast(dtype, pointer, 1, draft.batch(value.name, "l" in value.modes), name=name)
 
     def access(self, kind: str, name: str, layout: Layout) -> Access:
@@ -261,7 +320,7 @@ class Nodes2x(Nodes):
 
 
 class Nodes3x(Nodes):
-    """Nodes of CUTLASS 3.x, some of whose tiles go through what is left of shared memory.
+    """Nodes of CUTLASS 3.x, some of whose tiles use the remaining shared memory.
 
     ``tile_stores`` False stores them directly.
     """
@@ -300,7 +359,9 @@ class Nodes3x(Nodes):
 
 
 class NodesGrouped(Nodes3x):
-    """Nodes of a grouped kernel: tiles are moved directly, and vectors of single values are so in all groups alike."""
+    """Nodes of a grouped kernel: tiles are moved directly; a flexible vector is a single value in all groups or
+    none.
+    """
 
     def varies(self, kind: str, value: Input) -> Stride:
         assert isinstance(self.draft.fields, GroupFields)
@@ -311,6 +372,6 @@ class NodesGrouped(Nodes3x):
 
 
 def is_aligned(draft: Draft, name: str, layout: Layout, width: int) -> bool:
-    """Return whether accesses of so many elements are aligned; one that is wider than 16 bytes takes several."""
+    """Return whether accesses of ``width`` elements are aligned; one wider than 16 bytes is several."""
     size = draft.problem.tensor_bytes(name)
     return min(16, width * size) <= layout.alignment * size

@@ -6,11 +6,11 @@ from evt.plan.kernels.draft import Draft
 
 
 def swizzle_and_raster(draft: Draft) -> None:
-    """Add what a call may set of the persistent scheduler of CUTLASS 3.x."""
+    """Add the settings of the persistent scheduler of CUTLASS 3.x that a call may choose."""
     draft.fields.size("swizzle")
     draft.fields.size("raster")
 
 
 def raster(draft: Draft) -> None:
-    """Add what a call may set of a grouped kernel's scheduler, which knows no swizzle."""
+    """Add the settings of a grouped kernel's scheduler that a call may choose; it has no swizzle."""
     draft.fields.size("raster")

@@ -1,10 +1,10 @@
-"""Work on the operands in a main loop of CUTLASS 2.x: their formulas as regions, and what these read."""
+"""Mainloop fusions in CUTLASS 2.x: the operands' formulas as regions, and the inputs of these."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from evt.ir import Element, Input, Load
+from evt.ir import Element, Extent, Input, Load
 from evt.ir.operand import formula_of
 from evt.plan.epilogue.nodes import Single
 from evt.plan.epilogue.regions import Value, make_region
@@ -13,7 +13,7 @@ from evt.plan.plan import Work, WorkVector
 
 
 def plan_work(draft: Draft) -> tuple[Work, ...]:
-    """Return the work on the kernel's operands, in their order: exchanged in a transposed problem."""
+    """Return the fusions of the kernel's operands, in their order: exchanged in a transposed problem."""
     found = [_work_on(draft, name) for name in draft.problem.dag.feeds]
     if draft.transposed:
         found = [replace(work, operand="B" if work.operand == "A" else "A") for work in found]
@@ -21,18 +21,24 @@ def plan_work(draft: Draft) -> tuple[Work, ...]:
 
 
 def _work_on(draft: Draft, name: str) -> Work:
-    """Return the region of an operand's element and inputs, and the members that give these."""
+    """Return the region of an operand's element and inputs, and the members that provide these."""
     program = draft.problem.dag
     value = program.arguments(program.feeds[name])[0]
     nodes = formula_of(program, name)
     loads = {node: op.name for node in nodes if isinstance(op := program[node], Load)}
+    sizes = {node: op.mode for node in nodes if isinstance(op := program[node], Extent)}
     elements = [node for node in nodes if isinstance(program[node], Element)]
-    parameters = {**dict.fromkeys(elements, "x"), **{node: draft.names[each] for node, each in loads.items()}}
+    parameters = {
+        **dict.fromkeys(elements, "x"),
+        **{node: draft.names[each] for node, each in loads.items()},
+        **{node: f"size_{mode}" for node, mode in sizes.items()},
+    }
     region = make_region(program, draft.next_region(), value, parameters)
-    if not elements:  # the optimiser has found that it does not matter
+    if not elements:  # the optimiser has found that the element does not matter
         dtype = next(operand.dtype for operand in program.operands if operand.name == name)
         region = replace(region, parameters=(Value("x", dtype.compute), *region.parameters))
-    return Work(name, region, tuple(_input(draft, program.input[each]) for each in loads.values()))
+    given = (_input(draft, program.input[each]) for each in loads.values())
+    return Work(name, region, (*given, *map(draft.size, sizes.values())))
 
 
 def _input(draft: Draft, value: Input) -> Single | WorkVector:

@@ -13,11 +13,12 @@ from evt.plan.rules import convolution, gemm, mainloop, stock
 
 
 def configs_implicit(problem: Problem) -> tuple[Config, ...]:
-    """The configurations of a convolution.
+    """Return the configurations of a convolution.
 
-    Measured on an H200 as those of sm90: longer steps along k than a GEMM's are best, and a tall tile where filters
-    fill tiles of 64 columns. Of several groups a tile's columns lie in one, or it has several whole ones. The iterators
-    for few channels need more registers: their tiles are small where filters fill them.
+    Measured on an H200 like those of sm90: longer steps along k than a GEMM's are best, and a tall tile where the
+    output channels fill tiles of 64 columns. With several groups, a tile's columns lie in one group, or it has several
+    whole ones. The iterators for few channels need more registers: their tiles are small where output channels fill
+    them.
     """
     operand, convolution = problem.dag.operands[0].dtype, problem.convolution
     alignment = problem.padded_vector or problem.operand_alignment
@@ -66,6 +67,7 @@ EVT = Route(
         mainloop.no_work,
         gemm.few_tensors,
         gemm.row_major_columns,
+        gemm.columns_in_row,
         *_MULTIPLIED,
         convolution.unit_dgrad,
         *_WHOLE_TILES,
@@ -85,6 +87,7 @@ MAINLOOP = Route(
         gemm.runs_2x,
         gemm.few_tensors,
         gemm.row_major_columns,
+        gemm.columns_in_row,
         *_MULTIPLIED,
     ),
     kernels={"2x": Kernel(kernels.WORKED_2X, configs_mainloop)},

@@ -8,8 +8,8 @@ from evt.plan.problem import Problem
 from evt.plan.routes.route import Kernel, Route
 from evt.plan.rules import convolution, gemm, mainloop
 
-#: By the width of tiles that the filters fill best: what is built for every program, and for those with a light
-#: epilogue, which leaves registers for larger tiles.
+#: By the width of tiles that the output channels fill best: the configurations built for every program, and those for
+#: a light epilogue, which leaves registers for larger tiles.
 _CONVOLUTIONS = {
     64: ("narrow single", "triple"),
     96: ("tall_96 own_96", ""),
@@ -21,9 +21,9 @@ _CONVOLUTIONS = {
 
 
 def configs_sm90(problem: Problem) -> tuple[Config, ...]:
-    """The configurations of sm90.
+    """Return the configurations of sm90.
 
-    Tiles of one consumer share a multiprocessor, by twos or threes, and one is stored while another is multiplied: best
+    Two or three tiles of one consumer share a multiprocessor, and one is stored while another is multiplied: best
     where they are many and have few columns. Two consumers share a larger tile and keep the tensor cores busy alone.
     Where tiles are few, small ones do that, in clusters that load a tile of the activation once.
     """

@@ -1,4 +1,4 @@
-"""Products of matrices by CUTLASS 2.x: the routes ``stock-2x``, ``evt-2x`` and ``mainloop-2x``."""
+"""Matrix products with CUTLASS 2.x: the routes ``stock-2x``, ``evt-2x`` and ``mainloop-2x``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from evt.plan.rules import gemm, mainloop, stock
 
 
 def general_config(operand: DType, alignment: int) -> Config:
-    """The general configuration for operands of an alignment, in elements; it fits the 99 KiB of sm86 and sm89.
+    """Return the general configuration for operands of an alignment, in elements; it fits the 99 KiB of sm86 and sm89.
 
     Accesses of at least 4 bytes go through cp.async in four stages. Narrower ones go through registers in two,
     with a smaller tile so that nothing spills. (f32 always has four: CUTLASS's two-stage f32 main loop
@@ -32,15 +32,16 @@ def general_config(operand: DType, alignment: int) -> Config:
 
 
 def configs_gemm(problem: Problem) -> tuple[Config, ...]:
-    """The one configuration of products of matrices."""
+    """Return the one configuration of matrix products."""
     return (general_config(problem.dag.operands[0].dtype, problem.operand_alignment),)
 
 
 def configs_mainloop(problem: Problem) -> tuple[Config, ...]:
-    """The configuration of a kernel with work on an operand, A or B.
+    """Return the configuration of a kernel with a mainloop fusion on A or B.
 
-    The warps are twice as many, and each has a tile that is half as long along the operand's rows or columns: what the
-    formula reads and makes needs registers, and more warps hide its instructions behind each other's multiplications.
+    There are twice as many warps, and each has a tile that is half as long along the operand's rows or columns: the
+    formula's inputs and results need registers, and more warps hide its instructions behind each other's
+    multiplications.
     """
     (config,) = configs_gemm(problem)
     m, n, k = config.warp
@@ -73,7 +74,7 @@ EVT = Route(
     kind="evt",
     generation="2x",
     summary="visitor tree in a multistage tensor-op kernel (CUTLASS 2.x)",
-    rules=(mainloop.no_work, *_RULES),
+    rules=(mainloop.no_work, *_RULES, gemm.columns_in_row),
     kernels={"2x": Kernel(kernels.VISITORS_2X, configs_gemm)},
 )
 
@@ -82,6 +83,6 @@ MAINLOOP = Route(
     kind="mainloop",
     generation="2x",
     summary="work on an operand in the main loop of a multistage tensor-op kernel, visitor tree (CUTLASS 2.x)",
-    rules=(*WORK, *_RULES),
+    rules=(*WORK, *_RULES, gemm.columns_in_row),
     kernels={"2x": Kernel(kernels.WORKED_2X, configs_mainloop)},
 )

@@ -1,4 +1,4 @@
-"""Products of matrices by CUTLASS 3.x: the routes ``stock-3x`` and ``evt-3x``."""
+"""Matrix products with CUTLASS 3.x: the routes ``stock-3x`` and ``evt-3x``."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from evt.plan.problem import Problem
 from evt.plan.routes.route import Kernel, Route
 from evt.plan.rules import gemm, mainloop, stock
 
-#: CUTLASS's persistent kernels of sm90. Two consumers that take turns hide the epilogue behind the main loop, but for
-#: what memory takes; two that share a tile do not.
+#: CUTLASS's persistent kernels of sm90. Two consumers that take turns hide the epilogue behind the main loop, except
+#: for its memory traffic; two that share a tile do not.
 _PINGPONG = Speed(alone=1.2, overhead=130, tail=500, bound=150)
 _SMALL = Speed(cost=1.8, alone=1.86, overhead=130, tail=500, bound=150)
 _WIDE = Speed(cost=0.96, alone=1.2, overhead=60, tail=900, bound=130)
@@ -30,13 +30,13 @@ def _cooperative(m: int, n: int, k: int, cluster: tuple[int, int, int] = (1, 1, 
 
 
 def configs_sm90(problem: Problem) -> tuple[Config, ...]:
-    """The configurations of sm90, of products and of convolutions that are products.
+    """Return the configurations of sm90, of products and of convolutions that are products.
 
-    Without a cluster no block of one is idle where the columns are few. Wide tiles are faster where there are many and
-    leave few registers; small ones where tiles are fewer than multiprocessors, or a convolution has 64 filters. A
-    contraction that is shorter than its epilogue is done best by two consumers of one tile.
-    Products of 8-bit floats are summed in two sets of accumulators, which leaves registers for 96 elements of the
-    tile per thread: nothing spills, and the general configuration is the one with the larger tile.
+    Without a cluster, no block of one is idle where the columns are few. Wide tiles are faster where there are many and
+    leave few registers; small ones where tiles are fewer than multiprocessors, or a convolution has 64 output channels.
+    A contraction that takes less time than its epilogue is computed best by two consumers of one tile. Products of
+    8-bit floats are summed in two sets of accumulators, which leaves registers for 96 elements of the tile per thread:
+    nothing spills, and the general configuration is the one with the larger tile.
     """
     operand, convolution = problem.dag.operands[0].dtype, problem.signature.convolution
     k = 1024 // operand.bits
@@ -70,7 +70,7 @@ def configs_sm90(problem: Problem) -> tuple[Config, ...]:
 
 
 def configs_sm100(problem: Problem) -> tuple[Config, ...]:
-    """The configurations of sm100 and sm103. Nothing is measured yet: the general one comes first."""
+    """Return the configurations of sm100 and sm103. Nothing is measured yet: the general one comes first."""
     k = 1024 // problem.dag.operands[0].dtype.bits
     narrow = problem.columns_together <= 32
 
@@ -83,7 +83,7 @@ def configs_sm100(problem: Problem) -> tuple[Config, ...]:
 
 
 def configs_sm120(problem: Problem) -> tuple[Config, ...]:
-    """The configurations of sm120: of those that fit its shared memory with stages enough, the one without spills."""
+    """Return the configurations of sm120: the one without spills that fits its shared memory with enough stages."""
     return (
         Config(
             (128, 128, 512 // problem.dag.operands[0].dtype.bits),

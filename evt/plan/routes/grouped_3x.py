@@ -13,7 +13,7 @@ from evt.plan.rules import grouped
 
 
 def configs_grouped(problem: Problem) -> tuple[Config, ...]:
-    """The configurations of a grouped kernel, the general one first.
+    """Return the configurations of a grouped kernel, the general one first.
 
     8-bit floats are summed in two sets of accumulators, for which the larger tiles have no registers.
     """

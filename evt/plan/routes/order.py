@@ -1,7 +1,7 @@
 """The routes to a kernel, in order of preference; ``evt explain`` prints them with their rules.
 
-Newer generations of CUTLASS come first; within one, its own fused epilogues, then visitor trees, then work on an
-operand in the main loop, then kernels of ours. A measurement of ``evt tune`` overrides the order.
+Newer generations of CUTLASS come first; within one, its own fused epilogues, then visitor trees, then mainloop
+fusions, then kernels of ours. A measurement of ``evt tune`` overrides the order.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ ROUTES: tuple[Route, ...] = (
 
 
 def routes_of(problem: Problem) -> tuple[Route, ...]:
-    """The routes that there are for a problem's shape."""
+    """Return the routes for a problem's shape."""
     return tuple(route for route in ROUTES if problem.shape in route.shapes)
 
 
 def find_routes(problem: Problem, named: str | None = None) -> tuple[Route, ...]:
-    """Those of :func:`routes_of` of a name, or of a kind.
+    """Return those of :func:`routes_of` with a name, or of a kind.
 
-    Raises TargetError (E0501) for an unknown one.
+    Raise TargetError (E0501) for an unknown one.
     """
     known = routes_of(problem)
     routes = tuple(route for route in known if named in (None, route.name, route.kind))

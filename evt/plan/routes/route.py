@@ -12,10 +12,10 @@ from evt.plan.problem import Problem, Shape
 from evt.plan.rules.rule import Rule
 from evt.plan.target import Family, Generation, Target
 
-#: What a route's kernel is: a fused epilogue of CUTLASS's own, a visitor tree, work on an operand in the main loop, or
+#: The kind of a route's kernel: a fused epilogue of CUTLASS's own, a visitor tree, a mainloop fusion, or
 #: a kernel of ours.
 Kind = Literal["stock", "evt", "mainloop", "own"]
-#: The most batches of a kernel that is not persistent: they are the grid's third dimension.
+#: The most batches of a non-persistent kernel, for which they are the grid's third dimension.
 GRID_Z = 65535
 
 
@@ -36,8 +36,8 @@ class Kernel:
 class Route:
     """A way to compile programs, tried in the order of evt.plan.routes.order.
 
-    ``summary`` is what ``evt explain`` says of it. ``rules`` are what a problem has to keep for it, ``shapes`` the
-    problems for which there is anything to say of it, and ``kernels`` has its kernel for each family of targets that
+    ``summary`` is its description in ``evt explain``. ``rules`` are the conditions that a problem must meet, ``shapes``
+    the shapes of problems that it concerns, and ``kernels`` has its kernel for each family of targets that
     the rules admit. ``otherwise`` is what a user can type instead where the rules refuse.
     """
 
@@ -51,7 +51,7 @@ class Route:
     otherwise: str = ""
 
     def kernel(self, target: Target) -> Kernel:
-        """The kernel for a target that the rules admit."""
+        """Return the kernel for a target that the rules admit."""
         family = target.family(self.generation)
         assert family is not None
         return self.kernels[family]

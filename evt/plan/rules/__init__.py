@@ -1,1 +1,1 @@
-"""Rules: what a problem has to keep for a route; each says why one does not, or what it found in one that does."""
+"""Rules: the conditions of a route; each says why a problem fails it, or what it found in one that does not."""

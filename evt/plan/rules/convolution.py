@@ -48,7 +48,7 @@ def _reached(problem: Problem) -> Verdict:
 
 @rule("channels are few, or no whole vectors, and copies of the operands are")
 def padded(problem: Problem) -> Verdict:
-    """Whether a copy with padded channels is worth it, and is one that the collectives read."""
+    """Check that a copy with padded channels is worth it, and that the collectives can read it."""
     convolution = problem.convolution
     if convolution.operator != "fprop" or convolution.group_filters:
         return Refusal("the operation is not a fprop without groups")
@@ -70,7 +70,7 @@ tma_of_d = Rule("D can be moved by TMA: 16-byte aligned address, strides and cha
 
 @rule("mma instructions multiply the operands' types and layouts")
 def mma(problem: Problem) -> Verdict:
-    """What mma instructions multiply, of the iterators of convolutions."""
+    """Check that mma instructions multiply the operands, with the iterators of convolutions."""
     a = problem.dag.operands[0].dtype
     if a.bits == 64:
         return Refusal("CUTLASS's convolutions have no f64")

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from evt.diagnostics import Span
-from evt.ir import Fold, Index, Input, Output, Pick, Random, Reduce, TypedDag
-from evt.ir.dtype import B1
-from evt.ir.node import base
-from evt.plan.epilogue.visitors import has_fixed_columns, is_collective, is_reduced
+from evt.ir import Fold, Index, Input, Interleave, Output, Pick, Random, Reduce, TypedDag
+from evt.ir.dtype import B1, I32, accumulator
+from evt.ir.node import base, is_divided
+from evt.plan.epilogue.visitors import has_fixed_columns, stores_d
 from evt.plan.problem import Problem
 from evt.plan.rules.rule import Check, Rule, rule
 from evt.plan.signature import Layout
 from evt.plan.target import Family, Generation
 from evt.plan.verdict import HOLDS, Refusal, Verdict
 
-#: Inputs and outputs of one kernel: each is a visitor, whose templates nest, and takes kernel parameters.
+#: The most inputs and outputs of one kernel: each is a visitor, whose templates nest, and takes kernel parameters.
 MAX_TENSORS = 48
 
 
@@ -48,17 +48,27 @@ def few_tensors(problem: Problem) -> Verdict:
 
 @rule("packed, paired and blocked columns are row-major")
 def row_major_columns(problem: Problem) -> Verdict:
-    """Nodes that take their columns from registers need them along the kernel's own columns, in row-major tensors."""
+    """Check the columns: nodes that take them from registers need the kernel's own columns, in row-major tensors."""
     if not has_fixed_columns(problem.dag):
         return HOLDS
     values: tuple[Input | Output, ...] = (*problem.dag.inputs, *problem.dag.outputs)
     for value in values:
-        own = value.dtype == B1 or any("/" in mode for mode in value.modes)
+        own = value.dtype == B1 or any(is_divided(mode) for mode in value.modes)
         if own and value.is_tile and base(value.modes[-1]) != "n":
             return Refusal(
                 f"`{value.name}` is [{', '.join(value.modes)}]: bits, pairs and blocks are stored along n", value.span
             )
     return HOLDS
+
+
+@rule("pairs and blocks of columns lie in the part of a row that a warp stores")
+def columns_in_row(problem: Problem) -> Verdict:
+    """CUTLASS's thread map of 2.x gives a warp 256 bytes of a row; sums are staged as they are, or as 16 bits."""
+    most = 64 if accumulator(problem.dag.operands[0].dtype) == I32 else 128
+    if problem.columns_together <= most:
+        return HOLDS
+    widest = [node for node, (op, _) in enumerate(problem.dag.table) if isinstance(op, Fold)]
+    return Refusal(f"{problem.columns_together} columns are taken together, and at most {most}", widest[0])
 
 
 # What the instructions multiply.
@@ -70,7 +80,7 @@ def mma(problem: Problem) -> Verdict:
 
 
 def multiplied_by_mma(problem: Problem, alignment: int) -> Verdict:
-    """Whether mma instructions multiply operands, or copies of them, of an alignment in elements."""
+    """Check that mma instructions multiply operands, or copies of them, of an alignment in elements."""
     operand, declared = problem.dag.operands[0].dtype, problem.dag.operands[0].span
     if operand.is_float and operand.bits == 8 and problem.target.number < 89:
         return Refusal(f"{problem.target.name} does not multiply {operand}; sm89 and later do", declared)
@@ -121,15 +131,12 @@ _MULTIPLIED: Mapping[Family | None, Check] = {"sm100": _multiplied_by_tcgen05, "
 # What is moved.
 
 
-@rule("A, B and D have a mode with stride 1")
+@rule("A and B have a mode with stride 1")
 def contiguous(problem: Problem) -> Verdict:
-    dag, signature = problem.dag, problem.signature
-    layouts = [(o.name, layout) for o, layout in zip(dag.operands, (signature.a, signature.b), strict=True)]
-    if _stores_d(problem):
-        layouts.append(("D", signature["D"]))
-    for name, layout in layouts:
+    signature = problem.signature
+    for operand, layout in zip(problem.dag.operands, (signature.a, signature.b), strict=True):
         if layout.contiguous is None:
-            return _no_stride_1(name)
+            return _no_stride_1(operand.name)
     return HOLDS
 
 
@@ -143,7 +150,10 @@ def moved_by_tma(problem: Problem) -> Verdict:
 
 
 def d_moved_by_tma(problem: Problem) -> Verdict:
-    return _moved("D", problem.signature["D"], problem.tensor_bytes("D")) if _stores_d(problem) else HOLDS
+    """Whether TMA moves D; where none of its modes has stride 1, a visitor stores it."""
+    name = problem.dag.primary.name
+    stored = stores_d(problem.dag, problem.signature)
+    return _moved(name, problem.signature[name], problem.tensor_bytes(name)) if stored else HOLDS
 
 
 tma = Rule("A, B and D can be moved by TMA: 16-byte aligned addresses, strides and contiguous extents", moved_by_tma)
@@ -164,11 +174,6 @@ def _no_stride_1(name: str) -> Refusal:
     return Refusal(f"`{name}` has no mode with stride 1")
 
 
-def _stores_d(problem: Problem) -> bool:
-    """Whether the collective itself stores D."""
-    return is_collective(problem.dag.output["D"]) and not is_reduced(problem.dag, "D")
-
-
 # What depends on an element's place.
 
 
@@ -185,11 +190,16 @@ def transposition(problem: Problem) -> Verdict:
 
 
 def reads_columns(problem: Problem) -> bool:
-    """Whether threads of sm100 would be given columns of a program that is computed by places in rows.
+    """Return whether threads of sm100 would get columns in a program that needs places in rows.
 
-    CUTLASS deals sums out by rows, but for a column-major D of 16 bits.
+    CUTLASS distributes sums by rows, except for a column-major D of 16 bits.
     """
-    if not _stores_d(problem) or problem.signature["D"].contiguous == "n" or problem.tensor_bytes("D") != 2:
+    name = problem.dag.primary.name
+    if (
+        not stores_d(problem.dag, problem.signature)
+        or problem.signature[name].contiguous == "n"
+        or problem.tensor_bytes(name) != 2
+    ):
         return False
     return _placed(problem.dag) is not None
 
@@ -204,16 +214,18 @@ def places(problem: Problem) -> Verdict:
 
 
 def _placed(dag: TypedDag) -> tuple[str, int | Span | None] | None:
-    """What of a program needs to know where in the tile a thread's elements are, in words, and its place."""
+    """Return what in a program needs the position of a thread's elements in the tile, in words, and its place."""
     values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
     for value in values:
         if value.dtype == B1:
             return "packed bits", value.span
+        if value.is_indexed:
+            return "rows or columns that an index names", value.span
     for node, (op, _) in enumerate(dag.table):
         match op:
             case Reduce():
                 return "reductions", node
-            case Pick():
+            case Pick() | Interleave():
                 return "pairs of columns", node
             case Fold():
                 return "blocks of columns", node
@@ -221,5 +233,8 @@ def _placed(dag: TypedDag) -> tuple[str, int | Span | None] | None:
                 return "coordinates", node
             case Random():
                 return "random numbers", node
-    divided = (value.span for value in values if any("/" in mode for mode in value.modes))
+    for output in dag.outputs:
+        if not output.is_tile:
+            return "rows or columns alone", output.span
+    divided = (value.span for value in values if any(is_divided(mode) for mode in value.modes))
     return next((("pairs and blocks of columns", span) for span in divided), None)

@@ -1,4 +1,4 @@
-"""The rules of kernels of grouped products, beside those of one product, which hold for every group."""
+"""The rules of kernels for grouped products, besides those of one product, which hold for every group."""
 
 from __future__ import annotations
 
@@ -36,8 +36,14 @@ def one_tensor(problem: Problem) -> Verdict:
                 return Refusal("random numbers are counted over one problem", node)
             case Index("l"):
                 return Refusal("a group has no batches: `iota(l)`", node)
+    for output in dag.outputs:
+        if not output.is_tile:
+            return Refusal("a vector or scalar that is stored has no place in a grouped kernel", output.span)
     values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
     for value in values:
         if "l" in value.modes:
             return Refusal(f"a group has no batches: `{value.name}` has the mode l", value.span)
+        if value.is_indexed:
+            reason = f"an index of each group has no place in a grouped kernel: `{value.name}` is read or stored by one"
+            return Refusal(reason, value.span)
     return HOLDS

@@ -1,4 +1,4 @@
-"""The rules about work on an operand: which main loops do it, and what to write where none does."""
+"""The rules about mainloop fusions: which main loops have them, and what to write where none does."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from evt.plan.verdict import HOLDS, Refusal, Verdict
 
 @rule("the operands are multiplied as they are")
 def no_work(problem: Problem) -> Verdict:
-    """The refusal says what to write instead."""
+    """Refuse mainloop fusions, saying what to write instead."""
     dag = problem.dag
     if not dag.feeds:
         return HOLDS
@@ -27,7 +27,7 @@ def work(problem: Problem) -> Verdict:
 
 @rule("operands have at most 32 bits")
 def narrow(problem: Problem) -> Verdict:
-    """The registers of wider ones lie otherwise than those of m16n8 instructions."""
+    """Refuse wider operands, whose registers are not laid out as those of m16n8 instructions."""
     operand = problem.dag.operands[0]
     if operand.dtype.bits <= 32:
         return HOLDS
@@ -58,7 +58,7 @@ def work_of_fprop(problem: Problem) -> Verdict:
 
 
 def _first(dag: TypedDag) -> int | None:
-    """The first operand's formula."""
+    """Return the first operand's formula."""
     return next(iter(dag.feeds.values()), None)
 
 
@@ -67,7 +67,7 @@ def _operands(dag: TypedDag) -> str:
 
 
 def _alternative(dag: TypedDag) -> str:
-    """What computes the same without work on an operand in the main loop."""
+    """Return what computes the same without a mainloop fusion."""
     name = next(iter(dag.feeds))
     outer, _ = ELEMENT_MODES[name]
     factor = _scale(dag, name)
@@ -81,7 +81,7 @@ def _alternative(dag: TypedDag) -> str:
 
 
 def _scale(dag: TypedDag, name: str) -> str | None:
-    """The input by which an operand is multiplied, where its formula is nothing else: ``A = s * A``."""
+    """Return the input by which an operand is multiplied, if its formula is nothing else: ``A = s * A``."""
     value = dag.arguments(dag.feeds[name])[0]
     operands = [dag[node] for node in dag.arguments(value)]
     loads = [op.name for op in operands if isinstance(op, Load)]

@@ -1,4 +1,4 @@
-"""Rules: what is asked of a problem."""
+"""Rules: conditions on a problem."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Check = Callable[[Problem], Verdict]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rule:
-    """A rule: its statement, and what decides whether a problem keeps it."""
+    """A rule: its statement, and the check that decides whether a problem meets it."""
 
     statement: str
     check: Check

@@ -1,4 +1,4 @@
-"""The rules of the routes by stock epilogues, which find the class of CUTLASS that computes a formula."""
+"""The rules of routes with stock epilogues, which find the class of CUTLASS that computes a formula."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def fusion(problem: Problem) -> Verdict:
 
 @rule("the formula is what an output operator computes")
 def operator(problem: Problem) -> Verdict:
-    """Find the output operator of CUTLASS 2.x for a product of matrices."""
-    layout = dict(problem.signature.tensors).get("D")
+    """Find the output operator of CUTLASS 2.x for a matrix product."""
+    layout = dict(problem.signature.tensors).get(problem.dag.primary.name)
     return _found(_operator(problem, "m" if layout and layout.contiguous == "m" else "n"))
 
 
@@ -45,7 +45,7 @@ def convolution_operator(problem: Problem) -> Verdict:
 
 
 def _operator(problem: Problem, columns: str) -> Fused | Refusal:
-    """``columns`` is the mode along the kernel's own columns."""
+    """Find an output operator; ``columns`` is the mode along the kernel's own columns."""
     stock = _stock(problem)
     if isinstance(stock, Refusal):
         return stock
@@ -53,7 +53,7 @@ def _operator(problem: Problem, columns: str) -> Fused | Refusal:
 
 
 def _stock(problem: Problem) -> Stock | Refusal:
-    """The formula as stock epilogues have it, or why they do not."""
+    """Return the formula in the form of stock epilogues, or why it has none."""
     if problem.options.separate_products:
         return Refusal('numerics="match_eager" rounds products on their own')
     found = problem.stock

@@ -4,8 +4,8 @@ The stock epilogues of CUTLASS are all of one shape. From the accumulator outwar
 
     last(first(alpha * acc + inner...) (+ or *) outer...)
 
-where terms are vectors and tensors, each times a factor. A formula has to say just that, in this order: sums of floats
-are not rearranged. Which class of CUTLASS computes which part of it is in :mod:`evt.plan.stock.operators`.
+where terms are vectors and tensors, each times a factor. A formula must have exactly this form, in this order: sums of
+floats are not rearranged. :mod:`evt.plan.stock.operators` knows which class of CUTLASS computes which part of it.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from evt.functions import TABLE
-from evt.ir import Acc, Apply, Cast, Const, Load, TypedDag
+from evt.ir import Acc, Apply, Cast, Const, Input, Load, Output, TypedDag
 from evt.ir.dtype import F32
 from evt.plan.verdict import Refusal
 
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """What a term is multiplied by: the input ``name``, or the number ``value``."""
+    """The factor of a term: the input ``name``, or the number ``value``."""
 
     name: str = ""
     value: float = 1.0
@@ -47,7 +47,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """A functor of CUTLASS that computes what a function of ours does, and its (member, number) arguments."""
+    """A functor of CUTLASS that computes a function of ours, and its (member, number) arguments."""
 
     functor: str = "cutlass::epilogue::thread::Identity"
     arguments: tuple[tuple[str, float], ...] = ()
@@ -63,7 +63,7 @@ IDENTITY = Activation()
 
 @dataclass(frozen=True)
 class Stock:
-    """A formula as stock epilogues have it; ``stored`` is a second output, the value before ``last``."""
+    """A formula in the form of stock epilogues; ``stored`` is a second output, the value before ``last``."""
 
     alpha: Factor = ONE
     inner: tuple[Term, ...] = ()
@@ -82,7 +82,7 @@ class Stock:
 
 
 class _MismatchError(Exception):
-    """Why a formula is no stock epilogue, and the node that is the cause."""
+    """Why a formula is not a stock epilogue, and the node that is the cause."""
 
     def __init__(self, reason: str, node: int | None = None) -> None:
         super().__init__(reason)
@@ -90,7 +90,7 @@ class _MismatchError(Exception):
 
 
 def match_stock(dag: TypedDag) -> Stock | Refusal:
-    """The formula as a stock epilogue's, or why it is none."""
+    """Return the formula in the form of stock epilogues, or why it has none."""
     try:
         return _Match(dag).stock()
     except _MismatchError as mismatch:
@@ -110,13 +110,18 @@ class _Match:
 
     def stock(self) -> Stock:
         dag = self.dag
-        root = dag.arguments(dag.stores["D"])[0]
+        values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
+        for value in values:
+            if value.is_indexed:
+                how = "read" if value.name in dag.input else "stored"
+                raise _MismatchError(f"`{value.name}` is {how} where an index says")
+        root = dag.arguments(dag.stores[dag.primary.name])[0]
         path = self.path(root)
         if dag.types[root].dtype != F32:
-            raise _MismatchError(f"D is computed in {dag.types[root].dtype}, not in f32", root)
+            raise _MismatchError(f"{dag.primary.name} is computed in {dag.types[root].dtype}, not in f32", root)
         steps = [step for node in reversed(path) for step in self.steps(node)]
         found = self.shape(steps)
-        others = [output.name for output in dag.outputs if output.name != "D"]
+        others = [output.name for output in dag.outputs if output != dag.primary]
         if not others:
             return found
         stored = dag.arguments(dag.stores[others[0]])[0]
@@ -126,7 +131,7 @@ class _Match:
         return replace(found, stored=others[0])
 
     def path(self, root: int) -> list[int]:
-        """The nodes from a value to the accumulator, which has to be used once."""
+        """Return the nodes from a value to the accumulator, which must be used exactly once."""
         path = [root]
         while not isinstance(self.dag[path[-1]], Acc):
             operands = [x for x in dict.fromkeys(self.dag.arguments(path[-1])) if self.on_path[x]]
@@ -139,7 +144,7 @@ class _Match:
         return path
 
     def steps(self, node: int) -> Iterator[_Step]:
-        """What a node of the path does to the value."""
+        """Yield what a node of the path does to the value."""
         op, operands = self.dag[node], self.dag.arguments(node)
         if self.is_sum(node):
             return
@@ -171,7 +176,7 @@ class _Match:
                 yield self.activation(node, name, operands)
 
     def is_sum(self, node: int) -> bool:
-        """Whether a value is the accumulator, which stock epilogues convert to f32."""
+        """Return whether a value is the accumulator, which stock epilogues convert to f32."""
         op = self.dag[node]
         return isinstance(op, Acc) or (op == Cast(F32) and isinstance(self.dag[self.dag.arguments(node)[0]], Acc))
 
@@ -191,7 +196,7 @@ class _Match:
         return Activation(row.stock.name, tuple(arguments), row.fast is not None)
 
     def multiplied(self, value: int, by: int) -> _Step:
-        """A factor of the accumulator itself, or a tensor that multiplies what was computed from it."""
+        """Return a factor of the accumulator itself, or a tensor that multiplies what was computed from it."""
         factor = self.factor(by)
         loaded = self.dag.input.get(factor.name)
         if loaded is not None and loaded.is_tile:
@@ -201,7 +206,7 @@ class _Match:
         raise _MismatchError(f"{_shown(factor)} multiplies more than `acc`", by)
 
     def term(self, node: int) -> Term:
-        """A vector or tensor, times a factor."""
+        """Return a vector or tensor, times a factor."""
         op = self.dag[node]
         if isinstance(op, Apply) and op.function == "mul":
             return self.product(*self.dag.arguments(node))
@@ -215,7 +220,7 @@ class _Match:
         return Term(op.name)
 
     def product(self, one: int, two: int) -> Term:
-        """A factor times a term, in either order."""
+        """Return a factor times a term, given in either order."""
         for factor, term in ((one, two), (two, one)):
             op = self.dag[term]
             if isinstance(op, Load) and not self.dag.input[op.name].is_scalar:
@@ -238,7 +243,7 @@ class _Match:
         return replace(term, factor=Factor(value=-term.factor.value))
 
     def leading_terms(self, steps: list[_Step], operations: str) -> tuple[Term, ...]:
-        """The terms at the front of ``steps``, which are taken off."""
+        """Remove and return the terms at the front of ``steps``."""
         found: list[Term] = []
         while steps and isinstance(step := steps[0], Term) and step.operation in operations:
             found.append(step)
@@ -246,7 +251,7 @@ class _Match:
         return tuple(found)
 
     def shape(self, steps: list[_Step]) -> Stock:
-        """The steps as a stock epilogue has them: a factor, terms, an activation, terms, an activation."""
+        """Return the steps in the form of stock epilogues: a factor, terms, an activation, terms, an activation."""
         rest = list(steps)
         alpha = rest.pop(0) if rest and isinstance(rest[0], Factor) else ONE
         inner = self.leading_terms(rest, "+")

@@ -22,7 +22,7 @@ from evt.plan.verdict import Refusal
 
 
 class Own(Enum):
-    """A parameter of a stock epilogue's class that every kernel has: types, elements per access, rounding."""
+    """A parameter that the class of every stock epilogue has: types, elements per access, rounding."""
 
     C = "C"
     D = "D"
@@ -41,12 +41,12 @@ class Functor:
 
     @staticmethod
     def of(activation: Activation, applied: bool = False) -> Functor:
-        """The functor of an activation, which has it by its full name."""
+        """Return the functor of an activation, which has it by its full name."""
         return Functor(activation.functor.rpartition("::")[2], applied)
 
 
 class Scaling(Enum):
-    """Which of alpha and beta there are, in CUTLASS's words."""
+    """Which of alpha and beta are present, in CUTLASS's words."""
 
     DEFAULT = "Default"
     NO_BETA = "NoBetaScaling"
@@ -107,20 +107,20 @@ def _attempt(
     signature: Signature,
     mode: str,
 ) -> Fused | Refusal:
-    """What ``choose`` finds, or why it finds nothing."""
+    """Return what ``choose`` finds, or why it finds nothing."""
     try:
-        _check(dag, stock)
+        _check(dag, stock, signature)
         return choose(stock, dag, signature, mode)
     except _NoOperatorError as reason:
         return Refusal(str(reason))
 
 
-def _check(dag: TypedDag, stock: Stock) -> None:
-    """Elements that every class can take, and scalars that are numbers in f32."""
-    d = dag.output["D"].dtype
+def _check(dag: TypedDag, stock: Stock, signature: Signature) -> None:
+    """Elements and strides that every class can take, and scalars that are numbers in f32."""
+    d, name = dag.primary.dtype, dag.primary.name
     assert d is not None
     if not d.is_float or d.bits > 32:
-        raise _NoOperatorError(f"D is {d}, and stock epilogues compute floats of at most 32 bits")
+        raise _NoOperatorError(f"{name} is {d}, and stock epilogues compute floats of at most 32 bits")
     for term in stock.terms:
         dtype = dag.input[term.name].dtype
         assert dtype is not None
@@ -136,6 +136,12 @@ def _check(dag: TypedDag, stock: Stock) -> None:
     for term in stock.terms:
         if dag.input[term.name].flexible:
             raise _NoOperatorError(f"`{term.name}` is a vector or a single value, as a call decides")
+    factors = (factor.name for factor in (stock.alpha, *(term.factor for term in stock.terms)))
+    for name in (dag.primary.name, *factors, *(term.name for term in stock.terms)):
+        value = dag.input.get(name)
+        vector = value is not None and not (value.is_scalar or value.is_tile)
+        if (vector or name == dag.primary.name) and signature[name].contiguous is None:
+            raise _NoOperatorError(f"`{name}` has no mode with stride 1")
 
 
 def _modes(value: Input) -> set[str]:
@@ -149,7 +155,7 @@ def _dtype(dag: TypedDag, name: str) -> DType:
 
 
 def _one_vector(dag: TypedDag, terms: tuple[Term, ...]) -> tuple[Term | None, tuple[Term, ...]]:
-    """The vector among terms, and the tensors."""
+    """Return the vector among terms, or None, and the tensors."""
     vectors = tuple(term for term in terms if not dag.input[term.name].is_tile)
     if len(vectors) > 1:
         raise _NoOperatorError(f"`{vectors[0].name}` and `{vectors[1].name}` are vectors: stock epilogues add one")
@@ -168,7 +174,7 @@ def _late_vectors(dag: TypedDag, stock: Stock) -> None:
 
 
 def output_operator(stock: Stock, dag: TypedDag, signature: Signature, columns: str) -> Fused | Refusal:
-    """The output operator of CUTLASS 2.x for a formula, or why there is none.
+    """Return the output operator of CUTLASS 2.x for a formula, or why there is none.
 
     ``columns`` is the mode along the kernel's own columns.
     """
@@ -176,12 +182,12 @@ def output_operator(stock: Stock, dag: TypedDag, signature: Signature, columns: 
 
 
 def _operator_2x(stock: Stock, dag: TypedDag, signature: Signature, columns: str) -> Fused:
-    d = dag.output["D"].dtype
+    d, name = dag.primary.dtype, dag.primary.name
     assert d is not None
     if d.bits < 16:
-        raise _NoOperatorError(f"D is {d}: the stock operators for 8 bits scale")
-    if signature["D"].contiguous != columns:
-        raise _NoOperatorError(f"D is not contiguous along {columns}")
+        raise _NoOperatorError(f"{name} is {d}: the stock operators for 8 bits scale")
+    if signature[name].contiguous != columns:
+        raise _NoOperatorError(f"{name} is not contiguous along {columns}")
     _late_vectors(dag, stock)
     vector, early = _one_vector(dag, stock.inner)
     if stock.alpha.name and not dag.input[stock.alpha.name].is_scalar:
@@ -194,9 +200,11 @@ def _operator_2x(stock: Stock, dag: TypedDag, signature: Signature, columns: str
     for term in tiles:
         value, factor = dag.input[term.name], term.factor
         if value.dtype != d:
-            raise _NoOperatorError(f"`{term.name}` is {value.dtype} and D is {d}: CUTLASS 2.x reads C in the type of D")
+            raise _NoOperatorError(
+                f"`{term.name}` is {value.dtype} and {name} is {d}: CUTLASS 2.x reads C in the type of D"
+            )
         if signature[term.name].contiguous != columns:
-            raise _NoOperatorError(f"`{term.name}` is not contiguous along {columns}, as D is")
+            raise _NoOperatorError(f"`{term.name}` is not contiguous along {columns}, as {name} is")
         if factor.name and not dag.input[factor.name].is_scalar:
             raise _NoOperatorError(f"`{factor.name}` is a vector, and CUTLASS 2.x scales by a number")
     stored = dag.output.get(stock.stored)
@@ -207,7 +215,7 @@ def _operator_2x(stock: Stock, dag: TypedDag, signature: Signature, columns: str
                 f"`{stock.stored}` is {stored.dtype}, and is stored as a tensor of 16 or 32-bit floats"
             )
         if signature[stock.stored].contiguous != columns:
-            raise _NoOperatorError(f"`{stock.stored}` is not contiguous along {columns}, as D is")
+            raise _NoOperatorError(f"`{stock.stored}` is not contiguous along {columns}, as {name} is")
     vector_name = vector.name if vector else ""
     if stock.outer:
         if early:
@@ -229,7 +237,7 @@ def _operator_2x(stock: Stock, dag: TypedDag, signature: Signature, columns: str
 
 
 def _linear(stock: Stock, source: str, beta: Factor = ONE) -> Fused:
-    """activation(alpha * acc + beta * source); a vector is a source whose rows are the same."""
+    """Return activation(alpha * acc + beta * source); a vector is a source whose rows are the same."""
     scaling = Scaling.NO_BETA if beta.is_one else Scaling.DEFAULT
     if not source:
         scaling = Scaling.NOTHING if stock.alpha.is_one else Scaling.ONLY_ALPHA
@@ -242,7 +250,7 @@ def _linear(stock: Stock, source: str, beta: Factor = ONE) -> Fused:
 
 
 def _biased(stock: Stock, dag: TypedDag, vector: str, sources: tuple[Term, ...]) -> Fused:
-    """activation(alpha * acc + beta * source + vector), and what the activation is of stored."""
+    """Return activation(alpha * acc + beta * source + vector), possibly with the activation's argument stored."""
     if len(sources) > 1:
         raise _NoOperatorError(
             f"`{sources[0].name}` and `{sources[1].name}` are two tensors before a vector or a store"
@@ -271,7 +279,7 @@ def _biased(stock: Stock, dag: TypedDag, vector: str, sources: tuple[Term, ...])
 
 
 def _residual(stock: Stock, dag: TypedDag, vector: str, sources: tuple[Term, ...]) -> Fused:
-    """last(first(alpha * acc + vector) + beta * source), or with two sources."""
+    """Return last(first(alpha * acc + vector) + beta * source), or with two sources."""
     if len(sources) > 2:
         raise _NoOperatorError(f"{len(sources)} tensors are read, and stock operators read two")
     if len({term.factor for term in sources}) > 1:
@@ -296,7 +304,7 @@ def _residual(stock: Stock, dag: TypedDag, vector: str, sources: tuple[Term, ...
 
 
 def fusion_operation(stock: Stock, dag: TypedDag, signature: Signature, rows: str) -> Fused | Refusal:
-    """The fusion operation of CUTLASS 3.x for a formula, or why there is none.
+    """Return the fusion operation of CUTLASS 3.x for a formula, or why there is none.
 
     ``rows`` is the mode along the kernel's own rows.
     """
@@ -360,7 +368,7 @@ def _operation_3x(stock: Stock, dag: TypedDag, signature: Signature, rows: str) 
 
 
 def _check_source(dag: TypedDag, signature: Signature, source: Term) -> None:
-    """C is what the collective itself loads: by TMA, and its own for every batch."""
+    """Raise _NoOperatorError unless the collective itself can load C: with TMA, and one for every batch."""
     layout, dtype = signature[source.name], dag.input[source.name].dtype
     assert dtype is not None
     if source.operation != "+":
@@ -372,7 +380,7 @@ def _check_source(dag: TypedDag, signature: Signature, source: Term) -> None:
 
 
 def _scale_vectors(stock: Stock, dag: TypedDag, rows: str) -> str:
-    """``PerRow`` or ``PerCol`` where the factors of acc and C are vectors, or nothing where none is one."""
+    """Return ``PerRow`` or ``PerCol`` where the factors of acc and C are vectors, or "" where none is."""
     names = [stock.alpha.name, *(term.factor.name for term in stock.terms)]
     vectors = [dag.input[name] for name in names if name and not dag.input[name].is_scalar]
     for value in vectors:
@@ -387,7 +395,7 @@ def _scale_vectors(stock: Stock, dag: TypedDag, rows: str) -> str:
 def _scaled_vectors(
     stock: Stock, dag: TypedDag, vector: Term | None, source: Term | None, along: str, scaled: str
 ) -> Fused:
-    """activation(alpha * acc + bias + beta * C), or C after the activation, where alpha, beta and bias are vectors."""
+    """Return activation(alpha * acc + bias + beta * C), or with C added last; alpha, beta and bias are vectors."""
     alpha, beta = (dag.input.get(name) for name in (stock.alpha.name, source.factor.name if source else ""))
     if vector is None or source is None or alpha is None or beta is None or {along} != {scaled}:
         raise _NoOperatorError(

@@ -1,4 +1,4 @@
-"""The work on a main loop's tiles, on the host: `mainloop.cpp` holds every lane's elements against the formula."""
+"""What is computed where the parts of reductions are combined, on the host: `finish.cpp` has places and values."""
 
 from __future__ import annotations
 
@@ -15,14 +15,12 @@ INCLUDE = Path(__file__).parents[2] / "codegen/include"
 @pytest.mark.cxx
 @pytest.mark.skipif(not GXX, reason="g++ is not on PATH")
 @pytest.mark.skipif(not include_flags(), reason="there are no CUTLASS or no CUDA headers")
-def test_every_element_is_worked_on_with_its_own_inputs(tmp_path: Path) -> None:
-    """The registers of mma instructions of three widths, the ends of k, and padding, which stays zero."""
-    program = tmp_path / "mainloop"
-    source = Path(__file__).with_name("mainloop.cpp")
+def test_results_and_places(tmp_path: Path) -> None:
+    program = tmp_path / "finish"
     # CUTLASS's device code is not g++'s: its headers have warnings and extensions.
     flags = ["-std=c++17", "-O1", "-w", "-fpermissive", f"-I{INCLUDE}", *include_flags()]
     made = subprocess.run(
-        [GXX, *flags, "-o", str(program), str(source)],
+        [GXX, *flags, "-o", str(program), str(Path(__file__).with_name("finish.cpp"))],
         capture_output=True,
         text=True,
         env={**os.environ, "LC_ALL": "C"},

@@ -1,0 +1,133 @@
+#ifndef EVT_FINISH_COMPUTE_HPP
+#define EVT_FINISH_COMPUTE_HPP
+
+// What is computed of reductions when their parts are combined: a job of finish.hpp's kernel, over operands that each
+// say what they are at a place [l, kept].
+
+#include <cstdint>
+
+#include "cutlass/cutlass.h"
+#include "cute/tensor.hpp"
+
+#include "evt/convert.hpp"
+#include "evt/finish.hpp"
+#include "evt/reduce.hpp"
+
+namespace evt {
+
+/// A reduction's value, combined of its parts [l][part][kept]. Of a result with fewer columns than the parts it is that
+/// of the first of the columns that hold the result: of Width columns, Distance neighbours have values of their own.
+template <class Op, class Element, int Width = 1, int Distance = 1>
+struct Combined {
+  Element const* ptr;
+  int64_t parts;  // of a batch, or of all where the reduction is over the batch
+  int64_t kept;
+
+  CUTLASS_DEVICE static int64_t column(int64_t kept) { return kept / Distance * Width + kept % Distance; }
+
+  /// By one thread, in the order of the parts.
+  CUTLASS_DEVICE Element by_thread(int64_t l, int64_t at) const {
+    Element const* const from = ptr + l * parts * kept + column(at);
+    Element total = Op::template identity<Element>();
+#pragma unroll 8
+    for (int64_t part = 0; part < parts; ++part) {
+      total = Op::apply(total, from[part * kept]);
+    }
+    return total;
+  }
+
+  /// By a block, in the first warp of which all lanes get it: thread i takes the parts i, i + 256...
+  CUTLASS_DEVICE Element by_block(int64_t l, int64_t at) const {
+    constexpr int kWarps = kFinishThreads / 32;
+    __shared__ Element of_warp[kWarps];
+    Element const* const from = ptr + l * parts * kept + column(at);
+    Element total = Op::template identity<Element>();
+    for (int64_t part = threadIdx.x; part < parts; part += kFinishThreads) {
+      total = Op::apply(total, from[part * kept]);
+    }
+    total = reduce_over_lanes<Op, 32>(total);
+    __syncthreads();  // of_warp has been read: operands of one type share it
+    if (threadIdx.x % 32 == 0) {
+      of_warp[threadIdx.x / 32] = total;
+    }
+    __syncthreads();
+    return threadIdx.x < 32 ? reduce_over_lanes<Op, kWarps>(of_warp[threadIdx.x % kWarps]) : total;
+  }
+};
+
+/// An input: a vector, or a single value of each batch, or `value` where there is no pointer.
+template <class Element>
+struct Given {
+  Element value;
+  Element const* ptr;
+  int64_t stride, stride_l;
+
+  CUTLASS_DEVICE Element by_thread(int64_t l, int64_t at) const {
+    return ptr == nullptr ? value : ptr[l * stride_l + at * stride];
+  }
+  CUTLASS_DEVICE Element by_block(int64_t l, int64_t at) const { return by_thread(l, at); }
+};
+
+/// The row or column of a place, or its batch.
+template <bool OfBatch>
+struct Place {
+  CUTLASS_DEVICE int32_t by_thread(int64_t l, int64_t at) const { return int32_t(OfBatch ? l : at); }
+  CUTLASS_DEVICE int32_t by_block(int64_t l, int64_t at) const { return by_thread(l, at); }
+};
+
+/// out[l * out_stride_l + kept] = Functor(operands at [l, kept]); over_batch: one for all l.
+template <class Functor_, class Output_, class... Operands>
+struct ComputeJob {
+  using Functor = Functor_;
+  using Output = Output_;
+
+  cute::tuple<Operands...> operands;
+  Output* out;
+  int64_t kept, batches;
+  int64_t out_stride_l;
+  bool over_batch;
+};
+
+template <class Functor, class Output, class... Operands>
+inline int64_t finish_blocks(ComputeJob<Functor, Output, Operands...> const& job) {
+  int64_t const batches = job.over_batch ? 1 : job.batches;
+  return job.kept == 1 ? batches : (job.kept * batches + kFinishThreads - 1) / kFinishThreads;
+}
+
+namespace detail {
+
+template <class Job, class Get, int... I>
+CUTLASS_DEVICE typename Job::Output compute(Job const& job, Get const& get, cute::seq<I...>) {
+  using Functor = typename Job::Functor;
+  using Parameters = typename Functor::Parameters;
+  return convert<typename Job::Output>(
+      Functor::apply(convert<cute::tuple_element_t<I, Parameters>>(get(cute::get<I>(job.operands)))...));
+}
+
+}  // namespace detail
+
+/// By all threads of the blocks with this blockIdx.y: a thread for every place, or a block where there is one a batch.
+template <class Functor, class Output, class... Operands>
+CUTLASS_DEVICE void finish(ComputeJob<Functor, Output, Operands...> const& job) {
+  cute::make_seq<sizeof...(Operands)> const all{};
+  int64_t const batches = job.over_batch ? 1 : job.batches;
+  if (job.kept == 1) {
+    for (int64_t l = blockIdx.x; l < batches; l += gridDim.x) {
+      Output const result = detail::compute(job, [&](auto const& operand) { return operand.by_block(l, 0); }, all);
+      if (threadIdx.x == 0) {
+        job.out[l * job.out_stride_l] = result;
+      }
+    }
+  } else {
+    int64_t const step = int64_t(gridDim.x) * kFinishThreads;
+    for (int64_t i = int64_t(blockIdx.x) * kFinishThreads + threadIdx.x; i < job.kept * batches; i += step) {
+      int64_t const l = i / job.kept, at = i - l * job.kept;
+      job.out[l * job.out_stride_l + at] =
+          detail::compute(job, [&](auto const& operand) { return operand.by_thread(l, at); }, all);
+    }
+  }
+}
+
+}  // namespace evt
+
+#endif  // EVT_FINISH_COMPUTE_HPP

@@ -1,0 +1,22 @@
+#ifndef EVT_FINISH_PLACE_HPP
+#define EVT_FINISH_PLACE_HPP
+
+// The place of an extreme value, of a reduction's keys: an operand of the job in finish_compute.hpp.
+
+#include <cstdint>
+
+#include "evt/finish_compute.hpp"
+#include "evt/place.hpp"
+
+namespace evt {
+
+struct CombinedPlace {
+  Combined<MaxKey, int64_t> keys;
+
+  CUTLASS_DEVICE int32_t by_thread(int64_t l, int64_t at) const { return place_of(keys.by_thread(l, at)); }
+  CUTLASS_DEVICE int32_t by_block(int64_t l, int64_t at) const { return place_of(keys.by_block(l, at)); }
+};
+
+}  // namespace evt
+
+#endif  // EVT_FINISH_PLACE_HPP

@@ -1,0 +1,92 @@
+"""Arithmetic after reductions, which are complete when the kernel ends: ``check_completed(dag, node, types)``.
+
+What is computed of reductions is computed of each row, each column or the whole that is left, by the kernel that
+combines their parts. It reads reductions over the same modes, numbers, sizes, and inputs of the modes that are left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from evt.diagnostics import Diagnostic, Label
+from evt.ir.dag import Dag
+from evt.ir.node import Fold, Interleave, Pick, Random, Reduce, Store, ValueType, base, written
+from evt.ir.origin import Place, at
+
+
+def check_completed(dag: Dag, node: int, types: Sequence[ValueType]) -> Iterator[Diagnostic]:
+    """Yield why a node cannot read the reductions among its operands (E0410); ``types`` are those of its operands."""
+    op, arguments = dag[node], dag.arguments(node)
+    reductions = [operand for operand in dict.fromkeys(arguments) if dag.reduced[operand]]
+    if not reductions or isinstance(op, Store):
+        return
+    first, over = reductions[0], dag.reduced[reductions[0]]
+
+    def refused(message: str, label: str, hint: str, culprit: int) -> Diagnostic:
+        secondary = _elsewhere(dag, culprit, node)
+        return at(dag.origins[node], dag.source, Diagnostic("E0410", message, None, label, hint, secondary=secondary))
+
+    if isinstance(op, Reduce | Fold | Pick | Interleave):
+        inner = dag[first]
+        joined = isinstance(inner, Reduce) and isinstance(op, Reduce) and inner.kind == op.kind
+        modes = ", ".join(mode for mode in ("l", "m", "n") if mode in (*over, *getattr(op, "modes", ())))
+        yield refused(
+            f"a reduction over {_shown(over)} is complete only when the kernel ends, and is reduced or paired again",
+            "made from a reduction",
+            f"write `{op.kind}[{modes}](x)`" if joined and isinstance(op, Reduce) else _NEXT,
+            first,
+        )
+        return
+    for each in reductions[1:]:
+        if dag.reduced[each] != over:
+            message = f"reductions over {_shown(over)} and over {_shown(dag.reduced[each])} meet"
+            hint = "what is computed of reductions reads those over the same modes; " + _NEXT
+            yield refused(message, "made from both", hint, each)
+            return
+    left = [mode for mode in ("m", "n") if mode not in over]
+    for operand in dict.fromkeys(arguments):
+        if dag.reduced[operand]:
+            continue
+        varies = types[operand].modes
+        if any(base(mode) in over for mode in varies):
+            yield refused(
+                f"a reduction over {_shown(over)} is complete only when the kernel ends, and is read back at "
+                f"{_shown(varies)}",
+                f"{_shown(varies)} meets a reduction",
+                f"{_NEXT}; arithmetic after a reduction reads sizes, scalars"
+                + (f" and inputs of {_shown(left)}" if left else ""),
+                first,
+            )
+            return
+        if (found := _computed_by_lanes(dag, operand)) is not None:
+            message = "pairs, blocks and random numbers meet a reduction, which is complete only when the kernel ends"
+            yield refused(message, "made from both", _NEXT, found)
+            return
+
+
+_NEXT = "store it (`D = ...; s = sum[n](D)`) and use it in the next kernel"
+
+
+def _shown(modes: Sequence[str]) -> str:
+    return f"[{', '.join(map(written, modes))}]"
+
+
+def _computed_by_lanes(dag: Dag, value: int) -> int | None:
+    """Return what of a value lanes of the kernel exchange or count, if anything."""
+    stack, seen = [value], {value}
+    while stack:
+        node = stack.pop()
+        if isinstance(dag[node], Pick | Interleave | Fold | Random):
+            return node
+        new = [operand for operand in dag.arguments(node) if operand not in seen]
+        seen.update(new)
+        stack.extend(new)
+    return None
+
+
+def _elsewhere(dag: Dag, node: int, user: int) -> tuple[Label, ...]:
+    """Return a label at a node's own expression, if that is not part of its user's."""
+    origin, reading = dag.origins[node], dag.origins[user]
+    if not isinstance(origin, Place) or (isinstance(reading, Place) and reading.span.covers(origin.span)):
+        return ()
+    return (Label(origin.span, "the reduction" if dag.reduced[node] else "computed in the kernel"),)

@@ -1,0 +1,114 @@
+"""What programs ask for by name and evt does not have: which limit it is, and what to write instead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from evt.diagnostics import closest
+from evt.ir.dtype import DType
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Why there is no such thing, to go on from "there is no function `softmax`: ", and what to do instead."""
+
+    why: str
+    instead: str
+
+
+def unknown_type(name: str, types: Sequence[DType]) -> tuple[str, str]:
+    """Return the message and the help for a type that there is not; ``types`` are those that may be meant."""
+    message, known = f"there is no type `{name}`", MISSING_TYPES.get(name.lower())
+    if known is not None:
+        return f"{message}: {known.why}", known.instead
+    guess = closest(name, [each for dtype in types for each in (dtype.name, *dtype.aliases)])
+    return message, f"did you mean `{guess}`?" if guess else f"types: {' '.join(map(str, types))}"
+
+
+_BLOCK_SCALED = Missing(
+    "operands with a scale for each block of k are not multiplied",
+    "write `e4m3`, and scale rows and columns in the formula: `D = scale_a[m] * scale_b[n] * acc`",
+)
+_NARROW_FLOAT = Missing("floats of 4 and 6 bits are neither multiplied nor stored", "write `e4m3`")
+_NARROW_INTEGER = Missing(
+    "integers of 4 bits are neither multiplied nor stored", "unpack them, one to a byte, and write `i8`"
+)
+_BLOCK_SCALE = Missing("scales of blocks are not stored as powers of two", "write `f32`")
+#: Types of elements, in lower case.
+MISSING_TYPES: dict[str, Missing] = {
+    **dict.fromkeys(("nvfp4", "nvf4", "mxfp4", "mxf4", "mxfp6", "mxf6", "mxfp8", "mxf8", "mxf8f6f4"), _BLOCK_SCALED),
+    **dict.fromkeys(("e2m1", "e2m3", "e3m2", "fp4", "f4", "fp6", "f6", "float4", "nf4"), _NARROW_FLOAT),
+    **dict.fromkeys(("i4", "int4", "s4", "u4", "uint4"), _NARROW_INTEGER),
+    **dict.fromkeys(("e8m0", "ue8m0", "ue4m3"), _BLOCK_SCALE),
+    **dict.fromkeys(
+        ("i16", "int16", "short", "u16", "uint16", "u32", "uint32"),
+        Missing("integers are i64, i32, i8 and u8", "write `i32`"),
+    ),
+}
+
+_WHOLE_ROW = "it reads what a whole row reduces to, which is complete only when the kernel ends"
+_SOFTMAX = Missing(
+    _WHOLE_ROW,
+    "store `D = exp(acc); total = sum[n](D)`, and divide where D is read, as in `D = acc / total[m]` after the next "
+    "product; or call torch.softmax on a stored `D = acc`",
+)
+_NORM = Missing(
+    _WHOLE_ROW,
+    "store `D = acc; total = sum[n](acc); squares = sum[n](acc*acc)`, and normalise where D is read, as in "
+    "`A = (A - mean[m]) * rstd[m]` before the next product",
+)
+_TOP = Missing(
+    "it orders the values of a row, which no kernel does", "`max[n](x)` is the largest; store `D = acc` and call torch"
+)
+_SCAN = Missing("no value of a kernel depends on those before it in a row", "store `D = acc` and call torch")
+_PRODUCT = Missing(
+    "a kernel has one product, of A and B, which is `acc`",
+    "compute the other by a program of its own and read its result: `D = acc + other`",
+)
+_REDUCTION = Missing(
+    "reductions are sum, mean, max and min, argmax and argmin",
+    "of truth values, `max[n](x)` is whether any is true, and `min[n](x)` whether all are",
+)
+#: Functions, with the spellings of PyTorch and of papers.
+MISSING_FUNCTIONS: dict[str, Missing] = {
+    **dict.fromkeys(("softmax", "log_softmax", "logsoftmax", "softmin", "logsumexp", "gumbel_softmax"), _SOFTMAX),
+    **dict.fromkeys(("layer_norm", "layernorm", "rms_norm", "rmsnorm", "group_norm", "instance_norm"), _NORM),
+    **dict.fromkeys(("normalize", "norm", "var", "std"), _NORM),
+    **dict.fromkeys(("topk", "top_k", "sort", "argsort", "kthvalue", "median", "quantile"), _TOP),
+    **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "roll", "shift"), _SCAN),
+    **dict.fromkeys(("matmul", "mm", "bmm", "dot", "gemm", "linear", "addmm", "baddbmm", "einsum", "outer"), _PRODUCT),
+    **dict.fromkeys(
+        ("batch_norm", "batchnorm"),
+        Missing(
+            "with statistics that are known it is arithmetic",
+            "write `(acc - mean[n]) * rstd[n] * weight[n] + bias[n]`",
+        ),
+    ),
+    **dict.fromkeys(("average", "avg"), Missing("a mean names the modes that it reduces over", "write `mean[n](x)`")),
+    **dict.fromkeys(
+        ("amax", "absmax"), Missing("a maximum names the modes that it reduces over", "write `max[m, n](abs(x))`")
+    ),
+    "amin": Missing("a minimum names the modes that it reduces over", "write `min[m, n](x)`"),
+    **dict.fromkeys(("prod", "any", "all", "count_nonzero"), _REDUCTION),
+    **dict.fromkeys(
+        ("transpose", "t", "permute", "mT"),
+        Missing("a subscript says how a tensor lies in memory", "write `out D[n, m]`, or read an input as `C[n, m]`"),
+    ),
+    **dict.fromkeys(
+        ("split_k", "splitk", "stream_k"),
+        Missing(
+            "k is not split among kernels",
+            "make batches of the parts of k, A of [parts, m, k/parts] and B of [parts, k/parts, n], and add up the "
+            "`D = acc` of each",
+        ),
+    ),
+    **dict.fromkeys(
+        ("concat", "cat", "concatenate", "stack", "reshape", "view", "flatten"),
+        Missing("a formula computes each element by itself", "store each part as an output of its own"),
+    ),
+}
+#: Settings of kernels that are none of evt's.
+MISSING_SETTINGS: dict[str, Missing] = {
+    **dict.fromkeys(("split_k", "splitk", "split_k_slices", "stream_k", "num_splits"), MISSING_FUNCTIONS["split_k"])
+}

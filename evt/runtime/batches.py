@@ -1,0 +1,151 @@
+"""Batches of several dimensions: ``spread`` and ``outer_batches``.
+
+A kernel steps from batch to batch by one stride of each tensor. Dimensions of the batch that one stride walks in every
+tensor are one mode ``l``; where there are others, the kernel is launched for each index of these, at other addresses.
+So it is with the dimensions of A that ``linear`` takes as rows, ``m``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from operator import mul
+
+import torch
+
+from evt.ir import Index, Random, Reduce, TypedDag
+from evt.layout import single_stride
+from evt.plan import Layout
+
+#: Launches of one call: beyond these a copy of the tensors costs less.
+MAX_LAUNCHES = 256
+
+#: A shape as (mode, the dimensions it stands for).
+Groups = Sequence[tuple[str, tuple[int, ...]]]
+
+
+def spread(tensor: torch.Tensor, shapes: Sequence[Groups]) -> torch.Tensor:
+    """Return a tensor with all of its batches: as in torch.matmul, those of one element stand for all.
+
+    ``shapes`` are those that it may have. A tensor of another one that does not broadcast comes back as it is.
+    """
+    wanted = [tuple(size for _, dims in groups for size in dims) for groups in shapes]
+    if tuple(tensor.shape) not in wanted:
+        for groups, expected in zip(shapes, wanted, strict=True):
+            if _broadcasts(tuple(tensor.shape), expected, *_place(groups, "l")):
+                return tensor.expand(expected)
+    return tensor
+
+
+def _broadcasts(shape: tuple[int, ...], expected: tuple[int, ...], at: int, count: int) -> bool:
+    """Whether a shape is another one but for the batch's dimensions: ones, or missing at the front."""
+    missing = len(expected) - len(shape)
+    if not 0 <= missing <= (0 if at else count):
+        return False
+    pairs = zip((1,) * missing + shape, expected, strict=True)
+    return all(have == want or (have == 1 and at <= i < at + count) for i, (have, want) in enumerate(pairs))
+
+
+def _place(groups: Groups, mode: str) -> tuple[int, int]:
+    """Where the dimensions of a mode begin, and how many there are."""
+    position = 0
+    for each, dims in groups:
+        if each == mode:
+            return position, len(dims)
+        position += len(dims)
+    return 0, 0
+
+
+def unfolded(tensor: torch.Tensor, shapes: Sequence[Groups]) -> torch.Tensor:
+    """Return a tensor whose modes have one dimension each with the dimensions that they stand for."""
+    for groups in shapes:
+        if tuple(tensor.shape) == tuple(math.prod(dims) for _, dims in groups):
+            return tensor.view(tuple(size for _, dims in groups for size in dims))
+    return tensor
+
+
+@dataclass(frozen=True)
+class OuterBatches:
+    """The dimensions of the batch that are launched one by one, as the ``kept`` ones are not.
+
+    ``places`` are where the batch's dimensions begin in the shape of each tensor that has them.
+    """
+
+    lead: tuple[int, ...]
+    kept: tuple[int, int]
+    places: Mapping[str, int]
+
+    @property
+    def inner(self) -> tuple[int, ...]:
+        """The dimensions that one launch computes."""
+        return self.lead[slice(*self.kept)]
+
+    @property
+    def outer(self) -> list[int]:
+        """The positions of the others in the batch."""
+        first, end = self.kept
+        return [place for place in range(len(self.lead)) if not first <= place < end]
+
+    def first(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """Return what the first launch sees of a tensor."""
+        if name in self.places:
+            for place in reversed(self.outer):
+                tensor = tensor.select(self.places[name] + place, 0)
+        return tensor
+
+    def offsets(self, name: str, tensor: torch.Tensor) -> tuple[int, ...]:
+        """Return the bytes that each launch adds to a tensor's address."""
+        if name not in self.places:
+            return (0,) * math.prod(self.lead[place] for place in self.outer)
+        strides = [tensor.stride(self.places[name] + place) * tensor.element_size() for place in self.outer]
+        indices = product(*(range(self.lead[place]) for place in self.outer))
+        return tuple(sum(map(mul, each, strides)) for each in indices)
+
+
+def outer_batches(
+    dag: TypedDag,
+    mode: str,
+    lead: tuple[int, ...],
+    tensors: Mapping[str, torch.Tensor],
+    shapes: Mapping[str, Sequence[Groups]],
+) -> OuterBatches | None:
+    """Return what of a mode takes several launches, as few as there can be; None where one serves, or none could.
+
+    ``lead`` are the mode's dimensions, ``shapes`` those that each tensor may have. What counts over the whole mode is
+    computed by one launch only, and more than :data:`MAX_LAUNCHES` are not made.
+    """
+    if 0 in lead or _counts(dag, mode):
+        return None
+    places: dict[str, int] = {}
+    steps: list[Sequence[tuple[int, int]]] = []
+    for name, tensor in tensors.items():
+        for groups in shapes[name]:
+            at, count = _place(groups, mode)
+            if count == len(lead) and tuple(tensor.shape) == tuple(size for _, dims in groups for size in dims):
+                places[name] = at
+                steps.append([(size, tensor.stride(at + place)) for place, size in enumerate(lead)])
+                break
+    ends = range(len(lead) + 1)
+    splits = [(first, len(lead)) for first in ends] + [(0, end) for end in ends]
+    fitting = [
+        (first, end) for first, end in splits if all(single_stride(each[first:end]) is not None for each in steps)
+    ]
+    kept = max(fitting, key=lambda split: math.prod(lead[slice(*split)]))
+    launches = math.prod(lead) // math.prod(lead[slice(*kept)])
+    return OuterBatches(lead, kept, places) if 1 < launches <= MAX_LAUNCHES else None
+
+
+def _counts(dag: TypedDag, mode: str) -> bool:
+    """Whether a program reads where along a mode an element is, or reduces over it."""
+    return any(
+        isinstance(op, Random) or op == Index(mode) or (isinstance(op, Reduce) and mode in op.modes)
+        for op, _ in dag.table
+    )
+
+
+def aligned(layout: Layout, offsets: Sequence[int], size: int) -> Layout:
+    """Return the layout of a tensor of elements of a size that lies at so many bytes from its address as well."""
+    common = math.gcd(*offsets)
+    return replace(layout, alignment=min(layout.alignment, max(1, (common & -common) // size))) if common else layout

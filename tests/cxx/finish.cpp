@@ -1,0 +1,114 @@
+// What is computed of reductions, and keys with their places, on the host: what threads compute by themselves.
+
+#include <cstdint>
+#include <cstdio>
+
+#include <cuda_runtime.h>
+#include <device_launch_parameters.h>
+
+// What threads do together, which nothing here calls.
+template <class At, class Value> void atomicAdd(At*, Value);
+template <class At, class Value> void atomicMax(At*, Value);
+template <class At, class Value> void atomicMin(At*, Value);
+template <class T> T __shfl_xor_sync(unsigned, T, int);
+void __syncthreads();
+
+#include "evt/finish_place.hpp"
+#include "evt/visitors_3x_key.hpp"
+#include "evt/visitors_sm100_key.hpp"
+
+int failures = 0;
+
+void expect(double found, double expected, char const* what) {
+  if (found != expected) {
+    std::printf("%s is %g, expected %g\n", what, found, expected);
+    ++failures;
+  }
+}
+
+struct Functor {
+  using Parameters = cute::tuple<float, int32_t, float, int32_t>;
+  using Result = float;
+  static float apply(float sum, int32_t size, float given, int32_t place) { return sum / size + given + 1000 * place; }
+};
+
+// Sums of three parts of two batches of eight columns, of which pairs two apart hold one value.
+void test_results() {
+  constexpr int kBatches = 2, kParts = 3, kColumns = 8;
+  using Sums = evt::Combined<evt::Sum, float, 4, 2>;
+  using Size = evt::Given<int32_t>;
+  using Vector = evt::Given<cutlass::half_t>;
+  float parts[kBatches][kParts][kColumns];
+  for (int l = 0; l < kBatches; ++l)
+    for (int part = 0; part < kParts; ++part)
+      for (int n = 0; n < kColumns; ++n) parts[l][part][n] = float(100 * l + 10 * part + n);
+  cutlass::half_t vector[kBatches][4];
+  for (int l = 0; l < kBatches; ++l)
+    for (int j = 0; j < 4; ++j) vector[l][j] = cutlass::half_t(float(j + 4 * l));
+  evt::ComputeJob<Functor, int32_t, Sums, Size, Vector, evt::Place<false>> job{};
+  job.operands = cute::make_tuple(Sums{&parts[0][0][0], kParts, kColumns}, Size{kParts, nullptr, 0, 0},
+                                  Vector{cutlass::half_t(0), &vector[0][0], 1, 4}, evt::Place<false>{});
+  int const columns[] = {0, 1, 4, 5};
+  for (int l = 0; l < kBatches; ++l) {
+    for (int j = 0; j < 4; ++j) {
+      auto const found = evt::detail::compute(
+          job, [&](auto const& operand) { return operand.by_thread(l, j); }, cute::make_seq<4>{});
+      expect(found, 100 * l + 10 + columns[j] + (j + 4 * l) + 1000 * j, "a result");
+    }
+  }
+  expect(Size{7, nullptr, 0, 0}.by_thread(5, 9), 7, "a value that is given as one");
+  expect(evt::Place<true>{}.by_thread(5, 9), 5, "a batch");
+}
+
+void test_places() {
+  int64_t keys[2][4];
+  for (int part = 0; part < 2; ++part)
+    for (int m = 0; m < 4; ++m) keys[part][m] = evt::key_of<false>(float(part * m % 2), 10 * part + m);
+  evt::CombinedPlace const places{{&keys[0][0], 2, 4}};
+  int const expected[] = {0, 11, 2, 13};
+  for (int m = 0; m < 4; ++m) expect(places.by_thread(0, m), expected[m], "a place");
+}
+
+struct Tile {
+  static constexpr int kFragment = 8, kColumns = 8;
+  int m = 5;
+  int row(int) const { return 3; }
+  int column(int) const { return 16; }
+};
+
+template <class Keys, class T>
+int place_of_largest(Keys keys, cutlass::Array<T, 8> const& values) {
+  cutlass::Array<float, 8> accumulator;
+  auto const found = keys.visit(accumulator, 0, 0, 0, values);
+  int64_t best = evt::MaxKey::identity<int64_t>();
+  for (int i = 0; i < 8; ++i) best = evt::MaxKey::apply(best, found[i]);
+  return evt::place_of(best);
+}
+
+template <class T>
+void test_keys() {
+  using Wgmma = evt::fusion::PlaceKeys<1, false>::Callbacks<Tile>;
+  using WgmmaRows = evt::fusion::PlaceKeys<0, false>::Callbacks<Tile>;
+  using Row = evt::sm100::PlaceKeys<1, true>::Callbacks<Tile>;
+  using Rows = evt::sm100::PlaceKeys<0, true>::Callbacks<Tile>;
+  cutlass::Array<T, 8> values;
+  for (int i = 0; i < 8; ++i) values[i] = T(i == 6 ? 1 : 0);
+  expect(place_of_largest(Wgmma(Tile{}), values), 16 + 8, "a column of WGMMA's");
+  expect(place_of_largest(WgmmaRows(Tile{}), values), 3 + 8, "a row of WGMMA's");
+  values[0] = T(1);
+  expect(place_of_largest(Row(Tile{}), values), 16 + 1, "a column");
+  expect(place_of_largest(Rows(Tile{}), values), 5, "a row");
+}
+
+int main() {
+  test_results();
+  test_places();
+  test_keys<float>();
+  test_keys<cutlass::half_t>();
+  test_keys<cutlass::float_e4m3_t>();
+  test_keys<int32_t>();
+  test_keys<int8_t>();
+  test_keys<bool>();
+  std::printf("%d failures\n", failures);
+  return failures != 0;
+}

@@ -1,0 +1,46 @@
+"""C++ of ours that runs on the host: work on a main loop's tiles, and stores of vectors and scalars."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from cute import GXX, include_flags
+
+INCLUDE = Path(__file__).parents[2] / "codegen/include"
+
+
+pytestmark = [
+    pytest.mark.cxx,
+    pytest.mark.skipif(not GXX, reason="g++ is not on PATH"),
+    pytest.mark.skipif(not include_flags(), reason="there are no CUTLASS or no CUDA headers"),
+]
+
+
+def compiled(name: str, folder: Path) -> Path:
+    """Compile one of the programs beside this file."""
+    program = folder / name
+    # CUTLASS's device code is not g++'s: its headers have warnings and extensions.
+    flags = ["-std=c++17", "-O1", "-w", "-fpermissive", f"-I{INCLUDE}", *include_flags()]
+    made = subprocess.run(
+        [GXX, *flags, "-o", str(program), str(Path(__file__).with_name(f"{name}.cpp"))],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "LC_ALL": "C"},
+    )
+    assert made.returncode == 0, made.stderr[:2000]
+    return program
+
+
+def test_every_element_is_worked_on_with_its_own_inputs(tmp_path: Path) -> None:
+    """The registers of mma instructions of three widths, the ends of k, and padding, which stays zero."""
+    done = subprocess.run([compiled("mainloop", tmp_path)], capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == ("0 failures\n", 0)
+
+
+def test_vectors_and_scalars_are_stored_from_the_first_row_and_column(tmp_path: Path) -> None:
+    """In all families, for extents that are no multiples of a tile, with one vector for all batches or each its own."""
+    done = subprocess.run([compiled("vector_store", tmp_path)], capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == ("0 failures\n", 0)

@@ -1,0 +1,164 @@
+// The stores of vectors and scalars of all three families, on the host: every thread's visits of a problem whose
+// extents are no multiples of a tile. A value is right only where it is to be taken from: the first row, column, batch.
+
+#include <cmath>
+#include <cstdio>
+#include <vector>
+
+#include <cuda_runtime.h>
+
+// What CUTLASS's headers and ours name and this program does not call.
+static uint3 blockIdx;
+template <class T>
+T atomicMax(T*, T);
+template <class T>
+T atomicMin(T*, T);
+template <class T>
+T atomicAdd(T*, T);
+
+#include "evt/visitors_2x_vector_store.hpp"
+#include "evt/visitors_3x_vector_store.hpp"
+#include "evt/visitors_sm100_vector_store.hpp"
+
+// What the nodes ask of a thread's place, for tiles of 128 x 64.
+struct Place3x {
+  static constexpr int kFragment = 16;
+  int m, n, l, extent_m, extent_n;
+
+  int row(int step) const { return m + step * 64; }
+  int column(int step) const { return n + step * 32; }
+};
+
+struct PlaceSm100 {
+  static constexpr int kColumns = 32;
+  int m, n, l, extent_m, extent_n;
+
+  int column(int step) const { return n + step * kColumns; }
+  int valid(int step) const { return m < extent_m ? extent_n - column(step) : 0; }
+};
+
+struct Problem {
+  int m, n, l, kept;
+  bool batched;
+
+  int size() const { return kept == 0 ? m : kept == 1 ? n : 1; }
+
+  float value(int at_l, int at_m, int at_n) const {
+    bool const is_first = (kept == 0 || at_m == 0) && (kept == 1 || at_n == 0) && (batched || at_l == 0);
+    float const place = kept == 0 ? at_m : kept == 1 ? at_n : 0;
+    return is_first ? 1000.f * at_l + place + 0.5f : -1.f;
+  }
+
+  // How many values are not what `visit(params)` should have stored.
+  template <class Node, class Visit>
+  int failures(Visit const& visit) const {
+    int const batches = batched ? l : 1;
+    std::vector<float> stored(size_t(batches * size()), NAN);
+    typename Node::Params params;
+    params.ptr = stored.data();
+    params.stride = 1;
+    params.stride_l = batched ? size() : 0;
+    visit(params);
+    int count = 0;
+    for (int i = 0; i < batches * size(); ++i) {
+      int const at = i % size();
+      count += stored[size_t(i)] != value(i / size(), kept == 0 ? at : 0, kept == 1 ? at : 0);
+    }
+    return count;
+  }
+};
+
+template <int Kept>
+int check_3x(Problem const& problem) {
+  using Node = evt::fusion::VectorStore<float, Kept>;
+  return problem.failures<Node>([&](auto const& params) {
+    for (int l = 0; l < problem.l; ++l) {
+      for (int m = 0; m < problem.m; m += 128) {
+        for (int n = 0; n < problem.n; n += 64) {
+          for (int thread = 0; thread < 128; ++thread) {
+            Place3x const place{m + thread / 32 * 16 + thread % 32 / 4, n + thread % 4 * 2, l, problem.m, problem.n};
+            typename Node::template Callbacks<Place3x> callbacks(place, params);
+            for (int step = 0; step < 4; ++step) {
+              cutlass::Array<float, Place3x::kFragment> acc, input;
+              for (int i = 0; i < Place3x::kFragment; ++i) {
+                input[i] = problem.value(l, place.row(step % 2) + evt::fusion::detail::row_of(i),
+                                         place.column(step / 2) + evt::fusion::detail::column_of(i));
+              }
+              callbacks.visit(acc, 0, step % 2, step / 2, input);
+            }
+          }
+        }
+      }
+    }
+  });
+}
+
+template <int Kept>
+int check_sm100(Problem const& problem) {
+  using Node = evt::sm100::VectorStore<float, Kept>;
+  return problem.failures<Node>([&](auto const& params) {
+    for (int l = 0; l < problem.l; ++l) {
+      for (int m = 0; m < (problem.m + 127) / 128 * 128; ++m) {
+        for (int n = 0; n < problem.n; n += 64) {
+          PlaceSm100 const place{m, n, l, problem.m, problem.n};
+          typename Node::template Callbacks<PlaceSm100> callbacks(place, params);
+          for (int step = 0; step < 2; ++step) {
+            cutlass::Array<float, PlaceSm100::kColumns> acc, input;
+            for (int i = 0; i < PlaceSm100::kColumns; ++i) {
+              input[i] = problem.value(l, m, place.column(step) + i);
+            }
+            callbacks.visit(acc, 0, 0, step, input);
+          }
+        }
+      }
+    }
+  });
+}
+
+template <int Kept>
+int check_2x(Problem const& problem) {
+  using ThreadMap = cutlass::epilogue::threadblock::OutputTileThreadLayout<
+      cutlass::gemm::GemmShape<128, 128, 32>, cutlass::gemm::GemmShape<64, 64, 32>, cutlass::half_t, 8, 1>;
+  using Node = evt::threadblock::VectorStore<ThreadMap, float, Kept>;
+  using Tile = evt::threadblock::Tile<ThreadMap>;
+  return problem.failures<Node>([&](auto const& params) {
+    Node node(params, typename Node::SharedStorage{});
+    auto const shape = cute::make_tuple(problem.m, problem.n, 1);
+    for (int l = 0; l < problem.l; ++l) {
+      for (int m = 0; m < (problem.m + 127) / 128; ++m) {
+        for (int n = 0; n < (problem.n + 127) / 128; ++n) {
+          for (int thread = 0; thread < 32 * Tile::kWarps; ++thread) {
+            cutlass::gemm::GemmCoord const tile(m, n, l);
+            Tile const place(tile, thread, shape);
+            auto callbacks = node.get_callbacks(tile, thread, shape);
+            for (int visit = 0; visit < Tile::kSteps * Tile::kRows * Tile::kColumns; ++visit) {
+              int const column = visit % Tile::kColumns, row = visit / Tile::kColumns % Tile::kRows;
+              int const step = visit / Tile::kColumns / Tile::kRows;
+              cutlass::Array<float, Tile::kVector> acc, input;
+              for (int i = 0; i < Tile::kVector; ++i) {
+                input[i] = problem.value(l, place.m(row, step), place.n(column) + i);
+              }
+              callbacks.visit(step, row, column, 0, acc, input);
+            }
+          }
+        }
+      }
+    }
+  });
+}
+
+template <int Kept>
+int check(int m, int n, int l, bool batched) {
+  Problem const problem{m, n, l, Kept, batched};
+  return check_2x<Kept>(problem) + check_3x<Kept>(problem) + check_sm100<Kept>(problem);
+}
+
+int main() {
+  int failures = 0;
+  for (bool batched : {false, true}) {
+    failures += check<0>(197, 133, 3, batched) + check<1>(197, 133, 3, batched) + check<-1>(197, 133, 3, batched);
+    failures += check<0>(1, 1, 1, batched) + check<1>(1, 1, 1, batched) + check<-1>(1, 1, 1, batched);
+  }
+  std::printf("%d failures\n", failures);
+  return failures != 0;
+}
