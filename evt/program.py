@@ -14,9 +14,9 @@ from evt.ir.interface import in_one_line
 from evt.language import read_program
 from evt.plan import Plan, Problem, Survey, plan, survey
 from evt.settings import ConvolutionKeywords, Keywords
-from evt.spec import LOOP, Shapes, Spec, from_dag, from_text, packed_problem, problem_sizes
+from evt.spec import LOOP, Shapes, Spec, Traced, from_dag, from_text, packed_problem, problem_sizes, traced
 from evt.spec.given import check_kind
-from evt.untraced import skip_frames, untraced
+from evt.untraced import inlined_as, skip_frames, untraced
 
 if TYPE_CHECKING:
     import torch
@@ -42,9 +42,12 @@ class Described:
     @classmethod
     def _of(cls: type[_Self], spec: Spec) -> _Self:
         made = cls.__new__(cls)
-        made.__dict__["spec"] = spec
-        skip_frames()
+        made._set(spec)
         return made
+
+    def _set(self, spec: Spec) -> None:
+        self.__dict__["spec"] = spec
+        skip_frames()
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -80,8 +83,7 @@ class Described:
     def __setstate__(self, state: Mapping[str, object]) -> None:
         spec = Spec.__new__(Spec)
         spec.__setstate__(state)
-        self.__dict__["spec"] = spec
-        skip_frames()
+        self._set(spec)
 
     def _explain(
         self,
@@ -133,9 +135,14 @@ class Program(Described):
     functions that it uses are not registered, E0613 where this version cannot read what another one stored.
     """
 
+    _traced: Traced
+
     def __init__(self, source: Source | str, operation: str = "gemm", **keywords: Unpack[ConvolutionKeywords]) -> None:
-        self.__dict__["spec"] = from_text(source, operation, keywords)
-        skip_frames()
+        self._set(from_text(source, operation, keywords))
+
+    def _set(self, spec: Spec) -> None:
+        super()._set(spec)
+        self.__dict__["_traced"] = traced(spec)
 
     @classmethod
     def from_dag(cls, dag: Dag, **keywords: Unpack[ConvolutionKeywords]) -> Program:
@@ -237,8 +244,11 @@ class Program(Described):
         """
         from evt.tuning.tune import tune
 
+        from evt.runtime.operator import forget
+
         found = tune(self.spec, A, B, inputs)
         self._caller.forget()
+        forget(self.spec)
         return found
 
     @cached_property
@@ -248,7 +258,13 @@ class Program(Described):
         skip_frames()
         return Caller(self.spec)
 
-    @untraced
+    def _call_in_graph(self, A: torch.Tensor, B: torch.Tensor, /, *, out: Any = None, **inputs: Any) -> Any:
+        """Call the program where TorchDynamo traces: a custom operator stands in the graph."""
+        from evt.runtime.operator import call_traced
+
+        return call_traced(self._traced, A, B, out, inputs)
+
+    @inlined_as(_call_in_graph)
     def __call__(self, A: torch.Tensor, B: torch.Tensor, /, *, out: Any = None, **inputs: Any) -> Any:
         """Run the program; see the class."""
         return self._caller(A, B, inputs, out)

@@ -11,8 +11,8 @@ from torch.fx import Graph, Node
 
 from evt.fx.build import Fused
 from evt.fx.frame import same
-from evt.fx.operator import write_program
 from evt.fx.product import shape_of
+from evt.runtime.operator import write_program
 
 
 def rewrite(graph: Graph, fused: Sequence[Fused]) -> None:
@@ -35,7 +35,12 @@ def _replace(graph: Graph, fused: Fused, now: dict[Node, Node]) -> None:
         arguments = [_shaped(graph, now.get(each.node, each.node), each.shape) for each in fused.arguments]
         call = graph.call_function(
             torch.ops.evt.run.default,
-            (now.get(product.a, product.a), now.get(product.b, product.b), arguments, write_program(fused.program)),
+            (
+                now.get(product.a, product.a),
+                now.get(product.b, product.b),
+                arguments,
+                write_program(fused.program.spec),
+            ),
         )
         values = []
         for index, node in enumerate(fused.outputs):
