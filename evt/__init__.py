@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         TargetError,
     )
     from evt.functions import function
+    from evt.fx.fuse import fuse
     from evt.grouped import GroupedProgram, grouped_gemm
     from evt.program import (
         Program,
@@ -72,6 +73,7 @@ __all__ = [
     "conv3d_wgrad",
     "emit",
     "function",
+    "fuse",
     "gemm",
     "grouped_gemm",
     "linear",
@@ -86,6 +88,7 @@ _HOME |= dict.fromkeys((name for name in __all__ if name.startswith("conv")), "e
 _HOME |= dict.fromkeys(("GroupedProgram", "grouped_gemm"), "evt.grouped")
 _HOME |= dict.fromkeys(("pack_bits", "unpack_bits"), "evt.reference.rounding") | {
     "function": "evt.functions",
+    "fuse": "evt.fx.fuse",
     "channels_last": "evt.runtime.memory_format",
 }
 

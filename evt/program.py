@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from evt.diagnostics import Source
 from evt.emission import emit as emit_plan
+from evt.ir.formula import formula
 from evt.ir.interface import in_one_line
 from evt.language import read_program
 from evt.plan import Plan, Problem, Survey, plan, survey
@@ -164,6 +165,11 @@ class Program(Described):
 
     def __repr__(self) -> str:
         return f"<evt.Program {in_one_line(self.spec.dag, self.spec.operation, self.spec.operand_modes)}>"
+
+    def __str__(self) -> str:
+        """Return the formula, which can be typed back: as it was given, or written from the graph."""
+        source = self.spec.dag.source
+        return source.text if source is not None else formula(self.spec.dag)
 
     def plan(
         self,

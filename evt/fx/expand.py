@@ -6,29 +6,31 @@ Inductor has decomposed them by the time that it shows its graph; an exported gr
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.fx import Graph, Node
 
-from evt.fx.meaning import operator_name
+from evt.fx.aten import Arguments, base_name
+
+aten = torch.ops.aten
+#: Normalisations with the statistics of training, by their operators.
+_NORMALISATIONS = ("_native_batch_norm_legit_no_training", "_batch_norm_no_update")
 
 
 def expand(graph: Graph) -> None:
-    """Replace every operator of :data:`_RULES` by the elementwise operators that it is."""
+    """Write out every batch norm with given statistics, and leave out assertions about the types of tensors."""
     for node in list(graph.nodes):
-        rule = _RULES.get(operator_name(node) or "")
-        made = rule(_Writer(graph, node)) if rule is not None else None
-        if made is None:
+        if base_name(node) == "_assert_tensor_metadata":
+            graph.erase_node(node)
+        if base_name(node) not in _NORMALISATIONS:
             continue
-        firsts = [user for user in node.users if user.target is operator.getitem and user.args[1] == 0]
-        if len(firsts) != len(node.users) and made is not node:
-            used = [user for user in node.users if user not in firsts]
-            if isinstance(node.meta["val"], tuple | list) and used:
-                continue
-        for each in firsts or [node]:
-            each.replace_all_uses_with(made)
+        if any(user.target is not operator.getitem or (user.args[1] != 0 and user.users) for user in node.users):
+            continue
+        made = _batch_norm(_Writer(graph, node), Arguments(node))
+        for user in list(node.users):
+            if user.args[1] == 0:
+                user.replace_all_uses_with(made)
     graph.eliminate_dead_code()
 
 
@@ -45,28 +47,29 @@ class _Writer:
         fake = next(each.fake_mode for each in values if hasattr(each, "fake_mode"))
         with fake:
             made.meta["val"] = target(*values)
+        made.meta.update({name: self.node.meta[name] for name in ("stack_trace",) if name in self.node.meta})
         return made
 
 
-def _batch_norm(write: _Writer) -> Node | None:
-    """``(x - mean) * rsqrt(var + eps) * weight + bias``, of each channel: dimension 1."""
-    aten = torch.ops.aten
-    x, weight, bias, mean, variance, *_, eps = write.node.args
-    assert isinstance(x, Node)
-    dims = x.meta["val"].dim()
-    if mean is None or variance is None:
-        return None
+def _batch_norm(write: _Writer, arguments: Arguments) -> Node:
+    """``x * scale + shift`` of each channel, dimension 1, in float32 if x has fewer bits."""
+    x, eps = arguments["input"], arguments["eps"]
+    weight, bias, mean, variance = (arguments[name] for name in ("weight", "bias", "running_mean", "running_var"))
+    dtype = x.meta["val"].dtype
+    wide = torch.promote_types(dtype, torch.float32)
 
-    def channels(vector: Any) -> Node:
-        return write(aten.view.default, vector, [-1] + [1] * (dims - 2))
+    def widened(vector: Node) -> Node:
+        if vector.meta["val"].dtype == wide:
+            return vector
+        return write(torch.ops.prims.convert_element_type.default, vector, wide)
 
-    scale = write(aten.rsqrt.default, write(aten.add.Tensor, variance, eps))
-    result = write(aten.mul.Tensor, write(aten.sub.Tensor, x, channels(mean)), channels(scale))
+    def channels(vector: Node) -> Node:
+        return write(aten.view.default, vector, [-1] + [1] * (x.meta["val"].dim() - 2))
+
+    scale = write(aten.rsqrt.default, write(aten.add.Tensor, widened(variance), eps))
     if weight is not None:
-        result = write(aten.mul.Tensor, result, channels(weight))
-    return write(aten.add.Tensor, result, channels(bias)) if bias is not None else result
-
-
-_RULES: dict[str, Callable[[_Writer], Node | None]] = {
-    "_native_batch_norm_legit_no_training.default": _batch_norm,
-}
+        scale = write(aten.mul.Tensor, scale, widened(weight))
+    shift = write(aten.mul.Tensor, widened(mean), scale)
+    shift = write(aten.neg.default, shift) if bias is None else write(aten.sub.Tensor, widened(bias), shift)
+    result = write(aten.add.Tensor, write(aten.mul.Tensor, x, channels(scale)), channels(shift))
+    return result if dtype == wide else write(torch.ops.prims.convert_element_type.default, result, dtype)

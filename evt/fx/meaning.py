@@ -1,14 +1,15 @@
 """What ATen's operators mean elementwise: ``meaning(node) -> Applied``, in terms of the table of functions.
 
 The rows of :data:`evt.functions.TABLE` name the operators that they are. What is left to say here is what the operators
-have beside the function: factors (``alpha`` of an addition), limits that are None, casts, and those that do nothing to
-an element.
+have beside the function: factors (``alpha`` of an addition), limits that are None, casts, reductions, and those that do
+nothing to an element.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -17,10 +18,12 @@ import torch
 from torch.fx import Node
 
 from evt.functions import TABLE, Function
-from evt.ir.dtype import DType, from_torch_name
+from evt.fx.aten import Arguments, dtype_of, is_tensor, operator_name, shape_of
+from evt.ir.dtype import OUTPUTS, DType, from_torch_name
 
-#: An operand: a node of the graph, a number, or what another function makes of operands.
-Operand = "Node | float | Applied"
+#: Operators whose elements are those of their first operand, in the same places.
+IDENTITIES = ("alias", "clone", "contiguous", "detach", "lift_fresh_copy", "lift_fresh", "positive")
+_PREFIX = "torch.ops.aten."
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,20 @@ class Applied:
 
 
 @dataclass(frozen=True)
+class Reduced:
+    """A reduction of an operand over some dimensions; ``mean`` divides by how many elements they have."""
+
+    kind: str
+    operand: Any
+    places: tuple[int, ...]
+    keep: bool
+    mean: bool = False
+
+
+Meaning = Applied | Reduced | Node
+
+
+@dataclass(frozen=True)
 class _Target:
     """An operator that is a row: the row's parameters in the order of the operator's, and the keywords it must have."""
 
@@ -40,85 +57,80 @@ class _Target:
     keywords: Mapping[str, str]
 
 
-_PREFIX = "torch.ops.aten."
-
-#: Operators whose elements are those of their first operand, in the same places.
-IDENTITIES = ("alias", "clone", "contiguous", "detach", "lift_fresh_copy", "positive")
-
-
-def meaning(node: Node) -> Applied | Node | None:
+def meaning(node: Node) -> Meaning | None:
     """Return what an operator computes of each element, the operand that it passes on, or None for another operator."""
     name = operator_name(node)
     if name is None:
         return None
-    arguments = _Arguments(node)
+    arguments = Arguments(node)
     base = name.partition(".")[0]
     if base in IDENTITIES:
         return arguments.first
-    if base in ("convert_element_type", "_to_copy", "to"):
-        dtype = from_torch_name(str(node.meta["val"].dtype).removeprefix("torch."))
-        return None if dtype is None or arguments.first is None else Applied(dtype, (arguments.first,))
-    special = _SPECIAL.get(name)
+    special = _SPECIAL.get(name) or _SPECIAL.get(base)
     if special is not None:
-        return special(arguments)
-    for target in _targets().get(name, ()):
-        found = arguments.apply(target)
-        if found is not None:
-            return found
+        return special(node, arguments)
+    return next((found for target in _targets().get(name, ()) if (found := _apply(arguments, target))), None)
+
+
+def operands_of(found: Meaning | None) -> Iterator[Node]:
+    """Yield the nodes that a meaning reads."""
+    if isinstance(found, Node):
+        yield found
+    elif isinstance(found, Reduced):
+        yield from operands_of(found.operand)
+    elif found is not None:
+        for operand in found.operands:
+            if isinstance(operand, Applied | Node):
+                yield from operands_of(operand)
+
+
+def number_of(node: Node) -> float | None:
+    """Return the number that every element of a tensor is, where the graph says it, or None."""
+    name = operator_name(node)
+    arguments = Arguments(node) if name else None
+    if arguments is not None and name in ("full.default", "scalar_tensor.default"):
+        value = arguments["fill_value" if name == "full.default" else "s"]
+        return float(value) if isinstance(value, bool | int | float) else None
+    if arguments is not None and name in ("zeros.default", "zeros_like.default", "ones.default", "ones_like.default"):
+        return float(name.startswith("ones"))
+    if arguments is not None and name == "full_like.default" and _is_number(arguments["fill_value"]):
+        return float(arguments["fill_value"])
+    if name is not None and (name.partition(".")[0] in IDENTITIES) and node.all_input_nodes:
+        return number_of(node.all_input_nodes[0])
+    if node.op == "get_attr" and is_tensor(node) and shape_of(node) == () and node.meta["val"].device.type == "cpu":
+        found: Any = node.graph.owning_module
+        for part in str(node.target).split("."):
+            found = getattr(found, part, None)
+        if isinstance(found, torch.Tensor) and not isinstance(found, torch.nn.Parameter):
+            return float(found) if str(node.target).rpartition(".")[2].startswith("lifted_tensor") else None
     return None
 
 
-def operator_name(node: Node) -> str | None:
-    """Return ``add.Tensor`` of a call of ``torch.ops.aten.add.Tensor``; also of ``prims``."""
-    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
-        return None
-    return f"{node.target._schema.name.partition('::')[2]}.{node.target._overloadname}"
-
-
-class _Arguments:
-    """A call's arguments by the operator's own names, defaults included."""
-
-    def __init__(self, node: Node) -> None:
-        schema = node.target._schema  # type: ignore[union-attr]
-        self.names = [each.name for each in schema.arguments]
-        given = dict(zip(self.names, node.args, strict=False))
-        defaults = {each.name: each.default_value for each in schema.arguments if each.has_default_value()}
-        self.values: dict[str, Any] = {**defaults, **given, **node.kwargs}
-        self.extra: dict[str, Any] = {}
-
-    @property
-    def first(self) -> Node | None:
-        value = self.values[self.names[0]]
-        return value if isinstance(value, Node) else None
-
-    def __getitem__(self, name: str) -> Any:
-        return self.values[name]
-
-    def apply(self, target: _Target) -> Applied | None:
-        """Return the row applied to the operands, or None where other arguments than the row's are not the defaults."""
-        for name, wanted in target.keywords.items():
-            if repr(self.values.get(name)) != wanted:
-                return None
-        row = target.row
-        taken, operands = self.names[: len(row.parameters)], {}
-        for mine, parameter in zip(taken, target.order, strict=False):
-            operands[parameter] = self.values[mine]
-        factor = 1.0
-        for name in self.names[len(taken) :]:
-            value = self.values[name]
-            if name in target.keywords:
-                continue
-            if name in ("alpha", "value") and row.name in ("add", "sub", "fma") and _is_number(value):
-                factor = value
-            elif name not in _IGNORED or value not in _IGNORED[name]:
-                return None
-        if not all(_is_operand(value) for value in operands.values()):
+def _apply(arguments: Arguments, target: _Target) -> Applied | None:
+    """Return the row applied to the operands, or None where other arguments than the row's are not the defaults."""
+    for name, wanted in target.keywords.items():
+        if repr(arguments[name]) != wanted:
             return None
-        if factor != 1:
-            scaled = {"add": "y", "sub": "y", "fma": "a"}[row.name]
-            operands[scaled] = Applied(TABLE["mul"], (operands[scaled], float(factor)))
-        ordered = [operands.get(each.name, each.default) for each in row.parameters]
-        return None if any(each is None for each in ordered) else Applied(row, tuple(ordered))
+    row = target.row
+    taken, operands = arguments.names[: len(row.parameters)], {}
+    for mine, parameter in zip(taken, target.order, strict=False):
+        operands[parameter] = arguments[mine]
+    factor = 1.0
+    for name in arguments.names[len(taken) :]:
+        value = arguments[name]
+        if name in target.keywords:
+            continue
+        if name in ("alpha", "value") and row.name in ("add", "sub", "fma") and _is_number(value):
+            factor = value
+        elif name not in _IGNORED or value not in _IGNORED[name]:
+            return None
+    if not all(_is_operand(value) for value in operands.values()):
+        return None
+    if factor != 1:
+        scaled = {"add": "y", "sub": "y", "fma": "a"}[row.name]
+        operands[scaled] = Applied(TABLE["mul"], (operands[scaled], float(factor)))
+    ordered = [operands.get(each.name, each.default) for each in row.parameters]
+    return None if any(each is None for each in ordered) else Applied(row, tuple(ordered))
 
 
 #: Arguments beside those of the row that mean nothing with these values.
@@ -132,40 +144,132 @@ _IGNORED: Mapping[str, tuple[Any, ...]] = {
 }
 
 
-def _clamp(arguments: _Arguments) -> Applied | None:
+def _cast(node: Node, arguments: Arguments) -> Applied | Node | None:
+    """Return a cast; of a float to an integer it truncates, to bool it compares with 0."""
+    operand = arguments.first
+    if operand is None or not is_tensor(node) or not is_tensor(operand):
+        return None
+    if node.meta["val"].device != operand.meta["val"].device:
+        return None
+    before, after = dtype_of(operand), dtype_of(node)
+    if before == after:
+        return operand
+    if after == torch.bool:
+        return Applied(TABLE["ne"], (operand, 0.0))
+    dtype = from_torch_name(str(after).removeprefix("torch."))
+    if dtype is None or dtype not in OUTPUTS:
+        return None
+    if dtype.is_float and dtype.bits == 8 and not _within(operand, dtype):
+        return None  # PyTorch makes NaN of what is too large, and a cast of ours saturates
+    if not dtype.is_float and before.is_floating_point:
+        return Applied(dtype, (Applied(TABLE["trunc"], (operand,)),))
+    return Applied(dtype, (operand,))
+
+
+def _within(node: Node, dtype: DType) -> bool:
+    """Return whether a value is clamped to the range of a type."""
+    name = operator_name(node)
+    if name not in ("clamp.default", "hardtanh.default"):
+        return name in ("sigmoid.default", "tanh.default")
+    arguments = Arguments(node)
+    low, high = (arguments[each] for each in (("min", "max") if name == "clamp.default" else ("min_val", "max_val")))
+    return _is_number(low) and _is_number(high) and dtype.least <= low and high <= dtype.largest
+
+
+def _clamp(_: Node, arguments: Arguments) -> Applied | None:
     """``clamp(x, None, 6)`` is ``min(x, 6)``."""
-    x, low, high = arguments["self"], arguments["min"], arguments["max"]
-    result: Any = x
-    for row, limit in (("max", low), ("min", high)):
+    names = ("min", "max") if "min" in arguments.names or "max" in arguments.names else ()
+    result: Any = arguments["self"]
+    for row, name in zip(("max", "min"), names, strict=False):
+        limit = arguments[name]
+        if limit is not None and not _is_operand(limit):
+            return None
         if limit is not None:
             result = Applied(TABLE[row], (result, limit))
     return result if isinstance(result, Applied) else None
 
 
-def _masked_fill(arguments: _Arguments) -> Applied:
-    return Applied(TABLE["where"], (arguments["mask"], arguments["value"], arguments["self"]))
+def _masked_fill(_: Node, arguments: Arguments) -> Applied | None:
+    value = arguments["value"]
+    return Applied(TABLE["where"], (arguments["mask"], value, arguments["self"])) if _is_operand(value) else None
 
 
-_SPECIAL = {
-    "clamp.default": _clamp,
-    "clamp.Tensor": _clamp,
-    "hardtanh.default": lambda a: Applied(TABLE["hardtanh"], (a["self"], a["min_val"], a["max_val"])),
-    "masked_fill.Scalar": _masked_fill,
-    "masked_fill.Tensor": _masked_fill,
+def _bits(row: str) -> Callable[[Node, Arguments], Applied | None]:
+    """Return the reader of a bitwise operator, which of truth values is a logical one."""
+
+    def read(node: Node, arguments: Arguments) -> Applied | None:
+        operands = tuple(arguments[name] for name in arguments.names)
+        if not all(is_tensor(each) and dtype_of(each) == torch.bool for each in operands):
+            return None
+        return Applied(TABLE[row], operands)
+
+    return read
+
+
+def _reduction(kind: str, mean: bool = False) -> Callable[[Node, Arguments], Reduced | None]:
+    def read(node: Node, arguments: Arguments) -> Reduced | None:
+        operand = arguments.first
+        if operand is None or not is_tensor(node) or not dtype_of(node).is_floating_point:
+            return None
+        rank = len(shape_of(operand))
+        places = arguments["dim"]
+        places = [places] if isinstance(places, int) else places
+        if not places:
+            places = range(rank)
+        if any(not isinstance(place, int) for place in places) or not dtype_of(operand).is_floating_point:
+            return None
+        return Reduced(kind, operand, tuple(int(place) % rank for place in places), bool(arguments["keepdim"]), mean)
+
+    return read
+
+
+def _scalar_power(_: Node, arguments: Arguments) -> Applied | None:
+    """``x ** 2`` is the square, which is exact about the sign where a power by logarithms is not."""
+    base, exponent = arguments["self"], arguments["exponent"]
+    if not _is_number(exponent) or not isinstance(base, Node):
+        return None
+    if exponent == 2:
+        return Applied(TABLE["mul"], (base, base))
+    return Applied(TABLE["pow"], (base, float(exponent)))
+
+
+_SPECIAL: Mapping[str, Callable[[Node, Arguments], Meaning | None]] = {
+    "convert_element_type": _cast,
+    "_to_copy": _cast,
+    "to": _cast,
+    "clamp": _clamp,
+    "clip": _clamp,
+    "hardtanh": lambda _, a: Applied(TABLE["hardtanh"], (a["self"], a["min_val"], a["max_val"])),
+    "masked_fill": _masked_fill,
+    "bitwise_and": _bits("logical_and"),
+    "bitwise_or": _bits("logical_or"),
+    "bitwise_xor": _bits("ne"),
+    "logical_xor": _bits("ne"),
+    "bitwise_not": _bits("logical_not"),
+    "pow.Tensor_Scalar": _scalar_power,
+    "sum": _reduction("sum"),
+    "mean": _reduction("sum", mean=True),
+    "amax": _reduction("max"),
+    "amin": _reduction("min"),
 }
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
 
 
 def _is_operand(value: object) -> bool:
     return isinstance(value, Node) or _is_number(value)
 
 
+def known_operators() -> frozenset[str]:
+    """Return the operators of which :func:`meaning` may say something, by name; special ones by their base name."""
+    return frozenset((*_targets(), *_SPECIAL, *IDENTITIES))
+
+
 @cache
 def _targets() -> dict[str, list[_Target]]:
-    """The rows by operator; those that ask for keywords come first."""
+    """Return the rows by operator; those that ask for keywords come first."""
     found: dict[str, list[_Target]] = {}
     for row in TABLE.values():
         for text in row.targets:
@@ -185,3 +289,6 @@ def _read_target(row: Function, text: str) -> tuple[str, _Target]:
     if inside and not keywords:
         order = inside.split(", ")
     return name, _Target(row, tuple(order), keywords)
+
+
+__all__ = ["IDENTITIES", "Applied", "Meaning", "Reduced", "known_operators", "meaning", "number_of", "operands_of"]

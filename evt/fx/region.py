@@ -1,29 +1,29 @@
-"""What can be one kernel: ``fit(node, frames) -> Frame | Misfit`` judges a node beside those that are in."""
+"""What can be one kernel: ``fit(node, frames, root) -> Frame | Misfit`` judges a node beside those that are in."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 from torch.fx import Node
 
-from evt.fx.frame import Frame, same
-from evt.fx.meaning import Applied, meaning, operator_name
-from evt.fx.product import Product, shape_of
+from evt.fx.aten import base_name, dtype_of, is_tensor, operator_name, shape_of
+from evt.fx.frame import Frame
+from evt.fx.meaning import Applied, Reduced, meaning, number_of, operands_of
+from evt.fx.misfit import Misfit
+from evt.fx.product import Product
+from evt.fx.views import MEMORY, follow, is_view
+from evt.ir.dtype import DType
 
-#: Views by operator: their elements are those of the first operand, in the same order.
-VIEWS = ("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "flatten", "unflatten")
-#: Types of the values that a region reads and writes.
-_TYPES = (torch.float16, torch.bfloat16, torch.float32)
-
-
-@dataclass(frozen=True)
-class Misfit:
-    """Why a node is in no region."""
-
-    node: Node
-    reason: str
+#: Types of the tensors that a kernel reads at elements, and those of single numbers.
+_READ = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool, torch.int32, torch.int8, torch.uint8)
+_READ_SCALARS = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool, torch.int32)
+#: Types that arithmetic is done in as PyTorch does it.
+_COMPUTED = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32)
+#: Types of results.
+_STORED = (*_READ, torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 @dataclass
@@ -48,72 +48,92 @@ class Region:
         """The nodes that something outside of the region reads."""
         return [node for node in self.frames if any(user not in self.frames for user in node.users)]
 
-    def reads(self) -> Iterator[Node]:
-        """The nodes outside of the region that it reads."""
-        for node in self.frames:
-            for operand in node.all_input_nodes:
-                if operand not in self.frames:
-                    yield operand
-
-    def copy(self) -> Region:
-        return Region(self.product, dict(self.frames))
-
-
-def is_view(node: Node) -> bool:
-    name = operator_name(node)
-    return name is not None and name.partition(".")[0] in VIEWS
-
 
 def fit(node: Node, frames: Mapping[Node, Frame]) -> Frame | Misfit:
-    """Return the frame of a node whose operands are partly in a region, or why it cannot be in it."""
-    value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor):
-        return Misfit(node, "it is no operator with one tensor as its result")
+    """Return the frame of a node of whose operands some are in a region, or why it cannot be in it."""
+    if not is_tensor(node):
+        return Misfit(node, "E1001", f"evt has no function for {operator_name(node) or node.target}")
+    if any(base_name(user) in MEMORY or operator_name(user) in MEMORY for user in node.users):
+        return Misfit(node, "E1003", "an operator reads its memory as it lies")
     if is_view(node):
-        (source,) = node.all_input_nodes[:1]
-        frame = frames[source].view(shape_of(node))
-        return frame or Misfit(node, "the view mixes rows and columns")
+        frame = follow(node, frames[node.all_input_nodes[0]])
+        return frame or Misfit(node, "E1003", "the view shows a part of the product, or mixes its rows and columns")
     found = meaning(node)
     if found is None:
-        return Misfit(node, f"evt has no function for {operator_name(node) or node.target}")
-    if value.dtype not in (*_TYPES, torch.bool):
-        return Misfit(node, f"its type is {value.dtype}")
+        return Misfit(node, "E1001", f"evt has no function for {operator_name(node) or node.target}")
+    if dtype_of(node) not in _STORED:
+        return Misfit(node, "E1002", f"its type is {_name(dtype_of(node))}")
     inside = [frames[operand] for operand in operands_of(found) if operand in frames]
     if not inside:
-        return Misfit(node, "nothing of it depends on the product")
+        return Misfit(node, "E1001", "it reads the shape of the product, and not its elements")
     first = inside[0]
-    if any(each != first for each in inside[1:]):
-        return Misfit(node, "it combines the product with another view of it")
-    if not first.is_shape(shape_of(node)):
-        return Misfit(node, f"its shape {list(shape_of(node))} is not the product's")
+    if not all(map(first.equals, inside[1:])):
+        if any(each.reduced != first.reduced for each in inside):
+            return Misfit(node, "E1009", "it reads a reduction of the product beside the product's elements")
+        return Misfit(node, "E1005", "it combines the product with another view of it")
+    if isinstance(found, Reduced):
+        return _reduced(node, found, first)
+    if not first.has_shape(shape_of(node)):
+        if first.reduced:
+            return Misfit(node, "E1009", "it reads a reduction of the product for every element")
+        return Misfit(node, "E1004", f"its shape {list(shape_of(node))} is not the product's")
+    if isinstance(found, Applied) and (wrong := _uncomputed(node, found)):
+        return Misfit(node, "E1002", wrong)
     for operand in operands_of(found):
-        if operand not in frames and (reason := _unreadable(operand, first)):
-            return Misfit(node, reason)
+        if operand not in frames and (unread := _unread(operand, first, node.meta["val"].device)):
+            return Misfit(node, *unread)
     return first
 
 
-def operands_of(found: Applied | Node) -> Iterator[Node]:
-    """The nodes that a meaning reads."""
-    if isinstance(found, Node):
-        yield found
-    else:
-        for operand in found.operands:
-            if isinstance(operand, Applied | Node):
-                yield from operands_of(operand)
+def computed_in(node: Node) -> torch.dtype:
+    """Return the type that PyTorch converts the operands of an elementwise operator to."""
+    values = [each.meta.get("val") if isinstance(each, Node) else each for each in (*node.args, *node.kwargs.values())]
+    values = [each for each in values if isinstance(each, torch.Tensor | int | float) and not isinstance(each, bool)]
+    if base_name(node) == "where":
+        values = values[1:]
+    found, _ = elementwise_dtypes(*values, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.NO_OPMATH)
+    return found
 
 
-def _unreadable(operand: Node, frame: Frame) -> str:
-    """Return why a kernel cannot read a tensor at a frame's elements, or nothing."""
-    value = operand.meta.get("val")
-    if not isinstance(value, torch.Tensor):
-        return f"`{operand.name}` is no tensor"
-    if value.dtype not in _TYPES:
-        return f"`{operand.name}` has the type {value.dtype}"
-    if frame.modes_of(tuple(value.shape)) is None:
-        return f"`{operand.name}` of shape {list(value.shape)} varies over a part of the rows or of the batches"
-    return ""
+def _reduced(node: Node, found: Reduced, frame: Frame) -> Frame | Misfit:
+    made = frame.reduce(found.places, found.keep)
+    if made is None or frame.reduced or not set(made.reduced) <= {"m", "n"} or not made.reduced:
+        return Misfit(node, "E1008", "it reduces other elements than whole rows or whole columns")
+    return made
 
 
-def is_whole(node: Node, count: object) -> bool:
-    """Return whether a tensor has as many elements as this."""
-    return same(node.meta["val"].numel(), count)
+def _uncomputed(node: Node, found: Applied) -> str:
+    """Return why a kernel's arithmetic would not be PyTorch's, or nothing."""
+    if isinstance(found.what, DType) or found.what.name == "where":
+        return ""
+    dtype = computed_in(node)
+    if dtype == torch.bool and (found.what.conditions or found.what.name in ("eq", "ne")):
+        return ""
+    if dtype in (torch.int8, torch.uint8) and found.what.result == "predicate":
+        return ""
+    return "" if dtype in _COMPUTED else f"it computes in {_name(dtype)}"
+
+
+def _unread(operand: Node, frame: Frame, device: torch.device) -> tuple[str, str] | None:
+    """Return why a kernel cannot read a tensor at a frame's elements, as code and reason, or None."""
+    if not is_tensor(operand):
+        return "E1007", f"`{operand.name}` is a number that is known at run time only"
+    if number_of(operand) is not None:
+        return None
+    value = operand.meta["val"]
+    if value.device != device:
+        return "E1007", f"`{operand.name}` is in the memory of {value.device}"
+    modes = frame.varies(tuple(value.shape))
+    if modes is None:
+        return "E1006", f"`{operand.name}` of shape {_shape(operand)} varies over a part of the rows or of the columns"
+    if value.dtype not in (_READ if modes else _READ_SCALARS):
+        return "E1002", f"`{operand.name}` has the type {_name(value.dtype)}"
+    return None
+
+
+def _shape(node: Node) -> str:
+    return "[" + ", ".join(map(str, shape_of(node))) + "]"
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -27,7 +27,8 @@ _UNARY: tuple[Callable[[Value], Value], ...] = (
 )  # fmt: skip
 _BINARY: tuple[Callable[[Value, Value], Value], ...] = (
     torch.add, torch.sub, torch.mul, torch.maximum, lambda x, y: torch.add(x, y, alpha=2),
-    lambda x, y: torch.where(x > y, x, y * 0.5), lambda x, y: x / (y.abs() + 1), lambda x, y: torch.rsub(x, y, alpha=0.5),
+    lambda x, y: torch.where(x > y, x, y * 0.5), lambda x, y: x / (y.abs() + 1),
+    lambda x, y: torch.rsub(x, y, alpha=0.5),
 )  # fmt: skip
 _IN_PLACE: tuple[Callable[[Value], Value], ...] = (
     lambda x: x.relu_(), lambda x: x.mul_(0.5), lambda x: x.add_(1), lambda x: x.clamp_(-2, 2), lambda x: x.tanh_(),
@@ -111,7 +112,9 @@ class _Maker:
         self._chain(values, shape, tiles, smaller, partial)
         return self.program, self.inputs
 
-    def _chain(self, values: list[int], shape: tuple[int, ...], tiles: list[int], smaller: list[int], partial: int) -> None:
+    def _chain(
+        self, values: list[int], shape: tuple[int, ...], tiles: list[int], smaller: list[int], partial: int
+    ) -> None:
         choose = self.random
         for _ in range(choose.randint(1, 7)):
             recent = values[-1] if choose.random() < 0.7 else choose.choice(values)
