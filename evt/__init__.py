@@ -27,7 +27,9 @@ if TYPE_CHECKING:
         TargetError,
     )
     from evt.functions import function
+    from evt.fx.backend import prebuild
     from evt.fx.fuse import fuse
+    from evt.fx.report import report
     from evt.grouped import GroupedProgram, grouped_gemm
     from evt.program import (
         Program,
@@ -79,6 +81,8 @@ __all__ = [
     "linear",
     "load",
     "pack_bits",
+    "prebuild",
+    "report",
     "unpack_bits",
 ]
 
@@ -89,6 +93,8 @@ _HOME |= dict.fromkeys(("GroupedProgram", "grouped_gemm"), "evt.grouped")
 _HOME |= dict.fromkeys(("pack_bits", "unpack_bits"), "evt.reference.rounding") | {
     "function": "evt.functions",
     "fuse": "evt.fx.fuse",
+    "prebuild": "evt.fx.backend",
+    "report": "evt.fx.report",
     "channels_last": "evt.runtime.memory_format",
 }
 

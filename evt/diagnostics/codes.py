@@ -118,6 +118,9 @@ _TABLE = (
     Code("E1014", "a product with nothing to compute behind it"),
     Code("E1015", "a region that is no program"),
     Code("E1016", "a product on a device without kernels"),
+    Code("E1017", "a region that is slower than what it replaces"),
+    Code("E1018", "a region that no kernel computes"),
+    Code("E1019", "a region whose kernel cannot be built"),
 )
 
 CODES: dict[str, Code] = {code.id: code for code in _TABLE}

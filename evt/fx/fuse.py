@@ -10,13 +10,11 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from evt.errors import EvtError
-from evt.fx.aten import base_name, shape_of
 from evt.fx.build import Fused, UnbuiltError, build
 from evt.fx.capture import capture
 from evt.fx.misfit import Misfit
 from evt.fx.partition import Partition, partition
 from evt.fx.region import Region
-from evt.fx.report import Row
 from evt.fx.rewrite import rewrite
 from evt.settings import Keywords, Settings
 
@@ -99,13 +97,6 @@ def fusion(module: GraphModule) -> Fusion:
     return found
 
 
-def fuse_graph(graph: Graph, devices: Sequence[str] = ("cpu", "cuda")) -> tuple[Row, ...]:
-    """Fuse the products of a graph on one of the devices, in place; return what became of each product."""
-    found = find_regions(graph, devices)
-    rewrite(graph, found.regions)
-    return tuple(map(_row, found.outcomes))
-
-
 def find_regions(
     graph: Graph, devices: Sequence[str] = ("cpu", "cuda"), settings: Mapping[str, Any] | None = None
 ) -> Fusion:
@@ -151,15 +142,3 @@ def _behind(found: Partition, region: Region) -> tuple[Misfit, ...]:
         elif user in owner and user is not owner[user].product.node:
             misfits.append(Misfit(user, "E1013", f"it is computed with `{owner[user].product.node.name}`"))
     return tuple(misfits)
-
-
-def _row(outcome: Outcome) -> Row:
-    node = outcome.product
-    shapes = " x ".join(str(list(shape_of(each))) for each in node.all_input_nodes[:2])
-    behind = tuple(map(str, outcome.behind))
-    if outcome.fused is None:
-        return Row(node.name, base_name(node), shapes, "", (), str(outcome.reason), behind)
-    product = outcome.fused.region.product
-    shapes = " x ".join(str(list(shape_of(each))) for each in (product.a, product.b))
-    absorbed = tuple(each.name for each in outcome.fused.nodes[1:])
-    return Row(node.name, product.operation, shapes, str(outcome.fused.program), absorbed, "", behind)
