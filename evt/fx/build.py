@@ -148,7 +148,7 @@ class _Building:
         arrangement = stored.arrange(stored.sizes, frame)
         if arrangement is None:
             raise UnbuiltError("a result's dimensions are not made of the product's")
-        return Output(name, _dtype(node), tuple(modes)), Result(node, stored.sizes, arrangement)
+        return Output(name, _dtype(node), tuple(modes), batchable=False), Result(node, stored.sizes, arrangement)
 
     def start(self, product: Product) -> int:
         """Return the product: scaled, and with the terms that belong to it."""
