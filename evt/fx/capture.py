@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -26,13 +27,14 @@ def capture(
 
     Elementwise operators that evt has no function for are decomposed as PyTorch does it, all others stay whole.
     """
-    with torch.no_grad():
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # torch.export's own
         exported = torch.export.export(
             module, tuple(inputs), dict(keywords or {}), dynamic_shapes=dynamic_shapes, strict=False
         )
         exported = exported.run_decompositions(_decompositions())
-    guarded = "check_guards" in inspect.signature(type(exported).module).parameters
-    made = exported.module(check_guards=False) if guarded else exported.module()
+        guarded = "check_guards" in inspect.signature(type(exported).module).parameters
+        made = exported.module(check_guards=False) if guarded else exported.module()
     assert isinstance(made, GraphModule)
     _detach(made)
     expand(made.graph)
