@@ -106,7 +106,7 @@ class _Building:
     batches: tuple[Size, ...] | None
     builder: Builder = field(default_factory=Builder)
     values: dict[Node, int] = field(default_factory=dict)
-    loads: dict[tuple[Node, Arrangement], tuple[Input, Argument]] = field(default_factory=dict)
+    loads: dict[tuple[Node, str], tuple[Input, Argument]] = field(default_factory=dict)
 
     def finish(self, settings: Mapping[str, Any]) -> Fused:
         product, builder = self.region.product, self.builder
@@ -148,7 +148,7 @@ class _Building:
         arrangement = stored.arrange(stored.sizes, frame)
         if arrangement is None:
             raise UnbuiltError("a result's dimensions are not made of the product's")
-        return Output(name, _dtype(node), tuple(modes)), Result(node, stored.sizes, arrangement)
+        return Output(name, _dtype(node), tuple(modes), batchable=False), Result(node, stored.sizes, arrangement)
 
     def start(self, product: Product) -> int:
         """Return the product: scaled, and with the terms that belong to it."""
@@ -255,11 +255,12 @@ class _Building:
             if found is None:
                 raise UnbuiltError(f"`{node.name}` varies over other batches than the product has")
             arrangement = found
-        known = self.loads.get((node, arrangement))
+        key = node, repr(arrangement)  # symbols have no hash
+        known = self.loads.get(key)
         if known is None:
             name = f"x{len(self.loads)}"
             known = Input(name, _dtype(node), modes), Argument(name, node, arrangement)
-            self.loads[node, arrangement] = known
+            self.loads[key] = known
         return self.builder.add(Load(known[0].name))
 
 

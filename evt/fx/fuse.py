@@ -10,6 +10,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from evt.errors import EvtError
+from evt.fx.aten import dtype_of, shape_of
 from evt.fx.build import Fused, UnbuiltError, build
 from evt.fx.capture import capture
 from evt.fx.misfit import Misfit
@@ -122,13 +123,42 @@ def _outcome(found: Partition, region: Region, devices: Sequence[str], settings:
         return Outcome(node, None, reason, behind)
     if len(region.frames) == 1 and not region.product.terms and region.product.alpha == 1:
         return Outcome(node, None, Misfit(node, "E1014", "nothing behind it can be computed with it"), behind)
+    whole = _build(region, settings)
+    if isinstance(whole, Fused):
+        return Outcome(node, whole, None, behind)
+    smaller = region.without_reductions()
+    if len(smaller.frames) in (1, len(region.frames)):
+        return Outcome(node, None, whole, behind)
+    made = _build(smaller, settings)
+    if isinstance(made, Fused):
+        return Outcome(node, made, None, (*behind, whole))
+    return Outcome(node, None, made, behind)
+
+
+def _build(region: Region, settings: Mapping[str, Any]) -> Fused | Misfit:
+    """Return the program of a region, or why there is none that a kernel of the region's device computes."""
+    node = region.product.node
     try:
-        return Outcome(node, build(region, settings), None, behind)
+        made = build(region, settings)
+        _check_kernel(made)
+        return made
     except UnbuiltError as error:
-        return Outcome(node, None, Misfit(node, "E1015", str(error)), behind)
+        return Misfit(node, "E1015", str(error))
     except EvtError as error:
         first = error.diagnostics[0]
-        return Outcome(node, None, Misfit(node, "E1015", f"{first.code}: {first.message}"), behind)
+        return Misfit(node, "E1015", f"{first.code}: {first.message}")
+
+
+def _check_kernel(fused: Fused) -> None:
+    """Raise TargetError if a region is on a GPU for which evt has no kernel of its program."""
+    operands = (fused.region.product.a, fused.region.product.b)
+    device = fused.region.product.node.meta["val"].device
+    if device.type == "cuda" and torch.cuda.is_available():
+        target = "sm{}{}".format(*torch.cuda.get_device_capability(device))
+        shapes = [shape_of(each) for each in operands]
+        known = all(isinstance(size, int) for shape in shapes for size in shape) and fused.batches is None
+        a, b = (str(dtype_of(each)) for each in operands)
+        fused.program.plan(target, a, b, shapes=(shapes[0], shapes[1]) if known else None)
 
 
 def _behind(found: Partition, region: Region) -> tuple[Misfit, ...]:

@@ -223,16 +223,6 @@ def _reduction(kind: str, mean: bool = False) -> Callable[[Node, Arguments], Red
     return read
 
 
-def _scalar_power(_: Node, arguments: Arguments) -> Applied | None:
-    """``x ** 2`` is the square, which is exact about the sign where a power by logarithms is not."""
-    base, exponent = arguments["self"], arguments["exponent"]
-    if not _is_number(exponent) or not isinstance(base, Node):
-        return None
-    if exponent == 2:
-        return Applied(TABLE["mul"], (base, base))
-    return Applied(TABLE["pow"], (base, float(exponent)))
-
-
 _SPECIAL: Mapping[str, Callable[[Node, Arguments], Meaning | None]] = {
     "convert_element_type": _cast,
     "_to_copy": _cast,
@@ -246,7 +236,6 @@ _SPECIAL: Mapping[str, Callable[[Node, Arguments], Meaning | None]] = {
     "bitwise_xor": _bits("ne"),
     "logical_xor": _bits("ne"),
     "bitwise_not": _bits("logical_not"),
-    "pow.Tensor_Scalar": _scalar_power,
     "sum": _reduction("sum"),
     "mean": _reduction("sum", mean=True),
     "amax": _reduction("max"),

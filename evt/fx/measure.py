@@ -1,7 +1,7 @@
 """Whether a region wins, measured: ``measured(fused) -> Worth``, kept with the measurements of kernels.
 
 The region's program and the same operators compiled by Inductor are called on random tensors of the sizes of the call
-that is compiled, interleaved in rounds. A second compilation of the same region on the same kind of GPU finds the times.
+that is compiled, interleaved in rounds. A second compilation of the same region on the same GPU finds the times.
 """
 
 from __future__ import annotations

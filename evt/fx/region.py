@@ -43,6 +43,10 @@ class Region:
     def nodes(self) -> list[Node]:
         return list(self.frames)
 
+    def without_reductions(self) -> Region:
+        """Return the region without reductions and what is computed of them."""
+        return Region(self.product, {node: frame for node, frame in self.frames.items() if not frame.reduced})
+
     @property
     def outputs(self) -> list[Node]:
         """The nodes that something outside of the region reads."""
@@ -51,13 +55,13 @@ class Region:
 
 def fit(node: Node, frames: Mapping[Node, Frame]) -> Frame | Misfit:
     """Return the frame of a node of whose operands some are in a region, or why it cannot be in it."""
-    if not is_tensor(node):
-        return Misfit(node, "E1001", f"evt has no function for {operator_name(node) or node.target}")
     if any(base_name(user) in MEMORY or operator_name(user) in MEMORY for user in node.users):
         return Misfit(node, "E1003", "an operator reads its memory as it lies")
     if is_view(node):
         frame = follow(node, frames[node.all_input_nodes[0]])
         return frame or Misfit(node, "E1003", "the view shows a part of the product, or mixes its rows and columns")
+    if not is_tensor(node):
+        return Misfit(node, "E1001", f"evt has no function for {operator_name(node) or node.target}")
     found = meaning(node)
     if found is None:
         return Misfit(node, "E1001", f"evt has no function for {operator_name(node) or node.target}")

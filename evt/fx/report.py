@@ -80,7 +80,7 @@ class Report:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        """The table, for notebooks."""
+        """Return the table, for notebooks."""
         head = "".join(
             f"<th>{each}</th>" for each in ("product", "operation", "shapes", "formula", "gain", "not fused")
         )

@@ -18,7 +18,7 @@ aten = torch.ops.aten
 
 
 def rewrite(graph: Graph, fused: Sequence[Fused]) -> None:
-    """Replace each region by one call; the nodes' values and names of what is read outside stay.
+    """Replace each region by one call, which has the region as ``meta["evt"]``; what is read outside keeps its values.
 
     A result may lie in memory otherwise than PyTorch's would, so what views it afterwards becomes a reshape.
     """
@@ -54,7 +54,7 @@ def _replace(graph: Graph, fused: Fused, now: dict[Node, Node]) -> None:
             shaped = _arranged(graph, made, result.arrangement)
             now[node] = shaped
             node.replace_all_uses_with(shaped, delete_user_cb=lambda user: user not in fused.region)
-        call.meta = {"val": [value.meta["val"] for value in values]}
+        call.meta = {"val": [value.meta["val"] for value in values], "evt": fused}
     graph.erase_node(mark)
     for node in reversed(fused.region.nodes):
         if not node.users:

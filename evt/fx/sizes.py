@@ -9,13 +9,13 @@ from torch.fx import Graph, Node, Proxy
 from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
-from evt.fx.frame import Size
 
-
-def written(graph: Graph, size: Size) -> int | Node:
+def written(graph: Graph, size: Any) -> int | Node:
     """Return a size as an argument: of a dynamic one a node, computed from the sizes of the graph's inputs."""
-    expression: Any = getattr(size, "node", size)
-    if isinstance(size, int) or expression.is_number:
+    if isinstance(size, int):
+        return size
+    expression = size.node.expr
+    if expression.is_number:
         return int(expression)
     found = {symbol: Proxy(_symbol(graph, symbol)) for symbol in expression.free_symbols}
     made: Node = sympy_interp(PythonReferenceAnalysis, found, expression).node
@@ -23,15 +23,16 @@ def written(graph: Graph, size: Size) -> int | Node:
     return made
 
 
-def _symbol(graph: Graph, symbol: object) -> Node:
+def _symbol(graph: Any, symbol: object) -> Any:
     """Return a node that is a symbol of the graph's shapes: an input, or the size of one."""
     for node in graph.nodes:
-        value = node.meta.get("val") if node.op == "placeholder" else None
+        value: Any = node.meta.get("val") if node.op == "placeholder" else None
         if isinstance(value, torch.SymInt) and value.node.expr == symbol:
-            return node  # type: ignore[no-any-return]
+            return node
         if not isinstance(value, torch.Tensor):
             continue
-        for place, size in enumerate(value.shape):
+        sizes: Any = value.shape
+        for place, size in enumerate(sizes):
             if isinstance(size, torch.SymInt) and size.node.expr == symbol:
                 made = graph.call_function(torch.ops.aten.sym_size.int, (node, place))
                 made.meta["val"] = size

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import operator
+
 from torch.fx import Node
 
-from evt.fx.aten import operator_name, shape_of
-from evt.fx.frame import Frame, aligned, same
+from evt.fx.aten import base_name, is_tensor, shape_of
+from evt.fx.frame import Frame, same
 
 #: Views, by operator, that keep the order of elements, or do where the number of elements stays the same.
 _RESHAPES = ("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "flatten", "unflatten", "_reshape_alias")
-_PARTS = ("slice", "expand", "select", "narrow", "squeeze_copy", "view_copy", "split", "split_with_sizes", "diagonal")
+_PARTS = ("slice", "expand", "select", "narrow", "diagonal", "split", "split_with_sizes", "chunk", "unbind")
 _PERMUTATIONS = ("permute", "transpose", "t", "numpy_T", "mT", "swapaxes")
 #: Operators that read or reinterpret memory, whatever the elements are.
 MEMORY = ("as_strided", "view_as_real", "view_as_complex", "view.dtype")
 
 
 def is_view(node: Node) -> bool:
-    """Return whether a node is another shape of its first operand's memory, or of a part of it."""
-    return (operator_name(node) or "").partition(".")[0] in (*_RESHAPES, *_PARTS, *_PERMUTATIONS)
+    """Return whether a node is another shape of its first operand's memory, or of a part of it, or several such."""
+    if node.target is operator.getitem:
+        return isinstance(node.args[0], Node) and is_view(node.args[0])
+    return base_name(node) in (*_RESHAPES, *_PARTS, *_PERMUTATIONS)
 
 
 def source(node: Node) -> Node:
@@ -29,20 +33,21 @@ def source(node: Node) -> Node:
 
 def follow(node: Node, frame: Frame) -> Frame | None:
     """Return the frame of a view of a value, or None where it shows a part of it or mixes its modes."""
-    name = (operator_name(node) or "").partition(".")[0]
-    shape = shape_of(node)
+    name = base_name(node)
+    if not is_tensor(node) or node.target is operator.getitem:
+        return None
     if name in _PERMUTATIONS:
         return frame.permute(permutation(node))
     if name in _PARTS and not _has_all(node, frame):
         return None
-    return frame.view(shape)
+    return frame.view(shape_of(node))
 
 
 def permutation(node: Node) -> tuple[int, ...]:
     """Return the order in which a permutation takes the dimensions of its operand."""
     assert isinstance(node.args[0], Node)
     rank = len(shape_of(node.args[0]))
-    name = (operator_name(node) or "").partition(".")[0]
+    name = base_name(node)
     if name == "permute":
         return tuple(int(place) % rank for place in node.args[1])  # type: ignore[union-attr, arg-type]
     order = list(range(rank))
@@ -60,4 +65,4 @@ def _has_all(node: Node, frame: Frame) -> bool:
     return len(shape) == len(before) and all(map(same, shape, before))
 
 
-__all__ = ["MEMORY", "aligned", "follow", "is_view", "permutation", "source"]
+__all__ = ["MEMORY", "follow", "is_view", "permutation", "source"]

@@ -115,8 +115,10 @@ class _Printer:
                 symbol, binding = _OPERATORS[function]
                 left, right = self.read(operands[0], binding + (binding == 3)), self.read(operands[1], binding + 1)
                 return f"{left} {symbol} {right}" if binding < 5 else f"{left}{symbol}{right}", binding
+            case Apply("pow") if isinstance(self.dag[operands[1]], Const):
+                return f"{self.read(operands[0], _ATOM)}**{self.read(operands[1], _ATOM)}", 8
             case Apply("logical_not"):
-                return f"!{self.read(operands[0], 7)}", 6
+                return f"!{self.read(operands[0], 7)}", 2
             case Apply(function):
                 return call(TABLE[function].name)
             case Cast(dtype):

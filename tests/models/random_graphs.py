@@ -2,17 +2,24 @@
 
 Views, operators in place, several users of a value, mixed dtypes, two products that meet: what a partitioner may get
 wrong. The module is run as it is, and fused.
+
+    python -m tests.models.random_graphs --count 1000
 """
 
 from __future__ import annotations
 
+import argparse
 import random
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.nn import functional
+
+from evt.fx.fuse import fuse, fusion
+from tests.models.fusing import compare
 
 Value = torch.Tensor
 Step = Callable[[list[Value]], Value]
@@ -140,6 +147,34 @@ class _Maker:
         self.program.results = sorted(results)
 
 
+def check(seed: int) -> int:
+    """Assert that a random module gives the same fused; return how many regions it has."""
+    module, inputs = make(seed)
+    made = fuse(module, inputs)
+    compare(module(*inputs), made(*inputs), *(each.dtype for each in inputs))
+    return len(fusion(made).regions)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--first", type=int, default=0)
+    given = parser.parse_args()
+    regions = wrong = 0
+    for seed in range(given.first, given.first + given.count):
+        try:
+            regions += check(seed)
+        except Exception as error:
+            wrong += 1
+            print(f"{seed}: {type(error).__name__}: {error}")
+    print(f"{given.count} graphs, {regions} regions, {wrong} wrong")
+    sys.exit(wrong > 0)
+
+
 def make(seed: int) -> tuple[torch.nn.Module, list[Any]]:
     """Return a random module and inputs for it."""
     return _Maker(seed).make()
+
+
+if __name__ == "__main__":
+    main()
