@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Node
 
 from evt.build import BuildEvent, KernelSource, build
@@ -30,8 +31,9 @@ _LOGGER = logging.getLogger("evt")
 def sources_of(fused: Fused) -> list[KernelSource]:
     """Return the sources of the kernels that calls of a region take. Raise what a call would, before nvcc."""
     spec = fused.program.spec
-    a, b, inputs = example(fused)
-    bound = bind(spec, a, b, inputs, {}, memory=False)
+    with unset_fake_temporarily():
+        a, b, inputs = example(fused)
+        bound = bind(spec, a, b, inputs, {}, memory=False)
     atomic = is_atomic(spec)
     plans = plan_kernels(measured_best(spec, bound, atomic), bound, device_target(bound.index), atomic)
     return kernel_sources(plans)

@@ -6,7 +6,7 @@ no launch has once for each element is refused: weights of linear maps and convo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -50,14 +50,14 @@ def run_batched(
             _all(x, dim, count) if _has_rows(spec.dag.input[name]) and x.dim() else x
             for name, (x, dim) in given.items()
         ]
-    fold: Callable[[torch.Tensor], torch.Tensor] = lambda x: x
     if spec.convolution is not None:
         a = a.flatten(0, 1)
         rows = [_has_rows(spec.dag.input[name]) and x.dim() > 1 for name, x in zip(given, moved, strict=True)]
         moved = [x.flatten(0, 1) if has else x for x, has in zip(moved, rows, strict=True)]
-        fold = lambda x: x.view(count, x.shape[0] // count, *x.shape[1:])  # noqa: E731
     results = torch.ops.evt.run(a, b, moved, program, names, floats, integers)
-    return [fold(x) for x in results], [_place(spec, each) for each in spec.dag.outputs]
+    if spec.convolution is not None:
+        results = [x.view(count, x.shape[0] // count, *x.shape[1:]) for x in results]
+    return results, [_place(spec, each) for each in spec.dag.outputs]
 
 
 def refuse_batched(info: Any, in_dims: Any, *given: Any) -> Any:

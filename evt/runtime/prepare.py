@@ -15,9 +15,9 @@ from evt.ir.dtype import I64
 from evt.reference import is_image
 from evt.runtime.arguments import WHOLE, integer_range
 from evt.runtime.bound import Bound
+from evt.runtime.fresh import fresh_output
 from evt.runtime.kernels import Kernels
 from evt.runtime.library import launch_failure
-from evt.runtime.fresh import fresh_output
 from evt.runtime.memory_format import copied_channels_last, follows_channels_last
 from evt.runtime.overlap import Overlap, find_overlap
 

@@ -19,7 +19,7 @@ from torch.library import opcheck  # noqa: E402
 
 import evt  # noqa: E402
 from evt.runtime.operator import write_program  # noqa: E402
-from tests.programs_traced import A, B, C, CALLS, SCATTERED, Call, K, M, N, R, W, X, last, random, same  # noqa: E402
+from tests.programs_traced import CALLS, SCATTERED, A, B, C, Call, K, M, N, R, W, X, last, random, same  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of PyTorch, about prototypes and what it will remove
 
@@ -91,7 +91,6 @@ def test_fakes_and_meta_tensors_have_the_shapes_of_results(call: Call) -> None:
 
 def test_symbolic_sizes(call: Call) -> None:
     """Another number of rows, images or batches is no other graph, and no size is fixed on the way."""
-
     program, numbers = call.program, call.numbers()
 
     def function(a: torch.Tensor, b: torch.Tensor, tensors: dict[str, torch.Tensor]) -> Any:
