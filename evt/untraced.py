@@ -26,6 +26,17 @@ def untraced(function: _Function) -> _Function:
     return function
 
 
+def inlined_as(traced: Callable[..., Any]) -> Callable[[_Function], _Function]:
+    """Mark a function so that TorchDynamo traces another one in its place, and compiles no frame of it."""
+
+    def mark(function: _Function) -> _Function:
+        function._torchdynamo_inline = traced  # type: ignore[attr-defined]
+        _untold.append(function)
+        return function
+
+    return mark
+
+
 def skip_frames() -> None:
     """Tell TorchDynamo, if PyTorch is there, to skip the frames of marked functions and of all that they call.
 
