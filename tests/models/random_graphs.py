@@ -19,7 +19,8 @@ import torch
 from torch.nn import functional
 
 from evt.fx.fuse import fuse, fusion
-from tests.models.fusing import compare
+
+from .fusing import compare
 
 Value = torch.Tensor
 Step = Callable[[list[Value]], Value]
