@@ -165,7 +165,7 @@ def main() -> None:
     for seed in range(given.first, given.first + given.count):
         try:
             regions += check(seed)
-        except Exception as error:
+        except Exception as error:  # noqa: PERF203
             wrong += 1
             print(f"{seed}: {type(error).__name__}: {error}")
     print(f"{given.count} graphs, {regions} regions, {wrong} wrong")
