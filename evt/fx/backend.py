@@ -23,7 +23,7 @@ from torch._inductor.compile_fx import compile_fx
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx import Graph, GraphModule, Node
 
-from evt.build import KernelSource
+from evt.compilation import KernelSource
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError
 from evt.fx.build import Fused

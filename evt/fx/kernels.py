@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Node
 
-from evt.build import BuildEvent, KernelSource, build
+from evt.compilation import BuildEvent, KernelSource, build
 from evt.diagnostics import Diagnostic
 from evt.errors import BuildError, EvtError
 from evt.fx.build import Fused

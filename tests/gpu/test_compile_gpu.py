@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import evt  # noqa: E402
-from evt.build import Cache  # noqa: E402
+from evt.compilation import Cache  # noqa: E402
 from evt.fx.backend import backend  # noqa: E402
 from evt.fx.report import RECORDS  # noqa: E402
 
