@@ -10,6 +10,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from evt.errors import EvtError
+from evt.fx.absorb import absorb
 from evt.fx.aten import dtype_of, shape_of
 from evt.fx.build import Fused, UnbuiltError, build
 from evt.fx.capture import capture
@@ -105,6 +106,7 @@ def find_regions(
     Settings.of(**(settings or {}))
     found = partition(graph)
     outcomes = {node: Outcome(node, None, misfit) for node, misfit in found.misfits.items() if _is_product(misfit)}
+    absorb(graph, found.regions)
     for region in found.regions:
         outcomes[region.product.node] = _outcome(found, region, devices, settings or {})
     return Fusion(tuple(outcomes[node] for node in graph.nodes if node in outcomes))

@@ -50,14 +50,15 @@ _UNKNOWN = 64
 class Partition:
     """The regions of a graph, one for each product, in the order of the products.
 
-    ``misfits`` say why other products are none of evt's, and why nodes that read a region are not in it. ``steps`` are
-    the choices that were judged, ``exact`` whether none was left out.
+    ``misfits`` say why other products are none of evt's, and why nodes that read a region are not in it. ``cost`` is
+    the objective, ``steps`` are the choices that were judged, ``exact`` says whether no state was left out.
     """
 
     regions: tuple[Region, ...]
     misfits: dict[Node, Misfit]
-    steps: int = 0
-    exact: bool = True
+    cost: int
+    steps: int
+    exact: bool
 
 
 def partition(graph: Graph, width: int = WIDTH) -> Partition:
@@ -300,7 +301,7 @@ class _Search:
             self._take(state, node, given.get(node))
         for region in regions:
             _leave_last_views(region)
-        return Partition(tuple(regions), self.misfits, self.steps, self.exact)
+        return Partition(tuple(regions), self.misfits, best.cost, self.steps, self.exact)
 
     def _misfit(self, state: _State, node: Node, index: int) -> Misfit:
         """Return why a node that reads a region is not in it."""

@@ -77,6 +77,19 @@ def fit(node: Node, frames: Mapping[Node, Frame]) -> Frame | Misfit:
         return Misfit(node, "E1005", "it combines the product with another view of it")
     if isinstance(found, Reduced):
         return _reduced(node, found, first)
+    return _elementwise(node, found, first, frames)
+
+
+def fit_operand(node: Node, frame: Frame) -> bool:
+    """Return whether a tensor that a region reads in a frame can be computed in its kernel instead."""
+    found = None if node.op != "call_function" or not is_tensor(node) or is_view(node) else meaning(node)
+    if not isinstance(found, Applied) or frame.reduced or dtype_of(node) not in _STORED or number_of(node) is not None:
+        return False
+    return not isinstance(_elementwise(node, found, frame, {}), Misfit)
+
+
+def _elementwise(node: Node, found: Applied | Node, first: Frame, frames: Mapping[Node, Frame]) -> Frame | Misfit:
+    """Return the frame of an elementwise operator, or why a kernel does not compute it there."""
     if not first.has_shape(shape_of(node)):
         if first.reduced:
             return Misfit(node, "E1009", "it reads a reduction of the product for every element")

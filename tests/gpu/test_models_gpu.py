@@ -12,12 +12,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from models.zoo import counts, make  # noqa: E402
+
 import evt  # noqa: E402
 from evt.build import KernelSource, build  # noqa: E402
 from evt.fx.fuse import fuse, fusion  # noqa: E402
 from evt.runtime.arguments import bind  # noqa: E402
 from evt.runtime.kernels import device_target, kernel_sources, plan_kernels  # noqa: E402
-from tests.models.zoo import counts, make  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 

@@ -19,7 +19,8 @@ import torch
 from torch.nn import functional
 
 from evt.fx.fuse import fuse, fusion
-from tests.models.fusing import compare
+
+from .fusing import compare
 
 Value = torch.Tensor
 Step = Callable[[list[Value]], Value]
@@ -164,7 +165,7 @@ def main() -> None:
     for seed in range(given.first, given.first + given.count):
         try:
             regions += check(seed)
-        except Exception as error:
+        except Exception as error:  # noqa: PERF203
             wrong += 1
             print(f"{seed}: {type(error).__name__}: {error}")
     print(f"{given.count} graphs, {regions} regions, {wrong} wrong")

@@ -11,8 +11,9 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="transformers is not installed: pip install -e '.[test]'")
 
 from evt.fx.fuse import Fusion, fuse, fusion  # noqa: E402
-from tests.models.fusing import compare, formulas  # noqa: E402
-from tests.models.language import NAMES, Logits, language_model  # noqa: E402
+
+from .fusing import compare, formulas  # noqa: E402
+from .language import NAMES, Logits, language_model  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("default")
 BIAS, RESIDUAL = "D = acc + x0", "D = acc + x0 + x1"

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.models.random_graphs import check  # noqa: E402
+from .random_graphs import check  # noqa: E402
 
 #: How many are checked here; ``python -m tests.models.random_graphs`` checks more.
 COUNT = 60

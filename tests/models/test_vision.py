@@ -9,8 +9,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from evt.fx.fuse import Fusion, fuse, fusion  # noqa: E402
-from tests.models import vision  # noqa: E402
-from tests.models.fusing import compare, formulas  # noqa: E402
+
+from . import vision  # noqa: E402
+from .fusing import compare, formulas  # noqa: E402
 
 BATCH_NORM = "acc*x0 + x1"
 

@@ -17,7 +17,8 @@ from typing import Any
 import torch
 
 from evt.fx.fuse import Fusion, fuse, fusion
-from tests.models.language import Logits, language_model
+
+from .language import Logits, language_model
 
 #: Models of language, with fewer layers than usual: their layers are all alike.
 _LANGUAGE: Mapping[str, dict[str, Any]] = {

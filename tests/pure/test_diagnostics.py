@@ -36,7 +36,7 @@ NOT_FROM_TEXT = {
     "E0305",
     "E0412",
     "E0902",
-    *(code for code in CODES if "E0502" <= code < "E0900" or code > "E1000"),
+    *(code for code in CODES if "E0502" <= code < "E0900" or code >= "E1000"),
 }
 
 
