@@ -60,7 +60,8 @@ class FusePass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
             sources, _ = planned({each.product: each.fused for each in outcomes if each.fused is not None})
             _collecting[-1].extend(source for mine in sources.values() for source in mine)
             raise _CollectedError
-        rewrite(graph, [each.fused for each in outcomes if each.fused is not None])
+        taken = [each.fused for each in outcomes if each.fused is not None]
+        rewrite(graph, taken, torch.ops.evt.launch.default)
         keep(Record(tuple(row_of(each, worths.get(each.product)) for each in outcomes), self.owner))
 
     def judge(self, found: Fusion) -> tuple[tuple[Outcome, ...], dict[Node, Worth]]:
@@ -76,8 +77,8 @@ class FusePass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
         if not _collecting:
             refused |= built(sources)
         if self.rule == "measure" and not _collecting:
-            timed = {node: measured(fused) for node, fused in regions.items() if node not in refused}
-            worths = {node: worth for node, worth in timed.items() if worth is not None}
+            kept = {node: fused for node, fused in regions.items() if node not in refused}
+            worths = {node: measured(fused) or estimate(fused, _target(fused)) for node, fused in kept.items()}
             refused |= _losers(worths)
         outcomes = [
             replace(each, fused=None, reason=refused[each.product]) if each.product in refused else each

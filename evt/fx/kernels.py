@@ -39,13 +39,17 @@ def sources_of(fused: Fused) -> list[KernelSource]:
     return kernel_sources(plans)
 
 
+#: The devices that run kernels; on others the reference computes a region.
+_DEVICES = ("cuda",)
+
+
 def planned(regions: Mapping[Node, Fused]) -> tuple[dict[Node, list[KernelSource]], dict[Node, Misfit]]:
     """Return the sources of regions that run on CUDA, and why others have no kernel; by their products."""
     sources: dict[Node, list[KernelSource]] = {}
     without: dict[Node, Misfit] = {}
     for node, fused in regions.items():
-        if node.meta["val"].device.type != "cuda":
-            continue  # the reference computes it
+        if node.meta["val"].device.type not in _DEVICES:
+            continue
         try:
             sources[node] = sources_of(fused)
         except EvtError as error:

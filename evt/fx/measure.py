@@ -27,11 +27,11 @@ _FUSED, _UNFUSED = "fused", "unfused"
 
 
 def measured(fused: Fused, clock: RoundTimer | None = None, store: Store | None = None) -> Worth | None:
-    """Return the times of a region with and without fusing, or None where it runs on no GPU."""
+    """Return the times of a region with and without fusing; None where it runs on no GPU, or could not be timed."""
     device = fused.region.product.node.meta["val"].device
     if device.type != "cuda" and clock is None:
         return None
-    store = store or Store()
+    store = Store() if store is None else store  # an empty one is false
     with unset_fake_temporarily(), torch.no_grad():
         spec = fused.program.spec
         a, b, inputs = example(fused)
@@ -42,6 +42,8 @@ def measured(fused: Fused, clock: RoundTimer | None = None, store: Store | None 
         known = next((each for each in store.find(key) if each.gpu == gpu), None) if store.exists() else None
         if known is None:
             times = time_both(fused, device, clock or GpuClock(device))
+            if not times:
+                return None
             timings = tuple(Timing(name, "", ms) for name, ms in times.items())
             known = Measurement(gpu, target.name, " ".join(spec.source.text.split()), dict(bound.sizes), timings)
             store.add(key, known)
@@ -56,7 +58,7 @@ def _shape(fused: Fused) -> str:
 
 
 def time_both(fused: Fused, device: torch.device, clock: RoundTimer) -> dict[str, float]:
-    """Return the median times of a region in ms, fused and not."""
+    """Return the median times of a region in ms, fused and not; none where the host is too slow to tell."""
     tensors: dict[Node, torch.Tensor] = {}
 
     def make(node: Node, where: Any) -> torch.Tensor:
@@ -73,7 +75,7 @@ def time_both(fused: Fused, device: torch.device, clock: RoundTimer) -> dict[str
         call()
     interleave(calls, 2, clock)
     samples, _ = interleave(calls, ROUNDS, clock)
-    return {name: statistics.median(taken) for name, taken in samples.items()}
+    return {name: statistics.median(taken) for name, taken in samples.items()} if all(samples.values()) else {}
 
 
 def unfused(fused: Fused, make: Callable[[Node], torch.Tensor]) -> Callable[[], object]:

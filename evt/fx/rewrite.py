@@ -6,6 +6,7 @@ import operator
 from collections.abc import Sequence
 
 import torch
+from torch._ops import OpOverload
 from torch.fx import Graph, Node
 
 from evt.fx.aten import operator_name, shape_of
@@ -17,14 +18,14 @@ from evt.runtime.operator import write_program
 aten = torch.ops.aten
 
 
-def rewrite(graph: Graph, fused: Sequence[Fused]) -> None:
-    """Replace each region by one call, which has the region as ``meta["evt"]``; what is read outside keeps its values.
+def rewrite(graph: Graph, fused: Sequence[Fused], target: OpOverload = torch.ops.evt.run.default) -> None:
+    """Replace each region by a call of one of evt's operators, with the region as ``meta["evt"]``.
 
     A result may lie in memory otherwise than PyTorch's would, so what views it afterwards becomes a reshape.
     """
     now: dict[Node, Node] = {}
     for each in fused:
-        _replace(graph, each, now)
+        _replace(graph, each, now, target)
     _sort(graph)
     graph.eliminate_dead_code()
     for node in graph.nodes if fused else ():
@@ -33,7 +34,7 @@ def rewrite(graph: Graph, fused: Sequence[Fused]) -> None:
     graph.lint()
 
 
-def _replace(graph: Graph, fused: Fused, now: dict[Node, Node]) -> None:
+def _replace(graph: Graph, fused: Fused, now: dict[Node, Node], target: OpOverload) -> None:
     """Replace one region; ``now`` has what stands for the outputs of those that were replaced before."""
     product = fused.region.product
     with graph.inserting_after(fused.region.nodes[-1]):
@@ -44,7 +45,7 @@ def _replace(graph: Graph, fused: Fused, now: dict[Node, Node]) -> None:
             operands = [_shaped(graph, each, (*fused.batches, *shape_of(each)[-2:])) for each in operands]
         arguments = [_arranged(graph, now.get(each.node, each.node), each.arrangement) for each in fused.arguments]
         program = write_program(fused.program.spec)
-        call = graph.call_function(torch.ops.evt.run.default, (*operands, arguments, program))
+        call = graph.call_function(target, (*operands, arguments, program))
         values = []
         for index, result in enumerate(fused.results):
             node = result.node

@@ -1,7 +1,8 @@
-"""Programs as custom operators of PyTorch, for graphs: ``torch.ops.evt.run``, ``.write`` and ``.allocate``.
+"""Programs as custom operators of PyTorch, for graphs: ``torch.ops.evt.run``, ``launch``, ``write`` and ``allocate``.
 
 All programs share them; which one it is says a string, from which it can be read in another process. ``run`` allocates
-the outputs, ``write`` writes them into buffers, ``allocate`` makes such buffers. Their fake implementations say what a
+the outputs, ``write`` writes them into buffers, ``allocate`` makes such buffers. ``launch`` is ``run`` without a kernel
+for autograd, which takes as long as all the rest: for graphs that autograd has left behind. Their fake implementations say what a
 launch returns, also for symbolic sizes. :func:`call_traced` is a program's call where PyTorch traces or transforms it;
 elsewhere a call does not come here.
 
@@ -32,6 +33,7 @@ _Library: Any = torch.library.Library  # has no types
 _LIBRARY = _Library("evt", "FRAGMENT")
 for _schema in (
     f"run(Tensor a, Tensor b, Tensor[] tensors, {_PROGRAM}) -> Tensor[]",
+    "launch(Tensor a, Tensor b, Tensor[] tensors, str program) -> Tensor[]",
     f"write(Tensor a, Tensor b, Tensor[] tensors, Tensor(a!)[] buffers, {_PROGRAM}) -> ()",
     f"allocate(Tensor a, Tensor b, Tensor[] tensors, str[] outputs, {_PROGRAM}) -> Tensor[]",
 ):
@@ -127,8 +129,7 @@ def _run(
     integers: _Integers = None,
 ) -> list[torch.Tensor]:
     call = caller_of(program)
-    with torch.no_grad():
-        found = call(a, b, _inputs(call.spec, tensors, names, floats, integers))
+    found = call(a, b, _inputs(call.spec, tensors, names, floats, integers))
     return [found] if len(call.spec.outputs) == 1 else list(found)
 
 
@@ -144,8 +145,7 @@ def _write(
 ) -> None:
     call = caller_of(program)
     given = dict(zip(call.spec.outputs, buffers, strict=True))
-    with torch.no_grad():
-        call(a, b, _inputs(call.spec, tensors, names, floats, integers), given)
+    call(a, b, _inputs(call.spec, tensors, names, floats, integers), given)
 
 
 def _allocate(
@@ -218,12 +218,15 @@ def _below_autograd(operator: Any) -> Callable[..., Any]:
 
 for _name, _values, _fake in (
     ("run", _run, _run_fake),
+    ("launch", _run, _run_fake),
     ("write", _write, _write_fake),
     ("allocate", _allocate, _allocate),
 ):
     _LIBRARY.impl(_name, _values, "CompositeExplicitAutograd")
-    _LIBRARY.impl(_name, _below_autograd(getattr(torch.ops.evt, _name).default), "Autograd")
+    if _name != "launch":
+        _LIBRARY.impl(_name, _below_autograd(getattr(torch.ops.evt, _name).default), "Autograd")
     torch.library.register_fake(f"evt::{_name}", _fake, lib=_LIBRARY)
+_LIBRARY.impl("launch", torch.library.fallthrough_kernel, "Autograd")
 torch.library.register_vmap("evt::run", run_batched, lib=_LIBRARY)
 for _name in ("write", "allocate"):
     torch.library.register_vmap(f"evt::{_name}", refuse_batched, lib=_LIBRARY)

@@ -1,4 +1,4 @@
-"""torch.compile(backend="evt") on a GPU: what is fused runs our kernels, for any batch, in CUDA graphs, and measured."""
+"""torch.compile(backend="evt") on a GPU: our kernels run, for any batch, in CUDA graphs, and where they win."""
 
 from __future__ import annotations
 
