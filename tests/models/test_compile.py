@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import evt  # noqa: E402
-from evt.build import KernelSource  # noqa: E402
+from evt.compilation import KernelSource  # noqa: E402
 from evt.diagnostics import Diagnostic  # noqa: E402
 from evt.errors import BuildError, TargetError  # noqa: E402
 from evt.fx import backend as backends  # noqa: E402
@@ -267,8 +267,8 @@ def test_without_nvcc_the_model_runs_and_the_report_says_why(model: Net, monkeyp
 def test_the_progress_is_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     def build(sources: list[KernelSource], on_event: Callable[..., None]) -> None:
         for index, _ in enumerate(sources):
-            on_event(evt.build.BuildEvent("start", "key", index))
-            on_event(evt.build.BuildEvent("built", "key", index))
+            on_event(evt.compilation.BuildEvent("start", "key", index))
+            on_event(evt.compilation.BuildEvent("built", "key", index))
 
     monkeypatch.setattr(kernels, "build", build)
     with caplog.at_level(logging.INFO, "evt"):
