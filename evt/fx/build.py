@@ -60,6 +60,9 @@ class Fused:
     results: tuple[Result, ...]
     batches: tuple[Size, ...] | None = None
 
+    def __deepcopy__(self, memo: object) -> Fused:
+        return self  # it describes nodes of the graph that it was found in
+
     @property
     def nodes(self) -> tuple[Node, ...]:
         """The nodes of the graph that it computes, the product first."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from evt.fx.misfit import Misfit
 from evt.fx.partition import Partition, partition
 from evt.fx.region import Region
 from evt.fx.rewrite import rewrite
+from evt.fx.views import is_view
 from evt.settings import Keywords, Settings
 
 if TYPE_CHECKING:
@@ -42,6 +43,9 @@ class Fusion:
     """What became of a graph's products, in its order; prints as text."""
 
     outcomes: tuple[Outcome, ...]
+
+    def __deepcopy__(self, memo: object) -> Fusion:
+        return self  # it describes the graph that it was found in
 
     @property
     def regions(self) -> tuple[Fused, ...]:
@@ -166,7 +170,7 @@ def _check_kernel(fused: Fused) -> None:
 def _behind(found: Partition, region: Region) -> tuple[Misfit, ...]:
     """Return why the operators that read these are not fused with them."""
     owner = {node: other for other in found.regions for node in other.frames}
-    readers = dict.fromkeys(user for node in region.frames for user in node.users if user not in region)
+    readers = dict.fromkeys(user for node in region.frames for user in _readers(node, region))
     misfits = []
     for user in readers:
         if user in found.misfits and not _is_product(found.misfits[user]):
@@ -174,3 +178,11 @@ def _behind(found: Partition, region: Region) -> tuple[Misfit, ...]:
         elif user in owner and user is not owner[user].product.node:
             misfits.append(Misfit(user, "E1013", f"it is computed with `{owner[user].product.node.name}`"))
     return tuple(misfits)
+
+
+def _readers(node: Node, region: Region) -> Iterator[Node]:
+    """Yield what reads a node outside of its region, and what reads a view of it there."""
+    for user in node.users:
+        if user not in region:
+            yield user
+            yield from _readers(user, region) if is_view(user) else ()

@@ -116,7 +116,9 @@ class _Maker:
         partial = self.input(*[1 if index == 0 else size for index, size in enumerate(shape)])
         values = [self.step(product, *operands)]
         if choose.random() < 0.5:
-            values.append(self.step(product, *operands[:1], *operands[1:]))
+            # of other numbers: where two equal products are compared, the order of summation decides
+            other = self.step(lambda v: v[0] * 0.75 + 0.25, operands[0])
+            values.append(self.step(product, other, *operands[1:]))
         self._chain(values, shape, tiles, smaller, partial)
         return self.program, self.inputs
 
