@@ -140,8 +140,9 @@ class _CollectedError(Exception):
 def prebuild(model: Callable[..., Any], inputs: Sequence[Any] | Mapping[str, Any], **keywords: Any) -> int:
     """Build the kernels that ``torch.compile(model, backend="evt")`` takes, side by side; return how many they are.
 
-    The model is called once with the inputs, a sequence or keyword arguments, uncompiled. ``keywords`` are those of
-    torch.compile: ``dynamic``, ``mode``, ``options``. Raise BuildError where kernels cannot be built.
+    The model is called once with the inputs, a sequence or keyword arguments, uncompiled; call this under
+    torch.no_grad() if the model is, since with gradients it keeps more. ``keywords`` are those of torch.compile:
+    ``dynamic``, ``mode``, ``options``. Raise BuildError where kernels cannot be built.
     """
     positional, named = ((), inputs) if isinstance(inputs, Mapping) else (inputs, {})
     with _collected() as sources:

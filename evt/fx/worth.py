@@ -75,15 +75,22 @@ def estimate(fused: Fused, target: str) -> Worth:
     slower = next((factor for most, factor in _SLOWER if rows <= most), _SLOWER_ELSE)
     if convolution:
         slower = _SLOWER_GROUPS if product.geometry.get("groups", 1) != 1 else 0.0
-    copies = 0
-    if convolution and not suggests_channels_last(tensor_of(product.a, "meta")):
-        copies = 2 * (_bytes(product.a) + _bytes(product.b) + sum(_bytes(each.node) for each in fused.results))
+    copied = [each for each in (product.a, product.b) if convolution and not _is_channels_last(each)]
+    if len(copied) == 2:  # then the results are not either
+        copied += [each.node for each in fused.results]
+    copies = 2 * sum(map(_bytes, copied))
     return Worth(saved / moved + (0 if read else LAUNCH), time * slower + copies / moved, saved)
 
 
 def _bytes(node: Node) -> int:
     value: torch.Tensor = node.meta["val"]
     return math.prod(map(hint, value.shape)) * value.dtype.itemsize
+
+
+def _is_channels_last(node: Node) -> bool:
+    """Return whether a convolution reads a tensor as it lies."""
+    tensor = tensor_of(node, "meta")
+    return suggests_channels_last(tensor) or tensor.shape[1] == 1 or math.prod(tensor.shape[2:]) == 1
 
 
 def _users(node: Node) -> set[Node]:

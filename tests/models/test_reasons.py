@@ -14,7 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 from evt.diagnostics import CODES  # noqa: E402
-from evt.errors import ProgramError  # noqa: E402
+from evt.errors import ArgumentError  # noqa: E402
 from evt.fx import fuse as fusing  # noqa: E402
 from evt.fx.fuse import Fusion, find_regions, fuse, fusion  # noqa: E402
 
@@ -25,7 +25,6 @@ WIDE = torch.randn(2, 6, 6)
 #: By code: a function, its inputs, and a part of the sentence.
 CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], str]] = {
     "E1001": (lambda a, b: torch.softmax(a @ b + 1, -1), (A, B), "evt has no function for softmax.int"),
-    "E1002": (lambda a, b: (a @ b + 1).to(torch.int64), (A, B), "evt has no function"),
     "E1003": (lambda a, b: (a @ b + 1)[:, :3].relu(), (A, B), "shows a part of the product"),
     "E1004": (lambda a, b, c: a @ b + 1 + c, (A, B, WIDE), "its shape [2, 6, 6] is not the product's"),
     "E1005": (lambda a, b: (x := a @ b + 1) + x.t(), (A, B), "another view of it"),
@@ -35,7 +34,6 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], str]] = {
     ),
     "E1008": (lambda a, b: (a @ b + 1).view(6, 2, 3).sum(-1), (A, B), "other elements than whole rows"),
     "E1009": (lambda a, b: (x := a @ b + 1) / x.sum(-1, keepdim=True), (A, B), "beside the product's elements"),
-    "E1010": (lambda a, b: (a @ b).relu(), (A.to(torch.complex64), B.to(torch.complex64)), "complex64"),
     "E1012": (lambda a, b: (x := a @ b + 1) * torch.softmax(x, -1), (A, B), "from the product's own result"),
     "E1013": (lambda a, b: functional.silu(a @ b) * (b @ a + 1), (A, B), "it is computed with"),
     "E1014": (lambda a, b: torch.softmax(a @ b, -1), (A, B), "nothing behind it"),
@@ -47,11 +45,11 @@ def reasons(found: Fusion, code: str) -> list[str]:
 
 
 def test_every_code_is_tested() -> None:
-    elsewhere = {"E1002", "E1007", "E1011", "E1015", "E1016"}
+    elsewhere = {"E1002", "E1007", "E1010", "E1011", "E1015", "E1016"}
     assert {code for code in CODES if code >= "E1000"} == {*CASES, *elsewhere}
 
 
-@pytest.mark.parametrize("code", sorted(CASES.keys() - {"E1002", "E1010"}))
+@pytest.mark.parametrize("code", CASES)
 def test_reason(code: str) -> None:
     function, inputs, text = CASES[code]
     found = reasons(fused(function, *inputs), code)
@@ -144,6 +142,5 @@ def test_a_reason_has_a_place() -> None:
 
 
 def test_bad_settings_are_refused() -> None:
-    with pytest.raises(Exception, match="there is no setting `fastmath`"):
+    with pytest.raises(ArgumentError, match="there is no setting `fastmath`"):
         fuse(Function(torch.mm), (A, B), fastmath=True)  # type: ignore[call-arg]
-    assert issubclass(ProgramError, Exception)
