@@ -27,6 +27,9 @@ if TYPE_CHECKING:
         TargetError,
     )
     from evt.functions import function
+    from evt.fx.backend import prebuild
+    from evt.fx.fuse import fuse
+    from evt.fx.report import report
     from evt.grouped import GroupedProgram, grouped_gemm
     from evt.program import (
         Program,
@@ -72,11 +75,14 @@ __all__ = [
     "conv3d_wgrad",
     "emit",
     "function",
+    "fuse",
     "gemm",
     "grouped_gemm",
     "linear",
     "load",
     "pack_bits",
+    "prebuild",
+    "report",
     "unpack_bits",
 ]
 
@@ -86,6 +92,9 @@ _HOME |= dict.fromkeys((name for name in __all__ if name.startswith("conv")), "e
 _HOME |= dict.fromkeys(("GroupedProgram", "grouped_gemm"), "evt.grouped")
 _HOME |= dict.fromkeys(("pack_bits", "unpack_bits"), "evt.reference.rounding") | {
     "function": "evt.functions",
+    "fuse": "evt.fx.fuse",
+    "prebuild": "evt.fx.backend",
+    "report": "evt.fx.report",
     "channels_last": "evt.runtime.memory_format",
 }
 

@@ -45,8 +45,7 @@ class GroupedProgram(Described):
     """
 
     def __init__(self, source: Source | str, **keywords: Unpack[Keywords]) -> None:
-        self.__dict__["spec"] = from_text(source, "gemm", keywords, grouped=True)
-        skip_frames()
+        self._set(from_text(source, "gemm", keywords, grouped=True))
 
     def __repr__(self) -> str:
         return f"<evt.GroupedProgram {in_one_line(self.spec.dag, self.spec.operation, self.spec.operand_modes)}>"

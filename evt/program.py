@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from evt.diagnostics import Source
 from evt.emission import emit as emit_plan
+from evt.ir.formula import formula
 from evt.ir.interface import in_one_line
 from evt.language import read_program
 from evt.plan import Plan, Problem, Survey, plan, survey
 from evt.settings import ConvolutionKeywords, Keywords
-from evt.spec import LOOP, Shapes, Spec, from_dag, from_text, packed_problem, problem_sizes
+from evt.spec import LOOP, Shapes, Spec, Traced, from_dag, from_text, packed_problem, problem_sizes, traced
 from evt.spec.given import check_kind
-from evt.untraced import skip_frames, untraced
+from evt.untraced import inlined_as, skip_frames, untraced
 
 if TYPE_CHECKING:
     import torch
@@ -42,9 +43,12 @@ class Described:
     @classmethod
     def _of(cls: type[_Self], spec: Spec) -> _Self:
         made = cls.__new__(cls)
-        made.__dict__["spec"] = spec
-        skip_frames()
+        made._set(spec)
         return made
+
+    def _set(self, spec: Spec) -> None:
+        self.__dict__["spec"] = spec
+        skip_frames()
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -80,8 +84,7 @@ class Described:
     def __setstate__(self, state: Mapping[str, object]) -> None:
         spec = Spec.__new__(Spec)
         spec.__setstate__(state)
-        self.__dict__["spec"] = spec
-        skip_frames()
+        self._set(spec)
 
     def _explain(
         self,
@@ -133,9 +136,14 @@ class Program(Described):
     functions that it uses are not registered, E0613 where this version cannot read what another one stored.
     """
 
+    _traced: Traced
+
     def __init__(self, source: Source | str, operation: str = "gemm", **keywords: Unpack[ConvolutionKeywords]) -> None:
-        self.__dict__["spec"] = from_text(source, operation, keywords)
-        skip_frames()
+        self._set(from_text(source, operation, keywords))
+
+    def _set(self, spec: Spec) -> None:
+        super()._set(spec)
+        self.__dict__["_traced"] = traced(spec)
 
     @classmethod
     def from_dag(cls, dag: Dag, **keywords: Unpack[ConvolutionKeywords]) -> Program:
@@ -157,6 +165,11 @@ class Program(Described):
 
     def __repr__(self) -> str:
         return f"<evt.Program {in_one_line(self.spec.dag, self.spec.operation, self.spec.operand_modes)}>"
+
+    def __str__(self) -> str:
+        """Return the formula, which can be typed back: as it was given, or written from the graph."""
+        source = self.spec.dag.source
+        return source.text if source is not None else formula(self.spec.dag)
 
     def plan(
         self,
@@ -244,10 +257,12 @@ class Program(Described):
         Of an output that is scattered the call gives the buffer, as to :meth:`reference`; it is not written to.
         Raises LaunchError (E0801) without a GPU.
         """
+        from evt.runtime.operator import forget
         from evt.tuning.tune import tune
 
         found = tune(self.spec, A, B, inputs)
         self._caller.forget()
+        forget(self.spec)
         return found
 
     @cached_property
@@ -257,7 +272,13 @@ class Program(Described):
         skip_frames()
         return Caller(self.spec)
 
-    @untraced
+    def _call_in_graph(self, A: torch.Tensor, B: torch.Tensor, /, *, out: Any = None, **inputs: Any) -> Any:
+        """Call the program where TorchDynamo traces: a custom operator stands in the graph."""
+        from evt.runtime.operator import call_traced
+
+        return call_traced(self._traced, A, B, out, inputs)
+
+    @inlined_as(_call_in_graph)
     def __call__(self, A: torch.Tensor, B: torch.Tensor, /, *, out: Any = None, **inputs: Any) -> Any:
         """Run the program; see the class."""
         return self._caller(A, B, inputs, out)

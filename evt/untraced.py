@@ -1,4 +1,4 @@
-"""Calls under torch.compile: each call breaks the graph, and runs as it is."""
+"""What TorchDynamo makes of evt's functions: it compiles none, traces others in their place, or breaks its graph."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 #: The message of torch.compile with ``fullgraph=True``.
-_REASON = "calls of evt's programs are not traced yet: leave fullgraph=True out, or call the program outside"
+_REASON = "grouped programs and the reference are not traced: leave fullgraph=True out, or call them outside"
 
 #: Functions whose frames TorchDynamo must still be told to skip; PyTorch need not be imported yet.
 _untold: list[Callable[..., Any]] = []
@@ -24,6 +24,17 @@ def untraced(function: _Function) -> _Function:
     function._torchdynamo_disable_msg = _REASON  # type: ignore[attr-defined]
     _untold.append(function)
     return function
+
+
+def inlined_as(traced: Callable[..., Any]) -> Callable[[_Function], _Function]:
+    """Mark a function so that TorchDynamo traces another one in its place, and compiles no frame of it."""
+
+    def mark(function: _Function) -> _Function:
+        function._torchdynamo_inline = traced  # type: ignore[attr-defined]
+        _untold.append(function)
+        return function
+
+    return mark
 
 
 def skip_frames() -> None:

@@ -55,9 +55,10 @@ def _names(ctx: click.Context, parameter: click.Parameter, given: str | None) ->
 @functools.partial(takes_sizes, defaults=_DEFAULTS)  # type: ignore[arg-type]  # words are as good for the help
 @click.option(
     "--suite",
-    type=click.Choice(["gemm", "epilogue", "resnet"]),
+    type=click.Choice(["gemm", "epilogue", "resnet", "models"]),
     help="Fixed programs and sizes in place of PROGRAM; resnet uses f16.",
 )
+@click.option("--filter", "wanted", metavar="WORDS", help="Of the suite models, those whose names contain a word.")
 @click.option("--batch", type=click.IntRange(1, 65535), help=f"Batch size of the suite resnet. [default: {_IMAGES}]")
 @click.option("--rounds", type=click.IntRange(1, 100_000), default=51, show_default=True, help="Number of samples.")
 @click.option(
@@ -81,6 +82,7 @@ def command(
     dtype: str | None,
     sizes: Mapping[str, Any],
     suite: str | None,
+    wanted: str | None,
     batch: int | None,
     rounds: int,
     baselines: tuple[str, ...] | None,
@@ -118,6 +120,11 @@ def command(
         raise click.UsageError("--suite brings its own programs, sizes and kernels.")
     if batch is not None and suite != "resnet":
         raise click.UsageError("--batch is for --suite resnet; of other convolutions it is in --a-shape.")
+    if wanted is not None and suite != "models":
+        raise click.UsageError("--filter is for --suite models.")
+    if suite == "models":
+        _models(wanted, dtype, rounds, json_file)
+        return
     request = Request(_formula(op) if program is None else program, op, dtype, dtype, settings=settings, **sizes)
     known = request.program  # its diagnostics, before torch is imported
     if host and known.spec.convolution is not None:
@@ -178,6 +185,29 @@ def command(
     if report.wrong:
         raise InternalError(Diagnostic("E0902", f"the kernel's answer is wrong: {', '.join(report.wrong)}"))
     ctx.exit(0 if report.complete else 1)
+
+
+def _models(wanted: str | None, dtype: str | None, rounds: int, json_file: str | None) -> None:
+    """Measure whole models, and write all results so far after each."""
+    try:
+        from evt.bench.document import write_json
+        from evt.bench.machine import describe_machine, require_gpu
+        from evt.bench.models import bench_models, select
+    except ModuleNotFoundError as error:
+        raise click.ClickException("evt bench needs PyTorch: pip install 'evt-compiler[torch]'") from error
+    from evt.spec.given import read_dtype
+
+    names = select(wanted)
+    if not names:
+        raise click.UsageError(f"no model has `{wanted}` in its name.")
+    dtypes = ("float16", "bfloat16") if dtype is None else (read_dtype(dtype).torch,)
+    machine = describe_machine(require_gpu())
+    done = []
+    for result in bench_models(names, dtypes, rounds=rounds, progress=progress):
+        click.echo(str(result))
+        done.append(result.to_json())
+        if json_file is not None:
+            write_json(json_file, {"machine": machine, "models": done})
 
 
 def _formula(op: str | None) -> str:

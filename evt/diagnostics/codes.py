@@ -101,6 +101,26 @@ _TABLE = (
     # evt itself
     Code("E0901", "not supported yet"),
     Code("E0902", "a bug in evt"),
+    # models: why an operator is not computed with a product
+    Code("E1001", "an operator that evt has no function for"),
+    Code("E1002", "a type that a kernel does not compute in"),
+    Code("E1003", "a view of the product that a kernel cannot follow"),
+    Code("E1004", "a result of another shape than the product"),
+    Code("E1005", "two views of the product in one operator"),
+    Code("E1006", "a tensor that varies over a part of the rows or columns"),
+    Code("E1007", "a number that is known at run time only"),
+    Code("E1008", "a reduction over a part of the rows or columns"),
+    Code("E1009", "a reduction that is read beside its elements"),
+    Code("E1010", "a product that evt does not compute"),
+    Code("E1011", "a float32 product where TF32 is not allowed"),
+    Code("E1012", "an operator that needs another kernel's work on the product"),
+    Code("E1013", "an operator that is computed elsewhere with fewer bytes moved"),
+    Code("E1014", "a product with nothing to compute behind it"),
+    Code("E1015", "a region that is no program"),
+    Code("E1016", "a product on a device without kernels"),
+    Code("E1017", "a region that is slower than what it replaces"),
+    Code("E1018", "a region that no kernel computes"),
+    Code("E1019", "a region whose kernel cannot be built"),
 )
 
 CODES: dict[str, Code] = {code.id: code for code in _TABLE}

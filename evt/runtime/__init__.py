@@ -8,6 +8,9 @@ its launch. Any other is checked by :mod:`arguments`: values as plain memory (:m
 fills in what the metadata decides, with what :mod:`overlap` needs. The launch then only needs addresses and numbers.
 :mod:`results` makes one value of the outputs.
 
+Where PyTorch traces or transforms a call, :mod:`operator` has it as a custom operator, :mod:`fresh` says what it
+returns, as for launches, and :mod:`batched` makes one launch of torch.vmap.
+
 :mod:`grouped` calls groups: :mod:`groups` divides the arguments, each group is bound as a separate call, and
 :mod:`table` is what the one launch reads.
 """

@@ -36,34 +36,36 @@ from evt.runtime.tensors import (
 )
 from evt.spec import Spec, typed_for
 
+_NOTHING: Mapping[str, object] = {}
+
 #: Types whose numbers are whole.
 WHOLE = frozenset({I64, I32, BOOL})
 
 
-def bind(spec: Spec, a: object, b: object, inputs: Mapping[str, object], buffers: Mapping[str, object]) -> Bound:
+def bind(
+    spec: Spec,
+    a: object,
+    b: object,
+    inputs: Mapping[str, object],
+    buffers: Mapping[str, object],
+    *,
+    memory: bool = True,
+) -> Bound:
     """Check a call's arguments against a program.
+
+    Without ``memory``, tensors may be on the meta device: all count as aligned as far as their strides allow.
 
     Raise ArgumentError (E06xx) with everything that does not fit, and ProgramError when types that the program
     leaves open turn out to be unsupported.
     """
     report = Report()
-    inputs, buffers = given_inputs(spec.dag, inputs), given_buffers(buffers)
-    _check_names(spec.dag, inputs, buffers, report)
-    known = spec.dag.input.keys() | spec.dag.output.keys()
-    named = ((name, value) for name, value in (*inputs.items(), *buffers.items()) if name in known)
-    values: dict[str, object] = {"A": a, "B": b, **dict(named)}
-    tensors = _tensors(spec.dag, values, buffers, report)
-    values |= tensors
-    absent = tuple(value.name for value in spec.dag.inputs if is_absent(value, inputs))
-    typed = typed_for(spec, _operand_types(spec, tensors, report), absent)
-    bound = Bound(typed, {}, {}, tensors["A"].device, values=values, absent=absent)
+    bound, tensors = _outline(spec, a, b, inputs, buffers, report, memory)
+    leads = bound.leads
     if spec.convolution is None:
-        sizes, leads = _sizes(spec, tensors["A"], tensors["B"], report)
-        report.check()
-        bound = replace(bound, sizes=sizes, leads=leads)
         bound, tensors = _batches(bound, tensors)
     else:
-        bound, tensors = _convolution(spec, bound, tensors, report)
+        bound, tensors = _convolution(bound, tensors, report)
+    typed = bound.dag
     _check_columns(bound, report)
     report.check()
     result = {
@@ -85,7 +87,49 @@ def bind(spec: Spec, a: object, b: object, inputs: Mapping[str, object], buffers
     found = {name: argument for name, argument in result.items() if argument is not None}
     if bound.offsets:
         found = {name: _moved(argument, bound.offsets[name], tensors[name]) for name, argument in found.items()}
-    return replace(bound, tensors=found, leads=leads if spec.convolution is None else bound.leads)
+    return replace(bound, tensors=found, leads=leads)
+
+
+def outline(
+    spec: Spec, a: object, b: object, inputs: Mapping[str, object], buffers: Mapping[str, object] = _NOTHING
+) -> Bound:
+    """Check what does not depend on memory: names, kinds, devices, types and sizes; the latter may be symbols.
+
+    The result has the shapes of the outputs. Raise what :func:`bind` raises.
+    """
+    return _outline(spec, a, b, inputs, buffers, Report(), False)[0]
+
+
+def _outline(
+    spec: Spec,
+    a: object,
+    b: object,
+    inputs: Mapping[str, object],
+    buffers: Mapping[str, object],
+    report: Report,
+    memory: bool,
+) -> tuple[Bound, dict[str, torch.Tensor]]:
+    """Return a call with its sizes, and its tensors."""
+    inputs, buffers = given_inputs(spec.dag, inputs), given_buffers(buffers)
+    _check_names(spec.dag, inputs, buffers, report)
+    known = spec.dag.input.keys() | spec.dag.output.keys()
+    named = ((name, value) for name, value in (*inputs.items(), *buffers.items()) if name in known)
+    values: dict[str, object] = {"A": a, "B": b, **dict(named)}
+    tensors = _tensors(spec.dag, values, buffers, report, memory)
+    values |= tensors
+    absent = tuple(value.name for value in spec.dag.inputs if is_absent(value, inputs))
+    typed = typed_for(spec, _operand_types(spec, tensors, report), absent)
+    bound = Bound(typed, {}, {}, tensors["A"].device, values=values, absent=absent)
+    if spec.convolution is None:
+        sizes, leads = _sizes(spec, tensors["A"], tensors["B"], report)
+        report.check()
+        return replace(bound, sizes=sizes, leads=leads), tensors
+    try:
+        problem = spec.convolution.problem(tensors["A"].shape, tensors["B"].shape)
+    except ValueError as error:
+        raise ArgumentError(Diagnostic("E0604", str(error))) from None
+    _check_limits(problem.sizes, "of", report)
+    return replace(bound, sizes=problem.sizes, leads=problem.leads, convolution=problem), tensors
 
 
 def given_inputs(dag: Dag, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -118,9 +162,12 @@ def is_absent(value: Input, inputs: Mapping[str, object]) -> bool:
 
 
 def _tensors(
-    dag: Dag, values: Mapping[str, object], buffers: Mapping[str, object], report: Report
+    dag: Dag, values: Mapping[str, object], buffers: Mapping[str, object], report: Report, memory: bool
 ) -> dict[str, torch.Tensor]:
-    """Return the tensors among a call's values, by name, as plain memory; report other values that are not numbers."""
+    """Return the tensors among a call's values, by name; report other values that are not numbers.
+
+    Those with ``memory`` are returned as plain memory.
+    """
     tensors: dict[str, torch.Tensor] = {}
     for name, value in values.items():
         declared = dag.input.get(name)
@@ -131,11 +178,15 @@ def _tensors(
         else:
             _refuse_kind(name, value, declared, report)
     report.check()
+    if not memory:
+        _check_devices(tensors, ("cpu", "cuda", "meta"), report)
+        report.check()
+        return tensors
     report.add(tracing_fault())
     report.check()
     report.add(*(fault(name, tensor, written=name in buffers) for name, tensor in tensors.items()))
     report.check()
-    _check_devices(tensors, report)
+    _check_devices(tensors, ("cpu", "cuda"), report)
     report.check()
     tensors = {name: plain(tensor) for name, tensor in tensors.items()}
     for name in buffers:
@@ -224,12 +275,12 @@ def _describe(value: object) -> str:
     return f"of type {type(value).__name__}"
 
 
-def _check_devices(tensors: Mapping[str, torch.Tensor], report: Report) -> None:
+def _check_devices(tensors: Mapping[str, torch.Tensor], kinds: Sequence[str], report: Report) -> None:
     device = tensors["A"].device
     for name, tensor in tensors.items():
         if tensor.device != device:
             report("E0605", f"`{name}` is on {tensor.device}, A is on {device}", f"move it: {name}.to('{device}')")
-    if device.type not in ("cpu", "cuda"):
+    if device.type not in kinds:
         report("E0605", f"A is on {device}", "tensors must be on a CUDA device, or on the CPU for the reference")
 
 
@@ -264,23 +315,21 @@ def _operand_types(spec: Spec, tensors: Mapping[str, torch.Tensor], report: Repo
 
 
 def _convolution(
-    spec: Spec, bound: Bound, tensors: Mapping[str, torch.Tensor], report: Report
+    bound: Bound, tensors: Mapping[str, torch.Tensor], report: Report
 ) -> tuple[Bound, dict[str, torch.Tensor]]:
     """Return the call of a convolution, and its tensors as the implicit GEMM sees them."""
-    assert spec.convolution is not None
-    try:
-        problem = spec.convolution.problem(tensors["A"].shape, tensors["B"].shape)
-    except ValueError as error:
-        raise ArgumentError(Diagnostic("E0604", str(error))) from None
-    for name, size in problem.sizes.items():
-        if size > LIMIT:
-            report("E0604", f"the extent of {name} is {size}; at most {LIMIT} is supported")
-    views, copied = convolution_views(spec.dag, problem, tensors, report)
+    assert bound.convolution is not None
+    views, copied = convolution_views(bound.dag, bound.convolution, tensors, report)
     report.check()
     spans = [span(modes_of(view))[1] * view.element_size() for view in (views["A"], views["B"])]
-    sizes, leads = problem.sizes, problem.leads
-    bound = replace(bound, sizes=sizes, leads=leads, convolution=problem, copied=copied, operand_bytes=max(spans))
-    return bound, views
+    return replace(bound, copied=copied, operand_bytes=max(spans)), views
+
+
+def _check_limits(sizes: Mapping[str, int], kind: str, report: Report) -> None:
+    """Report extents that are too large; a symbol's is checked when it has a value."""
+    for name, size in sizes.items():
+        if isinstance(size, int) and size > LIMIT:
+            report("E0604", f"the extent {kind} {name} is {size}; at most {LIMIT} is supported")
 
 
 def _sizes(
@@ -320,9 +369,7 @@ def _sizes(
             f"A has the modes [{', '.join(modes_a)}] and B [{', '.join(modes_b)}]",
         )
     sizes = {mode: math.prod(dims) for mode, dims in leads.items()}
-    for mode, size in sizes.items():
-        if size > LIMIT:
-            report("E0604", f"the extent of mode {mode} is {size}; at most {LIMIT} is supported")
+    _check_limits(sizes, "of mode", report)
     return sizes, leads
 
 

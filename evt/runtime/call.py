@@ -38,6 +38,7 @@ from evt.runtime.overlap import find_overlap
 from evt.runtime.plain import (
     NUMBERS,
     PLAIN,
+    is_traced,
     mode_depth,
     plain_value,
     reaches_memory,
@@ -47,7 +48,7 @@ from evt.runtime.plain import (
 )
 from evt.runtime.prepare import Prepared, prepare
 from evt.runtime.results import gather
-from evt.spec import Spec
+from evt.spec import Spec, traced
 from evt.untraced import untraced
 
 #: How many combinations are kept before all are dropped; a workload with ever-changing shapes must not grow it.
@@ -138,6 +139,8 @@ class Caller:
             combination = (form, deterministic, *[address & 15 for address in addresses], *facts)
             known = self._prepared.get(combination)
             if known is None or not all(map(reaches_memory, tensors)):
+                if isinstance(a, torch.Tensor) and a.device.type == "meta":
+                    return self._traced(a, b, inputs, buffers)
                 bound = bind(self.spec, a, b, inputs, buffers)
                 if _needs_no_kernel(bound):
                     self._judge(bound)
@@ -195,6 +198,8 @@ class Caller:
             raise ArgumentError(
                 Diagnostic("E0602", f"`out` and `{next(iter(named))}` both name output buffers", help="give one")
             )
+        if is_traced((a, b, *inputs.values(), *buffers.values())):
+            return self._traced(a, b, inputs, buffers)
         written = given_buffers({**named, **buffers})
         read = given_inputs(self.spec.dag, {name: value for name, value in inputs.items() if name not in named})
         if named or len(read) + len(written) < len(inputs) + len(buffers):
@@ -210,6 +215,12 @@ class Caller:
         result = self(a, b, inputs, buffers or None, usual=True)
         results = [result] if len(self._outputs) == 1 else result
         return self._gather([written.get(name, made) for name, made in zip(self._outputs, results, strict=True)])
+
+    def _traced(self, a: Any, b: Any, inputs: Mapping[str, Any], buffers: Mapping[str, Any]) -> Any:
+        """Let PyTorch's operators answer a call on tensors without values, or inside of a transform."""
+        from evt.runtime.operator import call_traced
+
+        return call_traced(traced(self.spec), a, b, dict(buffers) or None, inputs)
 
     def _names(self, values: Sequence[Any]) -> list[str]:
         return [name for name, _ in self._tensors(values)]

@@ -8,6 +8,7 @@ any of this may have changed, which is cheaper.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import Any, TypeGuard
 
@@ -37,12 +38,32 @@ def tracing_fault() -> Diagnostic | None:
     """
     if torch._C._get_tracing_state() is not None:
         return _traced("this call is traced by torch.jit.trace")
-    modes = (type(_mode_at(place)) for place in range(mode_depth()))
-    if tracer := next((mode.__name__ for mode in modes if mode.is_infra_mode()), ""):
+    if tracer := _tracer():
         return _traced(f"this call is traced by {tracer}")
     if transforming():
         return _traced("this call is inside of a transform of torch.func (vmap, grad, jvp, ...)")
     return None
+
+
+def _tracer() -> str:
+    """Return the name of an active mode of PyTorch's that traces, or ""."""
+    modes = (type(_mode_at(place)) for place in range(mode_depth()))
+    return next((mode.__name__ for mode in modes if mode.is_infra_mode()), "")
+
+
+def is_traced(values: Iterable[object]) -> bool:
+    """Return whether a call on these values is for PyTorch's operators to answer: it has no memory to launch on."""
+    if torch._C._get_tracing_state() is not None:
+        return False
+    return bool(_tracer()) or transforming() or any(isinstance(each, torch.Tensor) and _stands(each) for each in values)
+
+
+def _stands(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor stands for others of which PyTorch's dispatcher knows."""
+    kind = type(tensor)
+    if kind.__name__ in ("FakeTensor", "FunctionalTensor") and kind.__module__.startswith("torch._subclasses"):
+        return True
+    return torch._C._functorch.is_functorch_wrapped_tensor(tensor) or torch._is_functional_tensor(tensor)
 
 
 def _traced(what: str) -> Diagnostic:
@@ -76,6 +97,16 @@ def _without_values(name: str, tensor: torch.Tensor) -> Diagnostic | None:
 
 def _dropped(name: str, tensor: torch.Tensor, written: bool) -> Diagnostic | None:
     """Return what a launch would lose of a tensor, or None."""
+    if found := gradient_fault(name, tensor):
+        return found
+    if written and tensor.is_neg():
+        message = f"the buffer `{name}` is a negative view: its memory holds its elements' negatives"
+        return Diagnostic("E0608", message, help="pass a buffer of its own")
+    return None
+
+
+def gradient_fault(name: str, tensor: torch.Tensor) -> Diagnostic | None:
+    """Return why a tensor would need derivatives of a call, or None."""
     if tensor.requires_grad and torch.is_grad_enabled():
         message = f"`{name}` requires grad; gradients are not supported yet"
         return Diagnostic("E0610", message, help=f"call under torch.no_grad(), or pass {name}.detach()")
@@ -83,9 +114,6 @@ def _dropped(name: str, tensor: torch.Tensor, written: bool) -> Diagnostic | Non
         message = f"`{name}` has a tangent of forward-mode differentiation; gradients are not supported yet"
         help_text = f"pass torch.autograd.forward_ad.unpack_dual({name}).primal"
         return Diagnostic("E0610", message, help=help_text)
-    if written and tensor.is_neg():
-        message = f"the buffer `{name}` is a negative view: its memory holds its elements' negatives"
-        return Diagnostic("E0608", message, help="pass a buffer of its own")
     return None
 
 

@@ -12,9 +12,10 @@ import torch
 
 from evt.ir import Dag, Output
 from evt.ir.dtype import I64
-from evt.reference import as_image, is_image
+from evt.reference import is_image
 from evt.runtime.arguments import WHOLE, integer_range
 from evt.runtime.bound import Bound
+from evt.runtime.fresh import fresh_output
 from evt.runtime.kernels import Kernels
 from evt.runtime.library import launch_failure
 from evt.runtime.memory_format import copied_channels_last, follows_channels_last
@@ -177,9 +178,7 @@ def prepare(
 
 
 def _output_prototype(bound: Bound, output: Output) -> torch.Tensor:
-    assert output.dtype is not None
-    prototype = torch.empty(bound.output_shape(output), dtype=getattr(torch, output.dtype.torch), device=bound.device)
-    return _without_memory(prototype if bound.convolution is None else as_image(output, prototype))
+    return _without_memory(fresh_output(bound, output))
 
 
 def _without_memory(prototype: torch.Tensor) -> torch.Tensor:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import namedtuple
 from collections.abc import Callable, Sequence
 from functools import cache
 from operator import itemgetter
 from typing import Any
+
+from evt.spec import result_type
 
 #: Makes a call's result from the values of the outputs.
 Gathering = Callable[[Sequence[Any]], Any]
@@ -17,7 +18,5 @@ def gather(outputs: tuple[str, ...]) -> Gathering:
     """Return a function that returns one value as it is, and several as a namedtuple in the outputs' order."""
     if len(outputs) == 1:
         return itemgetter(0)
-    names: Any = outputs
-    made: Any = namedtuple("Outputs", names, rename=True)  # type: ignore[misc]
-    making: Gathering = made._make
+    making: Gathering = result_type(outputs)._make
     return making

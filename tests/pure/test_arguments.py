@@ -99,7 +99,8 @@ def test_a_batch_of_matrices_for_one_is_told_its_declaration():
         (None, B, "E0607"),
         (A[:, ::2], B[::2], "E0606"),
         (A[:1].expand(40, 24), B, "E0606"),
-        (A.to("meta"), B.to("meta"), "E0605"),
+        (A.to("meta"), B, "E0605"),
+        (A, B.to("meta"), "E0605"),
     ],
 )
 def test_operands(a, b, expected):

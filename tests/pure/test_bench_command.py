@@ -213,7 +213,7 @@ def test_command_help_is_light() -> None:
         "print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "--suite [gemm|epilogue|resnet]" in done.stdout
+    assert "--suite [gemm|epilogue|resnet|models]" in done.stdout
     assert "eager,compile,max-autotune,mm" in done.stdout
     assert done.stdout.endswith("False\n")
 

@@ -31,7 +31,13 @@ from evt.optimise import optimise
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "evt/diagnostics/pages"
 #: Codes that the text of a program alone cannot raise: files, calls, builds, launches, bugs.
-NOT_FROM_TEXT = {"E0105", "E0305", "E0412", "E0902", *(code for code in CODES if "E0502" <= code < "E0900")}
+NOT_FROM_TEXT = {
+    "E0105",
+    "E0305",
+    "E0412",
+    "E0902",
+    *(code for code in CODES if "E0502" <= code < "E0900" or code >= "E1000"),
+}
 
 
 def codes(text: str) -> list[str]:

@@ -1,0 +1,1 @@
+"""PyTorch models, fused by themselves: ``fuse(module, inputs)`` and ``torch.compile(model, backend="evt")``."""

@@ -1,0 +1,171 @@
+"""``torch.compile(model, backend="evt")``: Inductor, with our regions in its graph as custom operators.
+
+The regions are put in by a pass over the graph that Inductor is about to lower, after autograd, decompositions and
+functionalisation; all the rest of the graph is compiled as ever. :class:`FusePass` alone is for those who keep
+``backend="inductor"``:
+
+    torch._inductor.config.post_grad_custom_pre_pass = FusePass()
+
+PyTorch's caches of compiled graphs on disk are not used for such graphs: a graph from there would have skipped the
+pass, and kernels that were built and chosen on another machine, or before others were measured, would go unnoticed.
+The kernels themselves are in evt's cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch._inductor.compile_fx import compile_fx
+from torch._inductor.custom_graph_pass import CustomGraphPass
+from torch.fx import Graph, GraphModule, Node
+
+from evt.compilation import KernelSource
+from evt.diagnostics import Diagnostic
+from evt.errors import ArgumentError
+from evt.fx.build import Fused
+from evt.fx.fuse import Fusion, Outcome, find_regions
+from evt.fx.kernels import build_all, built, planned
+from evt.fx.measure import measured
+from evt.fx.misfit import Misfit
+from evt.fx.report import Owner, Record, keep, row_of
+from evt.fx.rewrite import rewrite
+from evt.fx.worth import Worth, estimate
+from evt.runtime.kernels import device_target
+
+#: Where a region is taken: where the estimate says that it wins, where it was measured to, or wherever it can be.
+RULES = ("estimate", "measure", "always")
+#: Options of torch.compile that are ours, as ``options={"evt.rule": "always"}``.
+_OPTIONS = ("evt.rule", "evt.devices", "evt.tune")
+#: The options of Inductor's that choose by measuring, and by which we do too.
+_MEASURES = ("max_autotune", "max_autotune_gemm")
+
+
+class FusePass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
+    """Fuses the products of a graph that Inductor is about to lower, where that wins, and records what it did."""
+
+    def __init__(self, rule: str = "estimate", devices: Sequence[str] = ("cuda",), owner: Owner | None = None) -> None:
+        if rule not in RULES:
+            message = f"there is no rule `{rule}`"
+            raise ArgumentError(Diagnostic("E0607", message, help=f"rules: {', '.join(RULES)}"))
+        self.rule, self.devices, self.owner = rule, tuple(devices), owner or Owner()
+
+    def __call__(self, graph: Graph) -> None:
+        found = find_regions(graph, self.devices)
+        outcomes, worths = self.judge(found)
+        if _collecting:
+            sources, _ = planned({each.product: each.fused for each in outcomes if each.fused is not None})
+            _collecting[-1].extend(source for mine in sources.values() for source in mine)
+            raise _CollectedError
+        taken = [each.fused for each in outcomes if each.fused is not None]
+        rewrite(graph, taken, torch.ops.evt.launch.default)
+        keep(Record(tuple(row_of(each, worths.get(each.product)) for each in outcomes), self.owner))
+
+    def judge(self, found: Fusion) -> tuple[tuple[Outcome, ...], dict[Node, Worth]]:
+        """Return what becomes of the products: regions that lose, or have no kernel, are left to Inductor."""
+        regions = {each.product: each.fused for each in found.outcomes if each.fused is not None}
+        worths: dict[Node, Worth] = {}
+        refused: dict[Node, Misfit] = {}
+        if self.rule == "estimate":
+            worths = {node: estimate(fused, _target(fused)) for node, fused in regions.items()}
+            refused = _losers(worths)
+        sources, without = planned({node: fused for node, fused in regions.items() if node not in refused})
+        refused |= without
+        if not _collecting:
+            refused |= built(sources)
+        if self.rule == "measure" and not _collecting:
+            kept = {node: fused for node, fused in regions.items() if node not in refused}
+            worths = {node: measured(fused) or estimate(fused, _target(fused)) for node, fused in kept.items()}
+            refused |= _losers(worths)
+        outcomes = [
+            replace(each, fused=None, reason=refused[each.product]) if each.product in refused else each
+            for each in found.outcomes
+        ]
+        return tuple(outcomes), worths
+
+    def uuid(self) -> None:
+        """Return None, which keeps the graph out of PyTorch's caches; see the module."""
+        return
+
+
+def _losers(worths: Mapping[Node, Worth]) -> dict[Node, Misfit]:
+    return {node: Misfit(node, "E1017", str(worth)) for node, worth in worths.items() if not worth.wins}
+
+
+def _target(fused: Fused) -> str:
+    device = fused.region.product.node.meta["val"].device
+    if device.type != "cuda":
+        return "sm90"
+    return device_target(device.index if device.index is not None else torch.cuda.current_device()).name
+
+
+def backend(
+    module: GraphModule, inputs: Sequence[Any], *, mode: str | None = None, options: Mapping[str, Any] | None = None
+) -> Callable[..., Any]:
+    """Compile a graph of Dynamo's. ``mode`` and ``options`` are those of torch.compile with Inductor.
+
+    Of our own, ``options`` has ``evt.rule`` (one of :data:`RULES`; ``evt.tune=True`` is ``"measure"``, as are
+    max-autotune's modes) and ``evt.devices``.
+    """
+    patches: dict[str, Any] = {}
+    if mode not in (None, "default"):
+        patches.update(torch._inductor.list_mode_options(mode))  # type: ignore[no-untyped-call, unused-ignore]
+    given = dict(options or {})
+    ours = {name: given.pop(name) for name in _OPTIONS if name in given}
+    patches.update({name.replace("-", "_"): value for name, value in given.items()})
+    measures = ours.get("evt.tune", any(patches.get(name) for name in _MEASURES))
+    rule = ours.get("evt.rule", "measure" if measures else "estimate")
+    patches["post_grad_custom_pre_pass"] = FusePass(rule, ours.get("evt.devices", ("cuda",)), Owner.of(module, inputs))
+    try:
+        compiled: Any = compile_fx(module, list(inputs), config_patches=patches)
+    except Exception:
+        if not _collecting:
+            raise
+        return module.forward
+    made: Callable[..., Any] = compiled
+    return made
+
+
+#: The sources that :func:`prebuild` collects, while it does.
+_collecting: list[list[KernelSource]] = []
+
+
+class _CollectedError(Exception):
+    """The kernels of a graph are known; it need not be compiled."""
+
+
+def prebuild(model: Callable[..., Any], inputs: Sequence[Any] | Mapping[str, Any], **keywords: Any) -> int:
+    """Build the kernels that ``torch.compile(model, backend="evt")`` takes, side by side; return how many they are.
+
+    The model is called once with the inputs, a sequence or keyword arguments, uncompiled; call this under
+    torch.no_grad() if the model is, since with gradients it keeps more. ``keywords`` are those of torch.compile:
+    ``dynamic``, ``mode``, ``options``. Raise BuildError where kernels cannot be built.
+    """
+    positional, named = ((), inputs) if isinstance(inputs, Mapping) else (inputs, {})
+    with _collected() as sources:
+        compiled: Any = torch.compile(model, backend=_fresh_backend(), **keywords)
+        compiled(*positional, **named)
+    wanted = list(dict.fromkeys(sources))
+    build_all(wanted)
+    return len(wanted)
+
+
+def _fresh_backend() -> Callable[..., Any]:
+    """Return a backend of its own: what Dynamo compiled with another one is not taken."""
+
+    def collecting(module: GraphModule, inputs: Sequence[Any], **keywords: Any) -> Callable[..., Any]:
+        return backend(module, inputs, **keywords)
+
+    return collecting
+
+
+@contextmanager
+def _collected() -> Iterator[list[KernelSource]]:
+    _collecting.append([])
+    try:
+        yield _collecting[-1]
+    finally:
+        _collecting.pop()

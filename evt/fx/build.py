@@ -1,0 +1,297 @@
+"""A region as a program: ``build(region) -> Fused``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from evt.functions import TABLE, Fact
+from evt.fx.aten import dtype_of, shape_of
+from evt.fx.frame import Arrangement, Frame, Size, same
+from evt.fx.meaning import Applied, Meaning, Reduced, meaning, number_of, operands_of
+from evt.fx.product import Product, Term
+from evt.fx.region import Region, computed_in
+from evt.fx.views import is_view
+from evt.ir import Acc, Apply, Builder, Cast, Const, Dag, Extent, Input, Load, Output, Reduce, Store
+from evt.ir.dtype import F32, DType, from_torch_name
+from evt.ir.origin import Foreign
+from evt.program import Program
+
+#: Operators on vectors that are computed again in the kernel instead of before it, at most so many an operand.
+_MAX_VECTOR_NODES = 24
+
+
+class UnbuiltError(Exception):
+    """A region is no program; the message says why."""
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An input of a fused program: a tensor of the graph, and how it gets the shape in which the program takes it."""
+
+    name: str
+    node: Node
+    arrangement: Arrangement
+
+
+@dataclass(frozen=True)
+class Result:
+    """An output of a fused program: the node that it is, its frame as stored, and how that becomes the node's shape."""
+
+    node: Node
+    stored: tuple[Size, ...]
+    arrangement: Arrangement
+
+
+@dataclass(frozen=True)
+class Fused:
+    """A region's program, the tensors that it is called with, and the nodes that its outputs are, in order.
+
+    ``batches`` are the batch dimensions that A and B get before the call, where those of the product are split.
+    """
+
+    region: Region
+    program: Program
+    arguments: tuple[Argument, ...]
+    results: tuple[Result, ...]
+    batches: tuple[Size, ...] | None = None
+
+    def __deepcopy__(self, memo: object) -> Fused:
+        return self  # it describes nodes of the graph that it was found in
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """The nodes of the graph that it computes, the product first."""
+        return tuple(self.region.frames)
+
+
+def build(region: Region, settings: Mapping[str, Any] | None = None) -> Fused:
+    """Return the program of a region. Raise UnbuiltError, or ProgramError, where there is none."""
+    root, batches = _root(region)
+    return _Building(region, root, batches).finish(settings or {})
+
+
+def _root(region: Region) -> tuple[Frame, tuple[Size, ...] | None]:
+    """Return the frame in which the kernel reads and writes whole tensors, and its batches if they are split.
+
+    A tensor that varies over some dimensions of the batches is read as it is where the product has these dimensions.
+    """
+    root = region.product.frame
+    batches = [dim for dim in root.dims if dim.mode == "l"]
+    if not batches:
+        return root, None
+    split = batches
+    for node, frame in region.frames.items():
+        for operand in operands_of(None if is_view(node) else meaning(node)):
+            if operand not in region and not frame.reduced and _is_partial(operand, frame):
+                split = [dim for dim in frame.dims if dim.mode == "l"]
+    if len(split) == len(batches) and all(map(same, (x.size for x in split), (x.size for x in batches))):
+        return root, None
+    rest = list(root.dims[-2:])
+    return Frame((*split, *rest)), tuple(dim.size for dim in split)
+
+
+def _is_partial(operand: Node, frame: Frame) -> bool:
+    """Return whether a tensor varies over some dimensions of the batches only."""
+    shape = (1,) * (len(frame.dims) - len(shape_of(operand))) + shape_of(operand)
+    has = {not same(size, 1) for size, dim in zip(shape, frame.dims, strict=True) if dim.mode == "l"}
+    return len(has) > 1
+
+
+@dataclass
+class _Building:
+    region: Region
+    root: Frame
+    batches: tuple[Size, ...] | None
+    builder: Builder = field(default_factory=Builder)
+    values: dict[Node, int] = field(default_factory=dict)
+    loads: dict[tuple[Node, str], tuple[Input, Argument]] = field(default_factory=dict)
+
+    def finish(self, settings: Mapping[str, Any]) -> Fused:
+        product, builder = self.region.product, self.builder
+        for node, frame in self.region.frames.items():
+            builder.origin = Foreign(node.name)
+            if node is product.node:
+                self.values[node] = self.start(product)
+            elif is_view(node):
+                self.values[node] = self.values[node.all_input_nodes[0]]
+            else:
+                found = meaning(node)
+                assert found is not None
+                self.values[node] = self.value(found, frame, computed_in(node))
+        outputs = self.region.outputs
+        whole = [node for node in outputs if not self.region.frames[node].reduced]
+        last = [*whole[-1:], *whole[:-1], *(node for node in outputs if node not in whole)]  # D is computed last
+        declared, results = [], []
+        for index, node in enumerate(last):
+            builder.origin = Foreign(node.name)
+            name = f"D{index}" if index else "D"
+            builder.add(Store(name), self.values[node])
+            output, result = self.output(name, node)
+            declared.append(output)
+            results.append(result)
+        inputs = [each for each, _ in self.loads.values()]
+        dag: Dag = builder.finish(product.operation, (), inputs, declared)
+        program = Program.from_dag(dag, **settings, **product.geometry)
+        arguments = tuple(each for _, each in self.loads.values())
+        return Fused(self.region, program, arguments, tuple(results), self.batches)
+
+    def output(self, name: str, node: Node) -> tuple[Output, Result]:
+        frame = self.region.frames[node]
+        stored = self.root
+        modes = [mode for mode in self.region.product.modes if mode not in frame.reduced]
+        if frame.reduced:
+            stored = Frame(tuple(dim for dim in self.root.dims if dim.mode in modes or not dim.mode))
+            if self.region.product.is_convolution:
+                stored = self.root.only(modes)
+        arrangement = stored.arrange(stored.sizes, frame)
+        if arrangement is None:
+            raise UnbuiltError("a result's dimensions are not made of the product's")
+        return Output(name, _dtype(node), tuple(modes), batchable=False), Result(node, stored.sizes, arrangement)
+
+    def start(self, product: Product) -> int:
+        """Return the product: scaled, and with the terms that belong to it."""
+        builder = self.builder
+        value = builder.add(Acc())
+        if product.alpha != 1:
+            value = builder.add(Apply("mul"), value, builder.add(Const.of(product.alpha)))
+        for term in product.terms:
+            operand = self.term(product, term)
+            if term.factor != 1:
+                operand = builder.add(Apply("mul"), operand, builder.add(Const.of(term.factor)))
+            value = builder.add(Apply("mul" if term.scales else "add"), value, operand)
+        return value
+
+    def term(self, product: Product, term: Term) -> int:
+        frame = product.frame
+        if product.is_convolution:  # a bias of the channels
+            frame = frame.only(("n",))
+        return self.operand(term.value, frame)
+
+    def value(self, found: Meaning | float, frame: Frame, dtype: torch.dtype) -> int:
+        if isinstance(found, Node):
+            return self.values[found] if found in self.values else self.operand(found, frame)
+        if isinstance(found, Reduced):
+            return self.reduce(found, frame)
+        if not isinstance(found, Applied):
+            return self.builder.add(Const.of(float(found)))
+        return self.apply(found, [self.value(operand, frame, dtype) for operand in found.operands], dtype)
+
+    def apply(self, found: Applied, operands: Sequence[int], dtype: torch.dtype) -> int:
+        """Return a function of values, converted to the type that PyTorch computes in where ours would differ."""
+        if isinstance(found.what, DType):
+            return self.builder.add(Cast(found.what), *operands)
+        row = TABLE[found.what.name]
+        operands = list(operands)
+        kinds = [self.kind(each) for each in found.operands]
+        conditions = row.conditions
+        numbers = [slot for slot in range(len(operands)) if slot not in conditions and kinds[slot] is not None]
+        if dtype in (torch.float16, torch.bfloat16, torch.float32):
+            for slot in numbers:
+                if kinds[slot] == torch.float64:
+                    operands[slot] = self.builder.add(Cast(F32), operands[slot])
+            whole = not any(kinds[slot].is_floating_point for slot in numbers)  # type: ignore[union-attr]
+            if whole and numbers and Fact.INTEGER in row.facts:
+                operands[numbers[0]] = self.builder.add(Cast(F32), operands[numbers[0]])
+        return self.builder.add(Apply(row.name), *operands)
+
+    def kind(self, operand: object) -> torch.dtype | None:
+        """Return the type of an operand as PyTorch has it; of numbers and what is made within an operator None."""
+        if isinstance(operand, Node):
+            return None if number_of(operand) is not None else dtype_of(operand)
+        return torch.float32 if isinstance(operand, Applied) else None
+
+    def reduce(self, found: Reduced, frame: Frame) -> int:
+        operand = self.values[found.operand]
+        value = self.builder.add(Reduce(found.kind, frame.reduced), operand)
+        for mode in frame.reduced if found.mean else ():
+            value = self.builder.add(Apply("div"), value, self.builder.add(Extent(mode)))
+        return value
+
+    def operand(self, node: Node, frame: Frame) -> int:
+        """Return a tensor from outside of the region; short computations of vectors are done in the kernel."""
+        modes = frame.varies(shape_of(node))
+        assert modes is not None
+        if len(modes) <= 1 and "l" not in modes and _is_light(node, frame.extent(modes[0]) if modes else 1):
+            return self.vector(node, modes, frame.extent(modes[0]) if modes else 1)
+        number = number_of(node)
+        return self.load(node, modes, frame) if number is None else self.builder.add(Const.of(number))
+
+    def vector(self, node: Node, modes: tuple[str, ...], count: Size) -> int:
+        """Return a vector computed again from the vectors and numbers that it is made of."""
+        number = number_of(node)
+        if number is not None:
+            return self.builder.add(Const.of(number))
+        found = meaning(node)
+        if is_view(node):
+            return self.vector(node.all_input_nodes[0], modes, count)
+        if isinstance(found, Node):
+            return self.vector(found, modes, count)
+        if not isinstance(found, Applied):
+            mine = modes if same(node.meta["val"].numel(), count) else ()
+            return self.load(node, mine, None)
+
+        def of(each: Any) -> int:
+            if isinstance(each, Applied):
+                return self.apply(each, [of(operand) for operand in each.operands], computed_in(node))
+            return (
+                self.vector(each, modes, count) if isinstance(each, Node) else self.builder.add(Const.of(float(each)))
+            )
+
+        return of(found)
+
+    def load(self, node: Node, modes: tuple[str, ...], frame: Frame | None) -> int:
+        """Return the value of a tensor that varies over some modes; ``frame`` None means a vector of any shape."""
+        whole = set(modes) == {dim.mode for dim in self.root.dims} - {""}
+        if whole and len(modes) > 1:
+            target, modes = self.root, self.region.product.modes
+        else:
+            target = self.root.only(modes)
+        count = target.sizes
+        arrangement = Arrangement(count, tuple(range(len(count))), count)
+        if frame is not None:
+            found = frame.arrange(shape_of(node), target)
+            if found is None:
+                raise UnbuiltError(f"`{node.name}` varies over other batches than the product has")
+            arrangement = found
+        key = node, repr(arrangement)  # symbols have no hash
+        known = self.loads.get(key)
+        if known is None:
+            name = f"x{len(self.loads)}"
+            known = Input(name, _dtype(node), modes), Argument(name, node, arrangement)
+            self.loads[key] = known
+        return self.builder.add(Load(known[0].name))
+
+
+def _is_light(node: Node, count: Size) -> bool:
+    """Return whether a vector is made of vectors and numbers by a few elementwise operators, in floats."""
+    left, stack = _MAX_VECTOR_NODES, [node]
+    while stack:
+        each = stack.pop()
+        value = each.meta.get("val")
+        if not isinstance(value, torch.Tensor) or not value.dtype.is_floating_point:
+            return False
+        if not (same(value.numel(), count) or same(value.numel(), 1)):
+            return False
+        left -= 1
+        if left < 0:
+            return False
+        found = None if is_view(each) else meaning(each)
+        if is_view(each) or isinstance(found, Node):
+            stack += each.all_input_nodes[:1]
+        elif isinstance(found, Applied):
+            stack += operands_of(found)
+    return True
+
+
+def _dtype(node: Node) -> DType:
+    found = from_torch_name(str(dtype_of(node)).removeprefix("torch."))
+    assert found is not None
+    return found
+
+
+__all__ = ["Argument", "Fused", "Result", "UnbuiltError", "build"]

@@ -1,0 +1,54 @@
+"""Tensors as a region's program gets them: ``example(fused, device)``, for plans and for measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from evt.fx.build import Fused
+from evt.fx.frame import Size
+
+#: What a size that nothing is known of is taken for.
+_UNKNOWN = 64
+
+
+def hint(size: Size) -> int:
+    """Return a size, or of a symbol the value that it has in the call that is compiled."""
+    if isinstance(size, int):
+        return size
+    known = getattr(size.node, "hint", None)
+    return _UNKNOWN if known is None else int(known)
+
+
+def tensor_of(node: Node, device: torch.device | str) -> torch.Tensor:
+    """Return a tensor like a node's value; random numbers, or none on the meta device."""
+    value: torch.Tensor = node.meta["val"]
+    size, stride = (tuple(map(hint, each)) for each in (value.shape, value.stride()))
+    made = torch.empty_strided(size, stride, dtype=value.dtype, device=device)
+    if made.device.type != "meta":
+        made.copy_(torch.randint(0, 2, size, device=device) if not value.is_floating_point() else _normal(size, made))
+    return made
+
+
+def _normal(size: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
+    return torch.randn(size, device=like.device, dtype=torch.float32)
+
+
+def example(
+    fused: Fused, device: torch.device | str = "meta", make: Callable[[Node, Any], torch.Tensor] = tensor_of
+) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
+    """Return A, B and the inputs of a region's program, as the rewritten graph gives them."""
+    product = fused.region.product
+    a, b = (make(each, device) for each in (product.a, product.b))
+    if fused.batches is not None:
+        batches = tuple(map(hint, fused.batches))
+        a, b = (each.reshape((*batches, *each.shape[-2:])) for each in (a, b))
+    inputs = {}
+    for argument in fused.arguments:
+        how = argument.arrangement
+        split = make(argument.node, device).reshape(tuple(map(hint, how.split)))
+        inputs[argument.name] = split.permute(how.order).reshape(tuple(map(hint, how.merged)))
+    return a, b, inputs

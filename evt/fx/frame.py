@@ -1,0 +1,225 @@
+"""Which dimension of a tensor is which mode of a product: ``Frame``.
+
+Every value of a region has the elements of the accumulator, l x m x n, in some shape: a product's rows may be
+``[batch, sequence]``, the images and pixels of a convolution ``[N, K, P, Q]``. A frame is the layout of a value in
+these modes: each dimension runs along one mode with a stride, so views that split, merge or permute dimensions give
+the same value in another frame. A reduction's result has the modes that are left.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+#: A size: an int, or a torch.SymInt of a dynamic shape.
+Size = Any
+MODES = ("l", "m", "n")
+
+
+def same(x: Size, y: Size) -> bool:
+    """Return whether two sizes are known to be equal, without a guard."""
+    return bool(statically_known_true(x == y))
+
+
+@dataclass(frozen=True)
+class Dim:
+    """A dimension: its size, and the mode that it runs along, with a stride in it; no mode for a size of 1."""
+
+    size: Size
+    mode: str = ""
+    stride: Size = 0
+
+    def equals(self, other: Dim) -> bool:
+        return self.mode == other.mode and same(self.size, other.size) and same(self.stride, other.stride)
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """How a tensor becomes another one with the same elements: reshape to ``split``, permute, reshape to ``merged``."""
+
+    split: tuple[Size, ...]
+    order: tuple[int, ...]
+    merged: tuple[Size, ...]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The dimensions of a value; ``reduced`` are the modes over which it is reduced already."""
+
+    dims: tuple[Dim, ...]
+    reduced: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(sizes: Sequence[Size], modes: Sequence[str]) -> Frame:
+        """Return the frame of dimensions that lie in the order of their modes, the last of a mode innermost."""
+        inner: dict[str, Size] = {}
+        dims = []
+        for size, mode in reversed(list(zip(sizes, modes, strict=True))):
+            stride = inner.get(mode, 1)
+            inner[mode] = stride * size
+            dims.append(Dim(1) if same(size, 1) else Dim(size, mode, stride))
+        return Frame(tuple(reversed(dims)))
+
+    @property
+    def sizes(self) -> tuple[Size, ...]:
+        return tuple(dim.size for dim in self.dims)
+
+    def extent(self, mode: str) -> Size:
+        return math.prod(dim.size for dim in self.dims if dim.mode == mode)
+
+    def equals(self, other: Frame) -> bool:
+        return (
+            self.reduced == other.reduced
+            and len(self.dims) == len(other.dims)
+            and all(map(Dim.equals, self.dims, other.dims))
+        )
+
+    def has_shape(self, shape: Sequence[Size]) -> bool:
+        return _equal(self.sizes, shape)
+
+    def view(self, shape: Sequence[Size]) -> Frame | None:
+        """Return the frame of a reshape, or None where a dimension of it would run along two modes."""
+        dims: list[Dim] = []
+        for taken, made in runs(self.sizes, shape):
+            merged = _merge(self.dims[taken])
+            if merged is None:
+                return None
+            stride, parts = merged.stride, []
+            for size in reversed(shape[made]):
+                parts.append(Dim(1) if same(size, 1) else Dim(size, merged.mode, stride))
+                stride = stride * size
+            dims += reversed(parts)
+        done = Frame(tuple(dims), self.reduced)
+        return done if len(dims) == len(shape) else None
+
+    def permute(self, order: Sequence[int]) -> Frame:
+        return Frame(tuple(self.dims[place] for place in order), self.reduced)
+
+    def reduce(self, places: Iterable[int], keep: bool) -> Frame | None:
+        """Return the frame of a reduction over some dimensions, or None where they are not all of their modes."""
+        gone = {place % len(self.dims) for place in places}
+        modes = {self.dims[place].mode for place in gone} - {""}
+        if any((dim.mode in modes) != (place in gone) for place, dim in enumerate(self.dims) if dim.mode):
+            return None
+        dims = [Dim(1) if place in gone else dim for place, dim in enumerate(self.dims) if keep or place not in gone]
+        return Frame(tuple(dims), tuple(mode for mode in MODES if mode in {*self.reduced, *modes}))
+
+    def varies(self, shape: Sequence[Size]) -> tuple[str, ...] | None:
+        """Return the modes over which a tensor that broadcasts to the frame varies, or None where that is no set.
+
+        It varies over the rows or the columns when it has all of their dimensions, over batches when it has any.
+        """
+        if len(shape) > len(self.dims):
+            return None
+        has: dict[str, set[bool]] = {}
+        for given, dim in zip(aligned(shape, len(self.dims)), self.dims, strict=True):
+            whole = same(given, dim.size)
+            if not (whole or same(given, 1)):
+                return None
+            if dim.mode:
+                has.setdefault(dim.mode, set()).add(whole)
+        if any(len(found) > 1 for mode, found in has.items() if mode != "l"):
+            return None
+        return tuple(mode for mode in MODES if True in has.get(mode, ()))
+
+    def arrange(self, shape: Sequence[Size], target: Frame) -> Arrangement | None:
+        """Return how a tensor that broadcasts to this frame gets the dimensions of another frame of the same modes.
+
+        Dimensions of the target's modes that it lacks become 1. None where dimensions of both overlap without one
+        being made of the other's.
+        """
+        present = aligned(shape, len(self.dims))
+        #: By dimension of the tensor its pieces: the target's dimension, the place within that, and the size.
+        pieces: list[list[tuple[int, int, Size]]] = [[] for _ in self.dims]
+        for mode in {dim.mode for dim in target.dims} - {""}:
+            mine, theirs = self._sorted(mode), target._sorted(mode)
+            if mine is None or theirs is None:
+                return None
+            done = 0
+            for taken, made in runs(
+                [self.dims[each].size for each in mine], [target.dims[each].size for each in theirs]
+            ):
+                here, there = mine[taken], theirs[made]
+                if len(here) > 1 and len(there) > 1:
+                    return None
+                for count, (place, goal) in enumerate((x, y) for x in here for y in there):
+                    size = (self.dims[place] if len(there) == 1 else target.dims[goal]).size
+                    pieces[place].append((goal, count, 1 if same(present[place], 1) else size))
+                done += len(here)
+            if done < len(mine):
+                return None
+        flat = [piece for found in pieces for piece in found]
+        order = tuple(sorted(range(len(flat)), key=lambda each: flat[each][:2]))
+        merged = [math.prod(size for goal, _, size in flat if goal == place) for place in range(len(target.dims))]
+        if not all(same(size, 1) or same(size, dim.size) for size, dim in zip(merged, target.dims, strict=True)):
+            return None  # a part of the batches, which the target has as one
+        return Arrangement(tuple(size for _, _, size in flat), order, tuple(merged))
+
+    def only(self, modes: Sequence[str]) -> Frame:
+        """Return the dimensions of some modes: of rows and of columns one each, of batches all."""
+        dims = [dim for dim in self.dims if dim.mode == "l"] if "l" in modes else []
+        dims += [Dim(self.extent(mode), mode, 1) for mode in ("m", "n") if mode in modes]
+        return Frame(tuple(dims))
+
+    def _sorted(self, mode: str) -> list[int] | None:
+        """Return the places of a mode's dimensions, outermost first, or None where that is not known."""
+        left = [place for place, dim in enumerate(self.dims) if dim.mode == mode]
+        stride: Size = 1
+        found: list[int] = []
+        while left:
+            place = next((each for each in left if same(self.dims[each].stride, stride)), None)
+            if place is None:
+                return None
+            left.remove(place)
+            found.append(place)
+            stride = stride * self.dims[place].size
+        return found[::-1]
+
+
+def aligned(shape: Sequence[Size], rank: int) -> tuple[Size, ...]:
+    """Return a shape with the leading dimensions that broadcasting gives it."""
+    return (1,) * (rank - len(shape)) + tuple(shape)
+
+
+def runs(before: Sequence[Size], after: Sequence[Size]) -> Iterator[tuple[slice, slice]]:
+    """Yield the parts of two shapes that have the same number of elements, each the shortest; stop where none is."""
+    place = done = 0
+    while place < len(before) or done < len(after):
+        found = _run(before[place:], after[done:])
+        if found is None:
+            return
+        taken, made = found
+        yield slice(place, place + taken), slice(done, done + made)
+        place, done = place + taken, done + made
+
+
+def _run(before: Sequence[Size], after: Sequence[Size]) -> tuple[int, int] | None:
+    for total in range(1, len(before) + len(after) + 1):
+        for taken in range(min(total, len(before)), -1, -1):
+            made = total - taken
+            if made <= len(after) and same(math.prod(before[:taken]), math.prod(after[:made])):
+                return taken, made
+    return None
+
+
+def _merge(dims: Sequence[Dim]) -> Dim | None:
+    """Return dimensions as one, or None where they are none."""
+    merged = Dim(1)
+    for dim in reversed(dims):
+        if not dim.mode:
+            continue
+        if not merged.mode:
+            merged = dim
+        elif dim.mode == merged.mode and same(dim.stride, merged.stride * merged.size):
+            merged = Dim(dim.size * merged.size, dim.mode, merged.stride)
+        else:
+            return None
+    return merged
+
+
+def _equal(x: Sequence[Size], y: Sequence[Size]) -> bool:
+    return len(x) == len(y) and all(map(same, x, y))

@@ -1,0 +1,188 @@
+"""The way of a graph: capture, partition, build, rewrite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from evt.errors import EvtError
+from evt.fx.absorb import absorb
+from evt.fx.aten import dtype_of, shape_of
+from evt.fx.build import Fused, UnbuiltError, build
+from evt.fx.capture import capture
+from evt.fx.misfit import Misfit
+from evt.fx.partition import Partition, partition
+from evt.fx.region import Region
+from evt.fx.rewrite import rewrite
+from evt.fx.views import is_view
+from evt.settings import Keywords, Settings
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a product: a fused region, or the reason why there is none.
+
+    ``behind`` are the reasons why operators that read its results are not computed with it.
+    """
+
+    product: Node
+    fused: Fused | None
+    reason: Misfit | None = None
+    behind: tuple[Misfit, ...] = ()
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """What became of a graph's products, in its order; prints as text."""
+
+    outcomes: tuple[Outcome, ...]
+
+    def __deepcopy__(self, memo: object) -> Fusion:
+        return self  # it describes the graph that it was found in
+
+    @property
+    def regions(self) -> tuple[Fused, ...]:
+        return tuple(each.fused for each in self.outcomes if each.fused is not None)
+
+    @property
+    def reasons(self) -> tuple[Misfit, ...]:
+        """All reasons, of products and of the operators behind them."""
+        found = [misfit for each in self.outcomes for misfit in (each.reason, *each.behind) if misfit is not None]
+        return tuple(dict.fromkeys(found))
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.regions)} of {len(self.outcomes)} products fused"]
+        for each in self.outcomes:
+            lines.append(f"{each.product.name}: {each.reason or ''}".rstrip(": ") if each.fused is None else "")
+            if each.fused is not None:
+                lines[-1] = f"{', '.join(node.name for node in each.fused.nodes)}:"
+                lines += [f"    {line}" for line in str(each.fused.program).splitlines()]
+            lines += [f"    not fused: {misfit}" for misfit in each.behind]
+        return "\n".join(lines)
+
+
+def fuse(
+    module: torch.nn.Module,
+    example_inputs: Sequence[Any] | Mapping[str, Any],
+    *,
+    dynamic_shapes: Any = None,
+    **settings: Unpack[Keywords],
+) -> GraphModule:
+    """Return a module, or a graph of ATen's operators, with its products fused; it is called as the module is.
+
+    ``example_inputs`` are the arguments of a call, or its keyword arguments as a mapping. ``dynamic_shapes`` is that of
+    torch.export.export; without it the result takes inputs of these shapes only. The keywords are those of
+    :class:`evt.settings.Settings`. What was fused, and why the rest was not, is ``fusion(result)``.
+
+    The result is for inference: gradients are not computed, and the module's mode is that in which it is, so call
+    ``module.eval()`` first. What parameters alone decide, such as the factors of a batch norm, is computed now.
+
+    A region computes in f32 and rounds where it stores and where the graph casts, as Inductor does; with
+    ``numerics="match_eager"`` it rounds after every operator.
+    """
+    keywords = example_inputs if isinstance(example_inputs, Mapping) else {}
+    inputs = () if isinstance(example_inputs, Mapping) else example_inputs
+    made = capture(module, inputs, keywords, dynamic_shapes)
+    found = find_regions(made.graph, settings=settings)
+    rewrite(made.graph, found.regions)
+    made.meta["evt"] = found
+    made.recompile()
+    return made
+
+
+def fusion(module: GraphModule) -> Fusion:
+    """Return what :func:`fuse` did."""
+    found: Fusion = module.meta["evt"]
+    return found
+
+
+def find_regions(
+    graph: Graph, devices: Sequence[str] = ("cpu", "cuda"), settings: Mapping[str, Any] | None = None
+) -> Fusion:
+    """Return the regions of a graph on one of the devices, as programs."""
+    Settings.of(**(settings or {}))
+    found = partition(graph)
+    outcomes = {node: Outcome(node, None, misfit) for node, misfit in found.misfits.items() if _is_product(misfit)}
+    absorb(graph, found.regions)
+    for region in found.regions:
+        outcomes[region.product.node] = _outcome(found, region, devices, settings or {})
+    return Fusion(tuple(outcomes[node] for node in graph.nodes if node in outcomes))
+
+
+def _is_product(misfit: Misfit) -> bool:
+    return misfit.code in ("E1010", "E1011")
+
+
+def _outcome(found: Partition, region: Region, devices: Sequence[str], settings: Mapping[str, Any]) -> Outcome:
+    node = region.product.node
+    kind = node.meta["val"].device.type
+    behind = _behind(found, region)
+    if kind not in devices:
+        reason = Misfit(node, "E1016", f"it is on the {kind.upper()}, and kernels run on CUDA devices")
+        return Outcome(node, None, reason, behind)
+    if len(region.frames) == 1 and not region.product.terms and region.product.alpha == 1:
+        return Outcome(node, None, Misfit(node, "E1014", "nothing behind it can be computed with it"), behind)
+    whole = _build(region, settings)
+    if isinstance(whole, Fused):
+        return Outcome(node, whole, None, behind)
+    smaller = region.without_reductions()
+    if len(smaller.frames) in (1, len(region.frames)):
+        return Outcome(node, None, whole, behind)
+    made = _build(smaller, settings)
+    if isinstance(made, Fused):
+        return Outcome(node, made, None, (*behind, whole))
+    return Outcome(node, None, made, behind)
+
+
+def _build(region: Region, settings: Mapping[str, Any]) -> Fused | Misfit:
+    """Return the program of a region, or why there is none that a kernel of the region's device computes."""
+    node = region.product.node
+    try:
+        made = build(region, settings)
+        _check_kernel(made)
+        return made
+    except UnbuiltError as error:
+        return Misfit(node, "E1015", str(error))
+    except EvtError as error:
+        first = error.diagnostics[0]
+        return Misfit(node, "E1015", f"{first.code}: {first.message}")
+
+
+def _check_kernel(fused: Fused) -> None:
+    """Raise TargetError if a region is on a GPU for which evt has no kernel of its program."""
+    operands = (fused.region.product.a, fused.region.product.b)
+    device = fused.region.product.node.meta["val"].device
+    if device.type == "cuda" and torch.cuda.is_available():
+        target = "sm{}{}".format(*torch.cuda.get_device_capability(device))
+        shapes = [shape_of(each) for each in operands]
+        known = all(isinstance(size, int) for shape in shapes for size in shape) and fused.batches is None
+        a, b = (str(dtype_of(each)).removeprefix("torch.") for each in operands)
+        fused.program.plan(target, a, b, shapes=(shapes[0], shapes[1]) if known else None)
+
+
+def _behind(found: Partition, region: Region) -> tuple[Misfit, ...]:
+    """Return why the operators that read these are not fused with them."""
+    owner = {node: other for other in found.regions for node in other.frames}
+    readers = dict.fromkeys(user for node in region.frames for user in _readers(node, region))
+    misfits = []
+    for user in readers:
+        if user in found.misfits and not _is_product(found.misfits[user]):
+            misfits.append(found.misfits[user])
+        elif user in owner and user is not owner[user].product.node:
+            misfits.append(Misfit(user, "E1013", f"it is computed with `{owner[user].product.node.name}`"))
+    return tuple(misfits)
+
+
+def _readers(node: Node, region: Region) -> Iterator[Node]:
+    """Yield what reads a node outside of its region, and what reads a view of it there."""
+    for user in node.users:
+        if user not in region:
+            yield user
+            yield from _readers(user, region) if is_view(user) else ()

@@ -1,0 +1,121 @@
+"""The kernels of a graph's regions, planned and built before it is compiled: ``ready(fusion, devices) -> Ready``.
+
+They are built here, side by side, and the compilation waits for them, as it waits for Triton's kernels: what PyTorch
+compiles then is what will run. A region whose kernel cannot be planned or built has to be left to Inductor before the
+graph is lowered; a kernel that arrived later would change results between calls, and could not be in a CUDA graph that
+was recorded before. A line on the terminal, or the logger ``evt``, says how far it is.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Mapping, Sequence
+
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.fx import Node
+
+from evt.compilation import BuildEvent, KernelSource, build
+from evt.diagnostics import Diagnostic
+from evt.errors import BuildError, EvtError
+from evt.fx.build import Fused
+from evt.fx.example import example
+from evt.fx.misfit import Misfit
+from evt.runtime.arguments import bind
+from evt.runtime.kernels import device_target, is_atomic, kernel_sources, measured_best, plan_kernels
+
+_LOGGER = logging.getLogger("evt")
+
+
+def sources_of(fused: Fused) -> list[KernelSource]:
+    """Return the sources of the kernels that calls of a region take. Raise what a call would, before nvcc."""
+    spec = fused.program.spec
+    with unset_fake_temporarily():
+        a, b, inputs = example(fused)
+        bound = bind(spec, a, b, inputs, {}, memory=False)
+    atomic = is_atomic(spec)
+    plans = plan_kernels(measured_best(spec, bound, atomic), bound, device_target(bound.index), atomic)
+    return kernel_sources(plans)
+
+
+#: The devices that run kernels; on others the reference computes a region.
+_DEVICES = ("cuda",)
+
+
+def planned(regions: Mapping[Node, Fused]) -> tuple[dict[Node, list[KernelSource]], dict[Node, Misfit]]:
+    """Return the sources of regions that run on CUDA, and why others have no kernel; by their products."""
+    sources: dict[Node, list[KernelSource]] = {}
+    without: dict[Node, Misfit] = {}
+    for node, fused in regions.items():
+        if node.meta["val"].device.type not in _DEVICES:
+            continue
+        try:
+            sources[node] = sources_of(fused)
+        except EvtError as error:
+            without[node] = Misfit(node, "E1018", _reason(error))
+    return sources, without
+
+
+def built(sources: Mapping[Node, Sequence[KernelSource]]) -> dict[Node, Misfit]:
+    """Build kernels side by side; return why there are none, by product."""
+    try:
+        build_all([each for mine in sources.values() for each in mine])
+        return {}
+    except BuildError:
+        pass
+    found = {node: _failure(mine) for node, mine in sources.items()}  # what was built is found again
+    return {node: Misfit(node, "E1019", failure) for node, failure in found.items() if failure}
+
+
+def _failure(sources: Sequence[KernelSource]) -> str:
+    """Return why sources cannot be built, or "" where they are."""
+    try:
+        build(sources)
+    except BuildError as error:
+        return _reason(error)
+    return ""
+
+
+def build_all(sources: Sequence[KernelSource]) -> None:
+    """Build sources side by side, and say how far it is. Raise BuildError."""
+    wanted = list(dict.fromkeys(sources))
+    if wanted:
+        line = _Line(len(wanted))
+        try:
+            build(wanted, on_event=line)
+        finally:
+            line.close()
+
+
+def _reason(error: EvtError) -> str:
+    first: Diagnostic = error.diagnostics[0]
+    return f"{first.code}: {first.message}"
+
+
+class _Line:
+    """How many kernels are built: a line that is written over on a terminal, else a record of the logger's at the end.
+
+    Nothing is said where all are in the cache.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count, self._done, self._built, self._start = count, 0, 0, time.perf_counter()
+        self._shown = sys.stderr.isatty()
+
+    def __call__(self, event: BuildEvent) -> None:
+        if event.kind in ("hit", "built", "failed"):
+            self._done += 1
+        if event.kind in ("start", "built", "failed"):
+            self._built += event.kind == "built"
+            if self._shown:
+                print(f"\revt: {self._text()}", end="\033[K", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        if self._built:
+            _LOGGER.info(self._text())
+            if self._shown:
+                print(file=sys.stderr)
+
+    def _text(self) -> str:
+        return f"{self._done} of {self._count} kernels ready, {time.perf_counter() - self._start:.0f} s"

@@ -1,0 +1,283 @@
+"""What ATen's operators mean elementwise: ``meaning(node) -> Applied``, in terms of the table of functions.
+
+The rows of :data:`evt.functions.TABLE` name the operators that they are. What is left to say here is what the operators
+have beside the function: factors (``alpha`` of an addition), limits that are None, casts, reductions, and those that do
+nothing to an element.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from evt.functions import TABLE, Function
+from evt.fx.aten import Arguments, dtype_of, is_tensor, operator_name, shape_of
+from evt.ir.dtype import OUTPUTS, DType, from_torch_name
+
+#: Operators whose elements are those of their first operand, in the same places.
+IDENTITIES = ("alias", "clone", "contiguous", "detach", "lift_fresh_copy", "lift_fresh", "positive")
+_PREFIX = "torch.ops.aten."
+
+
+@dataclass(frozen=True)
+class Applied:
+    """A function of the table, or a cast to a type, of operands: nodes, numbers, or more of these."""
+
+    what: Function | DType
+    operands: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """A reduction of an operand over some dimensions; ``mean`` divides by how many elements they have."""
+
+    kind: str
+    operand: Any
+    places: tuple[int, ...]
+    keep: bool
+    mean: bool = False
+
+
+Meaning = Applied | Reduced | Node
+
+
+@dataclass(frozen=True)
+class _Target:
+    """An operator that is a row: the row's parameters in the order of the operator's, and the keywords it must have."""
+
+    row: Function
+    order: tuple[str, ...]
+    keywords: Mapping[str, str]
+
+
+def meaning(node: Node) -> Meaning | None:
+    """Return what an operator computes of each element, the operand that it passes on, or None for another operator."""
+    name = operator_name(node)
+    if name is None:
+        return None
+    arguments = Arguments(node)
+    base = name.partition(".")[0]
+    if base in IDENTITIES:
+        return arguments.first
+    special = _SPECIAL.get(name) or _SPECIAL.get(base)
+    if special is not None:
+        return special(node, arguments)
+    return next((found for target in _targets().get(name, ()) if (found := _apply(arguments, target))), None)
+
+
+def operands_of(found: Meaning | None) -> Iterator[Node]:
+    """Yield the nodes that a meaning reads."""
+    if isinstance(found, Node):
+        yield found
+    elif isinstance(found, Reduced):
+        yield from operands_of(found.operand)
+    elif found is not None:
+        for operand in found.operands:
+            if isinstance(operand, Applied | Node):
+                yield from operands_of(operand)
+
+
+def number_of(node: Node) -> float | None:
+    """Return the number that every element of a tensor is, where the graph says it, or None."""
+    name = operator_name(node)
+    arguments = Arguments(node) if name else None
+    if arguments is not None and name in ("full.default", "scalar_tensor.default"):
+        value = arguments["fill_value" if name == "full.default" else "s"]
+        return float(value) if isinstance(value, bool | int | float) else None
+    if arguments is not None and name in ("zeros.default", "zeros_like.default", "ones.default", "ones_like.default"):
+        return float(name.startswith("ones"))
+    if arguments is not None and name == "full_like.default" and _is_number(arguments["fill_value"]):
+        return float(arguments["fill_value"])
+    if name is not None and (name.partition(".")[0] in IDENTITIES) and node.all_input_nodes:
+        return number_of(node.all_input_nodes[0])
+    if node.op == "get_attr" and is_tensor(node) and shape_of(node) == () and node.meta["val"].device.type == "cpu":
+        found: Any = node.graph.owning_module
+        for part in str(node.target).split("."):
+            found = getattr(found, part, None)
+        if isinstance(found, torch.Tensor) and not isinstance(found, torch.nn.Parameter):
+            return float(found) if str(node.target).rpartition(".")[2].startswith("lifted_tensor") else None
+    return None
+
+
+def _apply(arguments: Arguments, target: _Target) -> Applied | None:
+    """Return the row applied to the operands, or None where other arguments than the row's are not the defaults."""
+    for name, wanted in target.keywords.items():
+        if repr(arguments[name]) != wanted:
+            return None
+    row = target.row
+    taken, operands = arguments.names[: len(row.parameters)], {}
+    for mine, parameter in zip(taken, target.order, strict=False):
+        operands[parameter] = arguments[mine]
+    factor = 1.0
+    for name in arguments.names[len(taken) :]:
+        value = arguments[name]
+        if name in target.keywords:
+            continue
+        if name in ("alpha", "value") and row.name in ("add", "sub", "fma") and _is_number(value):
+            factor = value
+        elif name not in _IGNORED or value not in _IGNORED[name]:
+            return None
+    if not all(_is_operand(value) for value in operands.values()):
+        return None
+    if factor != 1:
+        scaled = {"add": "y", "sub": "y", "fma": "a"}[row.name]
+        operands[scaled] = Applied(TABLE["mul"], (operands[scaled], float(factor)))
+    ordered = [operands.get(each.name, each.default) for each in row.parameters]
+    return None if any(each is None for each in ordered) else Applied(row, tuple(ordered))
+
+
+#: Arguments beside those of the row that mean nothing with these values.
+_IGNORED: Mapping[str, tuple[Any, ...]] = {
+    "approximate": ("none",),
+    "scale": (1, 1.0),
+    "input_scale": (1, 1.0),
+    "eps": (None,),
+    "generator": (None,),
+    "memory_format": (None,),
+}
+
+
+def _cast(node: Node, arguments: Arguments) -> Applied | Node | None:
+    """Return a cast; of a float to an integer it truncates, to bool it compares with 0."""
+    operand = arguments.first
+    if operand is None or not is_tensor(node) or not is_tensor(operand):
+        return None
+    if node.meta["val"].device != operand.meta["val"].device:
+        return None
+    before, after = dtype_of(operand), dtype_of(node)
+    if before == after:
+        return operand
+    if after == torch.bool:
+        return Applied(TABLE["ne"], (operand, 0.0))
+    dtype = from_torch_name(str(after).removeprefix("torch."))
+    if dtype is None or dtype not in OUTPUTS:
+        return None
+    if dtype.is_float and dtype.bits == 8 and not _within(operand, dtype):
+        return None  # PyTorch makes NaN of what is too large, and a cast of ours saturates
+    if not dtype.is_float and before.is_floating_point:
+        return Applied(dtype, (Applied(TABLE["trunc"], (operand,)),))
+    return Applied(dtype, (operand,))
+
+
+def _within(node: Node, dtype: DType) -> bool:
+    """Return whether a value is clamped to the range of a type."""
+    name = operator_name(node)
+    if name not in ("clamp.default", "hardtanh.default"):
+        return name in ("sigmoid.default", "tanh.default")
+    arguments = Arguments(node)
+    low, high = (arguments[each] for each in (("min", "max") if name == "clamp.default" else ("min_val", "max_val")))
+    return _is_number(low) and _is_number(high) and dtype.least <= low and high <= dtype.largest
+
+
+def _clamp(_: Node, arguments: Arguments) -> Applied | None:
+    """``clamp(x, None, 6)`` is ``min(x, 6)``."""
+    names = ("min", "max") if "min" in arguments.names or "max" in arguments.names else ()
+    result: Any = arguments["self"]
+    for row, name in zip(("max", "min"), names, strict=False):
+        limit = arguments[name]
+        if limit is not None and not _is_operand(limit):
+            return None
+        if limit is not None:
+            result = Applied(TABLE[row], (result, limit))
+    return result if isinstance(result, Applied) else None
+
+
+def _masked_fill(_: Node, arguments: Arguments) -> Applied | None:
+    value = arguments["value"]
+    return Applied(TABLE["where"], (arguments["mask"], value, arguments["self"])) if _is_operand(value) else None
+
+
+def _bits(row: str) -> Callable[[Node, Arguments], Applied | None]:
+    """Return the reader of a bitwise operator, which of truth values is a logical one."""
+
+    def read(node: Node, arguments: Arguments) -> Applied | None:
+        operands = tuple(arguments[name] for name in arguments.names)
+        if not all(is_tensor(each) and dtype_of(each) == torch.bool for each in operands):
+            return None
+        return Applied(TABLE[row], operands)
+
+    return read
+
+
+def _reduction(kind: str, mean: bool = False) -> Callable[[Node, Arguments], Reduced | None]:
+    def read(node: Node, arguments: Arguments) -> Reduced | None:
+        operand = arguments.first
+        if operand is None or not is_tensor(node) or not dtype_of(node).is_floating_point:
+            return None
+        rank = len(shape_of(operand))
+        places = arguments["dim"]
+        places = [places] if isinstance(places, int) else places
+        if not places:
+            places = range(rank)
+        if any(not isinstance(place, int) for place in places) or not dtype_of(operand).is_floating_point:
+            return None
+        return Reduced(kind, operand, tuple(int(place) % rank for place in places), bool(arguments["keepdim"]), mean)
+
+    return read
+
+
+_SPECIAL: Mapping[str, Callable[[Node, Arguments], Meaning | None]] = {
+    "convert_element_type": _cast,
+    "_to_copy": _cast,
+    "to": _cast,
+    "clamp": _clamp,
+    "clip": _clamp,
+    "hardtanh": lambda _, a: Applied(TABLE["hardtanh"], (a["self"], a["min_val"], a["max_val"])),
+    "masked_fill": _masked_fill,
+    **dict.fromkeys(("bitwise_and", "__and__"), _bits("logical_and")),
+    **dict.fromkeys(("bitwise_or", "__or__"), _bits("logical_or")),
+    **dict.fromkeys(("bitwise_xor", "__xor__"), _bits("ne")),
+    "logical_xor": _bits("ne"),
+    "bitwise_not": _bits("logical_not"),
+    "sum": _reduction("sum"),
+    "mean": _reduction("sum", mean=True),
+    "amax": _reduction("max"),
+    "amin": _reduction("min"),
+}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+
+
+def _is_operand(value: object) -> bool:
+    return isinstance(value, Node) or _is_number(value)
+
+
+def known_operators() -> frozenset[str]:
+    """Return the operators of which :func:`meaning` may say something, by name; special ones by their base name."""
+    return frozenset((*_targets(), *_SPECIAL, *IDENTITIES))
+
+
+@cache
+def _targets() -> dict[str, list[_Target]]:
+    """Return the rows by operator; those that ask for keywords come first."""
+    found: dict[str, list[_Target]] = {}
+    for row in TABLE.values():
+        for text in row.targets:
+            if text.startswith(_PREFIX):
+                name, target = _read_target(row, text.removeprefix(_PREFIX))
+                found.setdefault(name, []).append(target)
+    for targets in found.values():
+        targets.sort(key=lambda target: -len(target.keywords))
+    return found
+
+
+def _read_target(row: Function, text: str) -> tuple[str, _Target]:
+    """Read ``rsub.Scalar(y, x)``, ``gelu.default(approximate='tanh')`` or a plain name."""
+    name, _, inside = text.removesuffix(")").partition("(")
+    order: Sequence[str] = [parameter.name for parameter in row.parameters]
+    keywords = dict(re.findall(r"(\w+)=([^,]+)", inside))
+    if inside and not keywords:
+        order = inside.split(", ")
+    return name, _Target(row, tuple(order), keywords)
+
+
+__all__ = ["IDENTITIES", "Applied", "Meaning", "Reduced", "known_operators", "meaning", "number_of", "operands_of"]

@@ -1,0 +1,104 @@
+"""Whether a region wins, measured: ``measured(fused) -> Worth``, kept with the measurements of kernels.
+
+The region's program and the same operators compiled by Inductor are called on random tensors of the sizes of the call
+that is compiled, interleaved in rounds. A second compilation of the same region on the same GPU finds the times.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.fx import Graph, GraphModule, Node
+
+from evt.fx.build import Fused
+from evt.fx.example import example, tensor_of
+from evt.fx.worth import Worth
+from evt.measured import Measurement, Store, Timing, problem_key
+from evt.runtime.arguments import bind
+from evt.runtime.kernels import call_problem, device_target, is_atomic
+from evt.tuning.clock import GpuClock, RoundTimer, interleave
+
+ROUNDS = 15
+_FUSED, _UNFUSED = "fused", "unfused"
+
+
+def measured(fused: Fused, clock: RoundTimer | None = None, store: Store | None = None) -> Worth | None:
+    """Return the times of a region with and without fusing; None where it runs on no GPU, or could not be timed."""
+    device = fused.region.product.node.meta["val"].device
+    if device.type != "cuda" and clock is None:
+        return None
+    store = Store() if store is None else store  # an empty one is false
+    with unset_fake_temporarily(), torch.no_grad():
+        spec = fused.program.spec
+        a, b, inputs = example(fused)
+        bound = bind(spec, a, b, inputs, {}, memory=False)
+        target = device_target(bound.index)
+        key = f"region:{problem_key(call_problem(spec, bound, target, is_atomic(spec)), bound.sizes)}:{_shape(fused)}"
+        gpu = torch.cuda.get_device_name(bound.index)
+        known = next((each for each in store.find(key) if each.gpu == gpu), None) if store.exists() else None
+        if known is None:
+            times = time_both(fused, device, clock or GpuClock(device))
+            if not times:
+                return None
+            timings = tuple(Timing(name, "", ms) for name, ms in times.items())
+            known = Measurement(gpu, target.name, " ".join(spec.source.text.split()), dict(bound.sizes), timings)
+            store.add(key, known)
+    found = {timing.route: 1e3 * timing.ms for timing in known.timings}
+    return Worth(found[_UNFUSED], found[_FUSED], measured=True)
+
+
+def _shape(fused: Fused) -> str:
+    """Return what distinguishes regions of one program: the operators, and the strides of what they read."""
+    nodes = [f"{node.target}{tuple(node.meta['val'].stride())}" for node in fused.nodes]
+    return "|".join(nodes)
+
+
+def time_both(fused: Fused, device: torch.device, clock: RoundTimer) -> dict[str, float]:
+    """Return the median times of a region in ms, fused and not; none where the host is too slow to tell."""
+    tensors: dict[Node, torch.Tensor] = {}
+
+    def make(node: Node, where: Any) -> torch.Tensor:
+        if node not in tensors:
+            tensors[node] = tensor_of(node, where)
+        return tensors[node]
+
+    a, b, inputs = example(fused, device, make)
+    calls: dict[str, Callable[[], object]] = {
+        _FUSED: lambda: fused.program(a, b, **inputs),
+        _UNFUSED: unfused(fused, lambda node: make(node, device)),
+    }
+    for call in calls.values():
+        call()
+    interleave(calls, 2, clock)
+    samples, _ = interleave(calls, ROUNDS, clock)
+    return {name: statistics.median(taken) for name, taken in samples.items()} if all(samples.values()) else {}
+
+
+def unfused(fused: Fused, make: Callable[[Node], torch.Tensor]) -> Callable[[], object]:
+    """Return a call of a region's operators, as Inductor compiles them without us."""
+    graph = Graph()
+    places: dict[Node, Node] = {}
+    given: list[torch.Tensor] = []
+
+    def placed(node: Node) -> Node:
+        if node not in places:
+            places[node] = graph.placeholder(node.name)
+            given.append(make(node))
+        return places[node]
+
+    outside = dict.fromkeys(each for node in fused.nodes for each in node.all_input_nodes if each not in fused.nodes)
+    for node in outside:
+        placed(node)
+    for node in fused.nodes:
+        places[node] = graph.node_copy(node, placed)
+    graph.output(tuple(places[each.node] for each in fused.results))
+    with torch._guards.tracing(None):
+        from torch._inductor.compile_fx import compile_fx
+
+        patches = {"post_grad_custom_pre_pass": None, "triton.cudagraphs": False}
+        compiled: Any = compile_fx(GraphModule(torch.nn.Module(), graph), given, config_patches=patches)
+    return lambda: compiled(*given)

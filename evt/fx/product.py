@@ -1,0 +1,182 @@
+"""The products of a graph: ``find_product(node) -> Product | Misfit | None``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from evt.fx.aten import Arguments, base_name, dtype_of, is_tensor, shape_of
+from evt.fx.frame import Frame, same
+from evt.fx.misfit import Misfit
+
+
+@dataclass(frozen=True)
+class Term:
+    """What the product is multiplied by or what is added to it: ``factor * value``, of a shape that broadcasts."""
+
+    value: Node
+    factor: float = 1.0
+    scales: bool = False
+
+
+@dataclass(frozen=True)
+class Product:
+    """A matrix product or convolution.
+
+    ``operation`` is evt's; ``a`` and ``b`` are as that takes them. ``alpha`` scales the product, and ``terms`` scale it
+    or are added, in this order. ``channels``: vectors among the terms are along the channels of a convolution.
+    """
+
+    node: Node
+    operation: str
+    a: Node
+    b: Node
+    frame: Frame
+    alpha: float = 1.0
+    terms: tuple[Term, ...] = ()
+    geometry: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """The modes of its elements, batches among them if it has any."""
+        return ("l", "m", "n") if self.operation == "gemm" and len(self.frame.dims) > 2 else ("m", "n")
+
+    @property
+    def is_convolution(self) -> bool:
+        return self.operation.startswith("conv")
+
+
+def find_product(node: Node) -> Product | Misfit | None:
+    """Return the product that a node is, why it is none of evt's, or None for another operator."""
+    reader = _READERS.get(base_name(node))
+    if reader is None:
+        return None
+    if not is_tensor(node):
+        return Misfit(node, "E1010", "it has several results")
+    found = reader(node, Arguments(node))
+    if isinstance(found, str):
+        return Misfit(node, "E1010", found)
+    if fault := _fault(found):
+        return Misfit(node, "E1010", fault)
+    if dtype_of(found.a) == torch.float32 and node.meta["val"].device.type == "cuda" and not _allows_tf32(found):
+        return Misfit(node, "E1011", "its operands are float32, and PyTorch is not set to multiply them as TF32")
+    return found
+
+
+def _fault(product: Product) -> str:
+    """Return why evt has no kernel for a product, or nothing."""
+    a, b = dtype_of(product.a), dtype_of(product.b)
+    fp8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+    if a != b and not (a in fp8 and b in fp8):
+        return f"its operands are {_name(a)} and {_name(b)}"
+    if a not in (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8, *fp8):
+        return f"its operands are {_name(a)}"
+    if any(same(size, 0) for size in (*shape_of(product.node), *shape_of(product.a))):
+        return "it is empty"
+    return ""
+
+
+def _allows_tf32(product: Product) -> bool:
+    """Return whether PyTorch would multiply on the tensor cores, where 10 bits of a float32's mantissa are read."""
+    if product.is_convolution:
+        return bool(torch.backends.cudnn.allow_tf32)
+    return torch.get_float32_matmul_precision() != "highest"
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _matrix(node: Node, a: Any, b: Any, operation: str = "gemm", **others: Any) -> Product | str:
+    rank = len(shape_of(node))
+    modes = ("l",) * max(0, rank - 2) + ("m", "n") if operation == "gemm" else ("m",) * (rank - 1) + ("n",)
+    return Product(node, operation, a, b, Frame.of(shape_of(node), modes), **others)
+
+
+def _mm(node: Node, arguments: Arguments) -> Product | str:
+    if arguments["out_dtype"] is not None:
+        return "its result has another type than its operands"
+    return _matrix(node, arguments["self"], arguments["mat2"])
+
+
+def _addmm(node: Node, arguments: Arguments) -> Product | str:
+    c, a, b = (node.args[place] for place in range(3))
+    beta, alpha = (arguments[name] for name in ("beta", "alpha"))
+    if not all(isinstance(each, int | float) for each in (beta, alpha)) or arguments["out_dtype"] is not None:
+        return "its factors are known at run time only"
+    assert isinstance(c, Node)
+    return _matrix(node, a, b, alpha=float(alpha), terms=(Term(c, float(beta)),) if beta else ())
+
+
+def _linear(node: Node, arguments: Arguments) -> Product | str:
+    x, weight, bias = (arguments[name] for name in ("input", "weight", "bias"))
+    if len(shape_of(weight)) != 2 or len(shape_of(x)) < 2:
+        return "its operands are vectors"
+    return _matrix(node, x, weight, "linear", terms=(Term(bias),) if isinstance(bias, Node) else ())
+
+
+def _matmul(node: Node, _: Arguments) -> Product | str:
+    a, b = node.args[:2]
+    assert isinstance(a, Node)
+    assert isinstance(b, Node)
+    if min(len(shape_of(a)), len(shape_of(b))) < 2:
+        return "its operands are vectors"
+    return _matrix(node, a, b)
+
+
+def _scaled_mm(node: Node, arguments: Arguments) -> Product | str:
+    """``scale_a * scale_b * acc + bias``, with one scale, or one for each row and column."""
+    if arguments["scale_result"] is not None:
+        return "its result is scaled for an 8-bit type"
+    rows, columns = shape_of(node)
+    for name, whole in (("scale_a", (rows, 1)), ("scale_b", (1, columns))):
+        shape = shape_of(arguments[name])
+        single = all(same(size, 1) for size in shape)
+        if not (single or (len(shape) == 2 and all(map(same, shape, whole)))):
+            return "its scales are of blocks"
+    terms = [Term(arguments[name], scales=True) for name in ("scale_a", "scale_b")]
+    if isinstance(arguments["bias"], Node):
+        terms.append(Term(arguments["bias"]))
+    return _matrix(node, arguments["self"], arguments["mat2"], terms=tuple(terms))
+
+
+def _convolution(node: Node, arguments: Arguments) -> Product | str:
+    x, weight, bias = (arguments[name] for name in ("input", "weight", "bias"))
+    rank = len(shape_of(weight)) - 2
+    if rank not in (1, 2, 3) or len(shape_of(x)) != rank + 2:
+        return f"it is a convolution of {len(shape_of(x))} dimensions"
+    names = ["stride", "padding", "dilation", "groups"]
+    operation = f"conv{rank}d"
+    if arguments["transposed"]:
+        operation, names = f"{operation}_dgrad", [*names, "output_padding"]
+    geometry = {}
+    for name in names:
+        value = arguments[name]
+        values: Sequence[Any] = value if isinstance(value, list | tuple) else [value]
+        if not all(isinstance(each, int | str) for each in values):
+            return f"its {name} is known at run time only"
+        value = tuple(value) if isinstance(value, list) else value
+        geometry[name] = value * rank if isinstance(value, tuple) and len(value) == 1 else value
+    frame = Frame.of(shape_of(node), ("m", "n", *["m"] * rank))
+    terms = (Term(bias),) if isinstance(bias, Node) else ()
+    return Product(node, operation, x, weight, frame, terms=terms, geometry=geometry)
+
+
+_READERS: Mapping[str, Callable[[Node, Arguments], Product | str]] = {
+    "mm": _mm,
+    "bmm": _mm,
+    "matmul": _matmul,
+    "addmm": _addmm,
+    "baddbmm": _addmm,
+    "linear": _linear,
+    "_int_mm": _mm,
+    "_scaled_mm": _scaled_mm,
+    "convolution": _convolution,
+    "conv1d": _convolution,
+    "conv2d": _convolution,
+    "conv3d": _convolution,
+}

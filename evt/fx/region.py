@@ -1,0 +1,156 @@
+"""What can be one kernel: ``fit(node, frames, root) -> Frame | Misfit`` judges a node beside those that are in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
+from torch.fx import Node
+
+from evt.fx.aten import base_name, dtype_of, is_tensor, operator_name, shape_of
+from evt.fx.frame import Frame
+from evt.fx.meaning import Applied, Reduced, meaning, number_of, operands_of
+from evt.fx.misfit import Misfit
+from evt.fx.product import Product
+from evt.fx.views import MEMORY, follow, is_view
+from evt.ir.dtype import DType
+
+#: Types of the tensors that a kernel reads at elements, and those of single numbers.
+_READ = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool, torch.int32, torch.int8, torch.uint8)
+_READ_SCALARS = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool, torch.int32)
+#: Types that arithmetic is done in as PyTorch does it.
+_COMPUTED = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32)
+#: Types of results.
+_STORED = (*_READ, torch.float8_e4m3fn, torch.float8_e5m2)
+
+
+@dataclass
+class Region:
+    """A product and the nodes that are computed with it, in the graph's order; ``frames`` has all of them."""
+
+    product: Product
+    frames: dict[Node, Frame] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.frames.setdefault(self.product.node, self.product.frame)
+
+    def __contains__(self, node: Node) -> bool:
+        return node in self.frames
+
+    @property
+    def nodes(self) -> list[Node]:
+        return list(self.frames)
+
+    def without_reductions(self) -> Region:
+        """Return the region without reductions and what is computed of them."""
+        return Region(self.product, {node: frame for node, frame in self.frames.items() if not frame.reduced})
+
+    @property
+    def outputs(self) -> list[Node]:
+        """The nodes that something outside of the region reads."""
+        return [node for node in self.frames if any(user not in self.frames for user in node.users)]
+
+
+def fit(node: Node, frames: Mapping[Node, Frame]) -> Frame | Misfit:
+    """Return the frame of a node of whose operands some are in a region, or why it cannot be in it."""
+    if any(base_name(user) in MEMORY or operator_name(user) in MEMORY for user in node.users):
+        return Misfit(node, "E1003", "an operator reads its memory as it lies")
+    if is_view(node):
+        frame = follow(node, frames[node.all_input_nodes[0]])
+        return frame or Misfit(node, "E1003", "the view shows a part of the product, or mixes its rows and columns")
+    if not is_tensor(node):
+        return Misfit(node, "E1001", f"evt has no function for {operator_name(node) or node.target}")
+    found = meaning(node)
+    if found is None:
+        return Misfit(node, "E1001", f"evt has no function for {operator_name(node) or node.target}")
+    if dtype_of(node) not in _STORED:
+        return Misfit(node, "E1002", f"its type is {_name(dtype_of(node))}")
+    inside = [frames[operand] for operand in operands_of(found) if operand in frames]
+    if not inside:
+        return Misfit(node, "E1001", "it reads the shape of the product, and not its elements")
+    first = inside[0]
+    if not all(map(first.equals, inside[1:])):
+        if any(each.reduced != first.reduced for each in inside):
+            return Misfit(node, "E1009", "it reads a reduction of the product beside the product's elements")
+        return Misfit(node, "E1005", "it combines the product with another view of it")
+    if isinstance(found, Reduced):
+        return _reduced(node, found, first)
+    return _elementwise(node, found, first, frames)
+
+
+def fit_operand(node: Node, frame: Frame) -> bool:
+    """Return whether a tensor that a region reads in a frame can be computed in its kernel instead."""
+    found = None if node.op != "call_function" or not is_tensor(node) or is_view(node) else meaning(node)
+    if not isinstance(found, Applied) or frame.reduced or dtype_of(node) not in _STORED or number_of(node) is not None:
+        return False
+    return not isinstance(_elementwise(node, found, frame, {}), Misfit)
+
+
+def _elementwise(node: Node, found: Applied | Node, first: Frame, frames: Mapping[Node, Frame]) -> Frame | Misfit:
+    """Return the frame of an elementwise operator, or why a kernel does not compute it there."""
+    if not first.has_shape(shape_of(node)):
+        if first.reduced:
+            return Misfit(node, "E1009", "it reads a reduction of the product for every element")
+        return Misfit(node, "E1004", f"its shape {list(shape_of(node))} is not the product's")
+    if isinstance(found, Applied) and (wrong := _uncomputed(node, found)):
+        return Misfit(node, "E1002", wrong)
+    for operand in operands_of(found):
+        if operand not in frames and (unread := _unread(operand, first, node.meta["val"].device)):
+            return Misfit(node, *unread)
+    return first
+
+
+def computed_in(node: Node) -> torch.dtype:
+    """Return the type that PyTorch converts the operands of an elementwise operator to."""
+    values = [each.meta.get("val") if isinstance(each, Node) else each for each in (*node.args, *node.kwargs.values())]
+    values = [each for each in values if isinstance(each, torch.Tensor | int | float) and not isinstance(each, bool)]
+    if base_name(node) == "where":
+        values = values[1:]
+    found, _ = elementwise_dtypes(*values, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.NO_OPMATH)
+    return found
+
+
+def _reduced(node: Node, found: Reduced, frame: Frame) -> Frame | Misfit:
+    made = frame.reduce(found.places, found.keep)
+    if made is None or frame.reduced or not set(made.reduced) <= {"m", "n"} or not made.reduced:
+        return Misfit(node, "E1008", "it reduces other elements than whole rows or whole columns")
+    return made
+
+
+def _uncomputed(node: Node, found: Applied) -> str:
+    """Return why a kernel's arithmetic would not be PyTorch's, or nothing."""
+    if isinstance(found.what, DType) or found.what.name == "where":
+        return ""
+    dtype = computed_in(node)
+    if dtype == torch.bool and (found.what.conditions or found.what.name in ("eq", "ne")):
+        return ""
+    if dtype in (torch.int8, torch.uint8) and found.what.result == "predicate":
+        return ""
+    return "" if dtype in _COMPUTED else f"it computes in {_name(dtype)}"
+
+
+def _unread(operand: Node, frame: Frame, device: torch.device) -> tuple[str, str] | None:
+    """Return why a kernel cannot read a tensor at a frame's elements, as code and reason, or None."""
+    if not is_tensor(operand):
+        return "E1007", f"`{operand.name}` is a number that is known at run time only"
+    if number_of(operand) is not None:
+        return None
+    value = operand.meta["val"]
+    if value.device != device:
+        return "E1007", f"`{operand.name}` is in the memory of {value.device}"
+    modes = frame.varies(tuple(value.shape))
+    if modes is None:
+        return "E1006", f"`{operand.name}` of shape {_shape(operand)} varies over a part of the rows or of the columns"
+    if value.dtype not in (_READ if modes else _READ_SCALARS):
+        return "E1002", f"`{operand.name}` has the type {_name(value.dtype)}"
+    return None
+
+
+def _shape(node: Node) -> str:
+    return "[" + ", ".join(map(str, shape_of(node))) + "]"
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

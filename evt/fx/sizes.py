@@ -1,0 +1,40 @@
+"""Sizes as arguments of a graph's nodes: ``written(graph, size)``, an int or a node that computes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node, Proxy
+from torch.utils._sympy.interp import sympy_interp
+from torch.utils._sympy.reference import PythonReferenceAnalysis
+
+
+def written(graph: Graph, size: Any) -> int | Node:
+    """Return a size as an argument: of a dynamic one a node, computed from the sizes of the graph's inputs."""
+    if isinstance(size, int):
+        return size
+    expression = size.node.expr
+    if expression.is_number:
+        return int(expression)
+    found = {symbol: Proxy(_symbol(graph, symbol)) for symbol in expression.free_symbols}
+    made: Node = sympy_interp(PythonReferenceAnalysis, found, expression).node
+    made.meta["val"] = size
+    return made
+
+
+def _symbol(graph: Any, symbol: object) -> Any:
+    """Return a node that is a symbol of the graph's shapes: an input, or the size of one."""
+    for node in graph.nodes:
+        value: Any = node.meta.get("val") if node.op == "placeholder" else None
+        if isinstance(value, torch.SymInt) and value.node.expr == symbol:
+            return node
+        if not isinstance(value, torch.Tensor):
+            continue
+        sizes: Any = value.shape
+        for place, size in enumerate(sizes):
+            if isinstance(size, torch.SymInt) and size.node.expr == symbol:
+                made = graph.call_function(torch.ops.aten.sym_size.int, (node, place))
+                made.meta["val"] = size
+                return made
+    raise LookupError(f"no input of the graph has the size {symbol}")

@@ -1,0 +1,68 @@
+"""What views do to a frame: ``follow(node, frame) -> Frame | None``."""
+
+from __future__ import annotations
+
+import operator
+
+from torch.fx import Node
+
+from evt.fx.aten import base_name, is_tensor, shape_of
+from evt.fx.frame import Frame, same
+
+#: Views, by operator, that keep the order of elements, or do where the number of elements stays the same.
+_RESHAPES = ("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "flatten", "unflatten", "_reshape_alias")
+_PARTS = ("slice", "expand", "select", "narrow", "diagonal", "split", "split_with_sizes", "chunk", "unbind")
+_PERMUTATIONS = ("permute", "transpose", "t", "numpy_T", "mT", "swapaxes")
+#: Operators that read or reinterpret memory, whatever the elements are.
+MEMORY = ("as_strided", "view_as_real", "view_as_complex", "view.dtype")
+
+
+def is_view(node: Node) -> bool:
+    """Return whether a node is another shape of its first operand's memory, or of a part of it, or several such."""
+    if node.target is operator.getitem:
+        return isinstance(node.args[0], Node) and is_view(node.args[0])
+    return base_name(node) in (*_RESHAPES, *_PARTS, *_PERMUTATIONS)
+
+
+def source(node: Node) -> Node:
+    """Return the tensor whose memory a view, or a view of a view, shows."""
+    while is_view(node):
+        node = node.all_input_nodes[0]
+    return node
+
+
+def follow(node: Node, frame: Frame) -> Frame | None:
+    """Return the frame of a view of a value, or None where it shows a part of it or mixes its modes."""
+    name = base_name(node)
+    if not is_tensor(node) or node.target is operator.getitem:
+        return None
+    if name in _PERMUTATIONS:
+        return frame.permute(permutation(node))
+    if name in _PARTS and not _has_all(node, frame):
+        return None
+    return frame.view(shape_of(node))
+
+
+def permutation(node: Node) -> tuple[int, ...]:
+    """Return the order in which a permutation takes the dimensions of its operand."""
+    assert isinstance(node.args[0], Node)
+    rank = len(shape_of(node.args[0]))
+    name = base_name(node)
+    if name == "permute":
+        return tuple(int(place) % rank for place in node.args[1])  # type: ignore[union-attr, arg-type]
+    order = list(range(rank))
+    first, second = node.args[1:3] if name in ("transpose", "swapaxes") else (-2, -1)
+    if rank > 1:
+        x, y = int(first) % rank, int(second) % rank  # type: ignore[arg-type]
+        order[x], order[y] = order[y], order[x]
+    return tuple(order)
+
+
+def _has_all(node: Node, frame: Frame) -> bool:
+    """Return whether a view that may show a part, or repeat elements, shows each once."""
+    shape = [size for size in shape_of(node) if not same(size, 1)]
+    before = [dim.size for dim in frame.dims if dim.mode]
+    return len(shape) == len(before) and all(map(same, shape, before))
+
+
+__all__ = ["MEMORY", "follow", "is_view", "permutation", "source"]

@@ -1,0 +1,123 @@
+"""Whether a region wins: ``estimate(fused, plan) -> Worth``.
+
+The objective is the time of the model. Beside leaving the product to PyTorch's libraries, and what follows it to one
+kernel of Inductor's, a region
+
+    saves   bytes that no kernel moves any more / bandwidth, and the launch of the kernel that it makes superfluous
+    loses   time of the product * how much slower than the library's it is expected to be, and copies that it needs
+
+and it is taken where it saves more than it loses. The product's result is what need not be moved: it is not written,
+and not read. Where a kernel of Inductor's reads the region's results anyway, that kernel would have done the region's
+work on the way: then it is saved once, not twice, and no launch is.
+
+These are estimates, from what was measured on an H200 of f16; ``evt.tune`` and ``mode="max-autotune"`` measure instead
+(:mod:`evt.fx.measure`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch.fx import Node
+
+from evt.fx.build import Fused
+from evt.fx.example import hint, tensor_of
+from evt.fx.product import find_product
+from evt.fx.views import is_view
+from evt.runtime.memory_format import suggests_channels_last
+
+#: GPUs by target: bytes and 16-bit multiply-adds per microsecond that a kernel reaches, about.
+_MOVED = {"sm80": 1.4e6, "sm86": 0.7e6, "sm89": 0.8e6, "sm90": 3.6e6, "sm100": 6e6, "sm103": 6e6, "sm120": 1.4e6}
+_MULTIPLIED = {"sm80": 1.2e8, "sm86": 0.5e8, "sm89": 1.0e8, "sm90": 3.2e8, "sm100": 7e8, "sm103": 7e8, "sm120": 1.6e8}
+#: What one kernel less in a stream saves, in microseconds.
+LAUNCH = 1.5
+#: How much slower than the library's a product is expected to be: of up to so many rows or columns.
+_SLOWER = ((64, 0.35), (256, 0.12), (512, 0.06))
+_SLOWER_ELSE, _SLOWER_GROUPS = 0.03, 0.3
+
+
+@dataclass(frozen=True)
+class Worth:
+    """What a region saves and loses, in microseconds; ``measured`` where both were timed."""
+
+    saved: float
+    lost: float
+    bytes: int = 0
+    measured: bool = False
+
+    @property
+    def wins(self) -> bool:
+        return self.saved > self.lost
+
+    def __str__(self) -> str:
+        if self.measured:
+            return f"measured: {self.lost:.1f} us fused, {self.saved:.1f} us unfused"
+        return f"saves {self.bytes / 1e6:.2f} MB, about {self.saved:.1f} us; loses about {self.lost:.1f} us"
+
+
+def estimate(fused: Fused, target: str) -> Worth:
+    """Return what a region is expected to save and lose on a target, at the sizes of the call that is compiled."""
+    moved, multiplied = _MOVED.get(target, _MOVED["sm90"]), _MULTIPLIED.get(target, _MULTIPLIED["sm90"])
+    product = fused.region.product
+    result = _bytes(product.node)
+    convolution = product.is_convolution
+    if len(fused.nodes) == 1 and not convolution:  # the library adds what belongs to the product
+        return Worth(0.0, LAUNCH)
+    read = any(_is_loose(user, fused) for each in fused.results for user in _users(each.node))
+    stored = any(each.node is product.node for each in fused.results)
+    times = 2 - read - stored
+    saved = times * result
+    operands = sum(_bytes(each) for each in (product.a, product.b))
+    time = max(_multiplications(fused) / multiplied, (operands + result) / moved)
+    rows = min(_matrix(fused))
+    slower = next((factor for most, factor in _SLOWER if rows <= most), _SLOWER_ELSE)
+    if convolution:
+        slower = _SLOWER_GROUPS if product.geometry.get("groups", 1) != 1 else 0.0
+    copied = [each for each in (product.a, product.b) if convolution and not _is_channels_last(each)]
+    if len(copied) == 2:  # then the results are not either
+        copied += [each.node for each in fused.results]
+    copies = 2 * sum(map(_bytes, copied))
+    return Worth(saved / moved + (0 if read else LAUNCH), time * slower + copies / moved, saved)
+
+
+def _bytes(node: Node) -> int:
+    value: torch.Tensor = node.meta["val"]
+    return math.prod(map(hint, value.shape)) * value.dtype.itemsize
+
+
+def _is_channels_last(node: Node) -> bool:
+    """Return whether a convolution reads a tensor as it lies."""
+    tensor = tensor_of(node, "meta")
+    return suggests_channels_last(tensor) or tensor.shape[1] == 1 or math.prod(tensor.shape[2:]) == 1
+
+
+def _users(node: Node) -> set[Node]:
+    """Return the operators that read a node's elements, through views."""
+    found: set[Node] = set()
+    for user in node.users:
+        found |= _users(user) if is_view(user) else {user}
+    return found
+
+
+def _is_loose(user: Node, fused: Fused) -> bool:
+    """Return whether a kernel of Inductor's reads a result: no product does, nor the graph's output."""
+    return user not in fused.region.frames and user.op == "call_function" and find_product(user) is None
+
+
+def _multiplications(fused: Fused) -> float:
+    product = fused.region.product
+    inner = product.b.meta["val"]
+    result = math.prod(map(hint, product.node.meta["val"].shape))
+    if product.is_convolution:
+        return result * math.prod(map(hint, inner.shape[1:]))
+    return result * hint(product.a.meta["val"].shape[-1])
+
+
+def _matrix(fused: Fused) -> tuple[int, int]:
+    """Return the rows and columns of the product, those of one batch."""
+    sizes = dict.fromkeys(("", "l", "m", "n"), 1)
+    for dim in fused.region.product.frame.dims:
+        sizes[dim.mode] *= hint(dim.size)
+    return sizes["m"], sizes["n"]

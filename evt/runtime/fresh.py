@@ -1,0 +1,29 @@
+"""The outputs that a call allocates: ``fresh_output(bound, output)``, as a kernel writes it, and ``returned(...)``.
+
+Sizes may be symbols, so the operators of :mod:`evt.runtime.operator` say with the same words what a launch allocates.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from evt.ir import Output
+from evt.reference import as_image, is_image
+from evt.runtime.bound import Bound
+from evt.runtime.memory_format import contiguous_image, follows_channels_last
+
+
+def fresh_output(bound: Bound, output: Output) -> torch.Tensor:
+    """Return memory for an output, packed, and channels last where it is an image."""
+    assert output.dtype is not None
+    made = torch.empty(bound.output_shape(output), dtype=getattr(torch, output.dtype.torch), device=bound.device)
+    return made if bound.convolution is None else as_image(output, made)
+
+
+def returned(bound: Bound, output: Output) -> torch.Tensor:
+    """Return what a call returns for an output, without its values."""
+    made = fresh_output(bound, output)
+    if bound.convolution is None or not is_image(output):
+        return made
+    last = follows_channels_last(bound.convolution.geometry, bound.values["A"], bound.values["B"])
+    return made if last else contiguous_image(made)

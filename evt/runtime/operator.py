@@ -1,0 +1,233 @@
+"""Programs as custom operators of PyTorch, for graphs: ``torch.ops.evt.run``, ``launch``, ``write`` and ``allocate``.
+
+All programs share them; which one it is says a string, from which it can be read in another process. ``run`` allocates
+the outputs, ``write`` writes them into buffers, ``allocate`` makes such buffers. ``launch`` is ``run`` without a kernel
+for autograd, which takes as long as all the rest: for graphs that autograd has left behind. Their fake implementations
+say what a launch returns, also for symbolic sizes. :func:`call_traced` is a program's call where PyTorch traces or
+transforms it; elsewhere a call does not come here.
+
+``names`` are those of the tensors, floats and integers; without it the tensors are all inputs, in order.
+Autocast changes nothing: a program computes in the types of its operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+from evt.diagnostics import Diagnostic
+from evt.errors import ArgumentError
+from evt.runtime.arguments import outline
+from evt.runtime.batched import refuse_batched, run_batched
+from evt.runtime.call import Caller
+from evt.runtime.fresh import returned
+from evt.runtime.plain import gradient_fault
+from evt.spec import Spec, Traced, read_spec, traced
+
+_PROGRAM = "str program, str[]? names=None, Scalar[]? floats=None, SymInt[]? integers=None"
+_Library: Any = torch.library.Library  # has no types
+_LIBRARY = _Library("evt", "FRAGMENT")
+for _schema in (
+    f"run(Tensor a, Tensor b, Tensor[] tensors, {_PROGRAM}) -> Tensor[]",
+    "launch(Tensor a, Tensor b, Tensor[] tensors, str program) -> Tensor[]",
+    f"write(Tensor a, Tensor b, Tensor[] tensors, Tensor(a!)[] buffers, {_PROGRAM}) -> ()",
+    f"allocate(Tensor a, Tensor b, Tensor[] tensors, str[] outputs, {_PROGRAM}) -> Tensor[]",
+):
+    _LIBRARY.define(_schema, tags=(torch.Tag.pt2_compliant_tag,))
+
+_Tensors = Sequence[torch.Tensor]
+_Names = Sequence[str] | None
+_Floats = Sequence[float] | None
+_Integers = Sequence[int] | None
+
+
+def write_program(spec: Spec) -> str:
+    """Return a program as the operators take it."""
+    return traced(spec).text
+
+
+@lru_cache(maxsize=4096)
+def caller_of(program: str) -> Caller:
+    """Return what calls a program, the same object each time. Raise ArgumentError (E0613, E0657)."""
+    return Caller(read_spec(program))
+
+
+def forget(spec: Spec) -> None:
+    """Let graphs prepare their calls of a program again: another kernel may be the best one now."""
+    caller_of(write_program(spec)).forget()
+
+
+def call_traced(program: Traced, a: Any, b: Any, out: Any, given: Mapping[str, Any]) -> Any:
+    """Call a program through its operators. TorchDynamo traces this in the place of a call."""
+    buffers = {} if out is None else _read_out(program.outputs, out)
+    tensors, floats, integers = [], [], []
+    of_tensors, of_floats, of_integers = [], [], []
+    for name, value in given.items():
+        if name in program.outputs:
+            if value is not None and out is not None:
+                message = f"`out` and `{name}` both name output buffers"
+                raise ArgumentError(Diagnostic("E0602", message, help="give one"))
+            buffers[name] = value
+        elif isinstance(value, torch.Tensor):
+            tensors.append(value)
+            of_tensors.append(name)
+        elif isinstance(value, float | torch.SymFloat):
+            floats.append(value)
+            of_floats.append(name)
+        elif value is not None:
+            integers.append(value)
+            of_integers.append(name)
+    names = of_tensors + of_floats + of_integers
+    buffers = {name: buffer for name, buffer in buffers.items() if buffer is not None}
+    if not buffers:
+        results = torch.ops.evt.run(a, b, tensors, program.text, names, floats or None, integers or None)
+    else:
+        results = [buffers.get(name) for name in program.outputs]
+        missing = [name for name in program.outputs if name not in buffers]
+        if missing:
+            fresh = torch.ops.evt.allocate(
+                a, b, tensors, missing, program.text, names, floats or None, integers or None
+            )
+            results = [buffers[name] if name in buffers else fresh[missing.index(name)] for name in program.outputs]
+        torch.ops.evt.write(a, b, tensors, results, program.text, names, floats or None, integers or None)
+    return results[0] if program.result is None else program.result(*results)
+
+
+def _read_out(outputs: tuple[str, ...], out: Any) -> dict[str, Any]:
+    """Return the buffers of ``out=`` by name."""
+    if isinstance(out, torch.Tensor) and len(outputs) == 1:
+        return {outputs[0]: out}
+    if isinstance(out, dict):
+        return dict(out)
+    if isinstance(out, tuple | list) and len(out) == len(outputs):
+        return dict(zip(outputs, out))  # noqa: B905  # TorchDynamo of PyTorch 2.6 does not know strict=
+    wanted = "a tensor" if len(outputs) == 1 else f"a tuple of {len(outputs)} tensors ({', '.join(outputs)})"
+    raise ArgumentError(Diagnostic("E0608", f"`out` is not {wanted}"))
+
+
+def _inputs(
+    spec: Spec, tensors: _Tensors, names: _Names = None, floats: _Floats = None, integers: _Integers = None
+) -> dict[str, Any]:
+    values = (*tensors, *(floats or ()), *(integers or ()))
+    return dict(zip(spec.inputs if names is None else names, values, strict=True))
+
+
+# With values
+
+
+def _run(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    tensors: _Tensors,
+    program: str,
+    names: _Names = None,
+    floats: _Floats = None,
+    integers: _Integers = None,
+) -> list[torch.Tensor]:
+    call = caller_of(program)
+    found = call(a, b, _inputs(call.spec, tensors, names, floats, integers))
+    return [found] if len(call.spec.outputs) == 1 else list(found)
+
+
+def _write(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    tensors: _Tensors,
+    buffers: _Tensors,
+    program: str,
+    names: _Names = None,
+    floats: _Floats = None,
+    integers: _Integers = None,
+) -> None:
+    call = caller_of(program)
+    given = dict(zip(call.spec.outputs, buffers, strict=True))
+    call(a, b, _inputs(call.spec, tensors, names, floats, integers), given)
+
+
+def _allocate(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    tensors: _Tensors,
+    outputs: Sequence[str],
+    program: str,
+    names: _Names = None,
+    floats: _Floats = None,
+    integers: _Integers = None,
+) -> list[torch.Tensor]:
+    spec = caller_of(program).spec
+    plain: Any = (
+        [each if isinstance(each, int | float) else 0 for each in numbers or ()] for numbers in (floats, integers)
+    )
+    inputs = _inputs(spec, tensors, names, *plain)
+    bound = outline(spec, a, b, inputs)
+    for name in outputs:
+        if bound.dag.output[name].is_indexed:
+            message = f"`{name}` is stored by an index, and the call gives no buffer that has the rows"
+            raise ArgumentError(Diagnostic("E0608", message, help=f"pass {name}=..."))
+    return [returned(bound, bound.dag.output[name]) for name in outputs]
+
+
+# Without values
+
+
+def _run_fake(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    tensors: _Tensors,
+    program: str,
+    names: _Names = None,
+    floats: _Floats = None,
+    integers: _Integers = None,
+) -> list[torch.Tensor]:
+    return _allocate(a, b, tensors, caller_of(program).spec.outputs, program, names, floats or None, integers or None)
+
+
+def _write_fake(*given: Any) -> None:
+    a, b, tensors, buffers, program, *rest = given
+    spec = caller_of(program).spec
+    fresh = [each.name for each in spec.dag.outputs if not each.is_indexed]
+    wanted = dict(zip(fresh, _allocate(a, b, tensors, fresh, program, *rest), strict=True))
+    for name, buffer in zip(spec.outputs, buffers, strict=True):
+        if name in wanted and buffer.dtype != wanted[name].dtype:
+            message = f"the buffer `{name}` is {buffer.dtype}; expected {wanted[name].dtype}"
+            raise ArgumentError(Diagnostic("E0603", message))
+
+
+# Gradients, and vmap
+
+
+def _below_autograd(operator: Any) -> Callable[..., Any]:
+    """Return an operator's kernel for tensors that autograd may follow: it refuses those that it does follow."""
+
+    def kernel(*given: Any) -> Any:
+        if torch.is_grad_enabled() or forward_ad._current_level >= 0:
+            named = zip("AB", given[:2], strict=True)
+            others = (each for value in given[2:] if isinstance(value, list | tuple) for each in value)
+            followed = (*named, *(("an input", each) for each in others if isinstance(each, torch.Tensor)))
+            if found := next(filter(None, (gradient_fault(name, each) for name, each in followed)), None):
+                raise ArgumentError(found)
+        with torch._C._AutoDispatchBelowAutograd():
+            return operator(*given)
+
+    return kernel
+
+
+for _name, _values, _fake in (
+    ("run", _run, _run_fake),
+    ("launch", _run, _run_fake),
+    ("write", _write, _write_fake),
+    ("allocate", _allocate, _allocate),
+):
+    _LIBRARY.impl(_name, _values, "CompositeExplicitAutograd")
+    if _name != "launch":
+        _LIBRARY.impl(_name, _below_autograd(getattr(torch.ops.evt, _name).default), "Autograd")
+    torch.library.register_fake(f"evt::{_name}", _fake, lib=_LIBRARY)
+_LIBRARY.impl("launch", torch.library.fallthrough_kernel, "Autograd")
+torch.library.register_vmap("evt::run", run_batched, lib=_LIBRARY)
+for _name in ("write", "allocate"):
+    torch.library.register_vmap(f"evt::{_name}", refuse_batched, lib=_LIBRARY)
+run, write, allocate = torch.ops.evt.run, torch.ops.evt.write, torch.ops.evt.allocate

@@ -1,0 +1,58 @@
+"""What tests of fused models share: a function as a module, and fused compared with eager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from evt.fx.fuse import Fusion, fuse, fusion
+
+#: Relative to the largest result: what rounding once instead of after every operator may change.
+TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 6e-2}
+
+
+class Function(torch.nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        return self.function(*inputs)
+
+
+def fused(function: Callable[..., Any], *inputs: torch.Tensor, **keywords: Any) -> Fusion:
+    """Return what became of a function's products, once its results are found to be eager's."""
+    module = function if isinstance(function, torch.nn.Module) else Function(function)
+    made = fuse(module, inputs, **keywords)
+    with torch.no_grad():
+        compare(module(*inputs), made(*inputs), *(each.dtype for each in inputs))
+    return fusion(made)
+
+
+def compare(expected: Any, got: Any, *dtypes: torch.dtype) -> None:
+    """Assert that results have eager's types, shapes and, up to the coarsest type on the way, values."""
+    if isinstance(expected, torch.Tensor):
+        expected, got = (expected,), (got,)
+    assert len(expected) == len(got)
+    for wanted, found in zip(expected, got, strict=True):
+        assert (wanted.shape, wanted.dtype) == (found.shape, found.dtype)
+        if not wanted.dtype.is_floating_point:
+            assert torch.equal(wanted, found)
+            continue
+        tolerance = max(TOLERANCES.get(each, 0.0) for each in (wanted.dtype, *dtypes))
+        finite = torch.isfinite(wanted)
+        assert torch.equal(wanted[~finite].float(), found[~finite].float()) or torch.isnan(wanted).any()
+        largest = float(wanted[finite].abs().max()) if finite.any() else 0.0
+        assert float((wanted[finite].double() - found[finite].double()).abs().max() if finite.any() else 0) <= (
+            tolerance * max(largest, 1.0)
+        )
+
+
+def formulas(found: Fusion) -> list[str]:
+    """Return the last statements of the regions' programs, each in one line without declarations."""
+    texts = (str(region.program).splitlines() for region in found.regions)
+    return ["; ".join(line for line in lines if not line.startswith(("in ", "out "))) for lines in texts]

@@ -1,0 +1,226 @@
+"""What of ATen becomes part of a product's kernel: products, elementwise operators, views, reductions, types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.nn import functional  # noqa: E402
+
+from evt.fx.fuse import fuse, fusion  # noqa: E402
+
+from .fusing import Function, compare, formulas, fused  # noqa: E402
+
+F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
+
+
+def of(*shape: int, dtype: Any = F32) -> torch.Tensor:
+    """Return numbers that depend on nothing but the shape."""
+    generator = torch.Generator().manual_seed(sum(shape))
+    if dtype == torch.bool:
+        return torch.rand(shape, generator=generator) > 0.5
+    if not dtype.is_floating_point:
+        return torch.randint(-9, 9, shape, generator=generator, dtype=dtype)
+    return torch.randn(shape, generator=generator).to(dtype)
+
+
+A, B = of(6, 5), of(5, 8)
+#: Functions, what they are called with, and the statements of the one region's program.
+CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], str]] = {
+    # products
+    "mm": (lambda a, b: torch.mm(a, b).relu(), (A, B), "D = relu(acc)"),
+    "addmm": (lambda a, b, c: torch.addmm(c, a, b, beta=0.5, alpha=2), (A, B, of(8)), "D = acc*2 + x0*0.5"),
+    "bmm": (lambda a, b: torch.bmm(a, b).neg(), (of(3, 6, 5), of(3, 5, 8)), "D = -acc"),
+    "baddbmm": (*(torch.baddbmm, (of(3, 6, 8), of(3, 6, 5), of(3, 5, 8)), "D = acc + x0"),),
+    "matmul-4d": (lambda a, b: a @ b * 2, (of(2, 3, 6, 5), of(2, 3, 5, 8)), "D = acc*2"),
+    "matmul-one-b": (lambda a, b: a @ b * 2, (of(3, 6, 5), B), "D = acc*2"),
+    "linear": (functional.linear, (of(2, 3, 5), of(8, 5), of(8)), "D = acc + x0"),
+    "einsum": (
+        lambda a, b, c: torch.einsum("bhmk,bhnk->bhmn", a, b) + c,
+        *((of(2, 3, 6, 5), of(2, 3, 8, 5), of(1, 3, 6, 8)), "D = acc + x0"),
+    ),
+    "conv1d": (
+        lambda x, w, b: functional.conv1d(x, w, b).tanh(),
+        (of(2, 4, 9), of(6, 4, 3), of(6)),
+        "D = tanh(acc + x0)",
+    ),
+    "conv2d-groups": (
+        lambda x, w: functional.conv2d(x, w, groups=2, stride=2, padding=1, dilation=2).relu(),
+        *((of(2, 4, 9, 8), of(6, 2, 3, 3)), "D = relu(acc)"),
+    ),
+    "conv2d-same": (
+        lambda x, w: functional.conv2d(x, w, padding="same").relu(),
+        *((of(2, 4, 9, 8), of(6, 4, 3, 3)), "D = relu(acc)"),
+    ),
+    "conv3d": (lambda x, w: functional.conv3d(x, w).relu(), (of(2, 4, 5, 5, 5), of(6, 4, 3, 3, 3)), "D = relu(acc)"),
+    "conv-transpose": (
+        lambda x, w, b: functional.conv_transpose2d(x, w, b, stride=2, output_padding=1).relu(),
+        *((of(2, 4, 5, 5), of(4, 6, 3, 3), of(6)), "D = relu(acc + x0)"),
+    ),
+    "int-mm": (
+        lambda a, b: torch._int_mm(a, b) * 2.0 + 1,
+        *((of(32, 32, dtype=torch.int8), of(32, 24, dtype=torch.int8)), "D = f32(acc)*2 + 1"),
+    ),
+    # operators
+    "both-orders": (lambda a, b, c: c + torch.relu(c + a @ b), (A, B, of(6, 8)), "D = x0 + relu(x0 + acc)"),
+    "in-place": (lambda a, b: (a @ b).relu_().mul_(2).add_(1), (A, B), "D = relu(acc)*2 + 1"),
+    "gelu-written": (
+        lambda a, b: (x := a @ b) * 0.5 * (1.0 + torch.erf(x * 0.70710678)),
+        *((A, B), "D = acc*0.5*(erf(acc*0.70710678) + 1)"),
+    ),
+    "swiglu-written": (
+        lambda a, b, c: (x := a @ b) * torch.sigmoid(x) * c,
+        *((A, B, of(6, 8)), "D = acc*sigmoid(acc)*x0"),
+    ),
+    "decomposed": (
+        lambda a, b, c: torch.addcdiv(a @ b, c, c.abs() + 1),
+        (A, B, of(6, 8)),
+        "D = acc + x0*1/(abs(x0) + 1)",
+    ),
+    "masks": (
+        lambda a, b, c, d: torch.where((a @ b > 0) & ~c | d, 1.0, 0.0),
+        *((A, B, of(6, 8, dtype=torch.bool), of(8, dtype=torch.bool)), "D = where(acc > 0 && (!x0) || x1, 1, 0)"),
+    ),
+    "bool-output": (lambda a, b: a @ b > 0, (A, B), "D = acc > 0"),
+    "masked-fill": (
+        lambda a, b, m: (a @ b).masked_fill(m, float("-inf")),
+        *((A, B, of(6, 8, dtype=torch.bool)), "D = where(x0, -inf, acc)"),
+    ),
+    "constant": (lambda a, b: a @ b * torch.tensor(2.5), (A, B), "D = acc*2.5"),
+    "scalar-tensor": (lambda a, b, s: a @ b * s, (A, B, torch.tensor(2.5, dtype=F64)), "D = acc*f32(x0)"),
+    # types
+    "promoted": (lambda a, b, c: a @ b + c, (A.to(BF16), B.to(BF16), of(8)), "D = acc + x0"),
+    "double": (lambda a, b, c: torch.tanh(a @ b) + c, (A.double(), B.double(), of(8)), "D = tanh(acc) + x0"),
+    "cast": (lambda a, b: (a @ b).to(BF16).float() * 3, (A, B), "D = f32(bf16(acc))*3"),
+    "to-int": (lambda a, b: (a @ b * 9).to(torch.int32), (A, B), "D = i32(trunc(acc*9))"),
+    "quantised": (
+        lambda a, b: (a @ b * 9).round().clamp(-128, 127).to(torch.int8),
+        *((A, B), "D = i8(trunc(min(max(round(acc*9), -128), 127)))"),
+    ),
+    "int-added": (lambda a, b, c: a @ b + c, (A, B, of(6, 8, dtype=torch.int32)), "D = acc + x0"),
+    # views
+    "transposed": (lambda a, b, c: (a @ b).t() + c, (A, B, of(8, 6)), "D = acc + x0"),
+    "heads": (
+        lambda a, w, c: functional.linear(a, w).view(2, 3, 4, 2).permute(0, 2, 1, 3) + c,
+        *((of(2, 3, 5), of(8, 5), of(2, 4, 3, 2)), "D = acc + x0"),
+    ),
+    "flattened": (
+        lambda x, w, c: functional.conv2d(x, w).flatten(2).transpose(1, 2) + c,
+        *((of(2, 4, 5, 5), of(6, 4, 3, 3), of(2, 9, 6)), "D = acc + x0"),
+    ),
+    "expanded": (lambda a, b, c: a @ b + c.expand(6, 8), (A, B, of(1, 8)), "D = acc + x0"),
+    "batch-of-some": (
+        lambda a, b, c: (a @ b.transpose(-1, -2)) * 0.5 + c,
+        *((of(2, 3, 4, 5), of(2, 3, 6, 5), of(2, 1, 1, 6)), "D = acc*0.5 + x0"),
+    ),
+    "operands": (
+        lambda a, b, c, d: a @ b * torch.sigmoid(c * 2) + (d > 0),
+        *((A, B, of(6, 8), of(6, 8)), "D = acc*sigmoid(x0*2) + (x1 > 0)"),
+    ),
+    # reductions
+    "row-sums": (lambda a, b: (a @ b).sum(1), (A, B), "D = sum[n](acc)"),
+    "column-maxima": (lambda a, b: (a @ b).amax(0, keepdim=True), (A, B), "D = max[m](acc)"),
+    "all": (lambda a, b: torch.relu(a @ b).sum(), (A, B), "D = sum[m, n](relu(acc))"),
+    "mean-square": (
+        lambda a, w: (x := functional.linear(a, w), (x * x).mean(-1)),
+        *((of(2, 3, 5), of(8, 5)), "D = acc; D1 = sum[n](acc*acc)/size(n)"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_region(name: str) -> None:
+    function, inputs, formula = CASES[name]
+    found = fused(function, *inputs)
+    assert formulas(found) == [formula]
+
+
+def test_scaled_product() -> None:
+    a, b = of(32, 32).to(torch.float8_e4m3fn), of(48, 32).to(torch.float8_e4m3fn).t()
+
+    def run(a: torch.Tensor, b: torch.Tensor, s: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        return torch._scaled_mm(a, b, s, t, out_dtype=BF16).relu()
+
+    made = fuse(Function(run), (a, b, torch.tensor(0.5), torch.tensor(0.25)))
+    assert formulas(fusion(made)) == ["D = relu(acc*x0*x1)"]
+    got = made(a, b, torch.tensor(0.5), torch.tensor(0.25))
+    expected = torch.relu(a.double() @ b.double() * 0.125).to(BF16)
+    compare(expected, got, BF16)
+
+
+def test_two_products_meet() -> None:
+    """The product of gate and value is computed with one of them, which reads the other."""
+    gate, up, x = of(8, 5), of(8, 5) + 1, of(3, 5)
+    found = fused(lambda x, g, u: functional.silu(functional.linear(x, g)) * functional.linear(x, u), x, gate, up)
+    assert formulas(found) == ["D = silu(acc)*x0"]
+    assert [each.code for each in found.reasons] == ["E1014", "E1013"]
+
+
+def test_other_readers_make_outputs() -> None:
+    found = fused(lambda a, b: (x := a @ b, y := x.relu(), torch.softmax(y, -1)), A, B)
+    assert formulas(found) == ["D = relu(acc); D1 = acc"]
+
+
+def test_statistics_are_outputs() -> None:
+    """What needs the statistics for each element runs after the kernel."""
+    found = fused(lambda a, b: (x := a @ b) * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6), A, B)
+    assert formulas(found) == ["D = acc; D1 = rsqrt(sum[n](acc**2)/size(n) + 1e-06)"]
+    assert [each.code for each in found.reasons] == ["E1009"]
+
+
+def test_autocast() -> None:
+    def run(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=BF16):
+            return functional.gelu(functional.linear(x, w))
+
+    x, w = of(6, 5), of(8, 5)
+    made = fuse(Function(run), (x, w))
+    assert formulas(fusion(made)) == ["D = gelu(acc)"]
+    compare(run(x, w), made(x, w), BF16)
+
+
+def test_dynamic_shapes() -> None:
+    """A graph for many sizes: views are written with the sizes of the call's tensors."""
+    batch = torch.export.Dim("batch", min=2, max=64)
+
+    def run(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return functional.gelu(functional.linear(x, w)).reshape(-1, 7).mul(2).relu()
+
+    made = fuse(Function(run), (of(4, 3, 5), of(7, 5)), dynamic_shapes=(({0: batch}, None),))
+    assert formulas(fusion(made)) == ["D = relu(gelu(acc)*2)"]
+    for count in (2, 9):
+        compare(run(of(count, 3, 5), of(7, 5)), made(of(count, 3, 5), of(7, 5)))
+
+
+def test_dynamic_batches_of_two_dimensions() -> None:
+    batch = torch.export.Dim("batch", min=2, max=64)
+    run = CASES["einsum"][0]
+    made = fuse(Function(run), CASES["einsum"][1], dynamic_shapes=(({0: batch}, {0: batch}, None),))
+    assert len(fusion(made).regions) == 1
+    inputs = of(7, 3, 6, 5), of(7, 3, 8, 5), of(1, 3, 6, 8)
+    compare(run(*inputs), made(*inputs))
+
+
+@pytest.mark.parametrize("dtype", [F32, F16, BF16])
+def test_batch_norm(dtype: torch.dtype) -> None:
+    """Its factors are folded into two vectors of float32; in fewer bits its result is rounded, as PyTorch's is."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Conv2d(4, 6, 3), torch.nn.BatchNorm2d(6), torch.nn.ReLU()).eval()
+    torch.nn.init.uniform_(model[1].running_mean)
+    torch.nn.init.uniform_(model[1].running_var, 0.5, 2)
+    rounded = {F32: "{}", F16: "f16({})", BF16: "bf16({})"}[dtype].format("(acc + x0)*x1 + x2")
+    found = fused(model.to(dtype), of(2, 4, 6, 6, dtype=dtype))
+    assert formulas(found) == [f"D = relu({rounded})"]
+
+
+def test_eager_rounding_on_request() -> None:
+    """With numerics="match_eager" the bits are eager's where the product is exact."""
+    a, b, c = (torch.randint(-4, 4, shape).to(BF16) for shape in ((6, 5), (5, 8), (8,)))
+    run = Function(lambda a, b, c: torch.relu((a @ b + c) * 1.37) * 0.71)
+    made = fuse(run, (a, b, c), numerics="match_eager")
+    assert torch.equal(made(a, b, c), run(a, b, c))
+    assert not torch.equal(fuse(run, (a, b, c))(a, b, c), run(a, b, c))

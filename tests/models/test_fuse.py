@@ -1,0 +1,101 @@
+"""``evt.fuse``: what it returns, and how a region shows itself."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import evt  # noqa: E402
+from evt.fx.fuse import fusion  # noqa: E402
+
+from .fusing import Function, compare  # noqa: E402
+
+
+def model() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.GELU(), torch.nn.Linear(7, 3)).eval()
+
+
+def test_a_module_is_called_as_before() -> None:
+    plain, x = model(), torch.randn(4, 5)
+    fused = evt.fuse(plain, (x,))
+    with torch.no_grad():
+        compare(plain(x), fused(x))
+    assert isinstance(fused, torch.fx.GraphModule)
+
+
+def test_autograd_is_left_out() -> None:
+    """Parameters that require grad are read without it; the module itself stays as it was."""
+    plain = model()
+    fused = evt.fuse(plain, (torch.randn(4, 5),))
+    assert not fused(torch.randn(4, 5)).requires_grad
+    assert all(each.requires_grad for each in plain.parameters())
+
+
+def test_parameters_are_shared() -> None:
+    plain, x = model(), torch.randn(4, 5)
+    fused = evt.fuse(plain, (x,))
+    with torch.no_grad():
+        plain[0].weight.mul_(2)
+        compare(plain(x), fused(x))
+
+
+def test_keyword_arguments() -> None:
+    class Two(torch.nn.Module):
+        def forward(self, x: torch.Tensor, *, scale: torch.Tensor) -> torch.Tensor:
+            return (x @ x) * scale
+
+    inputs = {"x": torch.randn(5, 5), "scale": torch.randn(5)}
+    compare(Two()(**inputs), evt.fuse(Two(), inputs)(**inputs))
+
+
+def test_a_graph_module_is_taken() -> None:
+    x = torch.randn(4, 5)
+    traced = torch.export.export(model(), (x,)).module()
+    assert len(fusion(evt.fuse(traced, (x,))).regions) == 2
+
+
+def test_a_region_knows_its_nodes_and_is_a_formula() -> None:
+    fused = evt.fuse(model(), (torch.randn(4, 5),))
+    first, second = fusion(fused).regions
+    assert [node.name for node in first.nodes] == ["linear", "gelu"]
+    assert str(first.program) == "in x0: f32[n]\nout D: f32[m, n]\nD = gelu(acc + x0)"
+    a, b, x0 = torch.randn(4, 5), torch.randn(7, 5), torch.randn(7)
+    typed = evt.linear(str(first.program))
+    assert torch.equal(typed(a, b, x0=x0), first.program(a, b, x0=x0))
+    assert str(fusion(fused)).splitlines()[:3] == ["2 of 2 products fused", "linear, gelu:", "    in x0: f32[n]"]
+    assert second.arguments[0].name == "x0"
+
+
+def test_values_know_their_nodes() -> None:
+    first, _ = fusion(evt.fuse(model(), (torch.randn(4, 5),))).regions
+    names = {origin.name for origin in first.program.spec.dag.origins}
+    assert names == {"linear", "gelu"}
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # torch's own, of a copied graph
+def test_results_pickle_and_copy() -> None:
+    fused, x = evt.fuse(model(), (torch.randn(4, 5),)), torch.randn(4, 5)
+    assert torch.equal(copy.deepcopy(fused)(x), fused(x))
+    (program,) = {region.program for region in fusion(fused).regions[:1]}
+    assert pickle.loads(pickle.dumps(program)) == program
+
+
+def test_views_of_results_take_any_memory() -> None:
+    """A result may lie in another order than PyTorch's, where the graph views it."""
+    run = Function(lambda x, w: torch.relu(torch.nn.functional.conv2d(x, w)).permute(0, 2, 3, 1).reshape(-1, 6).t())
+    x = torch.randn(2, 4, 5, 5).to(memory_format=torch.channels_last)
+    inputs = x, torch.randn(6, 4, 3, 3)
+    compare(run(*inputs), evt.fuse(run, inputs)(*inputs))
+
+
+def test_importing_evt_does_not_import_torch() -> None:
+    code = "import sys, evt; assert 'fuse' in dir(evt); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

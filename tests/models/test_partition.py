@@ -1,0 +1,163 @@
+"""The partition is a minimum of its objective, which counts bytes; its time is linear, its width bounded."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import networkx as nx
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.fx import Graph, Node  # noqa: E402
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+
+from evt.fx.frame import Frame  # noqa: E402
+from evt.fx.partition import moved_bytes, partition  # noqa: E402
+from evt.fx.product import Product, find_product  # noqa: E402
+from evt.fx.region import Region, fit  # noqa: E402
+from evt.fx.views import is_view  # noqa: E402
+
+SIZE = 8
+
+
+def traced(function: Callable[..., Any], *inputs: torch.Tensor) -> Graph:
+    graph: Graph = make_fx(function, tracing_mode="fake")(*inputs).graph
+    return graph
+
+
+def random_graph(seed: int, products: int, others: int) -> Graph:
+    """Return a graph of square matrices, of which any may meet: sums, casts, views, softmaxes and products."""
+    choose = random.Random(seed)
+    kinds = ("add", "add", "relu", "half", "t", "softmax")
+    steps = ["product"] * products + [choose.choice(kinds) for _ in range(others)]
+    first, *rest = steps
+    choose.shuffle(rest)
+
+    def run(x: torch.Tensor, w: torch.Tensor) -> Sequence[torch.Tensor]:
+        values = [x]
+        for step in (first, *rest):
+            near = choose.choice(values[-3:])
+            if step == "product":
+                values.append(near.float() @ w)
+            elif step == "add":
+                values.append(near + choose.choice(values))
+            elif step == "half":
+                values.append(near.half())
+            elif step == "t":
+                values.append(near.t())
+            else:
+                values.append(torch.relu(near) if step == "relu" else torch.softmax(near, -1))
+        return [values[-1], *(value for value in values[1:-1] if choose.random() < 0.2)]
+
+    return traced(run, torch.randn(SIZE, SIZE), torch.randn(SIZE, SIZE))
+
+
+def all_partitions(graph: Graph) -> Iterator[list[Region]]:
+    """Yield every choice that the problem allows."""
+    nodes = [node for node in graph.nodes if node.op == "call_function"]
+    products = [found for node in nodes if isinstance(found := find_product(node), Product)]
+    free = [node for node in nodes if all(node is not each.node for each in products)]
+    for choice in itertools.product(range(-1, len(products)), repeat=len(free)):
+        regions = [Region(each) for each in products]
+        if all(index < 0 or joined(regions[index], node) for node, index in zip(free, choice, strict=True)):
+            kernels = {node: index for index, region in enumerate(regions) for node in region.frames}
+            edges = {(kernels.get(x, x), kernels.get(y, y)) for y in nodes for x in y.all_input_nodes if x in nodes}
+            if nx.is_directed_acyclic_graph(nx.DiGraph((x, y) for x, y in edges if x != y)):
+                yield regions
+
+
+def joined(region: Region, node: Node) -> bool:
+    if not any(operand in region for operand in node.all_input_nodes):
+        return False
+    frame = fit(node, region.frames)
+    if isinstance(frame, Frame):
+        region.frames[node] = frame
+    return isinstance(frame, Frame)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_it_is_a_minimum(seed: int) -> None:
+    graph = random_graph(seed, 1 + seed % 3, 5 if seed % 3 == 2 else 6)
+    found = partition(graph)
+    assert found.exact
+    assert found.cost == moved_bytes(graph, found.regions)
+    assert found.cost == min(moved_bytes(graph, regions) for regions in all_partitions(graph))
+
+
+def test_the_objective_counts_bytes() -> None:
+    """One kernel reads A, B and the bias and writes D; alone relu and the sum would each read and write a matrix."""
+    graph = traced(lambda a, b, c: torch.relu(a @ b + c), *(torch.randn(SIZE, SIZE) for _ in range(3)))
+    matrix = SIZE * SIZE * 4
+    assert partition(graph).cost == 4 * matrix
+    assert moved_bytes(graph, []) == (3 + 3 + 2) * matrix
+
+
+def test_a_value_read_twice_is_written_once() -> None:
+    graph = traced(lambda a, b: (torch.softmax(a @ b, 0), torch.softmax(a @ b, 1)), *[torch.randn(SIZE, SIZE)] * 2)
+    assert partition(graph).cost == moved_bytes(graph, partition(graph).regions)
+
+
+def test_a_gate_goes_where_fewer_bytes_are_moved() -> None:
+    """Both products could take the sum; the one with a value in half precision is read from memory."""
+    a, b = torch.randn(SIZE, SIZE), torch.randn(SIZE, SIZE)
+    graph = traced(lambda a, b: (a @ b).half() + torch.relu(b @ a), a, b)
+    first, second = partition(graph).regions
+    names = [[node.name for node in region.frames] for region in (first, second)]
+    assert names == [["mm", "_to_copy"], ["mm_1", "relu", "add"]]
+
+
+def test_a_region_does_not_wait_for_what_waits_for_it() -> None:
+    graph = traced(lambda a, b: torch.softmax(a @ b, -1) + a @ b, torch.randn(SIZE, SIZE), torch.randn(SIZE, SIZE))
+    assert [len(region.frames) for region in partition(graph).regions] == [1, 2]
+    graph = traced(lambda a, b: (x := a @ b) + torch.softmax(x, -1), torch.randn(SIZE, SIZE), torch.randn(SIZE, SIZE))
+    found = partition(graph)
+    (region,) = found.regions
+    assert len(region.frames) == 1
+    assert {misfit.code for misfit in found.misfits.values()} == {"E1001", "E1012"}
+
+
+def deep(layers: int) -> Graph:
+    """Return layers of a gated unit with a residual, each with a choice."""
+
+    def run(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        for _ in range(layers):
+            x = x + (torch.sigmoid(x @ w) * torch.relu(w @ x)) @ w
+        return x
+
+    return traced(run, torch.randn(SIZE, SIZE), torch.randn(SIZE, SIZE))
+
+
+def test_time_is_linear() -> None:
+    """A graph of 2,000 nodes takes as many steps for each node as one of 100."""
+    small, large = deep(13), deep(286)
+    assert len(large.nodes) >= 2000
+    found, whole = partition(small), partition(large)
+    assert found.exact
+    assert whole.exact
+    assert whole.steps / len(large.nodes) <= 1.1 * found.steps / len(small.nodes)
+    assert whole.steps <= 8 * len(large.nodes)
+
+
+def test_a_narrow_search_is_a_beam() -> None:
+    """With one state at a node the result is a partition still, and says that it may not be the best."""
+
+    def run(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        values = [a @ b, b @ a, a @ a, b @ b]
+        return (values[0] + values[1]) * (values[2] + values[3]) + values[0] * values[2]
+
+    graph = traced(run, torch.randn(SIZE, SIZE), torch.randn(SIZE, SIZE))
+    best, beam = partition(graph), partition(graph, width=1)
+    assert (best.exact, beam.exact) == (True, False)
+    assert beam.cost == moved_bytes(graph, beam.regions) >= best.cost
+    assert beam.steps < best.steps
+
+
+def test_views_belong_to_what_reads_them() -> None:
+    graph = traced(lambda a, b: torch.relu((a @ b).t()).t(), torch.randn(SIZE, SIZE), torch.randn(SIZE, SIZE))
+    (region,) = partition(graph).regions
+    assert [node.name for node in region.frames] == ["mm", "t", "relu"]
+    assert any(is_view(node) for node in graph.nodes if node not in region)

@@ -1,0 +1,146 @@
+"""Every reason for not fusing: its code, its page, the place in the user's code, and what triggers it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch._subclasses import FakeTensorMode  # noqa: E402
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+from evt.diagnostics import CODES  # noqa: E402
+from evt.errors import ArgumentError  # noqa: E402
+from evt.fx import fuse as fusing  # noqa: E402
+from evt.fx.fuse import Fusion, find_regions, fuse, fusion  # noqa: E402
+
+from .fusing import Function, fused  # noqa: E402
+
+A, B, C = torch.randn(6, 6), torch.randn(6, 6), torch.randn(6, 6)
+WIDE = torch.randn(2, 6, 6)
+#: By code: a function, its inputs, and a part of the sentence.
+CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], str]] = {
+    "E1001": (lambda a, b: torch.softmax(a @ b + 1, -1), (A, B), "evt has no function for softmax.int"),
+    "E1003": (lambda a, b: (a @ b + 1)[:, :3].relu(), (A, B), "shows a part of the product"),
+    "E1004": (lambda a, b, c: a @ b + 1 + c, (A, B, WIDE), "its shape [2, 6, 6] is not the product's"),
+    "E1005": (lambda a, b: (x := a @ b + 1) + x.t(), (A, B), "another view of it"),
+    "E1006": (
+        lambda x, w, s: functional.linear(x, w) * 2 + s[:, None],
+        *((WIDE, A, torch.randn(2, 6)), "varies over a part of the rows"),
+    ),
+    "E1008": (lambda a, b: (a @ b + 1).view(6, 2, 3).sum(-1), (A, B), "other elements than whole rows"),
+    "E1009": (lambda a, b: (x := a @ b + 1) / x.sum(-1, keepdim=True), (A, B), "beside the product's elements"),
+    "E1012": (lambda a, b: (x := a @ b + 1) * torch.softmax(x, -1), (A, B), "from the product's own result"),
+    "E1013": (lambda a, b: functional.silu(a @ b) * (b @ a + 1), (A, B), "it is computed with"),
+    "E1014": (lambda a, b: torch.softmax(a @ b, -1), (A, B), "nothing behind it"),
+}
+
+
+def reasons(found: Fusion, code: str) -> list[str]:
+    return [each.reason for each in found.reasons if each.code == code]
+
+
+def test_every_code_is_tested() -> None:
+    elsewhere = {"E1002", "E1007", "E1010", "E1011", "E1015", "E1016"}
+    assert {code for code in CODES if code >= "E1000"} == {*CASES, *elsewhere}
+
+
+@pytest.mark.parametrize("code", CASES)
+def test_reason(code: str) -> None:
+    function, inputs, text = CASES[code]
+    found = reasons(fused(function, *inputs), code)
+    assert any(text in each for each in found), found
+
+
+def test_types() -> None:
+    """Sums that wrap in 8 bits, and tensors of 64-bit integers, are PyTorch's own work."""
+    small = torch.ones(6, 6, dtype=torch.int8)
+    found = fused(lambda a, b, c: (a @ b + 1).to(torch.int8) + c, A, B, small)
+    assert reasons(found, "E1002") == ["it computes in int8"]
+    found = fused(lambda a, b, c: a @ b * 2 + c, A, B, torch.ones(6, 6, dtype=torch.int64))
+    assert reasons(found, "E1002") == ["`inputs_2` has the type int64"]
+
+
+def test_products_of_other_types() -> None:
+    found = fusion(fuse(Function(lambda a, b: (a @ b).neg()), (A.long(), B.long())))
+    assert reasons(found, "E1010") == ["its operands are int64"]
+    found = fusion(fuse(Function(lambda a, b: (a @ b).neg()), (A, B[0])))
+    assert reasons(found, "E1010") == ["its operands are vectors"]
+
+
+def test_sizes_as_numbers() -> None:
+    batch = torch.export.Dim("batch", min=2, max=64)
+    run = Function(lambda a, b: (a @ b).relu() / a.shape[0])
+    found = fusion(fuse(run, (A, B), dynamic_shapes=(({0: batch}, None),)))
+    assert any("known at run time only" in each for each in reasons(found, "E1007"))
+
+
+def on_a_gpu(function: Callable[..., Any]) -> Fusion:
+    """Return what becomes of a function of two matrices on a GPU, without one."""
+    with FakeTensorMode() as mode:
+        graph = make_fx(function)(*(mode.from_tensor(torch.empty(64, 64)) for _ in range(2))).graph
+        for node in graph.nodes:
+            if "val" in node.meta:
+                node.meta["val"].fake_device = torch.device("cuda", 0)
+        return find_regions(graph)
+
+
+def test_float32_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "highest")
+    assert reasons(on_a_gpu(lambda a, b: (a @ b).relu()), "E1011")
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
+    assert len(on_a_gpu(lambda a, b: (a @ b).relu()).regions) == 1
+
+
+def test_devices() -> None:
+    graph = make_fx(lambda a, b: (a @ b).relu(), tracing_mode="fake")(A, B).graph
+    found = find_regions(graph, devices=("cuda",))
+    assert reasons(found, "E1016") == ["it is on the CPU, and kernels run on CUDA devices"]
+
+
+def test_regions_that_are_no_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A region that evt refuses is tried without its reductions, and else left alone."""
+    build = fusing.build
+
+    def refuse(region: Any, settings: Any) -> Any:
+        if any(frame.reduced for frame in region.frames.values()):
+            build(region, {"route": "evt-3x"}).program.plan("sm80", "f16", "f16")
+        return build(region, settings)
+
+    monkeypatch.setattr(fusing, "build", refuse)
+    found = fused(lambda a, b: (x := a @ b + 1, x.sum(-1)), A, B)
+    assert [each[:5] for each in reasons(found, "E1015")] == ["E0502"]
+    assert [str(each.program).splitlines()[-1] for each in found.regions] == ["D = acc + 1"]
+    found = fused(lambda a, b: (a @ b).sum(-1), A, B)
+    assert not found.regions
+    assert [each[:5] for each in reasons(found, "E1015")] == ["E0502"]
+
+
+def test_a_reason_has_a_place() -> None:
+    """The line is the user's, not that of PyTorch's module which contains the operator."""
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.Softmax(-1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = self.layers(x)
+            return found
+
+    found = fusion(fuse(Model(), (A,)))
+    (reason,) = [each for each in found.reasons if each.code == "E1001"]
+    assert reason.place.startswith(f"{__file__}:")
+    assert str(reason) == f"E1001 softmax ({reason.place}): evt has no function for softmax.int"
+    assert reason.diagnostic.code == "E1001"
+    assert reason.place in reason.diagnostic.notes
+    assert "softmax" in reason.diagnostic.message
+
+
+def test_bad_settings_are_refused() -> None:
+    with pytest.raises(ArgumentError, match="there is no setting `fastmath`"):
+        fuse(Function(torch.mm), (A, B), fastmath=True)  # type: ignore[call-arg]
