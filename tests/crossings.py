@@ -88,6 +88,12 @@ CASES = {
         ((), 203, 156, 84),
         "linear",
     ),
+    "blocks of inputs": Case(
+        "in x: bf16[m, n], q: i8[m, n], on: bool[m, n]\n"
+        "out D, w: f32[m, n/16], sums: i32[m, n/32], count: i32[m, n/8]\n"
+        "w = max[n%16](x); sums = sum[n%32](q); count = sum[n%8](on); D = acc + w + sums",
+        "f16",
+    ),
     "pixels": Case(
         "in mask: bool[m, n], x: f16[index[m], n], on: bool[m], count: i64[n]\n"
         "out D, best: i32[m], average: f32[n], hits: i32[n]\n"

@@ -115,5 +115,5 @@ def compiled(plan: Plan, folder: Path) -> ctypes.CDLL:
         text=True,
         env={**os.environ, "LC_ALL": "C"},
     )
-    assert made.returncode == 0, made.stderr[:4000]
+    assert made.returncode == 0, "\n".join(line for line in made.stderr.splitlines() if "error" in line)[:2000]
     return ctypes.CDLL(str(library))
