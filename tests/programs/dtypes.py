@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -63,6 +64,17 @@ def primary(operand: str, declared: str | None) -> str:
     if declared is not None:
         return declared
     return {"tf32": "f32", **dict.fromkeys(("e4m3", "e5m2", "i8", "u8"), "bf16")}.get(operand, operand)
+
+
+def promoted(types: Sequence[str]) -> str:
+    """torch.promote_types of what PyTorch holds; 8-bit floats are computed in f32. Empty of numbers alone."""
+    tensors = {each for each in types if each}
+    floats = {each for each in tensors if TYPES[each].kind == "float"}
+    if not floats:
+        return "" if not tensors else "i32" if len(tensors) > 1 else next(iter(tensors))
+    if "f64" in floats:
+        return "f64"
+    return next(iter(floats)) if floats in ({"f16"}, {"bf16"}) else "f32"
 
 
 #: From which the integers of data are drawn, where they are not small.

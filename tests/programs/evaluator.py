@@ -14,7 +14,7 @@ import numpy as np
 from .call import Data
 from .combined import either, folded, interleaved, place
 from .derivatives import Derivatives
-from .dtypes import TYPES, compute, primary
+from .dtypes import TYPES, compute, primary, promoted
 from .functions import FUNCTIONS, Row
 from .interface import main_output, output_type, reductions
 from .number import FUNCTION, NO_DOUBT, OPERATION, Arithmetic, Array, Number, deviation
@@ -260,28 +260,28 @@ class Evaluator:
             result = self.applied(function, values)
             return replace(result, number=replace(result.number, doubt=~NO_DOUBT), held=_OPEN)
         row = FUNCTIONS[function]
-        promoted = _promoted([v.held for slot, v in enumerate(values) if slot not in row.conditions])
+        common = promoted([v.held for slot, v in enumerate(values) if slot not in row.conditions])
 
         def converted(slot: int, value: Value) -> Value:
             integer = compute(value.held) in ("i32", "b1") if value.held else row.predicate
-            if not integer or slot in row.conditions or promoted not in ("f16", "bf16"):
+            if not integer or slot in row.conditions or common not in ("f16", "bf16"):
                 return value
-            return replace(self.cast(promoted, value), held=value.held and promoted)
+            return replace(self.cast(common, value), held=value.held and common)
 
         values = [converted(slot, value) for slot, value in enumerate(values)]
         if row.predicate:
             return replace(self.applied(function, values), held="b1")
 
         def stored(result: Value) -> Value:
-            held = promoted
-            if promoted and compute(promoted) != "f32" and result.type != "i32":
+            held = common
+            if common and compute(common) != "f32" and result.type != "i32":
                 held = "f64" if result.type == "f64" else "f32"
             return self.hold(result, held)
 
-        if function == "div" and not values[0].held and promoted and compute(promoted) in ("f32", "f64"):
+        if function == "div" and not values[0].held and common and compute(common) in ("f32", "f64"):
             reciprocal = stored(self.applied("rcp", values[1:]))
             return stored(self.applied("mul", [reciprocal, values[0]]))
-        if function == "pow" and promoted and values[1].literal:
+        if function == "pow" and common and values[1].literal:
             exponent = values[1].number.x.item()
             if exponent in (2.0, 3.0):
                 product = stored(self.applied("mul", [values[0], values[0]]))
@@ -422,7 +422,7 @@ class Evaluator:
         variants = max(len(each.x) for each in numbers)
         first, second = (np.broadcast_to(each.x, (variants, *each.x.shape[1:])) for each in numbers)
         doubt = interleaved(numbers[0].doubt, numbers[1].doubt, half, distance)
-        held = _OPEN if _OPEN in (x.held, y.held) else _promoted([x.held, y.held])
+        held = _OPEN if _OPEN in (x.held, y.held) else promoted([x.held, y.held])
         doubt = doubt | (held == _OPEN)
         return Value(Number(interleaved(first, second, half, distance), doubt, t), kind, columns=True, held=held)
 
@@ -444,14 +444,3 @@ class Evaluator:
         held = _OPEN if self.eager else ""
         made = Number(values, number.doubt | doubt | self.eager, t)
         return Value(made, kind, columns=x.columns, held=held, fewer=x.fewer)
-
-
-def _promoted(types: Sequence[str]) -> str:
-    """torch.promote_types of what PyTorch holds; 8-bit floats are computed in f32. Empty of numbers alone."""
-    tensors = {each for each in types if each}
-    floats = {each for each in tensors if TYPES[each].kind == "float"}
-    if not floats:
-        return "" if not tensors else "i32" if len(tensors) > 1 else next(iter(tensors))
-    if "f64" in floats:
-        return "f64"
-    return next(iter(floats)) if floats in ({"f16"}, {"bf16"}) else "f32"

@@ -27,18 +27,19 @@ struct BlockReduce : PlainNode<NoArguments> {
     Callbacks(Tile<ThreadMap> const& tile_) : tile(tile_) {}
 
     template <class ElementAccumulator, class ElementInput, int FragmentSize>
-    CUTLASS_DEVICE cutlass::Array<ElementInput, FragmentSize> visit(
-        int, int, int column, int, cutlass::Array<ElementAccumulator, FragmentSize> const&,
-        cutlass::Array<ElementInput, FragmentSize> const& input) {
-      ElementInput value = Op::template identity<ElementInput>();
+    CUTLASS_DEVICE auto visit(int, int, int column, int, cutlass::Array<ElementAccumulator, FragmentSize> const&,
+                              cutlass::Array<ElementInput, FragmentSize> const& input) {
+      using Element = evt::detail::Compute<ElementInput>;  // an input is reduced as it is read
+      cutlass::Array<Element, FragmentSize> const values = evt::convert_array<Element>(input);
+      Element value = Op::template identity<Element>();
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < FragmentSize; ++i) {
         if (tile.n(column) + i < tile.extent_n) {
-          value = Op::apply(value, input[i]);
+          value = Op::apply(value, values[i]);
         }
       }
       value = evt::reduce_over_lanes<Op, Width / kVector>(value);
-      cutlass::Array<ElementInput, FragmentSize> result;
+      cutlass::Array<Element, FragmentSize> result;
       result.fill(value);
       return result;
     }

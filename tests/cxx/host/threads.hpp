@@ -1,0 +1,126 @@
+// The threads of a block on the host, one running at a time: each gives way where it waits for its warp or its block.
+
+#pragma once
+
+#include <ucontext.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <vector>
+
+#include <cuda_runtime.h>
+
+inline uint3 threadIdx, blockIdx;
+inline dim3 gridDim;
+
+namespace host {
+
+struct Barrier {
+  int expected = 0, waiting = 0;
+  unsigned passed = 0;
+};
+
+struct Warp {
+  Barrier barrier;
+  uint64_t values[32];
+};
+
+struct Block {
+  std::function<void()> body;
+  std::vector<ucontext_t> threads;
+  std::vector<std::vector<char>> stacks;
+  std::vector<bool> done;
+  std::vector<Warp> warps;
+  Barrier all;
+  ucontext_t caller;
+  int current = 0;
+  unsigned progress = 0;
+};
+
+inline Block* block = nullptr;
+
+inline void wait(Barrier& barrier) {
+  unsigned const before = barrier.passed;
+  if (++barrier.waiting == barrier.expected) {
+    barrier.waiting = 0;
+    ++barrier.passed;
+    ++block->progress;
+  }
+  while (barrier.passed == before) {
+    swapcontext(&block->threads[size_t(block->current)], &block->caller);
+  }
+}
+
+inline void enter() {
+  block->body();
+  block->done[size_t(block->current)] = true;
+  ++block->progress;
+}
+
+/// Run a function in each of `count` threads. Exits where all of them wait.
+inline void run(int count, std::function<void()> body) {
+  constexpr size_t kStack = 1 << 18;
+  Block made;
+  made.body = std::move(body);
+  made.threads.resize(size_t(count));
+  made.stacks.assign(size_t(count), std::vector<char>(kStack));
+  made.done.assign(size_t(count), false);
+  made.warps.resize(size_t(count) / 32);
+  for (Warp& warp : made.warps) warp.barrier.expected = 32;
+  made.all.expected = count;
+  block = &made;
+  for (int i = 0; i < count; ++i) {
+    ucontext_t& thread = made.threads[size_t(i)];
+    getcontext(&thread);
+    thread.uc_stack.ss_sp = made.stacks[size_t(i)].data();
+    thread.uc_stack.ss_size = kStack;
+    thread.uc_link = &made.caller;
+    makecontext(&thread, enter, 0);
+  }
+  for (bool left = true; left;) {
+    left = false;
+    unsigned const before = made.progress;
+    for (made.current = 0; made.current < count; ++made.current) {
+      if (!made.done[size_t(made.current)]) {
+        left = true;
+        threadIdx = {unsigned(made.current), 0, 0};
+        swapcontext(&made.caller, &made.threads[size_t(made.current)]);
+      }
+    }
+    if (left && made.progress == before) {
+      std::fprintf(stderr, "threads wait for others that have gone on\n");
+      std::exit(3);
+    }
+  }
+  block = nullptr;
+}
+
+template <class T>
+T exchange(T value, int source) {
+  static_assert(sizeof(T) <= 8, "a register or two");
+  Warp& warp = block->warps[size_t(block->current / 32)];
+  std::memcpy(&warp.values[block->current % 32], &value, sizeof(T));
+  wait(warp.barrier);
+  std::memcpy(&value, &warp.values[source % 32], sizeof(T));
+  wait(warp.barrier);
+  return value;
+}
+
+}  // namespace host
+
+template <class T>
+T __shfl_sync(unsigned, T value, int source) { return host::exchange(value, source); }
+template <class T>
+T __shfl_xor_sync(unsigned, T value, int mask) { return host::exchange(value, (host::block->current % 32) ^ mask); }
+inline void __syncthreads() { host::wait(host::block->all); }
+
+// One thread runs at a time.
+template <class T>
+T atomicAdd(T* at, T value) { T const before = *at; *at = before + value; return before; }
+template <class T>
+T atomicMax(T* at, T value) { T const before = *at; *at = before < value ? value : before; return before; }
+template <class T>
+T atomicMin(T* at, T value) { T const before = *at; *at = value < before ? value : before; return before; }

@@ -1,0 +1,44 @@
+"""The epilogues of emitted 2.x kernels, visitors and final reductions, run on the host against the reference."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from crossings import CASES, bits, poisoned, program, tensors
+from cute import GXX, include_flags
+from epilogues import run
+
+from evt.reference.compare import distance
+from evt.spec import typed_graph
+
+pytestmark = [
+    pytest.mark.cxx,
+    pytest.mark.skipif(not GXX, reason="g++ is not on PATH"),
+    pytest.mark.skipif(not include_flags(), reason="there are no CUTLASS or no CUDA headers"),
+]
+#: One compilation takes g++ ten seconds.
+QUICK = ("tokens", "rotary", "blocks of inputs")
+PRODUCTS = [
+    pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+    for name, case in CASES.items()
+    if case.operation != "conv2d" and not case.views  # which takes several launches
+]
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_epilogues(name: str, tmp_path: Path) -> None:
+    op, case = program(name, "2x"), CASES[name]
+    a, b, inputs, held = tensors(name, op, "cpu")
+    want = op.reference(a, b, float64=True, **inputs, **held)._asdict()
+    stored = op.reference(a, b, **inputs, **held)._asdict()
+    made = {key: held[key].clone() if key in held else poisoned(each) for key, each in stored.items()}
+    run(op, a, b, inputs, made, tmp_path)
+    for output in typed_graph(op.spec, case.dtype, case.dtype).outputs:
+        got, dtype = made[output.name], output.dtype
+        assert dtype is not None
+        if dtype.is_float:
+            inside = dtype if dtype.bits == 16 else None
+            assert distance(got, want[output.name], dtype, inside=inside) <= 1, output.name
+        else:
+            assert bits(got).equal(bits(stored[output.name])), output.name
