@@ -14,11 +14,13 @@ from evt.fx.absorb import absorb
 from evt.fx.aten import dtype_of, shape_of
 from evt.fx.build import Fused, UnbuiltError, build
 from evt.fx.capture import capture
+from evt.fx.meaning import Applied, meaning
 from evt.fx.misfit import Misfit
 from evt.fx.partition import Partition, partition
 from evt.fx.region import Region
 from evt.fx.rewrite import rewrite
 from evt.fx.views import is_view
+from evt.ir.dtype import DType
 from evt.settings import Keywords, Settings
 
 if TYPE_CHECKING:
@@ -121,6 +123,7 @@ def _is_product(misfit: Misfit) -> bool:
 
 
 def _outcome(found: Partition, region: Region, devices: Sequence[str], settings: Mapping[str, Any]) -> Outcome:
+    _leave_last_casts(region)
     node = region.product.node
     kind = node.meta["val"].device.type
     behind = _behind(found, region)
@@ -165,6 +168,20 @@ def _check_kernel(fused: Fused) -> None:
         known = all(isinstance(size, int) for shape in shapes for size in shape) and fused.batches is None
         a, b = (str(dtype_of(each)).removeprefix("torch.") for each in operands)
         fused.program.plan(target, a, b, shapes=(shapes[0], shapes[1]) if known else None)
+
+
+def _leave_last_casts(region: Region) -> None:
+    """Leave casts out of results that are stored as narrow as before the cast, too: their readers cast as they read."""
+    for node in reversed(region.nodes):
+        found = meaning(node)
+        if not isinstance(found, Applied) or not isinstance(found.what, DType):
+            continue
+        (operand,) = found.operands
+        if any(user in region or user.op == "output" for user in node.users) or operand not in region:
+            continue
+        stored = any(user not in region for user in operand.users)
+        if stored and dtype_of(node).itemsize >= dtype_of(operand).itemsize:
+            del region.frames[node]
 
 
 def _behind(found: Partition, region: Region) -> tuple[Misfit, ...]:

@@ -31,14 +31,12 @@ from dataclasses import dataclass, field
 import torch
 from torch.fx import Graph, Node
 
-from evt.fx.aten import dtype_of, is_tensor
+from evt.fx.aten import is_tensor
 from evt.fx.frame import Frame
-from evt.fx.meaning import Applied, meaning
 from evt.fx.misfit import Misfit
 from evt.fx.product import Product, find_product
 from evt.fx.region import Region, fit
 from evt.fx.views import is_view, source
-from evt.ir.dtype import DType
 
 #: How many states are kept at a node.
 WIDTH = 256
@@ -326,18 +324,7 @@ def _last_readers(nodes: Sequence[Node]) -> dict[Node, list[Node]]:
 
 
 def _leave_last_views(region: Region) -> None:
-    """Leave views out that nothing in the region reads: they cost nothing outside, and keep its shape.
-
-    So with casts to a wider type: whoever reads them reads fewer bytes, and casts as well as we would.
-    """
+    """Leave views out that nothing in the region reads: they cost nothing outside, and keep its shape."""
     for node in reversed(region.nodes):
-        if (is_view(node) or _widens(node)) and not any(user in region for user in node.users):
+        if is_view(node) and not any(user in region for user in node.users):
             del region.frames[node]
-
-
-def _widens(node: Node) -> bool:
-    """Return whether a node is a cast to a type of as many bytes or more."""
-    found = meaning(node)
-    if not isinstance(found, Applied) or not isinstance(found.what, DType) or not isinstance(found.operands[0], Node):
-        return False
-    return dtype_of(node).itemsize >= dtype_of(found.operands[0]).itemsize

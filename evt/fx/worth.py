@@ -1,4 +1,4 @@
-"""Whether a region wins: ``estimate(fused, plan) -> Worth``.
+"""Whether a region wins: ``estimate(fused, target) -> Worth``.
 
 The objective is the time of the model. Beside leaving the product to PyTorch's libraries, and what follows it to one
 kernel of Inductor's, a region
@@ -10,8 +10,8 @@ and it is taken where it saves more than it loses. The product's result is what 
 and not read. Where a kernel of Inductor's reads the region's results anyway, that kernel would have done the region's
 work on the way: then it is saved once, not twice, and no launch is.
 
-These are estimates, from what was measured on an H200 of f16; ``evt.tune`` and ``mode="max-autotune"`` measure instead
-(:mod:`evt.fx.measure`).
+The numbers below are assumptions, not fits: round figures of what GPUs reach, and README's ratios to PyTorch for few
+rows. ``evt.tune`` and ``mode="max-autotune"`` measure instead (:mod:`evt.fx.measure`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MOVED = {"sm80": 1.4e6, "sm86": 0.7e6, "sm89": 0.8e6, "sm90": 3.6e6, "sm100": 6
 _MULTIPLIED = {"sm80": 1.2e8, "sm86": 0.5e8, "sm89": 1.0e8, "sm90": 3.2e8, "sm100": 7e8, "sm103": 7e8, "sm120": 1.6e8}
 #: What one kernel less in a stream saves, in microseconds.
 LAUNCH = 1.5
-#: How much slower than the library's a product is expected to be: of up to so many rows or columns.
+#: How much slower than the library's a product is assumed to be: of up to so many rows or columns.
 _SLOWER = ((64, 0.35), (256, 0.12), (512, 0.06))
 _SLOWER_ELSE, _SLOWER_GROUPS = 0.03, 0.3
 
