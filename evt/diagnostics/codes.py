@@ -121,6 +121,7 @@ _TABLE = (
     Code("E1017", "a region that is slower than what it replaces"),
     Code("E1018", "a region that no kernel computes"),
     Code("E1019", "a region whose kernel cannot be built"),
+    Code("E1020", "a module that torch.export cannot capture"),
 )
 
 CODES: dict[str, Code] = {code.id: code for code in _TABLE}

@@ -12,6 +12,8 @@ import torch
 from torch._decomp import decomposition_table
 from torch.fx import GraphModule
 
+from evt.diagnostics import Diagnostic
+from evt.errors import ArgumentError
 from evt.fx.expand import expand
 from evt.fx.fold import fold
 from evt.fx.meaning import known_operators
@@ -25,13 +27,21 @@ def capture(
 ) -> GraphModule:
     """Return a module's graph for such inputs, with parameters as attributes and without operators in place.
 
+    Raise ArgumentError (E1020) where torch.export does not.
+
     Elementwise operators that evt has no function for are decomposed as PyTorch does it, all others stay whole.
     """
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # torch.export's own
-        exported = torch.export.export(
-            module, tuple(inputs), dict(keywords or {}), dynamic_shapes=dynamic_shapes, strict=False
-        )
+        try:
+            exported = torch.export.export(
+                module, tuple(inputs), dict(keywords or {}), dynamic_shapes=dynamic_shapes, strict=False
+            )
+        except Exception as error:  # the module's own, for these inputs, or of what torch.export cannot trace
+            said = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            message = f"torch.export cannot capture the {type(module).__name__}: {said}"
+            hint = 'call the module with these inputs; if that works, use torch.compile(module, backend="evt")'
+            raise ArgumentError(Diagnostic("E1020", message, help=hint)) from error
         exported = exported.run_decompositions(_decompositions())
         guarded = "check_guards" in inspect.signature(type(exported).module).parameters
         made = exported.module(check_guards=False) if guarded else exported.module()

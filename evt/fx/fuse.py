@@ -22,6 +22,7 @@ from evt.fx.rewrite import rewrite
 from evt.fx.views import is_view
 from evt.ir.dtype import DType
 from evt.settings import Keywords, Settings
+from evt.spec.given import check_kind
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -82,6 +83,7 @@ def fuse(
     ``example_inputs`` are the arguments of a call, or its keyword arguments as a mapping. ``dynamic_shapes`` is that of
     torch.export.export; without it the result takes inputs of these shapes only. The keywords are those of
     :class:`evt.settings.Settings`. What was fused, and why the rest was not, is ``fusion(result)``.
+    Raise ArgumentError for arguments of other kinds (E0607), and where torch.export cannot capture the module (E1020).
 
     The result is for inference: gradients are not computed, and the module's mode is that in which it is, so call
     ``module.eval()`` first. What parameters alone decide, such as the factors of a batch norm, is computed now.
@@ -89,6 +91,9 @@ def fuse(
     A region computes in f32 and rounds where it stores and where the graph casts, as Inductor does; with
     ``numerics="match_eager"`` it rounds after every operator.
     """
+    check_kind("module", module, torch.nn.Module, "a torch.nn.Module")
+    check_kind("example_inputs", example_inputs, tuple | list | Mapping, "a tuple of them, as in `(x,)`, or a mapping")
+    Settings.of(**settings)
     keywords = example_inputs if isinstance(example_inputs, Mapping) else {}
     inputs = () if isinstance(example_inputs, Mapping) else example_inputs
     made = capture(module, inputs, keywords, dynamic_shapes)

@@ -14,6 +14,7 @@ from torch.fx import GraphModule
 from evt.fx.aten import base_name, shape_of
 from evt.fx.fuse import Outcome
 from evt.fx.worth import Worth
+from evt.spec.given import check_kind
 
 
 @dataclass(frozen=True)
@@ -142,8 +143,9 @@ def report(model: torch.nn.Module | None = None) -> Report:
 
     ``model`` is the module or what torch.compile made of it. A graph is compiled at the first call with a kind of
     inputs, so a model that was not called has no rows; one that was compiled again for other inputs has the rows of
-    each time.
+    each time. Raise ArgumentError (E0607) for what is no module.
     """
+    check_kind("model", model, torch.nn.Module | None, "a torch.nn.Module")
     found: Iterator[Record] = iter(RECORDS)
     if model is not None:
         wanted = {id(each) for each in (*model.parameters(), *model.buffers())}

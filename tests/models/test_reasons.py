@@ -17,6 +17,7 @@ from evt.diagnostics import CODES  # noqa: E402
 from evt.errors import ArgumentError  # noqa: E402
 from evt.fx import fuse as fusing  # noqa: E402
 from evt.fx.fuse import Fusion, find_regions, fuse, fusion  # noqa: E402
+from evt.fx.report import report  # noqa: E402
 
 from .fusing import Function, fused  # noqa: E402
 
@@ -45,7 +46,7 @@ def reasons(found: Fusion, code: str) -> list[str]:
 
 
 def test_every_code_is_tested() -> None:
-    elsewhere = {"E1002", "E1007", "E1010", "E1011", "E1015", "E1016", "E1017", "E1018", "E1019"}
+    elsewhere = {"E1002", "E1007", "E1010", "E1011", "E1015", "E1016", "E1017", "E1018", "E1019", "E1020"}
     assert {code for code in CODES if code >= "E1000"} == {*CASES, *elsewhere}
 
 
@@ -144,3 +145,33 @@ def test_a_reason_has_a_place() -> None:
 def test_bad_settings_are_refused() -> None:
     with pytest.raises(ArgumentError, match="there is no setting `fastmath`"):
         fuse(Function(torch.mm), (A, B), fastmath=True)  # type: ignore[call-arg]
+
+
+def test_regions_are_planned_for_their_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    assert len(on_a_gpu(lambda a, b: (a @ b).relu()).regions) == 1
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    assert [each[:5] for each in reasons(on_a_gpu(lambda a, b: (a @ b).relu()), "E1015")] == ["E0501"]
+
+
+class Undecided(torch.nn.Module):
+    """A module that asks what its input holds."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ x.mT if x.sum() > 0 else x
+
+
+@pytest.mark.parametrize("inputs", [(A,), (), (A, A), {"y": A}])
+def test_what_is_not_captured(inputs: Any) -> None:
+    with pytest.raises(ArgumentError, match="E1020.*: torch.export cannot capture the Undecided: "):
+        fuse(Undecided(), inputs)
+
+
+@pytest.mark.parametrize(("module", "inputs"), [(3, (A,)), (Undecided(), A), (Undecided(), 3)])
+def test_arguments_of_other_kinds(module: Any, inputs: Any) -> None:
+    with pytest.raises(ArgumentError, match="E0607"):
+        fuse(module, inputs)
+    with pytest.raises(ArgumentError, match="E0607"):
+        report(3)
