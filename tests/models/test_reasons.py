@@ -165,7 +165,7 @@ class Undecided(torch.nn.Module):
 
 @pytest.mark.parametrize("inputs", [(A,), (), (A, A), {"y": A}])
 def test_what_is_not_captured(inputs: Any) -> None:
-    with pytest.raises(ArgumentError, match="E1020.*: torch.export cannot capture the Undecided: "):
+    with pytest.raises(ArgumentError, match=r"E1020.*: torch.export cannot capture the Undecided: "):
         fuse(Undecided(), inputs)
 
 
