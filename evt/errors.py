@@ -75,4 +75,4 @@ class InternalError(EvtError):
 
 
 class NoKernelWarning(UserWarning):
-    """The CPU computed a call for which no GPU would have a kernel."""
+    """The CPU computed a call for which no GPU would have a kernel, or no product of a model gets one."""

@@ -13,9 +13,10 @@ The kernels themselves are in evt's cache.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -25,10 +26,11 @@ from torch.fx import Graph, GraphModule, Node
 
 from evt.compilation import KernelSource
 from evt.diagnostics import Diagnostic
-from evt.errors import ArgumentError
+from evt.errors import ArgumentError, NoKernelWarning
 from evt.fx.build import Fused
 from evt.fx.fuse import Fusion, Outcome, find_regions
 from evt.fx.kernels import build_all, built, planned
+from evt.fx.lowering import register
 from evt.fx.measure import measured
 from evt.fx.misfit import Misfit
 from evt.fx.report import Owner, Record, keep, row_of
@@ -58,8 +60,9 @@ class FusePass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
         outcomes, worths = self.judge(found)
         if _collecting:
             sources, _ = planned({each.product: each.fused for each in outcomes if each.fused is not None})
-            _collecting[-1].extend(source for mine in sources.values() for source in mine)
-            raise _CollectedError
+            _collecting[-1].sources += [source for mine in sources.values() for source in mine]
+            _collecting[-1].reasons += [each.reason for each in outcomes if each.reason is not None]
+            raise _Collected
         taken = [each.fused for each in outcomes if each.fused is not None]
         rewrite(graph, taken, torch.ops.evt.launch.default)
         keep(Record(tuple(row_of(each, worths.get(each.product)) for each in outcomes), self.owner))
@@ -121,20 +124,29 @@ def backend(
     patches["post_grad_custom_pre_pass"] = FusePass(rule, ours.get("evt.devices", ("cuda",)), Owner.of(module, inputs))
     try:
         compiled: Any = compile_fx(module, list(inputs), config_patches=patches)
-    except Exception:
-        if not _collecting:
-            raise
+    except _Collected:
         return module.forward
     made: Callable[..., Any] = compiled
     return made
 
 
-#: The sources that :func:`prebuild` collects, while it does.
-_collecting: list[list[KernelSource]] = []
+@dataclass
+class _Collection:
+    """The kernels of a model, and why products have none."""
+
+    sources: list[KernelSource] = field(default_factory=list)
+    reasons: list[Misfit] = field(default_factory=list)
 
 
-class _CollectedError(Exception):
-    """The kernels of a graph are known; it need not be compiled."""
+#: What :func:`prebuild` collects, while it does.
+_collecting: list[_Collection] = []
+
+
+class _Collected(BaseException):
+    """The kernels of a graph are known; it need not be compiled. No Exception, because Inductor replaces those.
+
+    All others pass: they are failures, or PyTorch's requests to begin again.
+    """
 
 
 def prebuild(model: Callable[..., Any], inputs: Sequence[Any] | Mapping[str, Any], **keywords: Any) -> int:
@@ -142,13 +154,17 @@ def prebuild(model: Callable[..., Any], inputs: Sequence[Any] | Mapping[str, Any
 
     The model is called once with the inputs, a sequence or keyword arguments, uncompiled; call this under
     torch.no_grad() if the model is, since with gradients it keeps more. ``keywords`` are those of torch.compile:
-    ``dynamic``, ``mode``, ``options``. Raise BuildError where kernels cannot be built.
+    ``dynamic``, ``mode``, ``options``. Raise BuildError where kernels cannot be built; warn with NoKernelWarning where
+    the model has products and none of them gets a kernel.
     """
     positional, named = ((), inputs) if isinstance(inputs, Mapping) else (inputs, {})
-    with _collected() as sources:
+    with _collected() as found:
         compiled: Any = torch.compile(model, backend=_fresh_backend(), **keywords)
         compiled(*positional, **named)
-    wanted = list(dict.fromkeys(sources))
+    wanted = list(dict.fromkeys(found.sources))
+    if found.reasons and not wanted:
+        reasons = "\n".join(dict.fromkeys(f"  {each}" for each in found.reasons))
+        warnings.warn(f"no product of the model gets a kernel:\n{reasons}", NoKernelWarning, stacklevel=2)
     build_all(wanted)
     return len(wanted)
 
@@ -163,9 +179,12 @@ def _fresh_backend() -> Callable[..., Any]:
 
 
 @contextmanager
-def _collected() -> Iterator[list[KernelSource]]:
-    _collecting.append([])
+def _collected() -> Iterator[_Collection]:
+    _collecting.append(_Collection())
     try:
         yield _collecting[-1]
     finally:
         _collecting.pop()
+
+
+register()

@@ -90,7 +90,7 @@ class Caller:
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
-        self._inputs = spec.inputs
+        self.inputs = spec.inputs
         self._outputs = spec.outputs
         self._gather = gather(spec.outputs)
         self._reduces = any(isinstance(op, Reduce) for op, _ in spec.dag.table)
@@ -112,7 +112,7 @@ class Caller:
         if out is not None:
             buffers = self._buffers(out)
             results = [*map(buffers.get, self._outputs)]
-        values = (a, b, *map(inputs.get, self._inputs), *results)
+        values = (a, b, *map(inputs.get, self.inputs), *results)
         kinds = tuple(map(type, values))
         form = self._forms.get(kinds) or self._forms.setdefault(kinds, _Form(kinds))
         tensors = form.tensors(values)
@@ -227,13 +227,13 @@ class Caller:
 
     def _tensors(self, values: Sequence[Any]) -> list[tuple[str, torch.Tensor]]:
         """Return the tensors among a call's values, by name."""
-        names = ("A", "B", *self._inputs, *self._outputs)
+        names = ("A", "B", *self.inputs, *self._outputs)
         return [(name, value) for name, value in zip(names, values, strict=True) if type(value) in PLAIN]
 
     def _prepare(self, key: object, bound: Bound, values: Sequence[Any]) -> Prepared:
         """Plan, build and load what a new combination needs, and remember it."""
         tensors = self._tensors(values)
-        numbers = [n for n, v in zip(self._inputs, values[2:], strict=False) if type(v) in NUMBERS]
+        numbers = [n for n, v in zip(self.inputs, values[2:], strict=False) if type(v) in NUMBERS]
         buffers = [name for name, _ in tensors if name in self._outputs]
         atomic = is_atomic(self.spec)
         with self._lock:

@@ -13,6 +13,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch._inductor.utils import run_and_get_code  # noqa: E402
+
 import evt  # noqa: E402
 from evt.compilation import KernelSource  # noqa: E402
 from evt.diagnostics import Diagnostic  # noqa: E402
@@ -108,6 +110,15 @@ def test_fused_gives_what_eager_gives(model: Net, mode: str | None, dynamic: boo
     for rows in (8, 5) if mode is None else (8,):
         close(function(inputs(rows)), model(inputs(rows)))
     assert all(row.fused for row in evt.report(model).rows)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_inductors_code_calls_past_the_dispatcher(model: Net, dynamic: bool) -> None:
+    got, (code, *_) = run_and_get_code(compiled(model, dynamic=dynamic), inputs())
+    close(got, model(inputs()))
+    assert code.count("= evt_launch(") == 2
+    assert "torch.ops.evt.launch.default(" not in code
+    assert code.count("import launch as evt_launch") == 1
 
 
 def test_dynamic_batches_are_compiled_once(model: Net) -> None:
@@ -238,6 +249,39 @@ def test_prebuild_collects_the_kernels_of_all_graphs(model: Net, monkeypatch: py
     assert not RECORDS
     compiled(both)(inputs())
     assert {source for each in asked[1:] for source in each} == set(asked[0])
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_prebuild_for_static_and_dynamic_shapes(model: Net, monkeypatch: pytest.MonkeyPatch, dynamic: bool) -> None:
+    """PyTorch may begin a compilation again, by an exception of its own; numbers computed from sizes make it so."""
+
+    class Scaled(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm = torch.nn.Conv2d(16, 32, 1, bias=False), torch.nn.BatchNorm2d(32)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(self.norm(self.conv(x)))
+
+    asked = seen_on_a_gpu(monkeypatch)
+    x = torch.randn(4, 16, 6, 6).half().contiguous(memory_format=torch.channels_last)
+    net = Scaled().eval().half().to(memory_format=torch.channels_last)
+    count = evt.prebuild(net, (x,), options=ALWAYS, dynamic=dynamic)
+    assert count > 0
+    assert [len(each) for each in asked] == [count]
+    function = torch.compile(net, backend=partial(backend, options=ALWAYS), dynamic=dynamic)
+    function(x)
+    assert set(asked[1]) == set(asked[0])
+
+
+def test_prebuild_says_why_there_are_no_kernels(model: Net) -> None:
+    with pytest.warns(evt.NoKernelWarning, match="no product of the model gets a kernel:\n.*E1016"):
+        assert evt.prebuild(model, (inputs(),)) == 0
+
+
+def test_prebuild_raises_what_compiling_does(model: Net) -> None:
+    with pytest.raises(Exception, match="there is no rule `fastest`"):
+        evt.prebuild(model, (inputs(),), options={"evt.rule": "fastest"})
 
 
 def test_a_region_without_a_kernel_is_left_alone(model: Net, monkeypatch: pytest.MonkeyPatch) -> None:
