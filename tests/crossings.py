@@ -112,7 +112,7 @@ CASES = {
     ),
     "views": Case(
         "in mask: bool[l, m, n], s: i64[m], b: bool[n], x: f32[l, n, m]\n"
-        "out D, E: f32[n, m], joined: f16[m, n/2]\n"
+        "out D: f32[m, n], E: f32[n, m], joined: f16[m, n/2]\n"
         "D = where(mask, acc*s + x, b); E = D > x; joined = even(acc) + odd(acc)",
         "f16",
         ((2, 3), 136, 160, 80),

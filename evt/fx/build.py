@@ -113,7 +113,8 @@ class _Building:
 
     def finish(self, settings: Mapping[str, Any]) -> Fused:
         product, builder = self.region.product, self.builder
-        for node, frame in self.region.frames.items():
+        for node in self.in_order():
+            frame = self.region.frames[node]
             builder.origin = Foreign(node.name)
             if node is product.node:
                 self.values[node] = self.start(product)
@@ -139,6 +140,23 @@ class _Building:
         program = Program.from_dag(dag, **settings, **product.geometry)
         arguments = tuple(each for _, each in self.loads.values())
         return Fused(self.region, program, arguments, tuple(results), self.batches)
+
+    def in_order(self) -> list[Node]:
+        """Return the nodes, each after its operands and otherwise as its results need them.
+
+        The graph may have them in another order when it is made again for other sizes; the kernel is the same.
+        """
+        order: dict[Node, None] = {}
+        stack = list(reversed(self.region.outputs))
+        while stack:
+            node = stack[-1]
+            missing = [each for each in node.all_input_nodes if each in self.region and each not in order]
+            if missing:
+                stack += reversed(missing)
+            else:
+                order[node] = None
+                stack.pop()
+        return list(order)
 
     def output(self, name: str, node: Node) -> tuple[Output, Result]:
         frame = self.region.frames[node]

@@ -11,9 +11,9 @@ and not read. Where a kernel of Inductor's reads the region's results anyway, th
 work on the way: then it is saved once, not twice, and no launch is.
 
 The numbers below are assumptions, not fits: round figures of what GPUs reach, and README's ratios to PyTorch for few
-rows. ``evt.tune`` and ``mode="max-autotune"`` measure instead (:mod:`evt.fx.measure`). The host's time is in neither: it
-delays a model only where the GPU waits for it. On one CPU, with launches that do nothing, a call out of Inductor's code
-took the host 27 us for four tensors and 39 us for seven, where torch.mm took 7 us.
+rows. ``evt.tune`` and ``mode="max-autotune"`` measure instead (:mod:`evt.fx.measure`). The host's time is in neither:
+it delays a model only where the GPU waits for it. On one CPU, with launches that do nothing, a call out of Inductor's
+code took the host 27 us for four tensors and 39 us for seven, where torch.mm took 7 us.
 """
 
 from __future__ import annotations

@@ -69,6 +69,14 @@ def describe(origin: Origin | None, source: Source | None) -> str:
     return ""
 
 
+def quoted(origin: Origin | None, source: Source | None) -> str:
+    """Return the same for what comes from the user's text, for kernels: names of another graph's nodes are left out.
+
+    By them the kernels of equal layers would differ.
+    """
+    return describe(origin, source) if isinstance(origin, Place) else ""
+
+
 def _position(source: Source, span: Span) -> str:
     line, column = source.position(span.start)
     return f"{line}:{column}"

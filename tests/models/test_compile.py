@@ -274,6 +274,26 @@ def test_prebuild_for_static_and_dynamic_shapes(model: Net, monkeypatch: pytest.
     assert set(asked[1]) == set(asked[0])
 
 
+class ConvNet(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = torch.nn.Conv2d(64, 64, 3, padding=1, bias=False), torch.nn.BatchNorm2d(64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.norm(self.conv(x)) + x)
+
+
+def test_any_batch_takes_the_same_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch makes the graph of one image anew, with its nodes in another order."""
+    asked = seen_on_a_gpu(monkeypatch)
+    run = compiled(ConvNet().half().eval().to(memory_format=torch.channels_last), dynamic=True)
+    for count in (4, 2, 1):
+        run(torch.randn(count, 64, 14, 14).half().contiguous(memory_format=torch.channels_last))
+    first, second = asked
+    assert first
+    assert set(second) == set(first)
+
+
 def test_prebuild_says_why_there_are_no_kernels(model: Net) -> None:
     with pytest.warns(evt.NoKernelWarning, match="no product of the model gets a kernel:\n.*E1016"):
         assert evt.prebuild(model, (inputs(),)) == 0

@@ -11,7 +11,7 @@ from evt.ir import Const, Extent, Fold, Index, Input, Interleave, Load, Output, 
 from evt.ir.columns import columns_of
 from evt.ir.dtype import F32, F64, I32, I64, DType, accumulator
 from evt.ir.node import base, divisor, index_of
-from evt.ir.origin import describe
+from evt.ir.origin import quoted
 from evt.plan.epilogue.nodes import (
     Access,
     AccFetch,
@@ -101,7 +101,7 @@ class Nodes(ABC):
         dag = self.draft.dag
         value = visitor.value if visitor.reduction is None else visitor.reduction
         written = dag.stores[visitor.name] if visitor.kind in WRITES and visitor.reduction is None else value
-        return describe(dag.origins[written], dag.source)
+        return quoted(dag.origins[written], dag.source)
 
     def node(self, visitor: Visitor, index: int, graph: Graph) -> Node:
         draft = self.draft

@@ -8,7 +8,7 @@ from evt.ir import Extent, Index, Input, Load, Output, Reduce
 from evt.ir.columns import columns_of
 from evt.ir.dtype import F32, I32
 from evt.ir.node import PLACES, divisor
-from evt.ir.origin import describe
+from evt.ir.origin import quoted
 from evt.plan.epilogue.nodes import Combined, Given, Operand, Place, Result
 from evt.plan.epilogue.regions import identity, make_region
 from evt.plan.epilogue.visitors import in_order, is_leaf, reductions_of
@@ -68,7 +68,7 @@ class Results:
         else:
             region = make_region(dag, draft.next_region(), value, {leaf: self._label(leaf) for leaf in leaves})
         dtype = draft.dtype(output.name)
-        origin = describe(dag.origins[dag.stores[output.name]], dag.source)
+        origin = quoted(dag.origins[dag.stores[output.name]], dag.source)
         return Result(name, dtype, pointer, extent, divisor(columns), batch, "l" in over, operands, region, origin)
 
     def _leaves(self, value: int) -> list[int]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from evt.ir import Element, Extent, Input, Load
 from evt.ir.operand import formula_of
-from evt.ir.origin import describe
+from evt.ir.origin import quoted
 from evt.plan.epilogue.nodes import Single
 from evt.plan.epilogue.regions import Value, make_region
 from evt.plan.kernels.draft import Draft
@@ -40,7 +40,7 @@ def _work_on(draft: Draft, name: str) -> Work:
         region = replace(region, parameters=(Value("x", dtype.compute), *region.parameters))
     given = (_input(draft, program.input[each]) for each in loads.values())
     inputs = (*given, *map(draft.size, sizes.values()))
-    return Work(name, region, inputs, describe(program.origins[program.feeds[name]], program.source))
+    return Work(name, region, inputs, quoted(program.origins[program.feeds[name]], program.source))
 
 
 def _input(draft: Draft, value: Input) -> Single | WorkVector:
