@@ -80,7 +80,7 @@ MAINLOOP = Route(
     name="conv-mainloop-2x",
     kind="mainloop",
     generation="2x",
-    summary="work on the activation in the multistage implicit-GEMM main loop, visitor tree (CUTLASS 2.x)",
+    summary="mainloop fusion of the activation in a multistage implicit-GEMM kernel, visitor tree (CUTLASS 2.x)",
     rules=(
         *WORK,
         mainloop.work_of_fprop,

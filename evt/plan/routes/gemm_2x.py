@@ -82,7 +82,7 @@ MAINLOOP = Route(
     name="mainloop-2x",
     kind="mainloop",
     generation="2x",
-    summary="work on an operand in the main loop of a multistage tensor-op kernel, visitor tree (CUTLASS 2.x)",
+    summary="mainloop fusion of an operand in a multistage tensor-op kernel, visitor tree (CUTLASS 2.x)",
     rules=(*WORK, *_RULES, gemm.columns_in_row),
     kernels={"2x": Kernel(kernels.WORKED_2X, configs_mainloop)},
 )
