@@ -7,12 +7,12 @@ from .tree import Geometry, Sizes
 
 
 def extent(draw: Draw) -> int:
-    return 0 if draw.chance(40) else draw.pick((1, 2, 3, 5, 7, 8))
+    return 0 if draw.chance(25) else draw.pick((1, 2, 3, 5, 7, 8))
 
 
 def columns(draw: Draw, step: int) -> int:
     """Return a number of columns that blocks and pairs divide, which need a multiple of ``step``."""
-    if draw.chance(40):
+    if draw.chance(25):
         return 0
     return step * draw.pick((1, 2, 3)) if step > 1 else draw.pick((1, 3, 5, 8, 9, 16))
 
@@ -25,7 +25,7 @@ def matrices(draw: Draw, operation: str, step: int) -> Sizes:
         rows = draw.pick(((3,), rows, (2, 3), (1, 2, 2)))
     elif operation == "gemm":
         batch = draw.pick(((), (), (), (1,), (3,), (2, 2)))
-    k = 0 if draw.chance(40) else draw.pick((1, 3, 4, 8, 16, 17))
+    k = 0 if draw.chance(25) else draw.pick((1, 3, 4, 8, 16, 17))
     return Sizes(batch, rows, columns(draw, step), k)
 
 
