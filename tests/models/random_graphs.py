@@ -25,17 +25,18 @@ from .fusing import compare
 Value = torch.Tensor
 Step = Callable[[list[Value]], Value]
 
+# Choices are continuous where they change: what is rounded once is no less right than what is rounded twice.
 _UNARY: tuple[Callable[[Value], Value], ...] = (
     torch.relu, torch.tanh, torch.sigmoid, torch.neg, torch.abs, functional.gelu, functional.silu,
     functional.hardswish, functional.elu, functional.softplus, torch.sin, functional.leaky_relu,
     lambda x: functional.gelu(x, approximate="tanh"), lambda x: x * 0.5 * (1 + torch.erf(x * 0.70710678)),
     lambda x: x.clamp(-1, None), lambda x: torch.clamp(x, max=0.5), lambda x: 1 - x, lambda x: x**2,
-    lambda x: torch.where(x > 0, x, 0.1 * x), lambda x: x.masked_fill(x > 0.5, 0.0), lambda x: x.float().to(x.dtype),
+    lambda x: torch.where(x > 0, x, 0.1 * x), lambda x: x.masked_fill(x > 0.5, 0.5), lambda x: x.float().to(x.dtype),
     lambda x: x / 3, lambda x: functional.hardtanh(x, -0.5, 2.0), lambda x: torch.exp(-x.abs()), lambda x: x.clone(),
 )  # fmt: skip
 _BINARY: tuple[Callable[[Value, Value], Value], ...] = (
     torch.add, torch.sub, torch.mul, torch.maximum, lambda x, y: torch.add(x, y, alpha=2),
-    lambda x, y: torch.where(x > y, x, y * 0.5), lambda x, y: x / (y.abs() + 1),
+    lambda x, y: torch.where(x > y, x - y, y * 0.5 - x * 0.5), lambda x, y: x / (y.abs() + 1),
     lambda x, y: torch.rsub(x, y, alpha=0.5),
 )  # fmt: skip
 _IN_PLACE: tuple[Callable[[Value], Value], ...] = (
