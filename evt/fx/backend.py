@@ -37,6 +37,7 @@ from evt.fx.report import Owner, Record, keep, row_of
 from evt.fx.rewrite import rewrite
 from evt.fx.worth import Worth, estimate
 from evt.runtime.kernels import device_target
+from evt.spec.given import check_kind
 
 #: Where a region is taken: where the estimate says that it wins, where it was measured to, or wherever it can be.
 RULES = ("estimate", "measure", "always")
@@ -53,6 +54,7 @@ class FusePass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
         if rule not in RULES:
             message = f"there is no rule `{rule}`"
             raise ArgumentError(Diagnostic("E0607", message, help=f"rules: {', '.join(RULES)}"))
+        check_kind("devices", devices, tuple | list, 'a tuple of kinds of devices, as in `("cuda",)`')
         self.rule, self.devices, self.owner = rule, tuple(devices), owner or Owner()
 
     def __call__(self, graph: Graph) -> None:
@@ -117,7 +119,11 @@ def backend(
     if mode not in (None, "default"):
         patches.update(torch._inductor.list_mode_options(mode))  # type: ignore[no-untyped-call, unused-ignore]
     given = dict(options or {})
-    ours = {name: given.pop(name) for name in _OPTIONS if name in given}
+    ours = {name: given.pop(name) for name in list(given) if name.startswith("evt.")}
+    if unknown := next((name for name in ours if name not in _OPTIONS), None):
+        message = f"there is no option `{unknown}`"
+        raise ArgumentError(Diagnostic("E0602", message, help=f"options: {', '.join(_OPTIONS)}; others are Inductor's"))
+    check_kind("evt.tune", ours.get("evt.tune", False), bool, "True or False")
     patches.update({name.replace("-", "_"): value for name, value in given.items()})
     measures = ours.get("evt.tune", any(patches.get(name) for name in _MEASURES))
     rule = ours.get("evt.rule", "measure" if measures else "estimate")
@@ -155,8 +161,10 @@ def prebuild(model: Callable[..., Any], inputs: Sequence[Any] | Mapping[str, Any
     The model is called once with the inputs, a sequence or keyword arguments, uncompiled; call this under
     torch.no_grad() if the model is, since with gradients it keeps more. ``keywords`` are those of torch.compile:
     ``dynamic``, ``mode``, ``options``. Raise BuildError where kernels cannot be built; warn with NoKernelWarning where
-    the model has products and none of them gets a kernel.
+    the model has products and none of them gets a kernel. Raise ArgumentError (E0607) for arguments of other kinds.
     """
+    check_kind("model", model, Callable, "a model, or a function")
+    check_kind("inputs", inputs, tuple | list | Mapping, "a tuple of them, as in `(x,)`, or a mapping")
     positional, named = ((), inputs) if isinstance(inputs, Mapping) else (inputs, {})
     with _collected() as found:
         compiled: Any = torch.compile(model, backend=_fresh_backend(), **keywords)

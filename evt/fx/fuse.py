@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from evt.errors import EvtError
+from evt.diagnostics import Diagnostic, shown
+from evt.errors import ArgumentError, EvtError
 from evt.fx.absorb import absorb
 from evt.fx.aten import dtype_of, shape_of
 from evt.fx.build import Fused, UnbuiltError, build
@@ -105,8 +106,10 @@ def fuse(
 
 
 def fusion(module: GraphModule) -> Fusion:
-    """Return what :func:`fuse` did."""
-    found: Fusion = module.meta["evt"]
+    """Return what :func:`fuse` did. Raise ArgumentError (E0607) for what it did not return."""
+    found = getattr(module, "meta", {}).get("evt")
+    if not isinstance(found, Fusion):
+        raise ArgumentError(Diagnostic("E0607", f"`module` is {shown(module)}; expected what evt.fuse returned"))
     return found
 
 

@@ -30,8 +30,12 @@ def traced(spec: Spec) -> Traced:
 
 def read_spec(text: str) -> Spec:
     """Return the program that a text describes. Raise ArgumentError (E0613, E0657)."""
+    try:
+        state = json.loads(text)
+    except ValueError:
+        state = None
     spec = Spec.__new__(Spec)
-    spec.__setstate__(json.loads(text))
+    spec.__setstate__(state if isinstance(state, dict) else {})  # which is no program's
     return spec
 
 

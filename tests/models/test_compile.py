@@ -18,7 +18,7 @@ from torch._inductor.utils import run_and_get_code  # noqa: E402
 import evt  # noqa: E402
 from evt.compilation import KernelSource  # noqa: E402
 from evt.diagnostics import Diagnostic  # noqa: E402
-from evt.errors import BuildError, TargetError  # noqa: E402
+from evt.errors import ArgumentError, BuildError, TargetError  # noqa: E402
 from evt.fx import backend as backends  # noqa: E402
 from evt.fx import kernels  # noqa: E402
 from evt.fx import measure as measuring  # noqa: E402
@@ -302,6 +302,26 @@ def test_prebuild_says_why_there_are_no_kernels(model: Net) -> None:
 def test_prebuild_raises_what_compiling_does(model: Net) -> None:
     with pytest.raises(Exception, match="there is no rule `fastest`"):
         evt.prebuild(model, (inputs(),), options={"evt.rule": "fastest"})
+
+
+@pytest.mark.parametrize(("model", "given"), [(3, ()), (Net(), inputs()), (Net(), None)])
+def test_prebuild_takes_a_model_and_its_inputs(model: Any, given: Any) -> None:
+    with pytest.raises(ArgumentError, match="E0607"):
+        evt.prebuild(model, given)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"evt.rule": "sometimes"}, "E0607.*no rule `sometimes`"),
+        ({"evt.devices": "cpu"}, "E0607.*`devices` is"),
+        ({"evt.tune": "no"}, "E0607.*`evt.tune` is"),
+        ({"evt.rules": "always"}, "E0602.*no option `evt.rules`"),
+    ],
+)
+def test_options_of_ours_are_checked(model: Net, options: Mapping[str, Any], words: str) -> None:
+    with pytest.raises(Exception, match=words):  # PyTorch's own, around ours
+        compiled(model, options)(inputs())
 
 
 def test_a_region_without_a_kernel_is_left_alone(model: Net, monkeypatch: pytest.MonkeyPatch) -> None:

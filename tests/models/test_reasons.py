@@ -175,3 +175,5 @@ def test_arguments_of_other_kinds(module: Any, inputs: Any) -> None:
         fuse(module, inputs)
     with pytest.raises(ArgumentError, match="E0607"):
         report(3)
+    with pytest.raises(ArgumentError, match=r"E0607.*what evt.fuse returned"):
+        fusion(module)

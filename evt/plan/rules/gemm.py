@@ -71,7 +71,8 @@ def columns_in_row(problem: Problem) -> Verdict:
     if problem.columns_together <= most:
         return HOLDS
     widest = [node for node, (op, _) in enumerate(problem.dag.table) if isinstance(op, Fold)]
-    return Refusal(f"{problem.columns_together} columns are taken together, and at most {most}", widest[0])
+    reason = f"{problem.columns_together} columns are taken together, and at most {most}"
+    return Refusal(f"{reason}; a block of pairs covers twice its width", widest[0])
 
 
 # What the instructions multiply.
