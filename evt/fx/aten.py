@@ -29,6 +29,11 @@ def dtype_of(node: Node) -> torch.dtype:
     return found
 
 
+def type_name(dtype: torch.dtype) -> str:
+    """Return ``float16`` of ``torch.float16``."""
+    return str(dtype).removeprefix("torch.")
+
+
 def is_tensor(node: object) -> bool:
     return isinstance(node, Node) and isinstance(node.meta.get("val"), torch.Tensor)
 

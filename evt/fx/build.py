@@ -10,7 +10,7 @@ import torch
 from torch.fx import Node
 
 from evt.functions import TABLE, Fact
-from evt.fx.aten import dtype_of, shape_of
+from evt.fx.aten import dtype_of, shape_of, type_name
 from evt.fx.frame import Arrangement, Frame, Size, same
 from evt.fx.meaning import Applied, Meaning, Reduced, meaning, number_of, operands_of
 from evt.fx.product import Product, Term
@@ -307,7 +307,7 @@ def _is_light(node: Node, count: Size) -> bool:
 
 
 def _dtype(node: Node) -> DType:
-    found = from_torch_name(str(dtype_of(node)).removeprefix("torch."))
+    found = from_torch_name(type_name(dtype_of(node)))
     assert found is not None
     return found
 

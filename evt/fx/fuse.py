@@ -12,7 +12,7 @@ from torch.fx import Graph, GraphModule, Node
 from evt.diagnostics import Diagnostic, shown
 from evt.errors import ArgumentError, EvtError
 from evt.fx.absorb import absorb
-from evt.fx.aten import dtype_of, shape_of
+from evt.fx.aten import dtype_of, shape_of, type_name
 from evt.fx.build import Fused, UnbuiltError, build
 from evt.fx.capture import capture
 from evt.fx.meaning import Applied, meaning
@@ -174,7 +174,7 @@ def _check_kernel(fused: Fused) -> None:
         target = "sm{}{}".format(*torch.cuda.get_device_capability(device))
         shapes = [shape_of(each) for each in operands]
         known = all(isinstance(size, int) for shape in shapes for size in shape) and fused.batches is None
-        a, b = (str(dtype_of(each)).removeprefix("torch.") for each in operands)
+        a, b = (type_name(dtype_of(each)) for each in operands)
         fused.program.plan(target, a, b, shapes=(shapes[0], shapes[1]) if known else None)
 
 

@@ -18,7 +18,7 @@ import torch
 from torch.fx import Node
 
 from evt.functions import TABLE, Function
-from evt.fx.aten import Arguments, dtype_of, is_tensor, operator_name, shape_of
+from evt.fx.aten import Arguments, dtype_of, is_tensor, operator_name, shape_of, type_name
 from evt.ir.dtype import OUTPUTS, DType, from_torch_name
 
 #: Operators whose elements are those of their first operand, in the same places.
@@ -156,7 +156,7 @@ def _cast(node: Node, arguments: Arguments) -> Applied | Node | None:
         return operand
     if after == torch.bool:
         return Applied(TABLE["ne"], (operand, 0.0))
-    dtype = from_torch_name(str(after).removeprefix("torch."))
+    dtype = from_torch_name(type_name(after))
     if dtype is None or dtype not in OUTPUTS:
         return None
     if dtype.is_float and dtype.bits == 8 and not _within(operand, dtype):

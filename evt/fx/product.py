@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from evt.fx.aten import Arguments, base_name, dtype_of, is_tensor, shape_of
+from evt.fx.aten import Arguments, base_name, dtype_of, is_tensor, shape_of, type_name
 from evt.fx.frame import Frame, same
 from evt.fx.misfit import Misfit
 
@@ -28,7 +28,7 @@ class Product:
     """A matrix product or convolution.
 
     ``operation`` is evt's; ``a`` and ``b`` are as that takes them. ``alpha`` scales the product, and ``terms`` scale it
-    or are added, in this order. ``channels``: vectors among the terms are along the channels of a convolution.
+    or are added, in this order; in a convolution they are vectors along the output channels.
     """
 
     node: Node
@@ -72,9 +72,9 @@ def _fault(product: Product) -> str:
     a, b = dtype_of(product.a), dtype_of(product.b)
     fp8 = (torch.float8_e4m3fn, torch.float8_e5m2)
     if a != b and not (a in fp8 and b in fp8):
-        return f"its operands are {_name(a)} and {_name(b)}"
+        return f"its operands are {type_name(a)} and {type_name(b)}"
     if a not in (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8, *fp8):
-        return f"its operands are {_name(a)}"
+        return f"its operands are {type_name(a)}"
     if any(same(size, 0) for size in (*shape_of(product.node), *shape_of(product.a))):
         return "it is empty"
     return ""
@@ -85,10 +85,6 @@ def _allows_tf32(product: Product) -> bool:
     if product.is_convolution:
         return bool(torch.backends.cudnn.allow_tf32)
     return torch.get_float32_matmul_precision() != "highest"
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _matrix(node: Node, a: Any, b: Any, operation: str = "gemm", **others: Any) -> Product | str:

@@ -9,7 +9,7 @@ import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 from torch.fx import Node
 
-from evt.fx.aten import base_name, dtype_of, is_tensor, operator_name, shape_of
+from evt.fx.aten import base_name, dtype_of, is_tensor, operator_name, shape_of, type_name
 from evt.fx.frame import Frame
 from evt.fx.meaning import Applied, Reduced, meaning, number_of, operands_of
 from evt.fx.misfit import Misfit
@@ -66,7 +66,7 @@ def fit(node: Node, frames: Mapping[Node, Frame]) -> Frame | Misfit:
     if found is None:
         return Misfit(node, "E1001", f"evt has no function for {operator_name(node) or node.target}")
     if dtype_of(node) not in _STORED:
-        return Misfit(node, "E1002", f"its type is {_name(dtype_of(node))}")
+        return Misfit(node, "E1002", f"its type is {type_name(dtype_of(node))}")
     inside = [frames[operand] for operand in operands_of(found) if operand in frames]
     if not inside:
         return Misfit(node, "E1001", "it reads the shape of the product, and not its elements")
@@ -128,7 +128,7 @@ def _uncomputed(node: Node, found: Applied) -> str:
         return ""
     if dtype in (torch.int8, torch.uint8) and found.what.result == "predicate":
         return ""
-    return "" if dtype in _COMPUTED else f"it computes in {_name(dtype)}"
+    return "" if dtype in _COMPUTED else f"it computes in {type_name(dtype)}"
 
 
 def _unread(operand: Node, frame: Frame, device: torch.device) -> tuple[str, str] | None:
@@ -144,13 +144,9 @@ def _unread(operand: Node, frame: Frame, device: torch.device) -> tuple[str, str
     if modes is None:
         return "E1006", f"`{operand.name}` of shape {_shape(operand)} varies over a part of the rows or of the columns"
     if value.dtype not in (_READ if modes else _READ_SCALARS):
-        return "E1002", f"`{operand.name}` has the type {_name(value.dtype)}"
+        return "E1002", f"`{operand.name}` has the type {type_name(value.dtype)}"
     return None
 
 
 def _shape(node: Node) -> str:
     return "[" + ", ".join(map(str, shape_of(node))) + "]"
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
