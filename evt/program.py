@@ -257,7 +257,7 @@ class Program(Described):
         Of an output that is scattered the call gives the buffer, as to :meth:`reference`; it is not written to.
         Raises LaunchError (E0801) without a GPU.
         """
-        from evt.runtime.operator import forget
+        from evt.runtime.site import forget
         from evt.tuning.tune import tune
 
         found = tune(self.spec, A, B, inputs)

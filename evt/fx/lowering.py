@@ -1,12 +1,18 @@
-"""How Inductor's code calls the program of a region: by a Python function, past PyTorch's dispatcher.
+"""How Inductor's code calls the program of a region: through a :class:`evt.runtime.site.Site` for each shape of call.
 
-Through ``torch.ops.evt.launch`` each call would pass the schema, the text of the program as a new string, and the
-dispatcher, to arrive in Python again. The operator stays what the graph has: Inductor plans memory, CUDA graphs and
-symbolic sizes by it, and its code in C++ calls it.
+    evt_launch_f3c1 = evt_site('...', lambda s0: (None, ((s0, 768), (768, 1), 0), None, None))
+    ...
+    evt_launch_f3c1[s0](arg1_1, buf0, buf1, arg2_1)
+
+Inductor allocates the results, as it does those of its own products: its planner knows them, and gives them memory that
+it used before. Tensors are passed as they are and not as views of them, since a launch takes addresses alone. The
+operator stays what the graph has, and code in C++ calls it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from hashlib import sha256
 from typing import Any
 
 import torch
@@ -14,26 +20,85 @@ from torch._inductor import ir, lowering
 from torch._inductor.virtualized import V
 from torch.utils import _pytree
 
-from evt.runtime.operator import launch
+from evt.runtime.site import Site
 
 _OPERATOR = torch.ops.evt.launch.default
-_NAME = "evt_launch"
+_NAME = "evt_site"
 
 
-class _Launch(ir.FallbackKernel):  # type: ignore[misc, unused-ignore]
-    """A call of the operator, written as a call of the function."""
+class _Launch(ir.ExternKernelOut):  # type: ignore[misc, unused-ignore]
+    """A launch that writes its first result into itself, and others into ``memory`` that is allocated before it."""
+
+    def __init__(self, program: str, results: Sequence[Any], arguments: Sequence[Any], memory: Sequence[Any]) -> None:
+        layouts = [*results, *(each.get_layout() for each in arguments)]
+        sizes = [size for each in layouts for size in (*each.size, *each.stride, each.offset)]
+        symbols = sorted({symbol for size in sizes for symbol in getattr(size, "free_symbols", ())}, key=str)
+        super().__init__(results[0], arguments, symbols, python_kernel_name=_NAME)
+        self.program, self.symbols, self.results = program, symbols, results
+        self.memory = self.unwrap_storage(memory)
+        nowhere = ir.NoneLayout(device=self.get_device())
+        self.mutation_outputs = [ir.MutationOutput(nowhere, each, self) for each in self.memory]
 
     def codegen(self, wrapper: Any) -> None:
-        if not V.graph.cpp_wrapper:
-            line = f"from {launch.__module__} import {launch.__name__} as {_NAME}"
-            if not wrapper.imports.contains(line):
-                wrapper.imports.writeline(line)
-            self.python_kernel_name = _NAME
-        super().codegen(wrapper)
+        self.codegen_comment(wrapper)
+        a, b, *inputs = map(self._passed, self.inputs)
+        memory = [each.codegen_reference() for each in (self, *self.memory)]
+        results = zip(memory, ("None" if each.size else "((), (), 0)" for each in self.results), strict=True)
+        names, views = zip(a, b, *results, *inputs, strict=True)
+        symbols = ", ".join(map(str, self.symbols))
+        taking = f", lambda {symbols}: ({', '.join(views)},)" if set(views) != {"None"} else ""
+        made = f"{_NAME}({self.program!r}{taking})"
+        name = f"evt_launch_{sha256(made.encode()).hexdigest()[:8]}"
+        self._define(wrapper, f"{name} = {made}")
+        wrapper.writeline(f"{name}[{symbols or '()'}{',' if len(self.symbols) == 1 else ''}]({', '.join(names)})")
+
+    def _passed(self, tensor: Any) -> tuple[str, str]:
+        """Return a tensor's name in the code, and what part of what bears the name it is."""
+        if not isinstance(tensor, ir.ReinterpretView) or not _is_whole(tensor.data, tensor.layout.dtype):
+            return tensor.codegen_reference(), "None"
+        code, layout = V.graph.wrapper_code, tensor.layout
+        size, stride = map(code.codegen_python_shape_tuple, (layout.size, layout.stride))
+        return tensor.get_name(), f"({size}, {stride}, {code.codegen_sizevar(layout.offset)})"
+
+    def _define(self, wrapper: Any, line: str) -> None:
+        """Write a line before all functions of the code, once: only that of the outermost graph has such a place."""
+        while (outer := getattr(wrapper, "parent_wrapper", None)) is not None:
+            wrapper = outer
+        written: set[str] = vars(wrapper).setdefault("evt_lines", set())
+        needed = f"from {Site.__module__} import {Site.__name__} as {_NAME}"
+        for place, each in ((wrapper.imports, needed), (wrapper.header, line)):
+            if each not in written:
+                place.writeline(each)
+                written.add(each)
+
+
+def _is_whole(data: Any, dtype: torch.dtype) -> bool:
+    """Return whether what a view is of bears its own name in the code, from its first element on, in the same type."""
+    while isinstance(data, ir.StorageBox | ir.TensorBox):
+        data = data.data
+    return isinstance(data, ir.Buffer) and data.get_layout().offset == 0 and data.get_layout().dtype == dtype
 
 
 def _lower(*given: Any) -> Any:
-    return _pytree.tree_map(ir.TensorBox.create, _Launch.create(_OPERATOR, *given))
+    if V.graph.cpp_wrapper or getattr(V.graph, "fx_wrapper", False):
+        return _pytree.tree_map(ir.TensorBox.create, ir.FallbackKernel.create(_OPERATOR, *given))
+    with V.graph.fake_mode:
+        found, arguments, *_ = ir.ExternKernel.process_kernel(_OPERATOR, *given)
+    results = [ir.FallbackKernel.tensor_to_layout(each) for each in found]
+    memory = [_empty(each) for each in results[1:]]
+    made = ir.TensorBox.create(_Launch(given[-1], results, arguments, memory))
+    return [made, *map(_shown, memory, results[1:])]
+
+
+def _empty(layout: Any) -> Any:
+    """Return memory that Inductor allocates for a result; without dimensions it would be filled, by a kernel."""
+    size, stride = (layout.size, layout.stride) if layout.size else ([1], [1])
+    return lowering.empty_strided(size, stride, dtype=layout.dtype, device=layout.device)  # type: ignore[no-untyped-call, unused-ignore]
+
+
+def _shown(memory: Any, layout: Any) -> Any:
+    view: Any = lowering.view
+    return memory if layout.size else view(memory, [])
 
 
 def register() -> None:

@@ -147,7 +147,10 @@ class Caller:
                     overlap = find_overlap(bound, self._tensors(values), buffers)
                     overlap.check(addresses, len(buffers), partial(self._names, values))
                     return self._gather(answer(self.spec, bound, buffers))
-                known = self._prepare(combination, bound, values)
+                known = self._prepare(bound, self._tensors(values), self._numbers(values))
+                if len(self._prepared) >= _MAX_PREPARED:
+                    self._prepared.clear()
+                self._prepared[combination] = known
             known.overlap.check(addresses, len(buffers), partial(self._names, values))
             if len(self._launched) >= _MAX_LAUNCHED:
                 self._launched.clear()
@@ -230,10 +233,23 @@ class Caller:
         names = ("A", "B", *self.inputs, *self._outputs)
         return [(name, value) for name, value in zip(names, values, strict=True) if type(value) in PLAIN]
 
-    def _prepare(self, key: object, bound: Bound, values: Sequence[Any]) -> Prepared:
-        """Plan, build and load what a new combination needs, and remember it."""
-        tensors = self._tensors(values)
-        numbers = [n for n, v in zip(self.inputs, values[2:], strict=False) if type(v) in NUMBERS]
+    def _numbers(self, values: Sequence[Any]) -> list[str]:
+        """Return the names of the numbers among a call's values."""
+        return [name for name, value in zip(self.inputs, values[2:], strict=False) if type(value) in NUMBERS]
+
+    def prepare(self, given: Mapping[str, torch.Tensor]) -> Prepared | None:
+        """Return the launch of a call on tensors alone, buffers for all outputs among them, in the order of its slots.
+
+        Return None where that is no launch of a kernel on these tensors. Raise what the call would.
+        """
+        if True in map(_is_negative, given.values()):
+            return None
+        buffers = {name: given[name] for name in self._outputs}
+        bound = bind(self.spec, given["A"], given["B"], {name: given[name] for name in self.inputs}, buffers)
+        return None if _needs_no_kernel(bound) else self._prepare(bound, list(given.items()), [])
+
+    def _prepare(self, bound: Bound, tensors: Sequence[tuple[str, torch.Tensor]], numbers: Sequence[str]) -> Prepared:
+        """Plan, build and load what a new combination of tensors and numbers needs, in the order of its slots."""
         buffers = [name for name, _ in tensors if name in self._outputs]
         atomic = is_atomic(self.spec)
         with self._lock:
@@ -245,11 +261,7 @@ class Caller:
                 refuse_capture()
                 target = device_target(bound.index)
                 kernels = self._kernels[signature] = make_kernels(spec, bound, target, atomic)
-            prepared = prepare(self.spec.dag, bound, kernels, tensors, numbers, buffers)
-            if len(self._prepared) >= _MAX_PREPARED:
-                self._prepared.clear()
-            self._prepared[key] = prepared
-        return prepared
+            return prepare(self.spec.dag, bound, kernels, tensors, numbers, buffers)
 
     def forget(self) -> None:
         """Prepare every combination again: another kernel may be the best one now."""

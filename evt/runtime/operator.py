@@ -57,11 +57,6 @@ def caller_of(program: str) -> Caller:
     return Caller(read_spec(program))
 
 
-def forget(spec: Spec) -> None:
-    """Let graphs prepare their calls of a program again: another kernel may be the best one now."""
-    caller_of(write_program(spec)).forget()
-
-
 def call_traced(program: Traced, a: Any, b: Any, out: Any, given: Mapping[str, Any]) -> Any:
     """Call a program through its operators. TorchDynamo traces this in the place of a call."""
     buffers = {} if out is None else _read_out(program.outputs, out)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -116,9 +117,9 @@ def test_fused_gives_what_eager_gives(model: Net, mode: str | None, dynamic: boo
 def test_inductors_code_calls_past_the_dispatcher(model: Net, dynamic: bool) -> None:
     got, (code, *_) = run_and_get_code(compiled(model, dynamic=dynamic), inputs())
     close(got, model(inputs()))
-    assert code.count("= evt_launch(") == 2
+    assert len(re.findall(r"^ +evt_launch_\w+\[", code, re.MULTILINE)) == 2
     assert "torch.ops.evt.launch.default(" not in code
-    assert code.count("import launch as evt_launch") == 1
+    assert code.count("import Site as evt_site") == 1
 
 
 def test_dynamic_batches_are_compiled_once(model: Net) -> None:

@@ -1,0 +1,95 @@
+"""Calls of a program out of Inductor's code: ``Site(program, views)[sizes](A, B, *buffers, *inputs)``.
+
+Such a place in compiled code, a site, is called with tensors whose types, sizes and strides PyTorch has guarded or
+allocated itself; only addresses change, and where shapes are dynamic the sizes, by which a site is subscripted. So all
+else is checked and packed once, and a call takes the addresses, compares how they are aligned, and launches.
+:class:`evt.runtime.call.Caller` answers what is no single launch of a kernel.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+
+from evt.runtime.call import Caller
+from evt.runtime.operator import caller_of, write_program
+from evt.runtime.prepare import alignments
+from evt.spec import Spec
+
+#: A call of a site, once its sizes are known.
+Launch = Callable[..., None]
+#: Size, stride and offset of a tensor within the one that is given for it; None where it is the one that is given.
+View = tuple[Sequence[int], Sequence[int], int] | None
+
+#: How many combinations of sizes a site keeps before all are dropped.
+_MAX_SIZES = 4096
+#: The sites of each program.
+_SITES: defaultdict[str, list[Site]] = defaultdict(list)
+
+
+class Site(dict[tuple[int, ...], Launch]):
+    """A place in compiled code that calls a program, as a mapping from the sizes that vary to a launch.
+
+    ``views`` takes these sizes, and returns for each tensor of a call what part of the given one it is.
+    """
+
+    def __init__(self, program: str, views: Callable[..., Sequence[View]] | None = None) -> None:
+        super().__init__()
+        self.program = program
+        self._views = views
+        self._known: dict[tuple[tuple[int, ...], bytes], Launch] = {}
+        _SITES[program].append(self)
+
+    def __missing__(self, sizes: tuple[int, ...]) -> Launch:
+        return partial(self._find, sizes)
+
+    def forget(self) -> None:
+        """Prepare every launch again."""
+        self._known.clear()
+        self.clear()
+
+    def _find(self, sizes: tuple[int, ...], *given: torch.Tensor) -> None:
+        """Launch, and keep the launch for the next call: until now it was not known, or had other alignments."""
+        views = (None,) * len(given) if self._views is None else self._views(*sizes)
+        key = sizes, alignments([each.data_ptr() for each in given])
+        launch = self._known.get(key)
+        if launch is None:
+            if len(self._known) >= _MAX_SIZES:
+                self.forget()
+            launch = self._known[key] = self._prepare(sizes, views, given, key[1])
+        self[sizes] = launch
+        launch(*given)
+
+    def _prepare(
+        self, sizes: tuple[int, ...], views: Sequence[View], given: Sequence[torch.Tensor], expected: bytes
+    ) -> Launch:
+        caller = caller_of(self.program)
+        names = ("A", "B", *caller.spec.outputs, *caller.inputs)
+        tensors = [each if view is None else _part(each, *view) for each, view in zip(given, views, strict=True)]
+        known = caller.prepare(dict(zip(names, tensors, strict=True)))
+        if known is None or known.steps or known.copied:
+            return partial(_call, caller, views)
+        offsets = [part.data_ptr() - whole.data_ptr() for part, whole in zip(tensors, given, strict=True)]
+        return known.launcher(offsets, expected, partial(self._find, sizes))
+
+
+def forget(spec: Spec) -> None:
+    """Let graphs prepare their calls of a program again: another kernel may be the best one now."""
+    program = write_program(spec)
+    caller_of(program).forget()
+    for site in _SITES[program]:
+        site.forget()
+
+
+def _part(tensor: torch.Tensor, size: Sequence[int], stride: Sequence[int], offset: int) -> torch.Tensor:
+    return tensor.as_strided(size, stride, tensor.storage_offset() + offset)
+
+
+def _call(caller: Caller, views: Sequence[View], *given: torch.Tensor) -> None:
+    """Call a program as users do, into buffers."""
+    a, b, *others = (each if view is None else _part(each, *view) for each, view in zip(given, views, strict=True))
+    count = len(caller.spec.outputs)
+    caller(a, b, dict(zip(caller.inputs, others[count:], strict=True)), others[:count])
