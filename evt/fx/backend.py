@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch._inductor.compile_fx import compile_fx
+from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx import Graph, GraphModule, Node
 
@@ -64,7 +64,9 @@ class FusePass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
             sources, _ = planned({each.product: each.fused for each in outcomes if each.fused is not None})
             _collecting[-1].sources += [source for mine in sources.values() for source in mine]
             _collecting[-1].reasons += [each.reason for each in outcomes if each.reason is not None]
-            raise _Collected
+            if graph.owning_module is _collecting[-1].outermost:  # graphs inside it, as of torch.cond, come before it
+                raise _Collected
+            return
         taken = [each.fused for each in outcomes if each.fused is not None]
         rewrite(graph, taken, torch.ops.evt.launch.default)
         keep(Record(tuple(row_of(each, worths.get(each.product)) for each in outcomes), self.owner))
@@ -128,8 +130,9 @@ def backend(
     measures = ours.get("evt.tune", any(patches.get(name) for name in _MEASURES))
     rule = ours.get("evt.rule", "measure" if measures else "estimate")
     patches["post_grad_custom_pre_pass"] = FusePass(rule, ours.get("evt.devices", ("cuda",)), Owner.of(module, inputs))
+    inner: Any = _collect if _collecting else compile_fx_inner
     try:
-        compiled: Any = compile_fx(module, list(inputs), config_patches=patches)
+        compiled: Any = compile_fx(module, list(inputs), inner_compile=inner, config_patches=patches)
     except _Collected:
         return module.forward
     made: Callable[..., Any] = compiled
@@ -142,6 +145,7 @@ class _Collection:
 
     sources: list[KernelSource] = field(default_factory=list)
     reasons: list[Misfit] = field(default_factory=list)
+    outermost: GraphModule | None = None
 
 
 #: What :func:`prebuild` collects, while it does.
@@ -153,6 +157,12 @@ class _Collected(BaseException):
 
     All others pass: they are failures, or PyTorch's requests to begin again.
     """
+
+
+def _collect(module: GraphModule, inputs: Sequence[Any], **keywords: Any) -> Any:
+    """Compile a graph of autograd's as Inductor does, as far as the pass lets it."""
+    _collecting[-1].outermost = module
+    return compile_fx_inner(module, inputs, **keywords)
 
 
 def prebuild(model: Callable[..., Any], inputs: Sequence[Any] | Mapping[str, Any], **keywords: Any) -> int:

@@ -35,7 +35,7 @@ class _Launch(ir.ExternKernelOut):  # type: ignore[misc, unused-ignore]
         symbols = sorted({symbol for size in sizes for symbol in getattr(size, "free_symbols", ())}, key=str)
         super().__init__(results[0], arguments, symbols, python_kernel_name=_NAME)
         self.program, self.symbols, self.results = program, symbols, results
-        self.memory = self.unwrap_storage(memory)
+        self.memory = [self.unwrap_storage_for_input(each) for each in memory]
         nowhere = ir.NoneLayout(device=self.get_device())
         self.mutation_outputs = [ir.MutationOutput(nowhere, each, self) for each in self.memory]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch._ops import OpOverload
@@ -21,7 +22,9 @@ aten = torch.ops.aten
 def rewrite(graph: Graph, fused: Sequence[Fused], target: OpOverload = torch.ops.evt.run.default) -> None:
     """Replace each region by a call of one of evt's operators, with the region as ``meta["evt"]``.
 
-    A result may lie in memory otherwise than PyTorch's would, so what views it afterwards becomes a reshape.
+    The programs do not name the nodes of the graph: layers that differ in nothing else are one program, checked,
+    planned and loaded once. A result may lie in memory otherwise than PyTorch's would, so what views it afterwards
+    becomes a reshape.
     """
     now: dict[Node, Node] = {}
     for each in fused:
@@ -44,7 +47,8 @@ def _replace(graph: Graph, fused: Fused, now: dict[Node, Node], target: OpOverlo
         if fused.batches is not None:
             operands = [_shaped(graph, each, (*fused.batches, *shape_of(each)[-2:])) for each in operands]
         arguments = [_arranged(graph, now.get(each.node, each.node), each.arrangement) for each in fused.arguments]
-        program = write_program(fused.program.spec)
+        spec = fused.program.spec
+        program = write_program(replace(spec, dag=replace(spec.dag, origins=())))
         call = graph.call_function(target, (*operands, arguments, program))
         values = []
         for index, result in enumerate(fused.results):

@@ -31,13 +31,6 @@ _empty_like = torch.empty_like
 
 #: By the lowest byte of an address: how far it is from a multiple of 16 bytes; no kernel needs a larger alignment.
 _ALIGNMENTS = bytes(byte & 15 for byte in range(256))
-
-
-def alignments(addresses: Sequence[int]) -> bytes:
-    """Return how far addresses are from multiples of 16 bytes."""
-    return bytes(address & 15 for address in addresses)
-
-
 #: A tensor that replaces another, and the buffer to which it is finally copied, if any.
 _Conversion = tuple[torch.Tensor, torch.Tensor | None]
 
@@ -114,34 +107,38 @@ class Prepared:
         return None
 
     def launcher(
-        self, offsets: Sequence[int], expected: bytes, otherwise: Callable[..., None]
+        self, addresses: Sequence[int], offsets: Sequence[int], otherwise: Callable[..., None]
     ) -> Callable[..., None]:
-        """Return a function of the call's tensors, for calls that give no numbers: the fastest way to a launch.
+        """Return a function of a call's tensors, where it gives no numbers: the shortest way to a launch.
 
-        The kernel reads them ``offsets`` bytes from where they are, which is ``expected`` (:func:`alignments`); tensors
-        that are aligned otherwise are passed to ``otherwise``, since their kernel may be another one.
+        The kernel reads tensors ``offsets`` bytes from where they are. Where one is aligned otherwise than at these
+        ``addresses``, the call is for ``otherwise``: its kernel may be another one.
         """
-        run, pack, sizes, length, index = self.run, self.pack, self.sizes, self.length, self.device
-        pick, constants, prototype = self.pick, self.constants, self.workspace
+        run, length, index, prototype = self.run, self.length, self.device, self.workspace
         current_device, raw_stream = _current_device, _raw_stream
-        places = range(len(offsets) + len(constants) + 1)
-        in_order = pick(places) == tuple(places[: len(offsets)]) and not any(offsets)
-        words_of = struct.Struct(f"={len(offsets)}Q").pack
+        count = len(addresses)
+        picked = self.pick(range(count + len(self.constants) + 1))
+        order = [slot for slot in picked if slot < count]
+        take, pack, pack_one = itemgetter(*order), struct.Struct(f"={len(order)}Q").pack, struct.Struct("=Q").pack
+        moved = [offsets[slot] for slot in order] if any(offsets) else []
+        expected = bytes(addresses[slot] + offsets[slot] & 15 for slot in order)
+        # The first members are pointers, of tensors and to the workspace; then come numbers, and these are constants.
+        split = 8 * (len(order) if prototype is None else picked.index(count + len(self.constants)))
+        slots = (*addresses, *self.constants, 0)
+        rest = self.pack(*self.pick(slots))[8 * (len(order) + (prototype is not None)) :] + self.sizes
 
         def launch(*tensors: torch.Tensor) -> None:
-            words = words_of(*map(_address, tensors))
+            found = map(_address, take(tensors))
+            words = pack(*(map(add, found, moved) if moved else found))
             if words[::8].translate(_ALIGNMENTS) != expected:
                 return otherwise(*tensors)
-            if not in_order:
-                slots = [*map(add, map(_address, tensors), offsets), *constants]
-                if prototype is not None:
-                    workspace = _empty_like(prototype)
-                    slots.append(workspace.data_ptr())
-                words = pack(*pick(slots))
             if current_device() != index:
                 with torch.cuda.device(index):
                     return launch(*tensors)
-            if code := run(words + sizes, length, raw_stream(index)):
+            if prototype is not None:
+                workspace = _empty_like(prototype)
+                words = words[:split] + pack_one(workspace.data_ptr()) + words[split:]
+            if code := run(words + rest, length, raw_stream(index)):
                 raise launch_failure(code)
             return None
 

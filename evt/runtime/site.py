@@ -16,7 +16,6 @@ import torch
 
 from evt.runtime.call import Caller
 from evt.runtime.operator import caller_of, write_program
-from evt.runtime.prepare import alignments
 from evt.spec import Spec
 
 #: A call of a site, once its sizes are known.
@@ -54,26 +53,25 @@ class Site(dict[tuple[int, ...], Launch]):
     def _find(self, sizes: tuple[int, ...], *given: torch.Tensor) -> None:
         """Launch, and keep the launch for the next call: until now it was not known, or had other alignments."""
         views = (None,) * len(given) if self._views is None else self._views(*sizes)
-        key = sizes, alignments([each.data_ptr() for each in given])
+        key = sizes, bytes(each.data_ptr() & 15 for each in given)
         launch = self._known.get(key)
         if launch is None:
             if len(self._known) >= _MAX_SIZES:
                 self.forget()
-            launch = self._known[key] = self._prepare(sizes, views, given, key[1])
+            launch = self._known[key] = self._prepare(sizes, views, given)
         self[sizes] = launch
         launch(*given)
 
-    def _prepare(
-        self, sizes: tuple[int, ...], views: Sequence[View], given: Sequence[torch.Tensor], expected: bytes
-    ) -> Launch:
+    def _prepare(self, sizes: tuple[int, ...], views: Sequence[View], given: Sequence[torch.Tensor]) -> Launch:
         caller = caller_of(self.program)
         names = ("A", "B", *caller.spec.outputs, *caller.inputs)
         tensors = [each if view is None else _part(each, *view) for each, view in zip(given, views, strict=True)]
         known = caller.prepare(dict(zip(names, tensors, strict=True)))
         if known is None or known.steps or known.copied:
             return partial(_call, caller, views)
-        offsets = [part.data_ptr() - whole.data_ptr() for part, whole in zip(tensors, given, strict=True)]
-        return known.launcher(offsets, expected, partial(self._find, sizes))
+        addresses = [each.data_ptr() for each in given]
+        offsets = [each.data_ptr() - address for each, address in zip(tensors, addresses, strict=True)]
+        return known.launcher(addresses, offsets, partial(self._find, sizes))
 
 
 def forget(spec: Spec) -> None:

@@ -1,0 +1,84 @@
+"""A machine that only looks like one GPU: programs plan, pack and launch, and a library of C that does nothing runs."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import struct
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from evt.plan import Plan, find_target
+from evt.runtime import call, prepare
+from evt.runtime.kernels import Kernels, plan_kernels
+from evt.runtime.library import Library
+
+#: Takes the place of ``setattr``, such as pytest's, which undoes it.
+Patch = Callable[[Any, str, Any], None]
+STREAM = 77
+_FORMATS = {"size": "q", "pointer": "Q", "number": "d", "integer": "q"}
+_C = "int stub_run(void const* arguments, unsigned long size, void* stream) { return 0; }\n"
+
+
+def form_of(plan: Plan) -> str:
+    """Return the struct format of a kernel's arguments."""
+    return "".join(_FORMATS[field.kind] for field in plan.fields)
+
+
+def workspace_of(plan: Plan) -> int:
+    """Return the bytes of memory to work in that calls of a kernel get here."""
+    return 64 if any(field.role == "workspace" for field in plan.fields) else 0
+
+
+def stub_device(patch: Patch, library: Callable[[Plan], Library]) -> None:
+    """Let programs launch on the CPU's tensors, as on device 0 of a machine with an H200."""
+
+    def make_kernels(spec: Any, bound: Any, target: Any, atomic: bool) -> Kernels:
+        plans = plan_kernels(spec, bound, find_target("sm90"))
+        return Kernels(plans, tuple(map(library, plans)))
+
+    patch(call, "make_kernels", make_kernels)
+    patch(call, "_needs_no_kernel", lambda bound: bound.is_empty)
+    patch(call, "device_target", lambda index: find_target("sm90"))
+    patch(torch.cuda, "current_device", lambda: 0)
+    patch(torch.cuda, "get_device_capability", lambda index: (9, 0))
+    patch(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(multi_processor_count=132))
+    patch(prepare, "_current_device", lambda: 0)
+    patch(prepare, "_raw_stream", lambda index: STREAM)
+
+
+def record_launches(patch: Patch) -> list[dict[str, float]]:
+    """Let programs launch as :func:`stub_device` does; return the members of each launch, by name."""
+    recorded: list[dict[str, float]] = []
+
+    def library(plan: Plan) -> Library:
+        form = form_of(plan)
+
+        def run(arguments: bytes, size: int, stream: int) -> int:
+            assert size == len(arguments) == 8 * len(plan.fields)
+            assert stream == STREAM
+            values = struct.unpack(f"={form}", arguments)
+            recorded.append(dict(zip((field.name for field in plan.fields), values, strict=True)))
+            return 0
+
+        return Library(Path(), run, form, lambda arguments: workspace_of(plan))
+
+    stub_device(patch, library)
+    return recorded
+
+
+def c_library(folder: Path) -> Callable[[Plan], Library]:
+    """Return what makes libraries whose ``run`` is a C function, called as that of a kernel is, which returns 0."""
+    source, built = folder / "stub.c", folder / "stub.so"
+    source.write_text(_C)
+    compiler = shutil.which("cc") or "gcc"
+    subprocess.run([compiler, "-O2", "-shared", "-fPIC", str(source), "-o", str(built)], check=True)
+    run = ctypes.CDLL(str(built))["stub_run"]
+    run.restype = ctypes.c_int
+    run.argtypes = (ctypes.c_char_p, ctypes.c_size_t, ctypes.c_void_p)
+    return lambda plan: Library(built, run, form_of(plan), lambda arguments: workspace_of(plan))
