@@ -77,7 +77,7 @@ class FusePass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
         worths: dict[Node, Worth] = {}
         refused: dict[Node, Misfit] = {}
         if self.rule == "estimate":
-            worths = {node: estimate(fused, _target(fused)) for node, fused in regions.items()}
+            worths = {node: _estimate(fused) for node, fused in regions.items()}
             refused = _losers(worths)
         sources, without = planned({node: fused for node, fused in regions.items() if node not in refused})
         refused |= without
@@ -85,7 +85,7 @@ class FusePass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
             refused |= built(sources)
         if self.rule == "measure" and not _collecting:
             kept = {node: fused for node, fused in regions.items() if node not in refused}
-            worths = {node: measured(fused) or estimate(fused, _target(fused)) for node, fused in kept.items()}
+            worths = {node: measured(fused) or _estimate(fused) for node, fused in kept.items()}
             refused |= _losers(worths)
         outcomes = [
             replace(each, fused=None, reason=refused[each.product]) if each.product in refused else each
@@ -100,6 +100,10 @@ class FusePass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
 
 def _losers(worths: Mapping[Node, Worth]) -> dict[Node, Misfit]:
     return {node: Misfit(node, "E1017", str(worth)) for node, worth in worths.items() if not worth.wins}
+
+
+def _estimate(fused: Fused) -> Worth:
+    return estimate(fused, _target(fused), replayed=bool(torch._inductor.config.triton.cudagraphs))
 
 
 def _target(fused: Fused) -> str:

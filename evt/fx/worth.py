@@ -1,4 +1,4 @@
-"""Whether a region wins: ``estimate(fused, target) -> Worth``.
+"""Whether a region wins: ``estimate(fused, target, replayed) -> Worth``.
 
 The objective is the time of the model. Beside leaving the product to PyTorch's libraries, and what follows it to one
 kernel of Inductor's, a region
@@ -10,10 +10,12 @@ and it is taken where it saves more than it loses. The product's result is what 
 and not read. Where a kernel of Inductor's reads the region's results anyway, that kernel would have done the region's
 work on the way: then it is saved once, not twice, and no launch is.
 
+A kernel of a few microseconds waits for the host, which takes longer to call it. So without CUDA graphs, a region's
+time and that of what it replaces are each at least the host's, and ``waiting`` is what this adds to the difference: it
+is a gain where a call less is made, and a loss where the time that the region saves would be waited for.
+
 The numbers below are assumptions, not fits: round figures of what GPUs reach, and README's ratios to PyTorch for few
-rows. ``evt.tune`` and ``mode="max-autotune"`` measure instead (:mod:`evt.fx.measure`). The host's time is in neither:
-it delays a model only where the GPU waits for it. On one CPU, with launches that do nothing, a call out of Inductor's
-code took the host 27 us for four tensors and 39 us for seven, where torch.mm took 7 us.
+rows. ``evt.tune`` and ``mode="max-autotune"`` measure the GPU's time instead (:mod:`evt.fx.measure`).
 """
 
 from __future__ import annotations
@@ -35,6 +37,8 @@ _MOVED = {"sm80": 1.4e6, "sm86": 0.7e6, "sm89": 0.8e6, "sm90": 3.6e6, "sm100": 6
 _MULTIPLIED = {"sm80": 1.2e8, "sm86": 0.5e8, "sm89": 1.0e8, "sm90": 3.2e8, "sm100": 7e8, "sm103": 7e8, "sm120": 1.6e8}
 #: What one kernel less in a stream saves, in microseconds.
 LAUNCH = 1.5
+#: What a call of a kernel out of Inductor's code takes the host, in microseconds: ours as well as others.
+CALL = 5.0
 #: How much slower than the library's a product is assumed to be: of up to so many rows or columns.
 _SLOWER = ((64, 0.35), (256, 0.12), (512, 0.06))
 _SLOWER_ELSE, _SLOWER_GROUPS = 0.03, 0.3
@@ -42,25 +46,35 @@ _SLOWER_ELSE, _SLOWER_GROUPS = 0.03, 0.3
 
 @dataclass(frozen=True)
 class Worth:
-    """What a region saves and loses, in microseconds; ``measured`` where both were timed."""
+    """What a region saves and loses, in microseconds; ``measured`` where both were timed.
+
+    ``waiting`` is what the GPU waits less for the host, more where it is negative; None under CUDA graphs.
+    """
 
     saved: float
     lost: float
     bytes: int = 0
     measured: bool = False
+    waiting: float | None = None
 
     @property
     def wins(self) -> bool:
-        return self.saved > self.lost
+        return self.saved + (self.waiting or 0.0) > self.lost
 
     def __str__(self) -> str:
         if self.measured:
             return f"measured: {self.lost:.1f} us fused, {self.saved:.1f} us unfused"
-        return f"saves {self.bytes / 1e6:.2f} MB, about {self.saved:.1f} us; loses about {self.lost:.1f} us"
+        said = f"saves {self.bytes / 1e6:.2f} MB, about {self.saved:.1f} us; loses about {self.lost:.1f} us"
+        if self.waiting is None or abs(self.waiting) < 0.05:
+            return said
+        return f"{said}; the GPU waits {abs(self.waiting):.1f} us {'less' if self.waiting > 0 else 'more'} for the host"
 
 
-def estimate(fused: Fused, target: str) -> Worth:
-    """Return what a region is expected to save and lose on a target, at the sizes of the call that is compiled."""
+def estimate(fused: Fused, target: str, replayed: bool = False) -> Worth:
+    """Return what a region is expected to save and lose on a target, at the sizes of the call that is compiled.
+
+    ``replayed``: by a CUDA graph, so that the host calls no kernel.
+    """
     moved, multiplied = _MOVED.get(target, _MOVED["sm90"]), _MULTIPLIED.get(target, _MULTIPLIED["sm90"])
     product = fused.region.product
     result = _bytes(product.node)
@@ -81,7 +95,12 @@ def estimate(fused: Fused, target: str) -> Worth:
     if len(copied) == 2:  # then the results are not either
         copied += [each.node for each in fused.results]
     copies = 2 * sum(map(_bytes, copied))
-    return Worth(saved / moved + (0 if read else LAUNCH), time * slower + copies / moved, saved)
+    gain, loss = saved / moved + (0 if read else LAUNCH), time * slower + copies / moved
+    if replayed:
+        return Worth(gain, loss, saved)
+    calls, before = 1 + len(copied), 1 if read else 2
+    difference = max(time + gain, CALL * before) - max(time + loss, CALL * calls)
+    return Worth(gain, loss, saved, waiting=difference - (gain - loss))
 
 
 def _bytes(node: Node) -> int:
