@@ -102,7 +102,16 @@ def fuse(
     rewrite(made.graph, found.regions)
     made.meta["evt"] = found
     made.recompile()
+    kind: Any = type(made)  # of this module alone
+    kind.__reduce__ = _refuse_pickling
     return made
+
+
+def _refuse_pickling(module: GraphModule) -> Any:
+    """Raise ArgumentError (E0607): PyTorch's checks of an exported module's inputs do not pickle."""
+    message = "what evt.fuse returned does not pickle, as modules of torch.export do not"
+    hint = "torch.export.save(torch.export.export(module, inputs), path); `import evt` before torch.export.load(path)"
+    raise ArgumentError(Diagnostic("E0607", message, help=hint))
 
 
 def fusion(module: GraphModule) -> Fusion:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from pathlib import Path
 import subprocess
 import sys
 
@@ -99,3 +100,16 @@ def test_importing_evt_does_not_import_torch() -> None:
     code = "import sys, evt; assert 'fuse' in dir(evt); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def test_a_fused_module_is_saved_as_exported_programs_are(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU()).half().eval()
+    x = torch.randn(8, 16).half()
+    fused = evt.fuse(model, (x,))
+    with pytest.raises(evt.ArgumentError, match=r"E0607.*\n.*torch.export.save\(torch.export.export\(module, inputs\)"):
+        pickle.dumps(fused)
+    file = tmp_path / "fused.pt2"
+    torch.export.save(torch.export.export(fused, (x,)), file)
+    found = torch.export.load(file).module()
+    assert "torch.ops.evt.run" in found.code
+    assert torch.equal(found(x), fused(x))
