@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from operator import attrgetter
+from typing import Any
 
 import torch
 from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Graph, Node
 
 from evt.fx.aten import operator_name, shape_of
 from evt.fx.build import Fused
+from evt.fx.example import tensor_of
 from evt.fx.frame import Arrangement, Size, same
 from evt.fx.sizes import written
+from evt.reference.convolution import from_view, to_view
+from evt.runtime.convolution import is_readable, pitch_of
+from evt.runtime.memory_format import copied_channels_last, follows_channels_last
 from evt.runtime.operator import write_program
 
 aten = torch.ops.aten
@@ -27,8 +34,9 @@ def rewrite(graph: Graph, fused: Sequence[Fused], target: OpOverload = torch.ops
     becomes a reshape.
     """
     now: dict[Node, Node] = {}
+    images: dict[Node, Node] = {}
     for each in fused:
-        _replace(graph, each, now, target)
+        _replace(graph, each, now, images, target)
     _sort(graph)
     graph.eliminate_dead_code()
     for node in graph.nodes if fused else ():
@@ -37,8 +45,11 @@ def rewrite(graph: Graph, fused: Sequence[Fused], target: OpOverload = torch.ops
     graph.lint()
 
 
-def _replace(graph: Graph, fused: Fused, now: dict[Node, Node], target: OpOverload) -> None:
-    """Replace one region; ``now`` has what stands for the outputs of those that were replaced before."""
+def _replace(graph: Graph, fused: Fused, now: dict[Node, Node], images: dict[Node, Node], target: OpOverload) -> None:
+    """Replace one region.
+
+    Of those that were replaced before, ``now`` has what stands for their outputs, and ``images`` the copies of images.
+    """
     product = fused.region.product
     with graph.inserting_after(fused.region.nodes[-1]):
         mark = graph.call_function(aten.alias.default, (fused.region.nodes[-1],))  # where the new nodes go
@@ -48,13 +59,21 @@ def _replace(graph: Graph, fused: Fused, now: dict[Node, Node], target: OpOverlo
             operands = [_shaped(graph, each, (*fused.batches, *shape_of(each)[-2:])) for each in operands]
         arguments = [_arranged(graph, now.get(each.node, each.node), each.arrangement) for each in fused.arguments]
         spec = fused.program.spec
+        last = False
+        if spec.convolution is not None:
+            if target is torch.ops.evt.launch.default:
+                operands = [_image(graph, each, images, is_readable) for each in operands]
+                arguments = [_image(graph, each, images, _is_walkable) for each in arguments]
+            last = follows_channels_last(spec.convolution, *(tensor_of(each, "meta") for each in operands))
+            if last:  # so are the results of PyTorch, which thus stay as they are
+                operands = [_image(graph, x, images, is_readable) if x.op == "get_attr" else x for x in operands]
         program = write_program(replace(spec, dag=replace(spec.dag, origins=())))
         call = graph.call_function(target, (*operands, arguments, program))
         values = []
         for index, result in enumerate(fused.results):
             node = result.node
             made = graph.call_function(operator.getitem, (call, index))
-            made.meta = {**node.meta, "val": node.meta["val"].new_empty(result.stored)}
+            made.meta = {**node.meta, "val": _packed(node.meta["val"], result.stored, last)}
             values.append(made)
             shaped = _arranged(graph, made, result.arrangement)
             now[node] = shaped
@@ -64,6 +83,57 @@ def _replace(graph: Graph, fused: Fused, now: dict[Node, Node], target: OpOverlo
     for node in reversed(fused.region.nodes):
         if not node.users:
             graph.erase_node(node)
+
+
+def _packed(like: torch.Tensor, shape: Sequence[Size], last: bool) -> torch.Tensor:
+    """Return a tensor of packed memory, in which an image has its channels ``last``."""
+    if not last or len(shape) < 3:
+        return like.new_empty(tuple(shape))
+    images, channels, *sizes = shape
+    return from_view(like.new_empty((images, *sizes, channels)))
+
+
+def _is_walkable(view: torch.Tensor) -> bool:
+    """Return whether an epilogue reads a view [N, ..., C] as it lies: its pixels have one stride."""
+    return is_readable(view) and pitch_of(view) is not None
+
+
+def _image(graph: Graph, node: Node, known: dict[Node, Node], fits: Callable[[torch.Tensor], bool]) -> Node:
+    """Return an image, or a filter, with its channels last, as kernels read them.
+
+    A copy is a part of the graph, which can make it where the image is computed; that of a constant is made now. A
+    parameter that is an input of the graph may be written to between calls, so that it is copied at each call.
+    """
+    value = node.meta["val"]
+    if value.dim() < 3 or fits(to_view(tensor_of(node, "meta"))):
+        return node
+    if node not in known:
+        known[node] = _constant(graph, node) if node.op == "get_attr" else _copied(graph, node)
+    return known[node]
+
+
+def _constant(graph: Graph, node: Node) -> Node:
+    module: Any = graph.owning_module
+    name = f"evt_{node.name}_channels_last"
+    with torch.no_grad(), unset_fake_temporarily():
+        copied = copied_channels_last(attrgetter(str(node.target))(module).detach())
+    module.register_buffer(name, copied)
+    made = graph.get_attr(name)
+    made.meta = {**node.meta, "val": _packed(node.meta["val"], node.meta["val"].shape, True)}
+    return made
+
+
+def _copied(graph: Graph, node: Node) -> Node:
+    """Return a copy by operators: the copy of a permuted view, permuted back."""
+    dims = range(node.meta["val"].dim())
+    last, first = [0, *dims[2:], 1], [0, len(dims) - 1, *dims[1:-1]]
+    view = graph.call_function(aten.permute.default, (node, last))
+    view.meta["val"] = node.meta["val"].permute(last)
+    copy = graph.call_function(aten.clone.default, (view,), {"memory_format": torch.contiguous_format})
+    copy.meta["val"] = view.meta["val"].clone(memory_format=torch.contiguous_format)
+    made = graph.call_function(aten.permute.default, (copy, first))
+    made.meta["val"] = copy.meta["val"].permute(first)
+    return made
 
 
 def _arranged(graph: Graph, node: Node, how: Arrangement) -> Node:

@@ -91,9 +91,8 @@ def estimate(fused: Fused, target: str, replayed: bool = False) -> Worth:
     slower = next((factor for most, factor in _SLOWER if rows <= most), _SLOWER_ELSE)
     if convolution:
         slower = _SLOWER_GROUPS if product.geometry.get("groups", 1) != 1 else 0.0
-    copied = [each for each in (product.a, product.b) if convolution and not _is_channels_last(each)]
-    if len(copied) == 2:  # then the results are not either
-        copied += [each.node for each in fused.results]
+    varying = (each for each in (product.a, product.b) if each.op != "get_attr")  # constants are copied once
+    copied = [each for each in varying if convolution and not _is_channels_last(each)]
     copies = 2 * sum(map(_bytes, copied))
     gain, loss = saved / moved + (0 if read else LAUNCH), time * slower + copies / moved
     if replayed:

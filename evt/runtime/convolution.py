@@ -25,7 +25,7 @@ def is_readable(view: torch.Tensor) -> bool:
     return (size == 1 or stride == 1) and all(stride > 0 for size, stride in outer if size > 1)
 
 
-def _pitch(view: torch.Tensor) -> int | None:
+def pitch_of(view: torch.Tensor) -> int | None:
     """Return the stride of the pixels of a view [N, ..., C]: 0 for one pixel, None if they have no single stride."""
     shape = tuple(view.shape)
     strides = strides_of(view, [("pixels", shape[:-1]), ("channels", shape[-1:])])
@@ -96,7 +96,7 @@ def convolution_operand(
     if max(strides.values()) > LIMIT:
         report("E0606", f"`{operand.name}` has a stride beyond {LIMIT}")
     filters = operand.name == "B" and problem.geometry.operator != "wgrad"
-    pitch = 1 if filters else _pitch(view)
+    pitch = 1 if filters else pitch_of(view)
     strides["pixel"] = channels if pitch == 0 else pitch or 0
     strides |= {outer: strides["outer"] if filters else strides["pixel"], inner: 1, "l": 0}
     return TensorArgument(operand.name, strides, Layout(inner, alignment))
