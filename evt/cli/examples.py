@@ -40,7 +40,9 @@ def example_of(program: Named) -> Example:
     bound = bind(spec, a, b, read, buffers)
     types = {each.name: each.dtype for each in dag.outputs}
     operands = [each.dtype for each in dag.operands]
-    roles = {(name, step): argument.strides[step] for name, argument in bound.tensors.items() for step in argument.strides}
+    roles = {
+        (name, step): argument.strides[step] for name, argument in bound.tensors.items() for step in argument.strides
+    }
     roles |= {
         (name, f"extent {mode}"): extent
         for name, argument in bound.tensors.items()
@@ -102,4 +104,3 @@ def _data(tensor: torch.Tensor) -> Data:
         strides[dim], step = step, step * tensor.shape[dim]
     name = str(tensor.dtype).removeprefix("torch.")
     return Data(name, tuple(tensor.shape), tuple(strides), flat.numpy().tobytes())
-

@@ -146,7 +146,9 @@ def _named(
     for text in programs:
         name, text = _split(text)
         if name is None and len(programs) > 1:
-            raise click.UsageError("Several formulas need names, as in 'conv_relu_add: D = relu(acc + bias) + residual'.")
+            raise click.UsageError(
+                "Several formulas need names, as in 'conv_relu_add: D = relu(acc + bias) + residual'."
+            )
         spec, takes_geometry = _program(text, op, settings)
         geometry_used |= takes_geometry
         if spec.grouped:
@@ -207,11 +209,15 @@ def _layouts(
         if not equals or not set(wanted) <= {"m", "n", "k"}:
             raise click.BadParameter(f"{text!r} is none; write for example B=n,k.", param_hint="'--layout'")
         contiguous[tensor.strip()] = wanted
-    known = {each.name for program in programs for each in (*program.dag.operands, *program.dag.inputs, *program.dag.outputs)}
+    known = {
+        each.name for program in programs for each in (*program.dag.operands, *program.dag.inputs, *program.dag.outputs)
+    }
     for option, names in (("'--layout'", contiguous), ("'--shared'", shared)):
         for name in names:
             if name not in known:
                 guess = closest(name, sorted(known))
                 hint = f" Did you mean `{guess}`?" if guess else f" Tensors: {', '.join(sorted(known))}."
                 raise click.BadParameter(f"no program has a tensor `{name}`.{hint}", param_hint=option)
-    return Layouts(contiguous, tuple(shared), tuple(sorted({int(each) for each in alignments or ("16",)}, reverse=True)))
+    return Layouts(
+        contiguous, tuple(shared), tuple(sorted({int(each) for each in alignments or ("16",)}, reverse=True))
+    )

@@ -66,7 +66,8 @@ def text_of(kernels: Sequence[Kernel]) -> tuple[str, ...]:
 def kernel_row(kernel: Kernel) -> Mapping[str, str]:
     """Return what a README says about a kernel."""
     tensors = (
-        f"{need.name}: {need.contiguous} contiguous" + (f", in multiples of {need.alignment}" * (need.alignment > 1))
+        f"{need.name}: {need.contiguous} contiguous"
+        + (f", in multiples of {need.alignment}" * (need.alignment > 1))
         + (f", {'one for all batches' if need.batch == 'shared' else ''}" if need.batch == "shared" else "")
         for need in kernel.needs
         if need.alignment > 1 or need.batch == "shared"

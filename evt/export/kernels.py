@@ -120,7 +120,9 @@ def _check(program: Named, layouts: Layouts) -> None:
     """Raise ArgumentError for what cannot be exported."""
     spec, dag = program.spec, program.dag
     if spec.convolution is not None and spec.convolution.groups > 1:
-        message = f"`{program.name}` is a convolution of {spec.convolution.groups} groups, whose kernels depend on sizes"
+        message = (
+            f"`{program.name}` is a convolution of {spec.convolution.groups} groups, whose kernels depend on sizes"
+        )
         raise TargetError(Diagnostic("E0502", message, help="export convolutions of one group"))
     modes = {each.name: each.modes for each in (*dag.operands, *dag.inputs, *dag.outputs)}
     for name in (*layouts.contiguous, *layouts.shared):
@@ -205,11 +207,15 @@ def _kernel(spec: Spec, problem: Problem, absent: tuple[str, ...], name: str) ->
         free = same(_with(signature, name_of, replace(layout, alignment=1)))
         other = replace(layout, batch="strided" if layout.batch == "shared" else "shared")
         anyhow = same(_with(signature, name_of, other))
-        needs.append(Need(name_of, layout.contiguous or "", 1 if free else layout.alignment, "any" if anyhow else layout.batch))
+        needs.append(
+            Need(name_of, layout.contiguous or "", 1 if free else layout.alignment, "any" if anyhow else layout.batch)
+        )
     limits = ()
     if signature.convolution is not None:
         of = signature.convolution
-        limits = tuple(limit for limit, facts in _LIMITS.items() if not same(replace(signature, convolution=replace(of, **facts))))
+        limits = tuple(
+            limit for limit, facts in _LIMITS.items() if not same(replace(signature, convolution=replace(of, **facts)))
+        )
     return Kernel(problem.target, plan, made, absent, tuple(needs), limits, most or 0)
 
 

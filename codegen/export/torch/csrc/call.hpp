@@ -102,7 +102,7 @@ Groups<Int> shape_of(Program const& program, Shapes<Int> const& shapes, Value co
   for (auto const& groups : known) {
     if (has_shape(sizes, groups)) return groups;
   }
-  EVT_CHECK(false, program, "E0604", "`", value.name, "` has shape ", sizes, "; expected ",
+  EVT_REFUSE(program, "E0604", "`", value.name, "` has shape ", sizes, "; expected ",
             c10::ArrayRef<Int>(flattened(known[0])));
 }
 
@@ -300,7 +300,7 @@ inline Kernel const& choose(Call& call, int capability) {
     if (reason.empty()) return kernel;
     reasons << "\n  " << kernel.name << ": " << reason;
   }
-  EVT_CHECK(false, call.program, "E0606", "no kernel of this extension takes these tensors on a GPU of capability ",
+  EVT_REFUSE(call.program, "E0606", "no kernel of this extension takes these tensors on a GPU of capability ",
             capability / 10, ".", capability % 10, reasons.str(), "\n");
 }
 

@@ -125,6 +125,9 @@ struct Program {
 #define EVT_CHECK(condition, program, code, ...) \
   TORCH_CHECK(condition, (program).name, ": ", __VA_ARGS__, " (evt " code ")")
 
+#define EVT_REFUSE(program, code, ...) \
+  C10_THROW_ERROR(Error, c10::str((program).name, ": ", __VA_ARGS__, " (evt " code ")"))
+
 /// The largest extent and stride of an operand.
 constexpr std::int64_t kLimit = (std::int64_t{1} << 31) - 1;
 
