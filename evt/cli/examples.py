@@ -11,10 +11,11 @@ import torch
 from evt.cli.tensors import call_sizes, held_buffers, random_call
 from evt.export import Named
 from evt.export.example import Data, Example, Given
+from evt.export.kernels import values_of
 from evt.ir import Interleave, TypedDag
 from evt.ir.convolution import Convolution
 from evt.ir.dtype import DType
-from evt.ir.node import base, distance, divisor, is_divided
+from evt.ir.node import distance, divisor, is_divided
 from evt.program import program_of
 from evt.reference.compare import limit
 from evt.reference.rounding import torch_type
@@ -76,7 +77,7 @@ def _shapes(spec: Spec, dag: TypedDag) -> Shapes:
     widths = {width for width in widths if width} or {1}
     width = math.lcm(16, *widths)
     sizes = {"m": _M, "n": -(-_N // width) * width, "k": _K}
-    batched = any("l" in map(base, each.modes) for each in (*dag.inputs, *dag.outputs))
+    batched = any("l" in value.modes for value in values_of(dag).values())
     a, b = (tuple(sizes[mode] for mode in modes) for modes in spec.operand_modes)
     return ((2, *a), (2, *b)) if batched else (a, b)
 
@@ -97,7 +98,7 @@ def _given(value: Any) -> Given:
 
 def _data(tensor: torch.Tensor) -> Data:
     """Return a tensor that fills its memory, in the order of its strides."""
-    order = sorted(range(tensor.dim()), key=lambda dim: -tensor.stride(dim))
+    order = sorted(range(tensor.dim()), key=lambda dim: -tensor.stride()[dim])
     flat = tensor.permute(order).contiguous().view(-1).view(torch.uint8)
     strides, step = [0] * tensor.dim(), 1
     for dim in reversed(order):

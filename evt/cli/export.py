@@ -209,9 +209,7 @@ def _layouts(
         if not equals or not set(wanted) <= {"m", "n", "k"}:
             raise click.BadParameter(f"{text!r} is none; write for example B=n,k.", param_hint="'--layout'")
         contiguous[tensor.strip()] = wanted
-    known = {
-        each.name for program in programs for each in (*program.dag.operands, *program.dag.inputs, *program.dag.outputs)
-    }
+    known = {name for program in programs for name in program.values}
     for option, names in (("'--layout'", contiguous), ("'--shared'", shared)):
         for name in names:
             if name not in known:

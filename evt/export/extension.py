@@ -10,8 +10,8 @@ from typing import Any
 from evt import resources
 from evt.export.example import Data, Example
 from evt.export.kernels import Kernel, Layouts, Named, kernels_of
-from evt.export.names import check_distinct, check_name
-from evt.export.print import rendered
+from evt.export.names import check_names
+from evt.export.print import kernel_row, rendered, text_of
 from evt.export.schema import Schema, schemas_of
 from evt.export.tables import program_table
 from evt.plan import Target
@@ -56,27 +56,6 @@ class _Operator:
         return [kernel_row(kernel) for kernel in self.kernels]
 
 
-def text_of(kernels: Sequence[Kernel]) -> tuple[str, ...]:
-    """Return the lines of a program's text and of its interface, as comments and READMEs show them."""
-    plan = kernels[0].plan
-    lines = (*plan.program.strip().splitlines(), "", *plan.interface)
-    return tuple("".join(each if each.isprintable() else "?" for each in line).rstrip("\\ ") for line in lines)
-
-
-def kernel_row(kernel: Kernel) -> Mapping[str, str]:
-    """Return what a README says about a kernel."""
-    tensors = (
-        f"{need.name}: {need.contiguous} contiguous"
-        + (f", in multiples of {need.alignment}" * (need.alignment > 1))
-        + (f", {'one for all batches' if need.batch == 'shared' else ''}" if need.batch == "shared" else "")
-        for need in kernel.needs
-        if need.alignment > 1 or need.batch == "shared"
-    )
-    takes = "; ".join((*tensors, *(f"without {name}" for name in kernel.absent)))
-    capabilities = ", ".join(f"{each // 10}.{each % 10}" for each in kernel.capabilities)
-    return {"name": kernel.emitted.name, "capabilities": capabilities, "takes": takes}
-
-
 def torch_extension(
     name: str,
     programs: Sequence[Named],
@@ -88,10 +67,7 @@ def torch_extension(
 
     Raise ArgumentError (E0607) for names that cannot be; ProgramError and TargetError for what cannot be compiled.
     """
-    check_name("the extension", name)
-    for program in programs:
-        check_name("a program", program.name)
-    check_distinct(program.name for program in programs)
+    check_names(name, programs)
     operators = [
         _Operator(program, kernels_of(program, targets, layouts, f"{name}_{program.name}"), schemas_of(program), name)
         for program in programs

@@ -14,19 +14,27 @@ from typing import Literal
 from evt.diagnostics import Diagnostic
 from evt.emission import Emitted, emitted
 from evt.errors import ArgumentError, EvtError, TargetError
-from evt.ir import Input, TypedDag
+from evt.ir import Input, Operand, Output, TypedDag
 from evt.ir.dtype import B1
 from evt.ir.node import base, is_divided
-from evt.plan import TARGETS, Layout, Plan, Problem, Signature, Target, convolution_class, natural_signature, survey
+from evt.plan import (
+    TARGETS,
+    ConvolutionClass,
+    Layout,
+    Plan,
+    Problem,
+    Signature,
+    Target,
+    convolution_class,
+    natural_signature,
+    survey,
+)
 from evt.plan.signature import bytes_of
 from evt.spec import Spec, optimised_for, options, typed_for
 from evt.spec.graphs import operands_of
 
 #: The most kernels of a program for one target: each is compiled for a minute.
 _MOST = 16
-#: Of what a convolution's class says, what its kernels may need: the opposite, which other kernels take.
-_LIMITS = {"operands_below_2_gib": {"large_operand": True}, "filters_up_to_32": {"large_filter": True}}
-_LIMITS |= {"im2col": {"im2col": False}}
 
 
 @dataclass(frozen=True)
@@ -55,6 +63,17 @@ class Named:
     def dag(self) -> TypedDag:
         """The program with types, all of its inputs given."""
         return typed_for(self.spec, operands_of(self.spec, self.a, self.b))
+
+    @property
+    def values(self) -> dict[str, Operand | Input | Output]:
+        """A and B, the inputs and the outputs, by their names."""
+        return values_of(self.dag)
+
+
+def values_of(dag: TypedDag) -> dict[str, Operand | Input | Output]:
+    """Return A and B, the inputs and the outputs of a graph, by their names."""
+    values: tuple[Operand | Input | Output, ...] = (*dag.operands, *dag.inputs, *dag.outputs)
+    return {value.name: value for value in values}
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +137,13 @@ def kernels_of(program: Named, targets: Sequence[Target], layouts: Layouts, pref
 
 def _check(program: Named, layouts: Layouts) -> None:
     """Raise ArgumentError for what cannot be exported."""
-    spec, dag = program.spec, program.dag
+    spec = program.spec
     if spec.convolution is not None and spec.convolution.groups > 1:
         message = (
             f"`{program.name}` is a convolution of {spec.convolution.groups} groups, whose kernels depend on sizes"
         )
         raise TargetError(Diagnostic("E0502", message, help="export convolutions of one group"))
-    modes = {each.name: each.modes for each in (*dag.operands, *dag.inputs, *dag.outputs)}
+    modes = {name: value.modes for name, value in program.values.items()}
     for name in (*layouts.contiguous, *layouts.shared):
         if name in modes and spec.convolution is not None:
             message = f"`{program.name}` is a convolution: its tensors have the channels last, and no batch mode"
@@ -160,7 +179,7 @@ def is_optional(value: Input) -> bool:
 
 def _signatures(natural: Signature, dag: TypedDag, layouts: Layouts) -> Iterator[Signature]:
     """Yield the signatures that were asked for."""
-    values = {each.name: each for each in (*dag.operands, *dag.inputs, *dag.outputs)}
+    values = values_of(dag)
     names = [*(each.name for each in dag.operands), *(name for name, _ in natural.tensors)]
     own = dict(zip(names, (natural.a, natural.b, *(layout for _, layout in natural.tensors)), strict=True))
     for alignment in sorted(layouts.alignments, reverse=True):
@@ -196,7 +215,7 @@ def _kernel(spec: Spec, problem: Problem, absent: tuple[str, ...], name: str) ->
     a, b = problem.dag.operands
     needs = [Need(a.name, signature.a.contiguous or "", signature.a.alignment, signature.a.batch)]
     needs += [Need(b.name, signature.b.contiguous or "", signature.b.alignment, signature.b.batch)]
-    values = {each.name: each for each in (*problem.dag.inputs, *problem.dag.outputs)}
+    values = values_of(problem.dag)
     for name_of, layout in signature.tensors:
         value = values[name_of]
         if value.dtype == B1 or any(map(is_divided, value.modes)):  # what has columns of its own is never vectors
@@ -210,13 +229,18 @@ def _kernel(spec: Spec, problem: Problem, absent: tuple[str, ...], name: str) ->
         needs.append(
             Need(name_of, layout.contiguous or "", 1 if free else layout.alignment, "any" if anyhow else layout.batch)
         )
-    limits = ()
+    limits: tuple[str, ...] = ()
     if signature.convolution is not None:
-        of = signature.convolution
-        limits = tuple(
-            limit for limit, facts in _LIMITS.items() if not same(replace(signature, convolution=replace(of, **facts)))
-        )
+        beyond = {limit: replace(signature, convolution=other) for limit, other in _beyond(signature.convolution)}
+        limits = tuple(limit for limit, other in beyond.items() if not same(other))
     return Kernel(problem.target, plan, made, absent, tuple(needs), limits, most or 0)
+
+
+def _beyond(of: ConvolutionClass) -> Iterator[tuple[str, ConvolutionClass]]:
+    """Yield the limits that a convolution's kernel may have, each with the class of what is beyond it."""
+    yield "operands_below_2_gib", replace(of, large_operand=True)
+    yield "filters_up_to_32", replace(of, large_filter=True)
+    yield "im2col", replace(of, im2col=False)
 
 
 def _with(signature: Signature, name: str, layout: Layout) -> Signature:

@@ -8,16 +8,20 @@ from collections.abc import Iterable
 
 from evt.diagnostics import Diagnostic, shown
 from evt.errors import ArgumentError
+from evt.export.kernels import Named
 
 #: Longer names would make names of functions that emission refuses.
 _LONGEST = 30
 #: Words of C++ that a program may not be called, besides Python's.
-_RESERVED = frozenset(
-    "alignas alignof auto bool case catch char class const constexpr default delete do double enum explicit export "
-    "extern float friend goto inline int long mutable namespace new operator private protected public register short "
-    "signed sizeof static struct switch template this throw typedef typename union unsigned using virtual void "
-    "volatile".split()
-)
+# fmt: off
+_RESERVED = frozenset([
+    "alignas", "alignof", "auto", "bool", "case", "catch", "char", "class", "const", "constexpr", "default",
+    "delete", "do", "double", "enum", "explicit", "export", "extern", "float", "friend", "goto", "inline",
+    "int", "long", "mutable", "namespace", "new", "operator", "private", "protected", "public", "register",
+    "short", "signed", "sizeof", "static", "struct", "switch", "template", "this", "throw", "typedef",
+    "typename", "union", "unsigned", "using", "virtual", "void", "volatile",
+])
+# fmt: on
 
 
 def check_name(what: str, name: str) -> None:
@@ -32,10 +36,12 @@ def check_name(what: str, name: str) -> None:
     raise ArgumentError(Diagnostic("E0607", message, help=f"call it `{suggested}`"))
 
 
-def check_distinct(names: Iterable[str]) -> None:
-    """Raise ArgumentError (E0607) for a name that two programs have."""
+def check_names(package: str, programs: Iterable[Named]) -> None:
+    """Raise ArgumentError (E0607) for names that a package and its programs cannot have, or that two have."""
+    check_name("the package", package)
     seen: set[str] = set()
-    for name in names:
+    for name in (program.name for program in programs):
+        check_name("a program", name)
         if name.lower() in seen:  # some file systems do not tell them apart
             message = f"two programs are called `{name}`"
             raise ArgumentError(Diagnostic("E0607", message, help="name each: `NAME: FORMULA`, or rename its file"))

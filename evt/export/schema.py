@@ -1,8 +1,8 @@
 """A program as an operator of PyTorch: ``schemas_of(program) -> (Schema, ...)``.
 
 Numbers are floats, ints and bools in the operator's default schema. A program that has some gets an overload,
-``.Tensor``, which takes them as one-element tensors: these are read on the device. It is defined first, since PyTorch takes
-the first overload that fits, and reads tensors as numbers where it can.
+``.Tensor``, which takes them as one-element tensors: these are read on the device. It is defined first, since PyTorch
+takes the first overload that fits, and reads tensors as numbers where it can.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ _MEMBERS = {"pointer": "pointer", "number": "number", "integer": "integer", "siz
 def program_table(program: Named, kernels: Sequence[Kernel], qualified: str) -> str:
     """Return the definition of a program, whose operator is called ``qualified`` in errors."""
     dag, spec = program.dag, program.spec
-    places = {each.name: place for place, each in enumerate((*dag.operands, *dag.inputs, *dag.outputs))}
+    places = {name: place for place, name in enumerate(program.values)}
     values = [
         *map(_operand, dag.operands),
         *(_input(each, spec.convolution) for each in dag.inputs),
