@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evt.cli.output import print_text, progress
+from evt.cli.output import print_text
 from evt.cli.request import (
     TARGET_HELP,
     Request,
@@ -99,8 +99,7 @@ def command(
     targets = list({target.name: target for target in map(find_target, words)}.values())
     asked = _layouts(named, layouts, shared, alignments)
     write = torch_extension if extension is not None else cmake_project
-    progress("computing the results that the tests compare with")
-    files = write(package, named, targets, asked, {each.name: example_of(each) for each in named})
+    files = write(package, named, targets, asked, example_of)
     try:
         write_folder(Path(folder), files, replace=force)
     except OSError as error:

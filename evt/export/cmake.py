@@ -1,9 +1,9 @@
-"""A CMake project as files: ``cmake_project(name, programs, targets, layouts, examples) -> {path: text}``."""
+"""A CMake project as files: ``cmake_project(name, programs, targets, layouts, example_of) -> {path: text}``."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -152,7 +152,7 @@ def cmake_project(
     programs: Sequence[Named],
     targets: Sequence[Target],
     layouts: Layouts,
-    examples: Mapping[str, Example],
+    example_of: Callable[[Named], Example],
 ) -> dict[str, str]:
     """Return the files of a CMake project whose library has the kernels, by their paths.
 
@@ -160,7 +160,7 @@ def cmake_project(
     """
     check_names(name, programs)
     projects = [
-        _Project(program, kernels_of(program, targets, layouts, f"{name}_{program.name}"), examples[program.name])
+        _Project(program, kernels_of(program, targets, layouts, f"{name}_{program.name}"), example_of(program))
         for program in programs
     ]
     kernels = [kernel for each in projects for kernel in each.kernels]

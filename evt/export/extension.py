@@ -1,9 +1,9 @@
-"""A PyTorch extension as files: ``torch_extension(name, programs, targets, layouts, examples) -> {path: text}``."""
+"""A PyTorch extension as files: ``torch_extension(name, programs, targets, layouts, example_of) -> {path: text}``."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,7 +61,7 @@ def torch_extension(
     programs: Sequence[Named],
     targets: Sequence[Target],
     layouts: Layouts,
-    examples: Mapping[str, Example],
+    example_of: Callable[[Named], Example],
 ) -> dict[str, str]:
     """Return the files of an extension whose operators are ``torch.ops.NAME.PROGRAM``, by their paths.
 
@@ -92,7 +92,7 @@ def torch_extension(
         files[f"csrc/kernels/{kernel.emitted.name}.cu"] = kernel.emitted.text
         files[f"csrc/kernels/{kernel.emitted.name}.h"] = kernel.emitted.header
     for program in programs:
-        files[f"tests/{program.name}.json"] = json.dumps(_stored(examples[program.name]), indent=1) + "\n"
+        files[f"tests/{program.name}.json"] = json.dumps(_stored(example_of(program)), indent=1) + "\n"
     return files
 
 
