@@ -21,7 +21,7 @@ from evt.emission.visitors_grouped import DialectGrouped, group_values
 from evt.emission.work import work, worked
 from evt.emission.workspace import jobs_after, jobs_before, parts
 from evt.plan import Plan
-from evt.plan.plan import GroupedPlan
+from evt.plan.plan import GroupedPlan, PaddedCopy
 from evt.plan.target import Family
 
 _DIALECTS: dict[Family, Dialect] = {
@@ -61,6 +61,7 @@ def spell(plan: Plan, name: str = "") -> KernelText:
         b=b,
         source=tensor(plan, "C", plan.source),
         destination=_destination(plan),
+        tma_pointers=_tma_pointers(plan),
         functors=functors(plan),
         nest=_nest(plan),
         parts=parts(plan),
@@ -99,6 +100,15 @@ def _destination(plan: Plan) -> TensorText:
     if plan.family == "2x":
         return TensorText(plan.epilogue_dtype.cutlass, "cutlass::layout::RowMajor", plan.elements_per_access)
     return tensor(plan, "D", plan.destination)
+
+
+def _tma_pointers(plan: Plan) -> tuple[str, ...]:
+    """Return the addresses of operands and tiles that TMA takes; those of copies, in the workspace, are aligned."""
+    if plan.family == "2x" or isinstance(plan, GroupedPlan):
+        return ()
+    operands = (each for each in (plan.mainloop.a, plan.mainloop.b) if not isinstance(each, PaddedCopy))
+    tiles = (each for each in (plan.source, plan.destination) if each is not None)
+    return tuple(f"arguments->{each.pointer}" for each in (*operands, *tiles))
 
 
 def _nest(plan: Plan) -> NestText:

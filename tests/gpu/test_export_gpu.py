@@ -26,7 +26,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def target(folder: Path) -> Path:
-    """The convolution for sm80 and sm90, in one extension."""
+    """Build the convolution for sm80 and sm90, in one extension."""
     made = installed(folder, NAME, CONVOLUTION, "--arch", "sm80,sm90", "--padding", "1", jobs=4)
     torch.ops.load_library(str(made / NAME / "operators.so"))
     return made

@@ -38,7 +38,8 @@ inline char const* error_string(int code) {
   };
   switch (static_cast<Failure>(code >> 16)) {
     case Failure::arguments:
-      return "wrong arguments: a pointer is null that must not be, or the struct is not of the size of this kernel's";
+      return "wrong arguments: a pointer is null that must not be, or is not aligned as TMA needs it, or the struct is "
+             "not of the size of this kernel's";
     case Failure::cutlass:
       return say("CUTLASS refuses the problem: ",
                  cutlass::cutlassGetStatusString(static_cast<cutlass::Status>(detail)));
@@ -83,6 +84,12 @@ inline bool driver_has(char const* name) {
   cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
   return cudaGetDriverEntryPointByVersion(name, &entry, 12000, cudaEnableDefault, &found) == cudaSuccess &&
          found == cudaDriverEntryPointSuccess && entry != nullptr;
+}
+
+/// Whether one of these addresses is none for TMA: CUTLASS would print that the driver refuses it, and launch.
+template <class... Pointers>
+bool misaligned(Pointers... pointers) {
+  return ((reinterpret_cast<std::uintptr_t>(pointers) % 16 != 0) || ...);
 }
 
 #if defined(EVT_HOST_PASS)
