@@ -46,15 +46,15 @@ _GEOMETRY = ("stride", "padding", "dilation", "groups", "output_padding", "kerne
     "layouts",
     metavar="TENSOR=MODE[,MODE]",
     multiple=True,
-    help="Also kernels for other layouts: B=n,k for a B that is contiguous along n or along k.",
+    help="The modes of which any may be contiguous in TENSOR: B=n,k for kernels for either. [default: the last]",
 )
 @click.option("--shared", metavar="TENSOR", multiple=True, help="Also kernels for a TENSOR that all batches share.")
 @click.option(
     "--align",
     "alignments",
-    type=click.Choice(["16", "8", "4", "2", "1"]),
+    type=click.Choice(["8", "4", "2", "1"]),
     multiple=True,
-    help="Kernels for tensors whose rows are aligned to so many bytes; may be repeated. [default: 16]",
+    help="Also kernels for tensors whose rows are aligned to so few bytes.",
 )
 def command(
     programs: tuple[str, ...],
@@ -215,6 +215,4 @@ def _layouts(
                 guess = closest(name, sorted(known))
                 hint = f" Did you mean `{guess}`?" if guess else f" Tensors: {', '.join(sorted(known))}."
                 raise click.BadParameter(f"no program has a tensor `{name}`.{hint}", param_hint=option)
-    return Layouts(
-        contiguous, tuple(shared), tuple(sorted({int(each) for each in alignments or ("16",)}, reverse=True))
-    )
+    return Layouts(contiguous, tuple(shared), tuple(sorted({16, *map(int, alignments)}, reverse=True)))

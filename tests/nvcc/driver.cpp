@@ -34,6 +34,7 @@ void __cudaRegisterFatBinaryEnd(void**) {}
 void __cudaUnregisterFatBinary(void**) {}
 char __cudaInitModule(void**) { return 0; }
 void __cudaRegisterVar(void**, char*, char*, char const*, int, std::size_t, int, int) {}
+cudaError_t cudaMemsetAsync(void*, int, std::size_t, cudaStream_t) { return cudaErrorNotSupported; }
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 
 cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
