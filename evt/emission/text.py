@@ -219,8 +219,8 @@ class KernelText:
     ``name`` begins the names that callers see. ``members`` and ``rows`` are those of its arguments and of its table,
     ``functions`` the user's own. ``program`` and ``interface`` are comment lines and ``remark`` ends one; ``before``
     and ``after`` are the small kernels around the kernel, ``parts`` what lies in the workspace; ``worked`` are the
-    arguments of evt::mainloop::Worked after the stock main loop. ``tma_pointers`` are the addresses of operands and
-    tiles that TMA takes.
+    arguments of evt::mainloop::Worked after the stock main loop. ``aligned`` are the addresses, and the strides in
+    bytes, of the operands and tiles that TMA moves.
     """
 
     name: str
@@ -242,7 +242,7 @@ class KernelText:
     b: OperandText
     source: TensorText
     destination: TensorText
-    tma_pointers: tuple[str, ...]
+    aligned: tuple[str, ...]
     functors: tuple[FunctorText, ...]
     nest: NestText
     parts: tuple[Parts, ...]

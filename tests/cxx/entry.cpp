@@ -111,7 +111,10 @@ int main() {
   void const* const null = nullptr;
   expect(!evt::misaligned(aligned, aligned + 16, null), "aligned addresses are refused");
   expect(evt::misaligned(aligned, aligned + 8), "a misaligned address is taken");
-  expect(says(evt::report(evt::Failure::arguments), "or is not aligned"), "a misaligned address is not said");
+  std::int64_t const even = 48, odd = 40;
+  expect(!evt::misaligned(aligned, even, std::int64_t{0}), "strides of whole 16 bytes are refused");
+  expect(evt::misaligned(aligned, even, odd), "a stride of 40 bytes is taken");
+  expect(says(evt::report(evt::Failure::arguments), "multiple of the 16 bytes"), "a misaligned tensor is not said");
 
   void* params = nullptr;
   auto const stream = reinterpret_cast<cudaStream_t>(0x123);

@@ -82,8 +82,10 @@ int main(int count, char**) {
   expect(run() == 0 && launched == 2 && encoded == once, "a call like the last one encodes again");
   arguments.m = 512;
   expect(run() == 0 && encoded == 2 * once, "a call of another size does not");
-  arguments.stride_m_of_A = 65;
-  expect(run() >> 16 == kernel_failure_cutlass && launched == 3, "strides that CUTLASS refuses are launched");
+  arguments.stride_m_of_A = 68;
+  expect(run() == kernel_failure_arguments << 16 && launched == 3, "a stride that TMA does not take is launched");
+  arguments.stride_m_of_A = 72, arguments.k = 68;
+  expect(run() >> 16 == kernel_failure_cutlass && launched == 3, "extents that CUTLASS refuses are launched");
   std::printf("%d failures\n", failures);
   return failures != 0;
 }
