@@ -26,7 +26,21 @@ if TYPE_CHECKING:
 DIAGNOSTICS, BUG, INTERRUPTED, BROKEN_PIPE = 1, 3, 130, 141
 
 #: In the order of the data, as ``evt --help`` lists them. Each is ``command`` in the module of its name.
-COMMANDS = ("emit", "check", "show", "explain", "graph", "run", "build", "tune", "bench", "layout", "doctor", "cache")
+COMMANDS = (
+    "emit",
+    "check",
+    "show",
+    "explain",
+    "graph",
+    "run",
+    "build",
+    "export",
+    "tune",
+    "bench",
+    "layout",
+    "doctor",
+    "cache",
+)
 
 
 class Entry(click.Group):

@@ -20,8 +20,9 @@ from evt.emission.visitors_3x import Dialect3x
 from evt.emission.visitors_grouped import DialectGrouped, group_values
 from evt.emission.work import work, worked
 from evt.emission.workspace import jobs_after, jobs_before, parts
-from evt.plan import Plan
-from evt.plan.plan import GroupedPlan
+from evt.plan import Field, Plan
+from evt.plan.plan import GroupedPlan, Image, Matrix, Tensor
+from evt.plan.signature import bytes_of
 from evt.plan.target import Family
 
 _DIALECTS: dict[Family, Dialect] = {
@@ -61,6 +62,7 @@ def spell(plan: Plan, name: str = "") -> KernelText:
         b=b,
         source=tensor(plan, "C", plan.source),
         destination=_destination(plan),
+        aligned=_aligned(plan),
         functors=functors(plan),
         nest=_nest(plan),
         parts=parts(plan),
@@ -99,6 +101,24 @@ def _destination(plan: Plan) -> TensorText:
     if plan.family == "2x":
         return TensorText(plan.epilogue_dtype.cutlass, "cutlass::layout::RowMajor", plan.elements_per_access)
     return tensor(plan, "D", plan.destination)
+
+
+def _aligned(plan: Plan) -> tuple[str, ...]:
+    """Return the addresses of operands and tiles that TMA moves, and their strides in bytes; those of copies are right.
+
+    CUTLASS checks extents alone.
+    """
+    if plan.family == "2x" or isinstance(plan, GroupedPlan):
+        return ()
+    found = []
+    moved: list[Matrix | Image | Tensor] = [
+        each for each in (plan.mainloop.a, plan.mainloop.b) if isinstance(each, Matrix | Image)
+    ]
+    for each in (*moved, *filter(None, (plan.source, plan.destination))):
+        strides = (each.leading, each.batch) if isinstance(each, Matrix) else each.strides
+        found.append(f"arguments->{each.pointer}")
+        found += [f"arguments->{stride} * {bytes_of(each.dtype)}" for stride in strides if isinstance(stride, Field)]
+    return tuple(dict.fromkeys(found))
 
 
 def _nest(plan: Plan) -> NestText:

@@ -219,7 +219,8 @@ class KernelText:
     ``name`` begins the names that callers see. ``members`` and ``rows`` are those of its arguments and of its table,
     ``functions`` the user's own. ``program`` and ``interface`` are comment lines and ``remark`` ends one; ``before``
     and ``after`` are the small kernels around the kernel, ``parts`` what lies in the workspace; ``worked`` are the
-    arguments of evt::mainloop::Worked after the stock main loop.
+    arguments of evt::mainloop::Worked after the stock main loop. ``aligned`` are the addresses, and the strides in
+    bytes, of the operands and tiles that TMA moves.
     """
 
     name: str
@@ -241,6 +242,7 @@ class KernelText:
     b: OperandText
     source: TensorText
     destination: TensorText
+    aligned: tuple[str, ...]
     functors: tuple[FunctorText, ...]
     nest: NestText
     parts: tuple[Parts, ...]

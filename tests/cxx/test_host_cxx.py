@@ -1,4 +1,4 @@
-"""C++ of ours that runs on the host: work on a main loop's tiles, and stores of vectors and scalars."""
+"""C++ of ours that runs on the host: work on a main loop's tiles, stores of vectors and scalars, and launchers."""
 
 from __future__ import annotations
 
@@ -43,4 +43,10 @@ def test_every_element_is_worked_on_with_its_own_inputs(tmp_path: Path) -> None:
 def test_vectors_and_scalars_are_stored_from_the_first_row_and_column(tmp_path: Path) -> None:
     """In all families, for extents that are no multiples of a tile, with one vector for all batches or each its own."""
     done = subprocess.run([compiled("vector_store", tmp_path)], capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == ("0 failures\n", 0)
+
+
+def test_launchers_say_what_the_driver_lacks(tmp_path: Path) -> None:
+    """Without a driver, with one that is too old, from several threads; no error of a call is lost."""
+    done = subprocess.run([compiled("entry", tmp_path)], capture_output=True, text=True)
     assert (done.stdout, done.returncode) == ("0 failures\n", 0)

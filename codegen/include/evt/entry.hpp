@@ -38,7 +38,8 @@ inline char const* error_string(int code) {
   };
   switch (static_cast<Failure>(code >> 16)) {
     case Failure::arguments:
-      return "wrong arguments: a pointer is null that must not be, or the struct is not of the size of this kernel's";
+      return "wrong arguments: a pointer is null that must not be, an address or a stride is no multiple of the 16 bytes "
+             "that TMA needs, or the struct is not of the size of this kernel's";
     case Failure::cutlass:
       return say("CUTLASS refuses the problem: ",
                  cutlass::cutlassGetStatusString(static_cast<cutlass::Status>(detail)));
@@ -83,6 +84,16 @@ inline bool driver_has(char const* name) {
   cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
   return cudaGetDriverEntryPointByVersion(name, &entry, 12000, cudaEnableDefault, &found) == cudaSuccess &&
          found == cudaDriverEntryPointSuccess && entry != nullptr;
+}
+
+inline std::uint64_t in_bytes(void const* address) { return reinterpret_cast<std::uintptr_t>(address); }
+inline std::uint64_t in_bytes(std::int64_t stride) { return static_cast<std::uint64_t>(stride); }
+
+/// Whether one of these addresses, or of these strides in bytes, is none for TMA: CUTLASS would print that the driver
+/// refuses the tensor, and launch.
+template <class... Values>
+bool misaligned(Values... values) {
+  return ((in_bytes(values) % 16 != 0) || ...);
 }
 
 #if defined(EVT_HOST_PASS)

@@ -1,0 +1,424 @@
+// Calling an exported program: checks, the choice of a kernel, and the launch. The same in every extension.
+#ifndef EVT_TORCH_CALL_HPP
+#define EVT_TORCH_CALL_HPP
+
+#include <cstring>
+#include <limits>
+
+#include <dlfcn.h>
+
+#include <ATen/ops/empty.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/DeviceGuard.h>
+#include <cuda_runtime_api.h>
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
+#include <torch/library.h>
+
+#include "memory.hpp"
+#include "program.hpp"
+
+#ifndef EVT_TORCH_DEVICE
+#define EVT_TORCH_DEVICE CUDA  // tests name another
+#endif
+
+namespace evt_torch {
+
+/// The stream that PyTorch works on, a cudaStream_t. libtorch_cuda is asked where it is loaded, and not linked: the
+/// extension can be built and imported beside a PyTorch without it.
+inline void* current_stream(c10::Device device) {
+  using Ask = std::int32_t (*)(std::int32_t, void**);  // PyTorch's C interface, torch/csrc/inductor/aoti_torch/c/shim.h
+  static Ask const ask = [] {
+    void* const library = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
+    return library ? reinterpret_cast<Ask>(dlsym(library, "aoti_torch_get_current_cuda_stream")) : nullptr;
+  }();
+  if (!device.is_cuda()) return nullptr;
+  void* stream = nullptr;
+  TORCH_CHECK(ask != nullptr, "this PyTorch has no aoti_torch_get_current_cuda_stream: PyTorch 2.6 or newer is needed");
+  TORCH_CHECK(ask(device.index(), &stream) == 0, "PyTorch has no current CUDA stream");
+  return stream;
+}
+
+/// The compute capability of a GPU, as 90 for 9.0.
+inline int capability_of(c10::Device device) {
+  int major = 0, minor = 0;
+  int const at = std::max<int>(device.index(), 0);
+  cudaError_t error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, at);
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, at);
+  TORCH_CHECK(error == cudaSuccess, "there is no usable CUDA device: ", cudaGetErrorString(error), " (evt E0801)");
+  return major * 10 + minor;
+}
+
+inline std::string name_of(at::ScalarType type) {
+  static std::map<at::ScalarType, char const*> const names{
+      {at::kDouble, "float64"},  {at::kFloat, "float32"},          {at::kHalf, "float16"}, {at::kBFloat16, "bfloat16"},
+      {at::kLong, "int64"},      {at::kInt, "int32"},              {at::kShort, "int16"},  {at::kChar, "int8"},
+      {at::kByte, "uint8"},      {at::kBool, "bool"},              {at::kFloat8_e4m3fn, "float8_e4m3fn"},
+      {at::kFloat8_e5m2, "float8_e5m2"}};
+  auto const found = names.find(type);
+  return std::string("torch.") + (found == names.end() ? c10::toString(type) : found->second);
+}
+
+/// What a call gives, by the positions of the program's values: a tensor, a number, or neither.
+struct Given {
+  std::vector<at::Tensor> tensors;
+  std::vector<std::optional<c10::Scalar>> numbers;
+
+  at::Tensor const& a() const { return tensors[0]; }
+  at::Tensor const& b() const { return tensors[1]; }
+  bool has(std::size_t at) const { return tensors[at].defined(); }
+};
+
+/// The arguments of a call, whose types and devices fit.
+inline Given given_to(Program const& program, c10::ArrayRef<c10::IValue> arguments) {
+  Given given;
+  given.tensors.resize(program.values.size());
+  given.numbers.resize(program.values.size());
+  for (std::size_t at = 0; at < arguments.size(); ++at) {
+    Value const& value = program.values[at];
+    c10::IValue const& each = arguments[at];
+    if (each.isNone()) continue;
+    if (!each.isTensor()) {
+      given.numbers[at] = each.toScalar();
+      if (value.least == value.most) continue;
+      std::int64_t const number = given.numbers[at]->toLong();
+      EVT_CHECK(value.least <= number && number <= value.most, program, "E0607", "`", value.name, "` is ", number,
+                "; expected a whole number from ", value.least, " to ", value.most);
+      continue;
+    }
+    at::Tensor const& tensor = given.tensors[at] = each.toTensor();
+    EVT_CHECK(tensor.scalar_type() == value.dtype, program, "E0603", "`", value.name, "` is ",
+              name_of(tensor.scalar_type()), "; expected ", name_of(value.dtype));
+    EVT_CHECK(tensor.device() == given.a().device(), program, "E0605", "`", value.name, "` is on ", tensor.device(),
+              ", A is on ", given.a().device());
+    EVT_CHECK(tensor.layout() == at::kStrided, program, "E0612", "`", value.name, "` is not dense");
+  }
+  return given;
+}
+
+/// The shape among those that an input may have that a tensor has. Throws if it has none.
+template <class Int>
+Groups<Int> shape_of(Program const& program, Shapes<Int> const& shapes, Value const& value, c10::ArrayRef<Int> sizes) {
+  auto const known = input_shapes(shapes, value, sizes);
+  for (auto const& groups : known) {
+    if (has_shape(sizes, groups)) return groups;
+  }
+  EVT_REFUSE(program, "E0604", "`", value.name, "` has shape ", sizes, "; expected ",
+            c10::ArrayRef<Int>(flattened(known[0])));
+}
+
+/// Whether a tensor is a single value that stands for a vector, or a scalar.
+template <class Int>
+bool is_single(Program const& program, Value const& value, c10::ArrayRef<Int> sizes) {
+  Int elements = 1;
+  for (Int const& size : sizes) elements = elements * size;
+  if (value.kind == Kind::number && value.modes.empty()) {
+    EVT_CHECK(elements == 1, program, "E0604", "`", value.name, "` has shape ", sizes,
+              ", and the program has it a scalar");
+    return true;
+  }
+  return value.kind == Kind::flexible && elements == 1;
+}
+
+/// [N, ..., C] of [N, C, ...], and any other shape as it is.
+template <class Int>
+std::vector<Int> channels_moved(Program const& program, Value const& value, c10::ArrayRef<Int> sizes) {
+  std::vector<Int> found = sizes.vec();
+  if (value.image && sizes.size() == program.geometry.rank() + 2) std::rotate(found.begin() + 1, found.begin() + 2, found.end());
+  return found;
+}
+
+/// Memory for an output, packed; that of an image is channels last.
+template <class Int>
+at::Tensor allocate(Program const& program, Shapes<Int> const& shapes, Value const& value, at::Tensor const& like) {
+  std::vector<c10::SymInt> shape;
+  for (Int const& size : output_shape(shapes, value)) shape.push_back(c10::SymInt(size));
+  at::Tensor made = at::empty_symint(shape, like.options().dtype(value.dtype).memory_format(std::nullopt));
+  return value.image && program.is_convolution() ? made.movedim(-1, 1) : made;
+}
+
+/// Whether PyTorch's convolution of A and B is channels_last: if one of them is, or for a wgrad if x is.
+inline bool follows_channels_last(Program const& program, Given const& given) {
+  bool const wgrad = program.geometry.kind == Convolution::wgrad;
+  auto const is_last = [&](at::Tensor const& tensor) {
+    if (program.geometry.rank() == 1) return tensor.unsqueeze(2).suggest_memory_format() == at::MemoryFormat::ChannelsLast;
+    return tensor.suggest_memory_format() != at::MemoryFormat::Contiguous;
+  };
+  if (program.geometry.rank() > 1) return is_last(wgrad ? given.b() : given.a()) || is_last(given.b());
+  at::Tensor const& first = wgrad ? given.b() : given.a();
+  return (first.is_contiguous() && is_last(first)) || (!wgrad && is_last(given.b()));
+}
+
+/// An output as it is returned: an image in contiguous memory where PyTorch would return it so.
+inline at::Tensor returned(Program const& program, Value const& value, Given const& given, at::Tensor const& made) {
+  bool const copied = value.image && program.is_convolution() && !follows_channels_last(program, given);
+  return copied ? made.contiguous() : made;
+}
+
+/// A call whose tensors are known as kernels see them.
+struct Call {
+  Program const& program;
+  Given given;
+  Shapes<std::int64_t> shapes;
+  std::map<std::size_t, Argument> arguments;  // by the positions of values
+  std::array<std::int64_t, static_cast<std::size_t>(Size::count)> sizes{};
+  std::int64_t operand_bytes = 0;
+
+  std::int64_t& size(Size which) { return sizes[static_cast<std::size_t>(which)]; }
+};
+
+inline void set_sizes(Call& call) {
+  auto const& shapes = call.shapes;
+  call.size(Size::m) = product(shapes.m);
+  call.size(Size::n) = product(shapes.n);
+  call.size(Size::k) = shapes.k;
+  call.size(Size::l) = product(shapes.l);
+  for (Size each : {Size::m, Size::n, Size::k, Size::l}) {
+    EVT_CHECK(call.size(each) <= kLimit, call.program, "E0604", "an extent is ", call.size(each), "; at most ", kLimit,
+              " is supported");
+  }
+  Geometry const& geometry = call.program.geometry;
+  if (!call.program.is_convolution()) return;
+  bool const wgrad = geometry.kind == Convolution::wgrad;
+  call.size(Size::images) = shapes.images;
+  call.size(Size::channels) = shapes.channels;
+  call.size(Size::filters) = shapes.filters;
+  call.size(Size::groups) = 1;
+  call.size(Size::contraction) = wgrad ? shapes.k : product(shapes.filter) * shapes.k;
+  for (int dimension = 0; dimension < 3; ++dimension) {  // depth, height, width: the same seven sizes of each
+    int const at = dimension - 3 + static_cast<int>(geometry.rank());
+    auto const set = [&](int offset, std::int64_t present, std::int64_t absent) {
+      int const which = static_cast<int>(Size::depth) + 7 * dimension + offset;
+      call.sizes[static_cast<std::size_t>(which)] = at < 0 ? absent : present;
+    };
+    std::size_t const from = at < 0 ? 0 : static_cast<std::size_t>(at);
+    set(0, shapes.pixels[from], 1);
+    set(1, shapes.filter[from], 1);
+    set(2, shapes.results[from], 1);
+    set(3, shapes.pads[from].first, 0);
+    set(4, shapes.pads[from].second, 0);
+    set(5, geometry.stride[from], 1);
+    set(6, geometry.dilation[from], 1);
+  }
+}
+
+/// A or B of a product of matrices.
+inline Argument matrix_operand(Program const& program, Shapes<std::int64_t> const& shapes, Value const& value,
+                               at::Tensor const& tensor) {
+  Groups<std::int64_t> groups;
+  std::size_t inner = 0;
+  for (Mode const& mode : value.modes) inner += shapes.lead(mode.base).size();
+  bool const batched = static_cast<std::size_t>(tensor.dim()) > inner;
+  groups.push_back({'l', batched ? shapes.l : std::vector<std::int64_t>{}});
+  for (Mode const& mode : value.modes) groups.push_back({mode.base, shapes.lead(mode.base)});
+  Argument made = argument_of(program, value, tensor, groups);
+  made.extents['l'] = product(shapes.l);
+  return made;
+}
+
+inline Call call_of(Program const& program, Given given) {
+  Shapes<std::int64_t> const shapes = shapes_of<std::int64_t>(program, given.a().sizes(), given.b().sizes());
+  Call call{program, std::move(given), shapes, {}, {}, 0};
+  set_sizes(call);
+  for (std::size_t at = 0; at < program.values.size(); ++at) {
+    Value const& value = program.values[at];
+    if (!call.given.has(at)) continue;
+    at::Tensor tensor = call.given.tensors[at];
+    if (value.kind == Kind::operand) {
+      call.arguments[at] = program.is_convolution() ? image_operand(program, value, tensor)
+                                                    : matrix_operand(program, shapes, value, tensor);
+      call.operand_bytes = std::max(call.operand_bytes, span_of(call.arguments[at].tensor));
+      continue;
+    }
+    if (is_single<std::int64_t>(program, value, tensor.sizes())) {
+      call.arguments[at].tensor = tensor;
+      continue;
+    }
+    if (value.image && tensor.dim() == static_cast<std::int64_t>(program.geometry.rank()) + 2) {
+      auto const sizes = channels_moved<std::int64_t>(program, value, tensor.sizes());
+      shape_of<std::int64_t>(program, shapes, value, sizes);
+      tensor = epilogue_image(tensor, shapes.m.size());
+    }
+    call.arguments[at] =
+        argument_of(program, value, tensor, shape_of<std::int64_t>(program, shapes, value, tensor.sizes()));
+    if (call.size(Size::l) > 1) call.arguments[at].extents['l'] = call.size(Size::l);
+  }
+  return call;
+}
+
+/// Whether TMA's im2col mode reaches all taps: the corners of the box of taps and its extent have 8 bits each in two
+/// dimensions and 5 in three (CUDA driver API, cuTensorMapEncodeIm2col).
+inline bool fits_im2col(Call const& call) {
+  Geometry const& geometry = call.program.geometry;
+  std::int64_t const corner = geometry.rank() < 3 ? 128 : 16;
+  for (std::size_t at = 0; at < geometry.rank(); ++at) {
+    auto const [before, after] = call.shapes.pads[at];
+    std::int64_t const reach = geometry.dilation[at] * (call.shapes.filter[at] - 1);
+    for (std::int64_t each : {before, after, std::abs(before - reach), std::abs(after - reach)}) {
+      if (each >= corner) return false;
+    }
+    if (geometry.stride[at] > 8 || reach >= 2 * corner - 1) return false;
+  }
+  return true;
+}
+
+/// Why a kernel is not for a call, or "". `capability` is that of the GPU.
+inline std::string why_not(Kernel const& kernel, Call& call, int capability) {
+  auto const& values = call.program.values;
+  if (std::find(kernel.capabilities.begin(), kernel.capabilities.end(), capability) == kernel.capabilities.end()) {
+    return "it is for another GPU";
+  }
+  for (std::size_t at = 0; at < values.size(); ++at) {
+    bool const absent = std::find(kernel.absent.begin(), kernel.absent.end(), at) != kernel.absent.end();
+    bool const optional = values[at].kind == Kind::tensor && values[at].fallback.has_value();
+    if (optional && absent == call.given.has(at)) {
+      return std::string("it is for calls ") + (absent ? "without `" : "with `") + values[at].name + "`";
+    }
+  }
+  for (Layout const& need : kernel.layouts) {
+    auto const found = call.arguments.find(need.value);
+    if (found == call.arguments.end() || (found->second.extents.empty() && found->second.channels == 0)) continue;
+    if (std::string reason = why_not(need, values[need.value], found->second); !reason.empty()) return reason;
+  }
+  if (kernel.most_batches > 0 && call.size(Size::l) > kernel.most_batches) {
+    return "it takes at most " + std::to_string(kernel.most_batches) + " batches";
+  }
+  if (kernel.limits.operands_below_2_gib && call.operand_bytes >= std::int64_t{1} << 31) {
+    return "A or B has 2 GiB or more";
+  }
+  auto const& filter = call.shapes.filter;
+  bool const large = std::any_of(filter.begin(), filter.end(), [](std::int64_t taps) { return taps > 32; });
+  if (kernel.limits.filters_up_to_32 && large) return "the filters have more than 32 taps along a dimension";
+  if (kernel.limits.im2col && !fits_im2col(call)) return "TMA does not reach all taps of the filters";
+  return "";
+}
+
+/// The first kernel that takes the call: the best come first. Throws why none does.
+inline Kernel const& choose(Call& call, int capability) {
+  std::ostringstream reasons;
+  for (Kernel const& kernel : call.program.kernels) {
+    std::string const reason = why_not(kernel, call, capability);
+    if (reason.empty()) return kernel;
+    reasons << "\n  " << kernel.name << ": " << reason;
+  }
+  EVT_REFUSE(call.program, "E0606", "no kernel of this extension takes these tensors on a GPU of capability ",
+            capability / 10, ".", capability % 10, reasons.str(), "\n");
+}
+
+/// One argument of a kernel: eight bytes.
+inline std::uint64_t word_of(Member const& member, Call& call, void* workspace) {
+  auto const bits = [](auto number) {
+    static_assert(sizeof(number) == 8);
+    std::uint64_t word;
+    std::memcpy(&word, &number, 8);
+    return word;
+  };
+  auto const found = call.arguments.find(member.value);
+  switch (member.kind) {
+    case Member::Kind::pointer:
+      return found == call.arguments.end() ? 0 : bits(found->second.tensor.data_ptr());
+    case Member::Kind::workspace: return bits(workspace);
+    case Member::Kind::size: return bits(call.sizes[static_cast<std::size_t>(member.index)]);
+    case Member::Kind::stride:
+      return found == call.arguments.end() ? 0 : bits(found->second.steps[static_cast<std::size_t>(member.index)]);
+    default: break;
+  }
+  auto const& own = call.given.numbers[member.value];
+  auto const& fallback = call.program.values[member.value].fallback;
+  c10::Scalar const number = own ? *own : fallback ? *fallback : c10::Scalar(0);
+  return member.kind == Member::Kind::integer ? bits(number.to<std::int64_t>()) : bits(number.to<double>());
+}
+
+/// Run a program on tensors of the device.
+inline std::vector<at::Tensor> run(Program const& program, Given given) {
+  c10::DeviceGuard const guard(given.a().device());
+  Call call = call_of(program, std::move(given));
+  std::vector<at::Tensor> results;
+  bool has_results = false;
+  for (std::size_t at = 0; at < program.values.size(); ++at) {
+    Value const& value = program.values[at];
+    if (value.kind != Kind::output) continue;
+    at::Tensor const made = allocate(program, call.shapes, value, call.given.a());
+    has_results |= made.numel() > 0;
+    results.push_back(made);
+    bool const image = value.image && program.is_convolution();
+    Groups<std::int64_t> groups;
+    for (Mode const& mode : value.modes) groups.push_back({mode.base, dims_of(call.shapes, mode)});
+    if (value.bits) groups.back().second.back() = (groups.back().second.back() + 7) / 8;
+    call.arguments[at] = argument_of(program, value, image ? made.movedim(1, -1) : made, groups);
+    if (value.modes.empty() || (value.modes.size() == 1 && value.modes[0].base == 'l')) call.arguments[at].extents.clear();
+  }
+  bool empty = false;
+  for (Size each : {Size::m, Size::n, Size::k, Size::l}) empty |= call.size(each) == 0;
+  if (empty) {
+    EVT_CHECK(!has_results, program, "E0604", "the product is empty, and its results are not: m is ", call.size(Size::m),
+              ", n ", call.size(Size::n), ", k ", call.size(Size::k));
+    return results;
+  }
+  Kernel const& kernel = choose(call, capability_of(call.given.a().device()));
+  for (Layout const& need : kernel.layouts) {
+    auto const found = call.arguments.find(need.value);
+    if (found != call.arguments.end() && found->second.extents.count(need.contiguous)) {
+      make_legal(found->second, need.contiguous);
+    }
+  }
+  std::vector<std::uint64_t> words;
+  for (Member const& member : kernel.members) words.push_back(word_of(member, call, nullptr));
+  std::int64_t const bytes = kernel.workspace(words.data());
+  at::Tensor memory;  // the allocator keeps it for the stream until the kernel is done
+  if (bytes > 0) memory = at::empty({bytes}, call.given.a().options().dtype(at::kByte).memory_format(std::nullopt));
+  for (std::size_t at = 0; at < words.size(); ++at) {
+    if (bytes > 0 && kernel.members[at].kind == Member::Kind::workspace) {
+      words[at] = word_of(kernel.members[at], call, memory.data_ptr());
+    }
+  }
+  int const code = kernel.run(words.data(), words.size() * 8, current_stream(call.given.a().device()));
+  TORCH_CHECK(code == 0, program.name, ": ", kernel.error_string(code), " (evt E0803, kernel ", kernel.name, ")");
+  std::size_t next = 0;
+  for (Value const& value : program.values) {
+    if (value.kind == Kind::output) results[next] = returned(program, value, call.given, results[next]), ++next;
+  }
+  return results;
+}
+
+/// What a call returns, without values; sizes may be symbols.
+inline std::vector<at::Tensor> shaped(Program const& program, Given const& given) {
+  using Int = c10::SymInt;
+  auto const shapes = shapes_of<Int>(program, given.a().sym_sizes(), given.b().sym_sizes());
+  std::vector<at::Tensor> results;
+  for (std::size_t at = 0; at < program.values.size(); ++at) {
+    Value const& value = program.values[at];
+    if (value.kind == Kind::output) {
+      results.push_back(returned(program, value, given, allocate(program, shapes, value, given.a())));
+    } else if (value.kind != Kind::operand && given.has(at)) {
+      auto const sizes = given.tensors[at].sym_sizes();
+      if (is_single<Int>(program, value, sizes)) continue;
+      shape_of<Int>(program, shapes, value, channels_moved<Int>(program, value, sizes));
+    }
+  }
+  return results;
+}
+
+/// The operator of a program, for any of its schemas: `on_device` launches, else there are no values.
+template <Program const& program, bool on_device>
+void call(c10::OperatorHandle const& handle, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  std::size_t const count = handle.schema().arguments().size();
+  Given given = given_to(program, torch::jit::last(*stack, count));
+  auto const results = on_device ? run(program, std::move(given)) : shaped(program, given);
+  torch::jit::drop(*stack, count);
+  for (at::Tensor const& each : results) torch::jit::push(*stack, each);
+}
+
+/// Define an operator of a program.
+template <Program const& program>
+void define(torch::Library& library, char const* name, char const* schema) {
+  using torch::CppFunction;
+  library.def(schema, {at::Tag::pt2_compliant_tag, at::Tag::needs_fixed_stride_order});
+  library.impl(name, torch::dispatch(c10::DispatchKey::EVT_TORCH_DEVICE,
+                                     CppFunction::makeFromBoxedFunction<&call<program, true>>()));
+  library.impl(name, torch::dispatch(c10::DispatchKey::Meta, CppFunction::makeFromBoxedFunction<&call<program, false>>()));
+  library.impl(name, torch::dispatch(c10::DispatchKey::Autograd, torch::autograd::autogradNotImplementedFallback()));
+}
+
+}  // namespace evt_torch
+
+#endif  // EVT_TORCH_CALL_HPP

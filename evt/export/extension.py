@@ -1,0 +1,112 @@
+"""A PyTorch extension as files: ``torch_extension(name, programs, targets, layouts, example_of) -> {path: text}``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from evt import resources
+from evt.export.example import Data, Example
+from evt.export.kernels import Kernel, Layouts, Named, kernels_of
+from evt.export.names import check_names
+from evt.export.print import kernel_row, rendered, text_of
+from evt.export.schema import Schema, schemas_of
+from evt.export.tables import program_table
+from evt.plan import Target
+
+#: The C++ that is the same in every extension.
+_HEADERS = ("call.hpp", "memory.hpp", "program.hpp")
+
+
+@dataclass(frozen=True)
+class _Operator:
+    """A program as the templates print it."""
+
+    program: Named
+    kernels: tuple[Kernel, ...]
+    schemas: tuple[Schema, ...]
+    extension: str
+
+    @property
+    def name(self) -> str:
+        return self.program.name
+
+    @property
+    def convolution(self) -> bool:
+        return self.program.spec.convolution is not None
+
+    @property
+    def text(self) -> tuple[str, ...]:
+        """The lines of the program and of its interface."""
+        return text_of(self.kernels)
+
+    @property
+    def table(self) -> str:
+        return program_table(self.program, self.kernels, f"{self.extension}::{self.name}")
+
+    @property
+    def capabilities(self) -> list[int]:
+        return sorted({each for kernel in self.kernels for each in kernel.capabilities})
+
+    @property
+    def rows(self) -> list[Mapping[str, str]]:
+        """The rows of the README's table of kernels."""
+        return [kernel_row(kernel) for kernel in self.kernels]
+
+
+def torch_extension(
+    name: str,
+    programs: Sequence[Named],
+    targets: Sequence[Target],
+    layouts: Layouts,
+    example_of: Callable[[Named], Example],
+) -> dict[str, str]:
+    """Return the files of an extension whose operators are ``torch.ops.NAME.PROGRAM``, by their paths.
+
+    Raise ArgumentError (E0607) for names that cannot be; ProgramError and TargetError for what cannot be compiled.
+    """
+    check_names(name, programs)
+    operators = [
+        _Operator(program, kernels_of(program, targets, layouts, f"{name}_{program.name}"), schemas_of(program), name)
+        for program in programs
+    ]
+    kernels = [kernel for each in operators for kernel in each.kernels]
+    values: dict[str, Any] = {
+        "name": name,
+        "programs": operators,
+        "kernels": [(each.emitted.name, each.target) for each in kernels],
+    }
+    files = {
+        "pyproject.toml": rendered("torch/pyproject.toml.jinja", values),
+        "setup.py": rendered("torch/setup.py.jinja", values),
+        "README.md": rendered("torch/README.md.jinja", values),
+        f"{name}/__init__.py": rendered("torch/__init__.py.jinja", values),
+        "csrc/binding.cpp": rendered("torch/binding.cpp.jinja", values),
+        f"tests/test_{name}.py": rendered("torch/test.py.jinja", values),
+    }
+    for header in _HEADERS:
+        files[f"csrc/{header}"] = resources.text("codegen", f"export/torch/csrc/{header}")
+    for kernel in kernels:
+        files[f"csrc/kernels/{kernel.emitted.name}.cu"] = kernel.emitted.text
+        files[f"csrc/kernels/{kernel.emitted.name}.h"] = kernel.emitted.header
+    for program in programs:
+        files[f"tests/{program.name}.json"] = json.dumps(_stored(example_of(program)), indent=1) + "\n"
+    return files
+
+
+def _stored(example: Example) -> dict[str, object]:
+    """Return an example as JSON has it."""
+
+    def stored(value: object) -> object:
+        if not isinstance(value, Data):
+            return value
+        shape, strides = list(value.shape), list(value.strides)
+        return {"dtype": value.dtype, "shape": shape, "strides": strides, "data": value.data.hex()}
+
+    return {
+        "arguments": {name: stored(value) for name, value in example.arguments.items()},
+        "results": {name: stored(value) for name, value in example.results.items()},
+        "tolerances": dict(example.tolerances),
+    }

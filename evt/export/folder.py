@@ -1,0 +1,58 @@
+"""Writing an exported package: ``write_folder(path, files, replace) -> None``, all of it or nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+
+def write_folder(path: Path, files: Mapping[str, str], *, replace: bool = False) -> None:
+    """Write files into a new directory beside its place, then give it its name: readers see all of them or none.
+
+    ``replace``: a directory that is there is replaced. Raise FileExistsError where one with content is there and is not
+    to be replaced, NotADirectoryError for a file, and any other OSError with nothing written.
+    """
+    path = Path(os.path.realpath(path))
+    if path.exists() and not path.is_dir():
+        raise NotADirectoryError(20, "it is not a directory", str(path))
+    if not replace and path.is_dir() and any(path.iterdir()):
+        raise FileExistsError(17, "the directory is not empty", str(path))
+    staged = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+    try:
+        for name, text in files.items():
+            file = staged / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+        os.chmod(staged, 0o777 & ~_umask())
+        _exchange(staged, path)
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+
+
+def _exchange(staged: Path, path: Path) -> None:
+    """Give a directory its name; what had it before is removed, or put back where that fails."""
+    if not path.exists():
+        os.rename(staged, path)
+        return
+    old = Path(tempfile.mkdtemp(prefix=f".{path.name}-old-", dir=path.parent))
+    try:
+        os.rename(path, old / path.name)
+        try:
+            os.rename(staged, path)
+        except BaseException:
+            with suppress(OSError):
+                os.rename(old / path.name, path)
+            raise
+    finally:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _umask() -> int:
+    """Return the mask of new files, which can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

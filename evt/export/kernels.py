@@ -1,0 +1,248 @@
+"""The kernels of an exported program: ``kernels_of(program, targets, layouts, prefix) -> (Kernel, ...)``.
+
+A kernel's needs are those that planning made: a layout is asked of a tensor only where another one would have made
+another kernel.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from evt.diagnostics import Diagnostic
+from evt.emission import Emitted, emitted
+from evt.errors import ArgumentError, EvtError, TargetError
+from evt.ir import Input, Operand, Output, TypedDag
+from evt.ir.dtype import B1
+from evt.ir.node import base, is_divided
+from evt.plan import (
+    TARGETS,
+    ConvolutionClass,
+    Layout,
+    Plan,
+    Problem,
+    Signature,
+    Target,
+    convolution_class,
+    natural_signature,
+    survey,
+)
+from evt.plan.signature import bytes_of
+from evt.spec import Spec, optimised_for, options, typed_for
+from evt.spec.graphs import operands_of
+
+#: The most kernels of a program for one target: each is compiled for a minute.
+_MOST = 16
+
+
+@dataclass(frozen=True)
+class Layouts:
+    """Which layouts get kernels. The default are packed tensors in the order of their subscripts, aligned to 16 bytes.
+
+    ``contiguous`` are the modes of a tensor of which any may be contiguous, ``shared`` the tensors that all batches
+    may share, ``alignments`` the bytes to which all tensors are aligned.
+    """
+
+    contiguous: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    shared: tuple[str, ...] = ()
+    alignments: tuple[int, ...] = (16,)
+
+
+@dataclass(frozen=True)
+class Named:
+    """A program to export: the name that it gets, and the types of A and B where it leaves them open."""
+
+    name: str
+    spec: Spec
+    a: str | None = None
+    b: str | None = None
+
+    @property
+    def dag(self) -> TypedDag:
+        """The program with types, all of its inputs given."""
+        return typed_for(self.spec, operands_of(self.spec, self.a, self.b))
+
+    @property
+    def values(self) -> dict[str, Operand | Input | Output]:
+        """A and B, the inputs and the outputs, by their names."""
+        return values_of(self.dag)
+
+
+def values_of(dag: TypedDag) -> dict[str, Operand | Input | Output]:
+    """Return A and B, the inputs and the outputs of a graph, by their names."""
+    values: tuple[Operand | Input | Output, ...] = (*dag.operands, *dag.inputs, *dag.outputs)
+    return {value.name: value for value in values}
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a kernel needs of a tensor: its contiguous mode, the elements of an access, and how batches have it."""
+
+    name: str
+    contiguous: str
+    alignment: int
+    batch: Literal["any", "strided", "shared"]
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A kernel that is exported.
+
+    ``capabilities`` are those of the GPUs that run it, ``absent`` the inputs that it is compiled without, ``limits``
+    what the problems of a convolution must keep within. ``most_batches`` is 0 where any number will do.
+    """
+
+    target: Target
+    plan: Plan
+    emitted: Emitted
+    absent: tuple[str, ...]
+    needs: tuple[Need, ...]
+    limits: tuple[str, ...]
+    most_batches: int
+
+    @property
+    def capabilities(self) -> tuple[int, ...]:
+        """The compute capabilities that run the kernel, as 90 for 9.0."""
+        own = self.target
+        if own.variant:
+            return (own.number,)
+        later = (each for each in TARGETS.values() if each.number // 10 == own.number // 10)
+        fitting = (each for each in later if each.number >= own.number)
+        return tuple(each.number for each in fitting if self.plan.shared_memory <= each.shared_memory)
+
+
+def kernels_of(program: Named, targets: Sequence[Target], layouts: Layouts, prefix: str) -> tuple[Kernel, ...]:
+    """Return the kernels of a program, the best first; ``prefix`` begins the names of their functions.
+
+    Raise ProgramError and TargetError for what a target does not compile; ArgumentError for layouts that the
+    program's tensors cannot have, and for what cannot be exported.
+    """
+    _check(program, layouts)
+    found = []
+    for target in sorted(targets, key=lambda each: -each.number):
+        variants: dict[str, Kernel] = {}
+        for problem, absent in _problems(program, target, layouts):
+            made = _kernel(program.spec, problem, absent, f"{prefix}_{target.name}")
+            variants.setdefault(made.emitted.text, made)
+        if len(variants) > _MOST:
+            message = f"`{program.name}` has {len(variants)} kernels for {target.name}; at most {_MOST} are exported"
+            raise ArgumentError(Diagnostic("E0607", message, help="ask for fewer layouts, or drop defaults of tensors"))
+        for number, made in enumerate(variants.values()):
+            name = made.emitted.name + (f"_{number + 1}" if len(variants) > 1 else "")
+            found.append(replace(made, emitted=emitted(made.plan, name)))
+    return tuple(found)
+
+
+def _check(program: Named, layouts: Layouts) -> None:
+    """Raise ArgumentError for what cannot be exported."""
+    spec = program.spec
+    if spec.convolution is not None and spec.convolution.groups > 1:
+        message = (
+            f"`{program.name}` is a convolution of {spec.convolution.groups} groups, whose kernels depend on sizes"
+        )
+        raise TargetError(Diagnostic("E0502", message, help="export convolutions of one group"))
+    modes = {name: value.modes for name, value in program.values.items()}
+    for name in (*layouts.contiguous, *layouts.shared):
+        if name in modes and spec.convolution is not None:
+            message = f"`{program.name}` is a convolution: its tensors have the channels last, and no batch mode"
+            raise ArgumentError(Diagnostic("E0607", message, help="export it by a command of its own"))
+    for name, wanted in layouts.contiguous.items():
+        for mode in wanted:
+            if name in modes and mode not in map(base, modes[name]):
+                message = f"`{name}` of `{program.name}` has no mode `{mode}`"
+                known = ", ".join(modes[name])
+                raise ArgumentError(Diagnostic("E0607", message, help=f"its modes are {known}"))
+
+
+def _problems(program: Named, target: Target, layouts: Layouts) -> Iterator[tuple[Problem, tuple[str, ...]]]:
+    """Yield the planner's problems for a target, the most usual first, each with the inputs that are absent."""
+    spec = program.spec
+    operands = operands_of(spec, program.a, program.b)
+    optional = [each.name for each in spec.dag.inputs if is_optional(each)]
+    asked = options(spec.settings, spec.settings.deterministic is False)
+    of = None
+    if spec.convolution is not None:
+        of = convolution_class(spec.convolution, None, bytes_of(operands[0].dtype))
+    for count in range(len(optional) + 1):
+        for absent in itertools.combinations(optional, count):
+            dag = optimised_for(spec, operands, absent)
+            for signature in _signatures(natural_signature(dag, of), dag, layouts):
+                yield Problem(dag, signature, target, asked), absent
+
+
+def is_optional(value: Input) -> bool:
+    """Return whether an input is a tensor that a call may leave out: its kernel is compiled without it."""
+    return value.default is not None and not (value.is_scalar or value.flexible)
+
+
+def _signatures(natural: Signature, dag: TypedDag, layouts: Layouts) -> Iterator[Signature]:
+    """Yield the signatures that were asked for."""
+    values = values_of(dag)
+    names = [*(each.name for each in dag.operands), *(name for name, _ in natural.tensors)]
+    own = dict(zip(names, (natural.a, natural.b, *(layout for _, layout in natural.tensors)), strict=True))
+    for alignment in sorted(layouts.alignments, reverse=True):
+        choices = []
+        for name, layout in own.items():
+            dtype = values[name].dtype
+            assert dtype is not None
+            narrow = replace(layout, alignment=max(1, min(layout.alignment, alignment // bytes_of(dtype))))
+            modes = layouts.contiguous.get(name) or (layout.contiguous,)
+            alike = [replace(narrow, contiguous=mode) for mode in modes]
+            alike += [replace(each, batch="shared") for each in alike if name in layouts.shared]
+            choices.append(alike)
+        for a, b, *rest in itertools.product(*choices):
+            yield replace(natural, a=a, b=b, tensors=tuple(zip(names[2:], rest, strict=True)))
+
+
+def _kernel(spec: Spec, problem: Problem, absent: tuple[str, ...], name: str) -> Kernel:
+    """Return the kernel of a problem. Raise TargetError where there is none."""
+    found = survey(problem, spec.settings.route, spec.settings.config)
+    plan = found.plan
+    made = emitted(plan, name)
+    most = found.chosen.route.kernel(problem.target).max_batches
+
+    def same(signature: Signature) -> bool:
+        """Return whether another signature makes the same kernel."""
+        try:
+            other = survey(replace(problem, signature=signature), spec.settings.route, spec.settings.config).plan
+            return emitted(other, name).text == made.text
+        except EvtError:
+            return False
+
+    signature = problem.signature
+    a, b = problem.dag.operands
+    needs = [Need(a.name, signature.a.contiguous or "", signature.a.alignment, signature.a.batch)]
+    needs += [Need(b.name, signature.b.contiguous or "", signature.b.alignment, signature.b.batch)]
+    values = values_of(problem.dag)
+    for name_of, layout in signature.tensors:
+        value = values[name_of]
+        if value.dtype == B1 or any(map(is_divided, value.modes)):  # what has columns of its own is never vectors
+            needs.append(Need(name_of, "n", 1, "any"))
+            continue
+        if isinstance(value, Input) and value.flexible:
+            layout = replace(layout, contiguous=base(value.modes[-1]))
+        free = same(_with(signature, name_of, replace(layout, alignment=1)))
+        other = replace(layout, batch="strided" if layout.batch == "shared" else "shared")
+        anyhow = same(_with(signature, name_of, other))
+        needs.append(
+            Need(name_of, layout.contiguous or "", 1 if free else layout.alignment, "any" if anyhow else layout.batch)
+        )
+    limits: tuple[str, ...] = ()
+    if signature.convolution is not None:
+        beyond = {limit: replace(signature, convolution=other) for limit, other in _beyond(signature.convolution)}
+        limits = tuple(limit for limit, other in beyond.items() if not same(other))
+    return Kernel(problem.target, plan, made, absent, tuple(needs), limits, most or 0)
+
+
+def _beyond(of: ConvolutionClass) -> Iterator[tuple[str, ConvolutionClass]]:
+    """Yield the limits that a convolution's kernel may have, each with the class of what is beyond it."""
+    yield "operands_below_2_gib", replace(of, large_operand=True)
+    yield "filters_up_to_32", replace(of, large_filter=True)
+    yield "im2col", replace(of, im2col=False)
+
+
+def _with(signature: Signature, name: str, layout: Layout) -> Signature:
+    """Return a signature with another layout of one tensor."""
+    return replace(signature, tensors=tuple((each, layout if each == name else own) for each, own in signature.tensors))

@@ -1,0 +1,78 @@
+"""A program as an operator of PyTorch: ``schemas_of(program) -> (Schema, ...)``.
+
+Numbers are floats, ints and bools in the operator's default schema. A program that has some gets an overload,
+``.Tensor``, which takes them as one-element tensors: these are read on the device. It is defined first, since PyTorch
+takes the first overload that fits, and reads tensors as numbers where it can.
+"""
+
+from __future__ import annotations
+
+import keyword
+import math
+from dataclasses import dataclass
+
+from evt.diagnostics import Diagnostic
+from evt.errors import ArgumentError, TargetError
+from evt.export.kernels import Named
+from evt.ir import Input
+from evt.ir.dtype import BOOL
+
+#: What PyTorch's parser of schemas does not take for the name of an argument.
+_RESERVED = frozenset(["self", "Tensor", "out", "A", "B"])
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """One schema of an operator: its name with that of the overload, and the text that PyTorch parses."""
+
+    name: str
+    text: str
+
+
+def schemas_of(program: Named) -> tuple[Schema, ...]:
+    """Return the schemas of a program's operator.
+
+    Raise ArgumentError (E0607) for inputs that PyTorch cannot name; TargetError (E0502) for outputs that are stored
+    by an index.
+    """
+    dag = program.dag
+    for output in dag.outputs:
+        if output.is_indexed:
+            message = f"`{output.name}` of `{program.name}` is stored by an index, into a buffer that the call gives"
+            raise TargetError(
+                Diagnostic("E0502", message, help="an operator returns new tensors: use `evt export --cmake`")
+            )
+    for value in dag.inputs:
+        if keyword.iskeyword(value.name) or value.name in _RESERVED:
+            message = f"the input `{value.name}` of `{program.name}` cannot be an argument of an operator"
+            raise ArgumentError(Diagnostic("E0607", message, help=f"call it `{value.name}_`"))
+    numbers = any(is_number(value) for value in dag.inputs)
+    return tuple(_schema(program, tensors) for tensors in ((True, False) if numbers else (False,)))
+
+
+def is_number(value: Input) -> bool:
+    """Return whether an operator takes an input as a number."""
+    return value.is_scalar and not value.flexible and not value.modes
+
+
+def _schema(program: Named, tensors: bool) -> Schema:
+    name = program.name + (".Tensor" if tensors else "")
+    inputs = [_argument(value, tensors) for value in program.dag.inputs]
+    listed = ", ".join(["Tensor A", "Tensor B", *(["*", *inputs] if inputs else [])])
+    outputs = [f"Tensor {each.name}" for each in program.dag.outputs]
+    returned = "Tensor" if len(outputs) == 1 else f"({', '.join(['Tensor'] * len(outputs))})"
+    return Schema(name, f"{name}({listed}) -> {returned}")
+
+
+def _argument(value: Input, tensors: bool) -> str:
+    if tensors or not is_number(value):
+        optional = value.default is not None
+        return f"Tensor? {value.name}=None" if optional else f"Tensor {value.name}"
+    assert value.dtype is not None
+    kind = "bool" if value.dtype == BOOL else "float" if value.dtype.is_float else "int"
+    if value.default is None:
+        return f"{kind} {value.name}"
+    if not math.isfinite(value.default):  # schemas have no word for it
+        return f"{kind}? {value.name}=None"
+    default = {"bool": str(bool(value.default)), "int": f"{value.default:.0f}", "float": repr(value.default)}[kind]
+    return f"{kind} {value.name}={default}"

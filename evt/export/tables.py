@@ -1,0 +1,182 @@
+"""A program as the tables that the exported C++ reads: ``program_table(program, kernels, qualified) -> str``.
+
+The structs are those of ``codegen/export/torch/csrc/program.hpp``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+
+from evt.export.kernels import Kernel, Named
+from evt.export.schema import is_number
+from evt.ir import Input, Interleave, Operand, Output, TypedDag
+from evt.ir.convolution import Convolution
+from evt.ir.dtype import B1, BOOL, I32, I64, DType
+from evt.ir.node import base, distance, divisor, index_of, is_divided, written
+from evt.plan import Field
+
+_SCALAR_TYPES = {
+    "float64": "Double",
+    "float32": "Float",
+    "float16": "Half",
+    "bfloat16": "BFloat16",
+    "float8_e4m3fn": "Float8_e4m3fn",
+    "float8_e5m2": "Float8_e5m2",
+    "int64": "Long",
+    "int32": "Int",
+    "int8": "Char",
+    "uint8": "Byte",
+    "bool": "Bool",
+}
+#: Settings of the scheduler, which a call leaves to the kernel.
+_SETTINGS = frozenset(["swizzle", "raster"])
+_MEMBERS = {"pointer": "pointer", "number": "number", "integer": "integer", "size": "stride"}
+
+
+def program_table(program: Named, kernels: Sequence[Kernel], qualified: str) -> str:
+    """Return the definition of a program, whose operator is called ``qualified`` in errors."""
+    dag, spec = program.dag, program.spec
+    places = {name: place for place, name in enumerate(program.values)}
+    values = [
+        *map(_operand, dag.operands),
+        *(_input(each, spec.convolution) for each in dag.inputs),
+        *(_output(each, spec.convolution) for each in dag.outputs),
+    ]
+    parts = [
+        json.dumps(qualified),
+        "true" if dag.operation == "linear" else "false",
+        _geometry(spec.convolution),
+        _block(values),
+        _list(_columns(dag)),
+        _block([_kernel(each, places) for each in kernels]),
+    ]
+    return f"Program const {program.name}{{\n    " + ",\n    ".join(parts) + "};\n"
+
+
+def _list(items: Iterable[str]) -> str:
+    return "{" + ", ".join(items) + "}"
+
+
+def _block(items: Iterable[str]) -> str:
+    return "{\n" + "".join(f"        {each},\n" for each in items) + "    }"
+
+
+def _modes(modes: Iterable[str]) -> str:
+    found = []
+    for mode in modes:
+        letter = f"'{base(mode)}'"
+        if index_of(mode):
+            found.append(f"{{{letter}, 1, true}}")
+        else:
+            found.append(f"{{{letter}, {divisor(mode)}}}" if divisor(mode) > 1 else f"{{{letter}}}")
+    return _list(found)
+
+
+def _type(dtype: DType | None) -> str:
+    assert dtype is not None
+    return f"at::ScalarType::{_SCALAR_TYPES[dtype.torch]}"
+
+
+def _operand(value: Operand) -> str:
+    return f'{{"{value.name}", {_type(value.dtype)}, Kind::operand, {_modes(value.modes)}}}'
+
+
+def _bool(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _is_image(value: Input | Output, geometry: Convolution | None) -> bool:
+    """Return whether it is shaped [N, C, ...], as evt.reference.is_image says, which imports torch."""
+    return geometry is not None and value.modes == ("m", "n") and value.dtype != B1
+
+
+def _input(value: Input, geometry: Convolution | None) -> str:
+    kind = "number" if is_number(value) else "flexible" if value.flexible else "tensor"
+    fallback, range_ = "std::nullopt", ""
+    if value.default is not None:
+        fallback = f"c10::Scalar({_number(value)})"
+    if value.dtype in (I32, I64, BOOL) and is_number(value):
+        low, high = {I32: (-(2**31), 2**31 - 1), I64: (-(2**63), 2**63 - 1), BOOL: (0, 1)}[value.dtype]
+        least = "std::numeric_limits<std::int64_t>::min()" if low == -(2**63) else str(low)
+        range_ = f", {least}, {high}"
+    flags = ", ".join(map(_bool, (value.batchable, value.dtype == B1, _is_image(value, geometry))))
+    name = json.dumps(value.name)
+    return f"{{{name}, {_type(value.dtype)}, Kind::{kind}, {_modes(value.modes)}, {flags}, {fallback}{range_}}}"
+
+
+def _number(value: Input) -> str:
+    """Return an input's default as a number of C++."""
+    assert value.default is not None
+    if value.dtype is not None and not value.dtype.is_float:
+        return f"std::int64_t({value.default:.0f})"
+    if math.isfinite(value.default):
+        return repr(float(value.default))
+    return f"{'-' if value.default < 0 else ''}std::numeric_limits<double>::infinity()"
+
+
+def _output(value: Output, geometry: Convolution | None) -> str:
+    flags = ", ".join(map(_bool, (value.batchable, value.dtype == B1, _is_image(value, geometry))))
+    return f"{{{json.dumps(value.name)}, {_type(value.dtype)}, Kind::output, {_modes(value.memory_modes)}, {flags}}}"
+
+
+def _geometry(given: Convolution | None) -> str:
+    if given is None:
+        return "{}"
+    numbers = (given.stride, given.dilation, given.output_padding, given.kernel_size)
+    lists = ", ".join(_list(map(str, each)) for each in numbers)
+    if given.padding is None:
+        return f"{{Convolution::{given.operator}, {lists}, std::nullopt}}"
+    pairs = _list(f"{{{before}, {after}}}" for before, after in given.padding)
+    of = "std::vector<std::pair<std::int64_t, std::int64_t>>"
+    return f"{{Convolution::{given.operator}, {lists}, {of}{pairs}}}"
+
+
+def _columns(dag: TypedDag) -> list[str]:
+    """Return the widths of which the program's columns have to be multiples."""
+    found = {mode for value in dag.types for mode in value.modes if is_divided(mode)}
+    found |= {f"n/2@{op.block}" for op, _ in dag.table if isinstance(op, Interleave)}
+    made = {}
+    for mode in sorted(found):
+        apart = distance(mode)
+        width = divisor(mode) * apart if base(mode) == "n" else 1
+        pairs = "pairs of columns" if apart == 1 else f"pairs of columns {apart} apart"
+        made[width] = pairs if written(mode) == "n/2" else f"blocks of {width} columns"
+    return [f"{{{width}, {json.dumps(what)}}}" for width, what in sorted(made.items()) if width > 1]
+
+
+def _kernel(kernel: Kernel, places: dict[str, int]) -> str:
+    name = kernel.emitted.name
+    needs = (
+        f"{{{places[need.name]}, '{base(need.contiguous)}', {need.alignment}, Batch::{need.batch}}}"
+        for need in kernel.needs
+    )
+    limits = (_bool(each in kernel.limits) for each in ("operands_below_2_gib", "filters_up_to_32", "im2col"))
+    functions = (
+        f"[](void const* arguments, std::size_t size, void* stream) {{ "
+        f"return {name}_run(static_cast<{name}_arguments const*>(arguments), size, stream); }}",
+        f"[](void const* arguments) {{ return {name}_workspace(static_cast<{name}_arguments const*>(arguments)); }}",
+        f"{name}_error_string",
+    )
+    parts = [
+        json.dumps(name),
+        _list(map(str, kernel.capabilities)),
+        _list(str(places[each]) for each in kernel.absent),
+        _list(needs),
+        "\n            " + _list(_member(each, places) for each in kernel.plan.fields),
+        str(kernel.most_batches),
+        _list(limits),
+    ]
+    return "{" + ", ".join(parts) + ",\n         " + ",\n         ".join(functions) + "}"
+
+
+def _member(field: Field, places: dict[str, int]) -> str:
+    kind = f"Member::Kind::{_MEMBERS[field.kind]}"
+    if field.role == "workspace":
+        return "{Member::Kind::workspace}"
+    if field.tensor:
+        step = f", int(Step::{field.role.replace(' ', '_')})" if field.kind == "size" else ""
+        return f"{{{kind}, {places[field.tensor]}{step}}}"
+    size = "zero" if field.role in _SETTINGS else field.role
+    return f"{{Member::Kind::size, 0, int(Size::{size})}}"
