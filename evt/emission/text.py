@@ -90,6 +90,53 @@ class NestText:
 
 
 @dataclass(frozen=True, slots=True)
+class PartText:
+    """A part of a fragment's epilogue: its class, the member that holds it, and what fills its parameters.
+
+    ``fetched``: whether its elements are loaded ahead of their use. ``origin`` is a comment, as that of a node.
+    """
+
+    type: str
+    name: str
+    arguments: Assignments
+    fetched: bool
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class MultiplicationText:
+    """A WGMMA instruction of 64 rows: its elements, its operands in lines of text, and the register that is a flag."""
+
+    element: str
+    accumulator: str
+    map_type: str
+    pixels: int
+    instruction: str
+    registers: tuple[str, ...]
+    operands: tuple[str, ...]
+    rest: str
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentText:
+    """An epilogue on an accumulator fragment, and the instruction that makes it.
+
+    ``source`` and ``destination`` are the elements of C and D, or ``void``; ``result`` is the type and the value of D.
+    ``steps`` are statements, each with its origin. ``places``: whether they need the elements' rows; ``columns``:
+    whether they read columns' numbers.
+    """
+
+    source: str
+    destination: str
+    parts: tuple[PartText, ...]
+    steps: tuple[tuple[str, str], ...]
+    result: tuple[str, str]
+    places: bool
+    columns: bool
+    multiplication: MultiplicationText
+
+
+@dataclass(frozen=True, slots=True)
 class StatementText:
     """A statement of a functor."""
 
@@ -219,7 +266,7 @@ class KernelText:
     ``name`` begins the names that callers see. ``members`` and ``rows`` are those of its arguments and of its table,
     ``functions`` the user's own. ``program`` and ``interface`` are comment lines and ``remark`` ends one; ``before``
     and ``after`` are the small kernels around the kernel, ``parts`` what lies in the workspace; ``worked`` are the
-    arguments of evt::mainloop::Worked after the stock main loop.
+    arguments of evt::mainloop::Worked after the stock main loop. An epilogue is a ``nest`` or a ``fragment``.
     """
 
     name: str
@@ -252,6 +299,7 @@ class KernelText:
     worked: tuple[str, ...]
     group_fields: tuple[Field, ...]
     group_values: tuple[GroupValueText, ...]
+    fragment: FragmentText | None
 
     @property
     def namespace(self) -> str:
