@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from evt.emission.expressions import REGISTER, comment, fragment_element, literal, read
-from evt.emission.text import Assignments, FragmentText, MultiplicationText, PartText
+from evt.emission.text import Assignments, FragmentText, MultiplicationText, PartText, StepText
 from evt.ir.dtype import BF16, F16, I32, DType
 from evt.plan import Field, Plan
 from evt.plan.epilogue.nodes import (
@@ -26,8 +26,8 @@ from evt.plan.epilogue.nodes import (
     VectorBroadcast,
 )
 
-#: What of a warp group's tile a thread sums, and how many operands stand in a line.
-_THREADS, _OPERANDS_A_LINE = 128, 16
+#: The threads that share the sums, and how many of these stand in a line.
+_THREADS, _SUMS_A_LINE = 128, 6
 _ROWS = 64
 #: The types that are multiplied: the shape's depth and the types in the instruction's name, and the type of TMA's.
 _MULTIPLIED = {
@@ -41,7 +41,7 @@ _AS_IT_IS = "1, 1, 0, 0"
 def fragment(plan: Plan) -> FragmentText:
     """Return the epilogue of a plan as statements, in the order of its nodes."""
     parts: dict[str, PartText] = {}
-    steps: list[tuple[str, str]] = []
+    steps: list[StepText] = []
     values: list[tuple[str, str]] = []  # of each node: its type and what gives it
     for node in plan.nodes:
         part = _part(node)
@@ -51,12 +51,12 @@ def fragment(plan: Plan) -> FragmentText:
             name = f"v{len(steps)}"
             type_ = _register(node.output)
             given = ", ".join(values[operand][1] for operand in node.operands)
-            steps.append((f"{type_} const {name} = {node.region.name}::apply({given});", comment(node.origin)))
+            steps.append(StepText(f"{type_} const {name} = {node.region.name}::apply({given});", comment(node.origin)))
             values.append((type_, name))
         elif isinstance(node, AuxStore):
             values.append(values[node.operands[0]])
             if node.access is Access.DIRECT:
-                steps.append((f"{node.name}.put({values[-1][1]}, i, places);", comment(node.origin)))
+                steps.append(StepText(f"{node.name}.put({values[-1][1]}, i, places);", comment(node.origin)))
         else:
             values.append(_value(plan, node))
     return FragmentText(
@@ -64,9 +64,8 @@ def fragment(plan: Plan) -> FragmentText:
         destination=fragment_element(plan.destination.dtype) if plan.destination else "void",
         parts=tuple(parts.values()),
         steps=tuple(steps),
-        result=values[-1] if plan.destination else ("void", ""),
+        result=values[-1],
         places=any(map(_has_place, plan.nodes)),
-        columns=any(isinstance(node, Coordinate) and node.axis == "column" for node in plan.nodes),
         multiplication=_multiplication(plan),
     )
 
@@ -171,6 +170,4 @@ def _multiplication(plan: Plan) -> MultiplicationText:
 
 
 def _lines(words: list[str]) -> tuple[str, ...]:
-    """Return words in lines, each but the last ended by a comma."""
-    lines = [", ".join(words[i : i + _OPERANDS_A_LINE]) for i in range(0, len(words), _OPERANDS_A_LINE)]
-    return (*(f"{line}, " for line in lines[:-1]), lines[-1])
+    return tuple(", ".join(words[i : i + _SUMS_A_LINE]) for i in range(0, len(words), _SUMS_A_LINE))

@@ -104,8 +104,16 @@ class PartText:
 
 
 @dataclass(frozen=True, slots=True)
+class StepText:
+    """A statement of a fragment's epilogue; ``origin`` is a comment, as that of a node."""
+
+    expression: str
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
 class MultiplicationText:
-    """A WGMMA instruction of 64 rows: its elements, its operands in lines of text, and the register that is a flag."""
+    """A WGMMA instruction of 64 rows: its types, and its parts as asm wants them, sums in lines of several."""
 
     element: str
     accumulator: str
@@ -121,18 +129,16 @@ class MultiplicationText:
 class FragmentText:
     """An epilogue on an accumulator fragment, and the instruction that makes it.
 
-    ``source`` and ``destination`` are the elements of C and D, or ``void``; ``result`` is the type and the value of D.
-    ``steps`` are statements, each with its origin. ``places``: whether they need the elements' rows; ``columns``:
-    whether they read columns' numbers.
+    ``source`` and ``destination`` are the elements of C and D, or ``void``, ``result`` the last output's type and value.
+    ``places``: whether the ``steps`` ask where elements are.
     """
 
     source: str
     destination: str
     parts: tuple[PartText, ...]
-    steps: tuple[tuple[str, str], ...]
+    steps: tuple[StepText, ...]
     result: tuple[str, str]
     places: bool
-    columns: bool
     multiplication: MultiplicationText
 
 
