@@ -1,3 +1,6 @@
+#ifndef EVT_HANDOVER
+#define EVT_HANDOVER 8
+#endif
 #ifndef EVT_HALO_HPP
 #define EVT_HALO_HPP
 
@@ -177,7 +180,7 @@ inline Geometry arrange(Problem const& problem, Class const& kernel, int rows, i
     int const fewer = (left - (made.stages + 1) * made.stage_bytes) / slab_bytes;
     if (fewer < kEnoughSlabs) break;
     ++made.stages;
-    made.slabs = fewer;
+    made.slabs = std::min(kMostSlabs, fewer);
   }
   return made;
 }
@@ -221,7 +224,7 @@ struct Kernel {
   static constexpr int kPlaneBytes = Plane * int(sizeof(Element));
   static constexpr int kSlabBytes = kFilters * kPlaneBytes < kAlignment ? kAlignment : kFilters * kPlaneBytes;
   static constexpr int kInstructions = kPlaneBytes / 32;  // a WGMMA takes 32 bytes of k
-  static constexpr int kHandover = 8 / kInstructions;     // taps before its end that a consumer passes the turn on
+  static constexpr int kHandover = EVT_HANDOVER / kInstructions;     // taps before its end that a consumer passes the turn on
   static constexpr int kStepPixels = 16;
   static constexpr int kEpilogueRow = 2 * kFilters;  // bytes of a pixel of C and D
   static constexpr bool kLoadsSource = !std::is_void_v<Source>;
@@ -340,6 +343,14 @@ struct Kernel {
     int slot = 0;
     uint32_t parity = 0;
 
+    /// Go to the next slot, if at all: without a branch.
+    CUTLASS_DEVICE void step(bool goes, int slots) {
+      slot += goes;
+      bool const wraps = slot == slots;
+      slot = wraps ? 0 : slot;
+      parity ^= wraps;
+    }
+
     CUTLASS_DEVICE void advance(int by, int slots) {
       slot += by;
       while (slot >= slots) {
@@ -371,6 +382,43 @@ struct Kernel {
     CUTLASS_DEVICE uint32_t source_loaded(int consumer) const { return of_consumers(2 + consumer); }
     CUTLASS_DEVICE uint32_t result_written(int consumer) const { return of_consumers(4 + consumer); }
   };
+
+  /// One tap of one plane: its operands, and whether they are known to be loaded.
+  struct Step {
+    uint32_t a, b;  // descriptors
+    int stage, slab;
+    uint32_t stage_parity, slab_parity;
+    bool is_loaded;
+
+    CUTLASS_DEVICE Step(Params const& params, Shared const& shared, Ring const& stage, Ring const& slab, int tap)
+        : stage(stage.slot), slab(slab.slot), stage_parity(stage.parity), slab_parity(slab.parity) {
+      uint32_t const shift = params.taps.taps[tap] & 0xffff;
+      a = hopper::operand_descriptor(shared.slabs + slab.slot * kSlabBytes);
+      b = hopper::operand_descriptor(shared.stages + stage.slot * params.geometry.stage_bytes + shift * kPlaneBytes);
+      bool const has_slab = hopper::has_passed_already(shared.slab_full(slab.slot), slab_parity);
+      bool const has_stage = hopper::has_passed_already(shared.stage_full(stage.slot), stage_parity);
+      is_loaded = has_slab & has_stage;
+    }
+
+    CUTLASS_DEVICE void wait(Shared const& shared) const {
+      if (is_loaded) return;
+      hopper::wait(shared.slab_full(slab), slab_parity);
+      hopper::wait(shared.stage_full(stage), stage_parity);
+    }
+
+    /// Give its memory back to the producers.
+    CUTLASS_DEVICE void release(Shared const& shared, bool keeps_slab, bool leaves_stage) const {
+      if (threadIdx.x % 32 != 0) return;
+      if (!keeps_slab) hopper::arrive(shared.slab_empty(slab));
+      if (leaves_stage) hopper::arrive(shared.stage_empty(stage));
+    }
+  };
+
+  CUTLASS_DEVICE static void multiply(Accumulator (&accumulators)[kPixels / 2], Step const& step, int instruction,
+                                      bool accumulate) {
+    Mma::fma(accumulators, step.a + instruction * hopper::kNextK, step.b + instruction * hopper::kNextK,
+             hopper::operand_layout(kPlaneBytes), accumulate);
+  }
 
   /// A tile of the output, and a block of filters.
   struct Item {
@@ -537,47 +585,42 @@ struct Kernel {
     for (int number = blockIdx.x + consumer * gridDim.x; number < params.items; number += 2 * gridDim.x, parity ^= 1) {
       Accumulator accumulators[kPixels / 2];
       hopper::wait(shared.turn(consumer), parity);
-      int step = 0;
-      int used_slab = 0, used_stage = 0;
-      for (int plane = 0; plane < params.planes; ++plane) {
-        for (int tap = 0; tap < params.taps.number; ++tap, ++step) {
-          uint32_t const place = params.taps.taps[tap];
-          bool const enters = place >> 31;
-          if (step > 0 && enters) stage.advance(1, geometry.stages);
-          if (enters) hopper::wait(shared.stage_full(stage.slot), stage.parity);
-          hopper::wait(shared.slab_full(slab.slot), slab.parity);
-          uint64_t const a = hopper::operand_descriptor(shared.slabs + slab.slot * kSlabBytes, kPlaneBytes);
-          uint64_t const b = hopper::operand_descriptor(
-              shared.stages + stage.slot * geometry.stage_bytes + (place & 0xffff) * kPlaneBytes, kPlaneBytes);
-          hopper::fence_multiplications();
-          CUTLASS_PRAGMA_UNROLL
-          for (int i = 0; i < kInstructions; ++i) {
-            Mma::fma(accumulators, a + 2 * i, b + 2 * i, step > 0 || i > 0);
-          }
-          hopper::commit_multiplications();
-          if (step == handover && leads) hopper::arrive(shared.turn(1 - consumer));
-          hopper::wait_for_multiplications<1>();
-          if (step > 0 && leads) {  // the tap before this one is done
-            if (!geometry.resident) hopper::arrive(shared.slab_empty(used_slab));
-            if (enters) hopper::arrive(shared.stage_empty(used_stage));
-          }
-          used_slab = slab.slot;
-          used_stage = stage.slot;
-          slab.advance(1, geometry.slabs);
+      Step step(params, shared, stage, slab, 0), last = step;
+      int tap = 0;
+      for (int i = 0; i < steps; ++i) {
+        step.wait(shared);
+        hopper::fence_multiplications();
+        multiply(accumulators, step, 0, i > 0);
+        if constexpr (kInstructions > 1) multiply(accumulators, step, 1, true);
+        // What the next step needs is looked up while this one is multiplied, without a branch, after which WGMMA would
+        // begin another group. The tensor cores would wait for it between the steps.
+        tap = tap + 1 == params.taps.number ? 0 : tap + 1;
+        slab.step(true, geometry.slabs);
+        stage.step(i + 1 < steps & params.taps.taps[tap] >> 31, geometry.stages);
+        Step const next(params, shared, stage, slab, tap);
+        CUTLASS_PRAGMA_UNROLL
+        for (int instruction = 2; instruction < kInstructions; ++instruction) {
+          multiply(accumulators, step, instruction, true);
         }
+        hopper::commit_multiplications();
+        if (i == handover && leads) hopper::arrive(shared.turn(1 - consumer));
+        hopper::wait_for_multiplications<1>();
+        if (i > 0) last.release(shared, geometry.resident, step.stage != last.stage);
+        last = step;
+        step = next;
       }
       Item const item(params, number);
       int const thread = threadIdx.x % kWarpGroup;
       fragment::Tile const tile{item.filter + thread / 32 * 16 + thread % 32 / 4, params.filter_count};
       Epilogue epilogue(params.epilogue, tile);
       hopper::wait_for_multiplications<0>();
-      if (leads) {
-        if (!geometry.resident) hopper::arrive(shared.slab_empty(used_slab));
-        hopper::arrive(shared.stage_empty(used_stage));
-      }
+      last.release(shared, geometry.resident, true);
       stage.advance(1 + stages, geometry.stages);  // those of the other consumer's tile as well
-      if (!geometry.resident) slab.advance(steps, geometry.slabs);
-      if (geometry.resident) slab.parity = 0;
+      if (geometry.resident) {
+        slab = Ring();
+      } else {
+        slab.advance(steps, geometry.slabs);
+      }
       if constexpr (kStaged) hopper::wait(shared.source_loaded(consumer), parity);
       visit(params, item, tile, epilogue, accumulators, shared.epilogues + consumer * geometry.epilogue_bytes);
       epilogue.finish(tile);
