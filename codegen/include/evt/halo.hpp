@@ -35,6 +35,8 @@ constexpr int kFilters = 64;       // of a tile, M of WGMMA
 constexpr int kMostTaps = 64;      // of a filter
 constexpr int kMostStages = 8;     // of the input
 constexpr int kMostSlabs = 64;     // of the filters
+constexpr int kTurnTaps = 3;       // before the end of a tile that a consumer passes the turn on
+constexpr int kRun = 3;            // taps that are loaded together, if they can be
 constexpr int kSharedBytes = 232448;
 constexpr int kBarrierBytes = 8 * (2 * kMostStages + 2 * kMostSlabs + 6);
 constexpr int kAlignment = 1024;   // of swizzled memory
@@ -63,7 +65,7 @@ struct Geometry {
   int box_rows = 0;
   int tiles_high = 0, tiles_wide = 0;
   int stages = 0, stage_bytes = 0;
-  int slabs = 0;
+  int slabs = 0, slab_bytes = 0;  // of the filters of a run
   bool resident = false;  // the filters of a block stay in shared memory
   int epilogue_bytes = 0;  // for one consumer
 
@@ -78,32 +80,52 @@ struct Class {
   bool staged;      // C or D are moved through shared memory
 };
 
-/// The taps in the order of their groups. `taps` have the shift in the lower 16 bits, then the column and the row of the
-/// filter; the highest bit marks the first of a group. `groups` have where a group's box begins, relative to the tile:
-/// the column in the lower 16 bits, the row in the upper.
+/// Neighbouring taps of a row of the filter and of one group, whose filters are loaded together.
+struct Run {
+  uint32_t word;
+
+  static Run of(int shift, int x, int y, bool enters) {
+    return {uint32_t(shift) | uint32_t(x) << 16 | uint32_t(y) << 22 | uint32_t(enters) << 31};
+  }
+
+  CUTLASS_HOST_DEVICE int shift() const { return word & 0xffff; }  // in pixels, of the first tap
+  CUTLASS_HOST_DEVICE int x() const { return word >> 16 & 0x3f; }  // of the first tap
+  CUTLASS_HOST_DEVICE int y() const { return word >> 22 & 0x3f; }
+  CUTLASS_HOST_DEVICE bool enters() const { return word >> 31; }   // a group
+};
+
+/// The taps in the order of their groups, in runs of `length`: kRun, or 1 where that does not divide the taps that a
+/// group has in a row. From one tap of a run to the next are `step_x` taps of the filter and `step` pixels. `starts`
+/// have where a group's box begins, relative to the tile: the column in the lower 16 bits, the row in the upper.
 struct Taps {
-  int number = 0, groups = 0;
-  uint32_t taps[kMostTaps];
+  int runs = 0, groups = 0;
+  int length = kRun;
+  int step_x = 1, step = 0;
+  Run run[kMostTaps];
   uint32_t starts[kMostTaps];
 };
 
 inline Taps taps_of(Problem const& problem, int pitch) {
   Taps result;
+  int const d = problem.dilation_width, s = problem.stride_width, taps = problem.filter_width;
+  while (result.step_x * d % s != 0) ++result.step_x;  // every so many taps are of one group
+  result.step = result.step_x * d / s;
+  for (int x = 0; x < std::min(taps, result.step_x); ++x) {
+    if (ceil_div(taps - x, result.step_x) % kRun != 0) result.length = 1;
+  }
   for (int y0 = 0; y0 < problem.stride_height; ++y0) {
-    for (int x0 = 0; x0 < problem.stride_width; ++x0) {
-      bool first = true;
+    for (int x0 = 0; x0 < std::min(taps, result.step_x); ++x0) {
+      bool enters = true;
       for (int y = 0; y < problem.filter_height; ++y) {
-        for (int x = 0; x < problem.filter_width; ++x) {
-          int const down = y * problem.dilation_height, right = x * problem.dilation_width;
-          if (down % problem.stride_height != y0 || right % problem.stride_width != x0) continue;
-          int const shift = down / problem.stride_height * pitch + right / problem.stride_width;
-          if (first) {
-            result.starts[result.groups++] =
-                uint32_t(uint16_t(x0 - problem.pad_width)) | uint32_t(uint16_t(y0 - problem.pad_height)) << 16;
+        int const down = y * problem.dilation_height;
+        if (down % problem.stride_height != y0) continue;
+        for (int x = x0; x < taps; x += result.step_x * result.length) {
+          if (enters) {
+            result.starts[result.groups++] = uint32_t(uint16_t(x0 * d % s - problem.pad_width)) |
+                                             uint32_t(uint16_t(y0 - problem.pad_height)) << 16;
           }
-          result.taps[result.number++] =
-              uint32_t(shift) | uint32_t(x) << 16 | uint32_t(y) << 23 | (first ? 1u << 31 : 0u);
-          first = false;
+          result.run[result.runs++] = Run::of(down / problem.stride_height * pitch + x * d / s, x, y, enters);
+          enters = false;
         }
       }
     }
@@ -111,27 +133,11 @@ inline Taps taps_of(Problem const& problem, int pitch) {
   return result;
 }
 
-/// Of how many groups the taps are.
-inline int groups_of(Problem const& problem) {
-  auto const along = [](int taps, int dilation, int stride) {
-    bool seen[64] = {};
-    int found = 0;
-    for (int tap = 0; tap < taps; ++tap) {
-      bool& group = seen[tap * dilation % stride];
-      found += !group;
-      group = true;
-    }
-    return found;
-  };
-  return along(problem.filter_height, problem.dilation_height, problem.stride_height) *
-         along(problem.filter_width, problem.dilation_width, problem.stride_width);
-}
-
 /// The smallest pitch of rows of `columns` output pixels. A box whose rows are as wide as the output's may end before
 /// the pixels that its last taps reach: those then are the first ones of the next row, and must be zeros like them.
 inline int pitch_of(Problem const& problem, int columns) {
   int const reach = columns + problem.halo_width();
-  if (columns < problem.output_width || groups_of(problem) > 1) return reach;
+  if (columns < problem.output_width || taps_of(problem, columns).groups > 1) return reach;
   for (int pitch = columns; pitch < reach; ++pitch) {
     bool const zeros_after = pitch * problem.stride_width - problem.pad_width >= problem.width;
     bool const zeros_before = (reach - 1 - pitch) * problem.stride_width - problem.pad_width < 0;
@@ -156,29 +162,24 @@ inline Geometry arrange(Problem const& problem, Class const& kernel, int rows, i
   if (!fits) return made;
   made.stage_bytes = aligned_bytes((made.box_rows * made.pitch + made.guard) * kernel.plane_bytes);
   if (kernel.staged) made.epilogue_bytes = aligned_bytes(std::max(kernel.pixels, rows * made.pitch) * 128);
-  int const slab_bytes = aligned_bytes(kFilters * kernel.plane_bytes);
-  int left = kSharedBytes - kAlignment - aligned_bytes(kBarrierBytes) - 2 * made.epilogue_bytes;
-  int const groups = groups_of(problem);
-  int const needed = problem.filter_height * problem.filter_width * ceil_div(problem.channels, kernel.plane);
-  int const least_stages = groups > 1 ? 3 : 2;
-  int const resident_left = left - needed * slab_bytes;
+  Taps const taps = taps_of(problem, made.pitch);
+  made.slab_bytes = taps.length * kFilters * kernel.plane_bytes;
+  int const left = kSharedBytes - kAlignment - aligned_bytes(kBarrierBytes) - kAlignment - 2 * made.epilogue_bytes;
+  int const least_stages = taps.groups > 1 ? 3 : 2;
+  int const needed = taps.runs * ceil_div(problem.channels, kernel.plane);
+  int const resident_left = left - needed * made.slab_bytes;
   if (needed <= kMostSlabs && resident_left >= least_stages * made.stage_bytes) {
     made.resident = true;
     made.slabs = needed;
     made.stages = std::min(kMostStages, resident_left / made.stage_bytes);
     return made;
   }
-  constexpr int kFewestSlabs = 4, kEnoughSlabs = 8;
-  int const stages = std::min(kMostStages, (left - kFewestSlabs * slab_bytes) / made.stage_bytes);
+  int const fewest = 2, enough = std::max(3, 9 / taps.length);  // slabs
+  int const stages = std::min(kMostStages, (left - fewest * made.slab_bytes) / made.stage_bytes);
   if (stages < 2) return made;
   made.stages = std::min(stages, least_stages);
-  made.slabs = std::min(kMostSlabs, (left - made.stages * made.stage_bytes) / slab_bytes);
-  while (made.stages < stages && made.slabs > kEnoughSlabs) {  // more of both, as long as there are enough slabs
-    int const fewer = (left - (made.stages + 1) * made.stage_bytes) / slab_bytes;
-    if (fewer < kEnoughSlabs) break;
-    ++made.stages;
-    made.slabs = fewer;
-  }
+  while (made.stages < stages && left - (made.stages + 1) * made.stage_bytes >= enough * made.slab_bytes) ++made.stages;
+  made.slabs = std::min(kMostSlabs, (left - made.stages * made.stage_bytes) / made.slab_bytes);
   return made;
 }
 
@@ -219,9 +220,8 @@ struct Kernel {
 
   static constexpr int kPixels = Mma::kPixels;
   static constexpr int kPlaneBytes = Plane * int(sizeof(Element));
-  static constexpr int kSlabBytes = kFilters * kPlaneBytes < kAlignment ? kAlignment : kFilters * kPlaneBytes;
+  static constexpr int kTapBytes = kFilters * kPlaneBytes;  // of the filters of a tap
   static constexpr int kInstructions = kPlaneBytes / 32;  // a WGMMA takes 32 bytes of k
-  static constexpr int kHandover = 8 / kInstructions;     // taps before its end that a consumer passes the turn on
   static constexpr int kStepPixels = 16;
   static constexpr int kEpilogueRow = 2 * kFilters;  // bytes of a pixel of C and D
   static constexpr bool kLoadsSource = !std::is_void_v<Source>;
@@ -340,6 +340,14 @@ struct Kernel {
     int slot = 0;
     uint32_t parity = 0;
 
+    /// Go to the next slot, if at all: without a branch.
+    CUTLASS_DEVICE void step(bool goes, int slots) {
+      slot += goes;
+      bool const wraps = slot == slots;
+      slot = wraps ? 0 : slot;
+      parity ^= wraps;
+    }
+
     CUTLASS_DEVICE void advance(int by, int slots) {
       slot += by;
       while (slot >= slots) {
@@ -356,7 +364,7 @@ struct Kernel {
     CUTLASS_DEVICE Shared(Geometry const& geometry, char* memory) {
       stages = (hopper::shared_address(memory) + kAlignment - 1) / kAlignment * kAlignment;
       slabs = stages + geometry.stages * geometry.stage_bytes;
-      epilogues = slabs + geometry.slabs * kSlabBytes;
+      epilogues = slabs + aligned_bytes(geometry.slabs * geometry.slab_bytes);
       barriers = epilogues + 2 * geometry.epilogue_bytes;
     }
 
@@ -370,6 +378,37 @@ struct Kernel {
     CUTLASS_DEVICE uint32_t turn(int consumer) const { return of_consumers(consumer); }
     CUTLASS_DEVICE uint32_t source_loaded(int consumer) const { return of_consumers(2 + consumer); }
     CUTLASS_DEVICE uint32_t result_written(int consumer) const { return of_consumers(4 + consumer); }
+  };
+
+  /// A run of taps of one plane: its operands, and whether they are known to be loaded.
+  struct Step {
+    uint32_t a, b;  // descriptors
+    int stage, slab;
+    uint32_t stage_parity, slab_parity;
+    bool is_loaded;
+
+    CUTLASS_DEVICE Step(Params const& params, Shared const& shared, Ring const& stage, Ring const& slab, Run run)
+        : stage(stage.slot), slab(slab.slot), stage_parity(stage.parity), slab_parity(slab.parity) {
+      Geometry const& geometry = params.geometry;
+      a = hopper::operand_descriptor(shared.slabs + slab.slot * geometry.slab_bytes);
+      b = hopper::operand_descriptor(shared.stages + stage.slot * geometry.stage_bytes + run.shift() * kPlaneBytes);
+      bool const has_slab = hopper::has_passed_already(shared.slab_full(slab.slot), slab_parity);
+      bool const has_stage = hopper::has_passed_already(shared.stage_full(stage.slot), stage_parity);
+      is_loaded = has_slab & has_stage;
+    }
+
+    CUTLASS_DEVICE void wait(Shared const& shared) const {
+      if (is_loaded) return;
+      hopper::wait(shared.slab_full(slab), slab_parity);
+      hopper::wait(shared.stage_full(stage), stage_parity);
+    }
+
+    /// Give its memory back to the producers.
+    CUTLASS_DEVICE void release(Shared const& shared, bool keeps_slab, bool leaves_stage) const {
+      if (threadIdx.x % 32 != 0) return;
+      if (!keeps_slab) hopper::arrive(shared.slab_empty(slab));
+      if (leaves_stage) hopper::arrive(shared.stage_empty(stage));
+    }
   };
 
   /// A tile of the output, and a block of filters.
@@ -468,20 +507,22 @@ struct Kernel {
     }
   }
 
-  /// Load the filters, tap by tap: once if they stay, else for every tile.
+  /// Load the filters, run by run: once if they stay, else for every tile.
   CUTLASS_DEVICE static void load_filters(Params const& params, Shared const& shared) {
     Geometry const& geometry = params.geometry;
     Ring ring;
     for (int number = blockIdx.x; number < params.items; number += gridDim.x) {
       int const filter = number % params.filter_blocks * kFilters;
       for (int plane = 0; plane < params.planes; ++plane) {
-        for (int tap = 0; tap < params.taps.number; ++tap) {
-          uint32_t const place = params.taps.taps[tap];
+        for (int i = 0; i < params.taps.runs; ++i) {
+          Run const run = params.taps.run[i];
           hopper::wait(shared.slab_empty(ring.slot), ring.parity ^ 1);
           uint32_t const full = shared.slab_full(ring.slot);
-          hopper::arrive_and_expect(full, kFilters * kPlaneBytes);
-          hopper::load_box(shared.slabs + ring.slot * kSlabBytes, params.filters, full, plane * Plane,
-                           place >> 16 & 0x7f, place >> 23 & 0x7f, filter);
+          hopper::arrive_and_expect(full, params.taps.length * kTapBytes);
+          for (int tap = 0; tap < params.taps.length; ++tap) {
+            hopper::load_box(shared.slabs + ring.slot * geometry.slab_bytes + tap * kTapBytes, params.filters, full,
+                             plane * Plane, run.x() + tap * params.taps.step_x, run.y(), filter);
+          }
           ring.advance(1, geometry.slabs);
         }
       }
@@ -520,16 +561,56 @@ struct Kernel {
     if constexpr (kStoresDestination) hopper::wait_for_stores();
   }
 
+  /// Multiply a tile in runs of `Length` taps, and return the last one, whose memory is still used.
+  template <int Length>
+  CUTLASS_DEVICE static Step multiply(Params const& params, Shared const& shared, int consumer, Ring& stage, Ring& slab,
+                                      Accumulator (&accumulators)[kPixels / 2]) {
+    Geometry const& geometry = params.geometry;
+    constexpr int kMany = Length * kInstructions;
+    int const steps = params.planes * params.taps.runs;
+    // A consumer passes the turn on before its last multiplications are issued, so that none is missing between tiles.
+    int const handover = steps > kTurnTaps / Length ? steps - 1 - kTurnTaps / Length : 0;
+    uint32_t const next_b = params.taps.step * kPlaneBytes >> 4;
+    bool const leads = threadIdx.x % 32 == 0;
+    int run = 0;
+    Step step(params, shared, stage, slab, params.taps.run[0]), last = step;
+    for (int i = 0; i < steps; ++i) {
+      step.wait(shared);
+      hopper::fence_multiplications();
+      Step next = step;
+      CUTLASS_PRAGMA_UNROLL
+      for (int j = 0; j < kMany; ++j) {
+        int const tap = j / kInstructions, k = j % kInstructions * hopper::kNextK;
+        Mma::fma(accumulators, step.a + tap * (kTapBytes >> 4) + k, step.b + tap * next_b + k,
+                 hopper::operand_layout(kPlaneBytes), i > 0 || j > 0);
+        if (j == (kMany > 1)) {
+          // What the next step needs is looked up meanwhile, without a branch, after which WGMMA would begin another
+          // group: the tensor cores would wait for it between the steps.
+          run = run + 1 == params.taps.runs ? 0 : run + 1;
+          Run const then = params.taps.run[run];
+          slab.step(true, geometry.slabs);
+          stage.step(i + 1 < steps & then.enters(), geometry.stages);
+          next = Step(params, shared, stage, slab, then);
+        }
+      }
+      hopper::commit_multiplications();
+      if (i == handover && leads) hopper::arrive(shared.turn(1 - consumer));
+      hopper::wait_for_multiplications<1>();
+      if (i > 0) last.release(shared, geometry.resident, step.stage != last.stage);
+      last = step;
+      step = next;
+    }
+    return last;
+  }
+
   /// Multiply and store the tiles of a consumer.
   CUTLASS_DEVICE static void consume(Params const& params, Shared const& shared, int consumer) {
     Geometry const& geometry = params.geometry;
-    bool const leads = threadIdx.x % 32 == 0;
-    int const steps = params.planes * params.taps.number;           // of a tile: a tap of a plane each
-    int const stages = params.planes * params.taps.groups;          // that a tile takes
-    int const handover = steps > kHandover ? steps - kHandover : 0;
+    int const steps = params.planes * params.taps.runs;     // of a tile
+    int const stages = params.planes * params.taps.groups;  // that a tile takes
     Ring stage, slab;
     if (consumer == 1) {
-      if (leads) hopper::arrive(shared.turn(0));
+      if (threadIdx.x % 32 == 0) hopper::arrive(shared.turn(0));
       stage.advance(stages, geometry.stages);
       if (!geometry.resident) slab.advance(steps, geometry.slabs);
     }
@@ -537,47 +618,21 @@ struct Kernel {
     for (int number = blockIdx.x + consumer * gridDim.x; number < params.items; number += 2 * gridDim.x, parity ^= 1) {
       Accumulator accumulators[kPixels / 2];
       hopper::wait(shared.turn(consumer), parity);
-      int step = 0;
-      int used_slab = 0, used_stage = 0;
-      for (int plane = 0; plane < params.planes; ++plane) {
-        for (int tap = 0; tap < params.taps.number; ++tap, ++step) {
-          uint32_t const place = params.taps.taps[tap];
-          bool const enters = place >> 31;
-          if (step > 0 && enters) stage.advance(1, geometry.stages);
-          if (enters) hopper::wait(shared.stage_full(stage.slot), stage.parity);
-          hopper::wait(shared.slab_full(slab.slot), slab.parity);
-          uint64_t const a = hopper::operand_descriptor(shared.slabs + slab.slot * kSlabBytes, kPlaneBytes);
-          uint64_t const b = hopper::operand_descriptor(
-              shared.stages + stage.slot * geometry.stage_bytes + (place & 0xffff) * kPlaneBytes, kPlaneBytes);
-          hopper::fence_multiplications();
-          CUTLASS_PRAGMA_UNROLL
-          for (int i = 0; i < kInstructions; ++i) {
-            Mma::fma(accumulators, a + 2 * i, b + 2 * i, step > 0 || i > 0);
-          }
-          hopper::commit_multiplications();
-          if (step == handover && leads) hopper::arrive(shared.turn(1 - consumer));
-          hopper::wait_for_multiplications<1>();
-          if (step > 0 && leads) {  // the tap before this one is done
-            if (!geometry.resident) hopper::arrive(shared.slab_empty(used_slab));
-            if (enters) hopper::arrive(shared.stage_empty(used_stage));
-          }
-          used_slab = slab.slot;
-          used_stage = stage.slot;
-          slab.advance(1, geometry.slabs);
-        }
-      }
+      Step const last = params.taps.length == kRun
+                            ? multiply<kRun>(params, shared, consumer, stage, slab, accumulators)
+                            : multiply<1>(params, shared, consumer, stage, slab, accumulators);
       Item const item(params, number);
       int const thread = threadIdx.x % kWarpGroup;
       fragment::Tile const tile{item.filter + thread / 32 * 16 + thread % 32 / 4, params.filter_count};
       Epilogue epilogue(params.epilogue, tile);
       hopper::wait_for_multiplications<0>();
-      if (leads) {
-        if (!geometry.resident) hopper::arrive(shared.slab_empty(used_slab));
-        hopper::arrive(shared.stage_empty(used_stage));
-      }
+      last.release(shared, geometry.resident, true);
       stage.advance(1 + stages, geometry.stages);  // those of the other consumer's tile as well
-      if (!geometry.resident) slab.advance(steps, geometry.slabs);
-      if (geometry.resident) slab.parity = 0;
+      if (geometry.resident) {
+        slab = Ring();
+      } else {
+        slab.advance(steps, geometry.slabs);
+      }
       if constexpr (kStaged) hopper::wait(shared.source_loaded(consumer), parity);
       visit(params, item, tile, epilogue, accumulators, shared.epilogues + consumer * geometry.epilogue_bytes);
       epilogue.finish(tile);

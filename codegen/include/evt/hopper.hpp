@@ -45,10 +45,30 @@ CUTLASS_DEVICE bool has_passed(uint32_t barrier, uint32_t parity) {
   return passed != 0;
 }
 
+/// The same without waiting at all.
+CUTLASS_DEVICE bool has_passed_already(uint32_t barrier, uint32_t parity) {
+  uint32_t passed;
+  asm volatile(
+      "{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+      : "=r"(passed)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return passed != 0;
+}
+
 /// Wait for the end of the phase of a parity: 0 for the first phase, 1 for the one before it, which has always ended.
 CUTLASS_DEVICE void wait(uint32_t barrier, uint32_t parity) {
+#if defined(EVT_TRAP_AFTER_A_SECOND)  // for tests: what waits for ever does not stop the machine
+  uint64_t start, now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(start));
+  while (!has_passed(barrier, parity)) {
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    if (now - start > 1000000000) asm volatile("trap;");
+  }
+#else
   while (!has_passed(barrier, parity)) {
   }
+#endif
 }
 
 /// What threads have written to shared memory, TMA and WGMMA may read from now on.
@@ -80,15 +100,17 @@ CUTLASS_DEVICE void wait_for_stores() { asm volatile("cp.async.bulk.wait_group 0
 
 // WGMMA
 
-/// The rows of an operand's tile in bytes, and how they are swizzled: CU_TENSOR_MAP_SWIZZLE_{128B, 64B, 32B}.
-CUTLASS_HOST_DEVICE constexpr uint64_t swizzle_of_rows(int bytes) { return bytes == 128 ? 1 : bytes == 64 ? 2 : 3; }
+/// The lower word of the descriptor of a K-major operand whose rows of 128, 64 or 32 bytes lie one after the other. It
+/// may begin at any of them: the swizzle is a function of the address. 32 bytes of k are kNextK further.
+CUTLASS_DEVICE uint32_t operand_descriptor(uint32_t address) {
+  constexpr uint32_t kLeading = 1;  // not used for one swizzled row
+  return (address >> 4 & 0x3fff) | kLeading << 16;
+}
+constexpr uint32_t kNextK = 2;
 
-/// A K-major operand whose rows of 128, 64 or 32 bytes lie one after the other. It may begin at any of them: the
-/// swizzle is a function of the address.
-CUTLASS_DEVICE uint64_t operand_descriptor(uint32_t address, int row_bytes) {
-  uint64_t const leading = 1;  // not used for one swizzled row
-  uint64_t const stride = 8 * row_bytes >> 4;
-  return uint64_t(address >> 4 & 0x3fff) | leading << 16 | stride << 32 | swizzle_of_rows(row_bytes) << 62;
+/// The upper word, which is the same for all of them.
+CUTLASS_HOST_DEVICE constexpr uint32_t operand_layout(int row_bytes) {
+  return uint32_t(8 * row_bytes >> 4) | (row_bytes == 128 ? 1u : row_bytes == 64 ? 2u : 3u) << 30;
 }
 
 /// Before the first multiplication, and after accumulators were written.
