@@ -129,7 +129,7 @@ class MultiplicationText:
 class FragmentText:
     """An epilogue on an accumulator fragment, and the instruction that makes it.
 
-    ``source`` and ``destination`` are the elements of C and D, or ``void``, ``result`` the last output's type and value.
+    ``source`` and ``destination`` are the elements of C and D, or ``void``; ``result`` is that of the last output.
     ``places``: whether the ``steps`` ask where elements are.
     """
 
@@ -137,7 +137,7 @@ class FragmentText:
     destination: str
     parts: tuple[PartText, ...]
     steps: tuple[StepText, ...]
-    result: tuple[str, str]
+    result: tuple[str, str]  # the type, the value
     places: bool
     multiplication: MultiplicationText
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import gcd
 
 from evt.ir.convolution import Convolution, ConvolutionProblem
 
@@ -30,9 +31,12 @@ _MOST_TAPS = 64
 _LARGEST_STEP = 8  # of TMA's boxes
 _LARGEST_BOX = 256
 
-#: Shared memory: all that there is, its alignment, and what barriers and the fewest tiles of filters take of it.
+#: Shared memory: all that there is, its alignment, and what is left of it for tiles.
 SHARED_BYTES = 232448
-_ALIGNMENT, _BARRIERS, _SLABS, _MOST_SLABS = 1024, 2048, 4, 64
+_ALIGNMENT = 1024
+_FOR_TILES = SHARED_BYTES - 4 * _ALIGNMENT
+#: Taps whose filters are loaded together, if the taps that a group has in a row are a multiple of so many.
+_RUN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +80,10 @@ class Axis:
         return (self.taps - 1) * self.dilation // self.stride
 
     @property
-    def groups(self) -> int:
-        return len({tap * self.dilation % self.stride for tap in range(self.taps)})
+    def groups(self) -> tuple[int, ...]:
+        """The number of taps in each group."""
+        every = self.stride // gcd(self.stride, self.dilation)
+        return tuple(len(range(first, self.taps, every)) for first in range(min(self.taps, every)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +117,8 @@ def halo_of(geometry: Convolution, problem: ConvolutionProblem | None, element_b
     # To be measured: where the input is read so often that an implicit GEMM waits for it.
     fast = problem.channels <= (256 if taps > 1 else 128)
     for plane_bytes in sorted(_PLANES, key=lambda each: padded_bytes(problem.channels * element_bytes, each)):
-        pixels = fastest_pixels(sizes, plane_bytes)
+        planes = -(-problem.channels * element_bytes // plane_bytes)
+        pixels = fastest_pixels(sizes, plane_bytes, planes)
         if pixels:
             return Halo(pixels, plane_bytes, fast)
     return Halo((), reason="a row of pixels and its halo do not fit in shared memory")
@@ -122,7 +129,7 @@ def padded_bytes(channel_bytes: int, plane_bytes: int) -> float:
     return -(-channel_bytes // plane_bytes) * plane_bytes * _PLANES[plane_bytes]
 
 
-def fastest_pixels(sizes: Mapping[str, int], plane_bytes: int) -> tuple[int, ...]:
+def fastest_pixels(sizes: Mapping[str, int], plane_bytes: int, planes: int) -> tuple[int, ...]:
     """Return the widths of the instruction that waste least, the best first; () where no tile fits.
 
     Of those that make equally many tiles, only the smallest counts.
@@ -130,17 +137,20 @@ def fastest_pixels(sizes: Mapping[str, int], plane_bytes: int) -> tuple[int, ...
     times: dict[int, int] = {}
     fewest = 0
     for pixels in PIXELS:
-        tile = choose(sizes, pixels, plane_bytes)
+        tile = choose(sizes, pixels, plane_bytes, planes)
         if tile is not None and (not fewest or tile.tiles < fewest):
             fewest = tile.tiles
             times[pixels] = tile.tiles * (pixels + OVERHEAD)
     return tuple(sorted(times, key=times.__getitem__)[:_OFFERED])
 
 
-def choose(sizes: Mapping[str, int], pixels: int, plane_bytes: int) -> Tile | None:
+def choose(sizes: Mapping[str, int], pixels: int, plane_bytes: int, planes: int) -> Tile | None:
     """Return the tile for a width of the instruction, or None: the one with the fewest, then with the least to load."""
     height, width = Axis.of(sizes, "height"), Axis.of(sizes, "width")
-    found = (_tallest(height, width, columns, pixels, plane_bytes) for columns in _columns(width, pixels))
+    run = 1 if any(taps % _RUN for taps in width.groups) else _RUN
+    runs = min(2, planes * height.taps * width.taps // run)  # of which at least so many are in flight
+    left = _FOR_TILES - runs * run * FILTERS * plane_bytes
+    found = (_tallest(height, width, columns, pixels, plane_bytes, left) for columns in _columns(width, pixels))
     fitting = (tile for tile in found if tile is not None)
     return min(fitting, key=lambda tile: (tile.tiles, tile.box_rows * tile.pitch), default=None)
 
@@ -156,15 +166,19 @@ def _columns(width: Axis, pixels: int) -> Iterator[int]:
         across += 1
 
 
-def _tallest(height: Axis, width: Axis, columns: int, pixels: int, plane_bytes: int) -> Tile | None:
-    """Return the tile of so many columns with the most rows that fits, or None."""
+def _tallest(height: Axis, width: Axis, columns: int, pixels: int, plane_bytes: int, left: int) -> Tile | None:
+    """Return the tile of so many columns with the most rows that fits in the memory left, or None."""
     pitch = pitch_of(height, width, columns)
     most = min(height.output, (pixels - columns) // pitch + 1)
     for high in range(-(-height.output // most), height.output + 1):
         rows = -(-height.output // high)
         tiles = -(-height.output // rows) * -(-width.output // columns)
         made = Tile(rows, columns, pitch, rows + height.halo, tiles)
-        if _fits(made, height, width, pixels, plane_bytes):
+        boxed = (pitch - 1) * width.stride < _LARGEST_BOX and (made.box_rows - 1) * height.stride < _LARGEST_BOX
+        guard = columns + width.halo - pitch
+        box = _aligned((made.box_rows * pitch + guard) * plane_bytes)
+        results = _aligned(max(pixels, rows * pitch) * 2 * FILTERS)
+        if boxed and 2 * (box + results) <= left:
             return made
     return None
 
@@ -176,21 +190,11 @@ def pitch_of(height: Axis, width: Axis, columns: int) -> int:
     first ones of the next row, and must be zeros like them.
     """
     reach = columns + width.halo
-    if columns < width.output or height.groups * width.groups > 1:
+    if columns < width.output or len(height.groups) * len(width.groups) > 1:
         return reach
     zeros_after = -(-(width.size + width.pad) // width.stride)
     zeros_before = reach - -(-width.pad // width.stride)
     return min(reach, max(columns, zeros_after, zeros_before))
-
-
-def _fits(tile: Tile, height: Axis, width: Axis, pixels: int, plane_bytes: int) -> bool:
-    """Return whether TMA moves the boxes of a tile, and shared memory has room for what is in flight."""
-    if (tile.pitch - 1) * width.stride >= _LARGEST_BOX or (tile.box_rows - 1) * height.stride >= _LARGEST_BOX:
-        return False
-    guard = tile.columns + width.halo - tile.pitch
-    stage = _aligned((tile.box_rows * tile.pitch + guard) * plane_bytes)
-    epilogue = _aligned(max(pixels, tile.rows * tile.pitch) * 2 * FILTERS)
-    return 2 * stage + _SLABS * _aligned(FILTERS * plane_bytes) <= SHARED_BYTES - _ALIGNMENT - _BARRIERS - 2 * epilogue
 
 
 def _aligned(size: int) -> int:
