@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from evt.emission.expressions import REGISTER, comment, fragment_element, literal, read
 from evt.emission.text import Assignments, FragmentText, MultiplicationText, PartText, StepText
 from evt.ir.dtype import BF16, F16, I32, DType
@@ -51,12 +53,12 @@ def fragment(plan: Plan) -> FragmentText:
             name = f"v{len(steps)}"
             type_ = _register(node.output)
             given = ", ".join(values[operand][1] for operand in node.operands)
-            steps.append(StepText(f"{type_} const {name} = {node.region.name}::apply({given});", comment(node.origin)))
+            steps.append(_step(f"{type_} const {name} = {node.region.name}::apply({given});", node))
             values.append((type_, name))
         elif isinstance(node, AuxStore):
             values.append(values[node.operands[0]])
             if node.access is Access.DIRECT:
-                steps.append(StepText(f"{node.name}.put({values[-1][1]}, i, places);", comment(node.origin)))
+                steps.append(_step(f"{node.name}.put({values[-1][1]}, i, places);", node))
         else:
             values.append(_value(plan, node))
     return FragmentText(
@@ -68,6 +70,12 @@ def fragment(plan: Plan) -> FragmentText:
         places=any(map(_has_place, plan.nodes)),
         multiplication=_multiplication(plan),
     )
+
+
+def _step(statement: str, node: Node) -> StepText:
+    """Return a statement, in lines that are not too long."""
+    lines = textwrap.wrap(statement, 112, break_long_words=False, break_on_hyphens=False)
+    return StepText(tuple(lines), comment(node.origin))
 
 
 def _value(plan: Plan, node: Node) -> tuple[str, str]:

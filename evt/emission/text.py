@@ -107,7 +107,7 @@ class PartText:
 class StepText:
     """A statement of a fragment's epilogue; ``origin`` is a comment, as that of a node."""
 
-    expression: str
+    lines: tuple[str, ...]
     origin: str
 
 

@@ -70,6 +70,14 @@ CUTLASS_DEVICE void store(T& to, int32_t x) {
   store(to, float(x));
 }
 
+/// x as the type stores it.
+template <class T, class Value>
+CUTLASS_DEVICE Register<T> round_to(Value x) {
+  T stored;
+  store(stored, x);
+  return load(stored);
+}
+
 /// Two elements of 16 bits in a word, the first in its lower half.
 CUTLASS_DEVICE void store_two(f16, uint32_t& to, float first, float second) {
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(to) : "f"(second), "f"(first));
