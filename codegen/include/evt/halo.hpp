@@ -65,8 +65,10 @@ struct Geometry {
   int box_rows = 0;
   int tiles_high = 0, tiles_wide = 0;
   int stages = 0, stage_bytes = 0;
+  int run = 1;                    // of taps whose filters are loaded together: kRun or 1
   int slabs = 0, slab_bytes = 0;  // of the filters of a run
   bool resident = false;  // the filters of a block stay in shared memory
+  int handover = 0;       // the run of a tile after which a consumer passes the turn on
   int epilogue_bytes = 0;  // for one consumer
 
   int tiles(Problem const& problem) const { return problem.images * tiles_high * tiles_wide; }
@@ -95,14 +97,23 @@ struct Tap {
 };
 
 /// The taps in the order of their groups. `starts` have where a group's box begins, relative to the tile: the column in
-/// the lower 16 bits, the row in the upper. The filters of a run of taps are loaded together: kRun of them, or 1 where
-/// that does not divide their number.
+/// the lower 16 bits, the row in the upper.
 struct Taps {
   int number = 0, groups = 0;
   Tap tap[kMostTaps];
   uint32_t starts[kMostTaps];
 
-  CUTLASS_HOST_DEVICE int run() const { return number % kRun == 0 ? kRun : 1; }
+  /// The boxes of which the taps of two runs are, one after the other: the second must be loaded before the first is
+  /// given back.
+  int boxes_of_two_runs(int length) const {
+    int most = 1;
+    for (int begin = 0; begin < number; begin += length) {
+      int boxes = 1;
+      for (int i = 1; i < 2 * length; ++i) boxes += tap[(begin + i) % number].enters();
+      most = std::max(most, boxes);
+    }
+    return most;
+  }
 };
 
 inline Taps taps_of(Problem const& problem, int pitch) {
@@ -141,6 +152,48 @@ inline int pitch_of(Problem const& problem, int columns) {
   return reach;
 }
 
+/// Return the run after which a consumer passes the turn on: kTurnTaps before the last, so that no multiplication is
+/// missing between two tiles. A barrier tells one phase from the one before it only. So the other consumer may begin when
+/// what was in its first slots before is known to have been loaded.
+inline int handover_of(Problem const& problem, Class const& kernel, Taps const& taps, Geometry const& made) {
+  int const runs = taps.number / made.run, planes = ceil_div(problem.channels, kernel.plane);
+  int const steps = runs * planes;
+  int handover = std::max(0, steps - 1 - kTurnTaps / made.run);
+  for (; handover + 1 < steps; ++handover) {
+    int boxes = handover / runs * taps.groups;  // that are known to be loaded
+    for (int i = 0; i < (handover % runs + 1) * made.run; ++i) boxes += taps.tap[i].enters();
+    bool const has_slabs = made.resident || steps - handover <= made.slabs;
+    if (has_slabs && planes * taps.groups - boxes < made.stages) break;
+  }
+  return handover;
+}
+
+/// Share the memory between the stages of the input and the filters of runs of `length` taps. Return whether it suffices.
+inline bool share(Problem const& problem, Class const& kernel, Taps const& taps, int length, Geometry& made) {
+  made.run = length;
+  made.slab_bytes = length * kFilters * kernel.plane_bytes;
+  int const left = kSharedBytes - 2 * kAlignment - aligned_bytes(kBarrierBytes) - 2 * made.epilogue_bytes;
+  int const fewest_stages = std::max(2, taps.boxes_of_two_runs(length));
+  int const needed = taps.number / length * ceil_div(problem.channels, kernel.plane);
+  int const resident_left = left - needed * made.slab_bytes;
+  made.resident = needed <= kMostSlabs && resident_left >= fewest_stages * made.stage_bytes;
+  if (made.resident) {
+    made.slabs = needed;
+    made.stages = std::min(kMostStages, resident_left / made.stage_bytes);
+  } else {
+    int const fewest_slabs = 3, enough_slabs = std::max(fewest_slabs, 9 / length);
+    int const stages = std::min(kMostStages, (left - fewest_slabs * made.slab_bytes) / made.stage_bytes);
+    if (stages < fewest_stages) return false;
+    made.stages = fewest_stages;
+    while (made.stages < stages && left - (made.stages + 1) * made.stage_bytes >= enough_slabs * made.slab_bytes) {
+      ++made.stages;
+    }
+    made.slabs = std::min(kMostSlabs, (left - made.stages * made.stage_bytes) / made.slab_bytes);
+  }
+  made.handover = handover_of(problem, kernel, taps, made);
+  return true;
+}
+
 /// Return the geometry of tiles of rows x columns; without stages where they do not fit.
 inline Geometry arrange(Problem const& problem, Class const& kernel, int rows, int columns) {
   Geometry made;
@@ -158,23 +211,7 @@ inline Geometry arrange(Problem const& problem, Class const& kernel, int rows, i
   made.stage_bytes = aligned_bytes((made.box_rows * made.pitch + made.guard) * kernel.plane_bytes);
   if (kernel.staged) made.epilogue_bytes = aligned_bytes(std::max(kernel.pixels, rows * made.pitch) * 128);
   Taps const taps = taps_of(problem, made.pitch);
-  made.slab_bytes = taps.run() * kFilters * kernel.plane_bytes;
-  int const left = kSharedBytes - kAlignment - aligned_bytes(kBarrierBytes) - kAlignment - 2 * made.epilogue_bytes;
-  int const least_stages = taps.groups > 1 ? 3 : 2;
-  int const needed = taps.number / taps.run() * ceil_div(problem.channels, kernel.plane);
-  int const resident_left = left - needed * made.slab_bytes;
-  if (needed <= kMostSlabs && resident_left >= least_stages * made.stage_bytes) {
-    made.resident = true;
-    made.slabs = needed;
-    made.stages = std::min(kMostStages, resident_left / made.stage_bytes);
-    return made;
-  }
-  int const fewest = 2, enough = std::max(3, 9 / taps.run());  // slabs
-  int const stages = std::min(kMostStages, (left - fewest * made.slab_bytes) / made.stage_bytes);
-  if (stages < 2) return made;
-  made.stages = std::min(stages, least_stages);
-  while (made.stages < stages && left - (made.stages + 1) * made.stage_bytes >= enough * made.slab_bytes) ++made.stages;
-  made.slabs = std::min(kMostSlabs, (left - made.stages * made.stage_bytes) / made.slab_bytes);
+  if (taps.number % kRun != 0 || !share(problem, kernel, taps, kRun, made)) share(problem, kernel, taps, 1, made);
   return made;
 }
 
@@ -282,7 +319,6 @@ struct Kernel {
     // With a multiple of the blocks of filters, every thread block keeps to one of them.
     int const most = std::max(arguments.multiprocessors / params.filter_blocks, 1) * params.filter_blocks;
     params.grid = std::min(params.items, geometry.resident ? most : arguments.multiprocessors);
-    if (params.grid % params.filter_blocks != 0) params.geometry.resident = false;
     params.stores_rows = geometry.pitch > geometry.columns && geometry.tiles_wide > 1;
     params.encoded = encode(arguments, params);
     return params;
@@ -524,7 +560,7 @@ struct Kernel {
     Geometry const& geometry = params.geometry;
     Ring ring;
     for (int number = blockIdx.x; number < params.items; number += gridDim.x) {
-      int const filter = number % params.filter_blocks * kFilters, length = params.taps.run();
+      int const filter = number % params.filter_blocks * kFilters, length = geometry.run;
       for (int plane = 0; plane < params.planes; ++plane) {
         for (int run = 0; run < params.taps.number; run += length) {
           hopper::wait(shared.slab_empty(ring.slot), ring.parity ^ 1);
@@ -580,8 +616,6 @@ struct Kernel {
     Geometry const& geometry = params.geometry;
     constexpr int kMany = Length * kInstructions;
     int const steps = params.planes * params.taps.number / Length;
-    // A consumer passes the turn on before its last multiplications are issued, so that none is missing between tiles.
-    int const handover = steps > kTurnTaps / Length ? steps - 1 - kTurnTaps / Length : 0;
     bool const leads = threadIdx.x % 32 == 0;
     int run = 0;
     Step<Length> step(params, shared, run, true, stage, slab), last = step;
@@ -607,7 +641,7 @@ struct Kernel {
         }
       }
       hopper::commit_multiplications();
-      if (i == handover && leads) hopper::arrive(shared.turn(1 - consumer));
+      if (i == geometry.handover && leads) hopper::arrive(shared.turn(1 - consumer));
       hopper::wait_for_multiplications<1>();
       if (i > 0) last.release(shared, geometry.resident, step.enters[0]);
       last = step;
@@ -620,7 +654,7 @@ struct Kernel {
   /// Multiply and store the tiles of a consumer.
   CUTLASS_DEVICE static void consume(Params const& params, Shared const& shared, int consumer) {
     Geometry const& geometry = params.geometry;
-    int const length = params.taps.run();
+    int const length = geometry.run;
     int const steps = params.planes * params.taps.number / length;  // of a tile
     int const stages = params.planes * params.taps.groups;          // that a tile takes
     Ring stage, slab;
