@@ -363,6 +363,13 @@ struct Kernel {
     return std::is_same_v<T, element::f16> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   }
 
+  /// The tiles of rows and of columns, into which reductions are parted.
+  static fragment::Tiles tiles(Arguments const& arguments) {
+    Problem const& problem = arguments.problem;
+    Geometry const geometry = choose(problem, kClass, arguments.rows, arguments.columns);
+    return {geometry.tiles(problem), ceil_div(problem.filters, kFilters)};
+  }
+
   static dim3 get_grid_shape(Params const& params) { return dim3(params.grid); }
   static dim3 get_block_shape() { return dim3(kThreads); }
 
@@ -667,7 +674,8 @@ struct Kernel {
     for (int number = blockIdx.x + consumer * gridDim.x; number < params.items; number += 2 * gridDim.x, parity ^= 1) {
       Item const item(params, number);
       int const thread = threadIdx.x % kWarpGroup;
-      fragment::Tile const tile{item.filter + thread / 32 * 16 + thread % 32 / 4, params.filter_count};
+      fragment::Tile const tile{item.filter + thread / 32 * 16 + thread % 32 / 4, params.filter_count,
+                                number / params.filter_blocks, number % params.filter_blocks};
       Epilogue epilogue(params.epilogue, tile);
       Accumulator accumulators[kPixels / 2];
       hopper::wait(shared.turn(consumer), parity);
