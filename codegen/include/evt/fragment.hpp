@@ -15,17 +15,26 @@ namespace fragment {
 
 constexpr int kElements = 8;  // of a step
 constexpr int kRows = 4;
+constexpr int kTileColumns = 64;  // of a tile
 
 CUTLASS_HOST_DEVICE constexpr int column_of(int i) { return i / 2 % 2; }
 CUTLASS_HOST_DEVICE constexpr int row_of(int i) { return i / 4 * 2 + i % 2; }
 
-/// The thread's columns of a tile.
+/// The thread's columns of a tile, and which tile it is: of all tiles of rows and of all blocks of columns.
 struct Tile {
   int first;
   int columns;  // of the matrix
+  int number;
+  int block;
 
   CUTLASS_DEVICE int column(int i) const { return first + 8 * column_of(i); }
   CUTLASS_DEVICE bool has(int i) const { return column(i) < columns; }
+};
+
+/// How many tiles there are, and blocks of 64 columns.
+struct Tiles {
+  int64_t number;
+  int64_t blocks;
 };
 
 /// Where the rows of a step are in the matrix; a row that is not there is -1.

@@ -65,8 +65,10 @@ struct Geometry {
   int box_rows = 0;
   int tiles_high = 0, tiles_wide = 0;
   int stages = 0, stage_bytes = 0;
+  int run = 1;                    // of taps whose filters are loaded together: kRun or 1
   int slabs = 0, slab_bytes = 0;  // of the filters of a run
   bool resident = false;  // the filters of a block stay in shared memory
+  int handover = 0;       // the run of a tile after which a consumer passes the turn on
   int epilogue_bytes = 0;  // for one consumer
 
   int tiles(Problem const& problem) const { return problem.images * tiles_high * tiles_wide; }
@@ -80,51 +82,55 @@ struct Class {
   bool staged;      // C or D are moved through shared memory
 };
 
-/// Neighbouring taps of a row of the filter and of one group, whose filters are loaded together.
-struct Run {
+/// A tap of the filter.
+struct Tap {
   uint32_t word;
 
-  static Run of(int shift, int x, int y, bool enters) {
+  static Tap of(int shift, int x, int y, bool enters) {
     return {uint32_t(shift) | uint32_t(x) << 16 | uint32_t(y) << 22 | uint32_t(enters) << 31};
   }
 
-  CUTLASS_HOST_DEVICE int shift() const { return word & 0xffff; }  // in pixels, of the first tap
-  CUTLASS_HOST_DEVICE int x() const { return word >> 16 & 0x3f; }  // of the first tap
+  CUTLASS_HOST_DEVICE int shift() const { return word & 0xffff; }  // in pixels, from the beginning of its group's box
+  CUTLASS_HOST_DEVICE int x() const { return word >> 16 & 0x3f; }
   CUTLASS_HOST_DEVICE int y() const { return word >> 22 & 0x3f; }
-  CUTLASS_HOST_DEVICE bool enters() const { return word >> 31; }   // a group
+  CUTLASS_HOST_DEVICE bool enters() const { return word >> 31; }   // is the first of its group
 };
 
-/// The taps in the order of their groups, in runs of `length`: kRun, or 1 where that does not divide the taps that a
-/// group has in a row. From one tap of a run to the next are `step_x` taps of the filter and `step` pixels. `starts`
-/// have where a group's box begins, relative to the tile: the column in the lower 16 bits, the row in the upper.
+/// The taps in the order of their groups. `starts` have where a group's box begins, relative to the tile: the column in
+/// the lower 16 bits, the row in the upper.
 struct Taps {
-  int runs = 0, groups = 0;
-  int length = kRun;
-  int step_x = 1, step = 0;
-  Run run[kMostTaps];
+  int number = 0, groups = 0;
+  Tap tap[kMostTaps];
   uint32_t starts[kMostTaps];
+
+  /// The boxes of which the taps of two runs are, one after the other: the second must be loaded before the first is
+  /// given back.
+  int boxes_of_two_runs(int length) const {
+    int most = 1;
+    for (int begin = 0; begin < number; begin += length) {
+      int boxes = 1;
+      for (int i = 1; i < 2 * length; ++i) boxes += tap[(begin + i) % number].enters();
+      most = std::max(most, boxes);
+    }
+    return most;
+  }
 };
 
 inline Taps taps_of(Problem const& problem, int pitch) {
   Taps result;
-  int const d = problem.dilation_width, s = problem.stride_width, taps = problem.filter_width;
-  while (result.step_x * d % s != 0) ++result.step_x;  // every so many taps are of one group
-  result.step = result.step_x * d / s;
-  for (int x = 0; x < std::min(taps, result.step_x); ++x) {
-    if (ceil_div(taps - x, result.step_x) % kRun != 0) result.length = 1;
-  }
   for (int y0 = 0; y0 < problem.stride_height; ++y0) {
-    for (int x0 = 0; x0 < std::min(taps, result.step_x); ++x0) {
+    for (int x0 = 0; x0 < problem.stride_width; ++x0) {
       bool enters = true;
       for (int y = 0; y < problem.filter_height; ++y) {
-        int const down = y * problem.dilation_height;
-        if (down % problem.stride_height != y0) continue;
-        for (int x = x0; x < taps; x += result.step_x * result.length) {
+        for (int x = 0; x < problem.filter_width; ++x) {
+          int const down = y * problem.dilation_height, right = x * problem.dilation_width;
+          if (down % problem.stride_height != y0 || right % problem.stride_width != x0) continue;
           if (enters) {
-            result.starts[result.groups++] = uint32_t(uint16_t(x0 * d % s - problem.pad_width)) |
-                                             uint32_t(uint16_t(y0 - problem.pad_height)) << 16;
+            result.starts[result.groups++] =
+                uint32_t(uint16_t(x0 - problem.pad_width)) | uint32_t(uint16_t(y0 - problem.pad_height)) << 16;
           }
-          result.run[result.runs++] = Run::of(down / problem.stride_height * pitch + x * d / s, x, y, enters);
+          int const shift = down / problem.stride_height * pitch + right / problem.stride_width;
+          result.tap[result.number++] = Tap::of(shift, x, y, enters);
           enters = false;
         }
       }
@@ -146,6 +152,48 @@ inline int pitch_of(Problem const& problem, int columns) {
   return reach;
 }
 
+/// Return the run after which a consumer passes the turn on: kTurnTaps before the last, so that no multiplication is
+/// missing between two tiles. A barrier tells one phase from the one before it only. So the other consumer may begin when
+/// what was in its first slots before is known to have been loaded.
+inline int handover_of(Problem const& problem, Class const& kernel, Taps const& taps, Geometry const& made) {
+  int const runs = taps.number / made.run, planes = ceil_div(problem.channels, kernel.plane);
+  int const steps = runs * planes;
+  int handover = std::max(0, steps - 1 - kTurnTaps / made.run);
+  for (; handover + 1 < steps; ++handover) {
+    int boxes = handover / runs * taps.groups;  // that are known to be loaded
+    for (int i = 0; i < (handover % runs + 1) * made.run; ++i) boxes += taps.tap[i].enters();
+    bool const has_slabs = made.resident || steps - handover <= made.slabs;
+    if (has_slabs && planes * taps.groups - boxes < made.stages) break;
+  }
+  return handover;
+}
+
+/// Share the memory between the stages of the input and the filters of runs of `length` taps. Return whether it suffices.
+inline bool share(Problem const& problem, Class const& kernel, Taps const& taps, int length, Geometry& made) {
+  made.run = length;
+  made.slab_bytes = length * kFilters * kernel.plane_bytes;
+  int const left = kSharedBytes - 2 * kAlignment - aligned_bytes(kBarrierBytes) - 2 * made.epilogue_bytes;
+  int const fewest_stages = std::max(2, taps.boxes_of_two_runs(length));
+  int const needed = taps.number / length * ceil_div(problem.channels, kernel.plane);
+  int const resident_left = left - needed * made.slab_bytes;
+  made.resident = needed <= kMostSlabs && resident_left >= fewest_stages * made.stage_bytes;
+  if (made.resident) {
+    made.slabs = needed;
+    made.stages = std::min(kMostStages, resident_left / made.stage_bytes);
+  } else {
+    int const fewest_slabs = 3, enough_slabs = std::max(fewest_slabs, 9 / length);
+    int const stages = std::min(kMostStages, (left - fewest_slabs * made.slab_bytes) / made.stage_bytes);
+    if (stages < fewest_stages) return false;
+    made.stages = fewest_stages;
+    while (made.stages < stages && left - (made.stages + 1) * made.stage_bytes >= enough_slabs * made.slab_bytes) {
+      ++made.stages;
+    }
+    made.slabs = std::min(kMostSlabs, (left - made.stages * made.stage_bytes) / made.slab_bytes);
+  }
+  made.handover = handover_of(problem, kernel, taps, made);
+  return true;
+}
+
 /// Return the geometry of tiles of rows x columns; without stages where they do not fit.
 inline Geometry arrange(Problem const& problem, Class const& kernel, int rows, int columns) {
   Geometry made;
@@ -163,23 +211,7 @@ inline Geometry arrange(Problem const& problem, Class const& kernel, int rows, i
   made.stage_bytes = aligned_bytes((made.box_rows * made.pitch + made.guard) * kernel.plane_bytes);
   if (kernel.staged) made.epilogue_bytes = aligned_bytes(std::max(kernel.pixels, rows * made.pitch) * 128);
   Taps const taps = taps_of(problem, made.pitch);
-  made.slab_bytes = taps.length * kFilters * kernel.plane_bytes;
-  int const left = kSharedBytes - kAlignment - aligned_bytes(kBarrierBytes) - kAlignment - 2 * made.epilogue_bytes;
-  int const least_stages = taps.groups > 1 ? 3 : 2;
-  int const needed = taps.runs * ceil_div(problem.channels, kernel.plane);
-  int const resident_left = left - needed * made.slab_bytes;
-  if (needed <= kMostSlabs && resident_left >= least_stages * made.stage_bytes) {
-    made.resident = true;
-    made.slabs = needed;
-    made.stages = std::min(kMostStages, resident_left / made.stage_bytes);
-    return made;
-  }
-  int const fewest = 2, enough = std::max(3, 9 / taps.length);  // slabs
-  int const stages = std::min(kMostStages, (left - fewest * made.slab_bytes) / made.stage_bytes);
-  if (stages < 2) return made;
-  made.stages = std::min(stages, least_stages);
-  while (made.stages < stages && left - (made.stages + 1) * made.stage_bytes >= enough * made.slab_bytes) ++made.stages;
-  made.slabs = std::min(kMostSlabs, (left - made.stages * made.stage_bytes) / made.slab_bytes);
+  if (taps.number % kRun != 0 || !share(problem, kernel, taps, kRun, made)) share(problem, kernel, taps, 1, made);
   return made;
 }
 
@@ -287,7 +319,6 @@ struct Kernel {
     // With a multiple of the blocks of filters, every thread block keeps to one of them.
     int const most = std::max(arguments.multiprocessors / params.filter_blocks, 1) * params.filter_blocks;
     params.grid = std::min(params.items, geometry.resident ? most : arguments.multiprocessors);
-    if (params.grid % params.filter_blocks != 0) params.geometry.resident = false;
     params.stores_rows = geometry.pitch > geometry.columns && geometry.tiles_wide > 1;
     params.encoded = encode(arguments, params);
     return params;
@@ -330,6 +361,13 @@ struct Kernel {
   template <class T>
   static constexpr CUtensorMapDataType map_type() {
     return std::is_same_v<T, element::f16> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  }
+
+  /// The tiles of rows and of columns, into which reductions are parted.
+  static fragment::Tiles tiles(Arguments const& arguments) {
+    Problem const& problem = arguments.problem;
+    Geometry const geometry = choose(problem, kClass, arguments.rows, arguments.columns);
+    return {geometry.tiles(problem), ceil_div(problem.filters, kFilters)};
   }
 
   static dim3 get_grid_shape(Params const& params) { return dim3(params.grid); }
@@ -381,33 +419,50 @@ struct Kernel {
   };
 
   /// A run of taps of one plane: its operands, and whether they are known to be loaded.
+  template <int Length>
   struct Step {
-    uint32_t a, b;  // descriptors
-    int stage, slab;
-    uint32_t stage_parity, slab_parity;
+    uint32_t a, b[Length];  // descriptors
+    int slab, stage[Length];
+    uint32_t slab_parity, stage_parity[Length];
+    bool enters[Length];
     bool is_loaded;
 
-    CUTLASS_DEVICE Step(Params const& params, Shared const& shared, Ring const& stage, Ring const& slab, Run run)
-        : stage(stage.slot), slab(slab.slot), stage_parity(stage.parity), slab_parity(slab.parity) {
+    /// `stage` is that of the tap before, if there is one.
+    CUTLASS_DEVICE Step(Params const& params, Shared const& shared, int run, bool is_first, Ring& of_stages,
+                        Ring const& of_slabs)
+        : slab(of_slabs.slot), slab_parity(of_slabs.parity) {
       Geometry const& geometry = params.geometry;
-      a = hopper::operand_descriptor(shared.slabs + slab.slot * geometry.slab_bytes);
-      b = hopper::operand_descriptor(shared.stages + stage.slot * geometry.stage_bytes + run.shift() * kPlaneBytes);
-      bool const has_slab = hopper::has_passed_already(shared.slab_full(slab.slot), slab_parity);
-      bool const has_stage = hopper::has_passed_already(shared.stage_full(stage.slot), stage_parity);
-      is_loaded = has_slab & has_stage;
+      a = hopper::operand_descriptor(shared.slabs + slab * geometry.slab_bytes);
+      is_loaded = hopper::has_passed_already(shared.slab_full(slab), slab_parity);
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < Length; ++i) {
+        Tap const tap = params.taps.tap[run + i];
+        enters[i] = tap.enters();
+        of_stages.step(enters[i] & !(is_first & i == 0), geometry.stages);
+        stage[i] = of_stages.slot;
+        stage_parity[i] = of_stages.parity;
+        b[i] = hopper::operand_descriptor(shared.stages + stage[i] * geometry.stage_bytes + tap.shift() * kPlaneBytes);
+        is_loaded &= hopper::has_passed_already(shared.stage_full(stage[i]), stage_parity[i]);
+      }
     }
 
     CUTLASS_DEVICE void wait(Shared const& shared) const {
       if (is_loaded) return;
       hopper::wait(shared.slab_full(slab), slab_parity);
-      hopper::wait(shared.stage_full(stage), stage_parity);
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < Length; ++i) {
+        hopper::wait(shared.stage_full(stage[i]), stage_parity[i]);
+      }
     }
 
-    /// Give its memory back to the producers.
-    CUTLASS_DEVICE void release(Shared const& shared, bool keeps_slab, bool leaves_stage) const {
+    /// Give memory that no tap after these uses back to the producers.
+    CUTLASS_DEVICE void release(Shared const& shared, bool keeps_slab, bool leaves_last_stage) const {
       if (threadIdx.x % 32 != 0) return;
       if (!keeps_slab) hopper::arrive(shared.slab_empty(slab));
-      if (leaves_stage) hopper::arrive(shared.stage_empty(stage));
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < Length; ++i) {
+        if (i + 1 < Length ? enters[i + 1] : leaves_last_stage) hopper::arrive(shared.stage_empty(stage[i]));
+      }
     }
   };
 
@@ -512,16 +567,16 @@ struct Kernel {
     Geometry const& geometry = params.geometry;
     Ring ring;
     for (int number = blockIdx.x; number < params.items; number += gridDim.x) {
-      int const filter = number % params.filter_blocks * kFilters;
+      int const filter = number % params.filter_blocks * kFilters, length = geometry.run;
       for (int plane = 0; plane < params.planes; ++plane) {
-        for (int i = 0; i < params.taps.runs; ++i) {
-          Run const run = params.taps.run[i];
+        for (int run = 0; run < params.taps.number; run += length) {
           hopper::wait(shared.slab_empty(ring.slot), ring.parity ^ 1);
           uint32_t const full = shared.slab_full(ring.slot);
-          hopper::arrive_and_expect(full, params.taps.length * kTapBytes);
-          for (int tap = 0; tap < params.taps.length; ++tap) {
-            hopper::load_box(shared.slabs + ring.slot * geometry.slab_bytes + tap * kTapBytes, params.filters, full,
-                             plane * Plane, run.x() + tap * params.taps.step_x, run.y(), filter);
+          hopper::arrive_and_expect(full, length * kTapBytes);
+          for (int i = 0; i < length; ++i) {
+            Tap const tap = params.taps.tap[run + i];
+            hopper::load_box(shared.slabs + ring.slot * geometry.slab_bytes + i * kTapBytes, params.filters, full,
+                             plane * Plane, tap.x(), tap.y(), filter);
           }
           ring.advance(1, geometry.slabs);
         }
@@ -561,53 +616,54 @@ struct Kernel {
     if constexpr (kStoresDestination) hopper::wait_for_stores();
   }
 
-  /// Multiply a tile in runs of `Length` taps, and return the last one, whose memory is still used.
+  /// Multiply a tile in runs of `Length` taps.
   template <int Length>
-  CUTLASS_DEVICE static Step multiply(Params const& params, Shared const& shared, int consumer, Ring& stage, Ring& slab,
+  CUTLASS_DEVICE static void multiply(Params const& params, Shared const& shared, int consumer, Ring& stage, Ring& slab,
                                       Accumulator (&accumulators)[kPixels / 2]) {
     Geometry const& geometry = params.geometry;
     constexpr int kMany = Length * kInstructions;
-    int const steps = params.planes * params.taps.runs;
-    // A consumer passes the turn on before its last multiplications are issued, so that none is missing between tiles.
-    int const handover = steps > kTurnTaps / Length ? steps - 1 - kTurnTaps / Length : 0;
-    uint32_t const next_b = params.taps.step * kPlaneBytes >> 4;
+    int const steps = params.planes * params.taps.number / Length;
     bool const leads = threadIdx.x % 32 == 0;
     int run = 0;
-    Step step(params, shared, stage, slab, params.taps.run[0]), last = step;
+    Step<Length> step(params, shared, run, true, stage, slab), last = step;
     for (int i = 0; i < steps; ++i) {
       step.wait(shared);
       hopper::fence_multiplications();
-      Step next = step;
+      Step<Length> next = step;
       CUTLASS_PRAGMA_UNROLL
       for (int j = 0; j < kMany; ++j) {
         int const tap = j / kInstructions, k = j % kInstructions * hopper::kNextK;
-        Mma::fma(accumulators, step.a + tap * (kTapBytes >> 4) + k, step.b + tap * next_b + k,
+        Mma::fma(accumulators, step.a + tap * (kTapBytes >> 4) + k, step.b[tap] + k,
                  hopper::operand_layout(kPlaneBytes), i > 0 || j > 0);
         if (j == (kMany > 1)) {
           // What the next step needs is looked up meanwhile, without a branch, after which WGMMA would begin another
           // group: the tensor cores would wait for it between the steps.
-          run = run + 1 == params.taps.runs ? 0 : run + 1;
-          Run const then = params.taps.run[run];
+          run = run + Length == params.taps.number ? 0 : run + Length;
           slab.step(true, geometry.slabs);
-          stage.step(i + 1 < steps & then.enters(), geometry.stages);
-          next = Step(params, shared, stage, slab, then);
+          bool const ends = i + 1 == steps;
+          Ring then = stage;
+          next = Step<Length>(params, shared, run, ends, then, slab);
+          stage.slot = ends ? stage.slot : then.slot;
+          stage.parity = ends ? stage.parity : then.parity;
         }
       }
       hopper::commit_multiplications();
-      if (i == handover && leads) hopper::arrive(shared.turn(1 - consumer));
+      if (i == geometry.handover && leads) hopper::arrive(shared.turn(1 - consumer));
       hopper::wait_for_multiplications<1>();
-      if (i > 0) last.release(shared, geometry.resident, step.stage != last.stage);
+      if (i > 0) last.release(shared, geometry.resident, step.enters[0]);
       last = step;
       step = next;
     }
-    return last;
+    hopper::wait_for_multiplications<0>();
+    last.release(shared, geometry.resident, true);
   }
 
   /// Multiply and store the tiles of a consumer.
   CUTLASS_DEVICE static void consume(Params const& params, Shared const& shared, int consumer) {
     Geometry const& geometry = params.geometry;
-    int const steps = params.planes * params.taps.runs;     // of a tile
-    int const stages = params.planes * params.taps.groups;  // that a tile takes
+    int const length = geometry.run;
+    int const steps = params.planes * params.taps.number / length;  // of a tile
+    int const stages = params.planes * params.taps.groups;          // that a tile takes
     Ring stage, slab;
     if (consumer == 1) {
       if (threadIdx.x % 32 == 0) hopper::arrive(shared.turn(0));
@@ -616,17 +672,18 @@ struct Kernel {
     }
     uint32_t parity = 0;
     for (int number = blockIdx.x + consumer * gridDim.x; number < params.items; number += 2 * gridDim.x, parity ^= 1) {
-      Accumulator accumulators[kPixels / 2];
-      hopper::wait(shared.turn(consumer), parity);
-      Step const last = params.taps.length == kRun
-                            ? multiply<kRun>(params, shared, consumer, stage, slab, accumulators)
-                            : multiply<1>(params, shared, consumer, stage, slab, accumulators);
       Item const item(params, number);
       int const thread = threadIdx.x % kWarpGroup;
-      fragment::Tile const tile{item.filter + thread / 32 * 16 + thread % 32 / 4, params.filter_count};
+      fragment::Tile const tile{item.filter + thread / 32 * 16 + thread % 32 / 4, params.filter_count,
+                                number / params.filter_blocks, number % params.filter_blocks};
       Epilogue epilogue(params.epilogue, tile);
-      hopper::wait_for_multiplications<0>();
-      last.release(shared, geometry.resident, true);
+      Accumulator accumulators[kPixels / 2];
+      hopper::wait(shared.turn(consumer), parity);
+      if (length == kRun) {
+        multiply<kRun>(params, shared, consumer, stage, slab, accumulators);
+      } else {
+        multiply<1>(params, shared, consumer, stage, slab, accumulators);
+      }
       stage.advance(1 + stages, geometry.stages);  // those of the other consumer's tile as well
       if (geometry.resident) {
         slab = Ring();
