@@ -173,7 +173,10 @@ def _multiplication(plan: Plan) -> MultiplicationText:
         instruction=f"wgmma.mma_async.sync.aligned.m{_ROWS}n{pixels}{shape}",
         registers=_lines([f"%{i}" for i in range(count)]),
         operands=_lines([f'"+f"(sums[{i}])' for i in range(count)]),
-        rest=f"%{count}, %{count + 1}, p, {_AS_IT_IS}",
+        a=f"{{%{count}, %{count + 2}}}",
+        b=f"{{%{count + 1}, %{count + 2}}}",
+        adds=f"%{count + 3}",
+        flags=_AS_IT_IS,
     )
 
 

@@ -113,7 +113,10 @@ class StepText:
 
 @dataclass(frozen=True, slots=True)
 class MultiplicationText:
-    """A WGMMA instruction of 64 rows: its types, and its parts as asm wants them, sums in lines of several."""
+    """A WGMMA instruction of 64 rows: its types, and its parts as asm wants them, the sums in lines of several.
+
+    ``a`` and ``b`` are the words of the descriptors, ``adds`` is the register that tells whether sums are added to.
+    """
 
     element: str
     accumulator: str
@@ -122,7 +125,10 @@ class MultiplicationText:
     instruction: str
     registers: tuple[str, ...]
     operands: tuple[str, ...]
-    rest: str
+    a: str
+    b: str
+    adds: str
+    flags: str
 
 
 @dataclass(frozen=True, slots=True)
