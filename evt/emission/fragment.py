@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import textwrap
 
-from evt.emission.expressions import REGISTER, comment, fragment_element, literal, read
+from evt.emission.expressions import COMBINE, REGISTER, comment, fragment_element, literal, part_type, read
 from evt.emission.text import Assignments, FragmentText, MultiplicationText, PartText, StepText
-from evt.ir.dtype import BF16, F16, I32, DType
+from evt.emission.visitors import parts_pointer, result_pointer
+from evt.ir.dtype import BF16, F16, I32, I64, DType
 from evt.plan import Field, Plan
 from evt.plan.epilogue.nodes import (
     Access,
@@ -18,6 +19,9 @@ from evt.plan.epilogue.nodes import (
     Coordinate,
     Node,
     Number,
+    PlaceKeys,
+    Reduction,
+    ResultShape,
     RowBroadcast,
     ScalarBroadcast,
     Single,
@@ -35,6 +39,12 @@ _ROWS = 64
 _MULTIPLIED = {
     F16: ("k16.f32.f16.f16", "FLOAT16"),
     BF16: ("k16.f32.bf16.bf16", "BFLOAT16"),
+}
+_COORDINATES = {"row": "places.row(i)", "column": "tile.column(i)", "batch": "0"}
+_REDUCTIONS = {
+    ResultShape.ROW: "RowReduction",
+    ResultShape.COLUMN: "ColumnReduction",
+    ResultShape.SCALAR: "ScalarReduction",
 }
 #: Whether each operand is negated, then whether it is transposed.
 _AS_IT_IS = "1, 1, 0, 0"
@@ -55,10 +65,14 @@ def fragment(plan: Plan) -> FragmentText:
             given = ", ".join(values[operand][1] for operand in node.operands)
             steps.append(_step(f"{type_} const {name} = {node.region.name}::apply({given});", node))
             values.append((type_, name))
-        elif isinstance(node, AuxStore):
+        elif isinstance(node, AuxStore | Reduction):
             values.append(values[node.operands[0]])
-            if node.access is Access.DIRECT:
+            if node.name in parts:
                 steps.append(_step(f"{node.name}.put({values[-1][1]}, i, places);", node))
+        elif isinstance(node, PlaceKeys):
+            value = values[node.operands[0]][1]
+            least = "true" if node.least else "false"
+            values.append((REGISTER[I64], f"evt::key_of<{least}>({value}, {_COORDINATES[node.axis]})"))
         else:
             values.append(_value(plan, node))
     return FragmentText(
@@ -94,7 +108,7 @@ def _value(plan: Plan, node: Node) -> tuple[str, str]:
         case ColumnBroadcast(dtype) | AuxLoad(dtype):
             return _register(dtype), f"{node.name}.get(i, fetched.{node.name})"
         case Coordinate(axis):
-            return REGISTER[I32], {"row": "places.row(i)", "column": "tile.column(i)", "batch": "0"}[axis]
+            return REGISTER[I32], _COORDINATES[axis]
     raise AssertionError(node)
 
 
@@ -107,7 +121,9 @@ def _has_place(node: Node) -> bool:
     """Return whether a node has to know which rows its elements are in."""
     if isinstance(node, AuxStore):
         return node.access is Access.DIRECT
-    return isinstance(node, ColumnBroadcast | AuxLoad) or (isinstance(node, Coordinate) and node.axis == "row")
+    if isinstance(node, Coordinate | PlaceKeys):
+        return node.axis == "row"
+    return isinstance(node, ColumnBroadcast | AuxLoad | Reduction)
 
 
 def _part(node: Node) -> PartText | None:
@@ -125,12 +141,26 @@ def _part(node: Node) -> PartText | None:
             return _named(node, "MatrixLoad", dtype, _matrix(node), fetched=True)
         case AuxStore(dtype, access=Access.DIRECT):
             return _named(node, "MatrixStore", dtype, _matrix(node))
+        case Reduction():
+            return _reduction(node)
     return None
+
+
+def _reduction(node: Reduction) -> PartText:
+    name, write = _REDUCTIONS[node.shape], "evt::Atomic" if node.atomic else "evt::Partial"
+    pointer = result_pointer(node.atomic) if node.atomic else parts_pointer(node)
+    return PartText(
+        f"evt::fragment::{name}<{COMBINE[node.kind]}, {part_type(node)}, {write}>",
+        node.name,
+        (("pointer", pointer), ("kept", read(node.extent))),
+        comment(node.origin),
+        finished=True,
+    )
 
 
 def _named(node: Node, kind: str, dtype: DType, arguments: Assignments, *, fetched: bool = False) -> PartText:
     type_ = f"evt::fragment::{kind}<{fragment_element(dtype)}>"
-    return PartText(type_, node.name, arguments, fetched, comment(node.origin))
+    return PartText(type_, node.name, arguments, comment(node.origin), fetched)
 
 
 def _pointer(dtype: DType, pointer: Field, const: str = " const") -> tuple[str, str]:

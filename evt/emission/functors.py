@@ -19,22 +19,27 @@ def functors(plan: Plan) -> tuple[FunctorText, ...]:
     origins = {work.region: work.origin for work in plan.work}
     origins |= {node.region: node.origin for node in plan.nodes if isinstance(node, Apply)}
     origins |= {result.region: result.origin for result in plan.results if result.region is not None}
-    rounded = _rounded_on_sm90 if plan.family == "halo" else _rounded
-    return tuple(_functor(region, plan.options, rounded, comment(origins.get(region, ""))) for region in plan.regions)
+    results = {result.region for result in plan.results}
+    found = []
+    for region in plan.regions:
+        of_result, origin = region in results, comment(origins.get(region, ""))
+        rounded = _rounded_on_sm90 if plan.family == "halo" and not of_result else _rounded
+        found.append(_functor(region, plan.options, rounded, origin, of_result))
+    return tuple(found)
 
 
 #: Spells a value rounded to a type.
 _Rounded: TypeAlias = Callable[[Operand, DType], str]
 
 
-def _functor(region: Region, options: Options, rounded: _Rounded, origin: str) -> FunctorText:
+def _functor(region: Region, options: Options, rounded: _Rounded, origin: str, of_result: bool) -> FunctorText:
     """Return the functor that computes a region."""
     parameters = tuple((REGISTER[value.dtype], value.name) for value in region.parameters)
     statements = (
         StatementText(REGISTER[each.result.dtype], each.result.name, _expression(each, options, rounded))
         for each in region.statements
     )
-    return FunctorText(region.name, parameters, tuple(statements), origin)
+    return FunctorText(region.name, parameters, tuple(statements), origin, of_result)
 
 
 def stock_functor(function: str) -> str:

@@ -93,14 +93,16 @@ class NestText:
 class PartText:
     """A part of a fragment's epilogue: its class, the member that holds it, and what fills its parameters.
 
-    ``fetched``: whether its elements are loaded ahead of their use. ``origin`` is a comment, as that of a node.
+    ``fetched``: whether its elements are loaded ahead of their use; ``finished``: whether it has something to do at the
+    end of a tile. ``origin`` is a comment, as that of a node.
     """
 
     type: str
     name: str
     arguments: Assignments
-    fetched: bool
     origin: str
+    fetched: bool = False
+    finished: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,13 +163,15 @@ class StatementText:
 class FunctorText:
     """A functor of ours over ``parameters``, (type, name) each; the last statement is the result.
 
-    ``origin`` is a comment: the part of the formula that it is.
+    ``origin`` is a comment: the part of the formula that it is. ``of_result``: whether it computes what is stored when
+    the parts of reductions are combined.
     """
 
     name: str
     parameters: tuple[tuple[str, str], ...]
     statements: tuple[StatementText, ...]
     origin: str
+    of_result: bool = False
 
 
 @dataclass(frozen=True, slots=True)

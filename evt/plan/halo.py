@@ -6,14 +6,13 @@ channels of one plane. A tap's operand is the same memory, from ``dy * pitch + d
 multiplies the pixels between ``columns`` and ``pitch``, in vain. Of a stride, the taps form groups of those that meet
 the same pixels of every ``stride``, and each group has its own box.
 
-``choose`` is evt::halo::choose of codegen/include/evt/halo.hpp: the kernel finds the same tile at the call.
+``choose`` is evt::halo::choose of codegen/include/evt/halo_geometry.hpp: the kernel finds the same tile at the call.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import gcd
 
 from evt.ir.convolution import Convolution, ConvolutionProblem
 
@@ -35,8 +34,8 @@ _LARGEST_BOX = 256
 SHARED_BYTES = 232448
 _ALIGNMENT = 1024
 _FOR_TILES = SHARED_BYTES - 4 * _ALIGNMENT
-#: Taps whose filters are loaded together, if the taps that a group has in a row are a multiple of so many.
-_RUN = 3
+#: How many taps' filters are loaded together, if all taps are a multiple of so many; how many such runs are in flight.
+_RUNS, _RUNS_IN_FLIGHT = (3, 5, 1), 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +81,8 @@ class Axis:
     @property
     def groups(self) -> tuple[int, ...]:
         """The number of taps in each group."""
-        every = self.stride // gcd(self.stride, self.dilation)
-        return tuple(len(range(first, self.taps, every)) for first in range(min(self.taps, every)))
+        found = [tap * self.dilation % self.stride for tap in range(self.taps)]
+        return tuple(map(found.count, sorted(set(found))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +146,8 @@ def fastest_pixels(sizes: Mapping[str, int], plane_bytes: int, planes: int) -> t
 def choose(sizes: Mapping[str, int], pixels: int, plane_bytes: int, planes: int) -> Tile | None:
     """Return the tile for a width of the instruction, or None: the one with the fewest, then with the least to load."""
     height, width = Axis.of(sizes, "height"), Axis.of(sizes, "width")
-    run = 1 if any(taps % _RUN for taps in width.groups) else _RUN
-    runs = min(2, planes * height.taps * width.taps // run)  # of which at least so many are in flight
-    left = _FOR_TILES - runs * run * FILTERS * plane_bytes
-    found = (_tallest(height, width, columns, pixels, plane_bytes, left) for columns in _columns(width, pixels))
+    filters = _filters_in_flight(height, width, plane_bytes, planes)
+    found = (_tallest(height, width, columns, pixels, plane_bytes, filters) for columns in _columns(width, pixels))
     fitting = (tile for tile in found if tile is not None)
     return min(fitting, key=lambda tile: (tile.tiles, tile.box_rows * tile.pitch), default=None)
 
@@ -166,8 +163,24 @@ def _columns(width: Axis, pixels: int) -> Iterator[int]:
         across += 1
 
 
-def _tallest(height: Axis, width: Axis, columns: int, pixels: int, plane_bytes: int, left: int) -> Tile | None:
-    """Return the tile of so many columns with the most rows that fits in the memory left, or None."""
+def _filters_in_flight(height: Axis, width: Axis, plane_bytes: int, planes: int) -> list[tuple[int, int]]:
+    """Return the fewest bytes of filters that memory has room for and the fewest boxes, for each length of a run."""
+    groups = [rows * columns for rows in height.groups for columns in width.groups]
+    enters = [tap == 0 for taps in groups for tap in range(taps)]
+    taps = len(enters)
+    found = []
+    for run in _RUNS:
+        if taps % run == 0:
+            two = ([enters[tap % taps] for tap in range(first + 1, first + 2 * run)] for first in range(0, taps, run))
+            boxes = max(2, 1 + max(map(sum, two)))
+            found.append((min(_RUNS_IN_FLIGHT, taps // run * planes) * run * FILTERS * plane_bytes, boxes))
+    return found
+
+
+def _tallest(
+    height: Axis, width: Axis, columns: int, pixels: int, plane_bytes: int, filters: list[tuple[int, int]]
+) -> Tile | None:
+    """Return the tile of so many columns with the most rows that fits in memory beside the filters, or None."""
     pitch = pitch_of(height, width, columns)
     most = min(height.output, (pixels - columns) // pitch + 1)
     for high in range(-(-height.output // most), height.output + 1):
@@ -178,7 +191,7 @@ def _tallest(height: Axis, width: Axis, columns: int, pixels: int, plane_bytes: 
         guard = columns + width.halo - pitch
         box = _aligned((made.box_rows * pitch + guard) * plane_bytes)
         results = _aligned(max(pixels, rows * pitch) * 2 * FILTERS)
-        if boxed and 2 * (box + results) <= left:
+        if boxed and any(bytes_ + boxes * box + 2 * results <= _FOR_TILES for bytes_, boxes in filters):
             return made
     return None
 

@@ -56,7 +56,7 @@ struct Scalar {
   element::Register<T> value;
 
   CUTLASS_DEVICE Scalar(Params const& params, Tile const&)
-      : value(params.pointer == nullptr ? params.number : element::load(*params.pointer)) {}
+      : value(params.pointer == nullptr ? element::round_to<T>(params.number) : element::load(*params.pointer)) {}
 
   CUTLASS_DEVICE element::Register<T> get(int) const { return value; }
 };
@@ -75,7 +75,7 @@ struct RowVector {
   CUTLASS_DEVICE RowVector(Params const& params, Tile const& tile) {
     CUTLASS_PRAGMA_UNROLL
     for (int half = 0; half < 2; ++half) {
-      values[half] = params.number;
+      values[half] = element::round_to<T>(params.number);
       if (params.pointer != nullptr && tile.has(2 * half)) {
         values[half] = element::load(params.pointer[tile.column(2 * half) * params.stride]);
       }
@@ -112,7 +112,7 @@ struct ColumnVector {
   }
 
   CUTLASS_DEVICE element::Register<T> get(int i, Fetched const& fetched) const {
-    return params.pointer == nullptr ? params.number : element::load(fetched.values[row_of(i)]);
+    return params.pointer == nullptr ? element::round_to<T>(params.number) : element::load(fetched.values[row_of(i)]);
   }
 };
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evt.ir import Fold, Input, Interleave, Output, Pick, Random, Reduce
+from evt.ir import Fold, Input, Interleave, Output, Pick, Random
 from evt.ir.dtype import B1, BF16, F16
 from evt.ir.node import is_divided
 from evt.plan.epilogue.visitors import is_reduced
@@ -47,7 +47,7 @@ def fits(problem: Problem) -> Verdict:
     return Refusal(reason) if reason else HOLDS
 
 
-@rule("the epilogue is made of matrices, vectors, scalars, coordinates and functions")
+@rule("the epilogue is made of matrices, vectors, scalars, coordinates, functions and reductions")
 def epilogue(problem: Problem) -> Verdict:
     """Refuse what the fragment has no class for: see fragment.hpp."""
     dag = problem.dag
@@ -64,8 +64,6 @@ def epilogue(problem: Problem) -> Verdict:
             return Refusal(f"`{value.name}` has pairs or blocks of columns", value.span)
     for node, (op, _) in enumerate(dag.table):
         match op:
-            case Reduce():
-                return Refusal("there are reductions", node)
             case Pick() | Interleave():
                 return Refusal("there are pairs of columns", node)
             case Fold():

@@ -3,7 +3,7 @@
 
 #include <cstdio>
 
-#include "evt/halo.hpp"
+#include "evt/halo_geometry.hpp"
 
 int main() {
   evt::halo::Problem p;
