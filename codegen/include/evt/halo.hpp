@@ -217,7 +217,7 @@ struct Kernel {
     bool enters[Length];
     bool is_loaded;
 
-    /// `stage` is that of the tap before, if there is one.
+    /// `of_stages` is at the box of the tap before the run, or of the first tap of a tile, and is left at the last one.
     CUTLASS_DEVICE Step(Params const& params, Shared const& shared, int run, bool is_first, Ring& of_stages,
                         Ring const& of_slabs)
         : slab(of_slabs.slot), slab_parity(of_slabs.parity) {
@@ -528,58 +528,61 @@ struct Kernel {
     }
   };
 
+  /// Of kPixels the last 8 may be half a step.
+  CUTLASS_HOST_DEVICE static constexpr bool is_whole(int step) { return (step + 1) * kStepPixels <= kPixels; }
+
   CUTLASS_DEVICE static void visit(Params const& params, Item const& item, fragment::Tile const& tile,
                                    Epilogue& epilogue, Accumulator (&accumulators)[kPixels / 2], uint32_t buffer) {
     // A lane's row of the matrices that ldmatrix and stmatrix move: a pixel, and of its 128 bytes a swizzled chunk of 16.
     int const lane = threadIdx.x % 32, warp = threadIdx.x % kWarpGroup / 32;
-    uint32_t address = buffer + (lane % 8 + lane / 16 * 8) * kEpilogueRow + ((2 * warp + lane / 8 % 2) ^ lane % 8) * 16;
-    constexpr int kSteps = (kPixels + kStepPixels - 1) / kStepPixels;
+    uint32_t const address =
+        buffer + (lane % 8 + lane / 16 * 8) * kEpilogueRow + ((2 * warp + lane / 8 % 2) ^ lane % 8) * 16;
+    constexpr int kSteps = ceil_div(kPixels, kStepPixels);
     Pixels pixels(params, item);
     fragment::Places places[2];
     typename Epilogue::Fetched fetched[2];
-    if constexpr (Epilogue::kPlaces) {
-      pixels.next(places[0]);
-      epilogue.fetch(fetched[0], places[0]);
-    }
+    uint32_t words[2][4];
+    // A step's elements are loaded while the one before it is computed.
+    auto const load = [&](int step) {
+      if constexpr (Epilogue::kPlaces) {
+        pixels.next(places[step % 2]);
+        epilogue.fetch(fetched[step % 2], places[step % 2]);
+      }
+      if constexpr (kLoadsSource) {
+        uint32_t const from = address + step * kStepPixels * kEpilogueRow;
+        if (is_whole(step)) {
+          hopper::load_matrices(words[step % 2], from);
+        } else {
+          hopper::load_two_matrices(words[step % 2], from);
+        }
+      }
+    };
+    load(0);
     CUTLASS_PRAGMA_UNROLL
     for (int step = 0; step < kSteps; ++step) {
-      constexpr int kRest = kPixels % kStepPixels;
-      bool const whole = step + 1 < kSteps || kRest == 0;
-      if constexpr (Epilogue::kPlaces) {
-        if (step + 1 < kSteps) {
-          pixels.next(places[(step + 1) % 2]);
-          epilogue.fetch(fetched[(step + 1) % 2], places[(step + 1) % 2]);
-        }
-      }
-      uint32_t words[4] = {};
-      if constexpr (kLoadsSource) {
-        if (whole) {
-          hopper::load_matrices(words, address);
-        } else {
-          hopper::load_two_matrices(words, address);
-        }
-      }
+      if (step + 1 < kSteps) load(step + 1);
+      int const now = step % 2;
       CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < (whole ? fragment::kElements : fragment::kElements / 2); i += 2) {
+      for (int i = 0; i < (is_whole(step) ? fragment::kElements : fragment::kElements / 2); i += 2) {
         float sources[2] = {};
         if constexpr (kLoadsSource) {
-          sources[0] = element::load_first<Source>(words[i / 2]);
-          sources[1] = element::load_second<Source>(words[i / 2]);
+          sources[0] = element::load_first<Source>(words[now][i / 2]);
+          sources[1] = element::load_second<Source>(words[now][i / 2]);
         }
         int const at = fragment::kElements * step + i;
-        auto const first = epilogue.visit(i, accumulators[at], sources[0], fetched[step % 2], places[step % 2]);
+        auto const first = epilogue.visit(i, accumulators[at], sources[0], fetched[now], places[now]);
         auto const second =
-            epilogue.visit(i + 1, accumulators[at + 1], sources[1], fetched[step % 2], places[step % 2]);
-        if constexpr (kStoresDestination) element::store_two(Destination{}, words[i / 2], first, second);
+            epilogue.visit(i + 1, accumulators[at + 1], sources[1], fetched[now], places[now]);
+        if constexpr (kStoresDestination) element::store_two(Destination{}, words[now][i / 2], first, second);
       }
       if constexpr (kStoresDestination) {
-        if (whole) {
-          hopper::store_matrices(address, words);
+        uint32_t const to = address + step * kStepPixels * kEpilogueRow;
+        if (is_whole(step)) {
+          hopper::store_matrices(to, words[now]);
         } else {
-          hopper::store_two_matrices(address, words);
+          hopper::store_two_matrices(to, words[now]);
         }
       }
-      address += kStepPixels * kEpilogueRow;
     }
   }
 };
