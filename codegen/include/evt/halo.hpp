@@ -88,7 +88,8 @@ struct Kernel {
   static bool can_implement(Arguments const& arguments) {
     Problem const& problem = arguments.problem;
     return problem.filter_height * problem.filter_width <= kMostTaps &&
-           choose(problem, kClass, arguments.rows, arguments.columns).stages > 0;
+           choose(problem, kClass, arguments.rows, arguments.columns).stages > 0 &&
+           to_underlying_arguments(arguments).encoded;
   }
 
   static Params to_underlying_arguments(Arguments const& arguments, void* = nullptr) {

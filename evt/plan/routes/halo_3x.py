@@ -24,7 +24,7 @@ HALO = Route(
     name="conv-halo-3x",
     kind="own",
     generation="3x",
-    summary="a convolution of ours for sm90 that loads each pixel once a tile, and an epilogue without visitors",
+    summary="straight-line epilogue in a convolution of ours that loads each pixel once a tile (TMA, WGMMA, no CuTe)",
     rules=(
         halo.on_sm90,
         mainloop.no_work,
