@@ -113,14 +113,15 @@ def halo_of(geometry: Convolution, problem: ConvolutionProblem | None, element_b
     taps = sizes["filter_height"] * sizes["filter_width"]
     if taps > _MOST_TAPS:
         return Halo((), reason=f"the filters have more than {_MOST_TAPS} taps")
-    # To be measured: where the input is read so often that an implicit GEMM waits for it.
-    fast = problem.channels <= (256 if taps > 1 else 128)
+    # To be measured: where the input is read so often that an implicit GEMM waits for it. Of few channels, the windows
+    # of padded copies make fewer steps.
+    fast = 8 < problem.channels <= (256 if taps > 1 else 128)
     for plane_bytes in sorted(_PLANES, key=lambda each: padded_bytes(problem.channels * element_bytes, each)):
         planes = -(-problem.channels * element_bytes // plane_bytes)
         pixels = fastest_pixels(sizes, plane_bytes, planes)
         if pixels:
             return Halo(pixels, plane_bytes, fast)
-    return Halo((), reason="a row of pixels and its halo do not fit in shared memory")
+    return Halo((), reason="a tile and its halo do not fit in shared memory")
 
 
 def padded_bytes(channel_bytes: int, plane_bytes: int) -> float:

@@ -76,7 +76,7 @@ def epilogue(problem: Problem) -> Verdict:
     return HOLDS
 
 
-@rule("the filters have several taps and the input at most 256 channels, or one tap and at most 128")
+@rule("there are several taps and 9 to 256 channels, or one tap and 9 to 128")
 def suits(problem: Problem) -> Verdict:
     """Tell where an implicit GEMM by TMA's im2col mode waits for its input, which it loads once a tap."""
     return HOLDS if problem.convolution.halo.fast else Refusal("an implicit GEMM is expected to be faster")
