@@ -15,7 +15,6 @@ namespace fragment {
 
 constexpr int kElements = 8;  // of a step
 constexpr int kRows = 4;
-constexpr int kTileColumns = 64;  // of a tile
 
 CUTLASS_HOST_DEVICE constexpr int column_of(int i) { return i / 2 % 2; }
 CUTLASS_HOST_DEVICE constexpr int row_of(int i) { return i / 4 * 2 + i % 2; }

@@ -13,6 +13,7 @@
 namespace evt {
 namespace fragment {
 
+constexpr int kTileColumns = 64;
 constexpr int kWarps = 4;  // of a tile, one below the other: a warp has 16 of the 64 columns
 
 CUTLASS_DEVICE int lane() { return threadIdx.x % 32; }

@@ -81,6 +81,7 @@ struct Kernel {
     int stride_height, stride_width;
     int planes, filter_blocks, items;
     int grid;
+    int source_bytes;  // of a tile of C
     bool stores_rows;  // a row of pixels at a time: what lies between the rows of a tile belongs to its neighbours
     bool encoded;
   };
@@ -111,6 +112,7 @@ struct Kernel {
     int const most = std::max(arguments.multiprocessors / params.filter_blocks, 1) * params.filter_blocks;
     params.grid = std::min(params.items, geometry.resident ? most : arguments.multiprocessors);
     params.stores_rows = geometry.pitch > geometry.columns && geometry.tiles_wide > 1;
+    params.source_bytes = geometry.stored_pixels() * kEpilogueRow;
     params.encoded = encode(arguments, params);
     return params;
   }
@@ -123,27 +125,29 @@ struct Kernel {
                          {problem.channels, problem.width, problem.height, problem.images},
                          {arguments.a_strides[2], arguments.a_strides[1], arguments.a_strides[0]},
                          {Plane, (geometry.pitch - 1) * problem.stride_width + 1,
-                          (geometry.box_rows - 1) * problem.stride_height + 1, 1},
+                          (geometry.box_rows - 1) * problem.stride_height + 1, geometry.images},
                          {problem.stride_width, problem.stride_height}, kPlaneBytes};
     hopper::Tensor filters{Mma::kType, bytes, arguments.b,
                            {problem.channels, problem.filter_width, problem.filter_height, problem.filters},
                            {arguments.b_strides[2], arguments.b_strides[1], arguments.b_strides[0]},
                            {Plane, 1, 1, kFilters}, {1, 1}, kPlaneBytes};
     bool done = input.encode(params.input) && filters.encode(params.filters);
-    auto const image = [&](CUtensorMapDataType type, void const* pointer, int64_t stride, int columns, int rows) {
+    auto const image = [&](CUtensorMapDataType type, void const* pointer, int64_t stride, int columns, int rows, int images) {
       return hopper::Tensor{type, 2, pointer,
                             {problem.filters, problem.output_width, problem.output_height, problem.images},
                             {stride, stride * problem.output_width, stride * problem.output_width * problem.output_height},
-                            {kFilters, columns, rows, 1}, {1, 1}, kEpilogueRow};
+                            {kFilters, columns, rows, images}, {1, 1}, kEpilogueRow};
     };
+    int const rows = geometry.images > 1 ? geometry.box_rows : geometry.rows;
     if constexpr (kLoadsSource) {
-      done = done && image(map_type<Source>(), arguments.c, arguments.c_stride, geometry.pitch, geometry.rows)
+      done = done && image(map_type<Source>(), arguments.c, arguments.c_stride, geometry.pitch, rows, geometry.images)
                          .encode(params.source);
     }
     if constexpr (kStoresDestination) {
-      int const columns = params.stores_rows ? geometry.columns : geometry.pitch;
-      int const rows = params.stores_rows ? 1 : geometry.rows;
-      done = done && image(map_type<Destination>(), arguments.d, arguments.d_stride, columns, rows)
+      CUtensorMapDataType const type = map_type<Destination>();
+      done = done && (params.stores_rows
+                          ? image(type, arguments.d, arguments.d_stride, geometry.columns, 1, 1)
+                          : image(type, arguments.d, arguments.d_stride, geometry.pitch, rows, geometry.images))
                          .encode(params.destination);
     }
     return done;
@@ -268,7 +272,7 @@ struct Kernel {
       column = tile % geometry.tiles_wide * geometry.columns;
       tile /= geometry.tiles_wide;
       row = tile % geometry.tiles_high * geometry.rows;
-      image = tile / geometry.tiles_high;
+      image = tile / geometry.tiles_high * geometry.images;
     }
   };
 
@@ -303,7 +307,7 @@ struct Kernel {
     int const words = geometry.guard * kPlaneBytes / 4;
     for (int i = threadIdx.x; i < words * geometry.stages; i += kThreads) {
       uint32_t const end = shared.stages + i / words * geometry.stage_bytes +
-                           geometry.box_rows * geometry.pitch * kPlaneBytes;
+                           geometry.box_pixels() * kPlaneBytes;
       asm volatile("st.shared.b32 [%0], %1;" ::"r"(end + i % words * 4), "r"(0) : "memory");
     }
     hopper::fence_async();
@@ -334,7 +338,7 @@ struct Kernel {
   CUTLASS_DEVICE static void load_input(Params const& params, Shared const& shared) {
     Geometry const& geometry = params.geometry;
     Ring ring;
-    int const bytes = geometry.box_rows * geometry.pitch * kPlaneBytes;
+    int const bytes = geometry.box_pixels() * kPlaneBytes;
     for (int number = blockIdx.x; number < params.items; number += gridDim.x) {
       Item const item(params, number);
       for (int plane = 0; plane < params.planes; ++plane) {
@@ -386,7 +390,7 @@ struct Kernel {
       uint32_t const loaded = shared.source_loaded(consumer);
       if constexpr (kStoresDestination) hopper::wait_for_stores_to_read();
       if constexpr (kLoadsSource) {
-        hopper::arrive_and_expect(loaded, geometry.rows * geometry.pitch * kEpilogueRow);
+        hopper::arrive_and_expect(loaded, params.source_bytes);
         hopper::load_box(buffer, params.source, loaded, item.filter, item.column, item.row, item.image);
       } else {
         hopper::arrive(loaded);
@@ -510,10 +514,16 @@ struct Kernel {
     }
 
     CUTLASS_DEVICE int place(int row, int column) const {
+      Geometry const& geometry = params.geometry;
+      int image = item.image;
+      if (geometry.images > 1) {
+        image += row / geometry.box_rows;
+        row %= geometry.box_rows;
+      }
       int const y = item.row + row, x = item.column + column;
-      bool const has = row < params.geometry.rows && column < params.geometry.columns && y < params.output_height &&
-                       x < params.output_width;
-      return has ? (item.image * params.output_height + y) * params.output_width + x : -1;
+      bool const has = row < geometry.rows && column < geometry.columns && y < params.output_height &&
+                       x < params.output_width && image < min(item.image + geometry.images, params.images);
+      return has ? (image * params.output_height + y) * params.output_width + x : -1;
     }
 
     CUTLASS_DEVICE void next(fragment::Places& places) {

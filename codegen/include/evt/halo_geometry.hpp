@@ -39,10 +39,11 @@ struct Problem {
 
 /// How a tile lies in shared memory.
 struct Geometry {
+  int images = 1;             // in a tile; several only if they are whole
   int rows = 0, columns = 0;  // of output pixels
   int pitch = 0;              // pixels from one row to the next
+  int box_rows = 0;           // from one image to the next
   int guard = 0;              // pixels of zeros after the last row of a box
-  int box_rows = 0;
   int tiles_high = 0, tiles_wide = 0;
   int stages = 0, stage_bytes = 0;
   int run = 1;                    // of taps whose filters are loaded together
@@ -51,7 +52,13 @@ struct Geometry {
   int handover = 0;       // the run of a tile after which a consumer passes the turn on
   int epilogue_bytes = 0;  // for one consumer
 
-  int tiles(Problem const& problem) const { return problem.images * tiles_high * tiles_wide; }
+  int tiles(Problem const& problem) const { return ceil_div(problem.images, images) * tiles_high * tiles_wide; }
+  /// Pixels of shared memory, without the guard.
+  CUTLASS_HOST_DEVICE int box_pixels() const { return images * box_rows * pitch; }
+  /// Of C and D; with several images also what is between them.
+  CUTLASS_HOST_DEVICE int stored_pixels() const { return (images > 1 ? images * box_rows : rows) * pitch; }
+  /// What the accumulator needs, from the first pixel to the last.
+  int pixels() const { return ((images - 1) * box_rows + rows - 1) * pitch + columns; }
 };
 
 /// What a kernel has at compile time.
@@ -119,17 +126,31 @@ inline Taps taps_of(Problem const& problem, int pitch) {
   return result;
 }
 
-/// The smallest pitch of rows of `columns` output pixels. A box whose rows are as wide as the output's may end before
-/// the pixels that its last taps reach: those then are the first ones of the next row, and must be zeros like them.
-inline int pitch_of(Problem const& problem, int columns) {
-  int const reach = columns + problem.halo_width();
-  if (columns < problem.output_width || taps_of(problem, columns).groups > 1) return reach;
-  for (int pitch = columns; pitch < reach; ++pitch) {
-    bool const zeros_after = pitch * problem.stride_width - problem.pad_width >= problem.width;
-    bool const zeros_before = (reach - 1 - pitch) * problem.stride_width - problem.pad_width < 0;
+/// Along a dimension, the smallest distance between two tiles' first output pixels whose inputs lie one after the other.
+/// A tile of the whole dimension may end before the pixels that its last taps reach: those then are the first ones of
+/// the next tile, and must be zeros like them.
+inline int shared_pitch(int output, int halo, int stride, int pad, int size) {
+  int const reach = output + halo;
+  for (int pitch = output; pitch < reach; ++pitch) {
+    bool const zeros_after = pitch * stride - pad >= size;
+    bool const zeros_before = (reach - 1 - pitch) * stride - pad < 0;
     if (zeros_after && zeros_before) return pitch;
   }
   return reach;
+}
+
+/// The pitch of rows of `columns` output pixels. Taps of several groups share no padding: each group has its own.
+inline int pitch_of(Problem const& problem, int columns) {
+  if (columns < problem.output_width || taps_of(problem, columns).groups > 1) return columns + problem.halo_width();
+  return shared_pitch(problem.output_width, problem.halo_width(), problem.stride_width, problem.pad_width,
+                      problem.width);
+}
+
+/// The rows from one image of a tile to the next.
+inline int rows_of_image(Problem const& problem) {
+  if (taps_of(problem, problem.output_width).groups > 1) return problem.output_height + problem.halo_height();
+  return shared_pitch(problem.output_height, problem.halo_height(), problem.stride_height, problem.pad_height,
+                      problem.height);
 }
 
 /// Return the run after which a consumer passes the turn on: kTurnTaps before the last, so that no multiplication is
@@ -161,35 +182,39 @@ inline bool share(Problem const& problem, Class const& kernel, Taps const& taps,
     made.slabs = needed;
     made.stages = std::min(kMostStages, resident_left / made.stage_bytes);
   } else {
-    int const fewest_slabs = 3, enough_slabs = std::max(fewest_slabs, 9 / length);
-    int const stages = std::min(kMostStages, (left - fewest_slabs * made.slab_bytes) / made.stage_bytes);
-    if (stages < fewest_stages) return false;
+    int const fewest_slabs = 3;
+    auto const slabs_beside = [&](int stages) { return (left - stages * made.stage_bytes) / made.slab_bytes; };
+    if (left < fewest_stages * made.stage_bytes || slabs_beside(fewest_stages) < fewest_slabs) return false;
     made.stages = fewest_stages;
-    while (made.stages < stages && left - (made.stages + 1) * made.stage_bytes >= enough_slabs * made.slab_bytes) {
+    // A product of matrices takes one of each at a time; several taps take the filters of nine at a time.
+    auto const enough_slabs = [&](int stages) { return taps.number == 1 ? stages : std::max(fewest_slabs, 9 / length); };
+    while (made.stages < kMostStages && left >= (made.stages + 1) * made.stage_bytes &&
+           slabs_beside(made.stages + 1) >= enough_slabs(made.stages + 1)) {
       ++made.stages;
     }
-    made.slabs = std::min(kMostSlabs, (left - made.stages * made.stage_bytes) / made.slab_bytes);
+    made.slabs = std::min(kMostSlabs, slabs_beside(made.stages));
   }
   made.handover = handover_of(problem, kernel, taps, made);
   return true;
 }
 
-/// Return the geometry of tiles of rows x columns; without stages where they do not fit.
-inline Geometry arrange(Problem const& problem, Class const& kernel, int rows, int columns) {
+/// Return the geometry of tiles of images x rows x columns; without stages where they do not fit.
+inline Geometry arrange(Problem const& problem, Class const& kernel, int images, int rows, int columns) {
   Geometry made;
+  made.images = images;
   made.rows = rows;
   made.columns = columns;
   made.pitch = pitch_of(problem, columns);
-  made.guard = columns + problem.halo_width() - made.pitch;
-  made.box_rows = rows + problem.halo_height();
+  int const reach = rows + problem.halo_height();
+  made.box_rows = images > 1 ? rows_of_image(problem) : reach;
+  made.guard = (reach - made.box_rows) * made.pitch + columns + problem.halo_width() - made.pitch;
   made.tiles_high = ceil_div(problem.output_height, rows);
   made.tiles_wide = ceil_div(problem.output_width, columns);
-  bool const fits = (rows - 1) * made.pitch + columns <= kernel.pixels &&
-                    (made.pitch - 1) * problem.stride_width < 256 &&
+  bool const fits = made.pixels() <= kernel.pixels && (made.pitch - 1) * problem.stride_width < 256 &&
                     (made.box_rows - 1) * problem.stride_height < 256;
   if (!fits) return made;
-  made.stage_bytes = aligned_bytes((made.box_rows * made.pitch + made.guard) * kernel.plane_bytes);
-  if (kernel.staged) made.epilogue_bytes = aligned_bytes(std::max(kernel.pixels, rows * made.pitch) * 128);
+  made.stage_bytes = aligned_bytes((made.box_pixels() + made.guard) * kernel.plane_bytes);
+  if (kernel.staged) made.epilogue_bytes = aligned_bytes(std::max(kernel.pixels, made.stored_pixels()) * 128);
   Taps const taps = taps_of(problem, made.pitch);
   for (int run : kRuns) {
     if (taps.number % run == 0 && share(problem, kernel, taps, run, made)) break;
@@ -202,24 +227,30 @@ inline Geometry arrange(Problem const& problem, Class const& kernel, int rows, i
 inline Geometry choose(Problem const& problem, Class const& kernel, int given_rows = 0, int given_columns = 0) {
   Geometry best;
   int64_t least = INT64_MAX;
+  auto const consider = [&](Geometry const& made) {
+    if (made.stages == 0) return false;
+    int64_t const tiles = (int64_t(made.tiles_high) * made.tiles_wide << 20) / made.images;
+    int64_t const score = tiles + made.box_pixels() / made.images;
+    if (score < least) {
+      least = score;
+      best = made;
+    }
+    return true;
+  };
   int const wide = std::min(problem.output_width, kernel.pixels);
   for (int across = ceil_div(problem.output_width, wide); across <= problem.output_width; ++across) {
     int const columns = given_columns ? given_columns : ceil_div(problem.output_width, across);
     int const most = std::min(problem.output_height, (kernel.pixels - columns) / pitch_of(problem, columns) + 1);
     for (int high = ceil_div(problem.output_height, std::max(most, 1)); high <= problem.output_height; ++high) {
       int const rows = given_rows ? given_rows : ceil_div(problem.output_height, high);
-      Geometry const made = arrange(problem, kernel, rows, columns);
-      if (made.stages > 0) {
-        int64_t const score = int64_t(made.tiles_high) * made.tiles_wide * 4096 + made.box_rows * made.pitch;
-        if (score < least) {
-          least = score;
-          best = made;
-        }
-        break;  // fewer rows make more tiles
-      }
-      if (given_rows) break;
+      if (consider(arrange(problem, kernel, 1, rows, columns)) || given_rows) break;  // fewer rows make more tiles
     }
     if (given_columns || columns * 8 < kernel.pixels || columns <= 8) break;
+  }
+  if (given_rows || given_columns) return best;
+  int const image = rows_of_image(problem) * pitch_of(problem, problem.output_width);
+  for (int images = kernel.pixels / image + 1; images > 1; --images) {
+    if (consider(arrange(problem, kernel, images, problem.output_height, problem.output_width))) break;
   }
   return best;
 }
