@@ -3,8 +3,8 @@
 A tile is 64 filters by at most ``pixels`` output pixels: ``rows`` rows of ``columns`` pixels. Its input, with the halo
 that the taps reach, is a box of rows of ``pitch`` pixels, one after the other in shared memory; of a pixel it has the
 channels of one plane. A tap's operand is the same memory, from ``dy * pitch + dx`` pixels on. So the instruction also
-multiplies the pixels between ``columns`` and ``pitch``, in vain. Of a stride, the taps form groups of those that meet
-the same pixels of every ``stride``, and each group has its own box.
+multiplies the pixels between ``columns`` and ``pitch``, in vain. Small images may be several in a tile. Of a stride,
+the taps form groups of those that meet the same pixels of every ``stride``, and each group has its own box.
 
 ``choose`` is evt::halo::choose of codegen/include/evt/halo_geometry.hpp: the kernel finds the same tile at the call.
 """
@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from math import inf
 
 from evt.ir.convolution import Convolution, ConvolutionProblem
 
@@ -84,11 +86,27 @@ class Axis:
         found = [tap * self.dilation % self.stride for tap in range(self.taps)]
         return tuple(map(found.count, sorted(set(found))))
 
+    @property
+    def shared_pitch(self) -> int:
+        """The smallest distance between two tiles of the whole dimension whose inputs lie one after the other.
+
+        A tile may end before the pixels that its last taps reach: those then are the first ones of the next tile, and
+        must be zeros like them.
+        """
+        reach = self.output + self.halo
+        zeros_after = -(-(self.size + self.pad) // self.stride)
+        zeros_before = reach - -(-self.pad // self.stride)
+        return min(reach, max(self.output, zeros_after, zeros_before))
+
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A tile's output pixels, the pitch of its input, the rows of a box of that, and how many tiles an image has."""
+    """A tile: its images, of which several are whole ones, and the output pixels of each; the pitch of its input.
 
+    ``box_rows`` are the rows from one image to the next, ``tiles`` are those of so many images.
+    """
+
+    images: int
     rows: int
     columns: int
     pitch: int
@@ -98,7 +116,61 @@ class Tile:
     @property
     def positions(self) -> int:
         """The pixels that the instruction has to multiply."""
-        return (self.rows - 1) * self.pitch + self.columns
+        return ((self.images - 1) * self.box_rows + self.rows - 1) * self.pitch + self.columns
+
+    @property
+    def box_pixels(self) -> int:
+        return self.images * self.box_rows * self.pitch
+
+    @property
+    def score(self) -> int:
+        """What is least for the best: the tiles of an image, then the pixels that are loaded."""
+        return (self.tiles << 20) // self.images + self.box_pixels // self.images
+
+
+@dataclass(frozen=True)
+class Plane:
+    """A convolution cut into ``planes`` of channels, with so many bytes of a pixel."""
+
+    height: Axis
+    width: Axis
+    bytes: int
+    planes: int
+
+    @staticmethod
+    def of(sizes: Mapping[str, int], channels: int, element_bytes: int) -> Plane:
+        """Return a convolution of these sizes with planes of so many channels."""
+        height, width = Axis.of(sizes, "height"), Axis.of(sizes, "width")
+        return Plane(height, width, channels * element_bytes, -(-sizes["channels"] // channels))
+
+    @property
+    def is_one_group(self) -> bool:
+        """Whether all taps meet the same pixels, so that tiles may share their padding."""
+        return len(self.height.groups) * len(self.width.groups) == 1
+
+    @property
+    def image_rows(self) -> int:
+        """The rows from one image of a tile to the next."""
+        return self.height.shared_pitch if self.is_one_group else self.height.output + self.height.halo
+
+    def pitch(self, columns: int) -> int:
+        """Return the pitch of rows of so many output pixels."""
+        whole = columns == self.width.output and self.is_one_group
+        return self.width.shared_pitch if whole else columns + self.width.halo
+
+    @cached_property
+    def filters(self) -> list[tuple[int, int]]:
+        """The fewest bytes of filters in flight, and of boxes, for each length of a run."""
+        groups = [rows * columns for rows in self.height.groups for columns in self.width.groups]
+        enters = [tap == 0 for taps in groups for tap in range(taps)]
+        taps = len(enters)
+        found = []
+        for run in _RUNS:
+            if taps % run == 0:
+                two = ([enters[tap % taps] for tap in range(at + 1, at + 2 * run)] for at in range(0, taps, run))
+                boxes = max(2, 1 + max(map(sum, two)))
+                found.append((min(_RUNS_IN_FLIGHT, taps // run * self.planes) * run * FILTERS * self.bytes, boxes))
+        return found
 
 
 def halo_of(geometry: Convolution, problem: ConvolutionProblem | None, element_bytes: int) -> Halo:
@@ -117,8 +189,7 @@ def halo_of(geometry: Convolution, problem: ConvolutionProblem | None, element_b
     # of padded copies make fewer steps.
     fast = 8 < problem.channels <= (256 if taps > 1 else 128)
     for plane_bytes in sorted(_PLANES, key=lambda each: padded_bytes(problem.channels * element_bytes, each)):
-        planes = -(-problem.channels * element_bytes // plane_bytes)
-        pixels = fastest_pixels(sizes, plane_bytes, planes)
+        pixels = fastest_pixels(Plane.of(sizes, plane_bytes // element_bytes, element_bytes))
         if pixels:
             return Halo(pixels, plane_bytes, fast)
     return Halo((), reason="a tile and its halo do not fit in shared memory")
@@ -129,28 +200,26 @@ def padded_bytes(channel_bytes: int, plane_bytes: int) -> float:
     return -(-channel_bytes // plane_bytes) * plane_bytes * _PLANES[plane_bytes]
 
 
-def fastest_pixels(sizes: Mapping[str, int], plane_bytes: int, planes: int) -> tuple[int, ...]:
+def fastest_pixels(plane: Plane) -> tuple[int, ...]:
     """Return the widths of the instruction that waste least, the best first; () where no tile fits.
 
     Of those that make equally many tiles, only the smallest counts.
     """
-    times: dict[int, int] = {}
-    fewest = 0
+    times: dict[int, float] = {}
+    fewest = inf
     for pixels in PIXELS:
-        tile = choose(sizes, pixels, plane_bytes, planes)
-        if tile is not None and (not fewest or tile.tiles < fewest):
-            fewest = tile.tiles
-            times[pixels] = tile.tiles * (pixels + OVERHEAD)
+        tile = choose(plane, pixels)
+        if tile is not None and tile.tiles / tile.images < fewest:
+            fewest = tile.tiles / tile.images
+            times[pixels] = fewest * (pixels + OVERHEAD)
     return tuple(sorted(times, key=times.__getitem__)[:_OFFERED])
 
 
-def choose(sizes: Mapping[str, int], pixels: int, plane_bytes: int, planes: int) -> Tile | None:
+def choose(plane: Plane, pixels: int) -> Tile | None:
     """Return the tile for a width of the instruction, or None: the one with the fewest, then with the least to load."""
-    height, width = Axis.of(sizes, "height"), Axis.of(sizes, "width")
-    filters = _filters_in_flight(height, width, plane_bytes, planes)
-    found = (_tallest(height, width, columns, pixels, plane_bytes, filters) for columns in _columns(width, pixels))
-    fitting = (tile for tile in found if tile is not None)
-    return min(fitting, key=lambda tile: (tile.tiles, tile.box_rows * tile.pitch), default=None)
+    parts = (_tallest(plane, columns, pixels) for columns in _columns(plane.width, pixels))
+    found = [tile for tile in (*parts, _most_images(plane, pixels)) if tile is not None]
+    return min(found, key=lambda tile: tile.score, default=None)
 
 
 def _columns(width: Axis, pixels: int) -> Iterator[int]:
@@ -164,51 +233,34 @@ def _columns(width: Axis, pixels: int) -> Iterator[int]:
         across += 1
 
 
-def _filters_in_flight(height: Axis, width: Axis, plane_bytes: int, planes: int) -> list[tuple[int, int]]:
-    """Return the fewest bytes of filters that memory has room for and the fewest boxes, for each length of a run."""
-    groups = [rows * columns for rows in height.groups for columns in width.groups]
-    enters = [tap == 0 for taps in groups for tap in range(taps)]
-    taps = len(enters)
-    found = []
-    for run in _RUNS:
-        if taps % run == 0:
-            two = ([enters[tap % taps] for tap in range(first + 1, first + 2 * run)] for first in range(0, taps, run))
-            boxes = max(2, 1 + max(map(sum, two)))
-            found.append((min(_RUNS_IN_FLIGHT, taps // run * planes) * run * FILTERS * plane_bytes, boxes))
-    return found
+def _tallest(plane: Plane, columns: int, pixels: int) -> Tile | None:
+    """Return the tile of so many columns with the most rows that fits, or None."""
+    output = plane.height.output
+    most = min(output, (pixels - columns) // plane.pitch(columns) + 1)
+    heights = (-(-output // high) for high in range(-(-output // most), output + 1))
+    return next((tile for rows in heights if (tile := _arrange(plane, 1, rows, columns, pixels)) is not None), None)
 
 
-def _tallest(
-    height: Axis, width: Axis, columns: int, pixels: int, plane_bytes: int, filters: list[tuple[int, int]]
-) -> Tile | None:
-    """Return the tile of so many columns with the most rows that fits in memory beside the filters, or None."""
-    pitch = pitch_of(height, width, columns)
-    most = min(height.output, (pixels - columns) // pitch + 1)
-    for high in range(-(-height.output // most), height.output + 1):
-        rows = -(-height.output // high)
-        tiles = -(-height.output // rows) * -(-width.output // columns)
-        made = Tile(rows, columns, pitch, rows + height.halo, tiles)
-        boxed = (pitch - 1) * width.stride < _LARGEST_BOX and (made.box_rows - 1) * height.stride < _LARGEST_BOX
-        guard = columns + width.halo - pitch
-        box = _aligned((made.box_rows * pitch + guard) * plane_bytes)
-        results = _aligned(max(pixels, rows * pitch) * 2 * FILTERS)
-        if boxed and any(bytes_ + boxes * box + 2 * results <= _FOR_TILES for bytes_, boxes in filters):
-            return made
-    return None
+def _most_images(plane: Plane, pixels: int) -> Tile | None:
+    """Return the tile of several whole images with the most of them that fits, or None."""
+    rows, columns = plane.height.output, plane.width.output
+    counts = range(pixels // (plane.image_rows * plane.pitch(columns)) + 1, 1, -1)
+    return next((tile for count in counts if (tile := _arrange(plane, count, rows, columns, pixels)) is not None), None)
 
 
-def pitch_of(height: Axis, width: Axis, columns: int) -> int:
-    """Return the smallest pitch of rows of so many output pixels.
-
-    A box whose rows are as wide as the output's may end before the pixels that its last taps reach: those then are the
-    first ones of the next row, and must be zeros like them.
-    """
-    reach = columns + width.halo
-    if columns < width.output or len(height.groups) * len(width.groups) > 1:
-        return reach
-    zeros_after = -(-(width.size + width.pad) // width.stride)
-    zeros_before = reach - -(-width.pad // width.stride)
-    return min(reach, max(columns, zeros_after, zeros_before))
+def _arrange(plane: Plane, images: int, rows: int, columns: int, pixels: int) -> Tile | None:
+    """Return a tile, or None where TMA does not move its boxes, or shared memory has no room for what is in flight."""
+    height, width, pitch = plane.height, plane.width, plane.pitch(columns)
+    reach = rows + height.halo
+    box_rows = plane.image_rows if images > 1 else reach
+    made = Tile(images, rows, columns, pitch, box_rows, -(-height.output // rows) * -(-width.output // columns))
+    if made.positions > pixels or max((pitch - 1) * width.stride, (box_rows - 1) * height.stride) >= _LARGEST_BOX:
+        return None
+    guard = (reach - box_rows) * pitch + columns + width.halo - pitch
+    box = _aligned((made.box_pixels + guard) * plane.bytes)
+    stored = made.box_pixels if images > 1 else rows * pitch
+    left = _FOR_TILES - 2 * _aligned(max(pixels, stored) * 2 * FILTERS)
+    return made if any(filters + boxes * box <= left for filters, boxes in plane.filters) else None
 
 
 def _aligned(size: int) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import inf, prod
 
 from evt.plan.configurations.config import Config, ceil_div
-from evt.plan.halo import OVERHEAD, choose
+from evt.plan.halo import OVERHEAD, Plane, choose
 from evt.plan.plan import HaloConvolution, Plan
 
 
@@ -43,11 +43,10 @@ def time(
 def _halo_time(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> float:
     """Return how long a halo kernel takes, in pixels that the busiest multiprocessor multiplies by 64 filters."""
     pixels, filters, channels = plan.config.tile
-    planes = ceil_div(sizes["channels"], channels)
-    tile = choose(sizes, pixels, channels * plan.operand_bits // 8, planes)
+    tile = choose(Plane.of(sizes, channels, plan.operand_bits // 8), pixels)
     if tile is None:
         return inf
-    tiles = sizes["images"] * tile.tiles * ceil_div(sizes["filters"], filters)
+    tiles = ceil_div(sizes["images"], tile.images) * tile.tiles * ceil_div(sizes["filters"], filters)
     return ceil_div(tiles, multiprocessors) * (pixels + OVERHEAD)
 
 

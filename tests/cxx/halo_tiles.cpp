@@ -15,7 +15,7 @@ int main() {
     evt::halo::Class const kernel{pixels, channels, channels * element_bytes, true};
     evt::halo::Geometry const made = evt::halo::choose(p, kernel);
     if (made.stages > 0) {
-      std::printf("%d %d %d %d %d\n", made.rows, made.columns, made.pitch, made.box_rows,
+      std::printf("%d %d %d %d %d %d\n", made.images, made.rows, made.columns, made.pitch, made.box_rows,
                   made.tiles_high * made.tiles_wide);
     } else {
       std::printf("none\n");

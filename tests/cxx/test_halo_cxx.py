@@ -11,7 +11,7 @@ import pytest
 from cute import GXX, include_flags
 
 from evt.ir.convolution import Convolution, ConvolutionProblem
-from evt.plan.halo import PIXELS, choose
+from evt.plan.halo import PIXELS, Plane, choose
 
 INCLUDE = Path(__file__).parents[2] / "codegen/include"
 #: The sizes of ConvolutionProblem in the order of evt::halo::Problem.
@@ -62,7 +62,7 @@ def test_both_languages_choose_one_tile(tmp_path: Path) -> None:
     done = subprocess.run([program], input="\n".join(lines), capture_output=True, text=True, check=True)
     planned = []
     for problem, pixels, channels in cases:
-        tile = choose(problem.sizes, pixels, channels * 2, -(-problem.channels // channels))
+        tile = choose(Plane.of(problem.sizes, channels, 2), pixels)
         planned.append("none" if tile is None else " ".join(map(str, astuple(tile))))
     found = done.stdout.splitlines()
     assert [each for each in zip(lines, found, planned, strict=True) if each[1] != each[2]] == []

@@ -29,7 +29,7 @@ from evt.plan.epilogue.nodes import (
     SourceFetch,
     Varies,
 )
-from evt.plan.halo import PIXELS, SHARED_BYTES, Axis, Tile, choose
+from evt.plan.halo import PIXELS, SHARED_BYTES, Plane, Tile, choose
 from evt.plan.plan import HaloConvolution
 from evt.spec import packed_problem
 
@@ -48,6 +48,9 @@ def node_of(made: Plan, kind: type):
 
 # Tiles
 
+#: An image, a row, a column.
+Pixel = tuple[int, int, int]
+
 
 def drawn(seed: int) -> ConvolutionProblem:
     """Return a small convolution of any stride, dilation and padding."""
@@ -63,18 +66,19 @@ def drawn(seed: int) -> ConvolutionProblem:
     return geometry.problem((1, 64, *sizes), (64, 64, *taps))
 
 
-def pixel(problem: ConvolutionProblem, row: int, column: int) -> tuple[int, int] | None:
+def pixel(problem: ConvolutionProblem, image: int, row: int, column: int) -> Pixel | None:
     """Return a pixel of the input; None for the zeros around it."""
     height, width = problem.pixels
-    return (row, column) if 0 <= row < height and 0 <= column < width else None
+    return (image, row, column) if 0 <= row < height and 0 <= column < width else None
 
 
-def box_of(problem: ConvolutionProblem, tile: Tile, first: tuple[int, int], guard: int) -> list[tuple[int, int] | None]:
+def box_of(problem: ConvolutionProblem, tile: Tile, first: tuple[int, int], guard: int) -> list[Pixel | None]:
     """Return the pixels of a box in shared memory, which begins at a place of the input, and zeros behind them."""
     steps = problem.geometry.stride
     rows = range(first[0], first[0] + tile.box_rows * steps[0], steps[0])
     columns = range(first[1], first[1] + tile.pitch * steps[1], steps[1])
-    return [pixel(problem, row, column) for row in rows for column in columns] + [None] * guard
+    places = [(image, row, column) for image in range(tile.images) for row in rows for column in columns]
+    return [pixel(problem, *place) for place in places] + [None] * guard
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -84,9 +88,10 @@ def test_every_tap_meets_its_pixel(seed):
     (rows, columns), (taps_y, taps_x) = problem.results, problem.filter_size
     (sy, sx), (dy, dx) = problem.geometry.stride, problem.geometry.dilation
     pad_y, pad_x = (before for before, _ in problem.pads)
-    tile = choose(problem.sizes, draw.choice(PIXELS[:8]), 128, 1)
+    plane = Plane.of(problem.sizes, 64, 2)
+    tile = choose(plane, draw.choice(PIXELS[:8]))
     assert tile is not None
-    guard = tile.columns + Axis.of(problem.sizes, "width").halo - tile.pitch
+    guard = (tile.rows + plane.height.halo - tile.box_rows) * tile.pitch + tile.columns + plane.width.halo - tile.pitch
     for y0 in range(0, rows, tile.rows):
         for x0 in range(0, columns, tile.columns):
             for ty in range(taps_y):
@@ -96,8 +101,9 @@ def test_every_tap_meets_its_pixel(seed):
                     for y in range(min(tile.rows, rows - y0)):
                         for x in range(min(tile.columns, columns - x0)):
                             row, column = (y0 + y) * sy + ty * dy - pad_y, (x0 + x) * sx + tx * dx - pad_x
-                            found = box[(y + qy) * tile.pitch + x + qx]
-                            assert found == pixel(problem, row, column), (tile, y0 + y, x0 + x, ty, tx)
+                            for image in range(tile.images):
+                                found = box[(image * tile.box_rows + y + qy) * tile.pitch + x + qx]
+                                assert found == pixel(problem, image, row, column), (tile, y0 + y, x0 + x, ty, tx)
 
 
 @pytest.mark.parametrize("seed", range(200))
@@ -105,19 +111,22 @@ def test_tiles_fit_and_cover_the_output(seed):
     problem = drawn(seed)
     rows, columns = problem.results
     for pixels in PIXELS:
-        tile = choose(problem.sizes, pixels, 64, 2)
+        tile = choose(Plane.of(problem.sizes, 32, 2), pixels)
         if tile is not None:
             assert tile.positions <= pixels
             assert tile.columns <= tile.pitch
             assert tile.tiles == -(-rows // tile.rows) * -(-columns // tile.columns)
-            assert 2 * tile.box_rows * tile.pitch * 64 < SHARED_BYTES
+            assert 2 * tile.box_pixels * 64 < SHARED_BYTES
 
 
 def test_a_layer_shares_its_padding_between_rows():
     sizes = evt.conv2d("D = acc", padding=1).spec.convolution.problem(*LAYER).sizes
-    tile = choose(sizes, 232, 128, 1)
-    assert tile is not None
-    assert (tile.rows, tile.columns, tile.pitch, tile.box_rows, tile.tiles) == (4, 56, 57, 6, 14)
+    assert choose(Plane.of(sizes, 64, 2), 232) == Tile(1, rows=4, columns=56, pitch=57, box_rows=6, tiles=14)
+
+
+def test_small_images_share_a_tile():
+    sizes = evt.conv2d("D = acc", padding=1).spec.convolution.problem((2, 64, 7, 7), (64, 64, 3, 3)).sizes
+    assert choose(Plane.of(sizes, 64, 2), 256) == Tile(4, rows=7, columns=7, pitch=8, box_rows=8, tiles=1)
 
 
 @pytest.mark.parametrize(
@@ -290,7 +299,7 @@ def test_explain_says_when_it_is_preferred():
     assert len(fast.configurations) == 3
     deep = op.explain("sm90", "f16", "f16", shapes=((2, 512, 7, 7), (512, 512, 3, 3)))
     (other,) = (route for route in deep.routes if route.name == "conv-halo-3x")
-    assert other.applies and not other.chosen
+    assert (other.applies, other.chosen) == (True, False)
     assert "it applies, and is preferred where there are several taps and 9 to 256 channels" in str(deep)
     forced = evt.conv2d(RESIDUAL, padding=1, route="own").plan("sm90", shapes=((2, 512, 7, 7), (512, 512, 3, 3)))
     assert forced.route == "conv-halo-3x"
