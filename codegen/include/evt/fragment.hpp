@@ -15,6 +15,7 @@ namespace fragment {
 
 constexpr int kElements = 8;  // of a step
 constexpr int kRows = 4;
+constexpr int kTileColumns = 64;
 
 CUTLASS_HOST_DEVICE constexpr int column_of(int i) { return i / 2 % 2; }
 CUTLASS_HOST_DEVICE constexpr int row_of(int i) { return i / 4 * 2 + i % 2; }
@@ -28,6 +29,8 @@ struct Tile {
 
   CUTLASS_DEVICE int column(int i) const { return first + 8 * column_of(i); }
   CUTLASS_DEVICE bool has(int i) const { return column(i) < columns; }
+  /// Of two blocks that are computed together, the second may be beyond the matrix.
+  CUTLASS_DEVICE bool exists() const { return block * kTileColumns < columns; }
 };
 
 /// How many tiles there are, and blocks of 64 columns.

@@ -13,7 +13,6 @@
 namespace evt {
 namespace fragment {
 
-constexpr int kTileColumns = 64;
 constexpr int kWarps = 4;  // of a tile, one below the other: a warp has 16 of the 64 columns
 
 CUTLASS_DEVICE int lane() { return threadIdx.x % 32; }
@@ -80,7 +79,7 @@ struct ColumnReduction {
       return;
     }
     total = reduce_over_lanes<Op, 8, 4>(Op::apply(total, own));
-    if (lane() / 4 == 0 && places.has(i)) {
+    if (lane() / 4 == 0 && places.has(i) && tile.exists()) {
       write_result<Op, Write>(params.template part<Write>(tile.block * kWarps + warp()) + places.row(i), total);
     }
   }
@@ -109,7 +108,7 @@ struct ScalarReduction {
 
   CUTLASS_DEVICE void finish() const {
     Element const all = reduce_over_lanes<Op, 32>(total);
-    if (lane() == 0) {
+    if (lane() == 0 && tile.exists()) {
       write_result<Op, Write>(params.template part<Write>((tile.number * blocks + tile.block) * kWarps + warp()), all);
     }
   }

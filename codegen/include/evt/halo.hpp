@@ -79,7 +79,7 @@ struct Kernel {
     Geometry geometry;
     int images, output_height, output_width, filter_count;
     int stride_height, stride_width;
-    int planes, filter_blocks, items;
+    int planes, filter_blocks, items;  // of a pair of consumers both blocks of filters are one
     int grid;
     int source_bytes;  // of a tile of C
     bool stores_rows;  // a row of pixels at a time: what lies between the rows of a tile belongs to its neighbours
@@ -96,7 +96,8 @@ struct Kernel {
   static Params to_underlying_arguments(Arguments const& arguments, void* = nullptr) {
     Problem const& problem = arguments.problem;
     Params params{};
-    Geometry const& geometry = params.geometry = choose(problem, kClass, arguments.rows, arguments.columns);
+    Geometry& geometry = params.geometry = choose(problem, kClass, arguments.rows, arguments.columns);
+    pair(problem, kClass, arguments.multiprocessors, geometry);
     params.epilogue = arguments.epilogue;
     params.taps = taps_of(problem, geometry.pitch);
     params.images = problem.images;
@@ -106,7 +107,7 @@ struct Kernel {
     params.stride_height = problem.stride_height;
     params.stride_width = problem.stride_width;
     params.planes = ceil_div(problem.channels, Plane);
-    params.filter_blocks = ceil_div(problem.filters, kFilters);
+    params.filter_blocks = ceil_div(problem.filters, kFilters * (geometry.paired ? 2 : 1));
     params.items = geometry.tiles(problem) * params.filter_blocks;
     // With a multiple of the blocks of filters, every thread block keeps to one of them.
     int const most = std::max(arguments.multiprocessors / params.filter_blocks, 1) * params.filter_blocks;
@@ -178,6 +179,14 @@ struct Kernel {
       slot += goes;
       bool const wraps = slot == slots;
       slot = wraps ? 0 : slot;
+      parity ^= wraps;
+    }
+
+    /// The same by one slot or two, of an even number.
+    CUTLASS_DEVICE void skip(int by, int slots) {
+      slot += by;
+      bool const wraps = slot >= slots;
+      slot = wraps ? slot - slots : slot;
       parity ^= wraps;
     }
 
@@ -265,14 +274,26 @@ struct Kernel {
   struct Item {
     int filter, column, row, image;
 
-    CUTLASS_DEVICE Item(Params const& params, int number) {
+    CUTLASS_DEVICE Item(Params const& params, int number, int consumer) {
       Geometry const& geometry = params.geometry;
-      filter = number % params.filter_blocks * kFilters;
+      int const block = number % params.filter_blocks;
+      filter = (geometry.paired ? 2 * block + consumer : block) * kFilters;
       int tile = number / params.filter_blocks;
       column = tile % geometry.tiles_wide * geometry.columns;
       tile /= geometry.tiles_wide;
       row = tile % geometry.tiles_high * geometry.rows;
       image = tile / geometry.tiles_high * geometry.images;
+    }
+  };
+
+  /// A consumer's items: every second one of the thread block's, or all of them.
+  struct Share {
+    int first, stride;
+
+    CUTLASS_DEVICE Share(Params const& params, int consumer) {
+      bool const turns = !params.geometry.paired;
+      first = blockIdx.x + (turns ? consumer * gridDim.x : 0);
+      stride = turns ? 2 * gridDim.x : gridDim.x;
     }
   };
 
@@ -319,7 +340,7 @@ struct Kernel {
       constexpr int kWarps = kWarpGroup / 32;
       for (int i = 0; i < geometry.stages; ++i) {
         hopper::init_barrier(shared.stage_full(i), 1);
-        hopper::init_barrier(shared.stage_empty(i), kWarps);
+        hopper::init_barrier(shared.stage_empty(i), geometry.paired ? 2 * kWarps : kWarps);
       }
       for (int i = 0; i < geometry.slabs; ++i) {
         hopper::init_barrier(shared.slab_full(i), 1);
@@ -340,7 +361,7 @@ struct Kernel {
     Ring ring;
     int const bytes = geometry.box_pixels() * kPlaneBytes;
     for (int number = blockIdx.x; number < params.items; number += gridDim.x) {
-      Item const item(params, number);
+      Item const item(params, number, 0);
       for (int plane = 0; plane < params.planes; ++plane) {
         for (int group = 0; group < params.taps.groups; ++group) {
           uint32_t const start = params.taps.starts[group];
@@ -361,19 +382,22 @@ struct Kernel {
   CUTLASS_DEVICE static void load_filters(Params const& params, Shared const& shared) {
     Geometry const& geometry = params.geometry;
     Ring ring;
+    int const consumers = geometry.paired ? 2 : 1;
     for (int number = blockIdx.x; number < params.items; number += gridDim.x) {
-      int const filter = number % params.filter_blocks * kFilters, length = geometry.run;
+      int const filter = Item(params, number, 0).filter, length = geometry.run;
       for (int plane = 0; plane < params.planes; ++plane) {
         for (int run = 0; run < params.taps.number; run += length) {
-          hopper::wait(shared.slab_empty(ring.slot), ring.parity ^ 1);
-          uint32_t const full = shared.slab_full(ring.slot);
-          hopper::arrive_and_expect(full, length * kTapBytes);
-          for (int i = 0; i < length; ++i) {
-            Tap const tap = params.taps.tap[run + i];
-            hopper::load_box(shared.slabs + ring.slot * geometry.slab_bytes + i * kTapBytes, params.filters, full,
-                             plane * Plane, tap.x(), tap.y(), filter);
+          for (int consumer = 0; consumer < consumers; ++consumer) {
+            hopper::wait(shared.slab_empty(ring.slot), ring.parity ^ 1);
+            uint32_t const full = shared.slab_full(ring.slot);
+            hopper::arrive_and_expect(full, length * kTapBytes);
+            for (int i = 0; i < length; ++i) {
+              Tap const tap = params.taps.tap[run + i];
+              hopper::load_box(shared.slabs + ring.slot * geometry.slab_bytes + i * kTapBytes, params.filters, full,
+                               plane * Plane, tap.x(), tap.y(), filter + consumer * kFilters);
+            }
+            ring.advance(1, geometry.slabs);
           }
-          ring.advance(1, geometry.slabs);
         }
       }
       if (geometry.resident) break;
@@ -385,8 +409,9 @@ struct Kernel {
     Geometry const& geometry = params.geometry;
     uint32_t const buffer = shared.epilogues + consumer * geometry.epilogue_bytes;
     uint32_t parity = 0;
-    for (int number = blockIdx.x + consumer * gridDim.x; number < params.items; number += 2 * gridDim.x, parity ^= 1) {
-      Item const item(params, number);
+    Share const share(params, consumer);
+    for (int number = share.first; number < params.items; number += share.stride, parity ^= 1) {
+      Item const item(params, number, consumer);
       uint32_t const loaded = shared.source_loaded(consumer);
       if constexpr (kStoresDestination) hopper::wait_for_stores_to_read();
       if constexpr (kLoadsSource) {
@@ -434,7 +459,7 @@ struct Kernel {
           // What the next step needs is looked up meanwhile, without a branch, after which WGMMA would begin another
           // group: the tensor cores would wait for it between the steps.
           run = run + Length == params.taps.number ? 0 : run + Length;
-          slab.step(true, geometry.slabs);
+          slab.skip(geometry.paired ? 2 : 1, geometry.slabs);
           bool const ends = i + 1 == steps;
           Ring then = stage;
           next = Step<Length>(params, shared, run, ends, then, slab);
@@ -443,7 +468,7 @@ struct Kernel {
         }
       }
       hopper::commit_multiplications();
-      if (i == geometry.handover && leads) hopper::arrive(shared.turn(1 - consumer));
+      if (i == geometry.handover && leads && !geometry.paired) hopper::arrive(shared.turn(1 - consumer));
       hopper::wait_for_multiplications<1>();
       if (i > 0) last.release(shared, geometry.resident, step.enters[0]);
       last = step;
@@ -460,29 +485,33 @@ struct Kernel {
     int const steps = params.planes * params.taps.number / length;  // of a tile
     int const stages = params.planes * params.taps.groups;          // that a tile takes
     Ring stage, slab;
-    if (consumer == 1) {
+    if (geometry.paired) {
+      slab.slot = consumer;
+    } else if (consumer == 1) {
       if (threadIdx.x % 32 == 0) hopper::arrive(shared.turn(0));
       stage.advance(stages, geometry.stages);
       if (!geometry.resident) slab.advance(steps, geometry.slabs);
     }
     uint32_t parity = 0;
-    for (int number = blockIdx.x + consumer * gridDim.x; number < params.items; number += 2 * gridDim.x, parity ^= 1) {
-      Item const item(params, number);
+    Share const share(params, consumer);
+    for (int number = share.first; number < params.items; number += share.stride, parity ^= 1) {
+      Item const item(params, number, consumer);
       int const thread = threadIdx.x % kWarpGroup;
       fragment::Tile const tile{item.filter + thread / 32 * 16 + thread % 32 / 4, params.filter_count,
-                                number / params.filter_blocks, number % params.filter_blocks};
+                                number / params.filter_blocks, item.filter / kFilters};
       Epilogue epilogue(params.epilogue, tile);
       Accumulator accumulators[kPixels / 2];
-      hopper::wait(shared.turn(consumer), parity);
+      if (!geometry.paired) hopper::wait(shared.turn(consumer), parity);
       switch (geometry.run) {
         case 3: multiply<3>(params, shared, consumer, stage, slab, accumulators); break;
         case 5: multiply<5>(params, shared, consumer, stage, slab, accumulators); break;
         default: multiply<1>(params, shared, consumer, stage, slab, accumulators);
       }
-      stage.advance(1 + stages, geometry.stages);  // those of the other consumer's tile as well
+      // On to the consumer's next tile, beyond those that the other one uses in its turn.
+      stage.advance(geometry.paired ? 1 : 1 + stages, geometry.stages);
       if (geometry.resident) {
-        slab = Ring();
-      } else {
+        slab = {geometry.paired ? consumer : 0, 0};
+      } else if (!geometry.paired) {
         slab.advance(steps, geometry.slabs);
       }
       if constexpr (kStaged) hopper::wait(shared.source_loaded(consumer), parity);

@@ -48,6 +48,7 @@ struct Geometry {
   int stages = 0, stage_bytes = 0;
   int run = 1;                    // of taps whose filters are loaded together
   int slabs = 0, slab_bytes = 0;  // of the filters of a run
+  bool paired = false;    // the consumers share a tile of pixels, each with a block of filters, and take no turns
   bool resident = false;  // the filters of a block stay in shared memory
   int handover = 0;       // the run of a tile after which a consumer passes the turn on
   int epilogue_bytes = 0;  // for one consumer
@@ -175,19 +176,22 @@ inline bool share(Problem const& problem, Class const& kernel, Taps const& taps,
   made.slab_bytes = length * kFilters * kernel.plane_bytes;
   int const left = kSharedBytes - 2 * kAlignment - aligned_bytes(kBarrierBytes) - 2 * made.epilogue_bytes;
   int const fewest_stages = std::max(2, taps.boxes_of_two_runs(length));
-  int const needed = taps.number / length * ceil_div(problem.channels, kernel.plane);
+  int const planes = ceil_div(problem.channels, kernel.plane), both = made.paired ? 2 : 1;
+  int const needed = both * taps.number / length * planes;
   int const resident_left = left - needed * made.slab_bytes;
   made.resident = needed <= kMostSlabs && resident_left >= fewest_stages * made.stage_bytes;
   if (made.resident) {
     made.slabs = needed;
     made.stages = std::min(kMostStages, resident_left / made.stage_bytes);
   } else {
-    int const fewest_slabs = 3;
-    auto const slabs_beside = [&](int stages) { return (left - stages * made.stage_bytes) / made.slab_bytes; };
+    int const fewest_slabs = 3 * both;
+    auto const slabs_beside = [&](int stages) {
+      return (left - stages * made.stage_bytes) / made.slab_bytes / both * both;
+    };
     if (left < fewest_stages * made.stage_bytes || slabs_beside(fewest_stages) < fewest_slabs) return false;
     made.stages = fewest_stages;
     // A product of matrices takes one of each at a time; several taps take the filters of nine at a time.
-    auto const enough_slabs = [&](int stages) { return taps.number == 1 ? stages : std::max(fewest_slabs, 9 / length); };
+    auto const enough_slabs = [&](int stages) { return taps.number == 1 ? both * stages : std::max(fewest_slabs, 9 / length); };
     while (made.stages < kMostStages && left >= (made.stages + 1) * made.stage_bytes &&
            slabs_beside(made.stages + 1) >= enough_slabs(made.stages + 1)) {
       ++made.stages;
@@ -253,6 +257,19 @@ inline Geometry choose(Problem const& problem, Class const& kernel, int given_ro
     if (consider(arrange(problem, kernel, images, problem.output_height, problem.output_width))) break;
   }
   return best;
+}
+
+/// Let both consumers multiply the same pixels, where the tensor cores else wait for them: with few taps for each box,
+/// many channels, and enough pairs of tiles for all multiprocessors.
+inline void pair(Problem const& problem, Class const& kernel, int multiprocessors, Geometry& made) {
+  constexpr int kManyPlanes = 4;
+  Taps const taps = taps_of(problem, made.pitch);
+  int const pairs = made.tiles(problem) * ceil_div(problem.filters, 2 * kFilters);
+  bool const waits = (taps.number == 1 || taps.groups > 1) && problem.channels >= kManyPlanes * kernel.plane;
+  if (!waits || problem.filters <= kFilters || pairs < multiprocessors) return;
+  Geometry paired = made;
+  paired.paired = true;
+  if (share(problem, kernel, taps, made.run, paired)) made = paired;
 }
 
 }  // namespace halo
