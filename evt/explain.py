@@ -27,6 +27,7 @@ from evt.spec import LOOP, Shapes
 class RouteExplanation:
     """One route: its summary, its rules as (statement, reason of failure or empty), whether it is the one taken.
 
+    ``unmet`` is the condition under which it is expected to be faster than later routes, if that is not met.
     If it applies, also the estimates for its kernel: shared memory in bytes, and ``registers`` of ``register_limit``
     a thread (0 where they are not estimated); and the measured ``timings``.
     """
@@ -40,6 +41,7 @@ class RouteExplanation:
     registers: int = 0
     register_limit: int = 0
     timings: tuple[Timing, ...] = ()
+    unmet: str = ""
 
     @property
     def applies(self) -> bool:
@@ -65,7 +67,9 @@ class RouteExplanation:
         for rule, reason in self.rules:
             if reason or self.chosen:
                 yield f"{'fails' if reason else 'holds'}  {rule}{f': {reason}' if reason else ''}"
-        if self.applies and not self.chosen:
+        if self.unmet:
+            yield f"it applies, and is preferred where {self.unmet}"
+        elif self.applies and not self.chosen:
             asked = 'it applies, and is taken where `route="loop"` asks for it or it was measured to be the fastest'
             yield asked if self.name == LOOP else "it also applies, with lower priority"
         if self.costs:
@@ -81,6 +85,7 @@ class RouteExplanation:
             "rules": [{"rule": rule, "holds": not reason, "reason": reason} for rule, reason in self.rules],
             "shared_memory_bytes": self.shared_memory if self.applies else None,
             "registers": self.registers if self.applies else None,
+            "preferred_where": self.unmet,
             "measured": [{"config": timing.config, "ms": timing.ms} for timing in self.timings],
         }
 
@@ -188,7 +193,14 @@ class Explanation:
         if self.gpus:
             advice = "" if len(self.gpus) == 1 else "; for which of them is not said, so the rules choose"
             lines.append(f"measured on {', '.join(self.gpus)}{advice}")
-        kind = "as a tree" if self.plan.tree else "as a topological visitor (a value is shared)"
+        straight = self.plan.family == "halo"
+        kind = (
+            "as straight-line code"
+            if straight
+            else "as a tree"
+            if self.plan.tree
+            else "as a topological visitor (a value is shared)"
+        )
         lines.append("epilogue, of CUTLASS's own:" if is_stock(self.plan) else f"visitors, {kind}:")
         lines += [f"   {visitor}" for visitor in self.visitors]
         for when, kernels in self.kernels:
@@ -307,6 +319,7 @@ def _explain_route(candidate: Candidate, taken: Plan | None, timings: Sequence[T
         made.registers if made else 0,
         register_limit(made.config) if made and made.registers else 0,
         tuple(timing for timing in timings if timing.route == route.name),
+        route.suits.statement if route.suits and candidate.applies and candidate.unsuited else "",
     )
 
 

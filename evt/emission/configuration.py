@@ -14,6 +14,8 @@ def configuration(plan: Plan) -> ConfigText:
     swizzle = f"cutlass::gemm::threadblock::GemmIdentityThreadblockSwizzle<{config.swizzle}>"
     if plan.family == "2x":
         return ConfigText(threadblock_swizzle=swizzle)
+    if plan.family == "halo":
+        return ConfigText()
     mainloop, epilogue = _schedules(plan)
     memory = ""
     if isinstance(config, ConfigConvolution):  # with two consumers the epilogue loads while the main loop runs

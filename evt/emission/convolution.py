@@ -5,7 +5,16 @@ from __future__ import annotations
 from evt.emission.expressions import as_int, read
 from evt.emission.text import ConvolutionText
 from evt.emission.workspace import copy_channels, copy_strides
-from evt.plan.plan import Convolution, Convolution2x, Convolution3x, Image, MatrixProduct, PaddedCopy, Plan
+from evt.plan.plan import (
+    Convolution,
+    Convolution2x,
+    Convolution3x,
+    HaloConvolution,
+    Image,
+    MatrixProduct,
+    PaddedCopy,
+    Plan,
+)
 
 _CONV = "cutlass::conv::"
 _ITERATORS = {"optimized": "kOptimized", "analytic": "kAnalytic", "fixed channels": "kFixedChannels"}
@@ -19,6 +28,8 @@ def convolution(plan: Plan) -> ConvolutionText | None:
             return _convolution_2x(loop)
         case Convolution3x() as loop:
             return _convolution_3x(loop)
+        case HaloConvolution() as loop:
+            return _convolution_halo(loop)
         case MatrixProduct():
             return None
 
@@ -125,3 +136,19 @@ def _with_windows(loop: Convolution3x, lists: dict[str, list[str]]) -> dict[str,
     for what, of_rows in (("padding before", "0"), ("padding after", "0"), ("stride", "1"), ("dilation", "1")):
         lists[what] = [lists[what][0], of_rows]
     return lists
+
+
+# Ours.
+
+
+def _convolution_halo(loop: HaloConvolution) -> ConvolutionText:
+    """Return the members of the kernel's arguments that say what is multiplied."""
+    spatial = loop.spatial
+    names = ["images", *spatial, "channels", "filters"]
+    names += [f"{part}_{name}" for part in ("filter", "output", "pad", "stride", "dilation") for name in spatial]
+    members = {f"problem.{name}": _extent(name) for name in names}
+    for operand, letter in ((loop.a, "a"), (loop.b, "b")):
+        assert isinstance(operand, Image)
+        members[letter] = read(operand.pointer)
+        members |= {f"{letter}_strides[{i}]": read(stride) for i, stride in enumerate(operand.strides)}
+    return ConvolutionText("", "evt::halo::Kernel", ("",), "", tuple(members.items()))

@@ -34,6 +34,13 @@ def element(dtype: DType) -> str:
     return "std::uint8_t" if dtype.compute == B1 else dtype.cutlass
 
 
+def fragment_element(dtype: DType) -> str:
+    """Return the same in element.hpp."""
+    if dtype.compute == B1:
+        return "uint8_t"
+    return f"evt::element::{dtype}" if dtype.is_float and dtype.bits < 32 else dtype.cutlass
+
+
 def loaded(dtype: DType) -> str:
     """Return the type in which a vector is handed on to where it is converted to what it is computed in."""
     return REGISTER[I32] if dtype.compute == B1 else REGISTER[dtype.compute]

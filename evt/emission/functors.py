@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from evt.emission.expressions import REGISTER, comment, literal
+from collections.abc import Callable
+from typing import TypeAlias
+
+from evt.emission.expressions import REGISTER, comment, fragment_element, literal
 from evt.emission.text import FunctorText, StatementText
 from evt.functions import TABLE
 from evt.ir.dtype import B1, F32, I32, I64, DType
@@ -16,17 +19,27 @@ def functors(plan: Plan) -> tuple[FunctorText, ...]:
     origins = {work.region: work.origin for work in plan.work}
     origins |= {node.region: node.origin for node in plan.nodes if isinstance(node, Apply)}
     origins |= {result.region: result.origin for result in plan.results if result.region is not None}
-    return tuple(_functor(region, plan.options, comment(origins.get(region, ""))) for region in plan.regions)
+    results = {result.region for result in plan.results}
+    found = []
+    for region in plan.regions:
+        of_result, origin = region in results, comment(origins.get(region, ""))
+        rounded = _rounded_on_sm90 if plan.family == "halo" and not of_result else _rounded
+        found.append(_functor(region, plan.options, rounded, origin, of_result))
+    return tuple(found)
 
 
-def _functor(region: Region, options: Options, origin: str) -> FunctorText:
+#: Spells a value rounded to a type.
+_Rounded: TypeAlias = Callable[[Operand, DType], str]
+
+
+def _functor(region: Region, options: Options, rounded: _Rounded, origin: str, of_result: bool) -> FunctorText:
     """Return the functor that computes a region."""
     parameters = tuple((REGISTER[value.dtype], value.name) for value in region.parameters)
     statements = (
-        StatementText(REGISTER[each.result.dtype], each.result.name, _expression(each, options))
+        StatementText(REGISTER[each.result.dtype], each.result.name, _expression(each, options, rounded))
         for each in region.statements
     )
-    return FunctorText(region.name, parameters, tuple(statements), origin)
+    return FunctorText(region.name, parameters, tuple(statements), origin, of_result)
 
 
 def stock_functor(function: str) -> str:
@@ -38,7 +51,18 @@ def stock_functor(function: str) -> str:
     return found.name
 
 
-def _expression(statement: Statement, options: Options) -> str:
+def _rounded(operand: Operand, dtype: DType) -> str:
+    return f"evt::round_to<{dtype.cutlass}>({_converted(operand, operand.dtype)})"
+
+
+def _rounded_on_sm90(operand: Operand, dtype: DType) -> str:
+    """Return the same by element.hpp, which has no type of truth values."""
+    if dtype.compute == B1:
+        return _bare(_converted(operand, B1))
+    return f"evt::element::round_to<{fragment_element(dtype)}>({_converted(operand, operand.dtype)})"
+
+
+def _expression(statement: Statement, options: Options, rounded: _Rounded) -> str:
     match statement:
         case Copy(result, operand):
             return _converted(operand, result.dtype)
@@ -49,7 +73,7 @@ def _expression(statement: Statement, options: Options) -> str:
                 return f"evt::narrow({_converted(operand, I64)})"
             if dtype in REGISTER and dtype != I32:
                 return _bare(_converted(operand, dtype))
-            return f"evt::round_to<{dtype.cutlass}>({_converted(operand, operand.dtype)})"
+            return rounded(operand, dtype)
 
 
 def _call(call: Call, options: Options) -> str:

@@ -36,7 +36,7 @@ from evt.plan.epilogue.nodes import (
     Size,
     VectorStore,
 )
-from evt.plan.plan import Convolution2x, Convolution3x, MatrixProduct, StockFusion, StockOperator
+from evt.plan.plan import Convolution2x, Convolution3x, HaloConvolution, MatrixProduct, StockFusion, StockOperator
 
 #: Where our nodes are: what follows the family's part of the name of a header in codegen/include/evt.
 _PLACES: dict[type, str] = {
@@ -78,6 +78,8 @@ def _of_mainloop(plan: Plan) -> list[str]:
             return ["convolution_2x_stock.hpp" if stock else "convolution_2x.hpp"]
         case Convolution3x():
             return ["convolution_3x.hpp"]
+        case HaloConvolution():
+            return ["halo.hpp"]
         case MatrixProduct():
             return []
 
@@ -94,6 +96,8 @@ def _of_epilogue(plan: Plan) -> list[str]:
             return ["restage_sm100.hpp", *([] if stock else _of_sm100(plan))]
         case "sm120":
             return ["auxiliary_sm120.hpp", "restage.hpp", *([] if stock else _of_nodes("3x", plan.nodes))]
+        case "halo":
+            return ["fragment.hpp", *_of_fragment(plan.nodes)]
         case "3x_grouped":
             wrapped = [node for node in plan.nodes if isinstance(node, Packed)]
             others = [node for node in plan.nodes if not isinstance(node, Packed)]
@@ -109,6 +113,13 @@ def _of_nodes(family: str, nodes: tuple[Node, ...]) -> list[str]:
     strided = any(isinstance(node, Auxiliary) and node.access is Access.STRIDED for node in nodes)
     found += ["visitor_strided.hpp"] * strided
     return found
+
+
+def _of_fragment(nodes: tuple[Node, ...]) -> list[str]:
+    """Return the headers of what an epilogue on a fragment has besides elements."""
+    reductions = any(isinstance(node, Reduction) for node in nodes)
+    places = any(isinstance(node, PlaceKeys) for node in nodes)
+    return [*["fragment_reduce.hpp", "finish.hpp"] * reductions, *["place.hpp"] * places]
 
 
 def _of_sm100(plan: Plan) -> list[str]:

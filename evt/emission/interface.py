@@ -31,6 +31,8 @@ _PLAIN = {
     "groups": "groups of channels, at least 1",
     "swizzle": "tiles side by side before the next row of tiles; 0: the kernel decides",
     "raster": "the order of tiles: 1 along m, 2 along n; 0: the kernel decides",
+    "tile_rows": "rows of output pixels of a tile; 0: the kernel decides",
+    "tile_columns": "columns of output pixels of a tile; 0: the kernel decides",
 }
 _SPATIAL = {
     "filter": "{} of the filters",

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from evt.emission.configuration import configuration
 from evt.emission.convolution import convolution
 from evt.emission.expressions import as_int, comment
+from evt.emission.fragment import fragment
 from evt.emission.functors import functors
 from evt.emission.headers import placed
 from evt.emission.interface import members, rows
@@ -25,6 +26,7 @@ from evt.plan.plan import GroupedPlan, Image, Matrix, Tensor
 from evt.plan.signature import bytes_of
 from evt.plan.target import Family
 
+#: How the nodes of a family's visitors are spelled; a halo kernel has none.
 _DIALECTS: dict[Family, Dialect] = {
     "2x": Dialect2x(),
     "3x": Dialect3x(),
@@ -74,6 +76,7 @@ def spell(plan: Plan, name: str = "") -> KernelText:
         worked=worked(plan),
         group_fields=plan.group_fields if isinstance(plan, GroupedPlan) else (),
         group_values=group_values(plan.nodes) if grouped else (),
+        fragment=fragment(plan) if plan.family == "halo" else None,
     )
 
 
@@ -122,6 +125,8 @@ def _aligned(plan: Plan) -> tuple[str, ...]:
 
 
 def _nest(plan: Plan) -> NestText:
+    if plan.family == "halo":
+        return NestText("statements", (), ())
     node = fusion_node(plan)
     if node is not None:
         return NestText("tree", (node,), ())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from evt.emission.expressions import (
     as_int,
     element,
+    fragment_element,
     images,
     major,
     operand_element,
@@ -15,7 +16,7 @@ from evt.emission.text import OperandText, TensorText
 from evt.emission.visitors_grouped import row
 from evt.emission.workspace import copy_pointer, copy_strides
 from evt.plan import Field, Plan
-from evt.plan.plan import GroupedPlan, Image, Matrix, MatrixProduct, PaddedCopy, Tensor
+from evt.plan.plan import GroupedPlan, HaloConvolution, Image, Matrix, MatrixProduct, PaddedCopy, Tensor
 from evt.plan.signature import bytes_of
 
 
@@ -80,6 +81,8 @@ def tensor(plan: Plan, role: str, given: Tensor | None) -> TensorText:
     loop = plan.mainloop
     if isinstance(plan, GroupedPlan):
         return _group_tensor(role, given)
+    if isinstance(loop, HaloConvolution):
+        return _pixels(role.lower(), given)
     qualifier = "const*" if role == "C" else "*"
     pointer = f"static_cast<{element(given.dtype)} {qualifier}>(const_cast<void*>({read(given.pointer)}))"
     if isinstance(loop, MatrixProduct):
@@ -88,6 +91,14 @@ def tensor(plan: Plan, role: str, given: Tensor | None) -> TensorText:
         part = "output_" if loop.operator == "fprop" else ""
         layout, stride = images(loop.rank), _image_stride(given, [f"{part}{name}" for name in loop.spatial])
     return TensorText(element(given.dtype), layout, given.alignment, ((f"ptr_{role}", pointer), (f"d{role}", stride)))
+
+
+def _pixels(role: str, given: Tensor) -> TensorText:
+    """Return a matrix of pixels that TMA moves for a kernel of ours."""
+    pitch, _, _ = given.strides
+    assert isinstance(pitch, Field)
+    arguments = ((role, read(given.pointer)), (f"{role}_stride", read(pitch)))
+    return TensorText(fragment_element(given.dtype), "", given.alignment, arguments)
 
 
 def _image_stride(given: Tensor, pixels: list[str]) -> str:

@@ -90,6 +90,67 @@ class NestText:
 
 
 @dataclass(frozen=True, slots=True)
+class PartText:
+    """A part of a fragment's epilogue: its class, the member that holds it, and what fills its parameters.
+
+    ``fetched``: whether its elements are loaded ahead of their use; ``finished``: whether it has something to do at the
+    end of a tile. ``origin`` is a comment, as that of a node.
+    """
+
+    type: str
+    name: str
+    arguments: Assignments
+    origin: str
+    fetched: bool = False
+    finished: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StepText:
+    """A statement of a fragment's epilogue; ``origin`` is a comment, as that of a node."""
+
+    lines: tuple[str, ...]
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class MultiplicationText:
+    """A WGMMA instruction of 64 rows: its types, and its parts as asm wants them, the sums in lines of several.
+
+    ``a`` and ``b`` are the words of the descriptors, ``adds`` is the register that tells whether sums are added to.
+    """
+
+    element: str
+    accumulator: str
+    map_type: str
+    pixels: int
+    instruction: str
+    registers: tuple[str, ...]
+    operands: tuple[str, ...]
+    a: str
+    b: str
+    adds: str
+    flags: str
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentText:
+    """An epilogue on an accumulator fragment, and the instruction that makes it.
+
+    ``source`` and ``destination`` are the elements of C and D, or ``void``; ``result`` is that of the last output.
+    ``places``: whether the ``steps`` ask where elements are.
+    """
+
+    source: str
+    destination: str
+    parts: tuple[PartText, ...]
+    steps: tuple[StepText, ...]
+    result: tuple[str, str]  # the type, the value
+    places: bool
+    multiplication: MultiplicationText
+
+
+@dataclass(frozen=True, slots=True)
 class StatementText:
     """A statement of a functor."""
 
@@ -102,13 +163,15 @@ class StatementText:
 class FunctorText:
     """A functor of ours over ``parameters``, (type, name) each; the last statement is the result.
 
-    ``origin`` is a comment: the part of the formula that it is.
+    ``origin`` is a comment: the part of the formula that it is. ``of_result``: whether it computes what is stored when
+    the parts of reductions are combined.
     """
 
     name: str
     parameters: tuple[tuple[str, str], ...]
     statements: tuple[StatementText, ...]
     origin: str
+    of_result: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,8 +282,8 @@ class KernelText:
     ``name`` begins the names that callers see. ``members`` and ``rows`` are those of its arguments and of its table,
     ``functions`` the user's own. ``program`` and ``interface`` are comment lines and ``remark`` ends one; ``before``
     and ``after`` are the small kernels around the kernel, ``parts`` what lies in the workspace; ``worked`` are the
-    arguments of evt::mainloop::Worked after the stock main loop. ``aligned`` are the addresses, and the strides in
-    bytes, of the operands and tiles that TMA moves.
+    arguments of evt::mainloop::Worked after the stock main loop. An epilogue is a ``nest`` or a ``fragment``.
+    ``aligned`` are the addresses, and the strides in bytes, of the operands and tiles that TMA moves.
     """
 
     name: str
@@ -254,6 +317,7 @@ class KernelText:
     worked: tuple[str, ...]
     group_fields: tuple[Field, ...]
     group_values: tuple[GroupValueText, ...]
+    fragment: FragmentText | None
 
     @property
     def namespace(self) -> str:

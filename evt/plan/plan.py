@@ -7,6 +7,7 @@
     Mainloop  = MatrixProduct(a, b, work)           two matrices
               | Convolution2x(operator, ..., work)  an implicit GEMM of CUTLASS 2.x
               | Convolution3x(operator, ...)        one of CUTLASS 3.x
+              | HaloConvolution(operator, ...)      one of ours
     Epilogue  = Visitors(nodes, tree, results)      a visitor tree, or a topological visitor
               | StockOperator(fused, ...)           an output operator of CUTLASS 2.x
               | StockFusion(fused, ...)             a fusion operation of CUTLASS 3.x
@@ -171,7 +172,12 @@ class Convolution3x(Convolution):
     window_channels: int = 0
 
 
-Mainloop: TypeAlias = MatrixProduct | Convolution2x | Convolution3x
+@dataclass(frozen=True, slots=True)
+class HaloConvolution(Convolution):
+    """One of ours, which loads each pixel once a tile: see evt.plan.halo."""
+
+
+Mainloop: TypeAlias = MatrixProduct | Convolution2x | Convolution3x | HaloConvolution
 
 # The epilogue.
 
@@ -361,7 +367,7 @@ class Plan:
     @property
     def work(self) -> tuple[Work, ...]:
         """The mainloop fusions of the operands."""
-        return () if isinstance(self.mainloop, Convolution3x) else self.mainloop.work
+        return () if isinstance(self.mainloop, Convolution3x | HaloConvolution) else self.mainloop.work
 
     @property
     def regions(self) -> tuple[Region, ...]:

@@ -16,6 +16,7 @@ from evt.ir.convolution import Convolution, ConvolutionProblem, Operator
 from evt.ir.dtype import DType
 from evt.ir.node import base, direct
 from evt.layout import widest_vector
+from evt.plan.halo import UNKNOWN, Halo, halo_of
 
 #: How a tensor relates to the batch mode: ``strided`` (one per batch, at a run-time stride; also a problem of one
 #: batch) or ``shared`` (a batched problem, the same tensor for every batch).
@@ -59,7 +60,8 @@ class ConvolutionClass:
     whether the taps of its filters lie apart; ``large_operand``: whether A or B has 2 GiB or more.
     ``tile_columns`` is the width of tiles that its columns fill best, ``tile_bytes`` the depth of tiles that its
     channels do; ``shallow``: whether the sums are shorter than the work of an epilogue. ``row_channels`` are the
-    channels of a copy in which the rows of filters, which then are one tap, can be moved by TMA, or 0.
+    channels of a copy in which the rows of filters, which then are one tap, can be moved by TMA, or 0. ``halo`` is how
+    the halo kernel serves it.
     """
 
     operator: Operator
@@ -79,6 +81,7 @@ class ConvolutionClass:
     tile_bytes: int = 128
     shallow: bool = False
     row_channels: int = 0
+    halo: Halo = UNKNOWN
 
     @property
     def not_matrices(self) -> str:
@@ -198,6 +201,7 @@ def convolution_class(
             im2col=max(geometry.stride) <= _LARGEST_STEP,
             dilated=_is_dilated(geometry),
             large_filter=max(geometry.kernel_size, default=1) > LARGEST_FILTER,
+            halo=halo_of(geometry, None, element_bytes),
         )
     groups = geometry.groups
     row_channels = _row_channels(problem, element_bytes)
@@ -220,6 +224,7 @@ def convolution_class(
         tile_bytes(depth * element_bytes),
         math.prod(problem.filter_size) * problem.depth * element_bytes <= _SHALLOW_BYTES,
         row_channels,
+        halo_of(geometry, problem, element_bytes),
     )
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import prod
+from math import inf, prod
 
 from evt.plan.configurations.config import Config, ceil_div
-from evt.plan.plan import Plan
+from evt.plan.halo import OVERHEAD, Plane, choose
+from evt.plan.plan import HaloConvolution, Plan
 
 
 def fastest(plans: Sequence[Plan], sizes: Mapping[str, int], multiprocessors: int) -> int:
     """Return the index of the fastest kernel for a problem's sizes; of those that are equally fast, the first."""
     general = plans[0]
+    if isinstance(general.mainloop, HaloConvolution):
+        waits = [_halo_time(plan, sizes, multiprocessors) for plan in plans]
+        return waits.index(min(waits))
     rows, columns, depth = sizes[general.rows], sizes[general.columns], _depth(sizes)
     steps = max(1, depth * general.operand_bits // 16)
     times = [
@@ -34,6 +38,16 @@ def time(
     waves = ceil_div(tiles, multiprocessors * config.blocks)
     tile = max(steps + speed.overhead, speed.bound * traffic)
     return m * n * speed.cost * ((speed.alone if waves == 1 else waves) * config.blocks * tile + speed.tail)
+
+
+def _halo_time(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> float:
+    """Return how long a halo kernel takes, in pixels that the busiest multiprocessor multiplies by 64 filters."""
+    pixels, filters, channels = plan.config.tile
+    tile = choose(Plane.of(sizes, channels, plan.operand_bits // 8), pixels)
+    if tile is None:
+        return inf
+    tiles = ceil_div(sizes["images"], tile.images) * tile.tiles * ceil_div(sizes["filters"], filters)
+    return ceil_div(tiles, multiprocessors) * (pixels + OVERHEAD)
 
 
 def _depth(sizes: Mapping[str, int]) -> int:

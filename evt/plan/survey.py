@@ -72,6 +72,13 @@ class Candidate:
         """Why there is no kernel of this route: the rules that fail, else why no configuration fits."""
         return self.refusals or self.misfits
 
+    @cached_property
+    def unsuited(self) -> str:
+        """Why a route that applies is expected to be slower than later ones, or ""."""
+        rule = self.route.suits
+        verdict = self._verdicts[rule] if rule else None
+        return verdict.reason if isinstance(verdict, Refusal) else ""
+
     # Configurations, of a route that applies
 
     @cached_property
@@ -150,11 +157,16 @@ class Survey:
     def chosen(self) -> Candidate:
         """The route that is taken: the first whose rules all hold, and one of whose configurations fits.
 
+        Those that do not suit the problem come last.
+
         Raise TargetError: E0502 when the one requested route cannot compile the program, E0503 when none can.
         """
-        for each in self.asked:
-            if each.applies and (self.config is not None or each.general is not None):
-                return each
+        for unsuited in (False, True):
+            for each in self.asked:
+                if not each.applies or bool(each.unsuited) != unsuited:
+                    continue
+                if self.config is not None or each.general is not None:
+                    return each
         nearest, *others = sorted(self.asked, key=self._distance)
         reason = nearest.reasons[0].reason
         advice = "; ".join(each.route.otherwise for each in self.asked if each.route.otherwise)
@@ -172,10 +184,10 @@ class Survey:
     def _is_beside(self, candidate: Candidate) -> bool:
         """Whether what a route refuses is no reason why there is no kernel: it is for other programs than this.
 
-        That a formula is no stock epilogue is one where only those are asked for.
+        That a formula is no stock epilogue is one where only those are asked for. Kernels of ours are an addition.
         """
         kinds = {each.route.kind for each in self.asked}
-        unused = {"stock", *([] if self.problem.dag.feeds else ["mainloop"])}
+        unused = {"stock", "own", *([] if self.problem.dag.feeds else ["mainloop"])}
         return candidate.route.kind in unused and not kinds <= unused
 
     def _distance(self, candidate: Candidate) -> tuple[bool, int, bool, int]:
@@ -238,7 +250,7 @@ class Survey:
 
         For groups, whose kernel is built in one configuration whatever their sizes, in all configurations.
         """
-        for each in self.candidates:
+        for each in sorted(self.candidates, key=lambda candidate: candidate.applies and bool(candidate.unsuited)):
             if each.applies:
                 configs = each.configs if self.problem.grouped else each.default_configs
                 yield from ((each, config) for config in configs)

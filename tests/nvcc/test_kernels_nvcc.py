@@ -56,6 +56,17 @@ D = where(mask, z, 0)
 """
 ON_BOTH = "in t: f32[k]; A = relu(s[k]*(A - mu[m]) + alpha*t); B = B*u[n]; D = relu(acc + bias)"
 CONVOLUTION = "D = relu(acc + bias) + residual"
+#: Every part of an epilogue on a fragment.
+HALO_NODES = """\
+in s: f32[m], t: f16[n?], beta: f16, other: bf16[m, n]
+out D, E: f32[m, n], sums: f32[n], most: f32, place: i32[m], norm: f32[m]
+E = acc*s + t + beta*other
+D = relu(E + C + iota(n) - iota(m)*size(k))
+sums = sum[m](E)
+most = max[m, n](abs(E))
+place = argmax[n](E)
+norm = sqrt(sum[n](E*E)/size(n))
+"""
 WIDE = (8, 64, 56, 56), (64, 64, 3, 3)
 FIRST = (2, 3, 33, 35), (64, 3, 7, 7)
 PADDED = (2, 20, 9, 11), (64, 20, 3, 3)
@@ -104,6 +115,9 @@ KERNELS: dict[str, Callable[[], Plan]] = {
     "sm80-conv": conv("sm80", WIDE, route="evt"),
     "sm89-conv-stock": conv("sm89", WIDE, route="stock"),
     "sm90-conv-few": conv("sm90", FIRST),
+    "sm90-conv": conv("sm90", WIDE, route="evt"),
+    "sm90-halo": conv("sm90", WIDE),
+    "sm90-halo-nodes": conv("sm90", WIDE, HALO_NODES),
     "sm90-conv-padded": conv("sm90", PADDED),
     "sm80-mainloop": gemm(ON_BOTH, "sm80", "bf16"),
     "sm80-conv-mainloop": conv("sm80", WIDE, "A = relu(s[k]*A + t[k]); D = relu(acc + bias) + C"),
@@ -158,13 +172,13 @@ def kernel(name: str) -> Kernel:
 
 def test_the_few_are_representative() -> None:
     plans = [make() for make in KERNELS.values()]
-    assert {each.family for each in plans} == {"2x", "3x", "sm100", "sm120"}
+    assert {each.family for each in plans} == {"2x", "3x", "halo", "sm100", "sm120"}
     assert {each.tree for each in plans} == {True, False}
     assert {each.target.name for each in plans} == {"sm80", "sm89", "sm90", "sm100", "sm120"}
     schedules = {"pingpong", "cooperative", "implicit", "one_sm", "multistage"}
     assert schedules <= {each.config.schedule for each in plans}
     templates = {"gemm_2x", "gemm_2x_stock", "gemm_2x_mainloop", "conv_2x", "conv_2x_stock", "conv_2x_mainloop"}
-    templates |= {"gemm_3x", "conv_3x", "gemm_sm100", "gemm_sm120"}
+    templates |= {"gemm_3x", "conv_3x", "conv_halo", "gemm_sm100", "gemm_sm120"}
     assert {each.template for each in plans} == templates
 
 

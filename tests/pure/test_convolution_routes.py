@@ -46,15 +46,17 @@ def chosen(op: Program, arch: str, dtype: str = "f16", shapes: Any = None) -> st
     ],
 )
 def test_routes_by_target(arch: str, stock: str, tree: str, pointwise: str) -> None:
-    assert chosen(evt.conv2d(STOCK, padding=1), arch, shapes=TYPICAL) == stock
+    typical = "conv-halo-3x" if arch == "sm90" else tree
+    assert chosen(evt.conv2d(STOCK, padding=1), arch, shapes=TYPICAL) == (typical if arch == "sm90" else stock)
     assert chosen(evt.conv2d(STOCK, padding=1), arch) == stock
-    assert chosen(evt.conv2d(TREE, padding=1), arch, shapes=TYPICAL) == tree
+    assert chosen(evt.conv2d(TREE, padding=1), arch, shapes=TYPICAL) == typical
     assert chosen(evt.conv2d(STOCK), arch, shapes=POINTWISE) == pointwise
     for op in (evt.conv1d(TREE), evt.conv3d(TREE), convolution(TREE, "conv2d_dgrad")):
         assert chosen(op, arch) == tree
     wgrad = convolution(TREE, "conv2d_wgrad", kernel_size=3)
     assert chosen(wgrad, arch) == "conv-evt-2x"
-    for dtype in ("bf16", "f32", "i8", *(["e4m3", "e5m2"] if arch not in ("sm80", "sm86") else [])):
+    assert chosen(evt.conv2d(TREE, padding=1), arch, "bf16", TYPICAL) == typical
+    for dtype in ("f32", "i8", *(["e4m3", "e5m2"] if arch not in ("sm80", "sm86") else [])):
         assert chosen(evt.conv2d(TREE, padding=1), arch, dtype, TYPICAL) == tree
 
 
@@ -122,6 +124,7 @@ def test_groups_fill_tiles() -> None:
 
 # Refusals
 
+PAIRS = "out D: f32[m, n], h: f32[m, n/2]; D = acc; h = even(acc)*odd(acc)"
 MASK = "out D, mask: b1[m, n]; D = acc; mask = acc > 0"
 
 
@@ -225,6 +228,48 @@ REFUSALS = {
     "collectives of sm80": Refusal("conv-evt-3x", "the target is sm80"),
     "collectives of sm100": Refusal("conv-evt-3x", "the target is sm100", arch="sm100"),
     "collectives of sm120": Refusal("conv-evt-3x", "the target is sm120", arch="sm120"),
+    "halo of sm100": Refusal("conv-halo-3x", "the target is sm100", arch="sm100"),
+    "halo of a gradient": Refusal("conv-halo-3x", "the operation is dgrad", "conv2d_dgrad", "sm90"),
+    "halo of groups": Refusal("conv-halo-3x", "there are groups", arch="sm90", keywords=kw(groups=2)),
+    "halo of volumes": Refusal("conv-halo-3x", "there are three spatial dimensions", "conv3d", "sm90"),
+    "halo of f32": Refusal("conv-halo-3x", "A is f32, B is f32", arch="sm90", dtype="f32"),
+    "halo of narrow channels": Refusal(
+        *("conv-halo-3x", "`A` is aligned to 8 bytes: address, strides and extent along `k`"),
+        arch="sm90",
+        shapes=of((2, 20, 14, 14), (64, 20, 3, 3)),
+    ),
+    "halo of a large stride": Refusal(
+        "conv-halo-3x", "a stride is beyond 8", arch="sm90", shapes=TYPICAL, keywords=kw(stride=9)
+    ),
+    "halo of a large filter": Refusal(
+        *("conv-halo-3x", "the filters have more than 64 taps"),
+        arch="sm90",
+        shapes=of((2, 64, 14, 14), (64, 64, 9, 9)),
+    ),
+    "a halo that is too large": Refusal(
+        *("conv-halo-3x", "a tile and its halo do not fit in shared memory"),
+        arch="sm90",
+        shapes=of((2, 64, 99, 99), (64, 64, 7, 7)),
+        keywords=kw(dilation=16),
+    ),
+    "halo of bits": Refusal("conv-halo-3x", "`mask` is packed bits", arch="sm90", text=MASK),
+    "halo of pairs": Refusal("conv-halo-3x", "`h` has pairs or blocks of columns", arch="sm90", text=PAIRS),
+    "halo of random numbers": Refusal(
+        "conv-halo-3x", "there are random numbers", arch="sm90", text="D = dropout(acc, 0.5, 1, 2)"
+    ),
+    "halo of a vector output": Refusal(
+        *("conv-halo-3x", "`r` is stored as a vector or a single value"),
+        arch="sm90",
+        text="in s: f32[n]; out D, r: f32[n]; D = acc*s; r = sqrt(s)",
+    ),
+    "halo of an index": Refusal(
+        *("conv-halo-3x", "the rows or columns of `x` are where an index says"),
+        arch="sm90",
+        text="in x: f32[index[m]]; D = acc*x",
+    ),
+    "halo of a mainloop fusion": Refusal(
+        "conv-halo-3x", "`A` has a mainloop fusion", arch="sm90", text="A = relu(A); D = acc"
+    ),
     "taps as a GEMM": Refusal("evt-2x", "the filters have more than one tap", shapes=TYPICAL),
     "stride as a GEMM": Refusal("evt-3x", "the stride is not 1", arch="sm90", shapes=POINTWISE, keywords=kw(stride=2)),
     "padding as a GEMM": Refusal("evt-2x", "the input is padded", shapes=POINTWISE, keywords=kw(padding=1)),

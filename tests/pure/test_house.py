@@ -31,7 +31,7 @@ ORDER = (
 PLANNER_ORDER = [
     group.split()
     for group in (
-        *("verdict", "gpus", "target", "options", "signature", "stock", "problem", "configurations"),
+        *("verdict", "gpus", "target", "options", "halo", "signature", "stock", "problem", "configurations"),
         *("fields", "epilogue", "plan"),
         *("rules", "kernels", "routes", "speed", "survey", "__init__"),
     )

@@ -17,7 +17,7 @@ EPILOGUE = "D = relu(acc + bias + residual)"
 
 def taken(op: evt.Program, a: tuple[int, ...], b: tuple[int, ...]) -> str:
     """Return the configuration of the kernel that serves operands of these shapes."""
-    plans = survey(packed_problem(op.spec, "sm90", "f16", "f16", (a, b))).defaults
+    plans = survey(packed_problem(op.spec, "sm90", "f16", "f16", (a, b)), op.spec.settings.route).defaults
     return plans[fastest(plans, problem_sizes(op.spec, (a, b)), MULTIPROCESSORS)].config.name
 
 
@@ -79,10 +79,29 @@ CONVOLUTIONS = {
 @pytest.mark.parametrize("layer", CONVOLUTIONS)
 def test_convolutions(layer):
     images, channels, filters, pixels, size, stride = layer
-    op = evt.conv2d(EPILOGUE, stride=stride, padding=size // 2)
+    op = evt.conv2d(EPILOGUE, stride=stride, padding=size // 2, route="evt")
     shapes = (images, channels, pixels, pixels), (filters, channels, size, size)
     assert isinstance(op.spec.convolution.problem(*shapes), ConvolutionProblem)
     assert taken(op, *shapes) == CONVOLUTIONS[layer]
+
+
+#: (images, channels, filters, pixels, filter, stride): the tiles of the halo kernel, wide ones where there are many.
+HALOS = {
+    (256, 64, 64, 56, 3, 1): "halo_232x64x64",
+    (1, 64, 64, 56, 3, 1): "halo_176x64x64",
+    (256, 128, 128, 28, 3, 1): "halo_208x64x64",
+    (1, 128, 128, 28, 3, 1): "halo_120x64x64",
+    (256, 256, 256, 14, 3, 1): "halo_216x64x64",
+    (256, 128, 128, 56, 3, 2): "halo_208x64x64",
+    (128, 96, 96, 27, 5, 1): "halo_208x64x32",
+}
+
+
+@pytest.mark.parametrize("layer", HALOS)
+def test_halos(layer):
+    images, channels, filters, pixels, size, stride = layer
+    op = evt.conv2d(EPILOGUE, stride=stride, padding=size // 2, route="own")
+    assert taken(op, (images, channels, pixels, pixels), (filters, channels, size, size)) == HALOS[layer]
 
 
 def test_clusters_that_a_problem_does_not_fill_are_idle():

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-Schedule = Literal["pingpong", "cooperative", "implicit", "implicit_own", "one_sm", "two_sm", "multistage"]
+Schedule = Literal["pingpong", "cooperative", "implicit", "implicit_own", "halo", "one_sm", "two_sm", "multistage"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,13 +88,20 @@ class Graph:
 
 
 def build_visitors(
-    dag: TypedDag, *, source: str | None, implicit_store: str | None, rows: str = "m", fused: bool = True
+    dag: TypedDag,
+    *,
+    source: str | None,
+    implicit_store: str | None,
+    rows: str = "m",
+    fused: bool = True,
+    nested: bool = True,
 ) -> Graph:
     """Partition a program into visitors.
 
     ``source`` is the input that the collective loads as C; ``implicit_store`` the output that the collective
     itself stores as D (3.x); ``rows`` the mode that runs along the kernel's rows (``n`` for a transposed problem);
-    ``fused`` False makes every operation its own compute node.
+    ``fused`` False makes every operation its own compute node; ``nested`` False makes no tree, for kernels that compute
+    one value after the other.
     """
     results = _results(dag, fused)
     visitors: list[Visitor] = []
@@ -156,7 +163,7 @@ def build_visitors(
             add(Visitor("compute", name, value, (operand,)))  # the identity: the root is converted to D's type
         else:
             visitors = _move_last(visitors, operand)
-    tree = _as_tree(visitors)
+    tree = _as_tree(visitors) if nested else None
     return Graph(tuple(tree or visitors), tree is not None)
 
 

@@ -25,6 +25,9 @@ from evt.plan.signature import Signature
 from evt.plan.target import Family
 from evt.plan.verdict import Matches
 
+#: The families whose registers are estimated.
+_ESTIMATED: tuple[Family, ...] = ("2x", "3x", "halo")
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -188,7 +191,7 @@ class Draft:
             fields=self.fields.members,
             shared_memory=epilogue.shared_memory,
             memory_limit=frame.memory_limit,
-            registers=estimate_registers(dag, epilogue.graph, self.config) if frame.family in ("2x", "3x") else 0,
+            registers=estimate_registers(dag, epilogue.graph, self.config) if frame.family in _ESTIMATED else 0,
             operand_bits=dag.operands[0].dtype.bits,
             read_bytes=sum(map(tile_bytes, dag.inputs)),
             written_bytes=sum(map(tile_bytes, dag.outputs)),

@@ -24,8 +24,8 @@ MayBeSource: TypeAlias = Callable[[Draft, Input], bool]
 def collective(draft: Draft, space: Space, make: Make, may_be_source: MayBeSource) -> Collective:
     """Plan the collective epilogue; ``may_be_source`` says which inputs it can load as C."""
     source, graph, budget = _place_source(draft, space, may_be_source)
-    c = _tensor(draft, source) if source is not None else None
-    d = _tensor(draft, draft.primary) if draft.stores_tile else None
+    c = tensor(draft, source) if source is not None else None
+    d = tensor(draft, draft.primary) if draft.stores_tile else None
     epilogue = make(draft, graph, budget)
     # F16 cuts the tiles of an epilogue whose D is stored by a visitor.
     return Collective(epilogue, graph, c, d, d.dtype if d else F16, budget.used)
@@ -78,7 +78,7 @@ def _sources(draft: Draft, may_be_source: MayBeSource) -> list[str]:
     return [value.name for value in sorted(candidates, key=cost)]
 
 
-def _tensor(draft: Draft, name: str) -> Tensor:
+def tensor(draft: Draft, name: str) -> Tensor:
     """Return the tensor that the collective itself loads as C or stores as D."""
     layout, pointer, strides = draft.signature[name], draft.fields.pointer(name), draft.strides(name)
     if (

@@ -39,7 +39,7 @@ def _convolution_2x(draft: Draft, work: tuple[Work, ...]) -> Convolution2x:
         for part in ("", "filter_", "output_", "pad_", "stride_", "dilation_"):
             draft.fields.size(f"{part}{name}")
     few = draft.problem.has_few_channels
-    a, b = (_image(draft, operand) for operand in draft.problem.dag.operands)
+    a, b = (image(draft, operand) for operand in draft.problem.dag.operands)
     alignments = [vector or image.alignment for image in (a, b)] if shape.rank == 2 else []
     iterators: Iterators = "analytic" if shape.large_filter or (groups == "multiple" and not work) else "optimized"
     return Convolution2x(
@@ -83,7 +83,7 @@ def _groups(draft: Draft) -> Groups:
 def convolution_3x(draft: Draft) -> Convolution3x:
     """Return an implicit GEMM of CUTLASS 3.x."""
     _add_sizes_3x(draft)
-    a, b = (_image(draft, operand) for operand in draft.problem.dag.operands)
+    a, b = (image(draft, operand) for operand in draft.problem.dag.operands)
     return Convolution3x(draft.problem.convolution.operator, draft.problem.convolution.rank, a, b)
 
 
@@ -93,7 +93,7 @@ def padded_convolution_3x(draft: Draft) -> Convolution3x:
     vector, channels = 16 // draft.problem.operand_bytes, shape.row_channels  # TMA is aligned to 16 bytes
     _add_copies(draft)
     padding = (draft.fields.size("pad_width"), draft.fields.size("upper_pad_width")) if channels else None
-    originals = [_image(draft, operand) for operand in draft.problem.dag.operands]
+    originals = [image(draft, operand) for operand in draft.problem.dag.operands]
     a, b = (_copy(draft, image, min(channels or vector, vector), channels) for image in originals)
     if channels:
         pixels = max(1, vector // channels)  # of a row are whole vectors
@@ -125,7 +125,7 @@ def _strides(draft: Draft, operand: str) -> tuple[Field, ...]:
     return tuple(draft.fields.stride(operand, name) for name in ("outer", *_spatial(draft)))
 
 
-def _image(draft: Draft, operand: Operand) -> Image:
+def image(draft: Draft, operand: Operand) -> Image:
     """Return A or B, channels last."""
     layout = draft.signature.a if operand.name == "A" else draft.signature.b
     pointer = draft.fields.pointer(operand.name)

@@ -83,6 +83,10 @@ class Nodes(ABC):
         """Return the type that a compute node hands on."""
         return self.draft.dag.types[visitor.value].dtype.compute
 
+    def is_stock(self, output: DType | Destination) -> bool:
+        """Return whether nodes of CUTLASS may compute a type: they convert to integers by wrapping."""
+        return output == F32 or (output is Destination.D and self.draft.dtype(self.draft.primary).is_float)
+
     def make(self, graph: Graph) -> Visitors:
         """Return the nodes of a graph, in its order, and what is made of its reductions."""
         nodes: list[Node] = []
@@ -278,8 +282,7 @@ class Nodes(ABC):
         draft = self.draft
         values = [graph.visitors[operand].value for operand in visitor.operands]
         output = self.output(visitor, graph)
-        # Stock nodes convert to integers by wrapping.
-        plain = output == F32 or (output is Destination.D and draft.dtype(draft.primary).is_float)
+        plain = self.is_stock(output)
         if values == [visitor.value]:
             dtype = draft.dag.types[visitor.value].dtype.compute
             if plain and dtype == F32:

@@ -1,7 +1,8 @@
 """The routes to a kernel, in order of preference; ``evt explain`` prints them with their rules.
 
 Newer generations of CUTLASS come first; within one, its own fused epilogues, then visitor trees, then mainloop
-fusions, then kernels of ours. A measurement of ``evt tune`` overrides the order.
+fusions. A kernel of ours comes before those that it was written to replace. A route that does not suit a problem comes
+after those that do: see Route. A measurement of ``evt tune`` overrides the order.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from __future__ import annotations
 from evt.diagnostics import Diagnostic
 from evt.errors import TargetError
 from evt.plan.problem import Problem
-from evt.plan.routes import convolution_2x, convolution_3x, gemm_2x, gemm_3x, grouped_3x
+from evt.plan.routes import convolution_2x, convolution_3x, gemm_2x, gemm_3x, grouped_3x, halo_3x
 from evt.plan.routes.route import Route
 
 ROUTES: tuple[Route, ...] = (
     gemm_3x.STOCK,
     gemm_3x.EVT,
     grouped_3x.EVT,
+    halo_3x.HALO,
     convolution_3x.PADDED,
     convolution_3x.EVT,
     gemm_2x.STOCK,
@@ -24,7 +26,6 @@ ROUTES: tuple[Route, ...] = (
     convolution_2x.EVT,
     gemm_2x.MAINLOOP,
     convolution_2x.MAINLOOP,
-    # Here comes a persistent convolution of our own on sm90, of the kind "own".
 )
 
 

@@ -38,7 +38,8 @@ class Route:
 
     ``summary`` is its description in ``evt explain``. ``rules`` are the conditions that a problem must meet, ``shapes``
     the shapes of problems that it concerns, and ``kernels`` has its kernel for each family of targets that
-    the rules admit. ``otherwise`` is what a user can type instead where the rules refuse.
+    the rules admit. ``otherwise`` is what a user can type instead where the rules refuse. ``suits`` is a rule about
+    speed: where it fails, routes that come later are preferred.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Route:
     kernels: Mapping[Family, Kernel]
     shapes: tuple[Shape, ...] = ("gemm", "convolution")
     otherwise: str = ""
+    suits: Rule | None = None
 
     def kernel(self, target: Target) -> Kernel:
         """Return the kernel for a target that the rules admit."""

@@ -145,12 +145,17 @@ def contiguous(problem: Problem) -> Verdict:
 
 
 def moved_by_tma(problem: Problem) -> Verdict:
+    operands = operands_moved_by_tma(problem)
+    return operands if isinstance(operands, Refusal) else d_moved_by_tma(problem)
+
+
+def operands_moved_by_tma(problem: Problem) -> Verdict:
     dag, signature = problem.dag, problem.signature
     for operand, layout in zip(dag.operands, (signature.a, signature.b), strict=True):
         verdict = _moved(operand.name, layout, problem.operand_bytes)
         if isinstance(verdict, Refusal):
             return verdict
-    return d_moved_by_tma(problem)
+    return HOLDS
 
 
 def d_moved_by_tma(problem: Problem) -> Verdict:

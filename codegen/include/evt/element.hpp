@@ -1,0 +1,105 @@
+#ifndef EVT_ELEMENT_HPP
+#define EVT_ELEMENT_HPP
+
+// Elements in memory and what they are computed in, by sm90's instructions alone: no header of CUTLASS's types, which
+// take longer to compile than a kernel. The conversions are those of convert.hpp.
+
+#include <cstdint>
+#include <type_traits>
+
+#include "cutlass/cutlass.h"
+
+namespace evt {
+namespace element {
+
+struct f16 {
+  uint16_t bits;
+};
+struct bf16 {
+  uint16_t bits;
+};
+struct e4m3 {
+  uint8_t bits;
+};
+struct e5m2 {
+  uint8_t bits;
+};
+
+CUTLASS_DEVICE float load(f16 x) {
+  float result;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(x.bits));
+  return result;
+}
+CUTLASS_DEVICE float load(bf16 x) { return __uint_as_float(uint32_t(x.bits) << 16); }
+CUTLASS_DEVICE float load(e4m3 x) {
+  uint32_t halves;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(uint16_t(x.bits)));
+  return load(f16{uint16_t(halves)});
+}
+CUTLASS_DEVICE float load(e5m2 x) { return load(f16{uint16_t(x.bits << 8)}); }
+CUTLASS_DEVICE float load(float x) { return x; }
+CUTLASS_DEVICE int32_t load(int8_t x) { return x; }
+CUTLASS_DEVICE int32_t load(uint8_t x) { return x; }
+CUTLASS_DEVICE int32_t load(int32_t x) { return x; }
+
+/// What an element is computed in.
+template <class T>
+using Register = decltype(load(T{}));
+
+CUTLASS_DEVICE void store(f16& to, float x) { asm("cvt.rn.f16.f32 %0, %1;" : "=h"(to.bits) : "f"(x)); }
+CUTLASS_DEVICE void store(bf16& to, float x) { asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(to.bits) : "f"(x)); }
+CUTLASS_DEVICE void store(e4m3& to, float x) {
+  uint16_t two;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(two) : "f"(0.0f), "f"(x));
+  to.bits = uint8_t(two);
+}
+CUTLASS_DEVICE void store(e5m2& to, float x) {
+  uint16_t two;
+  asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(two) : "f"(0.0f), "f"(x));
+  to.bits = uint8_t(two);
+}
+CUTLASS_DEVICE void store(float& to, float x) { to = x; }
+CUTLASS_DEVICE void store(int32_t& to, float x) { to = __float2int_rn(x); }  // saturates, NaN becomes 0
+CUTLASS_DEVICE void store(int32_t& to, int32_t x) { to = x; }
+CUTLASS_DEVICE void store(int8_t& to, int32_t x) { to = int8_t(min(max(x, -128), 127)); }
+CUTLASS_DEVICE void store(uint8_t& to, int32_t x) { to = uint8_t(min(max(x, 0), 255)); }
+CUTLASS_DEVICE void store(int8_t& to, float x) { store(to, __float2int_rn(x)); }
+CUTLASS_DEVICE void store(uint8_t& to, float x) { store(to, __float2int_rn(x)); }
+template <class T, class = std::enable_if_t<std::is_same_v<Register<T>, float>>>
+CUTLASS_DEVICE void store(T& to, int32_t x) {
+  store(to, float(x));
+}
+
+/// x as the type stores it.
+template <class T, class Value>
+CUTLASS_DEVICE Register<T> round_to(Value x) {
+  T stored;
+  store(stored, x);
+  return load(stored);
+}
+
+/// Two elements of 16 bits in a word, the first in its lower half.
+CUTLASS_DEVICE void store_two(f16, uint32_t& to, float first, float second) {
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(to) : "f"(second), "f"(first));
+}
+CUTLASS_DEVICE void store_two(bf16, uint32_t& to, float first, float second) {
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(to) : "f"(second), "f"(first));
+}
+template <class T>
+CUTLASS_DEVICE void store_two(T type, uint32_t& to, int32_t first, int32_t second) {
+  store_two(type, to, float(first), float(second));
+}
+
+template <class T>
+CUTLASS_DEVICE float load_first(uint32_t two) {
+  return load(T{uint16_t(two)});
+}
+template <class T>
+CUTLASS_DEVICE float load_second(uint32_t two) {
+  return load(T{uint16_t(two >> 16)});
+}
+
+}  // namespace element
+}  // namespace evt
+
+#endif  // EVT_ELEMENT_HPP

@@ -1,0 +1,176 @@
+#ifndef EVT_FRAGMENT_HPP
+#define EVT_FRAGMENT_HPP
+
+// What the epilogue of a kernel of ours is made of. The product is computed transposed, so WGMMA leaves a thread with
+// two columns of the matrix [m, n], 8 apart, and two neighbouring rows out of every eight. The epilogue takes them in
+// steps of 16 rows, of which a thread has 8 elements: element i is in column i / 2 % 2, and in row i / 4 * 2 + i % 2
+// of its four. i is a constant once loops are unrolled.
+
+#include <cstdint>
+
+#include "evt/element.hpp"
+
+namespace evt {
+namespace fragment {
+
+constexpr int kElements = 8;  // of a step
+constexpr int kRows = 4;
+constexpr int kTileColumns = 64;
+
+CUTLASS_HOST_DEVICE constexpr int column_of(int i) { return i / 2 % 2; }
+CUTLASS_HOST_DEVICE constexpr int row_of(int i) { return i / 4 * 2 + i % 2; }
+
+/// The thread's columns of a tile, and which tile it is: of all tiles of rows and of all blocks of columns.
+struct Tile {
+  int first;
+  int columns;  // of the matrix
+  int number;
+  int block;
+
+  CUTLASS_DEVICE int column(int i) const { return first + 8 * column_of(i); }
+  CUTLASS_DEVICE bool has(int i) const { return column(i) < columns; }
+  /// Of two blocks that are computed together, the second may be beyond the matrix.
+  CUTLASS_DEVICE bool exists() const { return block * kTileColumns < columns; }
+};
+
+/// How many tiles there are, and blocks of 64 columns.
+struct Tiles {
+  int64_t number;
+  int64_t blocks;
+};
+
+/// Where the rows of a step are in the matrix; a row that is not there is -1.
+struct Places {
+  int rows[kRows];
+
+  CUTLASS_DEVICE int row(int i) const { return rows[row_of(i)]; }
+  CUTLASS_DEVICE bool has(int i) const { return row(i) >= 0; }
+};
+
+/// A value for all elements: at a pointer, or by value where that is null.
+template <class T>
+struct Scalar {
+  struct Params {
+    T const* pointer;
+    element::Register<T> number;
+  };
+
+  element::Register<T> value;
+
+  CUTLASS_DEVICE Scalar(Params const& params, Tile const&)
+      : value(params.pointer == nullptr ? element::round_to<T>(params.number) : element::load(*params.pointer)) {}
+
+  CUTLASS_DEVICE element::Register<T> get(int) const { return value; }
+};
+
+/// A value for each column, `stride` elements apart: 0 is one value for all.
+template <class T>
+struct RowVector {
+  struct Params {
+    T const* pointer;
+    int64_t stride;
+    element::Register<T> number;  // where there is no pointer
+  };
+
+  element::Register<T> values[2];
+
+  CUTLASS_DEVICE RowVector(Params const& params, Tile const& tile) {
+    CUTLASS_PRAGMA_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      values[half] = element::round_to<T>(params.number);
+      if (params.pointer != nullptr && tile.has(2 * half)) {
+        values[half] = element::load(params.pointer[tile.column(2 * half) * params.stride]);
+      }
+    }
+  }
+
+  CUTLASS_DEVICE element::Register<T> get(int i) const { return values[column_of(i)]; }
+};
+
+/// A value for each row.
+template <class T>
+struct ColumnVector {
+  struct Params {
+    T const* pointer;
+    int64_t stride;
+    element::Register<T> number;
+  };
+
+  struct Fetched {
+    T values[kRows];
+  };
+
+  Params const& params;
+
+  CUTLASS_DEVICE ColumnVector(Params const& params, Tile const&) : params(params) {}
+
+  CUTLASS_DEVICE void fetch(Fetched& fetched, Places const& places) const {
+    CUTLASS_PRAGMA_UNROLL
+    for (int row = 0; row < kRows; ++row) {
+      if (params.pointer != nullptr && places.rows[row] >= 0) {
+        fetched.values[row] = params.pointer[places.rows[row] * params.stride];
+      }
+    }
+  }
+
+  CUTLASS_DEVICE element::Register<T> get(int i, Fetched const& fetched) const {
+    return params.pointer == nullptr ? element::round_to<T>(params.number) : element::load(fetched.values[row_of(i)]);
+  }
+};
+
+/// The strides of a matrix in global memory, whose elements a thread moves one by one.
+template <class Pointer>
+struct MatrixParams {
+  Pointer pointer;
+  int64_t row_stride;
+  int64_t column_stride;
+
+  CUTLASS_DEVICE int64_t offset(int i, Tile const& tile, Places const& places) const {
+    return places.row(i) * row_stride + tile.column(i) * column_stride;
+  }
+};
+
+template <class T>
+struct MatrixLoad {
+  using Params = MatrixParams<T const*>;
+
+  struct Fetched {
+    T values[kElements];
+  };
+
+  Params const& params;
+  Tile tile;
+
+  CUTLASS_DEVICE MatrixLoad(Params const& params, Tile const& tile) : params(params), tile(tile) {}
+
+  CUTLASS_DEVICE void fetch(Fetched& fetched, Places const& places) const {
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kElements; ++i) {
+      if (tile.has(i) && places.has(i)) fetched.values[i] = params.pointer[params.offset(i, tile, places)];
+    }
+  }
+
+  CUTLASS_DEVICE element::Register<T> get(int i, Fetched const& fetched) const {
+    return element::load(fetched.values[i]);
+  }
+};
+
+template <class T>
+struct MatrixStore {
+  using Params = MatrixParams<T*>;
+
+  Params const& params;
+  Tile tile;
+
+  CUTLASS_DEVICE MatrixStore(Params const& params, Tile const& tile) : params(params), tile(tile) {}
+
+  template <class Value>
+  CUTLASS_DEVICE void put(Value value, int i, Places const& places) const {
+    if (tile.has(i) && places.has(i)) element::store(params.pointer[params.offset(i, tile, places)], value);
+  }
+};
+
+}  // namespace fragment
+}  // namespace evt
+
+#endif  // EVT_FRAGMENT_HPP

@@ -1,0 +1,633 @@
+#ifndef EVT_HALO_HPP
+#define EVT_HALO_HPP
+
+// A convolution for sm90 that loads each pixel of its input once per tile. An implicit GEMM by TMA's im2col mode loads
+// it once for every tap, and for few channels that is what bounds it.
+//
+// A tile is 64 filters by at most Mma::kPixels output pixels: `rows` rows of `columns` pixels. Its input, with the halo
+// that the taps reach, is loaded as a box of pixels, rows of `pitch` pixels one after the other; a pixel is a row of
+// shared memory with the channels of one plane. A tap's operand is the same memory, from `shift` pixels later on. So the
+// accumulator also has pixels between the rows of the tile, which are not stored. Where a row's padding is zeros, the
+// end of one row and the beginning of the next share it.
+//
+// With a stride s, the taps form groups of those that meet the same pixels of every s: each group has its own box, of
+// every s-th pixel. A 1x1 filter is one tap and no halo: a matrix product.
+//
+// The product is transposed: M are the filters, N the pixels. Blocks are persistent. The first warp group loads: warp 0
+// the input, warp 3 the filters, warps 1 and 2 load C and store D for one of the two consumers each. The
+// consumers take turns at the tensor cores, each with a tile of its own, so that one multiplies while the other
+// computes its epilogue. Filters stay in shared memory where they fit; a block then keeps to one block of 64 filters.
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+
+#include <cuda_runtime.h>
+
+#include "evt/element.hpp"
+#include "evt/fragment.hpp"
+#include "evt/halo_geometry.hpp"
+#include "evt/hopper.hpp"
+
+namespace evt {
+namespace halo {
+
+/// The convolution with an Epilogue (see fragment.hpp), by an Mma with kPixels, Element, Accumulator, kType and `fma`.
+template <class Mma, int Plane, class Epilogue>
+struct Kernel {
+  using Element = typename Mma::Element;
+  using Accumulator = typename Mma::Accumulator;
+  using Source = typename Epilogue::Source;
+  using Destination = typename Epilogue::Destination;
+
+  static constexpr int kPixels = Mma::kPixels;
+  static constexpr int kPlaneBytes = Plane * int(sizeof(Element));
+  static constexpr int kTapBytes = kFilters * kPlaneBytes;  // of the filters of a tap
+  static constexpr int kInstructions = kPlaneBytes / 32;  // a WGMMA takes 32 bytes of k
+  static constexpr int kStepPixels = 16;
+  static constexpr int kEpilogueRow = 2 * kFilters;  // bytes of a pixel of C and D
+  static constexpr bool kLoadsSource = !std::is_void_v<Source>;
+  static constexpr bool kStoresDestination = !std::is_void_v<Destination>;
+  static constexpr bool kStaged = kLoadsSource || kStoresDestination;
+  static constexpr Class kClass{kPixels, Plane, kPlaneBytes, kStaged};
+
+  static constexpr int MaxThreadsPerBlock = kThreads;
+  static constexpr int MinBlocksPerMultiprocessor = 1;
+  static constexpr int SharedStorageSize = kSharedBytes;
+  static constexpr int kProducerRegisters = 40;
+  static constexpr int kConsumerRegisters = 232;
+
+  struct Arguments {
+    Problem problem;
+    void const* a;
+    int64_t a_strides[3];  // of images, rows and pixels
+    void const* b;
+    int64_t b_strides[3];  // of filters, and of the rows and columns of their taps
+    void const* c;
+    int64_t c_stride;  // of pixels
+    void* d;
+    int64_t d_stride;
+    typename Epilogue::Params epilogue;
+    int multiprocessors;
+    int rows, columns;  // of a tile; 0: the best
+  };
+
+  struct Params {
+    CUtensorMap input, filters, source, destination;
+    typename Epilogue::Params epilogue;
+    Taps taps;
+    Geometry geometry;
+    int images, output_height, output_width, filter_count;
+    int stride_height, stride_width;
+    int planes, filter_blocks, items;  // of a pair of consumers both blocks of filters are one
+    int grid;
+    int source_bytes;  // of a tile of C
+    bool stores_rows;  // a row of pixels at a time: what lies between the rows of a tile belongs to its neighbours
+    bool encoded;
+  };
+
+  static bool can_implement(Arguments const& arguments) {
+    Problem const& problem = arguments.problem;
+    return problem.filter_height * problem.filter_width <= kMostTaps &&
+           choose(problem, kClass, arguments.rows, arguments.columns).stages > 0 &&
+           to_underlying_arguments(arguments).encoded;
+  }
+
+  static Params to_underlying_arguments(Arguments const& arguments, void* = nullptr) {
+    Problem const& problem = arguments.problem;
+    Params params{};
+    Geometry& geometry = params.geometry = choose(problem, kClass, arguments.rows, arguments.columns);
+    pair(problem, kClass, arguments.multiprocessors, geometry);
+    params.epilogue = arguments.epilogue;
+    params.taps = taps_of(problem, geometry.pitch);
+    params.images = problem.images;
+    params.output_height = problem.output_height;
+    params.output_width = problem.output_width;
+    params.filter_count = problem.filters;
+    params.stride_height = problem.stride_height;
+    params.stride_width = problem.stride_width;
+    params.planes = ceil_div(problem.channels, Plane);
+    params.filter_blocks = ceil_div(problem.filters, kFilters * (geometry.paired ? 2 : 1));
+    params.items = geometry.tiles(problem) * params.filter_blocks;
+    // With a multiple of the blocks of filters, every thread block keeps to one of them.
+    int const most = std::max(arguments.multiprocessors / params.filter_blocks, 1) * params.filter_blocks;
+    params.grid = std::min(params.items, geometry.resident ? most : arguments.multiprocessors);
+    params.stores_rows = geometry.pitch > geometry.columns && geometry.tiles_wide > 1;
+    params.source_bytes = geometry.stored_pixels() * kEpilogueRow;
+    params.encoded = encode(arguments, params);
+    return params;
+  }
+
+  static bool encode(Arguments const& arguments, Params& params) {
+    Problem const& problem = arguments.problem;
+    Geometry const& geometry = params.geometry;
+    int const bytes = int(sizeof(Element));
+    hopper::Tensor input{Mma::kType, bytes, arguments.a,
+                         {problem.channels, problem.width, problem.height, problem.images},
+                         {arguments.a_strides[2], arguments.a_strides[1], arguments.a_strides[0]},
+                         {Plane, (geometry.pitch - 1) * problem.stride_width + 1,
+                          (geometry.box_rows - 1) * problem.stride_height + 1, geometry.images},
+                         {problem.stride_width, problem.stride_height}, kPlaneBytes};
+    hopper::Tensor filters{Mma::kType, bytes, arguments.b,
+                           {problem.channels, problem.filter_width, problem.filter_height, problem.filters},
+                           {arguments.b_strides[2], arguments.b_strides[1], arguments.b_strides[0]},
+                           {Plane, 1, 1, kFilters}, {1, 1}, kPlaneBytes};
+    bool done = input.encode(params.input) && filters.encode(params.filters);
+    auto const image = [&](CUtensorMapDataType type, void const* pointer, int64_t stride, int columns, int rows, int images) {
+      return hopper::Tensor{type, 2, pointer,
+                            {problem.filters, problem.output_width, problem.output_height, problem.images},
+                            {stride, stride * problem.output_width, stride * problem.output_width * problem.output_height},
+                            {kFilters, columns, rows, images}, {1, 1}, kEpilogueRow};
+    };
+    int const rows = geometry.images > 1 ? geometry.box_rows : geometry.rows;
+    if constexpr (kLoadsSource) {
+      done = done && image(map_type<Source>(), arguments.c, arguments.c_stride, geometry.pitch, rows, geometry.images)
+                         .encode(params.source);
+    }
+    if constexpr (kStoresDestination) {
+      CUtensorMapDataType const type = map_type<Destination>();
+      done = done && (params.stores_rows
+                          ? image(type, arguments.d, arguments.d_stride, geometry.columns, 1, 1)
+                          : image(type, arguments.d, arguments.d_stride, geometry.pitch, rows, geometry.images))
+                         .encode(params.destination);
+    }
+    return done;
+  }
+
+  template <class T>
+  static constexpr CUtensorMapDataType map_type() {
+    return std::is_same_v<T, element::f16> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  }
+
+  /// The tiles of rows and of columns, into which reductions are parted.
+  static fragment::Tiles tiles(Arguments const& arguments) {
+    Problem const& problem = arguments.problem;
+    Geometry const geometry = choose(problem, kClass, arguments.rows, arguments.columns);
+    return {geometry.tiles(problem), ceil_div(problem.filters, kFilters)};
+  }
+
+  static dim3 get_grid_shape(Params const& params) { return dim3(params.grid); }
+  static dim3 get_block_shape() { return dim3(kThreads); }
+
+  /// A ring of buffers, as one of those that use it in turn sees it.
+  struct Ring {
+    int slot = 0;
+    uint32_t parity = 0;
+
+    /// Go to the next slot, if at all: without a branch.
+    CUTLASS_DEVICE void step(bool goes, int slots) {
+      slot += goes;
+      bool const wraps = slot == slots;
+      slot = wraps ? 0 : slot;
+      parity ^= wraps;
+    }
+
+    /// The same by one slot or two, of an even number.
+    CUTLASS_DEVICE void skip(int by, int slots) {
+      slot += by;
+      bool const wraps = slot >= slots;
+      slot = wraps ? slot - slots : slot;
+      parity ^= wraps;
+    }
+
+    CUTLASS_DEVICE void advance(int by, int slots) {
+      slot += by;
+      while (slot >= slots) {
+        slot -= slots;
+        parity ^= 1;
+      }
+    }
+  };
+
+  /// Where everything is in shared memory.
+  struct Shared {
+    uint32_t stages, slabs, epilogues, barriers;
+
+    CUTLASS_DEVICE Shared(Geometry const& geometry, char* memory) {
+      stages = (hopper::shared_address(memory) + kAlignment - 1) / kAlignment * kAlignment;
+      slabs = stages + geometry.stages * geometry.stage_bytes;
+      epilogues = slabs + aligned_bytes(geometry.slabs * geometry.slab_bytes);
+      barriers = epilogues + 2 * geometry.epilogue_bytes;
+    }
+
+    CUTLASS_DEVICE uint32_t stage_full(int stage) const { return barriers + 16 * stage; }
+    CUTLASS_DEVICE uint32_t stage_empty(int stage) const { return barriers + 16 * stage + 8; }
+    CUTLASS_DEVICE uint32_t slab_full(int slab) const { return barriers + 16 * (kMostStages + slab); }
+    CUTLASS_DEVICE uint32_t slab_empty(int slab) const { return barriers + 16 * (kMostStages + slab) + 8; }
+    CUTLASS_DEVICE uint32_t of_consumers(int which) const {
+      return barriers + 16 * (kMostStages + kMostSlabs) + 8 * which;
+    }
+    CUTLASS_DEVICE uint32_t turn(int consumer) const { return of_consumers(consumer); }
+    CUTLASS_DEVICE uint32_t source_loaded(int consumer) const { return of_consumers(2 + consumer); }
+    CUTLASS_DEVICE uint32_t result_written(int consumer) const { return of_consumers(4 + consumer); }
+  };
+
+  /// A run of taps of one plane: its operands, and whether they are known to be loaded.
+  template <int Length>
+  struct Step {
+    uint32_t a, b[Length];  // descriptors
+    int slab, stage[Length];
+    uint32_t slab_parity, stage_parity[Length];
+    bool enters[Length];
+    bool is_loaded;
+
+    /// `of_stages` is at the box of the tap before the run, or of the first tap of a tile, and is left at the last one.
+    CUTLASS_DEVICE Step(Params const& params, Shared const& shared, int run, bool is_first, Ring& of_stages,
+                        Ring const& of_slabs)
+        : slab(of_slabs.slot), slab_parity(of_slabs.parity) {
+      Geometry const& geometry = params.geometry;
+      a = hopper::operand_descriptor(shared.slabs + slab * geometry.slab_bytes);
+      is_loaded = hopper::has_passed_already(shared.slab_full(slab), slab_parity);
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < Length; ++i) {
+        Tap const tap = params.taps.tap[run + i];
+        enters[i] = tap.enters();
+        of_stages.step(enters[i] & !(is_first & i == 0), geometry.stages);
+        stage[i] = of_stages.slot;
+        stage_parity[i] = of_stages.parity;
+        b[i] = hopper::operand_descriptor(shared.stages + stage[i] * geometry.stage_bytes + tap.shift() * kPlaneBytes);
+        is_loaded &= hopper::has_passed_already(shared.stage_full(stage[i]), stage_parity[i]);
+      }
+    }
+
+    CUTLASS_DEVICE void wait(Shared const& shared) const {
+      if (is_loaded) return;
+      hopper::wait(shared.slab_full(slab), slab_parity);
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < Length; ++i) {
+        hopper::wait(shared.stage_full(stage[i]), stage_parity[i]);
+      }
+    }
+
+    /// Give memory that no tap after these uses back to the producers.
+    CUTLASS_DEVICE void release(Shared const& shared, bool keeps_slab, bool leaves_last_stage) const {
+      if (threadIdx.x % 32 != 0) return;
+      if (!keeps_slab) hopper::arrive(shared.slab_empty(slab));
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < Length; ++i) {
+        if (i + 1 < Length ? enters[i + 1] : leaves_last_stage) hopper::arrive(shared.stage_empty(stage[i]));
+      }
+    }
+  };
+
+  /// A tile of the output, and a block of filters.
+  struct Item {
+    int filter, column, row, image;
+
+    CUTLASS_DEVICE Item(Params const& params, int number, int consumer) {
+      Geometry const& geometry = params.geometry;
+      int const block = number % params.filter_blocks;
+      filter = (geometry.paired ? 2 * block + consumer : block) * kFilters;
+      int tile = number / params.filter_blocks;
+      column = tile % geometry.tiles_wide * geometry.columns;
+      tile /= geometry.tiles_wide;
+      row = tile % geometry.tiles_high * geometry.rows;
+      image = tile / geometry.tiles_high * geometry.images;
+    }
+  };
+
+  /// A consumer's items: every second one of the thread block's, or all of them.
+  struct Share {
+    int first, stride;
+
+    CUTLASS_DEVICE Share(Params const& params, int consumer) {
+      bool const turns = !params.geometry.paired;
+      first = blockIdx.x + (turns ? consumer * gridDim.x : 0);
+      stride = turns ? 2 * gridDim.x : gridDim.x;
+    }
+  };
+
+  CUTLASS_DEVICE void operator()(Params const& params, char* memory) const {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    Geometry const& geometry = params.geometry;
+    Shared const shared(geometry, memory);
+    int const group = threadIdx.x / kWarpGroup;
+    set_up(params, shared);
+    __syncthreads();
+    if (group == 0) {
+      hopper::give_registers<kProducerRegisters>();
+      int const warp = threadIdx.x / 32;
+      if (threadIdx.x % 32 == 0) {
+        if (warp == 0) load_input(params, shared);
+        if (warp == 3) load_filters(params, shared);
+        if constexpr (kStaged) {
+          if (warp == 1 || warp == 2) move_tiles(params, shared, warp - 1);
+        }
+      }
+    } else {
+      hopper::take_registers<kConsumerRegisters>();
+      consume(params, shared, group - 1);
+    }
+#endif
+  }
+
+ private:
+  CUTLASS_DEVICE static void set_up(Params const& params, Shared const& shared) {
+    Geometry const& geometry = params.geometry;
+    // The pixels after a box, which are read and never loaded.
+    int const words = geometry.guard * kPlaneBytes / 4;
+    for (int i = threadIdx.x; i < words * geometry.stages; i += kThreads) {
+      uint32_t const end = shared.stages + i / words * geometry.stage_bytes +
+                           geometry.box_pixels() * kPlaneBytes;
+      asm volatile("st.shared.b32 [%0], %1;" ::"r"(end + i % words * 4), "r"(0) : "memory");
+    }
+    hopper::fence_async();
+    if (threadIdx.x == 0) {
+      hopper::prefetch_map(params.input);
+      hopper::prefetch_map(params.filters);
+      if constexpr (kLoadsSource) hopper::prefetch_map(params.source);
+      if constexpr (kStoresDestination) hopper::prefetch_map(params.destination);
+      constexpr int kWarps = kWarpGroup / 32;
+      for (int i = 0; i < geometry.stages; ++i) {
+        hopper::init_barrier(shared.stage_full(i), 1);
+        hopper::init_barrier(shared.stage_empty(i), geometry.paired ? 2 * kWarps : kWarps);
+      }
+      for (int i = 0; i < geometry.slabs; ++i) {
+        hopper::init_barrier(shared.slab_full(i), 1);
+        hopper::init_barrier(shared.slab_empty(i), kWarps);
+      }
+      for (int i = 0; i < 2; ++i) {
+        hopper::init_barrier(shared.turn(i), kWarps);
+        hopper::init_barrier(shared.source_loaded(i), 1);
+        hopper::init_barrier(shared.result_written(i), kWarpGroup);
+      }
+      hopper::fence_barriers();
+    }
+  }
+
+  /// Load the boxes of all tiles, plane by plane and group by group.
+  CUTLASS_DEVICE static void load_input(Params const& params, Shared const& shared) {
+    Geometry const& geometry = params.geometry;
+    Ring ring;
+    int const bytes = geometry.box_pixels() * kPlaneBytes;
+    for (int number = blockIdx.x; number < params.items; number += gridDim.x) {
+      Item const item(params, number, 0);
+      for (int plane = 0; plane < params.planes; ++plane) {
+        for (int group = 0; group < params.taps.groups; ++group) {
+          uint32_t const start = params.taps.starts[group];
+          int const column = item.column * params.stride_width + int16_t(start);
+          int const row = item.row * params.stride_height + int16_t(start >> 16);
+          hopper::wait(shared.stage_empty(ring.slot), ring.parity ^ 1);
+          uint32_t const full = shared.stage_full(ring.slot);
+          hopper::arrive_and_expect(full, bytes);
+          hopper::load_box(shared.stages + ring.slot * geometry.stage_bytes, params.input, full, plane * Plane, column,
+                           row, item.image);
+          ring.advance(1, geometry.stages);
+        }
+      }
+    }
+  }
+
+  /// Load the filters, run by run: once if they stay, else for every tile.
+  CUTLASS_DEVICE static void load_filters(Params const& params, Shared const& shared) {
+    Geometry const& geometry = params.geometry;
+    Ring ring;
+    int const consumers = geometry.paired ? 2 : 1;
+    for (int number = blockIdx.x; number < params.items; number += gridDim.x) {
+      int const filter = Item(params, number, 0).filter, length = geometry.run;
+      for (int plane = 0; plane < params.planes; ++plane) {
+        for (int run = 0; run < params.taps.number; run += length) {
+          for (int consumer = 0; consumer < consumers; ++consumer) {
+            hopper::wait(shared.slab_empty(ring.slot), ring.parity ^ 1);
+            uint32_t const full = shared.slab_full(ring.slot);
+            hopper::arrive_and_expect(full, length * kTapBytes);
+            for (int i = 0; i < length; ++i) {
+              Tap const tap = params.taps.tap[run + i];
+              hopper::load_box(shared.slabs + ring.slot * geometry.slab_bytes + i * kTapBytes, params.filters, full,
+                               plane * Plane, tap.x(), tap.y(), filter + consumer * kFilters);
+            }
+            ring.advance(1, geometry.slabs);
+          }
+        }
+      }
+      if (geometry.resident) break;
+    }
+  }
+
+  /// Load C and store D, in one buffer, for the tiles of a consumer.
+  CUTLASS_DEVICE static void move_tiles(Params const& params, Shared const& shared, int consumer) {
+    Geometry const& geometry = params.geometry;
+    uint32_t const buffer = shared.epilogues + consumer * geometry.epilogue_bytes;
+    uint32_t parity = 0;
+    Share const share(params, consumer);
+    for (int number = share.first; number < params.items; number += share.stride, parity ^= 1) {
+      Item const item(params, number, consumer);
+      uint32_t const loaded = shared.source_loaded(consumer);
+      if constexpr (kStoresDestination) hopper::wait_for_stores_to_read();
+      if constexpr (kLoadsSource) {
+        hopper::arrive_and_expect(loaded, params.source_bytes);
+        hopper::load_box(buffer, params.source, loaded, item.filter, item.column, item.row, item.image);
+      } else {
+        hopper::arrive(loaded);
+      }
+      hopper::wait(shared.result_written(consumer), parity);
+      if constexpr (kStoresDestination) {
+        if (params.stores_rows) {
+          for (int row = 0; row < geometry.rows; ++row) {
+            hopper::store_box(params.destination, buffer + row * geometry.pitch * kEpilogueRow, item.filter,
+                              item.column, item.row + row, item.image);
+          }
+        } else {
+          hopper::store_box(params.destination, buffer, item.filter, item.column, item.row, item.image);
+        }
+        hopper::commit_stores();
+      }
+    }
+    if constexpr (kStoresDestination) hopper::wait_for_stores();
+  }
+
+  /// Multiply a tile in runs of `Length` taps.
+  template <int Length>
+  CUTLASS_DEVICE static void multiply(Params const& params, Shared const& shared, int consumer, Ring& stage, Ring& slab,
+                                      Accumulator (&accumulators)[kPixels / 2]) {
+    Geometry const& geometry = params.geometry;
+    constexpr int kMany = Length * kInstructions;
+    int const steps = params.planes * params.taps.number / Length;
+    bool const leads = threadIdx.x % 32 == 0;
+    int run = 0;
+    Step<Length> step(params, shared, run, true, stage, slab), last = step;
+    for (int i = 0; i < steps; ++i) {
+      step.wait(shared);
+      hopper::fence_multiplications();
+      Step<Length> next = step;
+      CUTLASS_PRAGMA_UNROLL
+      for (int j = 0; j < kMany; ++j) {
+        int const tap = j / kInstructions, k = j % kInstructions * hopper::kNextK;
+        Mma::fma(accumulators, step.a + tap * (kTapBytes >> 4) + k, step.b[tap] + k,
+                 hopper::operand_layout(kPlaneBytes), i > 0 || j > 0);
+        if (j == (kMany > 1)) {
+          // What the next step needs is looked up meanwhile, without a branch, after which WGMMA would begin another
+          // group: the tensor cores would wait for it between the steps.
+          run = run + Length == params.taps.number ? 0 : run + Length;
+          slab.skip(geometry.paired ? 2 : 1, geometry.slabs);
+          bool const ends = i + 1 == steps;
+          Ring then = stage;
+          next = Step<Length>(params, shared, run, ends, then, slab);
+          stage.slot = ends ? stage.slot : then.slot;
+          stage.parity = ends ? stage.parity : then.parity;
+        }
+      }
+      hopper::commit_multiplications();
+      if (i == geometry.handover && leads && !geometry.paired) hopper::arrive(shared.turn(1 - consumer));
+      hopper::wait_for_multiplications<1>();
+      if (i > 0) last.release(shared, geometry.resident, step.enters[0]);
+      last = step;
+      step = next;
+    }
+    hopper::wait_for_multiplications<0>();
+    last.release(shared, geometry.resident, true);
+  }
+
+  /// Multiply and store the tiles of a consumer.
+  CUTLASS_DEVICE static void consume(Params const& params, Shared const& shared, int consumer) {
+    Geometry const& geometry = params.geometry;
+    int const length = geometry.run;
+    int const steps = params.planes * params.taps.number / length;  // of a tile
+    int const stages = params.planes * params.taps.groups;          // that a tile takes
+    Ring stage, slab;
+    if (geometry.paired) {
+      slab.slot = consumer;
+    } else if (consumer == 1) {
+      if (threadIdx.x % 32 == 0) hopper::arrive(shared.turn(0));
+      stage.advance(stages, geometry.stages);
+      if (!geometry.resident) slab.advance(steps, geometry.slabs);
+    }
+    uint32_t parity = 0;
+    Share const share(params, consumer);
+    for (int number = share.first; number < params.items; number += share.stride, parity ^= 1) {
+      Item const item(params, number, consumer);
+      int const thread = threadIdx.x % kWarpGroup;
+      fragment::Tile const tile{item.filter + thread / 32 * 16 + thread % 32 / 4, params.filter_count,
+                                number / params.filter_blocks, item.filter / kFilters};
+      Epilogue epilogue(params.epilogue, tile);
+      Accumulator accumulators[kPixels / 2];
+      if (!geometry.paired) hopper::wait(shared.turn(consumer), parity);
+      switch (geometry.run) {
+        case 3: multiply<3>(params, shared, consumer, stage, slab, accumulators); break;
+        case 5: multiply<5>(params, shared, consumer, stage, slab, accumulators); break;
+        default: multiply<1>(params, shared, consumer, stage, slab, accumulators);
+      }
+      // On to the consumer's next tile, beyond those that the other one uses in its turn.
+      stage.advance(geometry.paired ? 1 : 1 + stages, geometry.stages);
+      if (geometry.resident) {
+        slab = {geometry.paired ? consumer : 0, 0};
+      } else if (!geometry.paired) {
+        slab.advance(steps, geometry.slabs);
+      }
+      if constexpr (kStaged) hopper::wait(shared.source_loaded(consumer), parity);
+      visit(params, item, tile, epilogue, accumulators, shared.epilogues + consumer * geometry.epilogue_bytes);
+      epilogue.finish(tile);
+      if constexpr (kStaged) {
+        hopper::fence_async();
+        hopper::arrive(shared.result_written(consumer));
+      }
+    }
+  }
+
+  /// The pixels of a thread's four rows of a step, one step after the other.
+  struct Pixels {
+    Params const& params;
+    Item const& item;
+    int row, column;  // of the tile, of the first of the next 8 pixels that this thread has
+
+    CUTLASS_DEVICE Pixels(Params const& params, Item const& item)
+        : params(params), item(item), row(0), column(threadIdx.x % 4 * 2) {
+      wrap(row, column);
+    }
+
+    CUTLASS_DEVICE void wrap(int& row, int& column) const {
+      while (column >= params.geometry.pitch) {
+        column -= params.geometry.pitch;
+        ++row;
+      }
+    }
+
+    CUTLASS_DEVICE int place(int row, int column) const {
+      Geometry const& geometry = params.geometry;
+      int image = item.image;
+      if (geometry.images > 1) {
+        image += row / geometry.box_rows;
+        row %= geometry.box_rows;
+      }
+      int const y = item.row + row, x = item.column + column;
+      bool const has = row < geometry.rows && column < geometry.columns && y < params.output_height &&
+                       x < params.output_width && image < min(item.image + geometry.images, params.images);
+      return has ? (image * params.output_height + y) * params.output_width + x : -1;
+    }
+
+    CUTLASS_DEVICE void next(fragment::Places& places) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < fragment::kRows; i += 2) {
+        places.rows[i] = place(row, column);
+        int next_row = row, next_column = column + 1;
+        wrap(next_row, next_column);
+        places.rows[i + 1] = place(next_row, next_column);
+        column += 8;
+        wrap(row, column);
+      }
+    }
+  };
+
+  /// Of kPixels the last 8 may be half a step.
+  CUTLASS_HOST_DEVICE static constexpr bool is_whole(int step) { return (step + 1) * kStepPixels <= kPixels; }
+
+  CUTLASS_DEVICE static void visit(Params const& params, Item const& item, fragment::Tile const& tile,
+                                   Epilogue& epilogue, Accumulator (&accumulators)[kPixels / 2], uint32_t buffer) {
+    // A lane's row of the matrices that ldmatrix and stmatrix move: a pixel, and of its 128 bytes a swizzled chunk of 16.
+    int const lane = threadIdx.x % 32, warp = threadIdx.x % kWarpGroup / 32;
+    uint32_t const address =
+        buffer + (lane % 8 + lane / 16 * 8) * kEpilogueRow + ((2 * warp + lane / 8 % 2) ^ lane % 8) * 16;
+    constexpr int kSteps = ceil_div(kPixels, kStepPixels);
+    Pixels pixels(params, item);
+    fragment::Places places[2];
+    typename Epilogue::Fetched fetched[2];
+    uint32_t words[2][4];
+    // A step's elements are loaded while the one before it is computed.
+    auto const load = [&](int step) {
+      if constexpr (Epilogue::kPlaces) {
+        pixels.next(places[step % 2]);
+        epilogue.fetch(fetched[step % 2], places[step % 2]);
+      }
+      if constexpr (kLoadsSource) {
+        uint32_t const from = address + step * kStepPixels * kEpilogueRow;
+        if (is_whole(step)) {
+          hopper::load_matrices(words[step % 2], from);
+        } else {
+          hopper::load_two_matrices(words[step % 2], from);
+        }
+      }
+    };
+    load(0);
+    CUTLASS_PRAGMA_UNROLL
+    for (int step = 0; step < kSteps; ++step) {
+      if (step + 1 < kSteps) load(step + 1);
+      int const now = step % 2;
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < (is_whole(step) ? fragment::kElements : fragment::kElements / 2); i += 2) {
+        float sources[2] = {};
+        if constexpr (kLoadsSource) {
+          sources[0] = element::load_first<Source>(words[now][i / 2]);
+          sources[1] = element::load_second<Source>(words[now][i / 2]);
+        }
+        int const at = fragment::kElements * step + i;
+        auto const first = epilogue.visit(i, accumulators[at], sources[0], fetched[now], places[now]);
+        auto const second =
+            epilogue.visit(i + 1, accumulators[at + 1], sources[1], fetched[now], places[now]);
+        if constexpr (kStoresDestination) element::store_two(Destination{}, words[now][i / 2], first, second);
+      }
+      if constexpr (kStoresDestination) {
+        uint32_t const to = address + step * kStepPixels * kEpilogueRow;
+        if (is_whole(step)) {
+          hopper::store_matrices(to, words[now]);
+        } else {
+          hopper::store_two_matrices(to, words[now]);
+        }
+      }
+    }
+  }
+};
+
+}  // namespace halo
+}  // namespace evt
+
+#endif  // EVT_HALO_HPP

@@ -1,0 +1,278 @@
+#ifndef EVT_HALO_GEOMETRY_HPP
+#define EVT_HALO_GEOMETRY_HPP
+
+// How the kernel of halo.hpp cuts a convolution into tiles, and what of them is in shared memory.
+
+#include <algorithm>
+#include <cstdint>
+
+#include "cutlass/cutlass.h"
+
+namespace evt {
+namespace halo {
+
+constexpr int kFilters = 64;       // of a tile, M of WGMMA
+constexpr int kMostTaps = 64;      // of a filter
+constexpr int kMostStages = 8;     // of the input
+constexpr int kMostSlabs = 64;     // of the filters
+constexpr int kRuns[] = {3, 5, 1};  // of taps, the best first
+constexpr int kTurnTaps = 3;       // before the end of a tile that a consumer passes the turn on
+constexpr int kSharedBytes = 232448;
+constexpr int kBarrierBytes = 8 * (2 * kMostStages + 2 * kMostSlabs + 6);
+constexpr int kAlignment = 1024;   // of swizzled memory
+constexpr int kWarpGroup = 128;
+constexpr int kThreads = 3 * kWarpGroup;
+
+CUTLASS_HOST_DEVICE constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
+CUTLASS_HOST_DEVICE constexpr int aligned_bytes(int bytes) { return ceil_div(bytes, kAlignment) * kAlignment; }
+
+/// A convolution as its caller knows it.
+struct Problem {
+  int images, height, width, channels, filters;
+  int filter_height, filter_width, output_height, output_width;
+  int pad_height, pad_width, stride_height, stride_width, dilation_height, dilation_width;
+
+  /// How far the taps reach beyond a tile, in pixels of a box.
+  int halo_height() const { return (filter_height - 1) * dilation_height / stride_height; }
+  int halo_width() const { return (filter_width - 1) * dilation_width / stride_width; }
+};
+
+/// How a tile lies in shared memory.
+struct Geometry {
+  int images = 1;             // in a tile; several only if they are whole
+  int rows = 0, columns = 0;  // of output pixels
+  int pitch = 0;              // pixels from one row to the next
+  int box_rows = 0;           // from one image to the next
+  int guard = 0;              // pixels of zeros after the last row of a box
+  int tiles_high = 0, tiles_wide = 0;
+  int stages = 0, stage_bytes = 0;
+  int run = 1;                    // of taps whose filters are loaded together
+  int slabs = 0, slab_bytes = 0;  // of the filters of a run
+  bool paired = false;    // the consumers share a tile of pixels, each with a block of filters, and take no turns
+  bool resident = false;  // the filters of a block stay in shared memory
+  int handover = 0;       // the run of a tile after which a consumer passes the turn on
+  int epilogue_bytes = 0;  // for one consumer
+
+  int tiles(Problem const& problem) const { return ceil_div(problem.images, images) * tiles_high * tiles_wide; }
+  /// Pixels of shared memory, without the guard.
+  CUTLASS_HOST_DEVICE int box_pixels() const { return images * box_rows * pitch; }
+  /// Of C and D; with several images also what is between them.
+  CUTLASS_HOST_DEVICE int stored_pixels() const { return (images > 1 ? images * box_rows : rows) * pitch; }
+  /// What the accumulator needs, from the first pixel to the last.
+  int pixels() const { return ((images - 1) * box_rows + rows - 1) * pitch + columns; }
+};
+
+/// What a kernel has at compile time.
+struct Class {
+  int pixels;       // of the accumulator
+  int plane;        // channels of a plane
+  int plane_bytes;  // of a pixel
+  bool staged;      // C or D are moved through shared memory
+};
+
+/// A tap of the filter.
+struct Tap {
+  uint32_t word;
+
+  static Tap of(int shift, int x, int y, bool enters) {
+    return {uint32_t(shift) | uint32_t(x) << 16 | uint32_t(y) << 22 | uint32_t(enters) << 31};
+  }
+
+  CUTLASS_HOST_DEVICE int shift() const { return word & 0xffff; }  // in pixels, from the beginning of its group's box
+  CUTLASS_HOST_DEVICE int x() const { return word >> 16 & 0x3f; }
+  CUTLASS_HOST_DEVICE int y() const { return word >> 22 & 0x3f; }
+  CUTLASS_HOST_DEVICE bool enters() const { return word >> 31; }   // is the first of its group
+};
+
+/// The taps in the order of their groups. `starts` have where a group's box begins, relative to the tile: the column in
+/// the lower 16 bits, the row in the upper.
+struct Taps {
+  int number = 0, groups = 0;
+  Tap tap[kMostTaps];
+  uint32_t starts[kMostTaps];
+
+  /// The boxes of which the taps of two runs are, one after the other: the second must be loaded before the first is
+  /// given back.
+  int boxes_of_two_runs(int length) const {
+    int most = 1;
+    for (int begin = 0; begin < number; begin += length) {
+      int boxes = 1;
+      for (int i = 1; i < 2 * length; ++i) boxes += tap[(begin + i) % number].enters();
+      most = std::max(most, boxes);
+    }
+    return most;
+  }
+};
+
+inline Taps taps_of(Problem const& problem, int pitch) {
+  Taps result;
+  for (int y0 = 0; y0 < problem.stride_height; ++y0) {
+    for (int x0 = 0; x0 < problem.stride_width; ++x0) {
+      bool enters = true;
+      for (int y = 0; y < problem.filter_height; ++y) {
+        for (int x = 0; x < problem.filter_width; ++x) {
+          int const down = y * problem.dilation_height, right = x * problem.dilation_width;
+          if (down % problem.stride_height != y0 || right % problem.stride_width != x0) continue;
+          if (enters) {
+            result.starts[result.groups++] =
+                uint32_t(uint16_t(x0 - problem.pad_width)) | uint32_t(uint16_t(y0 - problem.pad_height)) << 16;
+          }
+          int const shift = down / problem.stride_height * pitch + right / problem.stride_width;
+          result.tap[result.number++] = Tap::of(shift, x, y, enters);
+          enters = false;
+        }
+      }
+    }
+  }
+  return result;
+}
+
+/// Along a dimension, the smallest distance between two tiles' first output pixels whose inputs lie one after the other.
+/// A tile of the whole dimension may end before the pixels that its last taps reach: those then are the first ones of
+/// the next tile, and must be zeros like them.
+inline int shared_pitch(int output, int halo, int stride, int pad, int size) {
+  int const reach = output + halo;
+  for (int pitch = output; pitch < reach; ++pitch) {
+    bool const zeros_after = pitch * stride - pad >= size;
+    bool const zeros_before = (reach - 1 - pitch) * stride - pad < 0;
+    if (zeros_after && zeros_before) return pitch;
+  }
+  return reach;
+}
+
+/// The pitch of rows of `columns` output pixels. Taps of several groups share no padding: each group has its own.
+inline int pitch_of(Problem const& problem, int columns) {
+  if (columns < problem.output_width || taps_of(problem, columns).groups > 1) return columns + problem.halo_width();
+  return shared_pitch(problem.output_width, problem.halo_width(), problem.stride_width, problem.pad_width,
+                      problem.width);
+}
+
+/// The rows from one image of a tile to the next.
+inline int rows_of_image(Problem const& problem) {
+  if (taps_of(problem, problem.output_width).groups > 1) return problem.output_height + problem.halo_height();
+  return shared_pitch(problem.output_height, problem.halo_height(), problem.stride_height, problem.pad_height,
+                      problem.height);
+}
+
+/// Return the run after which a consumer passes the turn on: kTurnTaps before the last, so that no multiplication is
+/// missing between two tiles. A barrier tells one phase from the one before it only. So the other consumer may begin when
+/// what was in its first slots before is known to have been loaded.
+inline int handover_of(Problem const& problem, Class const& kernel, Taps const& taps, Geometry const& made) {
+  int const runs = taps.number / made.run, planes = ceil_div(problem.channels, kernel.plane);
+  int const steps = runs * planes;
+  int handover = std::max(0, steps - 1 - kTurnTaps / made.run);
+  for (; handover + 1 < steps; ++handover) {
+    int boxes = handover / runs * taps.groups;  // that are known to be loaded
+    for (int i = 0; i < (handover % runs + 1) * made.run; ++i) boxes += taps.tap[i].enters();
+    bool const has_slabs = made.resident || steps - handover <= made.slabs;
+    if (has_slabs && planes * taps.groups - boxes < made.stages) break;
+  }
+  return handover;
+}
+
+/// Share the memory between the stages of the input and the filters of runs of `length` taps. Return whether it suffices.
+inline bool share(Problem const& problem, Class const& kernel, Taps const& taps, int length, Geometry& made) {
+  made.run = length;
+  made.slab_bytes = length * kFilters * kernel.plane_bytes;
+  int const left = kSharedBytes - 2 * kAlignment - aligned_bytes(kBarrierBytes) - 2 * made.epilogue_bytes;
+  int const fewest_stages = std::max(2, taps.boxes_of_two_runs(length));
+  int const planes = ceil_div(problem.channels, kernel.plane), both = made.paired ? 2 : 1;
+  int const needed = both * taps.number / length * planes;
+  int const resident_left = left - needed * made.slab_bytes;
+  made.resident = needed <= kMostSlabs && resident_left >= fewest_stages * made.stage_bytes;
+  if (made.resident) {
+    made.slabs = needed;
+    made.stages = std::min(kMostStages, resident_left / made.stage_bytes);
+  } else {
+    int const fewest_slabs = 3 * both;
+    auto const slabs_beside = [&](int stages) {
+      return (left - stages * made.stage_bytes) / made.slab_bytes / both * both;
+    };
+    if (left < fewest_stages * made.stage_bytes || slabs_beside(fewest_stages) < fewest_slabs) return false;
+    made.stages = fewest_stages;
+    // A product of matrices takes one of each at a time; several taps take the filters of nine at a time.
+    auto const enough_slabs = [&](int stages) { return taps.number == 1 ? both * stages : std::max(fewest_slabs, 9 / length); };
+    while (made.stages < kMostStages && left >= (made.stages + 1) * made.stage_bytes &&
+           slabs_beside(made.stages + 1) >= enough_slabs(made.stages + 1)) {
+      ++made.stages;
+    }
+    made.slabs = std::min(kMostSlabs, slabs_beside(made.stages));
+  }
+  made.handover = handover_of(problem, kernel, taps, made);
+  return true;
+}
+
+/// Return the geometry of tiles of images x rows x columns; without stages where they do not fit.
+inline Geometry arrange(Problem const& problem, Class const& kernel, int images, int rows, int columns) {
+  Geometry made;
+  made.images = images;
+  made.rows = rows;
+  made.columns = columns;
+  made.pitch = pitch_of(problem, columns);
+  int const reach = rows + problem.halo_height();
+  made.box_rows = images > 1 ? rows_of_image(problem) : reach;
+  made.guard = (reach - made.box_rows) * made.pitch + columns + problem.halo_width() - made.pitch;
+  made.tiles_high = ceil_div(problem.output_height, rows);
+  made.tiles_wide = ceil_div(problem.output_width, columns);
+  bool const fits = made.pixels() <= kernel.pixels && (made.pitch - 1) * problem.stride_width < 256 &&
+                    (made.box_rows - 1) * problem.stride_height < 256;
+  if (!fits) return made;
+  made.stage_bytes = aligned_bytes((made.box_pixels() + made.guard) * kernel.plane_bytes);
+  if (kernel.staged) made.epilogue_bytes = aligned_bytes(std::max(kernel.pixels, made.stored_pixels()) * 128);
+  Taps const taps = taps_of(problem, made.pitch);
+  for (int run : kRuns) {
+    if (taps.number % run == 0 && share(problem, kernel, taps, run, made)) break;
+  }
+  return made;
+}
+
+/// Return the geometry with the fewest tiles, and of those with the least loaded; without stages where there is none.
+/// Rows or columns that are not 0 are taken as they are.
+inline Geometry choose(Problem const& problem, Class const& kernel, int given_rows = 0, int given_columns = 0) {
+  Geometry best;
+  int64_t least = INT64_MAX;
+  auto const consider = [&](Geometry const& made) {
+    if (made.stages == 0) return false;
+    int64_t const tiles = (int64_t(made.tiles_high) * made.tiles_wide << 20) / made.images;
+    int64_t const score = tiles + made.box_pixels() / made.images;
+    if (score < least) {
+      least = score;
+      best = made;
+    }
+    return true;
+  };
+  int const wide = std::min(problem.output_width, kernel.pixels);
+  for (int across = ceil_div(problem.output_width, wide); across <= problem.output_width; ++across) {
+    int const columns = given_columns ? given_columns : ceil_div(problem.output_width, across);
+    int const most = std::min(problem.output_height, (kernel.pixels - columns) / pitch_of(problem, columns) + 1);
+    for (int high = ceil_div(problem.output_height, std::max(most, 1)); high <= problem.output_height; ++high) {
+      int const rows = given_rows ? given_rows : ceil_div(problem.output_height, high);
+      if (consider(arrange(problem, kernel, 1, rows, columns)) || given_rows) break;  // fewer rows make more tiles
+    }
+    if (given_columns || columns * 8 < kernel.pixels || columns <= 8) break;
+  }
+  if (given_rows || given_columns) return best;
+  int const image = rows_of_image(problem) * pitch_of(problem, problem.output_width);
+  for (int images = kernel.pixels / image + 1; images > 1; --images) {
+    if (consider(arrange(problem, kernel, images, problem.output_height, problem.output_width))) break;
+  }
+  return best;
+}
+
+/// Let both consumers multiply the same pixels, where the tensor cores else wait for them: with few taps for each box,
+/// many channels, and enough pairs of tiles for all multiprocessors.
+inline void pair(Problem const& problem, Class const& kernel, int multiprocessors, Geometry& made) {
+  constexpr int kManyPlanes = 4;
+  Taps const taps = taps_of(problem, made.pitch);
+  int const pairs = made.tiles(problem) * ceil_div(problem.filters, 2 * kFilters);
+  bool const waits = (taps.number == 1 || taps.groups > 1) && problem.channels >= kManyPlanes * kernel.plane;
+  if (!waits || problem.filters <= kFilters || pairs < multiprocessors) return;
+  Geometry paired = made;
+  paired.paired = true;
+  if (share(problem, kernel, taps, made.run, paired)) made = paired;
+}
+
+}  // namespace halo
+}  // namespace evt
+
+#endif  // EVT_HALO_GEOMETRY_HPP

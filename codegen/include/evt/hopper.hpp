@@ -1,0 +1,209 @@
+#ifndef EVT_HOPPER_HPP
+#define EVT_HOPPER_HPP
+
+// Instructions of sm90 that kernels without CuTe use: barriers in shared memory, TMA, WGMMA's descriptors, and the moves
+// of 8 x 8 matrices between registers and shared memory. Shared memory is addressed by 32-bit numbers.
+
+#include <cstdint>
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include "cutlass/cutlass.h"
+
+namespace evt {
+namespace hopper {
+
+CUTLASS_DEVICE uint32_t shared_address(void const* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+// Barriers (mbarrier). A phase ends when all arrivals and all bytes that were announced have come.
+
+CUTLASS_DEVICE void init_barrier(uint32_t barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
+}
+
+/// After init_barrier, before another thread or TMA uses the barriers.
+CUTLASS_DEVICE void fence_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
+CUTLASS_DEVICE void arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+CUTLASS_DEVICE void arrive_and_expect(uint32_t barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+
+CUTLASS_DEVICE bool has_passed(uint32_t barrier, uint32_t parity) {
+  uint32_t passed;
+  asm volatile(
+      "{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+      : "=r"(passed)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return passed != 0;
+}
+
+/// The same without waiting at all.
+CUTLASS_DEVICE bool has_passed_already(uint32_t barrier, uint32_t parity) {
+  uint32_t passed;
+  asm volatile(
+      "{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+      : "=r"(passed)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return passed != 0;
+}
+
+/// Wait for the end of the phase of a parity: 0 for the first phase, 1 for the one before it, which has always ended.
+CUTLASS_DEVICE void wait(uint32_t barrier, uint32_t parity) {
+#if defined(EVT_TRAP_AFTER_A_SECOND)  // for tests: what waits for ever does not stop the machine
+  uint64_t start, now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(start));
+  while (!has_passed(barrier, parity)) {
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    if (now - start > 1000000000) asm volatile("trap;");
+  }
+#else
+  while (!has_passed(barrier, parity)) {
+  }
+#endif
+}
+
+/// What threads have written to shared memory, TMA and WGMMA may read from now on.
+CUTLASS_DEVICE void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// TMA: boxes of tensors of four dimensions, the innermost coordinate first.
+
+CUTLASS_DEVICE void prefetch_map(CUtensorMap const& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<uint64_t>(&map)) : "memory");
+}
+
+CUTLASS_DEVICE void load_box(uint32_t to, CUtensorMap const& map, uint32_t barrier, int c0, int c1, int c2, int c3) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];"
+      ::"r"(to), "l"(reinterpret_cast<uint64_t>(&map)), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+      : "memory");
+}
+
+CUTLASS_DEVICE void store_box(CUtensorMap const& map, uint32_t from, int c0, int c1, int c2, int c3) {
+  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];"
+               ::"l"(reinterpret_cast<uint64_t>(&map)), "r"(from), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+               : "memory");
+}
+
+CUTLASS_DEVICE void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+/// The committed stores have read their shared memory.
+CUTLASS_DEVICE void wait_for_stores_to_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+CUTLASS_DEVICE void wait_for_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+
+// WGMMA
+
+/// The lower word of the descriptor of a K-major operand whose rows of 128, 64 or 32 bytes lie one after the other. It
+/// may begin at any of them: the swizzle is a function of the address. 32 bytes of k are kNextK further.
+CUTLASS_DEVICE uint32_t operand_descriptor(uint32_t address) {
+  constexpr uint32_t kLeading = 1;  // not used for one swizzled row
+  return (address >> 4 & 0x3fff) | kLeading << 16;
+}
+constexpr uint32_t kNextK = 2;
+
+/// The upper word, which is the same for all of them.
+CUTLASS_HOST_DEVICE constexpr uint32_t operand_layout(int row_bytes) {
+  return uint32_t(8 * row_bytes >> 4) | (row_bytes == 128 ? 1u : row_bytes == 64 ? 2u : 3u) << 30;
+}
+
+/// Before the first multiplication, and after accumulators were written.
+CUTLASS_DEVICE void fence_multiplications() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+CUTLASS_DEVICE void commit_multiplications() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+
+/// All but the last `Pending` groups are done.
+template <int Pending>
+CUTLASS_DEVICE void wait_for_multiplications() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
+}
+
+// Four, or two, 8 x 8 matrices of 16-bit elements, transposed on the way. A lane gives the address of a matrix's row.
+
+CUTLASS_DEVICE void load_matrices(uint32_t (&to)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(address)
+               : "memory");
+}
+
+CUTLASS_DEVICE void load_two_matrices(uint32_t (&to)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+               : "=r"(to[0]), "=r"(to[1])
+               : "r"(address)
+               : "memory");
+}
+
+CUTLASS_DEVICE void store_matrices(uint32_t address, uint32_t const (&from)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
+               ::"r"(address), "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3])
+               : "memory");
+}
+
+CUTLASS_DEVICE void store_two_matrices(uint32_t address, uint32_t const (&from)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};"
+               ::"r"(address), "r"(from[0]), "r"(from[1])
+               : "memory");
+}
+
+// Registers of a warp group
+
+template <int Registers>
+CUTLASS_DEVICE void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Registers));
+}
+
+template <int Registers>
+CUTLASS_DEVICE void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers));
+}
+
+/// A tensor of four dimensions for TMA, the innermost first and contiguous. `strides` are those of the others in
+/// elements, `step` of every how many elements of dimensions 1 and 2 one is moved. Zeros are outside.
+struct Tensor {
+  CUtensorMapDataType type;
+  int element_bytes;
+  void const* pointer;
+  int64_t extents[4];
+  int64_t strides[3];
+  int box[4];
+  int steps[2];
+  int row_bytes;  // of the box in shared memory, which are swizzled
+
+  /// Return whether the driver takes it.
+  bool encode(CUtensorMap& map) const {
+    using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, cuuint64_t const*,
+                                cuuint64_t const*, cuuint32_t const*, cuuint32_t const*, CUtensorMapInterleave,
+                                CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+    static Encode const encode_tiled = [] {
+      void* found = nullptr;
+      cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+      cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result);
+      return reinterpret_cast<Encode>(found);
+    }();
+    if (encode_tiled == nullptr) return false;
+    cuuint64_t sizes[4], bytes[3];
+    cuuint32_t boxes[4], every[4] = {1, static_cast<cuuint32_t>(steps[0]), static_cast<cuuint32_t>(steps[1]), 1};
+    for (int i = 0; i < 4; ++i) {
+      sizes[i] = static_cast<cuuint64_t>(extents[i]);
+      boxes[i] = static_cast<cuuint32_t>(box[i]);
+      if (i > 0) bytes[i - 1] = static_cast<cuuint64_t>(strides[i - 1] * element_bytes);
+    }
+    CUtensorMapSwizzle const swizzle = row_bytes == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
+                                       : row_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
+                                                         : CU_TENSOR_MAP_SWIZZLE_32B;
+    return encode_tiled(&map, type, 4, const_cast<void*>(pointer), sizes, bytes, boxes, every,
+                        CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+  }
+};
+
+}  // namespace hopper
+}  // namespace evt
+
+#endif  // EVT_HOPPER_HPP

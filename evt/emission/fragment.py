@@ -1,0 +1,214 @@
+"""An epilogue on an accumulator fragment: straight-line code for one element, of the classes of fragment.hpp."""
+
+from __future__ import annotations
+
+import textwrap
+
+from evt.emission.expressions import COMBINE, REGISTER, comment, fragment_element, literal, part_type, read
+from evt.emission.text import Assignments, FragmentText, MultiplicationText, PartText, StepText
+from evt.emission.visitors import parts_pointer, result_pointer
+from evt.ir.dtype import BF16, F16, I32, I64, DType
+from evt.plan import Field, Plan
+from evt.plan.epilogue.nodes import (
+    Access,
+    AccFetch,
+    Apply,
+    AuxLoad,
+    AuxStore,
+    ColumnBroadcast,
+    Coordinate,
+    Node,
+    Number,
+    PlaceKeys,
+    Reduction,
+    ResultShape,
+    RowBroadcast,
+    ScalarBroadcast,
+    Single,
+    Size,
+    SourceFetch,
+    Stride,
+    Varies,
+    VectorBroadcast,
+)
+
+#: The threads that share the sums, and how many of these stand in a line.
+_THREADS, _SUMS_A_LINE = 128, 6
+_ROWS = 64
+#: The types that are multiplied: the shape's depth and the types in the instruction's name, and the type of TMA's.
+_MULTIPLIED = {
+    F16: ("k16.f32.f16.f16", "FLOAT16"),
+    BF16: ("k16.f32.bf16.bf16", "BFLOAT16"),
+}
+_COORDINATES = {"row": "places.row(i)", "column": "tile.column(i)", "batch": "0"}
+_REDUCTIONS = {
+    ResultShape.ROW: "RowReduction",
+    ResultShape.COLUMN: "ColumnReduction",
+    ResultShape.SCALAR: "ScalarReduction",
+}
+#: Whether each operand is negated, then whether it is transposed.
+_AS_IT_IS = "1, 1, 0, 0"
+
+
+def fragment(plan: Plan) -> FragmentText:
+    """Return the epilogue of a plan as statements, in the order of its nodes."""
+    parts: dict[str, PartText] = {}
+    steps: list[StepText] = []
+    values: list[tuple[str, str]] = []  # of each node: its type and what gives it
+    for node in plan.nodes:
+        part = _part(node)
+        if part is not None:
+            parts[node.name] = part
+        if isinstance(node, Apply):
+            name = f"v{len(steps)}"
+            type_ = _register(node.output)
+            given = ", ".join(values[operand][1] for operand in node.operands)
+            steps.append(_step(f"{type_} const {name} = {node.region.name}::apply({given});", node))
+            values.append((type_, name))
+        elif isinstance(node, AuxStore | Reduction):
+            values.append(values[node.operands[0]])
+            if node.name in parts:
+                steps.append(_step(f"{node.name}.put({values[-1][1]}, i, places);", node))
+        elif isinstance(node, PlaceKeys):
+            value = values[node.operands[0]][1]
+            least = "true" if node.least else "false"
+            values.append((REGISTER[I64], f"evt::key_of<{least}>({value}, {_COORDINATES[node.axis]})"))
+        else:
+            values.append(_value(plan, node))
+    return FragmentText(
+        source=fragment_element(plan.source.dtype) if plan.source else "void",
+        destination=fragment_element(plan.destination.dtype) if plan.destination else "void",
+        parts=tuple(parts.values()),
+        steps=tuple(steps),
+        result=values[-1],
+        places=any(map(_has_place, plan.nodes)),
+        multiplication=_multiplication(plan),
+    )
+
+
+def _step(statement: str, node: Node) -> StepText:
+    """Return a statement, in lines that are not too long."""
+    lines = textwrap.wrap(statement, 112, break_long_words=False, break_on_hyphens=False)
+    return StepText(tuple(lines), comment(node.origin))
+
+
+def _value(plan: Plan, node: Node) -> tuple[str, str]:
+    """Return the value of a node that computes nothing: its type and the expression."""
+    match node:
+        case AccFetch():
+            return REGISTER[plan.accumulator], "acc"
+        case SourceFetch(dtype):
+            return _register(dtype), "source"
+        case ScalarBroadcast(Number(dtype, value)):
+            return REGISTER[dtype], literal(value, dtype)
+        case ScalarBroadcast(Size()):
+            return REGISTER[I32], f"{node.name}.get(i)"
+        case ScalarBroadcast(Single(dtype)) | RowBroadcast(dtype):
+            return _register(dtype), f"{node.name}.get(i)"
+        case ColumnBroadcast(dtype) | AuxLoad(dtype):
+            return _register(dtype), f"{node.name}.get(i, fetched.{node.name})"
+        case Coordinate(axis):
+            return REGISTER[I32], _COORDINATES[axis]
+    raise AssertionError(node)
+
+
+def _register(dtype: object) -> str:
+    assert isinstance(dtype, DType)
+    return REGISTER[dtype.compute]
+
+
+def _has_place(node: Node) -> bool:
+    """Return whether a node has to know which rows its elements are in."""
+    if isinstance(node, AuxStore):
+        return node.access is Access.DIRECT
+    if isinstance(node, Coordinate | PlaceKeys):
+        return node.axis == "row"
+    return isinstance(node, ColumnBroadcast | AuxLoad | Reduction)
+
+
+def _part(node: Node) -> PartText | None:
+    """Return the part of the epilogue that a node needs, if it is more than an expression."""
+    match node:
+        case ScalarBroadcast(Single() as value):
+            return _named(node, "Scalar", value.dtype, _single(value))
+        case ScalarBroadcast(Size(extent)):
+            return _named(node, "Scalar", I32, (("number", f"static_cast<int32_t>({read(extent)})"),))
+        case RowBroadcast(dtype):
+            return _named(node, "RowVector", dtype, _vector(node, node.strides[1]))
+        case ColumnBroadcast(dtype):
+            return _named(node, "ColumnVector", dtype, _vector(node, node.strides[0]), fetched=True)
+        case AuxLoad(dtype):
+            return _named(node, "MatrixLoad", dtype, _matrix(node), fetched=True)
+        case AuxStore(dtype, access=Access.DIRECT):
+            return _named(node, "MatrixStore", dtype, _matrix(node))
+        case Reduction():
+            return _reduction(node)
+    return None
+
+
+def _reduction(node: Reduction) -> PartText:
+    name, write = _REDUCTIONS[node.shape], "evt::Atomic" if node.atomic else "evt::Partial"
+    pointer = result_pointer(node.atomic) if node.atomic else parts_pointer(node)
+    return PartText(
+        f"evt::fragment::{name}<{COMBINE[node.kind]}, {part_type(node)}, {write}>",
+        node.name,
+        (("pointer", pointer), ("kept", read(node.extent))),
+        comment(node.origin),
+        finished=True,
+    )
+
+
+def _named(node: Node, kind: str, dtype: DType, arguments: Assignments, *, fetched: bool = False) -> PartText:
+    type_ = f"evt::fragment::{kind}<{fragment_element(dtype)}>"
+    return PartText(type_, node.name, arguments, comment(node.origin), fetched)
+
+
+def _pointer(dtype: DType, pointer: Field, const: str = " const") -> tuple[str, str]:
+    return "pointer", f"static_cast<{fragment_element(dtype)}{const}*>({read(pointer)})"
+
+
+def _single(value: Single) -> Assignments:
+    """Return a value by pointer, or by value where that is null."""
+    number = f"static_cast<{_register(value.dtype)}>({read(value.number)})"
+    return _pointer(value.dtype, value.pointer), ("number", number)
+
+
+def _vector(node: VectorBroadcast, stride: Stride) -> Assignments:
+    values = node.values
+    given = _single(values) if isinstance(values, Single) else (_pointer(node.dtype, values),)
+    return (*given, ("stride", _stride(stride)))
+
+
+def _matrix(node: AuxLoad | AuxStore) -> Assignments:
+    rows, columns, _ = node.strides
+    pointer = _pointer(node.dtype, node.pointer, " const" if isinstance(node, AuxLoad) else "")
+    return pointer, ("row_stride", _stride(rows)), ("column_stride", _stride(columns))
+
+
+def _stride(stride: Stride) -> str:
+    return read(stride.given if isinstance(stride, Varies) else stride)
+
+
+def _multiplication(plan: Plan) -> MultiplicationText:
+    """Return the instruction that multiplies filters by pixels, whose sums are registers of the asm statement."""
+    operand = plan.mainloop.a.dtype
+    pixels = plan.config.tile[0]
+    count = _ROWS * pixels // _THREADS
+    shape, map_type = _MULTIPLIED[operand]
+    return MultiplicationText(
+        element=fragment_element(operand),
+        accumulator=REGISTER[plan.accumulator],
+        map_type=f"CU_TENSOR_MAP_DATA_TYPE_{map_type}",
+        pixels=pixels,
+        instruction=f"wgmma.mma_async.sync.aligned.m{_ROWS}n{pixels}{shape}",
+        registers=_lines([f"%{i}" for i in range(count)]),
+        operands=_lines([f'"+f"(sums[{i}])' for i in range(count)]),
+        a=f"{{%{count}, %{count + 2}}}",
+        b=f"{{%{count + 1}, %{count + 2}}}",
+        adds=f"%{count + 3}",
+        flags=_AS_IT_IS,
+    )
+
+
+def _lines(words: list[str]) -> tuple[str, ...]:
+    return tuple(", ".join(words[i : i + _SUMS_A_LINE]) for i in range(0, len(words), _SUMS_A_LINE))

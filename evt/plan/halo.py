@@ -1,0 +1,267 @@
+"""How the halo kernel cuts a convolution's output into tiles, and which widths of its instruction suit that.
+
+A tile is 64 filters by at most ``pixels`` output pixels: ``rows`` rows of ``columns`` pixels. Its input, with the halo
+that the taps reach, is a box of rows of ``pitch`` pixels, one after the other in shared memory; of a pixel it has the
+channels of one plane. A tap's operand is the same memory, from ``dy * pitch + dx`` pixels on. So the instruction also
+multiplies the pixels between ``columns`` and ``pitch``, in vain. Small images may be several in a tile. Of a stride,
+the taps form groups of those that meet the same pixels of every ``stride``, and each group has its own box.
+
+``choose`` is evt::halo::choose of codegen/include/evt/halo_geometry.hpp: the kernel finds the same tile at the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf
+
+from evt.ir.convolution import Convolution, ConvolutionProblem
+
+#: What the instruction multiplies at a time: so many pixels, by so many filters.
+PIXELS = range(64, 257, 8)
+FILTERS = 64
+#: The bytes of a pixel in a plane, and the time for a byte of its channels, relative to that of a wide one.
+_PLANES = {128: 1.0, 64: 1.08, 32: 1.2}
+#: What a tile takes besides its multiplications, as the number of pixels that take as long.
+OVERHEAD = 24
+#: How many widths are built, to choose from by the number of tiles.
+_OFFERED = 3
+
+_MOST_TAPS = 64
+_LARGEST_STEP = 8  # of TMA's boxes
+_LARGEST_BOX = 256
+
+#: Shared memory: all that there is, its alignment, and what is left of it for tiles.
+SHARED_BYTES = 232448
+_ALIGNMENT = 1024
+_FOR_TILES = SHARED_BYTES - 4 * _ALIGNMENT
+#: How many taps' filters are loaded together, if all taps are a multiple of so many; how many such runs are in flight.
+_RUNS, _RUNS_IN_FLIGHT = (3, 5, 1), 3
+
+
+@dataclass(frozen=True, slots=True)
+class Halo:
+    """What a halo kernel is specialised for: its ``pixels``, those of the fastest first, and the bytes of a plane.
+
+    ``fast``: whether it is expected to be faster than an implicit GEMM by TMA's im2col mode. ``reason``: why there is
+    no such kernel, or "".
+    """
+
+    pixels: tuple[int, ...]
+    plane_bytes: int = 128
+    fast: bool = False
+    reason: str = ""
+
+
+#: Of sizes that are not known: tiles of 4, 3 and 2 rows of 56 pixels.
+UNKNOWN = Halo((232, 176, 120))
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A spatial dimension: ``size`` and ``output`` are its pixels, ``pad`` those before the input."""
+
+    size: int
+    output: int
+    taps: int
+    stride: int
+    dilation: int
+    pad: int
+
+    @staticmethod
+    def of(sizes: Mapping[str, int], name: str) -> Axis:
+        """Return the dimension that a convolution's sizes have under a name: see ConvolutionProblem."""
+        parts = ("", "output_", "filter_", "stride_", "dilation_", "pad_")
+        return Axis(*(sizes[f"{part}{name}"] for part in parts))
+
+    @property
+    def halo(self) -> int:
+        """How far the taps reach beyond a tile, in pixels of a box."""
+        return (self.taps - 1) * self.dilation // self.stride
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """The number of taps in each group."""
+        found = [tap * self.dilation % self.stride for tap in range(self.taps)]
+        return tuple(map(found.count, sorted(set(found))))
+
+    @property
+    def shared_pitch(self) -> int:
+        """The smallest distance between two tiles of the whole dimension whose inputs lie one after the other.
+
+        A tile may end before the pixels that its last taps reach: those then are the first ones of the next tile, and
+        must be zeros like them.
+        """
+        reach = self.output + self.halo
+        zeros_after = -(-(self.size + self.pad) // self.stride)
+        zeros_before = reach - -(-self.pad // self.stride)
+        return min(reach, max(self.output, zeros_after, zeros_before))
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A tile: its images, of which several are whole ones, and the output pixels of each; the pitch of its input.
+
+    ``box_rows`` are the rows from one image to the next, ``tiles`` are those of so many images.
+    """
+
+    images: int
+    rows: int
+    columns: int
+    pitch: int
+    box_rows: int
+    tiles: int
+
+    @property
+    def positions(self) -> int:
+        """The pixels that the instruction has to multiply."""
+        return ((self.images - 1) * self.box_rows + self.rows - 1) * self.pitch + self.columns
+
+    @property
+    def box_pixels(self) -> int:
+        return self.images * self.box_rows * self.pitch
+
+    @property
+    def score(self) -> int:
+        """What is least for the best: the tiles of an image, then the pixels that are loaded."""
+        return (self.tiles << 20) // self.images + self.box_pixels // self.images
+
+
+@dataclass(frozen=True)
+class Plane:
+    """A convolution cut into ``planes`` of channels, with so many bytes of a pixel."""
+
+    height: Axis
+    width: Axis
+    bytes: int
+    planes: int
+
+    @staticmethod
+    def of(sizes: Mapping[str, int], channels: int, element_bytes: int) -> Plane:
+        """Return a convolution of these sizes with planes of so many channels."""
+        height, width = Axis.of(sizes, "height"), Axis.of(sizes, "width")
+        return Plane(height, width, channels * element_bytes, -(-sizes["channels"] // channels))
+
+    @property
+    def is_one_group(self) -> bool:
+        """Whether all taps meet the same pixels, so that tiles may share their padding."""
+        return len(self.height.groups) * len(self.width.groups) == 1
+
+    @property
+    def image_rows(self) -> int:
+        """The rows from one image of a tile to the next."""
+        return self.height.shared_pitch if self.is_one_group else self.height.output + self.height.halo
+
+    def pitch(self, columns: int) -> int:
+        """Return the pitch of rows of so many output pixels."""
+        whole = columns == self.width.output and self.is_one_group
+        return self.width.shared_pitch if whole else columns + self.width.halo
+
+    @cached_property
+    def filters(self) -> list[tuple[int, int]]:
+        """The fewest bytes of filters in flight, and of boxes, for each length of a run."""
+        groups = [rows * columns for rows in self.height.groups for columns in self.width.groups]
+        enters = [tap == 0 for taps in groups for tap in range(taps)]
+        taps = len(enters)
+        found = []
+        for run in _RUNS:
+            if taps % run == 0:
+                two = ([enters[tap % taps] for tap in range(at + 1, at + 2 * run)] for at in range(0, taps, run))
+                boxes = max(2, 1 + max(map(sum, two)))
+                found.append((min(_RUNS_IN_FLIGHT, taps // run * self.planes) * run * FILTERS * self.bytes, boxes))
+        return found
+
+
+def halo_of(geometry: Convolution, problem: ConvolutionProblem | None, element_bytes: int) -> Halo:
+    """Return how the halo kernel serves a convolution with elements of this many bytes."""
+    if geometry.operator != "fprop" or geometry.rank > 2 or geometry.groups > 1:
+        return Halo((), reason="it is no fprop of one or two dimensions without groups")
+    if max(geometry.stride) > _LARGEST_STEP:
+        return Halo((), reason=f"a stride is beyond {_LARGEST_STEP}, the largest step of TMA's boxes")
+    if problem is None:
+        return UNKNOWN
+    sizes = problem.sizes
+    taps = sizes["filter_height"] * sizes["filter_width"]
+    if taps > _MOST_TAPS:
+        return Halo((), reason=f"the filters have more than {_MOST_TAPS} taps")
+    # To be measured: where the input is read so often that an implicit GEMM waits for it. Of few channels, the windows
+    # of padded copies make fewer steps.
+    fast = 8 < problem.channels <= (256 if taps > 1 else 128)
+    for plane_bytes in sorted(_PLANES, key=lambda each: padded_bytes(problem.channels * element_bytes, each)):
+        pixels = fastest_pixels(Plane.of(sizes, plane_bytes // element_bytes, element_bytes))
+        if pixels:
+            return Halo(pixels, plane_bytes, fast)
+    return Halo((), reason="a tile and its halo do not fit in shared memory")
+
+
+def padded_bytes(channel_bytes: int, plane_bytes: int) -> float:
+    """Return the channels of a pixel in whole planes, in the time for bytes of wide planes."""
+    return -(-channel_bytes // plane_bytes) * plane_bytes * _PLANES[plane_bytes]
+
+
+def fastest_pixels(plane: Plane) -> tuple[int, ...]:
+    """Return the widths of the instruction that waste least, the best first; () where no tile fits.
+
+    Of those that make equally many tiles, only the smallest counts.
+    """
+    times: dict[int, float] = {}
+    fewest = inf
+    for pixels in PIXELS:
+        tile = choose(plane, pixels)
+        if tile is not None and tile.tiles / tile.images < fewest:
+            fewest = tile.tiles / tile.images
+            times[pixels] = fewest * (pixels + OVERHEAD)
+    return tuple(sorted(times, key=times.__getitem__)[:_OFFERED])
+
+
+def choose(plane: Plane, pixels: int) -> Tile | None:
+    """Return the tile for a width of the instruction, or None: the one with the fewest, then with the least to load."""
+    parts = (_tallest(plane, columns, pixels) for columns in _columns(plane.width, pixels))
+    found = [tile for tile in (*parts, _most_images(plane, pixels)) if tile is not None]
+    return min(found, key=lambda tile: tile.score, default=None)
+
+
+def _columns(width: Axis, pixels: int) -> Iterator[int]:
+    """Yield the widths of tiles that divide the output evenly, the widest first, down to an eighth of the pixels."""
+    across = -(-width.output // min(width.output, pixels))
+    while across <= width.output:
+        columns = -(-width.output // across)
+        yield columns
+        if columns * 8 < pixels or columns <= 8:
+            return
+        across += 1
+
+
+def _tallest(plane: Plane, columns: int, pixels: int) -> Tile | None:
+    """Return the tile of so many columns with the most rows that fits, or None."""
+    output = plane.height.output
+    most = min(output, (pixels - columns) // plane.pitch(columns) + 1)
+    heights = (-(-output // high) for high in range(-(-output // most), output + 1))
+    return next((tile for rows in heights if (tile := _arrange(plane, 1, rows, columns, pixels)) is not None), None)
+
+
+def _most_images(plane: Plane, pixels: int) -> Tile | None:
+    """Return the tile of several whole images with the most of them that fits, or None."""
+    rows, columns = plane.height.output, plane.width.output
+    counts = range(pixels // (plane.image_rows * plane.pitch(columns)) + 1, 1, -1)
+    return next((tile for count in counts if (tile := _arrange(plane, count, rows, columns, pixels)) is not None), None)
+
+
+def _arrange(plane: Plane, images: int, rows: int, columns: int, pixels: int) -> Tile | None:
+    """Return a tile, or None where TMA does not move its boxes, or shared memory has no room for what is in flight."""
+    height, width, pitch = plane.height, plane.width, plane.pitch(columns)
+    reach = rows + height.halo
+    box_rows = plane.image_rows if images > 1 else reach
+    made = Tile(images, rows, columns, pitch, box_rows, -(-height.output // rows) * -(-width.output // columns))
+    if made.positions > pixels or max((pitch - 1) * width.stride, (box_rows - 1) * height.stride) >= _LARGEST_BOX:
+        return None
+    guard = (reach - box_rows) * pitch + columns + width.halo - pitch
+    box = _aligned((made.box_pixels + guard) * plane.bytes)
+    stored = made.box_pixels if images > 1 else rows * pitch
+    left = _FOR_TILES - 2 * _aligned(max(pixels, stored) * 2 * FILTERS)
+    return made if any(filters + boxes * box <= left for filters, boxes in plane.filters) else None
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT

@@ -1,0 +1,82 @@
+"""The rules of the halo kernel: what it computes at all, and where it is expected to be the fastest."""
+
+from __future__ import annotations
+
+from evt.ir import Fold, Input, Interleave, Output, Pick, Random
+from evt.ir.dtype import B1, BF16, F16
+from evt.ir.node import is_divided
+from evt.plan.epilogue.visitors import is_reduced
+from evt.plan.problem import Problem
+from evt.plan.rules.gemm import operands_moved_by_tma
+from evt.plan.rules.rule import Rule, rule
+from evt.plan.verdict import HOLDS, Refusal, Verdict
+
+#: The types of A and B. WGMMA also multiplies f32 (as tf32), e4m3, e5m2 and i8.
+OPERANDS = (F16, BF16)
+
+
+@rule("the target has WGMMA: sm90")
+def on_sm90(problem: Problem) -> Verdict:
+    return HOLDS if problem.target.family("3x") == "3x" else Refusal(f"the target is {problem.target.name}")
+
+
+@rule("the operation is a fprop of one or two dimensions without groups")
+def fprop(problem: Problem) -> Verdict:
+    convolution = problem.convolution
+    if convolution.operator != "fprop":
+        return Refusal(f"the operation is {convolution.operator}")
+    if convolution.group_filters:
+        return Refusal("there are groups")
+    return Refusal("there are three spatial dimensions") if convolution.rank > 2 else HOLDS
+
+
+@rule(f"A and B are both {' or both '.join(map(str, OPERANDS))}")
+def operand_types(problem: Problem) -> Verdict:
+    a, b = problem.dag.operands
+    if a.dtype in OPERANDS and a.dtype == b.dtype:
+        return HOLDS
+    return Refusal(f"A is {a.dtype}, B is {b.dtype}", a.span or b.span)
+
+
+tma = Rule("A and B can be moved by TMA: 16-byte aligned addresses, strides and channels", operands_moved_by_tma)
+
+
+@rule("a tile and its halo fit TMA's boxes and shared memory")
+def fits(problem: Problem) -> Verdict:
+    reason = problem.convolution.halo.reason
+    return Refusal(reason) if reason else HOLDS
+
+
+@rule("the epilogue is made of matrices, vectors, scalars, coordinates, functions and reductions")
+def epilogue(problem: Problem) -> Verdict:
+    """Refuse what the fragment has no class for: see fragment.hpp."""
+    dag = problem.dag
+    values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
+    for value in values:
+        assert value.dtype is not None
+        if value.dtype == B1:
+            return Refusal(f"`{value.name}` is packed bits", value.span)
+        if value.dtype.bits == 64:
+            return Refusal(f"`{value.name}` is {value.dtype}", value.span)
+        if value.is_indexed:
+            return Refusal(f"the rows or columns of `{value.name}` are where an index says", value.span)
+        if any(map(is_divided, value.modes)):
+            return Refusal(f"`{value.name}` has pairs or blocks of columns", value.span)
+    for node, (op, _) in enumerate(dag.table):
+        match op:
+            case Pick() | Interleave():
+                return Refusal("there are pairs of columns", node)
+            case Fold():
+                return Refusal("there are blocks of columns", node)
+            case Random():
+                return Refusal("there are random numbers", node)
+    for output in dag.outputs:
+        if not output.is_tile and not is_reduced(dag, output.name):
+            return Refusal(f"`{output.name}` is stored as a vector or a single value", output.span)
+    return HOLDS
+
+
+@rule("there are several taps and 9 to 256 channels, or one tap and 9 to 128")
+def suits(problem: Problem) -> Verdict:
+    """Tell where an implicit GEMM by TMA's im2col mode waits for its input, which it loads once a tap."""
+    return HOLDS if problem.convolution.halo.fast else Refusal("an implicit GEMM is expected to be faster")

@@ -1,0 +1,69 @@
+"""The halo kernel's tiles on the host: the planner and the kernel choose the same."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+from dataclasses import astuple
+from pathlib import Path
+
+import pytest
+from cute import GXX, include_flags
+
+from evt.ir.convolution import Convolution, ConvolutionProblem
+from evt.plan.halo import PIXELS, Plane, choose
+
+INCLUDE = Path(__file__).parents[2] / "codegen/include"
+#: The sizes of ConvolutionProblem in the order of evt::halo::Problem.
+MEMBERS = (
+    *("images", "height", "width", "channels", "filters"),
+    *(f"{part}_{name}" for part in ("filter", "output", "pad", "stride", "dilation") for name in ("height", "width")),
+)
+
+pytestmark = [
+    pytest.mark.cxx,
+    pytest.mark.skipif(not GXX, reason="g++ is not on PATH"),
+    pytest.mark.skipif(not include_flags(), reason="there are no CUTLASS or no CUDA headers"),
+]
+
+
+def drawn(seed: int) -> ConvolutionProblem:
+    """Return a convolution whose padding is sometimes that of a layer, sometimes anything."""
+    draw = random.Random(seed)
+    taps = [draw.choice((1, 2, 3, 3, 5, 7)) for _ in range(2)]
+    stride = tuple(draw.choice((1, 1, 1, 2, 3, 8)) for _ in range(2))
+    dilation = tuple(draw.choice((1, 1, 1, 2, 3, 9)) for _ in range(2))
+    reach = [d * (t - 1) for t, d in zip(taps, dilation, strict=True)]
+    pads = [
+        (each // 2, each - each // 2) if draw.random() < 0.6 else (draw.randrange(6), draw.randrange(6))
+        for each in reach
+    ]
+    sizes = [draw.choice((5, 7, 14, 17, 28, 56, 57, 112, 130, 300)) for _ in range(2)]
+    sizes = [max(size, span + 1) for size, span in zip(sizes, reach, strict=True)]
+    channels = draw.choice((8, 24, 40, 64, 96, 128, 512))
+    geometry = Convolution.of("conv2d", {"stride": stride, "padding": pads, "dilation": dilation})
+    return geometry.problem((1, channels, *sizes), (draw.choice((8, 64, 192)), channels, *taps))
+
+
+def test_both_languages_choose_one_tile(tmp_path: Path) -> None:
+    cases = [
+        (problem, pixels, channels)
+        for seed in range(300)
+        for problem in [drawn(seed)]
+        for pixels in random.Random(seed).sample(PIXELS, 4)
+        for channels in (64, 32, 16)
+    ]
+    program = tmp_path / "tiles"
+    flags = ["-std=c++17", "-O1", "-w", "-fpermissive", f"-I{INCLUDE}", *include_flags()]
+    source = Path(__file__).with_name("halo_tiles.cpp")
+    made = subprocess.run([GXX, *flags, "-o", str(program), str(source)], capture_output=True, text=True)
+    assert made.returncode == 0, made.stderr[:2000]
+    lines = [" ".join(map(str, (*(p.sizes[name] for name in MEMBERS), n, channels, 2))) for p, n, channels in cases]
+    done = subprocess.run([program], input="\n".join(lines), capture_output=True, text=True, check=True)
+    planned = []
+    for problem, pixels, channels in cases:
+        tile = choose(Plane.of(problem.sizes, channels, 2), pixels)
+        planned.append("none" if tile is None else " ".join(map(str, astuple(tile))))
+    found = done.stdout.splitlines()
+    assert [each for each in zip(lines, found, planned, strict=True) if each[1] != each[2]] == []
+    assert planned.count("none") < len(planned) / 2

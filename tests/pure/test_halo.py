@@ -1,0 +1,311 @@
+"""The halo kernel: tiles against a model of its memory, its plan, and its epilogue as text."""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import replace
+
+import pytest
+
+import evt
+from evt.emission import emit
+from evt.emission.headers import needed
+from evt.emission.kernel import spell
+from evt.ir.convolution import Convolution, ConvolutionProblem
+from evt.plan import Options, Plan, convolution_class, plan
+from evt.plan.epilogue.nodes import (
+    Access,
+    AccFetch,
+    Apply,
+    AuxLoad,
+    AuxStore,
+    ColumnBroadcast,
+    Coordinate,
+    PlaceKeys,
+    Reduction,
+    RowBroadcast,
+    ScalarBroadcast,
+    SourceFetch,
+    Varies,
+)
+from evt.plan.halo import PIXELS, SHARED_BYTES, Plane, Tile, choose
+from evt.plan.plan import HaloConvolution
+from evt.spec import packed_problem
+
+RESIDUAL = "D = relu(acc + bias + residual)"
+LAYER = (2, 64, 56, 56), (64, 64, 3, 3)
+
+
+def planned(text: str, dtype: str = "f16", shapes=LAYER, **keywords) -> Plan:
+    return evt.conv2d(text, padding=1, route="conv-halo-3x", **keywords).plan("sm90", dtype, dtype, shapes=shapes)
+
+
+def node_of(made: Plan, kind: type):
+    (found,) = (node for node in made.nodes if isinstance(node, kind))
+    return found
+
+
+# Tiles
+
+#: An image, a row, a column.
+Pixel = tuple[int, int, int]
+
+
+def drawn(seed: int) -> ConvolutionProblem:
+    """Return a small convolution of any stride, dilation and padding."""
+    draw = random.Random(seed)
+
+    def two(*choices: int) -> tuple[int, int]:
+        return draw.choice(choices), draw.choice(choices)
+
+    taps, stride, dilation = two(1, 2, 3, 3, 5), two(1, 1, 1, 2, 3), two(1, 1, 1, 2, 3)
+    pads = tuple((draw.randrange(4), draw.randrange(4)) for _ in range(2))
+    sizes = [draw.randrange(d * (t - 1) + 1, 24) for t, d in zip(taps, dilation, strict=True)]
+    geometry = Convolution.of("conv2d", {"stride": stride, "padding": pads, "dilation": dilation})
+    return geometry.problem((1, 64, *sizes), (64, 64, *taps))
+
+
+def pixel(problem: ConvolutionProblem, image: int, row: int, column: int) -> Pixel | None:
+    """Return a pixel of the input; None for the zeros around it."""
+    height, width = problem.pixels
+    return (image, row, column) if 0 <= row < height and 0 <= column < width else None
+
+
+def box_of(problem: ConvolutionProblem, tile: Tile, first: tuple[int, int], guard: int) -> list[Pixel | None]:
+    """Return the pixels of a box in shared memory, which begins at a place of the input, and zeros behind them."""
+    steps = problem.geometry.stride
+    rows = range(first[0], first[0] + tile.box_rows * steps[0], steps[0])
+    columns = range(first[1], first[1] + tile.pitch * steps[1], steps[1])
+    places = [(image, row, column) for image in range(tile.images) for row in rows for column in columns]
+    return [pixel(problem, *place) for place in places] + [None] * guard
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_every_tap_meets_its_pixel(seed):
+    """For each pixel of a tile and each tap, memory has the pixel that the convolution multiplies, or a zero."""
+    problem, draw = drawn(seed), random.Random(seed)
+    (rows, columns), (taps_y, taps_x) = problem.results, problem.filter_size
+    (sy, sx), (dy, dx) = problem.geometry.stride, problem.geometry.dilation
+    pad_y, pad_x = (before for before, _ in problem.pads)
+    plane = Plane.of(problem.sizes, 64, 2)
+    tile = choose(plane, draw.choice(PIXELS[:8]))
+    assert tile is not None
+    guard = (tile.rows + plane.height.halo - tile.box_rows) * tile.pitch + tile.columns + plane.width.halo - tile.pitch
+    for y0 in range(0, rows, tile.rows):
+        for x0 in range(0, columns, tile.columns):
+            for ty in range(taps_y):
+                for tx in range(taps_x):
+                    (qy, ry), (qx, rx) = divmod(ty * dy, sy), divmod(tx * dx, sx)
+                    box = box_of(problem, tile, (y0 * sy + ry - pad_y, x0 * sx + rx - pad_x), guard)
+                    for y in range(min(tile.rows, rows - y0)):
+                        for x in range(min(tile.columns, columns - x0)):
+                            row, column = (y0 + y) * sy + ty * dy - pad_y, (x0 + x) * sx + tx * dx - pad_x
+                            for image in range(tile.images):
+                                found = box[(image * tile.box_rows + y + qy) * tile.pitch + x + qx]
+                                assert found == pixel(problem, image, row, column), (tile, y0 + y, x0 + x, ty, tx)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_tiles_fit_and_cover_the_output(seed):
+    problem = drawn(seed)
+    rows, columns = problem.results
+    for pixels in PIXELS:
+        tile = choose(Plane.of(problem.sizes, 32, 2), pixels)
+        if tile is not None:
+            assert tile.positions <= pixels
+            assert tile.columns <= tile.pitch
+            assert tile.tiles == -(-rows // tile.rows) * -(-columns // tile.columns)
+            assert 2 * tile.box_pixels * 64 < SHARED_BYTES
+
+
+def test_a_layer_shares_its_padding_between_rows():
+    sizes = evt.conv2d("D = acc", padding=1).spec.convolution.problem(*LAYER).sizes
+    assert choose(Plane.of(sizes, 64, 2), 232) == Tile(1, rows=4, columns=56, pitch=57, box_rows=6, tiles=14)
+
+
+def test_small_images_share_a_tile():
+    sizes = evt.conv2d("D = acc", padding=1).spec.convolution.problem((2, 64, 7, 7), (64, 64, 3, 3)).sizes
+    assert choose(Plane.of(sizes, 64, 2), 256) == Tile(4, rows=7, columns=7, pitch=8, box_rows=8, tiles=1)
+
+
+@pytest.mark.parametrize(
+    ("channels", "plane_bytes"), [(8, 32), (16, 32), (24, 64), (32, 64), (40, 32), (64, 128), (96, 64), (256, 128)]
+)
+def test_planes_waste_few_channels(channels, plane_bytes):
+    geometry = Convolution.of("conv2d", {"padding": 1})
+    problem = geometry.problem((2, channels, 28, 28), (64, channels, 3, 3))
+    found = convolution_class(geometry, problem).halo
+    assert found.plane_bytes == plane_bytes
+    assert found.fast == (8 < channels <= 256)
+    assert len(found.pixels) == 3
+
+
+def test_the_batch_does_not_choose_the_kernel():
+    geometry = Convolution.of("conv2d", {"padding": 1})
+    classes = {convolution_class(geometry, geometry.problem((n, *LAYER[0][1:]), LAYER[1])) for n in (1, 7, 256)}
+    assert len(classes) == 1
+
+
+# The plan
+
+
+def test_tma_moves_c_and_d():
+    made = planned(RESIDUAL)
+    assert (made.family, made.template, made.shared_memory) == ("halo", "conv_halo", SHARED_BYTES)
+    assert isinstance(made.mainloop, HaloConvolution)
+    assert [type(node) for node in made.nodes] == [AccFetch, RowBroadcast, SourceFetch, Apply, AuxStore]
+    assert node_of(made, AuxStore).access is Access.TILE
+    assert (made.source.pointer.name, made.destination.pointer.name) == ("in_residual", "out_D")
+    assert [field.name for field in made.fields][-2:] == ["tile_rows", "tile_columns"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "out D: f32[m, n]; D = acc + C",
+        "out D: i8[m, n]; D = acc + C",
+        "in C: f16[m, n]; out D[n, m]; D = acc + C",
+    ],
+)
+def test_what_tma_cannot_store_is_stored_element_by_element(text):
+    made = planned(text)
+    assert (made.source, made.destination) == (None, None)
+    assert node_of(made, AuxLoad).access is node_of(made, AuxStore).access is Access.DIRECT
+    fragment = spell(made).fragment
+    assert (fragment.source, fragment.destination, fragment.places) == ("void", "void", True)
+
+
+def test_unaligned_filters_are_stored_element_by_element():
+    made = planned(RESIDUAL, shapes=((2, 64, 9, 7), (27, 64, 3, 3)))
+    assert (made.source, made.destination) == (None, None)
+
+
+def test_only_one_input_goes_through_the_buffer():
+    made = planned("in wide: f32[m, n], C: bf16[m, n]; D = acc + wide + C*gate")
+    assert node_of(made, SourceFetch).dtype.name == "bf16"
+    loads = {node.name: node.access for node in made.nodes if isinstance(node, AuxLoad)}
+    assert loads == {"in_wide": Access.DIRECT, "in_gate": Access.DIRECT}
+
+
+def test_vectors_are_given_or_single_values():
+    made = planned("in s: f32[m], t: f32[n?]; D = acc*s + t*alpha + iota(n) - iota(l)")
+    assert node_of(made, ColumnBroadcast).strides == (1, 0, 0)
+    assert isinstance(node_of(made, RowBroadcast).strides[1], Varies)
+    assert node_of(made, ScalarBroadcast).name == "in_alpha"
+    assert {node.axis for node in made.nodes if isinstance(node, Coordinate)} == {"column", "batch"}
+
+
+def test_values_are_computed_once():
+    """A tree of visitors may hold a leaf several times; straight-line code does not."""
+    made = planned("out D, E; z = acc + bias; E = sigmoid(z); D = E*z + C")
+    assert not made.tree
+    assert len({node.name for node in made.nodes}) == len(made.nodes)
+
+
+# The text
+
+
+def epilogue_of(made: Plan) -> str:
+    """Return the struct of the epilogue."""
+    return re.search(r"^struct Epilogue \{.*?^\};", emit(made, "k"), re.DOTALL | re.MULTILINE)[0]
+
+
+VISIT = """\
+  CUTLASS_DEVICE float visit(
+      [[maybe_unused]] int i, [[maybe_unused]] float acc, [[maybe_unused]] float source,
+      [[maybe_unused]] Fetched const& fetched, [[maybe_unused]] evt::fragment::Places const& places) {
+    // acc + bias
+    float const v0 = Region0::apply(acc, in_bias.get(i));
+    // sigmoid(z) + C*w[m, n]
+    float const v1 = Region1::apply(v0, source, in_w.get(i, fetched.in_w));
+    // E = z
+    out_E.put(v0, i, places);
+    return v1;
+  }
+"""
+
+
+def test_the_epilogue_is_straight_line_code():
+    text = epilogue_of(planned("out D, E; z = acc + bias; E = z; D = sigmoid(z) + C*w[m, n]"))
+    assert VISIT in re.sub(r"// 1:\d+ ", "// ", text)
+    assert "    in_w.fetch(fetched.in_w, places);\n" in text
+    assert "  static constexpr bool kPlaces = true;" in text
+
+
+def test_places_are_asked_for_where_they_are_needed():
+    texts = (
+        RESIDUAL,
+        "D = acc*alpha + iota(n)",
+        "D = acc + iota(m)",
+        "in s: f32[m]; D = acc*s",
+        "out D, E; D = acc; E = D",
+    )
+    assert [spell(planned(text)).fragment.places for text in texts] == [False, False, True, True, True]
+
+
+def test_reductions_are_finished_with_each_tile():
+    made = planned("out D, t: f32[n], p: i32[m]; D = acc; t = sum[m](acc*acc); p = argmax[n](acc)")
+    assert isinstance(node_of(made, PlaceKeys), PlaceKeys)
+    names = [node.name for node in made.nodes if isinstance(node, Reduction)]
+    text = emit(made, "k")
+    assert "evt::fragment::RowReduction<evt::Sum, float, evt::Partial>" in text
+    assert "evt::fragment::ColumnReduction<evt::MaxKey, int64_t, evt::Partial>" in text
+    for name in names:
+        assert f"    {name}.finish();\n" in text
+        assert f"decltype(Epilogue::{name})::parts(tiles_of(arguments))" in text
+
+
+def test_atomic_reductions_have_no_parts():
+    spec = evt.conv2d("out D, t: f32; D = acc; t = max[m, n](acc)", padding=1).spec
+    problem = replace(packed_problem(spec, "sm90", "f16", "f16", LAYER), options=Options(atomic=True))
+    text = emit(plan(problem, "conv-halo-3x"), "k")
+    assert "evt::fragment::ScalarReduction<evt::Max, float, evt::Atomic>" in text
+    assert "tiles_of(arguments))" not in text
+
+
+def test_roundings_are_those_of_element_hpp():
+    text = emit(planned("out D: f32[m, n]; D = bf16(acc) + e4m3(acc*2)", numerics="match_eager"), "k")
+    assert "evt::element::round_to<evt::element::bf16>(" in text
+    assert "evt::round_to<" not in text[text.index("YOUR EPILOGUE\n// -") :]
+
+
+def test_no_collective_and_no_cute_is_included():
+    """They would take longer to compile than the kernel."""
+    made = planned(RESIDUAL)
+    assert not {"convolution_3x.hpp", "visitors_3x.hpp", "convert.hpp"} & set(needed(made, spell(made).functors))
+    included = re.findall(r'#include ["<]((?:cutlass|cute)/[^">]+)', emit(made, "k"))
+    assert set(included) == {"cutlass/cutlass.h", "cutlass/device_kernel.h"}
+
+
+@pytest.mark.parametrize(("dtype", "shape"), [("f16", "k16.f32.f16.f16"), ("bf16", "k16.f32.bf16.bf16")])
+def test_the_instruction(dtype, shape):
+    made = planned(RESIDUAL, dtype)
+    assert f'"wgmma.mma_async.sync.aligned.m64n232{shape} {{"' in emit(made, "k")
+    mma = spell(made).fragment.multiplication
+    assert ", ".join(mma.registers) == ", ".join(f"%{i}" for i in range(116))
+    assert (mma.a, mma.b, mma.adds) == ("{%116, %118}", "{%117, %118}", "%119")
+
+
+# What is said of it
+
+
+def test_explain_says_when_it_is_preferred():
+    op = evt.conv2d(RESIDUAL, padding=1)
+    fast = op.explain("sm90", "f16", "f16", shapes=LAYER)
+    (chosen,) = (route for route in fast.routes if route.chosen)
+    assert (chosen.name, chosen.kind, chosen.unmet) == ("conv-halo-3x", "own", "")
+    assert "visitors, as straight-line code:" in str(fast)
+    assert len(fast.configurations) == 3
+    deep = op.explain("sm90", "f16", "f16", shapes=((2, 512, 7, 7), (512, 512, 3, 3)))
+    (other,) = (route for route in deep.routes if route.name == "conv-halo-3x")
+    assert (other.applies, other.chosen) == (True, False)
+    assert "it applies, and is preferred where there are several taps and 9 to 256 channels" in str(deep)
+    forced = evt.conv2d(RESIDUAL, padding=1, route="own").plan("sm90", shapes=((2, 512, 7, 7), (512, 512, 3, 3)))
+    assert forced.route == "conv-halo-3x"
+
+
+def test_one_dimension_is_one_row():
+    made = evt.conv1d(RESIDUAL, padding=1).plan("sm90", shapes=((2, 64, 100), (64, 64, 3)))
+    assert made.route == "conv-halo-3x"
+    assert made.config.tile[0] in PIXELS
