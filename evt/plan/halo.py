@@ -44,12 +44,13 @@ _RUNS, _RUNS_IN_FLIGHT = (3, 5, 1), 3
 class Halo:
     """What a halo kernel is specialised for: its ``pixels``, those of the fastest first, and the bytes of a plane.
 
-    ``fast``: whether it is expected to be faster than an implicit GEMM by TMA's im2col mode. ``reason``: why there is
-    no such kernel, or "".
+    ``most`` has the pixels of the widest instruction whose tiles fit, by the bytes of a plane. ``fast``: whether it is
+    expected to be faster than an implicit GEMM by TMA's im2col mode. ``reason``: why there is no such kernel, or "".
     """
 
     pixels: tuple[int, ...]
     plane_bytes: int = 128
+    most: tuple[tuple[int, int], ...] = tuple((each, PIXELS[-1]) for each in _PLANES)
     fast: bool = False
     reason: str = ""
 
@@ -188,11 +189,18 @@ def halo_of(geometry: Convolution, problem: ConvolutionProblem | None, element_b
     # To be measured: where the input is read so often that an implicit GEMM waits for it. Of few channels, the windows
     # of padded copies make fewer steps.
     fast = 8 < problem.channels <= (256 if taps > 1 else 128)
-    for plane_bytes in sorted(_PLANES, key=lambda each: padded_bytes(problem.channels * element_bytes, each)):
-        pixels = fastest_pixels(Plane.of(sizes, plane_bytes // element_bytes, element_bytes))
-        if pixels:
-            return Halo(pixels, plane_bytes, fast)
-    return Halo((), reason="a tile and its halo do not fit in shared memory")
+    planes = {each: Plane.of(sizes, each // element_bytes, element_bytes) for each in _PLANES}
+    most = tuple((each, widest) for each, plane in planes.items() if (widest := _widest(plane)))
+    if not most:
+        return Halo((), reason="a tile and its halo do not fit in shared memory")
+    channel_bytes = problem.channels * element_bytes
+    best = min((each for each, _ in most), key=lambda each: padded_bytes(channel_bytes, each))
+    return Halo(fastest_pixels(planes[best]), best, most, fast)
+
+
+def _widest(plane: Plane) -> int:
+    """Return the pixels of the widest instruction whose tiles fit, or 0."""
+    return next((pixels for pixels in reversed(PIXELS) if choose(plane, pixels) is not None), 0)
 
 
 def padded_bytes(channel_bytes: int, plane_bytes: int) -> float:

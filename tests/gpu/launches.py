@@ -30,6 +30,14 @@ REDUCED = """
     amax = max[m, n](abs(D))
     mask = D > 0
 """
+SUMMED = """
+    out D, E: f32[m, n], rows: f32[m], columns: f32[n], amax: f32
+    E = acc + bias
+    D = relu(E + C)
+    rows = sum[n](D)
+    columns = max[m](D)
+    amax = max[m, n](abs(D))
+"""
 PAIRED = """
     out D: f16[m, n/2], scales: f32[m, n/32]
     D = silu(even(acc, 32)) * odd(acc, 32)
@@ -95,6 +103,8 @@ KINDS: dict[str, Callable[[], Call]] = {
     "gemm-2x-f64": lambda: gemm(TYPED, "evt-2x", torch.float64),
     "gemm-2x-stock": lambda: gemm("D = relu(acc + bias)", "stock-2x"),
     "gemm-mainloop": lambda: gemm(WORKED, "mainloop-2x"),
+    "conv-halo": lambda: convolution(PLAIN, "conv-halo-3x"),
+    "conv-halo-reductions": lambda: convolution(SUMMED, "conv-halo-3x"),
     "conv-3x": lambda: convolution(PLAIN, "conv-evt-3x"),
     "conv-3x-reductions-masks": lambda: convolution(REDUCED, "conv-evt-3x"),
     "conv-3x-own": lambda: convolution(PLAIN, "conv-evt-3x", config="implicit_own_128x128x64"),

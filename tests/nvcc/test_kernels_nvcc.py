@@ -102,7 +102,7 @@ KERNELS: dict[str, Callable[[], Plan]] = {
     "sm80-f16": gemm(RELU_RESIDUAL, "sm80", "f16"),
     "sm90-f16": gemm(RELU_RESIDUAL, "sm90", "f16"),
     "sm80-conv-few": conv("sm80", FIRST),
-    "sm90-conv": conv("sm90", WIDE),
+    "sm90-conv": conv("sm90", WIDE, route="evt"),
     "sm89-f16-strided": strided,
     "sm80-bf16-transposed": gemm(SHARED.replace("bf16[n]", "bf16[l, n]"), "sm80", "bf16"),
     "sm90-bf16-shared": gemm(SHARED, "sm90", "bf16", fused=False, config="cooperative_128x128x64"),
@@ -115,7 +115,6 @@ KERNELS: dict[str, Callable[[], Plan]] = {
     "sm80-conv": conv("sm80", WIDE, route="evt"),
     "sm89-conv-stock": conv("sm89", WIDE, route="stock"),
     "sm90-conv-few": conv("sm90", FIRST),
-    "sm90-conv": conv("sm90", WIDE, route="evt"),
     "sm90-halo": conv("sm90", WIDE),
     "sm90-halo-nodes": conv("sm90", WIDE, HALO_NODES),
     "sm90-conv-padded": conv("sm90", PADDED),
@@ -123,7 +122,7 @@ KERNELS: dict[str, Callable[[], Plan]] = {
     "sm80-conv-mainloop": conv("sm80", WIDE, "A = relu(s[k]*A + t[k]); D = relu(acc + bias) + C"),
 }
 #: Those that are not left to `make test-slow`.
-QUICK = ("sm80-f16", "sm90-f16", "sm80-conv-few")
+QUICK = ("sm80-f16", "sm90-f16", "sm80-conv-few", "sm90-halo")
 #: Of kernels that copy their operands: the channels of the copies, the pixels of a row, and the taps.
 COPIES = {"sm80-conv-few": (4, 35, 7), "sm90-conv-few": (8, 37, 7)}
 

@@ -106,7 +106,7 @@ CUTLASS_DEVICE uint32_t operand_descriptor(uint32_t address) {
   constexpr uint32_t kLeading = 1;  // not used for one swizzled row
   return (address >> 4 & 0x3fff) | kLeading << 16;
 }
-constexpr uint32_t kNextK = 2;
+inline constexpr uint32_t kNextK = 2;
 
 /// The upper word, which is the same for all of them.
 CUTLASS_HOST_DEVICE constexpr uint32_t operand_layout(int row_bytes) {

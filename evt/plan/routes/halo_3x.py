@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from evt.plan.configurations.config import Config
-from evt.plan.halo import FILTERS
+from evt.plan.configurations.config import Config, Use
+from evt.plan.halo import FILTERS, PIXELS
 from evt.plan.kernels.halo import HALO as KERNEL
 from evt.plan.problem import Problem
 from evt.plan.routes.route import Kernel, Route
@@ -11,13 +11,17 @@ from evt.plan.rules import gemm, halo, mainloop
 
 
 def configs_sm90(problem: Problem) -> tuple[Config, ...]:
-    """Return the configurations whose widths suit the output. A thread has 8 elements of a step of the epilogue."""
+    """Return the configurations: those whose widths suit the output, then all others that fit."""
     found = problem.convolution.halo
-    channels = found.plane_bytes // problem.operand_bytes
-    return tuple(
-        Config((pixels, FILTERS, channels), "halo", epilogue_tile=(16, FILTERS), use="always")
-        for pixels in found.pixels
-    )
+    best = [(found.plane_bytes, pixels) for pixels in found.pixels]
+    fitting = [(plane, pixels) for plane, most in found.most for pixels in PIXELS if pixels <= most]
+
+    def config(plane_bytes: int, pixels: int, use: Use) -> Config:
+        tile = (pixels, FILTERS, plane_bytes // problem.operand_bytes)
+        return Config(tile, "halo", epilogue_tile=(16, FILTERS), use=use)  # a thread has 8 elements of a step
+
+    others = (each for each in fitting if each not in best)
+    return (*(config(*each, "always") for each in best), *(config(*each, "asked") for each in others))
 
 
 HALO = Route(

@@ -1,0 +1,239 @@
+"""The halo kernel on a GPU: a dozen epilogues, many shapes, poisoned outputs, against conv2d in float64.
+
+A case has one kernel, whose width and planes are those of its first shape; the other shapes are run by the same kernel.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from builds import build_selected  # noqa: E402
+from convolutions import last  # noqa: E402
+from one_config import with_config  # noqa: E402
+
+import evt  # noqa: E402
+from evt.compilation import KernelSource  # noqa: E402
+from evt.ir.dtype import BY_NAME, I64  # noqa: E402
+from evt.reference.compare import distance  # noqa: E402
+from evt.runtime.arguments import bind  # noqa: E402
+from evt.runtime.kernels import device_target, kernel_sources, plan_kernels  # noqa: E402
+from evt.spec import typed_graph  # noqa: E402
+
+pytestmark = pytest.mark.gpu
+
+#: (images, channels, height, width), (filters, rows, columns), geometry.
+Shape = tuple[tuple[int, int, int, int], tuple[int, int, int], Mapping[str, Any]]
+
+PAD = {"padding": 1}
+LAYERS: tuple[Shape, ...] = (
+    ((2, 64, 56, 56), (64, 3, 3), PAD),
+    ((1, 64, 14, 14), (64, 3, 3), PAD),
+    ((5, 128, 7, 7), (128, 3, 3), PAD),
+    ((3, 192, 9, 11), (72, 3, 3), PAD),
+    ((1, 256, 13, 130), (192, 3, 3), PAD),
+)
+ODD: tuple[Shape, ...] = (
+    ((3, 64, 17, 5), (8, 3, 3), PAD),
+    ((2, 64, 23, 67), (40, 3, 3), {}),
+    ((2, 64, 31, 33), (104, 3, 3), {"padding": ((0, 1), (2, 0))}),
+    ((2, 64, 9, 9), (64, 3, 3), {"padding": 4}),
+    ((2, 64, 12, 10), (64, 2, 2), {"padding": "same"}),
+    ((2, 64, 9, 19), (64, 1, 3), {"padding": (0, 1)}),
+    ((2, 64, 19, 9), (64, 3, 1), {"padding": (1, 0)}),
+)
+LARGE: tuple[Shape, ...] = (
+    ((2, 64, 28, 28), (64, 5, 5), {"padding": 2}),
+    ((1, 64, 21, 35), (64, 7, 7), {"padding": 3}),
+    ((2, 64, 19, 25), (64, 3, 3), {"padding": 2, "dilation": 2}),
+    ((2, 64, 27, 16), (64, 3, 3), {"padding": (3, 5), "dilation": (3, 5)}),
+    ((4, 64, 15, 13), (136, 1, 1), {}),
+    ((2, 64, 15, 13), (64, 1, 1), {"padding": 1}),
+)
+STRIDES: tuple[Shape, ...] = (
+    ((2, 128, 56, 56), (128, 3, 3), {"padding": 1, "stride": 2}),
+    ((2, 64, 33, 35), (64, 3, 3), {"padding": 1, "stride": 3}),
+    ((2, 64, 33, 35), (64, 5, 5), {"padding": 2, "stride": (2, 3)}),
+    ((2, 64, 37, 41), (64, 7, 7), {"padding": 3, "stride": 2}),
+    ((2, 128, 15, 13), (64, 1, 1), {"stride": 2}),
+    ((2, 64, 21, 19), (64, 3, 3), {"padding": 2, "stride": 2, "dilation": 2}),
+    ((2, 64, 21, 19), (64, 3, 3), {"padding": 3, "stride": 2, "dilation": 3}),
+)
+
+
+def channels(count: int, *, also: tuple[int, ...] = ()) -> tuple[Shape, ...]:
+    """Return shapes of so many channels, the first of which chooses the planes, and of others that fit them."""
+    sizes = ((2, 28, 28), (3, 11, 17), *((1, 14, 9) for _ in also))
+    counts = (count, count, *also)
+    return tuple(((n, c, h, w), (64, 3, 3), PAD) for (n, h, w), c in zip(sizes, counts, strict=True))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program, the types of A and B, and the shapes that its kernel is given."""
+
+    text: str
+    shapes: tuple[Shape, ...]
+    dtype: str = "f16"
+    keywords: Mapping[str, Any] = field(default_factory=dict)
+
+
+RESIDUAL = "D = relu(acc + bias + residual)"
+CASES = {
+    "residual": Case(RESIDUAL, (*LAYERS, *ODD)),
+    "residual-bf16": Case(RESIDUAL, (*LAYERS[:3], *LARGE), "bf16"),
+    "strides": Case("D = silu(acc + bias)", STRIDES),
+    "f32-output": Case("out D: f32[m, n]; D = acc + C", (*LAYERS[:4], *ODD[:3], STRIDES[2]), "bf16"),
+    "broadcasts": Case(
+        "in s: f32[m], t: bf16[n], p: f16, q: i32; D = acc*s + t*alpha + p*q + beta*C", (*LAYERS[:4], *ODD[:4])
+    ),
+    "flexible": Case("in s: f32[m?], t: f16[n?] = 0.5; out D: f16; D = acc*s + t", (*LAYERS[:2], ODD[0])),
+    "two-outputs": Case(
+        "in gate: f32[m, n]; out D, E, F: e4m3[m, n]; E = acc + bias; D = hardswish(E) + C*gate; F = 4*E",
+        (*LAYERS[:3], *ODD[:3], LARGE[1], STRIDES[0]),
+    ),
+    "places": Case(
+        "out D: f32[m, n], E: i32[m, n]; D = where(iota(n) <= iota(m) - 32, acc, size(k)); E = 20*acc",
+        (*LAYERS[:3], *ODD[:2]),
+    ),
+    "reductions": Case(
+        "out D, a: f32[n], b: f32[m], c: f32, p: i32[m], q: i32[n], r: f32[m]\n"
+        "D = acc + bias; a = sum[m](D*D); b = max[n](D); c = max[m, n](abs(acc))\n"
+        "p = argmax[n](acc); q = argmin[m](acc)\n"
+        "r = rsqrt(sum[n](acc*acc)/size(n) + 0.1)",
+        (*LAYERS[:4], *ODD[:3], LARGE[1], STRIDES[0]),
+    ),
+    "atomic": Case(
+        "out D, a: f32[n], b: f32[m], c: f32; D = acc; a = sum[m](acc); b = max[n](acc); c = sum[m, n](acc)",
+        (LAYERS[0], ODD[1]),
+        keywords={"deterministic": False},
+    ),
+    "planes-of-32": Case(RESIDUAL, channels(96, also=(24, 32, 40))),
+    "planes-of-16": Case(RESIDUAL, channels(8, also=(16, 40, 48)), "bf16"),
+    "wide-planes": Case("D = acc + bias", channels(64, also=(8, 24, 96, 200))),
+}
+
+
+def parameters() -> Iterator[Any]:
+    for name, case in CASES.items():
+        for number in range(len(case.shapes)):
+            yield pytest.param(name, number, id=f"{name}-{number}")
+
+
+def program(name: str, geometry: Mapping[str, Any]) -> evt.Program:
+    """Return the program in the configuration of the case's first shape."""
+    case = CASES[name]
+    (n, c, h, w), (k, r, s), first = case.shapes[0]
+    route = {"route": "conv-halo-3x", **case.keywords}
+    chosen = evt.conv2d(case.text, **first, **route)
+    shapes = ((n, c, h, w), (k, c, r, s))
+    config = chosen.explain("sm90", case.dtype, case.dtype, shapes=shapes).configurations[0]
+    return with_config(evt.conv2d(case.text, **geometry, **route), config)
+
+
+def random(shape, dtype: str, generator, scale: float = 1.0):
+    found = BY_NAME[dtype]
+    if not found.is_float:
+        return torch.randint(-9, 10, shape, device="cuda", generator=generator).to(getattr(torch, found.torch))
+    made = torch.randn(shape, device="cuda", generator=generator, dtype=torch.float64) * scale
+    return made.to(getattr(torch, found.torch))
+
+
+def tensors(name: str, number: int, op: evt.Program):
+    case = CASES[name]
+    generator = torch.Generator("cuda").manual_seed(number)
+    (n, c, h, w), (k, r, s), _ = case.shapes[number]
+    x = last(random((n, c, h, w), case.dtype, generator))
+    weight = last(random((k, c, r, s), case.dtype, generator, (c * r * s) ** -0.5))
+    problem = op.spec.convolution.problem(tuple(x.shape), tuple(weight.shape))
+    extents = {"m": math.prod(problem.leads["m"]), "n": k}
+    inputs = {}
+    for value in typed_graph(op.spec, case.dtype, case.dtype).inputs:
+        dtype = str(value.dtype)
+        if not value.modes:
+            inputs[value.name] = 3 if dtype == "i32" else 1.25
+        elif value.is_tile:
+            inputs[value.name] = last(random((n, k, *problem.results), dtype, generator))
+        elif value.flexible and number % 2:
+            inputs[value.name] = 0.75
+        else:
+            inputs[value.name] = random(tuple(extents[mode] for mode in value.modes), dtype, generator)
+    return x, weight, inputs
+
+
+def sources_of(name: str, number: int) -> list[KernelSource]:
+    op = program(name, CASES[name].shapes[number][2])
+    x, weight, inputs = tensors(name, number, op)
+    atomic = op.spec.settings.deterministic is False
+    return kernel_sources(plan_kernels(op.spec, bind(op.spec, x, weight, inputs, {}), device_target(0), atomic))
+
+
+@pytest.fixture(scope="session")
+def refused(request):
+    """Which kernels of the selected tests nvcc refuses, all built in one go."""
+    return build_selected(request, test_halo, sources_of)
+
+
+def poisoned(tensor):
+    """Return a buffer like an output, of NaN, or of a pattern that is unlikely."""
+    if tensor.dtype.is_floating_point:
+        return torch.full_like(tensor, float("nan"))
+    return torch.full_like(tensor, 0x55)
+
+
+def bits(tensor):
+    return tensor.contiguous().reshape(-1).view(torch.uint8)
+
+
+@pytest.mark.parametrize(("name", "number"), list(parameters()))
+def test_halo(name, number, record, refused):
+    case = CASES[name]
+    op = program(name, case.shapes[number][2])
+    x, weight, inputs = tensors(name, number, op)
+    for source in sources_of(name, number):
+        assert source not in refused, refused[source]
+    fresh = op(x, weight, **inputs)
+    single = len(op.outputs) == 1
+    shapes = [fresh] if single else list(fresh)
+    want = op.reference(x, weight, float64=True, **inputs)
+    want = [want] if single else list(want)
+    dtypes = [output.dtype for output in typed_graph(op.spec, case.dtype, case.dtype).outputs]
+    assert I64 not in dtypes
+    buffers = [poisoned(each) for each in shapes]
+    first = None
+    for _ in range(2):  # twice on the same buffers
+        op(x, weight, out=buffers[0] if single else tuple(buffers), **inputs)
+        errors = [
+            distance(got, right, dtype, inside=dtype if dtype.bits == 16 else None)
+            for got, right, dtype in zip(buffers, want, dtypes, strict=True)
+        ]
+        assert max(errors) <= 1.0, errors
+        first = first or [each.clone() for each in buffers]
+        if op.spec.settings.deterministic is not False:
+            for buffer, earlier, other in zip(buffers, first, shapes, strict=True):
+                assert torch.equal(bits(buffer), bits(earlier))
+                assert torch.equal(bits(buffer), bits(other))
+    shape = case.shapes[number]
+    record(
+        (f"{name}-{number}", "halo", case.dtype, f"{shape[0]} {shape[1]}", " ".join(f"{each:.2f}" for each in errors))
+    )
+
+
+def test_given_tiles_and_pitches():
+    """Channels of a larger tensor are read and written in place, and nothing beside them."""
+    geometry = CASES["residual"].shapes[0][2]
+    op = program("residual", geometry)
+    x, weight, inputs = tensors("residual", 0, op)
+    want = op(x, weight, **inputs)
+    wide = last(torch.full((2, 192, 56, 56), float("nan"), device="cuda", dtype=torch.float16))
+    wide[:, 64:128] = x
+    out = last(torch.full((2, 192, 56, 56), float("nan"), device="cuda", dtype=torch.float16))
+    op(wide[:, 64:128], weight, out=out[:, 64:128], **inputs)
+    assert torch.equal(out[:, 64:128], want)
+    assert bool(out[:, :64].isnan().all() and out[:, 128:].isnan().all())
