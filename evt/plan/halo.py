@@ -188,7 +188,7 @@ def halo_of(geometry: Convolution, problem: ConvolutionProblem | None, element_b
         return Halo((), reason=f"the filters have more than {_MOST_TAPS} taps")
     # To be measured: where the input is read so often that an implicit GEMM waits for it. Of few channels, the windows
     # of padded copies make fewer steps.
-    fast = 8 < problem.channels <= (256 if taps > 1 else 128)
+    fast = _is_fast(geometry, problem.channels, taps)
     planes = {each: Plane.of(sizes, each // element_bytes, element_bytes) for each in _PLANES}
     most = tuple((each, widest) for each, plane in planes.items() if (widest := _widest(plane)))
     if not most:
@@ -201,6 +201,17 @@ def halo_of(geometry: Convolution, problem: ConvolutionProblem | None, element_b
 def _widest(plane: Plane) -> int:
     """Return the pixels of the widest instruction whose tiles fit, or 0."""
     return next((pixels for pixels in reversed(PIXELS) if choose(plane, pixels) is not None), 0)
+
+
+def _is_fast(geometry: Convolution, channels: int, taps: int) -> bool:
+    """Return whether the kernel is expected to be faster than the ones of CUTLASS, as measured on an H200.
+
+    An implicit GEMM loads the input once a tap. Of few channels a copy with more of them is better than a plane that is
+    mostly empty, and products of matrices with many channels keep CUTLASS's larger tiles busy.
+    """
+    if taps > 1:
+        return channels > 8
+    return 8 < channels <= (512 if geometry.is_unit_stride else 1024)
 
 
 def padded_bytes(channel_bytes: int, plane_bytes: int) -> float:

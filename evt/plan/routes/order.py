@@ -14,10 +14,10 @@ from evt.plan.routes import convolution_2x, convolution_3x, gemm_2x, gemm_3x, gr
 from evt.plan.routes.route import Route
 
 ROUTES: tuple[Route, ...] = (
+    halo_3x.HALO,
     gemm_3x.STOCK,
     gemm_3x.EVT,
     grouped_3x.EVT,
-    halo_3x.HALO,
     convolution_3x.PADDED,
     convolution_3x.EVT,
     gemm_2x.STOCK,

@@ -76,7 +76,7 @@ def epilogue(problem: Problem) -> Verdict:
     return HOLDS
 
 
-@rule("there are several taps and 9 to 256 channels, or one tap and 9 to 128")
+@rule("there are more than 8 channels, and several taps or at most 512 channels (1024 with a stride)")
 def suits(problem: Problem) -> Verdict:
-    """Tell where an implicit GEMM by TMA's im2col mode waits for its input, which it loads once a tap."""
-    return HOLDS if problem.convolution.halo.fast else Refusal("an implicit GEMM is expected to be faster")
+    """Tell where kernels of CUTLASS wait for their input: see evt.plan.halo."""
+    return HOLDS if problem.convolution.halo.fast else Refusal("a kernel of CUTLASS is expected to be faster")
