@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import inf
 
 from evt.ir.convolution import Convolution, ConvolutionProblem
@@ -183,17 +183,27 @@ def halo_of(geometry: Convolution, problem: ConvolutionProblem | None, element_b
     if problem is None:
         return UNKNOWN
     sizes = problem.sizes
-    taps = sizes["filter_height"] * sizes["filter_width"]
+    return _halo(Axis.of(sizes, "height"), Axis.of(sizes, "width"), problem.channels, element_bytes)
+
+
+@lru_cache(maxsize=1024)
+def _halo(height: Axis, width: Axis, channels: int, element_bytes: int) -> Halo:
+    taps = height.taps * width.taps
     if taps > _MOST_TAPS:
         return Halo((), reason=f"the filters have more than {_MOST_TAPS} taps")
     # To be measured: where the input is read so often that an implicit GEMM waits for it. Of few channels, the windows
     # of padded copies make fewer steps.
+<<<<<<< HEAD
     fast = _is_fast(geometry, problem.channels, taps)
     planes = {each: Plane.of(sizes, each // element_bytes, element_bytes) for each in _PLANES}
+=======
+    fast = 8 < channels <= (256 if taps > 1 else 128)
+    channel_bytes = channels * element_bytes
+    planes = {each: Plane(height, width, each, -(-channel_bytes // each)) for each in _PLANES}
+>>>>>>> work/own
     most = tuple((each, widest) for each, plane in planes.items() if (widest := _widest(plane)))
     if not most:
         return Halo((), reason="a tile and its halo do not fit in shared memory")
-    channel_bytes = problem.channels * element_bytes
     best = min((each for each, _ in most), key=lambda each: padded_bytes(channel_bytes, each))
     return Halo(fastest_pixels(planes[best]), best, most, fast)
 
