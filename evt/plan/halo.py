@@ -191,16 +191,9 @@ def _halo(height: Axis, width: Axis, channels: int, element_bytes: int) -> Halo:
     taps = height.taps * width.taps
     if taps > _MOST_TAPS:
         return Halo((), reason=f"the filters have more than {_MOST_TAPS} taps")
-    # To be measured: where the input is read so often that an implicit GEMM waits for it. Of few channels, the windows
-    # of padded copies make fewer steps.
-<<<<<<< HEAD
-    fast = _is_fast(geometry, problem.channels, taps)
-    planes = {each: Plane.of(sizes, each // element_bytes, element_bytes) for each in _PLANES}
-=======
-    fast = 8 < channels <= (256 if taps > 1 else 128)
+    fast = _is_fast(height, width, channels)
     channel_bytes = channels * element_bytes
     planes = {each: Plane(height, width, each, -(-channel_bytes // each)) for each in _PLANES}
->>>>>>> work/own
     most = tuple((each, widest) for each, plane in planes.items() if (widest := _widest(plane)))
     if not most:
         return Halo((), reason="a tile and its halo do not fit in shared memory")
@@ -213,15 +206,15 @@ def _widest(plane: Plane) -> int:
     return next((pixels for pixels in reversed(PIXELS) if choose(plane, pixels) is not None), 0)
 
 
-def _is_fast(geometry: Convolution, channels: int, taps: int) -> bool:
-    """Return whether the kernel is expected to be faster than the ones of CUTLASS, as measured on an H200.
+def _is_fast(height: Axis, width: Axis, channels: int) -> bool:
+    """Return whether the kernel is expected to be faster than those of CUTLASS, as measured on an H200.
 
-    An implicit GEMM loads the input once a tap. Of few channels a copy with more of them is better than a plane that is
-    mostly empty, and products of matrices with many channels keep CUTLASS's larger tiles busy.
+    An implicit GEMM loads the input once a tap. Of few channels, the windows of padded copies make fewer steps; and
+    products of matrices with many channels keep CUTLASS's larger tiles busy.
     """
-    if taps > 1:
+    if height.taps * width.taps > 1:
         return channels > 8
-    return 8 < channels <= (512 if geometry.is_unit_stride else 1024)
+    return 8 < channels <= (512 if height.stride == width.stride == 1 else 1024)
 
 
 def padded_bytes(channel_bytes: int, plane_bytes: int) -> float:
