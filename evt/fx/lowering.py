@@ -21,6 +21,7 @@ from torch._inductor.virtualized import V
 from torch.utils import _pytree
 
 from evt.runtime.site import Site
+from evt.spec import in_digits
 
 _OPERATOR = torch.ops.evt.launch.default
 _NAME = "evt_site"
@@ -81,13 +82,15 @@ def _is_whole(data: Any, dtype: torch.dtype) -> bool:
 
 def _lower(*given: Any) -> Any:
     if V.graph.cpp_wrapper or getattr(V.graph, "fx_wrapper", False):
-        return _pytree.tree_map(ir.TensorBox.create, ir.FallbackKernel.create(_OPERATOR, *given))
+        *tensors, program = given
+        made = ir.FallbackKernel.create(_OPERATOR, *tensors, in_digits(program))  # PyTorch's C++ quotes no strings
+        return _pytree.tree_map(ir.TensorBox.create, made)
     with V.graph.fake_mode:
         found, arguments, *_ = ir.ExternKernel.process_kernel(_OPERATOR, *given)
     results = [ir.FallbackKernel.tensor_to_layout(each) for each in found]
     memory = [_empty(each) for each in results[1:]]
-    made = ir.TensorBox.create(_Launch(given[-1], results, arguments, memory))
-    return [made, *map(_shown, memory, results[1:])]
+    first = ir.TensorBox.create(_Launch(given[-1], results, arguments, memory))
+    return [first, *map(_shown, memory, results[1:])]
 
 
 def _empty(layout: Any) -> Any:

@@ -10,7 +10,7 @@ from evt.spec.graphs import optimised_for, optimised_graph, typed_for, typed_gra
 from evt.spec.make import LOOP, from_dag, from_text
 from evt.spec.problem import Shapes, common_signature, grouped_problem, options, packed_problem, problem_sizes
 from evt.spec.spec import Spec
-from evt.spec.traced import Traced, read_spec, result_type, traced
+from evt.spec.traced import Traced, in_digits, read_spec, result_type, traced
 
 __all__ = [
     "LOOP",
@@ -21,6 +21,7 @@ __all__ = [
     "from_dag",
     "from_text",
     "grouped_problem",
+    "in_digits",
     "optimised_for",
     "optimised_graph",
     "options",

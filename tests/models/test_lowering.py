@@ -207,3 +207,10 @@ def test_prebuild_takes_the_graphs_of_a_condition(monkeypatch: pytest.MonkeyPatc
     asked.clear()
     compiled(branches)(*given)
     assert set(asked) == before
+
+
+@pytest.mark.cxx
+def test_code_in_cxx_calls_the_operator() -> None:
+    x, w = random(6, 16), random(16, 24)
+    close(compiled(statistics, cpp_wrapper=True)(x, w), statistics(x, w))
+    assert RECORDS[-1].rows[0].fused
