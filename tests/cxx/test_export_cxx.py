@@ -301,7 +301,7 @@ def test_a_gpu_without_a_kernel_and_none_at_all(stubs: Stubbed) -> None:
 def test_a_failed_launch_says_why(stubs: Stubbed) -> None:
     stubs.set("code", 5 << 16)
     with pytest.raises(
-        RuntimeError, match=r"stubbed_ops::plain: the stub's words \(evt E0803, kernel stubbed_ops_plain_sm80"
+        RuntimeError, match=r"stubbed_ops::plain: the stub's words \(evt E0805, kernel stubbed_ops_plain_sm80"
     ):
         torch.ops.stubbed_ops.plain(f16(8, 8), f16(8, 8))
 
