@@ -72,7 +72,8 @@ int main() {
 
   driver = Driver::old;
   expect(!evt::driver_has("cuTensorMapEncodeTiled"), "a driver that is too old has the entry point");
-  expect(says(evt::report(evt::Failure::driver), "it has to be one of CUDA 12.0 or newer"), "an old driver is not said");
+  expect(says(evt::report(evt::Failure::driver), "it has to be one of CUDA 12.0 or newer"),
+         "an old driver is not said");
 
   driver = Driver::present;
   expect(evt::driver_has("cuTensorMapEncodeTiled"), "the driver lacks the entry point");

@@ -10,6 +10,7 @@ import pytest
 from cute import GXX, include_flags
 
 INCLUDE = Path(__file__).parents[2] / "codegen/include"
+EXAMPLE = INCLUDE.parent / "export/cmake"
 
 
 pytestmark = [
@@ -23,7 +24,7 @@ def compiled(name: str, folder: Path) -> Path:
     """Compile one of the programs beside this file."""
     program = folder / name
     # CUTLASS's device code is not g++'s: its headers have warnings and extensions.
-    flags = ["-std=c++17", "-O1", "-w", "-fpermissive", f"-I{INCLUDE}", *include_flags()]
+    flags = ["-std=c++17", "-O1", "-w", "-fpermissive", f"-I{INCLUDE}", f"-I{EXAMPLE}", *include_flags()]
     made = subprocess.run(
         [GXX, *flags, "-o", str(program), str(Path(__file__).with_name(f"{name}.cpp"))],
         capture_output=True,
@@ -50,3 +51,14 @@ def test_launchers_say_what_the_driver_lacks(tmp_path: Path) -> None:
     """Without a driver, with one that is too old, from several threads; no error of a call is lost."""
     done = subprocess.run([compiled("entry", tmp_path)], capture_output=True, text=True)
     assert (done.stdout, done.returncode) == ("0 failures\n", 0)
+
+
+def test_exported_tests_read_floats_as_pytorch_does(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    done = subprocess.run([compiled("example", tmp_path)], capture_output=True, text=True)
+    found = [[float.fromhex(word) for word in line.split()] for line in done.stdout.splitlines()]
+    for dtype, numbers in zip(("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"), found, strict=True):
+        storage = torch.int16 if len(numbers) == 2**16 else torch.uint8
+        bits = torch.arange(len(numbers), dtype=torch.int32).to(storage)
+        wanted = bits.view(getattr(torch, dtype)).double()
+        torch.testing.assert_close(torch.tensor(numbers, dtype=torch.float64), wanted, rtol=0, atol=0, equal_nan=True)

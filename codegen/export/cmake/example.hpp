@@ -46,7 +46,9 @@ class Memory {
   ~Memory() { cudaFree(data_); }
 
   void* data() const { return data_; }
-  void read(unsigned char* bytes) const { check(cudaMemcpy(bytes, data_, size_, cudaMemcpyDeviceToHost), "the kernel"); }
+  void read(unsigned char* bytes) const {
+    check(cudaMemcpy(bytes, data_, size_, cudaMemcpyDeviceToHost), "the kernel");
+  }
 
  private:
   void* data_ = nullptr;
@@ -93,8 +95,8 @@ inline double number(Type type, unsigned char const* bytes, std::size_t at) {
 }
 
 /// Whether ||result - exact|| <= tolerance * ||exact||.
-inline bool agrees(char const* name, Type type, unsigned char const* result, Type exact_type, unsigned char const* exact,
-                   std::size_t elements, double tolerance) {
+inline bool agrees(char const* name, Type type, unsigned char const* result, Type exact_type,
+                   unsigned char const* exact, std::size_t elements, double tolerance) {
   double difference = 0, norm = 0;
   for (std::size_t at = 0; at < elements; ++at) {
     double const wanted = number(exact_type, exact, at), apart = number(type, result, at) - wanted;

@@ -38,8 +38,8 @@ inline char const* error_string(int code) {
   };
   switch (static_cast<Failure>(code >> 16)) {
     case Failure::arguments:
-      return "wrong arguments: a pointer is null that must not be, an address or a stride is no multiple of the 16 bytes "
-             "that TMA needs, or the struct is not of the size of this kernel's";
+      return "wrong arguments: a pointer is null that must not be, an address or a stride is no multiple of the 16 "
+             "bytes that TMA needs, or the struct is not of the size of this kernel's";
     case Failure::cutlass:
       return say("CUTLASS refuses the problem: ",
                  cutlass::cutlassGetStatusString(static_cast<cutlass::Status>(detail)));

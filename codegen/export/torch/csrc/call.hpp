@@ -123,7 +123,9 @@ bool is_single(Program const& program, Value const& value, c10::ArrayRef<Int> si
 template <class Int>
 std::vector<Int> channels_moved(Program const& program, Value const& value, c10::ArrayRef<Int> sizes) {
   std::vector<Int> found = sizes.vec();
-  if (value.image && sizes.size() == program.geometry.rank() + 2) std::rotate(found.begin() + 1, found.begin() + 2, found.end());
+  if (value.image && sizes.size() == program.geometry.rank() + 2) {
+    std::rotate(found.begin() + 1, found.begin() + 2, found.end());
+  }
   return found;
 }
 
@@ -132,7 +134,7 @@ template <class Int>
 at::Tensor allocate(Program const& program, Shapes<Int> const& shapes, Value const& value, at::Tensor const& like) {
   std::vector<c10::SymInt> shape;
   for (Int const& size : output_shape(shapes, value)) shape.push_back(c10::SymInt(size));
-  at::Tensor made = at::empty_symint(shape, like.options().dtype(value.dtype).memory_format(std::nullopt));
+  at::Tensor made = at::empty_symint(shape, like.options().dtype(value.dtype));
   return value.image && program.is_convolution() ? made.movedim(-1, 1) : made;
 }
 
@@ -140,8 +142,8 @@ at::Tensor allocate(Program const& program, Shapes<Int> const& shapes, Value con
 inline bool follows_channels_last(Program const& program, Given const& given) {
   bool const wgrad = program.geometry.kind == Convolution::wgrad;
   auto const is_last = [&](at::Tensor const& tensor) {
-    if (program.geometry.rank() == 1) return tensor.unsqueeze(2).suggest_memory_format() == at::MemoryFormat::ChannelsLast;
-    return tensor.suggest_memory_format() != at::MemoryFormat::Contiguous;
+    at::Tensor const image = program.geometry.rank() == 1 ? tensor.unsqueeze(2) : tensor;
+    return image.suggest_memory_format() != at::MemoryFormat::Contiguous;
   };
   if (program.geometry.rank() > 1) return is_last(wgrad ? given.b() : given.a()) || is_last(given.b());
   at::Tensor const& first = wgrad ? given.b() : given.a();
@@ -328,6 +330,17 @@ inline std::uint64_t word_of(Member const& member, Call& call, void* workspace) 
   return member.kind == Member::Kind::integer ? bits(number.to<std::int64_t>()) : bits(number.to<double>());
 }
 
+/// The page of `evt explain` about a failure of a kernel, whose kind is in the upper half.
+inline char const* page_of(int code) {
+  switch (code >> 16) {
+    case 2: return "E0804";
+    case 3: return "E0801";
+    case 4: return "E0802";
+    case 5: return "E0805";
+    default: return "E0803";
+  }
+}
+
 /// Run a program on tensors of the device.
 inline std::vector<at::Tensor> run(Program const& program, Given given) {
   c10::DeviceGuard const guard(given.a().device());
@@ -345,13 +358,14 @@ inline std::vector<at::Tensor> run(Program const& program, Given given) {
     for (Mode const& mode : value.modes) groups.push_back({mode.base, dims_of(call.shapes, mode)});
     if (value.bits) groups.back().second.back() = (groups.back().second.back() + 7) / 8;
     call.arguments[at] = argument_of(program, value, image ? made.movedim(1, -1) : made, groups);
-    if (value.modes.empty() || (value.modes.size() == 1 && value.modes[0].base == 'l')) call.arguments[at].extents.clear();
+    bool const has_layout = !value.modes.empty() && value.modes.back().base != 'l';
+    if (!has_layout) call.arguments[at].extents.clear();
   }
   bool empty = false;
   for (Size each : {Size::m, Size::n, Size::k, Size::l}) empty |= call.size(each) == 0;
   if (empty) {
-    EVT_CHECK(!has_results, program, "E0604", "the product is empty, and its results are not: m is ", call.size(Size::m),
-              ", n ", call.size(Size::n), ", k ", call.size(Size::k));
+    EVT_CHECK(!has_results, program, "E0604", "the product is empty, and its results are not: m is ",
+              call.size(Size::m), ", n ", call.size(Size::n), ", k ", call.size(Size::k));
     return results;
   }
   Kernel const& kernel = choose(call, capability_of(call.given.a().device()));
@@ -365,14 +379,15 @@ inline std::vector<at::Tensor> run(Program const& program, Given given) {
   for (Member const& member : kernel.members) words.push_back(word_of(member, call, nullptr));
   std::int64_t const bytes = kernel.workspace(words.data());
   at::Tensor memory;  // the allocator keeps it for the stream until the kernel is done
-  if (bytes > 0) memory = at::empty({bytes}, call.given.a().options().dtype(at::kByte).memory_format(std::nullopt));
+  if (bytes > 0) memory = at::empty({bytes}, call.given.a().options().dtype(at::kByte));
   for (std::size_t at = 0; at < words.size(); ++at) {
     if (bytes > 0 && kernel.members[at].kind == Member::Kind::workspace) {
       words[at] = word_of(kernel.members[at], call, memory.data_ptr());
     }
   }
   int const code = kernel.run(words.data(), words.size() * 8, current_stream(call.given.a().device()));
-  TORCH_CHECK(code == 0, program.name, ": ", kernel.error_string(code), " (evt E0803, kernel ", kernel.name, ")");
+  TORCH_CHECK(code == 0, program.name, ": ", kernel.error_string(code), " (evt ", page_of(code), ", kernel ", kernel.name,
+              ")");
   std::size_t next = 0;
   for (Value const& value : program.values) {
     if (value.kind == Kind::output) results[next] = returned(program, value, call.given, results[next]), ++next;
@@ -415,7 +430,8 @@ void define(torch::Library& library, char const* name, char const* schema) {
   library.def(schema, {at::Tag::pt2_compliant_tag, at::Tag::needs_fixed_stride_order});
   library.impl(name, torch::dispatch(c10::DispatchKey::EVT_TORCH_DEVICE,
                                      CppFunction::makeFromBoxedFunction<&call<program, true>>()));
-  library.impl(name, torch::dispatch(c10::DispatchKey::Meta, CppFunction::makeFromBoxedFunction<&call<program, false>>()));
+  library.impl(name, torch::dispatch(c10::DispatchKey::Meta,
+                                     CppFunction::makeFromBoxedFunction<&call<program, false>>()));
   library.impl(name, torch::dispatch(c10::DispatchKey::Autograd, torch::autograd::autogradNotImplementedFallback()));
 }
 

@@ -171,8 +171,9 @@ inline std::string why_not(Layout const& need, Value const& value, Argument cons
     if (stride == 0) return name + " is expanded";
     aligned = aligned && whole(stride);
   }
-  return aligned ? "" : name + " has to be aligned to " + std::to_string(need.alignment * bytes) + " bytes, its strides and " +
-                            inner + " multiples of " + std::to_string(need.alignment);
+  if (aligned) return "";
+  return name + " has to be aligned to " + std::to_string(need.alignment * bytes) + " bytes, its strides and " + inner +
+         " multiples of " + std::to_string(need.alignment);
 }
 
 }  // namespace evt_torch
