@@ -36,6 +36,7 @@ class _Launch(ir.ExternKernelOut):  # type: ignore[misc, unused-ignore]
         symbols = sorted({symbol for size in sizes for symbol in getattr(size, "free_symbols", ())}, key=str)
         super().__init__(results[0], arguments, symbols, python_kernel_name=_NAME)
         self.program, self.symbols, self.results = program, symbols, results
+        self.shapes = str([(each.dtype, *each.size, *each.stride, each.offset) for each in layouts])
         self.memory = [self.unwrap_storage_for_input(each) for each in memory]
         nowhere = ir.NoneLayout(device=self.get_device())
         self.mutation_outputs = [ir.MutationOutput(nowhere, each, self) for each in self.memory]
@@ -49,7 +50,8 @@ class _Launch(ir.ExternKernelOut):  # type: ignore[misc, unused-ignore]
         symbols = ", ".join(map(str, self.symbols))
         taking = f", lambda {symbols}: ({', '.join(views)},)" if set(views) != {"None"} else ""
         made = f"{_NAME}({self.program!r}{taking})"
-        name = f"evt_launch_{sha256(made.encode()).hexdigest()[:8]}"
+        # Calls of one program have a site each where their shapes differ: a site checks and packs these once.
+        name = f"evt_launch_{sha256((made + self.shapes).encode()).hexdigest()[:8]}"
         self._define(wrapper, f"{name} = {made}")
         wrapper.writeline(f"{name}[{symbols or '()'}{',' if len(self.symbols) == 1 else ''}]({', '.join(names)})")
 

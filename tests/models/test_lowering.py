@@ -70,6 +70,24 @@ def statistics(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
+def test_layers_of_one_program_and_several_shapes(launches: list[dict[str, float]], dynamic: bool) -> None:
+    def layers(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        for weight in weights:
+            x = torch.relu(x @ weight)
+        return x
+
+    weights = [random(16, 24), random(24, 16), random(16, 24), random(24, 40)]
+    function = compiled(layers, dynamic)
+    for rows in (6, 8):
+        x = random(rows, 16)
+        code = code_of(function, x, *weights)[1] if rows == 6 else ""
+        launches.clear()
+        function(x, *weights)
+        assert [(each["m"], each["n"], each["k"]) for each in launches] == [(rows, *w.shape[::-1]) for w in weights]
+        assert len({name for name, *_ in CALL.findall(code)}) == (3 if code else 0)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
 def test_inductor_allocates_every_result(dynamic: bool) -> None:
     x, w = random(6, 16), random(16, 24)
     got, code = code_of(compiled(statistics, dynamic), x, w)
