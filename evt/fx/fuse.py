@@ -194,11 +194,22 @@ def _leave_last_casts(region: Region) -> None:
         if not isinstance(found, Applied) or not isinstance(found.what, DType):
             continue
         (operand,) = found.operands
-        if any(user in region or user.op == "output" for user in node.users) or operand not in region:
+        left = _with_views(node, region)
+        users = {user for each in left for user in each.users} - set(left)
+        if any(user in region or user.op == "output" for user in users) or operand not in region:
             continue
         stored = any(user not in region for user in operand.users)
         if stored and dtype_of(node).itemsize >= dtype_of(operand).itemsize:
-            del region.frames[node]
+            for each in left:
+                del region.frames[each]
+
+
+def _with_views(node: Node, region: Region) -> list[Node]:
+    """Return a node and its views in a region, and the views of these."""
+    found = [node]
+    for each in found:
+        found += [user for user in each.users if user in region and is_view(user) and user not in found]
+    return found
 
 
 def _behind(found: Partition, region: Region) -> tuple[Misfit, ...]:

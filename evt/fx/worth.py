@@ -6,9 +6,9 @@ kernel of Inductor's, a region
     saves   bytes that no kernel moves any more / bandwidth, and the launch of the kernel that it makes superfluous
     loses   time of the product * how much slower than the library's it is expected to be, and copies that it needs
 
-and it is taken where it saves more than it loses. The product's result is what need not be moved: it is not written,
-and not read. Where a kernel of Inductor's reads the region's results anyway, that kernel would have done the region's
-work on the way: then it is saved once, not twice, and no launch is.
+and it is taken where it saves more than it loses. Without the region, the product is written, and read by a kernel of
+Inductor's, which does the region's work and whatever else follows before the next product; it writes what is needed
+later. With it, the region's results are written, and read if there is still such a kernel: then no launch is saved.
 
 A kernel of a few microseconds waits for the host, which takes longer to call it. So without CUDA graphs, a region's
 time and that of what it replaces are each at least the host's, and ``waiting`` is what this adds to the difference: it
@@ -59,7 +59,10 @@ class Worth:
 
     @property
     def wins(self) -> bool:
-        return self.saved + (self.waiting or 0.0) > self.lost
+        difference = self.saved - self.lost + (self.waiting or 0.0)
+        if abs(difference) < 1e-6:  # the host hides it, but the GPU has less to do
+            return self.saved > self.lost
+        return difference > 0
 
     def __str__(self) -> str:
         if self.measured:
@@ -81,10 +84,8 @@ def estimate(fused: Fused, target: str, replayed: bool = False) -> Worth:
     convolution = product.is_convolution
     if len(fused.nodes) == 1 and not convolution:  # the library adds what belongs to the product
         return Worth(0.0, LAUNCH)
-    read = any(_is_loose(user, fused) for each in fused.results for user in _users(each.node))
-    stored = any(each.node is product.node for each in fused.results)
-    times = 2 - read - stored
-    saved = times * result
+    before, after, read = _traffic(fused)
+    saved = before - after
     operands = sum(_bytes(each) for each in (product.a, product.b))
     time = max(_multiplications(fused) / multiplied, (operands + result) / moved)
     rows = min(_matrix(fused))
@@ -100,6 +101,30 @@ def estimate(fused: Fused, target: str, replayed: bool = False) -> Worth:
     calls, before = 1 + len(copied), 1 if read else 2
     difference = max(time + gain, CALL * before) - max(time + loss, CALL * calls)
     return Worth(gain, loss, saved, waiting=difference - (gain - loss))
+
+
+def _traffic(fused: Fused) -> tuple[int, int, bool]:
+    """Return the bytes of results that are moved without a region and with it, and whether a kernel reads those."""
+    product, follows = fused.region.product.node, _before_next_product(fused)
+    before, after, read = 2 * _bytes(product), 0, False
+    for node in (each.node for each in fused.results):
+        users = {user for user in _users(node) if user not in fused.region}
+        joined = {user for user in users & follows if _is_loose(user, fused)}
+        read |= bool(joined)
+        after += _bytes(node) * (2 if joined else 1)
+        if users - joined and node is not product:  # it is needed later
+            before += _bytes(node)
+    return before, after, read
+
+
+def _before_next_product(fused: Fused) -> set[Node]:
+    """Return the nodes behind a region's product, up to the next product: a kernel of Inductor's computes them."""
+    found: set[Node] = set()
+    node = fused.region.product.node.next
+    while node.op != "root" and find_product(node) is None:
+        found.add(node)
+        node = node.next
+    return found
 
 
 def _bytes(node: Node) -> int:
