@@ -29,6 +29,8 @@ OVERHEAD = 24
 _OFFERED = 3
 
 _MOST_TAPS = 64
+#: Where CUTLASS's kernels are as fast: images of fewer pixels, filters of more taps.
+_SMALL_IMAGE, _FEW_TAPS = 100, 9
 _LARGEST_STEP = 8  # of TMA's boxes
 _LARGEST_BOX = 256
 
@@ -209,12 +211,15 @@ def _widest(plane: Plane) -> int:
 def _is_fast(height: Axis, width: Axis, channels: int) -> bool:
     """Return whether the kernel is expected to be faster than those of CUTLASS, as measured on an H200.
 
-    An implicit GEMM loads the input once a tap. Of few channels, the windows of padded copies make fewer steps; and
+    An implicit GEMM loads the input once a tap. But of few channels, the windows of padded copies make fewer steps; of
+    small images, much of a tile is padding; with a stride, each tap meets few of the pixels that are loaded for it; and
     products of matrices with many channels keep CUTLASS's larger tiles busy.
     """
-    if height.taps * width.taps > 1:
-        return channels > 8
-    return 8 < channels <= (512 if height.stride == width.stride == 1 else 1024)
+    taps, unit = height.taps * width.taps, height.stride == width.stride == 1
+    if taps == 1:
+        return 8 < channels <= (512 if unit else 1024)
+    small = height.output * width.output < _SMALL_IMAGE
+    return taps <= _FEW_TAPS and 8 < channels <= (640 if unit else 128) and not small
 
 
 def padded_bytes(channel_bytes: int, plane_bytes: int) -> float:

@@ -76,7 +76,10 @@ def epilogue(problem: Problem) -> Verdict:
     return HOLDS
 
 
-@rule("there are more than 8 channels, and several taps or at most 512 channels (1024 with a stride)")
+@rule(
+    "there are 9 to 640 channels (to 128 with a stride), at most 9 taps, and images of at least 100 output pixels; or "
+    "one tap and 9 to 512 channels (to 1024 with a stride)"
+)
 def suits(problem: Problem) -> Verdict:
     """Tell where kernels of CUTLASS wait for their input: see evt.plan.halo."""
     return HOLDS if problem.convolution.halo.fast else Refusal("a kernel of CUTLASS is expected to be faster")
