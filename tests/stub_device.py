@@ -7,19 +7,26 @@ import shutil
 import struct
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
+from evt.ir import Dag
 from evt.plan import Plan, find_target
 from evt.runtime import call, prepare
+from evt.runtime.answer import answer
+from evt.runtime.bound import Bound
 from evt.runtime.kernels import Kernels, plan_kernels
 from evt.runtime.library import Library
+from evt.spec import Spec
 
 #: Takes the place of ``setattr``, such as pytest's, which undoes it.
 Patch = Callable[[Any, str, Any], None]
+#: What makes a kernel's library, for a plan of a call's.
+Make = Callable[[Plan, Spec, Bound], Library]
 STREAM = 77
 _FORMATS = {"size": "q", "pointer": "Q", "number": "d", "integer": "q"}
 _C = "int stub_run(void const* arguments, unsigned long size, void* stream) { return 0; }\n"
@@ -35,19 +42,23 @@ def workspace_of(plan: Plan) -> int:
     return 64 if any(field.role == "workspace" for field in plan.fields) else 0
 
 
-def stub_device(patch: Patch, library: Callable[[Plan], Library]) -> None:
+def stub_device(patch: Patch, library: Make) -> None:
     """Let programs launch on the CPU's tensors, as on device 0 of a machine with an H200."""
 
     def make_kernels(spec: Any, bound: Any, target: Any, atomic: bool) -> Kernels:
         plans = plan_kernels(spec, bound, find_target("sm90"))
-        return Kernels(plans, tuple(map(library, plans)))
+        return Kernels(plans, tuple(library(plan, spec, bound) for plan in plans))
 
     patch(call, "make_kernels", make_kernels)
     patch(call, "_needs_no_kernel", lambda bound: bound.is_empty)
     patch(call, "device_target", lambda index: find_target("sm90"))
     patch(torch.cuda, "current_device", lambda: 0)
     patch(torch.cuda, "get_device_capability", lambda index: (9, 0))
-    patch(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(multi_processor_count=132))
+    patch(
+        torch.cuda,
+        "get_device_properties",
+        lambda index: SimpleNamespace(multi_processor_count=132, gcnArchName="", name="H200"),
+    )
     patch(prepare, "_current_device", lambda: 0)
     patch(prepare, "_raw_stream", lambda index: STREAM)
 
@@ -56,7 +67,7 @@ def record_launches(patch: Patch) -> list[dict[str, float]]:
     """Let programs launch as :func:`stub_device` does; return the members of each launch, by name."""
     recorded: list[dict[str, float]] = []
 
-    def library(plan: Plan) -> Library:
+    def library(plan: Plan, spec: Spec, bound: Bound) -> Library:
         form = form_of(plan)
 
         def run(arguments: bytes, size: int, stream: int) -> int:
@@ -72,7 +83,56 @@ def record_launches(patch: Patch) -> list[dict[str, float]]:
     return recorded
 
 
-def c_library(folder: Path) -> Callable[[Plan], Library]:
+def compute_launches(patch: Patch) -> None:
+    """Let programs launch as :func:`stub_device` does; the reference computes where the launch's arguments point.
+
+    All but addresses is that of the call for which the launch was prepared, as in a kernel's arguments.
+    """
+    specs: dict[int, Spec] = {}
+    prepared = call.prepare
+
+    def prepare_computing(dag: Dag, bound: Bound, kernels: Kernels, *rest: Any) -> Any:
+        made = tuple(_computing(plan, specs[id(kernels.plans)], bound) for plan in kernels.plans)
+        return prepared(dag, bound, replace(kernels, libraries=made), *rest)
+
+    def library(plan: Plan, spec: Spec, bound: Bound) -> Library:
+        return Library(Path(), lambda *arguments: 1, form_of(plan), lambda arguments: workspace_of(plan))
+
+    stub_device(patch, library)
+    make_kernels = call.make_kernels
+
+    def make_known(spec: Any, bound: Any, target: Any, atomic: bool) -> Kernels:
+        made = make_kernels(spec, bound, target, atomic)
+        specs[id(made.plans)] = spec
+        return made
+
+    patch(call, "make_kernels", make_known)
+    patch(call, "prepare", prepare_computing)
+
+
+def _computing(plan: Plan, spec: Spec, bound: Bound) -> Library:
+    pointers = [field.tensor for field in plan.fields if field.kind == "pointer"]
+
+    def run(arguments: bytes, size: int, stream: int) -> int:
+        words = struct.unpack(f"={len(pointers)}Q", arguments[: 8 * len(pointers)])
+        addresses = dict(zip(pointers, words, strict=True))
+        given = {name: value for name, value in bound.values.items() if isinstance(value, torch.Tensor)}
+        values = {name: _at(addresses[name], value) for name, value in given.items()}
+        buffers = {name: values[name] for name in spec.outputs}
+        answer(spec, replace(bound, values={**bound.values, **values}), buffers)
+        return 0
+
+    return Library(Path(), run, form_of(plan), lambda arguments: workspace_of(plan))
+
+
+def _at(address: int, like: torch.Tensor) -> torch.Tensor:
+    """Return a tensor at an address."""
+    elements = 1 + sum((size - 1) * stride for size, stride in zip(like.shape, like.stride(), strict=True))
+    memory = (ctypes.c_char * (elements * like.itemsize)).from_address(address)
+    return torch.frombuffer(memory, dtype=like.dtype).as_strided(like.shape, like.stride())
+
+
+def c_library(folder: Path) -> Make:
     """Return what makes libraries whose ``run`` is a C function, called as that of a kernel is, which returns 0."""
     source, built = folder / "stub.c", folder / "stub.so"
     source.write_text(_C)
@@ -81,4 +141,4 @@ def c_library(folder: Path) -> Callable[[Plan], Library]:
     run = ctypes.CDLL(str(built))["stub_run"]
     run.restype = ctypes.c_int
     run.argtypes = (ctypes.c_char_p, ctypes.c_size_t, ctypes.c_void_p)
-    return lambda plan: Library(built, run, form_of(plan), lambda arguments: workspace_of(plan))
+    return lambda plan, spec, bound: Library(built, run, form_of(plan), lambda arguments: workspace_of(plan))

@@ -1,0 +1,91 @@
+"""Models through the sites of Inductor's code, whose launches compute the reference where their addresses point."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from stub_device import compute_launches  # noqa: E402
+
+from evt.fx.backend import backend  # noqa: E402
+from evt.fx.report import RECORDS  # noqa: E402
+from evt.runtime.operator import caller_of  # noqa: E402
+from evt.runtime.site import _SITES  # noqa: E402
+from models import vision  # noqa: E402
+from models.language import NAMES, language_model  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of PyTorch, about what it will remove
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch):
+    def forget() -> None:
+        torch._dynamo.reset()
+        RECORDS.clear()
+        _SITES.clear()
+        caller_of.cache_clear()
+
+    forget()
+    torch.manual_seed(0)
+    compute_launches(monkeypatch.setattr)
+    with torch.no_grad():
+        yield
+    forget()
+
+
+def compiled(function: Callable[..., Any], dynamic: bool = False) -> Any:
+    options = {"evt.rule": "always", "evt.devices": ("cpu",)}
+    return torch.compile(function, backend=partial(backend, options=options), dynamic=dynamic)
+
+
+def close(got: torch.Tensor, want: torch.Tensor) -> None:
+    """Compare sums in f32 of models in 16 bits, whose rounding differs from layer to layer."""
+    error = (got.float() - want.float()).norm() / want.float().norm()
+    assert error < 2e-2
+
+
+@pytest.mark.parametrize(
+    "memory_format", [torch.channels_last, pytest.param(torch.contiguous_format, marks=pytest.mark.slow)]
+)
+def test_residual_network(memory_format: torch.memory_format) -> None:
+    """Layers share programs, and differ in their channels and pixels; a second call finds other addresses."""
+    model = vision.resnet18().eval().half().to(memory_format=memory_format)
+    function = compiled(model)
+    kept = []
+    for _ in range(3):
+        x = torch.randn(2, 3, 64, 64).half().to(memory_format=memory_format)
+        kept.append(function(x))
+        close(kept[-1], model(x))
+    assert sum(row.fused for row in RECORDS[-1].rows) == 21
+
+
+@pytest.mark.slow
+def test_batches_of_several_sizes() -> None:
+    model = vision.resnet18().eval().half().to(memory_format=torch.channels_last)
+    function = compiled(model, dynamic=True)
+    for count in (2, 3, 5):
+        x = torch.randn(count, 3, 32, 32).half().to(memory_format=torch.channels_last)
+        close(function(x), model(x))
+
+
+def test_vision_transformer() -> None:
+    model = vision.vit().eval().half()
+    function = compiled(model)
+    for _ in range(2):
+        x = torch.randn(2, 3, 32, 32).half()
+        close(function(x), model(x))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_language(name: str) -> None:
+    pytest.importorskip("transformers")
+    model, inputs = language_model(name, torch.bfloat16)
+    function = compiled(model)
+    for _ in range(2):
+        close(function(**inputs)[0], model(**inputs)[0])
