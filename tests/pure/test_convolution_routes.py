@@ -39,7 +39,7 @@ def chosen(op: Program, arch: str, dtype: str = "f16", shapes: Any = None) -> st
         ("sm80", "conv-stock-2x", "conv-evt-2x", "stock-2x"),
         ("sm86", "conv-stock-2x", "conv-evt-2x", "stock-2x"),
         ("sm89", "conv-stock-2x", "conv-evt-2x", "stock-2x"),
-        ("sm90", "conv-evt-3x", "conv-evt-3x", "evt-3x"),
+        ("sm90", "conv-evt-3x", "conv-evt-3x", "conv-halo-3x"),
         ("sm100", "conv-stock-2x", "conv-evt-2x", "evt-3x"),
         ("sm103", "conv-stock-2x", "conv-evt-2x", "evt-3x"),
         ("sm120", "conv-stock-2x", "conv-evt-2x", "stock-2x"),
@@ -63,8 +63,8 @@ def test_routes_by_target(arch: str, stock: str, tree: str, pointwise: str) -> N
 @pytest.mark.parametrize(
     ("operation", "shapes", "keywords"),
     [
-        ("conv1d", ((2, 64, 14), (64, 64, 1)), {}),
-        ("conv2d", POINTWISE, {"padding": "same"}),
+        ("conv1d", ((2, 1024, 14), (64, 1024, 1)), {}),
+        ("conv2d", ((2, 1024, 14, 14), (64, 1024, 1, 1)), {"padding": "same"}),
         ("conv3d", ((2, 64, 3, 4, 5), (64, 64, 1, 1, 1)), {}),
         ("conv2d_dgrad", POINTWISE, {}),
         ("conv2d_wgrad", (POINTWISE[0], POINTWISE[0]), {"kernel_size": 1}),
@@ -340,7 +340,8 @@ def test_large_operands_are_left_to_tma():
     """CUTLASS 2.x's iterators count bytes in 32 bits."""
     op = evt.conv2d("D = acc", padding=1)
     large = ((256, 512, 128, 128), (64, 512, 3, 3))
-    assert op.plan("sm90", "f16", "f16", shapes=large).template == "conv_3x"
+    assert op.plan("sm90", "f16", "f16", shapes=large).template == "conv_halo"
+    assert evt.conv2d("D = acc", padding=1, route="evt").plan("sm90", "f16", "f16", shapes=large).template == "conv_3x"
     with pytest.raises(evt.TargetError, match="2 GiB or more"):
         op.plan("sm80", "f16", "f16", shapes=large)
     assert op.plan("sm80", "f16", "f16", shapes=((255, 256, 128, 128), (64, 256, 3, 3))).family == "2x"

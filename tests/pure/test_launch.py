@@ -195,7 +195,7 @@ def test_members_of_every_operator_and_rank(launches, operation, keywords, a, b,
 
 def test_a_pointwise_convolution_is_called_as_a_gemm(launches):
     wide = channels_last(2, 64, 9, 7)
-    D = evt.conv2d("D = silu(acc)")(wide[:, 16:32], channels_last(24, 16, 1, 1))  # noqa: N806
+    D = evt.conv2d("D = silu(acc)", route="evt")(wide[:, 16:32], channels_last(24, 16, 1, 1))  # noqa: N806
     (members,) = launches
     assert (members["m"], members["n"], members["k"], members["l"]) == (126, 24, 16, 1)
     assert (members["stride_m_of_A"], members["stride_n_of_B"], members["stride_m_of_out_D"]) == (64, 16, 24)

@@ -61,7 +61,7 @@ def test_windows_of_a_padded_copy_start_at_whole_vectors(element_bytes, stride):
 def test_channels_that_are_few_or_no_whole_vectors_are_copied(channels):
     made = planned("sm90", channels, stride=2, padding=3)
     copied = channels <= 8 or channels % 8
-    assert made.route == ("conv-padded-3x" if copied else "conv-halo-3x")
+    assert made.route == ("conv-padded-3x" if copied else "conv-evt-3x")
     assert [copy.name for copy in made.copies] == (["A", "B"] if copied else [])
     for copy, job in zip(made.copies, (job for jobs in jobs_before(made) for job in jobs.jobs), strict=True):
         assert copy.padded_channels == ((4 if channels <= 4 else 8) if channels <= 8 else 0)

@@ -268,7 +268,7 @@ def test_every_route_in_its_default_configurations() -> None:
     program, a, b, inputs = CALLS["conv2d"]
     problem = call_problem(program.spec, bind(program.spec, a, b, inputs, {}), SM90)
     names = names_of(survey(problem))
-    routes = ["conv-halo-3x", "conv-evt-3x", "conv-stock-2x", "conv-evt-2x"]
+    routes = ["conv-evt-3x", "conv-stock-2x", "conv-evt-2x", "conv-halo-3x"]  # of few pixels
     assert list(dict.fromkeys(route for route, _ in names)) == routes
     assert len(set(names)) == len(names)
     plans, failed = kernels_of(survey(problem))
