@@ -3,8 +3,8 @@
 All programs share them; which one it is says a string, from which it can be read in another process. ``run`` allocates
 the outputs, ``write`` writes them into buffers, ``allocate`` makes such buffers. ``launch`` is ``run`` without a kernel
 for autograd, which takes as long as all the rest: for graphs that autograd has left behind. Inductor's Python code
-calls :func:`launch` in its place (:mod:`evt.fx.lowering`), without the dispatcher. The fake implementations say what a
-launch returns, also for symbolic sizes. :func:`call_traced` is a program's call where PyTorch traces or transforms it;
+calls a :class:`evt.runtime.site.Site` in its place (:mod:`evt.fx.lowering`). The fake implementations say what a launch
+returns, also for symbolic sizes. :func:`call_traced` is a program's call where PyTorch traces or transforms it;
 elsewhere a call does not come here.
 
 ``names`` are those of the tensors, floats and integers; without it the tensors are all inputs, in order.
@@ -130,7 +130,7 @@ def _run(
 
 
 def launch(a: torch.Tensor, b: torch.Tensor, tensors: _Tensors, program: str) -> list[torch.Tensor]:
-    """Run a program on its inputs in order. Inductor's code calls this function in the place of the operator."""
+    """Run a program on its inputs in order."""
     call = caller_of(program)
     found = call(a, b, dict(zip(call.inputs, tensors, strict=True)))
     return [found] if isinstance(found, torch.Tensor) else list(found)
