@@ -29,6 +29,7 @@ OVERHEAD = 24
 _OFFERED = 3
 
 _MOST_TAPS = 64
+_MOST_PADDING = 32767  # where a tile begins in the input is kept in 16 bits
 #: Where CUTLASS's kernels are as fast: images of fewer pixels, filters of more taps.
 _SMALL_IMAGE, _FEW_TAPS = 100, 9
 _LARGEST_STEP = 8  # of TMA's boxes
@@ -193,6 +194,8 @@ def _halo(height: Axis, width: Axis, channels: int, element_bytes: int) -> Halo:
     taps = height.taps * width.taps
     if taps > _MOST_TAPS:
         return Halo((), reason=f"the filters have more than {_MOST_TAPS} taps")
+    if max(height.pad, width.pad) > _MOST_PADDING:
+        return Halo((), reason=f"the padding is beyond {_MOST_PADDING}")
     fast = _is_fast(height, width, channels)
     channel_bytes = channels * element_bytes
     planes = {each: Plane(height, width, each, -(-channel_bytes // each)) for each in _PLANES}

@@ -287,6 +287,15 @@ def test_the_instruction(dtype, shape):
     assert (mma.a, mma.b, mma.adds) == ("{%116, %118}", "{%117, %118}", "%119")
 
 
+def test_padding_that_sixteen_bits_do_not_hold():
+    """Where a box begins would wrap around."""
+    shapes = ((1, 64, 4, 4), (64, 64, 3, 3))
+    assert evt.conv2d(RESIDUAL, padding=32767, route="own").plan("sm90", shapes=shapes).route == "conv-halo-3x"
+    with pytest.raises(evt.TargetError, match="the padding is beyond 32767"):
+        evt.conv2d(RESIDUAL, padding=32768, route="own").plan("sm90", shapes=shapes)
+    assert evt.conv2d(RESIDUAL, padding=32768).plan("sm90", shapes=shapes).route != "conv-halo-3x"
+
+
 # What is said of it
 
 

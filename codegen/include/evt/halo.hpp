@@ -89,6 +89,7 @@ struct Kernel {
   static bool can_implement(Arguments const& arguments) {
     Problem const& problem = arguments.problem;
     return problem.filter_height * problem.filter_width <= kMostTaps &&
+           std::max(problem.pad_height, problem.pad_width) <= kMostPadding &&
            choose(problem, kClass, arguments.rows, arguments.columns).stages > 0 &&
            to_underlying_arguments(arguments).encoded;
   }

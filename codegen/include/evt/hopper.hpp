@@ -58,17 +58,8 @@ CUTLASS_DEVICE bool has_passed_already(uint32_t barrier, uint32_t parity) {
 
 /// Wait for the end of the phase of a parity: 0 for the first phase, 1 for the one before it, which has always ended.
 CUTLASS_DEVICE void wait(uint32_t barrier, uint32_t parity) {
-#if defined(EVT_TRAP_AFTER_A_SECOND)  // for tests: what waits for ever does not stop the machine
-  uint64_t start, now;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(start));
-  while (!has_passed(barrier, parity)) {
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-    if (now - start > 1000000000) asm volatile("trap;");
-  }
-#else
   while (!has_passed(barrier, parity)) {
   }
-#endif
 }
 
 /// What threads have written to shared memory, TMA and WGMMA may read from now on.
