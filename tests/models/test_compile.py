@@ -29,7 +29,10 @@ from evt.fx.worth import Worth  # noqa: E402
 from evt.measured import Store  # noqa: E402
 from evt.plan import find_target  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of PyTorch, about what it will remove
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),  # of PyTorch, about what it will remove
+    pytest.mark.usefixtures("fresh_compiler"),
+]
 ALWAYS: Mapping[str, Any] = {"evt.rule": "always", "evt.devices": ("cpu",)}
 
 
@@ -40,16 +43,6 @@ class Net(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x + self.down(torch.nn.functional.gelu(self.up(x)))
-
-
-@pytest.fixture(autouse=True)
-def _fresh():
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
-    RECORDS.clear()
-    with torch.no_grad():
-        yield
-    torch._dynamo.reset()
 
 
 @pytest.fixture

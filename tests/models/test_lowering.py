@@ -19,24 +19,12 @@ from evt.fx import kernels  # noqa: E402
 from evt.fx.backend import backend  # noqa: E402
 from evt.fx.report import RECORDS  # noqa: E402
 from evt.plan import find_target  # noqa: E402
-from evt.runtime.operator import caller_of  # noqa: E402
-from evt.runtime.site import _SITES  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of PyTorch, about what it will remove
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),  # of PyTorch, about what it will remove
+    pytest.mark.usefixtures("fresh_compiler"),
+]
 CALL = re.compile(r"^ +(evt_launch_\w+)\[(.*?)\]\((.*)\)$", re.MULTILINE)
-
-
-@pytest.fixture(autouse=True)
-def _fresh():
-    torch._dynamo.reset()
-    RECORDS.clear()
-    _SITES.clear()
-    caller_of.cache_clear()
-    torch.manual_seed(0)
-    with torch.no_grad():
-        yield
-    torch._dynamo.reset()
-    caller_of.cache_clear()
 
 
 @pytest.fixture

@@ -16,11 +16,12 @@ from torch._inductor.utils import run_and_get_code  # noqa: E402
 
 import evt  # noqa: E402
 from evt.fx.backend import backend  # noqa: E402
-from evt.fx.report import RECORDS  # noqa: E402
 from evt.runtime import memory_format  # noqa: E402
-from evt.runtime.operator import caller_of  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of PyTorch, about what it will remove
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),  # of PyTorch, about what it will remove
+    pytest.mark.usefixtures("fresh_compiler"),
+]
 LAST = torch.channels_last
 
 
@@ -34,18 +35,6 @@ class Net(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = torch.relu(self.first(x))
         return torch.relu(self.second(y)) + y
-
-
-@pytest.fixture(autouse=True)
-def _fresh():
-    torch._dynamo.reset()
-    RECORDS.clear()
-    caller_of.cache_clear()
-    torch.manual_seed(0)
-    with torch.no_grad():
-        yield
-    torch._dynamo.reset()
-    caller_of.cache_clear()
 
 
 @pytest.fixture

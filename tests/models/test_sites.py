@@ -14,28 +14,18 @@ from stub_device import compute_launches  # noqa: E402
 
 from evt.fx.backend import backend  # noqa: E402
 from evt.fx.report import RECORDS  # noqa: E402
-from evt.runtime.operator import caller_of  # noqa: E402
-from evt.runtime.site import _SITES  # noqa: E402
 from models import vision  # noqa: E402
 from models.language import NAMES, language_model  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of PyTorch, about what it will remove
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),  # of PyTorch, about what it will remove
+    pytest.mark.usefixtures("fresh_compiler"),
+]
 
 
 @pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch):
-    def forget() -> None:
-        torch._dynamo.reset()
-        RECORDS.clear()
-        _SITES.clear()
-        caller_of.cache_clear()
-
-    forget()
-    torch.manual_seed(0)
+def _device(monkeypatch: pytest.MonkeyPatch) -> None:
     compute_launches(monkeypatch.setattr)
-    with torch.no_grad():
-        yield
-    forget()
 
 
 def compiled(function: Callable[..., Any], dynamic: bool = False) -> Any:

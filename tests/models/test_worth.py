@@ -14,16 +14,10 @@ from evt.fx.backend import backend  # noqa: E402
 from evt.fx.report import RECORDS, Row  # noqa: E402
 from evt.fx.worth import CALL, LAUNCH  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of PyTorch, about what it will remove
-
-
-@pytest.fixture(autouse=True)
-def _fresh():
-    torch._dynamo.reset()
-    RECORDS.clear()
-    with torch.no_grad():
-        yield
-    torch._dynamo.reset()
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),  # of PyTorch, about what it will remove
+    pytest.mark.usefixtures("fresh_compiler"),
+]
 
 
 def row_of(function: Callable[..., Any], *given: torch.Tensor, **options: Any) -> Row:
