@@ -56,6 +56,7 @@ struct Kernel {
   static constexpr int SharedStorageSize = kSharedBytes;
   static constexpr int kProducerRegisters = 40;
   static constexpr int kConsumerRegisters = 232;
+  static constexpr int kMostPadding = 32767;
 
   struct Arguments {
     Problem problem;

@@ -13,7 +13,6 @@ namespace halo {
 
 constexpr int kFilters = 64;       // of a tile, M of WGMMA
 constexpr int kMostTaps = 64;      // of a filter
-constexpr int kMostPadding = 32767;
 constexpr int kMostStages = 8;     // of the input
 constexpr int kMostSlabs = 64;     // of the filters
 constexpr int kRuns[] = {3, 5, 1};  // of taps, the best first
