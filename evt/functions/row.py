@@ -95,8 +95,9 @@ class Function:
     registered without any; "" for a parameter without one.
     """
     result_derivative: str = ""
-    """The derivative along the first parameter as a formula over the result, called `y`, and the other parameters, where
-    that needs less than the operand; it may differ where the result is rounded. Gradients use it. "" if there is none.
+    """The derivative along the first parameter as a formula over the result, `y`, and the other parameters.
+
+    Gradients prefer it, because results are often stored; it may differ where they are rounded. "" if there is none.
     """
     targets: tuple[str, ...] = ()
     """What computes this row in a torch.fx graph, as names that begin in `torch`, `operator` or `Tensor` (methods).

@@ -5,8 +5,9 @@ is saved and from the program's inputs, which costs nothing that counts beside m
 computed again without the product. So the cheapest choice is a minimum cut between the accumulator and what the
 gradients read, through values: a value's capacity is its bytes, of one that the program stores anyway 0.
 
-The cut finds what is done by hand: the output of a sigmoid, a bit for each element of a ReLU whose result is not stored,
-the pre-activation of a GELU. Among equal cuts it is the one nearest to the gradients.
+The cut finds what is done by hand: the output of a sigmoid, a bit for each element of a ReLU that is not stored. Among
+equal cuts it is the one nearest to the gradients: of a GELU not the operand but the derivative is saved, in as many
+bytes.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ def _is_extreme(op: Node) -> bool:
 
 
 def _saved_type(joint: Joint, value: ValueType) -> DType:
-    """Return the type in which a value is saved: of matrices that of the program's result, as eager PyTorch keeps it."""
+    """Return the type in which a value is saved: matrices in the type of the program's result, as eager PyTorch does."""
     if value.dtype == B1:
         packs = value.modes == ("m", "n") and not joint.dag.operation.endswith("wgrad")
         return B1 if packs else BOOL

@@ -47,7 +47,9 @@ def derive(
     saved = {} if recompute else choose_saved(whole, _types(untyped(whole)))
     forward = _forward(whole, saved)
     part = whole if arriving is None or set(arriving) == set(outputs) else differentiate(dag, arriving, wanted)
-    kept = {part.table.index(whole.table[node]): output for node, output in saved.items() if whole.table[node] in part.table}
+    kept = {
+        part.table.index(whole.table[node]): output for node, output in saved.items() if whole.table[node] in part.table
+    }
     return Gradient(
         forward,
         tuple(saved.values()),

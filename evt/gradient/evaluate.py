@@ -14,10 +14,11 @@ from evt.functions import TABLE
 from evt.ir.convolution import Convolution
 from evt.ir.dag import TypedDag
 from evt.ir.dtype import DType
-from evt.ir.node import MODES, Output
-from evt.reference.convolution import as_image, as_view
+from evt.ir.node import MODES, Operand, Output
+from evt.reference.convolution import as_image, as_view, from_view, to_view
 from evt.reference.exact import Exact
 from evt.reference.extents import Extents, Leads
+from evt.reference.oracle import fed_operand
 from evt.reference.rounding import working
 from evt.reference.translate import Argument, translate
 
@@ -44,6 +45,10 @@ class Plain(Exact):
         value = value if value.dim() == len(MODES) else value.reshape(1, 1, 1)
         return self.extents.lay_out(modes, value).to(dtype)
 
+    def feed(self, operand: Operand, x: Argument[torch.Tensor]) -> torch.Tensor:
+        value = self.met(x, operand.dtype).expand(self.start.shape)
+        return value.to(getattr(torch, operand.dtype.torch))
+
 
 def evaluate(
     dag: TypedDag,
@@ -65,3 +70,20 @@ def evaluate(
     if geometry is not None:
         return {name: as_image(dag.output[name], result) for name, result in results.items()}
     return results
+
+
+def operand(
+    dag: TypedDag,
+    name: str,
+    tensor: torch.Tensor,
+    sizes: Mapping[str, int],
+    inputs: Mapping[str, Any],
+    geometry: Convolution | None = None,
+) -> torch.Tensor:
+    """Return A or B after its mainloop fusion, in the shape and type of ``tensor``, so that autograd records it."""
+    modes = next(each.modes for each in dag.operands if each.name == name)
+    if geometry is not None:
+        return from_view(fed_operand(dag, name, to_view(tensor), inputs, torch.float32, sizes, Plain))
+    turned = modes not in (("m", "k"), ("n", "k"))
+    fed = fed_operand(dag, name, tensor.mT if turned else tensor, inputs, torch.float32, sizes, Plain)
+    return fed.mT if turned else fed

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any
 
@@ -18,15 +18,15 @@ import torch
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError, ProgramError
 from evt.gradient import ACCUMULATOR, Gradient, derive, differentiable_outputs
-from evt.gradient.evaluate import evaluate
+from evt.gradient.evaluate import evaluate, operand
 from evt.gradient.products import convolution_gradients, product_gradients
 from evt.ir import TypedDag
-from evt.ir.dag import Dag
+from evt.ir.dag import Dag, reads_accumulator
 from evt.ir.lower.derivative import NoDerivativeError
 from evt.ir.node import Input, Operand, index_of
+from evt.ir.operand import epilogue_of
 from evt.runtime.arguments import outline
 from evt.runtime.bound import Bound
-from evt.settings import Settings
 from evt.spec import Spec, read_spec, traced, typed_for
 
 _run: Any = torch.ops.evt.run
@@ -46,6 +46,8 @@ def run_recorded(
     order = tuple(spec.inputs if names is None else names)
     given = dict(zip(order, (*tensors, *(floats or ()), *(integers or ())), strict=True))
     bound = outline(spec, a, b, given)
+    if bound.dag.feeds:
+        return _run_fed(spec, bound, a, b, given)
     wanted = tuple(name for name, value in given.items() if isinstance(value, torch.Tensor) and value.requires_grad)
     if a.requires_grad or b.requires_grad:
         wanted = (ACCUMULATOR, *wanted)
@@ -53,6 +55,33 @@ def run_recorded(
     recorded.check(bound)
     results = _Program.apply(recorded, bound, floats, integers, a, b, *tensors)  # type: ignore[no-untyped-call]
     return list(results)
+
+
+def _run_fed(
+    spec: Spec, bound: Bound, a: torch.Tensor, b: torch.Tensor, given: Mapping[str, Any]
+) -> list[torch.Tensor]:
+    """Run a program with mainloop fusion: compute its operands first, which the gradient of the other one reads."""
+    sizes = {**bound.sizes, "k": bound.sizes["k"] if bound.convolution is None else bound.convolution.contraction}
+    fed = {
+        name: operand(bound.dag, name, tensor, sizes, given, spec.convolution) if name in bound.dag.feeds else tensor
+        for name, tensor in (("A", a), ("B", b))
+    }
+    rest = epilogue_of(bound.dag)
+    return _run_named(
+        fed["A"], fed["B"], {name: given[name] for name in rest.input if name in given}, _text(spec, rest)
+    )
+
+
+def _run_named(a: torch.Tensor, b: torch.Tensor, given: Mapping[str, Any], program: str) -> list[torch.Tensor]:
+    """Run a program on its inputs by name."""
+    tensors = {name: value for name, value in given.items() if isinstance(value, torch.Tensor)}
+    integers = {name: value for name, value in given.items() if isinstance(value, int | torch.SymInt)}
+    floats = {name: value for name, value in given.items() if name not in tensors and name not in integers}
+    names = [*tensors, *floats, *integers]
+    found: list[torch.Tensor] = _run(
+        a, b, [*tensors.values()], program, names, [*floats.values()] or None, [*integers.values()] or None
+    )
+    return found
 
 
 @lru_cache(maxsize=4096)
@@ -90,12 +119,9 @@ class _Recorded:
 
     def check(self, bound: Bound) -> None:
         """Raise ArgumentError (E0614) for what has no gradient."""
-        operand = self.operands[0].dtype
-        if bound.dag.feeds:
-            name = next(iter(bound.dag.feeds))
-            raise _refused(f"`{name}` has a formula, and mainloop fusion has no gradient", f"compute {name} before the call")
-        if ACCUMULATOR in self.wanted and not (operand.is_float and operand.bits >= 16):
-            raise _refused(f"A and B are {operand}, and gradients have at least 16 bits", "pass them detached")
+        dtype = self.operands[0].dtype
+        if ACCUMULATOR in self.wanted and not (dtype.is_float and dtype.bits >= 16):
+            raise _refused(f"A and B are {dtype}, and gradients have at least 16 bits", "pass them detached")
         for name in self.wanted:
             if name != ACCUMULATOR and (reason := _not_placed(bound.dag, bound.dag.input[name])):
                 raise _refused(f"`{name}` requires grad: {reason}", f"pass {name}.detach()")
@@ -113,12 +139,25 @@ def _gradient(
     spec = _spec(program)
     precise = replace(spec, settings=replace(spec.settings, numerics="precise"))
     dag = typed_for(precise, operands, absent)
+    outputs, recompute = differentiable_outputs(dag), spec.settings.recompute
     try:
-        return derive(
-            dag, differentiable_outputs(dag), wanted, recompute=spec.settings.recompute, arriving=arriving
-        )
+        found = derive(dag, outputs, wanted, recompute=recompute, arriving=arriving)
+        if reads_accumulator(found.backward):
+            _backward_text(spec, found)
     except NoDerivativeError as error:
         raise _refused(f"the program has no gradient: {error}", "register the function with its derivative") from None
+    except ProgramError as error:
+        message = f"no kernel computes the gradient with the product: {error.diagnostics[0].message}"
+        raise _refused(message, "leave out recompute=True") from None
+    return found
+
+
+def _backward_text(spec: Spec, gradient: Gradient) -> str:
+    """Return a backward program that computes the product again. Raise ProgramError where that is no program."""
+    settings = replace(spec.settings, route=None, config=None)
+    made = Spec(_declared(gradient.backward), settings, spec.convolution)
+    typed_for(made, made.dag.operands)
+    return traced(made).text
 
 
 def _not_placed(dag: TypedDag, source: Input) -> str:
@@ -129,12 +168,14 @@ def _not_placed(dag: TypedDag, source: Input) -> str:
     return "its index has batches" if any("l" in dag.input[name].modes for name in named) else ""
 
 
-def _text(spec: Spec, dag: Dag, settings: Settings | None = None) -> str:
+def _text(spec: Spec, dag: Dag) -> str:
     """Return a program of the same settings and geometry as text."""
-    return traced(Spec(Dag(*(getattr(dag, each) for each in _FIELDS)), settings or spec.settings, spec.convolution)).text
+    return traced(Spec(_declared(dag), spec.settings, spec.convolution)).text
 
 
-_FIELDS = ("operation", "operands", "inputs", "outputs", "table", "source", "origins")
+def _declared(dag: Dag) -> Dag:
+    """Return a graph with types as one that declares those of its operands, inputs and outputs."""
+    return Dag(**{each.name: getattr(dag, each.name) for each in fields(Dag)})
 
 
 def _refused(message: str, help_text: str) -> ArgumentError:
@@ -155,7 +196,9 @@ class _Program(torch.autograd.Function):
     ) -> tuple[torch.Tensor, ...]:
         names, gradient, outputs = recorded.names, recorded.gradient(), recorded.spec.outputs
         found = _run(a, b, tensors, recorded.forward, names, floats, integers)
-        by_name = dict(zip((*outputs, *(each.name for each in gradient.saved if each.name not in outputs)), found, strict=True))
+        by_name = dict(
+            zip((*outputs, *(each.name for each in gradient.saved if each.name not in outputs)), found, strict=True)
+        )
         read = {each.name for each in gradient.backward.inputs}
         kept = {name: tensor for name, tensor in zip(names, tensors, strict=False) if name in read}
         kept |= {each.name: by_name[each.name] for each in gradient.saved}
@@ -190,10 +233,7 @@ class _Program(torch.autograd.Function):
         with torch.autocast(ctx.device.type, enabled=False):
             leaving = _leaving(ctx, gradient, a, b, values)
             to_a, to_b = _to_operands(ctx, leaving, a, b)
-            others = (
-                None if name not in leaving else _placed(ctx, name, leaving[name], values)
-                for name in ctx.shapes
-            )
+            others = (None if name not in leaving else _placed(ctx, name, leaving[name], values) for name in ctx.shapes)
             return (*nothing[:4], to_a, to_b, *others)
 
 
@@ -202,16 +242,13 @@ def _leaving(
 ) -> dict[str, torch.Tensor]:
     """Return the gradients of inputs and of the accumulator, by the input's name."""
     dag, spec = gradient.backward, ctx.recorded.spec
-    if not spec.settings.recompute:
+    if not reads_accumulator(dag):
         found = evaluate(dag, ctx.leads, ctx.sizes, values, ctx.device, spec.convolution)
         return {name: found[output] for name, output in gradient.leaving.items()}
+    assert a is not None
+    assert b is not None
     given = {each.name: values[each.name] for each in dag.inputs if each.name in values}
-    tensors = {name: value for name, value in given.items() if isinstance(value, torch.Tensor)}
-    integers = {name: value for name, value in given.items() if isinstance(value, int | torch.SymInt)}
-    floats = {name: value for name, value in given.items() if name not in tensors and name not in integers}
-    names = [*tensors, *floats, *integers]
-    program = _text(spec, dag, replace(spec.settings, route=None, config=None))
-    results = _run(a, b, [*tensors.values()], program, names, [*floats.values()] or None, [*integers.values()] or None)
+    results = _run_named(a, b, given, _backward_text(spec, gradient))
     found = dict(zip((output.name for output in dag.outputs), results, strict=True))
     return {name: found[output] for name, output in gradient.leaving.items()}
 
