@@ -113,7 +113,7 @@ def _is_extreme(op: Node) -> bool:
 
 
 def _saved_type(joint: Joint, value: ValueType) -> DType:
-    """Return the type in which a value is saved: matrices in the type of the program's result, as eager PyTorch does."""
+    """Return the type in which a value is saved: of matrices the type of the result, as in eager PyTorch."""
     if value.dtype == B1:
         packs = value.modes == ("m", "n") and not joint.dag.operation.endswith("wgrad")
         return B1 if packs else BOOL

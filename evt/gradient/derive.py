@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from evt.gradient.cut import choose_saved
-from evt.gradient.reverse import Joint, differentiate, untyped
-from evt.ir.dag import Builder, Dag, TypedDag, prune
+from evt.gradient.reverse import Joint, differentiate, read_back, untyped
+from evt.ir.dag import Builder, Dag, TypedDag, prune, reads_accumulator
 from evt.ir.infer import value_type
-from evt.ir.node import Input, Load, Output, Store, ValueType
+from evt.ir.node import Load, Output, Store, ValueType
 
 
 @dataclass(frozen=True)
@@ -47,16 +47,27 @@ def derive(
     saved = {} if recompute else choose_saved(whole, _types(untyped(whole)))
     forward = _forward(whole, saved)
     part = whole if arriving is None or set(arriving) == set(outputs) else differentiate(dag, arriving, wanted)
-    kept = {
-        part.table.index(whole.table[node]): output for node, output in saved.items() if whole.table[node] in part.table
-    }
+    backward = _backward(part, {node: saved[same] for node, same in _shared(part, whole).items() if same in saved})
+    assert recompute or not reads_accumulator(backward)
     return Gradient(
         forward,
         tuple(saved.values()),
-        _backward(part, kept),
+        backward,
         {name: each.name for name, each in part.arriving.items()},
         {name: each.name for name, each in part.leaving.items()},
     )
+
+
+def _shared(part: Joint, whole: Joint) -> dict[int, int]:
+    """Return the nodes of a graph that another one has too, and their ids there."""
+    ids = {entry: node for node, entry in enumerate(whole.table)}
+    found: dict[int, int] = {}
+    for node, (op, operands) in enumerate(part.table):
+        if all(operand in found for operand in operands):
+            same = ids.get((op, tuple(found[operand] for operand in operands)))
+            if same is not None:
+                found[node] = same
+    return found
 
 
 def _types(dag: Dag) -> list[ValueType]:
@@ -86,7 +97,7 @@ def _backward(joint: Joint, saved: Mapping[int, Output]) -> TypedDag:
     inputs = {each.name: each for each in (*dag.inputs, *joint.arriving.values())}
     for node, output in saved.items():
         if node in live:
-            loaded = Input(output.name, output.dtype, output.modes, batchable=output.batchable)
+            loaded = read_back(dag, output, output.name)
             inputs[loaded.name] = loaded
             renamed[node] = builder.add(Load(loaded.name))
     for node in sorted(live - set(renamed)):

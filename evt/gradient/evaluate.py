@@ -57,15 +57,18 @@ def evaluate(
     inputs: Mapping[str, Any],
     device: torch.device,
     geometry: Convolution | None = None,
+    acc: torch.Tensor | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Return the outputs of a program that does not read the accumulator, by name, in PyTorch's shapes.
+    """Return the outputs of a backward program by name, in PyTorch's shapes; ``acc`` is [..., m, n] if it is read.
 
     ``leads`` and ``sizes`` are those of the call whose gradient it is.
     """
     views = inputs
     if geometry is not None:
         views = {name: as_view(dag.input.get(name), value, geometry) for name, value in inputs.items()}
-    dialect = Plain(dag, torch.empty((), device=device), Extents(leads, sizes=sizes), views, torch.float32)
+    extents = Extents(leads, sizes=sizes)
+    start = torch.empty((), device=device) if acc is None else acc.reshape([extents[mode] for mode in MODES])
+    dialect = Plain(dag, start, extents, views, torch.float32)
     results = translate(dag, dialect)
     if geometry is not None:
         return {name: as_image(dag.output[name], result) for name, result in results.items()}

@@ -12,10 +12,25 @@ import torch
 import torch.nn.functional as functional
 
 from evt.ir.convolution import ConvolutionProblem
+from evt.ir.dtype import accumulator
 from evt.ir.node import Operand
+from evt.reference.convolution import convolve
+from evt.reference.rounding import working
 
 #: A gradient of A, and of B; None where it is not needed.
 Pair = tuple[torch.Tensor | None, torch.Tensor | None]
+
+
+def product(
+    operands: Sequence[Operand], a: torch.Tensor, b: torch.Tensor, problem: ConvolutionProblem | None = None
+) -> torch.Tensor:
+    """Return the accumulator [..., m, n] of A and B in its own type, computed in PyTorch."""
+    first, second = operands
+    wide = working(accumulator(first.dtype), torch.float32)
+    a, b = a.to(wide), b.to(wide)
+    if problem is not None:
+        return convolve(problem.geometry, problem, a, b)
+    return (a if first.modes == ("m", "k") else a.mT) @ (b if second.modes == ("k", "n") else b.mT)
 
 
 def product_gradients(
@@ -34,8 +49,8 @@ def product_gradients(
         to_left = (to_left if modes_a == ("m", "k") else to_left.mT).reshape(a.shape)
     if needed[1]:
         if right.dim() == 2:
-            rows = left.expand(*gradient.shape[:-1], left.shape[-1]).reshape(-1, left.shape[-1])
-            to_right = rows.mT @ gradient.reshape(-1, gradient.shape[-1])
+            rows = left.expand(*gradient.shape[:-1], left.shape[-1])
+            to_right = rows.flatten(0, -2).mT @ gradient.flatten(0, -2)
         else:
             to_right = _summed_to(left.mT @ gradient, right)
         to_right = to_right if modes_b == ("k", "n") else to_right.mT

@@ -3,8 +3,9 @@
 The joint graph has the program's own nodes, a load of the gradient of each output, and stores of the gradients that are
 wanted. It is not a program: what it has of the forward pass may be saved, which :mod:`evt.gradient.cut` decides.
 
-A gradient is summed over the modes that its input lacks where it is stored, not before, so that a kernel can compute
-it: sums over rows and columns are its last step. Casts are the identity, as in autograd. The gradient of an extreme
+A node's gradient may vary over modes that the node lacks, over which it is still to be summed. The sums are the last
+step, where a gradient is stored, so that a kernel can compute it. It may also lack modes of its node: then it is the
+same along them. Casts are the identity, as in autograd. The gradient of an extreme
 value is divided among the elements that equal it, as PyTorch's ``amax`` does.
 """
 
@@ -16,10 +17,10 @@ from dataclasses import dataclass
 from evt.functions import TABLE
 from evt.ir.dag import Builder, Dag, Entry, TypedDag
 from evt.ir.dtype import F32, TF32
+from evt.ir.infer import canonical, value_modes
 from evt.ir.lower.derivative import add_formula, partial, times
 from evt.ir.node import (
     MODES,
-    PLACES,
     Acc,
     Apply,
     Cast,
@@ -35,6 +36,7 @@ from evt.ir.node import (
     Store,
     base,
     direct,
+    divisor,
 )
 
 #: The accumulator among what gradients are wanted of, by the name that a program has for it.
@@ -74,6 +76,12 @@ def differentiate(dag: TypedDag, outputs: Iterable[str], wanted: Iterable[str]) 
     return _Reverse(dag, tuple(outputs), tuple(wanted)).joint()
 
 
+def read_back(dag: Dag, output: Output, name: str) -> Input:
+    """Return the input that has what an output has."""
+    modes = output.modes or (output.memory_modes if dag.operation == "gemm" else ())
+    return Input(name, output.dtype, modes, batchable=output.batchable)
+
+
 class _Reverse:
     def __init__(self, dag: TypedDag, outputs: tuple[str, ...], wanted: tuple[str, ...]) -> None:
         self.dag = dag
@@ -83,6 +91,9 @@ class _Reverse:
             self.builder.add(dag[node], *dag.arguments(node))
         self.taken = {*dag.input, *dag.output}
         self.arriving = {name: self.arriving_input(dag.output[name]) for name in outputs}
+        self.inputs = {**dag.input, **{each.name: each for each in self.arriving.values()}}
+        self.has_batches = dag.operation == "gemm"
+        self.varies: list[tuple[str, ...]] = []
         #: The terms of the gradient of each node, and of the two members of a node's pairs by their distance.
         self.terms: dict[int, list[int]] = {}
         self.pairs: dict[int, dict[tuple[int, int], list[int]]] = {}
@@ -125,7 +136,7 @@ class _Reverse:
         return name
 
     def arriving_input(self, output: Output) -> Input:
-        return Input(self.name(output.name), output.dtype, output.modes, batchable=output.batchable)
+        return read_back(self.dag, output, self.name(output.name))
 
     def add(self, op: Apply | Const | Reduce | Fold | Pick | Interleave, *operands: int) -> int:
         return self.builder.add(op, *operands)
@@ -157,15 +168,12 @@ class _Reverse:
             case Apply(function):
                 for slot, operand in enumerate(operands):
                     if self.active[operand] and slot not in TABLE[function].conditions:
-                        self.add_term(operand, times(self.builder, self.partial(node, slot), gradient))
+                        whole = self.spread(node, operand, gradient)
+                        self.add_term(operand, times(self.builder, self.partial(node, slot), whole))
             case Cast():
                 self.add_term(operands[0], gradient)
-            case Reduce("sum"):
-                self.add_term(operands[0], gradient)
-            case Fold("sum", _):
-                self.add_term(operands[0], self.along(operands[0], gradient))
-            case Reduce(kind) | Fold(kind) if kind not in PLACES:
-                self.add_term(operands[0], self.chosen(node, operands[0], gradient))
+            case Reduce() | Fold():
+                self.add_term(operands[0], self.of_reduced(node, operands[0], gradient))
             case Pick(member, block):
                 if self.active[operands[0]]:
                     self.pairs.setdefault(operands[0], {}).setdefault((member, block), []).append(gradient)
@@ -186,17 +194,58 @@ class _Reverse:
         values = {"y": node, **dict(zip(names, operands[1:], strict=True))}
         return add_formula(self.builder, row.result_derivative, values)
 
-    def along(self, node: int, gradient: int) -> int:
-        """Return a gradient of blocks for each of a node's elements."""
-        ones = self.add(Const.of(1.0, self.dag.types[node].modes))
-        return self.add(Apply("mul"), ones, gradient)
+    def of_blocks(self, node: int, gradient: int) -> int:
+        """Return a gradient for each block of columns, summed over what the blocks' values meet."""
+        mine, have = self.width(self.modes(node)), self.width(self.modes(gradient))
+        return self.add(Fold("sum", mine // have), gradient) if have and mine > have else gradient
 
-    def chosen(self, node: int, operand: int, gradient: int) -> int:
+    @staticmethod
+    def width(modes: Iterable[str]) -> int:
+        """Return how many columns one column of a value stands for; 0 where all are the same."""
+        return next((divisor(mode) for mode in modes if base(mode) == "n"), 0)
+
+    def modes(self, node: int) -> tuple[str, ...]:
+        """Return the modes over which a node varies; the batch too where that is not written."""
+        for each in range(len(self.varies), node + 1):
+            op, operands = self.builder[each], [self.varies[operand] for operand in self.builder.arguments(each)]
+            found = value_modes(self.inputs, op, operands)
+            own = isinstance(op, Acc) or (isinstance(op, Load) and self.inputs[op.name].batchable)
+            reduced = isinstance(op, Reduce) and "l" in op.modes
+            batched = self.has_batches and not reduced and (own or any("l" in modes for modes in operands))
+            self.varies.append(canonical((*found, "l")) if batched else found)
+        return self.varies[node]
+
+    def spread(self, node: int, operand: int, gradient: int) -> int:
+        """Return a node's gradient along the modes over which an operand's is summed."""
+        op = self.dag[node]
+        over = op.modes if isinstance(op, Reduce) else ()
+        lost = {*over, *map(base, self.modes(node))} - {*map(base, self.modes(operand))}
+        if lost <= {*map(base, self.modes(gradient))}:
+            return gradient
+        return self.along((*self.modes(node), *over), gradient)
+
+    def along(self, modes: Iterable[str], value: int) -> int:
+        """Return a value for each element of these modes."""
+        return self.add(Apply("mul"), self.add(Const.of(1.0, canonical(modes))), value)
+
+    def of_reduced(self, node: int, operand: int, gradient: int) -> int:
+        """Return the gradient of what is reduced."""
+        op, value = self.dag[node], operand
+        assert isinstance(op, Reduce | Fold)
+        if isinstance(op, Fold):
+            modes = self.modes(operand) if self.width(self.modes(operand)) else (*self.modes(operand), "n")
+            value = operand if modes == self.modes(operand) else self.along(modes, operand)
+            gradient = self.along(modes, self.of_blocks(node, gradient))
+        else:
+            gradient = self.spread(node, operand, gradient)
+        return gradient if op.kind == "sum" else self.chosen(node, value, gradient)
+
+    def chosen(self, node: int, value: int, gradient: int) -> int:
         """Return the gradient of the elements that an extreme value may be, in equal shares."""
         op = self.dag[node]
         assert isinstance(op, Reduce | Fold)
         one, zero = self.add(Const.of(1.0)), self.add(Const.of(0.0))
-        equal = self.add(Apply("eq"), operand, node)
+        equal = self.add(Apply("eq"), value, node)
         ones = self.add(Apply("where"), equal, one, zero)
         count = self.add(Reduce("sum", op.modes) if isinstance(op, Reduce) else Fold("sum", op.width), ones)
         return self.add(Apply("where"), equal, self.add(Apply("div"), gradient, count), zero)
@@ -210,8 +259,8 @@ class _Reverse:
             source = self.dag.input[name]
             modes = tuple(map(direct, source.modes))
             output = Output(self.name(name), source.dtype, modes, batchable=source.batchable)
-        have = {*map(base, output.memory_modes)}
-        summed = tuple(mode for mode in MODES if mode not in have)
+        varies, have = {*map(base, self.modes(gradient))}, {*map(base, output.memory_modes)}
+        summed = tuple(mode for mode in MODES if mode in varies - have)
         self.builder.add(Store(output.name), self.add(Reduce("sum", summed), gradient) if summed else gradient)
         return output
 

@@ -69,7 +69,7 @@ class Exact(Dialect[torch.Tensor]):
         given = self.inputs.get(source.name, source.default)
         if not source.is_indexed or not isinstance(given, torch.Tensor):
             return self.extents.load(self.in_order(source), given, self.device, self.dtype)
-        own = self.extents.around(source.modes, given)
+        own = self.extents.around(source.modes, given.shape)
         return gathered(own.load(self.in_order(source), given, self.device, self.dtype), self.indices(source))
 
     def indices(self, value: Input | Output) -> dict[str, torch.Tensor]:
@@ -182,7 +182,7 @@ class Exact(Dialect[torch.Tensor]):
             raise ValueError(f"the buffer of the output {output.name} is missing")
         assert output.dtype is not None
         held = self.inputs[output.name]
-        own, plain = self.extents.around(output.memory_modes, held), self.in_order(output)
+        own, plain = self.extents.around(output.memory_modes, held.shape), self.in_order(output)
         modes, indices = set(map(base, output.memory_modes)), self.indices(output)
         sizes, rows = ([each[mode] if mode in modes else 1 for mode in MODES] for each in (self.extents, own))
         new = value.double().expand(sizes)  # f64 has the values of every type that is stored

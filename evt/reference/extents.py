@@ -62,19 +62,19 @@ class Extents:
         shape, expected = tuple(tensor.shape), self.shape(source.modes)
         raise ValueError(f"the input {source.name} has shape {shape}; expected {expected}")
 
-    def around(self, modes: Sequence[str], tensor: torch.Tensor) -> Extents:
+    def around(self, modes: Sequence[str], shape: Sequence[int]) -> Extents:
         """Return the extents of a tensor that has its own where an index names places, and these along other modes."""
         flat: dict[str, tuple[int, ...]] = {mode: (math.prod(dims),) for mode, dims in self.leads.items()}
         for leads in (dict(self.leads), flat):
             place = 0
             for mode in modes:
                 if index_of(mode):
-                    leads[base(mode)] = tuple(tensor.shape[place : place + 1])
+                    leads[base(mode)] = tuple(shape[place : place + 1])
                 place += len(leads[base(mode)])
             found = Extents(leads, self.order)
-            if found.shape([direct(mode) for mode in modes]) == tuple(tensor.shape):
+            if found.shape([direct(mode) for mode in modes]) == tuple(shape):
                 return found
-        raise ValueError(f"a tensor of [{', '.join(modes)}] has shape {tuple(tensor.shape)}")
+        raise ValueError(f"a tensor of [{', '.join(modes)}] has shape {tuple(shape)}")
 
     def store(self, output: Output, value: torch.Tensor, exact: bool) -> torch.Tensor:
         """Return a value with the output's modes, in their order, packed and rounded; ``exact`` floats stay f64."""

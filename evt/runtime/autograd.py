@@ -14,19 +14,24 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+from torch._functorch.utils import enable_single_level_autograd_function
+from torch.autograd.function import _SingleLevelFunction
 
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError, ProgramError
 from evt.gradient import ACCUMULATOR, Gradient, derive, differentiable_outputs
 from evt.gradient.evaluate import evaluate, operand
-from evt.gradient.products import convolution_gradients, product_gradients
+from evt.gradient.products import convolution_gradients, product, product_gradients
 from evt.ir import TypedDag
 from evt.ir.dag import Dag, reads_accumulator
 from evt.ir.lower.derivative import NoDerivativeError
-from evt.ir.node import Input, Operand, index_of
+from evt.ir.node import Input, Operand, base, index_of
 from evt.ir.operand import epilogue_of
+from evt.reference.convolution import to_view
+from evt.reference.extents import Extents
 from evt.runtime.arguments import outline
 from evt.runtime.bound import Bound
+from evt.runtime.plain import transforming
 from evt.spec import Spec, read_spec, traced, typed_for
 
 _run: Any = torch.ops.evt.run
@@ -53,23 +58,30 @@ def run_recorded(
         wanted = (ACCUMULATOR, *wanted)
     recorded = _Recorded(program, bound.dag.operands, bound.absent, wanted, order)
     recorded.check(bound)
-    results = _Program.apply(recorded, bound, floats, integers, a, b, *tensors)  # type: ignore[no-untyped-call]
-    return list(results)
+    with enable_single_level_autograd_function():  # the dispatcher has chosen the level of torch.func
+        results = _apply(recorded, bound, floats, integers, a, b, *tensors)
+    return list(results[: len(spec.outputs)])
 
 
 def _run_fed(
     spec: Spec, bound: Bound, a: torch.Tensor, b: torch.Tensor, given: Mapping[str, Any]
 ) -> list[torch.Tensor]:
     """Run a program with mainloop fusion: compute its operands first, which the gradient of the other one reads."""
-    sizes = {**bound.sizes, "k": bound.sizes["k"] if bound.convolution is None else bound.convolution.contraction}
     fed = {
-        name: operand(bound.dag, name, tensor, sizes, given, spec.convolution) if name in bound.dag.feeds else tensor
+        name: operand(bound.dag, name, tensor, _sizes(bound), given, spec.convolution)
+        if name in bound.dag.feeds
+        else tensor
         for name, tensor in (("A", a), ("B", b))
     }
     rest = epilogue_of(bound.dag)
     return _run_named(
         fed["A"], fed["B"], {name: given[name] for name in rest.input if name in given}, _text(spec, rest)
     )
+
+
+def _sizes(bound: Bound) -> Mapping[str, int]:
+    """Return the extents that a program reads; ``k`` is what its sums run over."""
+    return bound.sizes if bound.convolution is None else {**bound.sizes, "k": bound.convolution.contraction}
 
 
 def _run_named(a: torch.Tensor, b: torch.Tensor, given: Mapping[str, Any], program: str) -> list[torch.Tensor]:
@@ -103,9 +115,12 @@ class _Recorded:
     def spec(self) -> Spec:
         return _spec(self.program)
 
-    def gradient(self, arriving: tuple[str, ...] | None = None) -> Gradient:
-        """Return the program's gradient for those of some outputs. Raise ArgumentError (E0614)."""
-        return _gradient(self.program, self.operands, self.absent, self.wanted, arriving)
+    def gradient(self, arriving: tuple[str, ...] | None = None, again: bool = False) -> Gradient:
+        """Return the program's gradient for those of some outputs; ``again``: of the arguments alone.
+
+        Raise ArgumentError (E0614).
+        """
+        return _gradient(self.program, self.operands, self.absent, self.wanted, arriving, again)
 
     @property
     def forward(self) -> str:
@@ -113,9 +128,9 @@ class _Recorded:
         found = self.gradient().forward
         return self.program if len(found.outputs) == len(self.spec.outputs) else _text(self.spec, found)
 
-    def input(self, name: str) -> Input:
-        """Return an input of the program."""
-        return self.spec.dag.input[name]
+    def modes(self, name: str) -> tuple[str, ...]:
+        """Return the modes of an input, none of the accumulator."""
+        return () if name == ACCUMULATOR else self.spec.dag.input[name].modes
 
     def check(self, bound: Bound) -> None:
         """Raise ArgumentError (E0614) for what has no gradient."""
@@ -135,14 +150,15 @@ def _gradient(
     absent: tuple[str, ...],
     wanted: tuple[str, ...],
     arriving: tuple[str, ...] | None,
+    again: bool,
 ) -> Gradient:
     spec = _spec(program)
     precise = replace(spec, settings=replace(spec.settings, numerics="precise"))
     dag = typed_for(precise, operands, absent)
-    outputs, recompute = differentiable_outputs(dag), spec.settings.recompute
+    outputs, recompute = differentiable_outputs(dag), again or spec.settings.recompute
     try:
         found = derive(dag, outputs, wanted, recompute=recompute, arriving=arriving)
-        if reads_accumulator(found.backward):
+        if reads_accumulator(found.backward) and not again:
             _backward_text(spec, found)
     except NoDerivativeError as error:
         raise _refused(f"the program has no gradient: {error}", "register the function with its derivative") from None
@@ -182,10 +198,11 @@ def _refused(message: str, help_text: str) -> ArgumentError:
     return ArgumentError(Diagnostic("E0614", message, help=help_text))
 
 
-class _Program(torch.autograd.Function):
+class _Program(_SingleLevelFunction):
+    """Its results are the program's outputs, and then what is saved besides."""
+
     @staticmethod
     def forward(
-        ctx: Any,
         recorded: _Recorded,
         bound: Bound,
         floats: Sequence[float] | None,
@@ -194,56 +211,74 @@ class _Program(torch.autograd.Function):
         b: torch.Tensor,
         *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
-        names, gradient, outputs = recorded.names, recorded.gradient(), recorded.spec.outputs
-        found = _run(a, b, tensors, recorded.forward, names, floats, integers)
-        by_name = dict(
-            zip((*outputs, *(each.name for each in gradient.saved if each.name not in outputs)), found, strict=True)
-        )
-        read = {each.name for each in gradient.backward.inputs}
-        kept = {name: tensor for name, tensor in zip(names, tensors, strict=False) if name in read}
-        kept |= {each.name: by_name[each.name] for each in gradient.saved}
-        products = ACCUMULATOR in recorded.wanted or recorded.spec.settings.recompute
-        ctx.recorded, ctx.kept = recorded, tuple(kept)
+        return tuple(_run(a, b, tensors, recorded.forward, recorded.names, floats, integers))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+        recorded, bound, floats, integers, a, b, *tensors = inputs
+        names, gradient = recorded.names, recorded.gradient()
+        results = dict(zip((each.name for each in gradient.forward.outputs), output, strict=True))
+        values = {
+            **dict(zip(names, tensors, strict=False)),
+            **{each.name: results[each.name] for each in gradient.saved},
+        }
+        ctx.is_whole = transforming()  # transforms differentiate gradients
+        read = values.keys() if ctx.is_whole else {each.name for each in gradient.backward.inputs}
+        places = {index_of(mode) for name in recorded.wanted for mode in recorded.modes(name)}
+        kept = {name: value for name, value in values.items() if name in read or name in places}
+        products = ctx.is_whole or ACCUMULATOR in recorded.wanted or recorded.spec.settings.recompute
+        ctx.recorded, ctx.kept, ctx.device = recorded, tuple(kept), a.device
         ctx.numbers = dict(zip(names[len(tensors) :], (*(floats or ()), *(integers or ())), strict=True))
         ctx.shapes = {name: tensor.shape for name, tensor in zip(names, tensors, strict=False)}
-        ctx.leads, ctx.sizes, ctx.problem, ctx.device = bound.leads, bound.sizes, bound.convolution, a.device
+        ctx.leads, ctx.sizes, ctx.problem = bound.leads, _sizes(bound), bound.convolution
         ctx.save_for_backward(*((a, b) if products else (None, None)), *kept.values())
         ctx.set_materialize_grads(False)
-        results = tuple(found[: len(outputs)])
-        differentiable = differentiable_outputs(bound.dag)
-        ctx.mark_non_differentiable(
-            *(result for name, result in zip(outputs, results, strict=True) if name not in differentiable)
-        )
-        return results
+        followed = differentiable_outputs(bound.dag)
+        ctx.mark_non_differentiable(*(result for name, result in results.items() if name not in followed))
 
     @staticmethod
     def backward(ctx: Any, *arrived: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        if torch.is_grad_enabled():
-            raise _refused("a gradient of a gradient is asked for (create_graph=True)", "leave out create_graph")
+        again = torch.is_grad_enabled()
+        if again and not ctx.is_whole:
+            message = "a gradient of a gradient is asked for (create_graph=True)"
+            raise _refused(message, "leave create_graph out, or call torch.func.grad, which computes it in PyTorch")
         recorded: _Recorded = ctx.recorded
         outputs = recorded.spec.outputs
-        arrived_by_name = {name: each for name, each in zip(outputs, arrived, strict=True) if each is not None}
+        arrived_by_name = {name: each for name, each in zip(outputs, arrived, strict=False) if each is not None}
         nothing = (None,) * (6 + len(ctx.shapes))
         if not arrived_by_name:
             return nothing
-        gradient = recorded.gradient(tuple(arrived_by_name))
+        gradient = recorded.gradient(tuple(arrived_by_name), again=again)
         a, b, *kept = ctx.saved_tensors
         values = {**ctx.numbers, **dict(zip(ctx.kept, kept, strict=True))}
         values |= {gradient.arriving[name]: each for name, each in arrived_by_name.items()}
         with torch.autocast(ctx.device.type, enabled=False):
-            leaving = _leaving(ctx, gradient, a, b, values)
+            leaving = _leaving(ctx, gradient, a, b, values, again)
             to_a, to_b = _to_operands(ctx, leaving, a, b)
             others = (None if name not in leaving else _placed(ctx, name, leaving[name], values) for name in ctx.shapes)
             return (*nothing[:4], to_a, to_b, *others)
 
 
+_apply: Any = _Program.apply  # type: ignore[attr-defined]
+
+
 def _leaving(
-    ctx: Any, gradient: Gradient, a: torch.Tensor | None, b: torch.Tensor | None, values: Mapping[str, Any]
+    ctx: Any,
+    gradient: Gradient,
+    a: torch.Tensor | None,
+    b: torch.Tensor | None,
+    values: Mapping[str, Any],
+    again: bool,
 ) -> dict[str, torch.Tensor]:
-    """Return the gradients of inputs and of the accumulator, by the input's name."""
+    """Return the gradients of inputs and of the accumulator, by the input's name; ``again``: autograd records them."""
     dag, spec = gradient.backward, ctx.recorded.spec
-    if not reads_accumulator(dag):
-        found = evaluate(dag, ctx.leads, ctx.sizes, values, ctx.device, spec.convolution)
+    if again or not reads_accumulator(dag):
+        acc = None
+        if reads_accumulator(dag):
+            assert a is not None
+            assert b is not None
+            acc = product(ctx.recorded.operands, a, b, ctx.problem)
+        found = evaluate(dag, ctx.leads, ctx.sizes, values, ctx.device, spec.convolution, acc)
         return {name: found[output] for name, output in gradient.leaving.items()}
     assert a is not None
     assert b is not None
@@ -269,10 +304,16 @@ def _to_operands(
 
 def _placed(ctx: Any, name: str, gradient: torch.Tensor, values: Mapping[str, Any]) -> torch.Tensor:
     """Return an input's gradient in the input's shape, each element where the input was read."""
-    shape, source = ctx.shapes[name], ctx.recorded.input(name)
-    for dim, mode in enumerate(source.modes):
-        if index_of(mode):
-            gradient = _scattered(gradient, values[index_of(mode)], dim - len(source.modes), shape)
+    shape, modes = ctx.shapes[name], ctx.recorded.modes(name)
+    if any(map(index_of, modes)):
+        extents = Extents(ctx.leads)
+        own, rows = extents.around(modes, shape), [mode for mode in modes if mode != "l"]
+        gradient = to_view(gradient) if ctx.problem is not None and len(rows) == 2 else gradient
+        sizes = [extents[base(mode)] for mode in rows]
+        gradient = gradient.reshape(extents["l"] if gradient.numel() > math.prod(sizes) else 1, *sizes)
+        for dim, mode in enumerate(rows, 1):
+            if index_of(mode):
+                gradient = _scattered(gradient, values[index_of(mode)].reshape(-1), dim, own[base(mode)])
     if gradient.shape == shape:
         return gradient
     if gradient.numel() == math.prod(shape):
@@ -280,10 +321,9 @@ def _placed(ctx: Any, name: str, gradient: torch.Tensor, values: Mapping[str, An
     return gradient.sum_to_size(shape) if gradient.dim() >= len(shape) else gradient.sum().reshape(shape)
 
 
-def _scattered(gradient: torch.Tensor, index: torch.Tensor, dim: int, shape: Sequence[int]) -> torch.Tensor:
+def _scattered(gradient: torch.Tensor, index: torch.Tensor, dim: int, extent: int) -> torch.Tensor:
     """Return the sums of what was read at each place along a dimension; what is out of range was read from nowhere."""
-    inside = (index >= 0) & (index < shape[dim])
+    places = torch.where((index >= 0) & (index < extent), index, extent).long()
     sizes = list(gradient.shape)
-    sizes[dim] = shape[dim] + 1
-    places = torch.where(inside, index, shape[dim]).long()
-    return gradient.new_zeros(sizes).index_add(dim, places, gradient).narrow(dim, 0, shape[dim])
+    sizes[dim] = extent + 1
+    return gradient.new_zeros(sizes).index_add(dim, places, gradient).narrow(dim, 0, extent)

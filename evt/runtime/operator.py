@@ -75,7 +75,8 @@ def call_traced(program: Traced, a: Any, b: Any, out: Any, given: Mapping[str, A
             floats.append(value)
             of_floats.append(name)
         elif value is not None:
-            integers.append(value)
+            unsigned = isinstance(value, int) and 2**63 <= value < 2**64  # a seed; the schema's integers have a sign
+            integers.append(value - 2**64 if unsigned else value)
             of_integers.append(name)
     names = of_tensors + of_floats + of_integers
     buffers = {name: buffer for name, buffer in buffers.items() if buffer is not None}

@@ -92,9 +92,15 @@ def times(builder: Builder, a: int, b: int) -> int:
         return a
     if builder[a] == Apply("where"):
         condition, x, y = builder.arguments(a)
-        if zero in (builder[x], builder[y]):
+        if _is_masked(builder, a):
             return builder.add(Apply("where"), condition, times(builder, x, b), times(builder, y, b))
     return builder.add(Apply("mul"), a, b)
+
+
+def _is_masked(builder: Builder, value: int) -> bool:
+    """Return whether a value is 0 where some conditions hold."""
+    branches = builder.arguments(value)[1:] if builder[value] == Apply("where") else ()
+    return builder[value] == Const.of(0.0) or any(_is_masked(builder, each) for each in branches)
 
 
 def add_formula(builder: Builder, text: str, values: Mapping[str, int]) -> int:
