@@ -24,6 +24,7 @@ class Keywords(TypedDict, total=False):
     relaxed: bool
     fast_math: bool
     deterministic: bool | None
+    recompute: bool
 
 
 class ConvolutionKeywords(Keywords, total=False):
@@ -54,6 +55,9 @@ class Settings:
 
     ``deterministic``: reductions give the same bits every time; with False they may be combined by atomics, in any
     order, where torch.use_deterministic_algorithms does not forbid it.
+
+    ``recompute``: of a call whose gradient is asked for nothing is saved but its arguments; the backward pass computes
+    the product again, in a kernel whose epilogue computes the gradients of the accumulator and of the inputs.
     """
 
     route: str | None = None
@@ -62,6 +66,7 @@ class Settings:
     relaxed: bool = False
     fast_math: bool = False
     deterministic: bool | None = None
+    recompute: bool = False
 
     @staticmethod
     def of(others: Sequence[str] = (), /, **keywords: Unpack[Keywords]) -> Settings:

@@ -70,6 +70,7 @@ _TABLE = (
     Code("E0611", "a call that PyTorch traces or transforms"),
     Code("E0612", "an argument whose memory is not there"),
     Code("E0613", "a stored program that this version does not read"),
+    Code("E0614", "a gradient that cannot be computed"),
     # functions of the user's own
     Code("E0651", "a function's name that is taken"),
     Code("E0652", "a function's signature that cannot be read"),

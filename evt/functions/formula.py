@@ -72,11 +72,11 @@ def _calls(call: syntax.Call, row: Function) -> Iterator[tuple[str, Span, str]]:
         yield f"there is no function `{name}`", call.function.span, "functions of the table and this one may be called"
     elif call.primes:
         yield "a derivative is written out", span, f"write the derivative of `{name}` as a formula"
-    elif _bind(call, called) is None:
+    elif bound_arguments(call, called) is None:
         yield f"`{name}` is called with other arguments than it has", span, f"`{called}`"
 
 
-def _bind(call: syntax.Call, row: Function) -> list[syntax.Expression | float] | None:
+def bound_arguments(call: syntax.Call, row: Function) -> list[syntax.Expression | float] | None:
     """Return the arguments of a call in the row's order, with defaults; None if they do not fit."""
     names = [parameter.name for parameter in row.parameters]
     bound: dict[str, syntax.Expression | float] = {p.name: p.default for p in row.parameters if p.default is not None}
@@ -123,7 +123,7 @@ def evaluate(text: str, values: Mapping[str, Any], t: Any = scalar) -> Any:
             case syntax.Call(function=function):
                 row = lookup(function.text)
                 assert row is not None
-                bound = _bind(node, row)
+                bound = bound_arguments(node, row)
                 assert bound is not None
                 arguments = (constant(each) if isinstance(each, float) else results[id(each)] for each in bound)
                 result = apply(row.name, list(arguments))

@@ -94,6 +94,11 @@ class Function:
     """The partial derivative along each parameter, a formula of the language over the parameters. Empty for a function
     registered without any; "" for a parameter without one.
     """
+    result_derivative: str = ""
+    """The derivative along the first parameter as a formula over the result, `y`, and the other parameters.
+
+    Gradients prefer it, because results are often stored; it may differ where they are rounded. "" if there is none.
+    """
     targets: tuple[str, ...] = ()
     """What computes this row in a torch.fx graph, as names that begin in `torch`, `operator` or `Tensor` (methods).
 
@@ -137,6 +142,7 @@ def define(
     instructions: int,
     derivatives: tuple[str, ...],
     targets: Sequence[str],
+    result_derivative: str = "",
     result: Literal["value", "predicate"] = "value",
     conditions: Sequence[int] = (),
     cxx: str | None = None,
@@ -160,6 +166,7 @@ def define(
         frozenset(facts),
         aliases,
         derivatives,
+        result_derivative,
         tuple(targets),
         result,
         frozenset(conditions),

@@ -118,7 +118,7 @@ class Exact(Dialect[torch.Tensor]):
         ]
         dims = [MODES.index(mode) for mode in op.modes]
         value = value.expand(sizes)
-        return place(op.kind, value, dims[0]) if op.kind in PLACES else reduced(op.kind, value, dims)
+        return place(op.kind, value, dims[0]) if op.kind in PLACES else self.combine(op.kind, value, dims)
 
     def fold(self, op: Fold, x: Argument[torch.Tensor]) -> torch.Tensor:
         value = self.reduced_value(x)
@@ -127,7 +127,11 @@ class Exact(Dialect[torch.Tensor]):
             count = self.extents.divided("n", op.width * x.width)
             value = value.expand(*value.shape[:2], count * op.width)
             blocks = value.reshape(*value.shape[:2], count, op.width)
-        return reduced(op.kind, blocks, [3]).squeeze(3)
+        return self.combine(op.kind, blocks, [3]).squeeze(3)
+
+    def combine(self, kind: str, value: torch.Tensor, dims: list[int]) -> torch.Tensor:
+        """Return the reduction of some dimensions, which stay with 1 element."""
+        return reduced(kind, value, dims)
 
     def reduced_value(self, x: Argument[torch.Tensor]) -> torch.Tensor:
         return spread(x.value).to(working(reduced_type(self.dag, x.type), self.dtype))

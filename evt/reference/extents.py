@@ -78,16 +78,19 @@ class Extents:
 
     def store(self, output: Output, value: torch.Tensor, exact: bool) -> torch.Tensor:
         """Return a value with the output's modes, in their order, packed and rounded; ``exact`` floats stay f64."""
-        modes = output.memory_modes
-        names = {base(mode): mode for mode in modes}
-        value = value.expand([math.prod(self.dims(names[mode])) if mode in names else 1 for mode in MODES])
-        order = [MODES.index(base(mode)) for mode in (*modes, *(mode for mode in MODES if mode not in names))]
-        result = value.permute(order).clone(memory_format=torch.contiguous_format).reshape(self.shape(modes))
+        result = self.lay_out(output.memory_modes, value)
         assert output.dtype is not None
         if exact and output.dtype.is_float:
             return result.to(torch.float64)
         result = round_to(output.dtype, result)
         return pack_bits(result) if output.dtype == B1 else result
+
+    def lay_out(self, modes: Sequence[str], value: torch.Tensor) -> torch.Tensor:
+        """Return a value with these modes, in their order, packed."""
+        names = {base(mode): mode for mode in modes}
+        value = value.expand([math.prod(self.dims(names[mode])) if mode in names else 1 for mode in MODES])
+        order = [MODES.index(base(mode)) for mode in (*modes, *(mode for mode in MODES if mode not in names))]
+        return value.permute(order).clone(memory_format=torch.contiguous_format).reshape(self.shape(modes))
 
     def dims(self, mode: str) -> tuple[int, ...]:
         """Return the dimensions of a mode; a divided mode has one."""

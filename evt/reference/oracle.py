@@ -73,7 +73,7 @@ def operand_values(
     a vector along it may be several. With ``dtype`` f64 floats are not rounded. Without a formula, return the tensor.
     """
     with neutral(tensor.device):
-        return _operand_values(dag, name, tensor, inputs, dtype, {})
+        return fed_operand(dag, name, tensor, inputs, dtype, {})
 
 
 def _product(
@@ -84,8 +84,8 @@ def _product(
     rows, k = dag.operation == "linear" and modes_a == ("m", "k"), a.shape[-1]
     batch = () if rows else torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])  # type: ignore[no-untyped-call]
     sizes = {"l": math.prod(batch), "m": math.prod(a.shape[:-1]) if rows else a.shape[-2], "n": b.shape[-2], "k": k}
-    a = _operand_values(dag, "A", a, inputs, dtype, sizes).to(torch.float64)
-    b = _operand_values(dag, "B", b, inputs, dtype, sizes).to(torch.float64).mT
+    a = fed_operand(dag, "A", a, inputs, dtype, sizes).to(torch.float64)
+    b = fed_operand(dag, "B", b, inputs, dtype, sizes).to(torch.float64).mT
     leads: Leads
     if rows:
         leads = {"l": (), "m": tuple(a.shape[:-1]), "n": (b.shape[-1],)}
@@ -107,7 +107,7 @@ def _convolution(
     problem = geometry.problem(a.shape, b.shape)
     if "A" in dag.feeds:  # before padding, whose zeros stay zero
         sizes = {**problem.sizes, "k": problem.contraction}
-        a = from_view(_operand_values(dag, "A", to_view(a), inputs, dtype, sizes))
+        a = from_view(fed_operand(dag, "A", to_view(a), inputs, dtype, sizes))
     acc = convolve(geometry, problem, a.to(torch.float64), b.to(torch.float64))
     views = {name: as_view(dag.input.get(name), value, geometry) for name, value in inputs.items()}
     results = _epilogue(dag, _accumulated(dag, acc, dtype), problem.leads, views, dtype, problem.contraction)
@@ -134,14 +134,16 @@ def _epilogue(
     return {output.name: results[output.name] for output in dag.outputs}
 
 
-def _operand_values(
+def fed_operand(
     dag: TypedDag,
     name: str,
     tensor: torch.Tensor,
     inputs: Mapping[str, Any],
     dtype: torch.dtype,
     sizes: Mapping[str, int],
+    dialect: type[Exact] = Exact,
 ) -> torch.Tensor:
+    """Return :func:`operand_values` of a call with these sizes, as a dialect computes them."""
     if name not in dag.feeds:
         return tensor
     outer, k = ELEMENT_MODES[name]
@@ -150,6 +152,6 @@ def _operand_values(
     operand = next(each.dtype for each in dag.operands if each.name == name)
     batch = math.prod(dims[: len(dims) - len(leads[outer])])
     elements = tensor.reshape(batch, math.prod(leads[outer]), tensor.shape[-1]).to(working(operand, dtype))
-    exact = Exact(dag, elements, Extents(leads, (outer, k), sizes), inputs, dtype)
-    fed: torch.Tensor = translate(dag, exact, [*formula_of(dag, name), dag.feeds[name]])[name]
+    computed = dialect(dag, elements, Extents(leads, (outer, k), sizes), inputs, dtype)
+    fed: torch.Tensor = translate(dag, computed, [*formula_of(dag, name), dag.feeds[name]])[name]
     return fed.reshape(tensor.shape)

@@ -134,6 +134,8 @@ class Caller:
         key = (form, deterministic, *addresses, *facts)
         known = self._launched.get(key)
         if known is None:
+            if grad and not buffers and any(t.requires_grad for t in tensors):
+                return self._traced(a, b, inputs, buffers)
             if not usual and True in map(_is_negative, tensors):
                 return self._unusual(a, b, inputs, buffers)
             combination = (form, deterministic, *[address & 15 for address in addresses], *facts)
@@ -220,7 +222,7 @@ class Caller:
         return self._gather([written.get(name, made) for name, made in zip(self._outputs, results, strict=True)])
 
     def _traced(self, a: Any, b: Any, inputs: Mapping[str, Any], buffers: Mapping[str, Any]) -> Any:
-        """Let PyTorch's operators answer a call on tensors without values, or inside of a transform."""
+        """Let PyTorch's operators answer a call on tensors without values, inside of a transform, or with gradients."""
         from evt.runtime.operator import call_traced
 
         return call_traced(traced(self.spec), a, b, dict(buffers) or None, inputs)

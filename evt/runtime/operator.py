@@ -26,7 +26,7 @@ from evt.runtime.arguments import outline
 from evt.runtime.batched import refuse_batched, run_batched
 from evt.runtime.call import Caller
 from evt.runtime.fresh import returned
-from evt.runtime.plain import gradient_fault
+from evt.runtime.plain import gradient_fault, tangent_fault
 from evt.spec import Spec, Traced, read_spec, traced
 
 _PROGRAM = "str program, str[]? names=None, Scalar[]? floats=None, SymInt[]? integers=None"
@@ -203,20 +203,32 @@ def _write_fake(*given: Any) -> None:
 # Gradients, and vmap
 
 
-def _below_autograd(operator: Any) -> Callable[..., Any]:
-    """Return an operator's kernel for tensors that autograd may follow: it refuses those that it does follow."""
+def _below_autograd(operator: Any, recorded: Callable[..., Any] | None = None) -> Callable[..., Any]:
+    """Return an operator's kernel for tensors that autograd may follow: ``recorded`` for those that it does follow.
+
+    Without one they are refused, and so are tangents.
+    """
 
     def kernel(*given: Any) -> Any:
         if torch.is_grad_enabled() or forward_ad._current_level >= 0:
             named = zip("AB", given[:2], strict=True)
             others = (each for value in given[2:] if isinstance(value, list | tuple) for each in value)
             followed = (*named, *(("an input", each) for each in others if isinstance(each, torch.Tensor)))
-            if found := next(filter(None, (gradient_fault(name, each) for name, each in followed)), None):
+            fault = gradient_fault if recorded is None else tangent_fault
+            if found := next(filter(None, (fault(name, each) for name, each in followed)), None):
                 raise ArgumentError(found)
+            if recorded is not None and torch.is_grad_enabled() and any(each.requires_grad for _, each in followed):
+                return recorded(*given)
         with torch._C._AutoDispatchBelowAutograd():
             return operator(*given)
 
     return kernel
+
+
+def _recorded(*given: Any) -> list[torch.Tensor]:
+    from evt.runtime.autograd import run_recorded
+
+    return run_recorded(*given)
 
 
 for _name, _values, _fake in (
@@ -227,7 +239,8 @@ for _name, _values, _fake in (
 ):
     _LIBRARY.impl(_name, _values, "CompositeExplicitAutograd")
     if _name != "launch":
-        _LIBRARY.impl(_name, _below_autograd(getattr(torch.ops.evt, _name).default), "Autograd")
+        _kernel = _below_autograd(getattr(torch.ops.evt, _name).default, _recorded if _name == "run" else None)
+        _LIBRARY.impl(_name, _kernel, "Autograd")
     torch.library.register_fake(f"evt::{_name}", _fake, lib=_LIBRARY)
 _LIBRARY.impl("launch", torch.library.fallthrough_kernel, "Autograd")
 torch.library.register_vmap("evt::run", run_batched, lib=_LIBRARY)

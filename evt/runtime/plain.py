@@ -106,12 +106,18 @@ def _dropped(name: str, tensor: torch.Tensor, written: bool) -> Diagnostic | Non
 
 
 def gradient_fault(name: str, tensor: torch.Tensor) -> Diagnostic | None:
-    """Return why a tensor would need derivatives of a call, or None."""
+    """Return why a result without derivatives would lose those of a tensor, or None."""
     if tensor.requires_grad and torch.is_grad_enabled():
-        message = f"`{name}` requires grad; gradients are not supported yet"
-        return Diagnostic("E0610", message, help=f"call under torch.no_grad(), or pass {name}.detach()")
+        message = f"`{name}` requires grad, and autograd records calls without output buffers only"
+        help_text = f"leave the buffers out, call under torch.no_grad(), or pass {name}.detach()"
+        return Diagnostic("E0610", message, help=help_text)
+    return tangent_fault(name, tensor)
+
+
+def tangent_fault(name: str, tensor: torch.Tensor) -> Diagnostic | None:
+    """Return why a launch would lose a tensor's tangent, or None."""
     if forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None:  # type: ignore[no-untyped-call]
-        message = f"`{name}` has a tangent of forward-mode differentiation; gradients are not supported yet"
+        message = f"`{name}` has a tangent, and forward-mode differentiation is not supported"
         help_text = f"pass torch.autograd.forward_ad.unpack_dual({name}).primal"
         return Diagnostic("E0610", message, help=help_text)
     return None

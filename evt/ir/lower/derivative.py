@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from evt.functions import TABLE
+from evt.functions import BINARY, TABLE, UNARY, lookup
+from evt.functions.formula import bound_arguments, parse_formula
 from evt.ir.dag import Builder
 from evt.ir.node import Apply, Cast, Const, Load
+from evt.language import tree as syntax
 
 #: The name of the variable of differentiation; no input can have it.
 _VARIABLE = "'"
@@ -17,11 +19,10 @@ class NoDerivativeError(Exception):
 
 
 class Derivatives:
-    """Differentiates values of a builder. ``formula(text, scope)`` adds a formula over named values."""
+    """Differentiates values of a builder."""
 
-    def __init__(self, builder: Builder, formula: Callable[[str, Mapping[str, int]], int]) -> None:
+    def __init__(self, builder: Builder) -> None:
         self.builder = builder
-        self.formula = formula
 
     def variable(self) -> int:
         """Return a node that stands for the argument; substitute it before the graph is finished."""
@@ -44,7 +45,7 @@ class Derivatives:
                 if isinstance(op, Cast):
                     term = slope
                 elif isinstance(op, Apply):
-                    term = self._times(self._partial(op.function, slot, operands), slope)
+                    term = times(self.builder, partial(self.builder, op.function, slot, operands), slope)
                 else:
                     raise NoDerivativeError(f"it is made of {op}")
                 if self.builder[term] != zero:
@@ -72,22 +73,57 @@ class Derivatives:
                 stack.extend(self.builder.arguments(node))
         return sorted(needed)
 
-    def _partial(self, function: str, slot: int, operands: tuple[int, ...]) -> int:
-        row = TABLE[function]
-        if not row.derivatives or not row.derivatives[slot]:
-            raise NoDerivativeError(f"`{function}` was registered without one")
-        names = (parameter.name for parameter in row.parameters)
-        return self.formula(row.derivatives[slot], dict(zip(names, operands, strict=True)))
 
-    def _times(self, a: int, b: int) -> int:
-        """Return a partial derivative times a slope: ``where(c, p, 0) * b -> where(c, p*b, 0)``, as b may overflow."""
-        one, zero = Const.of(1.0), Const.of(0.0)
-        if self.builder[a] == one or self.builder[b] == zero:
-            return b
-        if self.builder[b] == one or self.builder[a] == zero:
-            return a
-        if self.builder[a] == Apply("where"):
-            condition, x, y = self.builder.arguments(a)
-            if zero in (self.builder[x], self.builder[y]):
-                return self.builder.add(Apply("where"), condition, self._times(x, b), self._times(y, b))
-        return self.builder.add(Apply("mul"), a, b)
+def partial(builder: Builder, function: str, slot: int, operands: tuple[int, ...]) -> int:
+    """Return the derivative of a function along one operand. Raise NoDerivativeError."""
+    row = TABLE[function]
+    if not row.derivatives or not row.derivatives[slot]:
+        raise NoDerivativeError(f"`{function}` was registered without one")
+    names = (parameter.name for parameter in row.parameters)
+    return add_formula(builder, row.derivatives[slot], dict(zip(names, operands, strict=True)))
+
+
+def times(builder: Builder, a: int, b: int) -> int:
+    """Return a partial derivative times a slope: ``where(c, p, 0) * b -> where(c, p*b, 0)``, as b may overflow."""
+    one, zero = Const.of(1.0), Const.of(0.0)
+    if builder[a] == one or builder[b] == zero:
+        return b
+    if builder[b] == one or builder[a] == zero:
+        return a
+    if builder[a] == Apply("where"):
+        condition, x, y = builder.arguments(a)
+        if zero in (builder[x], builder[y]):
+            return builder.add(Apply("where"), condition, times(builder, x, b), times(builder, y, b))
+    return builder.add(Apply("mul"), a, b)
+
+
+def add_formula(builder: Builder, text: str, values: Mapping[str, int]) -> int:
+    """Return the node of a formula of the function table over named values."""
+    root = parse_formula(text)
+    results: dict[int, int] = {}
+    for node in syntax.postorder(root):
+        operands = [results[id(child)] for child in syntax.children(node)]
+        match node:
+            case syntax.Number(number):
+                result = builder.add(Const.of(float(number)))
+            case syntax.Name(name):
+                result = values[name]
+            case syntax.Unary("-") if isinstance(constant := builder[operands[0]], Const):
+                result = builder.add(Const.of(-constant.value))
+            case syntax.Unary(operator):
+                result = builder.add(Apply(UNARY[operator]), *operands)
+            case syntax.Binary(operator):
+                result = builder.add(Apply(BINARY[operator]), *operands)
+            case syntax.Call(function=function):
+                row = lookup(function.text)
+                assert row is not None
+                bound = bound_arguments(node, row)
+                assert bound is not None
+                arguments = (
+                    builder.add(Const.of(each)) if isinstance(each, float) else results[id(each)] for each in bound
+                )
+                result = builder.add(Apply(row.name), *arguments)
+            case syntax.Element():
+                raise ValueError(f"a formula of the table has no subscripts: {text}")
+        results[id(node)] = result
+    return results[id(root)]

@@ -19,7 +19,7 @@ from evt.ir.lower.statements import Statements
 from evt.ir.lower.words import INFINITY, SPECIAL, read_number
 from evt.ir.missing import MISSING_FUNCTIONS, MISSING_TYPES, unknown_type
 from evt.ir.node import ELEMENT_MODES, PLACES, REDUCTIONS, Acc, Apply, Cast, Const, Element, Load
-from evt.ir.origin import Origin, Place
+from evt.ir.origin import Place
 from evt.language import tree as syntax
 
 #: How often a function may be differentiated: it grows each time, by the chain and product rules.
@@ -43,7 +43,7 @@ class Expressions:
         self.inputs = names.inputs
         self.builder = Builder()
         self.values: dict[str, int] = {}
-        self.derivatives = Derivatives(self.builder, self.formula)
+        self.derivatives = Derivatives(self.builder)
         self._varies: list[tuple[str, ...]] = []
         self._constant: dict[int, bool] = {}
         self._inlined: dict[tuple[str, tuple[int, ...]], int] = {}
@@ -53,26 +53,17 @@ class Expressions:
         self._used: set[str] = set()
         self._too_large = False
 
-    def add(self, root: syntax.Expression, scope: Scope | None = None, origin: Origin | None = None) -> int:
+    def add(self, root: syntax.Expression, scope: Scope | None = None) -> int:
         """Return the node of an expression; iteratively, because formulas may nest thousands deep.
 
         ``scope``: the expression is the body of a function, and knows only these names.
-        ``origin``: the expression is not part of the program; all its nodes get this origin.
         """
         results: dict[int, int] = {}
         for node in syntax.postorder(root):
-            self.builder.origin = origin or Place(node.span, self._calls)
+            self.builder.origin = Place(node.span, self._calls)
             operands = [results[id(child)] for child in syntax.children(node)]
             results[id(node)] = self.node(node, operands, scope)
         return results[id(root)]
-
-    def formula(self, text: str, scope: Scope) -> int:
-        """Return the node of a formula of the function table over named values."""
-        from evt.language import parse
-
-        statement = parse(f"D = {text}").statements[0]
-        assert isinstance(statement, syntax.Assign)
-        return self.add(statement.value, scope, self.builder.origin)
 
     def node(self, node: syntax.Expression, operands: list[int], scope: Scope | None) -> int:
         match node:

@@ -1,0 +1,143 @@
+"""What a forward pass saves for its gradients: a minimum cut of the joint graph.
+
+The gradients read values of the forward pass. Each is either saved, which costs its bytes, or computed again from what
+is saved and from the program's inputs, which costs nothing that counts beside memory. The accumulator cannot be
+computed again without the product. So the cheapest choice is a minimum cut between the accumulator and what the
+gradients read, through values: a value's capacity is its bytes, of one that the program stores anyway 0.
+
+The cut finds what is done by hand: the output of a sigmoid, a bit for each element of a ReLU that is not stored. Among
+equal cuts it is the one nearest to the gradients: of a GELU not the operand but the derivative is saved, in as many
+bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import networkx as nx
+
+from evt.gradient.reverse import Joint
+from evt.ir.dag import reduced_modes
+from evt.ir.dtype import B1, BF16, BOOL, F32, TF32, DType
+from evt.ir.node import Acc, Cast, Load, Node, Output, Reduce, Store, ValueType, base, divisor, written
+
+#: The extents that values are weighed at: matrices are large, vectors are not.
+_EXTENTS = {"l": 1, "m": 4096, "n": 4096}
+_BITS_OF_A_MASK = 1
+
+
+def choose_saved(joint: Joint, types: list[ValueType]) -> dict[int, Output]:
+    """Return the values that are saved, by node, and the outputs that save them: new ones, and outputs of the program.
+
+    ``types`` are those of the joint graph's values.
+    """
+    table, count = joint.table, len(joint.dag)
+    late = dependents(table, (node for node in range(len(table)) if _is_arriving(joint, table[node][0])))
+    early = dependents(table, (node for node in range(len(table)) if isinstance(table[node][0], Acc)))
+    needed = _needed(joint)
+    read = {operand for node in needed if late[node] or _leaves(joint, node) for operand in table[node][1]}
+    wanted = [node for node in sorted(read) if early[node] and not late[node]]
+    stored = _stored(joint)
+    reduced: list[tuple[str, ...]] = []
+    for op, operands in table:
+        reduced.append(reduced_modes(op, [reduced[operand] for operand in operands]))
+    graph: Any = nx.DiGraph()
+    graph.add_nodes_from(("source", "sink"))
+    for node, (op, operands) in enumerate(table):
+        if not early[node] or late[node] or isinstance(op, Store):
+            continue
+        savable = not reduced[node] or (node < count and not _is_extreme(op))
+        bits = 0 if node in stored else _bits(joint, types[node]) * _elements(types[node])
+        graph.add_edge(("in", node), ("out", node), **({"capacity": bits} if savable else {}))
+        graph.add_edges_from((("out", operand), ("in", node)) for operand in operands if early[operand])
+        if isinstance(op, Acc):
+            graph.add_edge("source", ("in", node))
+    graph.add_edges_from((("out", node), "sink") for node in wanted)
+    _, (near, _) = nx.minimum_cut(graph, "source", "sink")
+    cut = sorted(node for side, node in near - {"source", "sink"} if side == "in" and ("out", node) not in near)
+    return {node: stored.get(node) or _saving(joint, types[node], place) for place, node in enumerate(cut)}
+
+
+def dependents(table: Iterable[tuple[Node, tuple[int, ...]]], roots: Iterable[int]) -> list[bool]:
+    """Return for each node whether it is one of the roots, or depends on one."""
+    known, found = set(roots), list[bool]()
+    for node, (_, operands) in enumerate(table):
+        found.append(node in known or any(found[operand] for operand in operands))
+    return found
+
+
+def _is_arriving(joint: Joint, op: Node) -> bool:
+    return isinstance(op, Load) and any(op.name == each.name for each in joint.arriving.values())
+
+
+def _leaves(joint: Joint, node: int) -> bool:
+    return node in joint.stores.values()
+
+
+def _needed(joint: Joint) -> set[int]:
+    """Return the nodes that the leaving gradients need."""
+    found: set[int] = set()
+    stack = [*joint.stores.values()]
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found.add(node)
+            stack.extend(joint.table[node][1])
+    return found
+
+
+def _stored(joint: Joint) -> dict[int, Output]:
+    """Return the values that the program stores in a type of their own precision, or of 16 bits."""
+    found: dict[int, Output] = {}
+    for name, store in joint.dag.stores.items():
+        output, (node,) = joint.dag.output[name], joint.dag.arguments(store)
+        value = joint.dag.types[node]
+        assert output.dtype is not None
+        whole = not output.is_indexed and set(map(written, output.memory_modes)) - {"l"} == set(value.modes) - {"l"}
+        narrow = output.dtype.bits < 16 and value.dtype.bits >= 16
+        if whole and not narrow and output.dtype.is_float == value.dtype.is_float:
+            found.setdefault(node, output)
+            op = joint.dag[node]
+            while isinstance(op, Cast) and output.dtype.is_float:  # before it was rounded to the output's type
+                (node,) = joint.dag.arguments(node)
+                found.setdefault(node, output)
+                op = joint.dag[node]
+    return found
+
+
+def _is_extreme(op: Node) -> bool:
+    """Return whether a value is compared for equality with those that it is chosen from, so that it is not rounded."""
+    return isinstance(op, Reduce) and op.kind != "sum"
+
+
+def _saved_type(joint: Joint, value: ValueType) -> DType:
+    """Return the type in which a value is saved: matrices in the type of the program's result, as eager PyTorch does."""
+    if value.dtype == B1:
+        packs = value.modes == ("m", "n") and not joint.dag.operation.endswith("wgrad")
+        return B1 if packs else BOOL
+    if not value.dtype.is_float or value.dtype.bits == 64 or {"m", "n"} - set(map(base, value.modes)):
+        return value.dtype
+    primary = joint.dag.primary.dtype
+    if primary is None or not primary.is_float:
+        return F32
+    return BF16 if primary.bits < 16 else F32 if primary == TF32 else primary
+
+
+def _bits(joint: Joint, value: ValueType) -> int:
+    dtype = _saved_type(joint, value)
+    return _BITS_OF_A_MASK if dtype == B1 else dtype.bits
+
+
+def _elements(value: ValueType) -> int:
+    return math.prod(_EXTENTS[base(mode)] // divisor(mode) for mode in value.modes)
+
+
+def _saving(joint: Joint, value: ValueType, place: int) -> Output:
+    """Return an output that saves a value."""
+    name = f"saved_{place}"
+    while name in joint.dag.input or name in joint.dag.output:
+        name += "_"
+    modes = tuple(mode for mode in map(written, value.modes) if mode != "l")
+    return Output(name, _saved_type(joint, value), modes, batchable=True)

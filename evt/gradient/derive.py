@@ -1,0 +1,111 @@
+"""A program's gradient as two programs: ``derive(dag, outputs, wanted) -> Gradient``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from evt.gradient.cut import choose_saved
+from evt.gradient.reverse import Joint, differentiate, untyped
+from evt.ir.dag import Builder, Dag, TypedDag, prune
+from evt.ir.infer import value_type
+from evt.ir.node import Input, Load, Output, Store, ValueType
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """A program's gradient.
+
+    ``forward`` is the program with outputs for what is ``saved``; these outputs, by name, may be the program's own.
+    ``backward`` computes the gradients of inputs, and of the accumulator, from inputs, from what is saved and from the
+    gradients of outputs; it reads the accumulator only if the product is computed again. ``arriving`` are the names of
+    its inputs for the gradients of outputs, by the output's name, ``leaving`` those of its outputs, by the input's.
+    """
+
+    forward: Dag
+    saved: tuple[Output, ...]
+    backward: TypedDag
+    arriving: Mapping[str, str]
+    leaving: Mapping[str, str]
+
+
+def derive(
+    dag: TypedDag,
+    outputs: Sequence[str],
+    wanted: Sequence[str],
+    *,
+    recompute: bool = False,
+    arriving: Sequence[str] | None = None,
+) -> Gradient:
+    """Return the gradient of a program without mainloop fusion, for inputs and :data:`evt.gradient.ACCUMULATOR`.
+
+    What is saved serves the gradients of all ``outputs``; ``arriving`` are those that the backward program reads. With
+    ``recompute`` nothing is saved, and the backward program reads the accumulator. Raise NoDerivativeError for a
+    function that has no derivative.
+    """
+    whole = differentiate(dag, outputs, wanted)
+    saved = {} if recompute else choose_saved(whole, _types(untyped(whole)))
+    forward = _forward(whole, saved)
+    part = whole if arriving is None or set(arriving) == set(outputs) else differentiate(dag, arriving, wanted)
+    kept = {
+        part.table.index(whole.table[node]): output for node, output in saved.items() if whole.table[node] in part.table
+    }
+    return Gradient(
+        forward,
+        tuple(saved.values()),
+        _backward(part, kept),
+        {name: each.name for name, each in part.arriving.items()},
+        {name: each.name for name, each in part.leaving.items()},
+    )
+
+
+def _types(dag: Dag) -> list[ValueType]:
+    """Return the types of a graph's values, of which nothing is refused: it need not be a kernel's."""
+    types: list[ValueType] = []
+    for op, operands in dag.table:
+        types.append(value_type(dag, op, [types[operand] for operand in operands]))
+    return types
+
+
+def _forward(joint: Joint, saved: Mapping[int, Output]) -> Dag:
+    """Return the program with outputs for what is saved."""
+    dag, builder = joint.dag, Builder()
+    for op, operands in joint.table:
+        builder.add(op, *operands)
+    new = {node: output for node, output in saved.items() if output.name not in dag.output}
+    for node, output in new.items():
+        builder.add(Store(output.name), node)
+    made = builder.finish(dag.operation, dag.operands, dag.inputs, (*dag.outputs, *new.values()), dag.source)
+    return replace(prune(made), inputs=dag.inputs)
+
+
+def _backward(joint: Joint, saved: Mapping[int, Output]) -> TypedDag:
+    """Return what computes the leaving gradients, from what is saved."""
+    dag, builder, renamed = joint.dag, Builder(), dict[int, int]()
+    live = _live(joint, saved)
+    inputs = {each.name: each for each in (*dag.inputs, *joint.arriving.values())}
+    for node, output in saved.items():
+        if node in live:
+            loaded = Input(output.name, output.dtype, output.modes, batchable=output.batchable)
+            inputs[loaded.name] = loaded
+            renamed[node] = builder.add(Load(loaded.name))
+    for node in sorted(live - set(renamed)):
+        op, operands = joint.table[node]
+        renamed[node] = builder.add(op, *(renamed[operand] for operand in operands))
+    made = builder.finish(dag.operation, dag.operands, inputs.values(), joint.leaving.values(), dag.source)
+    made = prune(made)
+    fields = (made.operation, made.operands, made.inputs, made.outputs, made.table, made.source, made.origins)
+    return TypedDag(*fields, tuple(_types(made)))
+
+
+def _live(joint: Joint, saved: Mapping[int, Output]) -> set[int]:
+    """Return the nodes that the leaving gradients need, down to what is saved."""
+    live: set[int] = set()
+    stack = [*joint.stores.values()]
+    while stack:
+        node = stack.pop()
+        if node not in live:
+            live.add(node)
+            if node not in saved:
+                stack.extend(joint.table[node][1])
+    return live

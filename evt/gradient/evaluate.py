@@ -1,0 +1,89 @@
+"""A gradient's programs in PyTorch: ``evaluate(dag, ...)`` of the backward one, ``operand(...)`` of A and B.
+
+They compute as PyTorch does, in f32 or f64, with its own functions: on the device, traced, and differentiated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from evt.functions import TABLE
+from evt.ir.convolution import Convolution
+from evt.ir.dag import TypedDag
+from evt.ir.dtype import DType
+from evt.ir.node import MODES, Operand, Output
+from evt.reference.convolution import as_image, as_view, from_view, to_view
+from evt.reference.exact import Exact
+from evt.reference.extents import Extents, Leads
+from evt.reference.oracle import fed_operand
+from evt.reference.rounding import working
+from evt.reference.translate import Argument, translate
+
+
+class Plain(Exact):
+    """The oracle's arithmetic with PyTorch's own functions and sums, which do not compute in f64."""
+
+    def apply(self, function: str, operands: Sequence[torch.Tensor], domain: DType) -> torch.Tensor:
+        row, to = TABLE[function], working(domain, self.dtype)
+        result: torch.Tensor = row.torch(
+            torch, *(x.to(torch.bool if slot in row.conditions else to) for slot, x in enumerate(operands))
+        )
+        return result
+
+    def combine(self, kind: str, value: torch.Tensor, dims: list[int]) -> torch.Tensor:
+        if kind == "sum":
+            return value.sum(dims, keepdim=True, dtype=value.dtype)
+        return (value.amax if kind == "max" else value.amin)(dims, keepdim=True)
+
+    def store(self, output: Output, x: Argument[torch.Tensor]) -> torch.Tensor:
+        assert output.dtype is not None
+        dtype: torch.dtype = getattr(torch, output.dtype.torch)
+        modes, value = output.memory_modes, self.met(x, output.dtype)
+        value = value if value.dim() == len(MODES) else value.reshape(1, 1, 1)
+        return self.extents.lay_out(modes, value).to(dtype)
+
+    def feed(self, operand: Operand, x: Argument[torch.Tensor]) -> torch.Tensor:
+        value = self.met(x, operand.dtype).expand(self.start.shape)
+        return value.to(getattr(torch, operand.dtype.torch))
+
+
+def evaluate(
+    dag: TypedDag,
+    leads: Leads,
+    sizes: Mapping[str, int],
+    inputs: Mapping[str, Any],
+    device: torch.device,
+    geometry: Convolution | None = None,
+) -> dict[str, torch.Tensor]:
+    """Return the outputs of a program that does not read the accumulator, by name, in PyTorch's shapes.
+
+    ``leads`` and ``sizes`` are those of the call whose gradient it is.
+    """
+    views = inputs
+    if geometry is not None:
+        views = {name: as_view(dag.input.get(name), value, geometry) for name, value in inputs.items()}
+    dialect = Plain(dag, torch.empty((), device=device), Extents(leads, sizes=sizes), views, torch.float32)
+    results = translate(dag, dialect)
+    if geometry is not None:
+        return {name: as_image(dag.output[name], result) for name, result in results.items()}
+    return results
+
+
+def operand(
+    dag: TypedDag,
+    name: str,
+    tensor: torch.Tensor,
+    sizes: Mapping[str, int],
+    inputs: Mapping[str, Any],
+    geometry: Convolution | None = None,
+) -> torch.Tensor:
+    """Return A or B after its mainloop fusion, in the shape and type of ``tensor``, so that autograd records it."""
+    modes = next(each.modes for each in dag.operands if each.name == name)
+    if geometry is not None:
+        return from_view(fed_operand(dag, name, to_view(tensor), inputs, torch.float32, sizes, Plain))
+    turned = modes not in (("m", "k"), ("n", "k"))
+    fed = fed_operand(dag, name, tensor.mT if turned else tensor, inputs, torch.float32, sizes, Plain)
+    return fed.mT if turned else fed

@@ -1,0 +1,224 @@
+"""Reverse-mode differentiation of a graph: ``differentiate(dag, outputs, wanted) -> Joint``.
+
+The joint graph has the program's own nodes, a load of the gradient of each output, and stores of the gradients that are
+wanted. It is not a program: what it has of the forward pass may be saved, which :mod:`evt.gradient.cut` decides.
+
+A gradient is summed over the modes that its input lacks where it is stored, not before, so that a kernel can compute
+it: sums over rows and columns are its last step. Casts are the identity, as in autograd. The gradient of an extreme
+value is divided among the elements that equal it, as PyTorch's ``amax`` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from evt.functions import TABLE
+from evt.ir.dag import Builder, Dag, Entry, TypedDag
+from evt.ir.dtype import F32, TF32
+from evt.ir.lower.derivative import add_formula, partial, times
+from evt.ir.node import (
+    MODES,
+    PLACES,
+    Acc,
+    Apply,
+    Cast,
+    Const,
+    Feed,
+    Fold,
+    Input,
+    Interleave,
+    Load,
+    Output,
+    Pick,
+    Reduce,
+    Store,
+    base,
+    direct,
+)
+
+#: The accumulator among what gradients are wanted of, by the name that a program has for it.
+ACCUMULATOR = "acc"
+
+
+@dataclass(frozen=True)
+class Joint:
+    """A program and its gradients in one graph.
+
+    ``table`` begins with the program's nodes, stores included. ``arriving`` are the gradients of outputs by the
+    output's name, ``leaving`` those of inputs, and of the accumulator, by the input's name.
+    """
+
+    dag: TypedDag
+    table: tuple[Entry, ...]
+    arriving: Mapping[str, Input]
+    leaving: Mapping[str, Output]
+
+    @property
+    def stores(self) -> dict[str, int]:
+        """The Store node of each leaving gradient, by the input's name."""
+        found = {op.name: node for node, (op, _) in enumerate(self.table) if isinstance(op, Store)}
+        return {name: found[output.name] for name, output in self.leaving.items()}
+
+
+def differentiable_outputs(dag: TypedDag) -> tuple[str, ...]:
+    """Return the outputs that have gradients: those of floating-point types."""
+    return tuple(output.name for output in dag.outputs if output.dtype is not None and output.dtype.is_float)
+
+
+def differentiate(dag: TypedDag, outputs: Iterable[str], wanted: Iterable[str]) -> Joint:
+    """Return a program, without mainloop fusion, with the gradients of inputs and of :data:`ACCUMULATOR`.
+
+    ``outputs`` are those whose gradients arrive. Raise NoDerivativeError for a function that has none.
+    """
+    return _Reverse(dag, tuple(outputs), tuple(wanted)).joint()
+
+
+class _Reverse:
+    def __init__(self, dag: TypedDag, outputs: tuple[str, ...], wanted: tuple[str, ...]) -> None:
+        self.dag = dag
+        self.wanted = wanted
+        self.builder = Builder()
+        for node in self.builder.walk(dag):
+            self.builder.add(dag[node], *dag.arguments(node))
+        self.taken = {*dag.input, *dag.output}
+        self.arriving = {name: self.arriving_input(dag.output[name]) for name in outputs}
+        #: The terms of the gradient of each node, and of the two members of a node's pairs by their distance.
+        self.terms: dict[int, list[int]] = {}
+        self.pairs: dict[int, dict[tuple[int, int], list[int]]] = {}
+        self.active = self.differentiable_nodes()
+
+    def joint(self) -> Joint:
+        for name, source in self.arriving.items():
+            (stored,) = self.dag.arguments(self.dag.stores[name])
+            self.add_term(stored, self.builder.add(Load(source.name)))
+        leaving: dict[str, Output] = {}
+        for node in reversed(range(len(self.dag))):
+            gradient = self.gradient(node)
+            if gradient is None:
+                continue
+            op = self.dag[node]
+            if isinstance(op, Acc | Load):
+                name = ACCUMULATOR if isinstance(op, Acc) else op.name
+                leaving[name] = self.leave(name, gradient)
+            else:
+                self.propagate(node, gradient)
+        return Joint(self.dag, tuple(self.builder.table), self.arriving, leaving)
+
+    def differentiable_nodes(self) -> list[bool]:
+        """Return for each node whether it depends on what is wanted, by way of floating-point values."""
+        active: list[bool] = []
+        for node, (op, operands) in enumerate(self.dag.table):
+            own = (isinstance(op, Acc) and ACCUMULATOR in self.wanted) or (
+                isinstance(op, Load) and op.name in self.wanted
+            )
+            passes = not isinstance(op, Store | Feed) and any(active[operand] for operand in operands)
+            active.append((own or passes) and self.dag.types[node].dtype.is_float)
+        return active
+
+    def name(self, of: str) -> str:
+        """Return a name that is not taken."""
+        name = f"grad_{of}"
+        while name in self.taken:
+            name += "_"
+        self.taken.add(name)
+        return name
+
+    def arriving_input(self, output: Output) -> Input:
+        return Input(self.name(output.name), output.dtype, output.modes, batchable=output.batchable)
+
+    def add(self, op: Apply | Const | Reduce | Fold | Pick | Interleave, *operands: int) -> int:
+        return self.builder.add(op, *operands)
+
+    def add_term(self, node: int, term: int) -> None:
+        if self.active[node] and self.builder[term] != Const.of(0.0):
+            self.terms.setdefault(node, []).append(term)
+
+    def gradient(self, node: int) -> int | None:
+        """Return the gradient of a node, the sum of its terms; None where nothing arrives."""
+        terms = list(self.terms.get(node, ()))
+        halves = self.pairs.get(node, {})
+        for block in dict.fromkeys(block for _, block in halves):
+            zero = self.add(Const.of(0.0))
+            members = [self.total(halves.get((member, block), [])) for member in (0, 1)]
+            terms.append(self.add(Interleave(block), *(zero if each is None else each for each in members)))
+        return self.total(terms)
+
+    def total(self, terms: list[int]) -> int | None:
+        total: int | None = None
+        for term in terms:
+            total = term if total is None else self.add(Apply("add"), total, term)
+        return total
+
+    def propagate(self, node: int, gradient: int) -> None:
+        """Add what a node's gradient gives to its operands."""
+        op, operands = self.dag[node], self.dag.arguments(node)
+        match op:
+            case Apply(function):
+                for slot, operand in enumerate(operands):
+                    if self.active[operand] and slot not in TABLE[function].conditions:
+                        self.add_term(operand, times(self.builder, self.partial(node, slot), gradient))
+            case Cast():
+                self.add_term(operands[0], gradient)
+            case Reduce("sum"):
+                self.add_term(operands[0], gradient)
+            case Fold("sum", _):
+                self.add_term(operands[0], self.along(operands[0], gradient))
+            case Reduce(kind) | Fold(kind) if kind not in PLACES:
+                self.add_term(operands[0], self.chosen(node, operands[0], gradient))
+            case Pick(member, block):
+                if self.active[operands[0]]:
+                    self.pairs.setdefault(operands[0], {}).setdefault((member, block), []).append(gradient)
+            case Interleave(block):
+                for member, operand in enumerate(operands):
+                    self.add_term(operand, self.add(Pick(member, block), gradient))
+            case _:
+                raise AssertionError(op)
+
+    def partial(self, node: int, slot: int) -> int:
+        """Return the derivative of an application of a function along one operand."""
+        op, operands = self.dag[node], self.dag.arguments(node)
+        assert isinstance(op, Apply)
+        row = TABLE[op.function]
+        if slot or not row.result_derivative:
+            return partial(self.builder, op.function, slot, operands)
+        names = (parameter.name for parameter in row.parameters[1:])
+        values = {"y": node, **dict(zip(names, operands[1:], strict=True))}
+        return add_formula(self.builder, row.result_derivative, values)
+
+    def along(self, node: int, gradient: int) -> int:
+        """Return a gradient of blocks for each of a node's elements."""
+        ones = self.add(Const.of(1.0, self.dag.types[node].modes))
+        return self.add(Apply("mul"), ones, gradient)
+
+    def chosen(self, node: int, operand: int, gradient: int) -> int:
+        """Return the gradient of the elements that an extreme value may be, in equal shares."""
+        op = self.dag[node]
+        assert isinstance(op, Reduce | Fold)
+        one, zero = self.add(Const.of(1.0)), self.add(Const.of(0.0))
+        equal = self.add(Apply("eq"), operand, node)
+        ones = self.add(Apply("where"), equal, one, zero)
+        count = self.add(Reduce("sum", op.modes) if isinstance(op, Reduce) else Fold("sum", op.width), ones)
+        return self.add(Apply("where"), equal, self.add(Apply("div"), gradient, count), zero)
+
+    def leave(self, name: str, gradient: int) -> Output:
+        """Store the gradient of an input or of the accumulator, summed over the modes that it lacks."""
+        if name == ACCUMULATOR:
+            operand = self.dag.operands[0].dtype
+            output = Output(self.name(name), F32 if operand == TF32 else operand, ("m", "n"))
+        else:
+            source = self.dag.input[name]
+            modes = tuple(map(direct, source.modes))
+            output = Output(self.name(name), source.dtype, modes, batchable=source.batchable)
+        have = {*map(base, output.memory_modes)}
+        summed = tuple(mode for mode in MODES if mode not in have)
+        self.builder.add(Store(output.name), self.add(Reduce("sum", summed), gradient) if summed else gradient)
+        return output
+
+
+def untyped(joint: Joint) -> Dag:
+    """Return the joint graph with its inputs and outputs declared."""
+    dag = joint.dag
+    inputs = (*dag.inputs, *joint.arriving.values())
+    outputs = (*dag.outputs, *joint.leaving.values())
+    return Dag(dag.operation, dag.operands, inputs, outputs, joint.table)

@@ -1,0 +1,289 @@
+"""Autograd of a program: ``run_recorded(...)`` is ``torch.ops.evt.run`` where its gradients will be asked for.
+
+The forward pass runs the program with outputs for what its gradient needs. The backward pass computes the gradients of
+inputs and of the accumulator in PyTorch, or with ``recompute`` by a kernel, and those of A and B by the products of the
+libraries. Both consist of operators that PyTorch traces, so torch.compile has a graph of each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from evt.diagnostics import Diagnostic
+from evt.errors import ArgumentError, ProgramError
+from evt.gradient import ACCUMULATOR, Gradient, derive, differentiable_outputs
+from evt.gradient.evaluate import evaluate, operand
+from evt.gradient.products import convolution_gradients, product_gradients
+from evt.ir import TypedDag
+from evt.ir.dag import Dag, reads_accumulator
+from evt.ir.lower.derivative import NoDerivativeError
+from evt.ir.node import Input, Operand, index_of
+from evt.ir.operand import epilogue_of
+from evt.runtime.arguments import outline
+from evt.runtime.bound import Bound
+from evt.spec import Spec, read_spec, traced, typed_for
+
+_run: Any = torch.ops.evt.run
+
+
+def run_recorded(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    tensors: Sequence[torch.Tensor],
+    program: str,
+    names: Sequence[str] | None = None,
+    floats: Sequence[float] | None = None,
+    integers: Sequence[int] | None = None,
+) -> list[torch.Tensor]:
+    """Run a program whose gradients autograd records. Raise ArgumentError (E0614) where there are none."""
+    spec = _spec(program)
+    order = tuple(spec.inputs if names is None else names)
+    given = dict(zip(order, (*tensors, *(floats or ()), *(integers or ())), strict=True))
+    bound = outline(spec, a, b, given)
+    if bound.dag.feeds:
+        return _run_fed(spec, bound, a, b, given)
+    wanted = tuple(name for name, value in given.items() if isinstance(value, torch.Tensor) and value.requires_grad)
+    if a.requires_grad or b.requires_grad:
+        wanted = (ACCUMULATOR, *wanted)
+    recorded = _Recorded(program, bound.dag.operands, bound.absent, wanted, order)
+    recorded.check(bound)
+    results = _Program.apply(recorded, bound, floats, integers, a, b, *tensors)  # type: ignore[no-untyped-call]
+    return list(results)
+
+
+def _run_fed(
+    spec: Spec, bound: Bound, a: torch.Tensor, b: torch.Tensor, given: Mapping[str, Any]
+) -> list[torch.Tensor]:
+    """Run a program with mainloop fusion: compute its operands first, which the gradient of the other one reads."""
+    sizes = {**bound.sizes, "k": bound.sizes["k"] if bound.convolution is None else bound.convolution.contraction}
+    fed = {
+        name: operand(bound.dag, name, tensor, sizes, given, spec.convolution) if name in bound.dag.feeds else tensor
+        for name, tensor in (("A", a), ("B", b))
+    }
+    rest = epilogue_of(bound.dag)
+    return _run_named(
+        fed["A"], fed["B"], {name: given[name] for name in rest.input if name in given}, _text(spec, rest)
+    )
+
+
+def _run_named(a: torch.Tensor, b: torch.Tensor, given: Mapping[str, Any], program: str) -> list[torch.Tensor]:
+    """Run a program on its inputs by name."""
+    tensors = {name: value for name, value in given.items() if isinstance(value, torch.Tensor)}
+    integers = {name: value for name, value in given.items() if isinstance(value, int | torch.SymInt)}
+    floats = {name: value for name, value in given.items() if name not in tensors and name not in integers}
+    names = [*tensors, *floats, *integers]
+    found: list[torch.Tensor] = _run(
+        a, b, [*tensors.values()], program, names, [*floats.values()] or None, [*integers.values()] or None
+    )
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _spec(program: str) -> Spec:
+    return read_spec(program)
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    """A call of a program whose gradients of ``wanted`` are asked for; ``names`` are those of the call's values."""
+
+    program: str
+    operands: tuple[Operand, ...]
+    absent: tuple[str, ...]
+    wanted: tuple[str, ...]
+    names: tuple[str, ...] = field(default=())
+
+    @property
+    def spec(self) -> Spec:
+        return _spec(self.program)
+
+    def gradient(self, arriving: tuple[str, ...] | None = None) -> Gradient:
+        """Return the program's gradient for those of some outputs. Raise ArgumentError (E0614)."""
+        return _gradient(self.program, self.operands, self.absent, self.wanted, arriving)
+
+    @property
+    def forward(self) -> str:
+        """The program that is run in place of this one."""
+        found = self.gradient().forward
+        return self.program if len(found.outputs) == len(self.spec.outputs) else _text(self.spec, found)
+
+    def input(self, name: str) -> Input:
+        """Return an input of the program."""
+        return self.spec.dag.input[name]
+
+    def check(self, bound: Bound) -> None:
+        """Raise ArgumentError (E0614) for what has no gradient."""
+        dtype = self.operands[0].dtype
+        if ACCUMULATOR in self.wanted and not (dtype.is_float and dtype.bits >= 16):
+            raise _refused(f"A and B are {dtype}, and gradients have at least 16 bits", "pass them detached")
+        for name in self.wanted:
+            if name != ACCUMULATOR and (reason := _not_placed(bound.dag, bound.dag.input[name])):
+                raise _refused(f"`{name}` requires grad: {reason}", f"pass {name}.detach()")
+        self.gradient()
+
+
+@lru_cache(maxsize=4096)
+def _gradient(
+    program: str,
+    operands: tuple[Operand, ...],
+    absent: tuple[str, ...],
+    wanted: tuple[str, ...],
+    arriving: tuple[str, ...] | None,
+) -> Gradient:
+    spec = _spec(program)
+    precise = replace(spec, settings=replace(spec.settings, numerics="precise"))
+    dag = typed_for(precise, operands, absent)
+    outputs, recompute = differentiable_outputs(dag), spec.settings.recompute
+    try:
+        found = derive(dag, outputs, wanted, recompute=recompute, arriving=arriving)
+        if reads_accumulator(found.backward):
+            _backward_text(spec, found)
+    except NoDerivativeError as error:
+        raise _refused(f"the program has no gradient: {error}", "register the function with its derivative") from None
+    except ProgramError as error:
+        message = f"no kernel computes the gradient with the product: {error.diagnostics[0].message}"
+        raise _refused(message, "leave out recompute=True") from None
+    return found
+
+
+def _backward_text(spec: Spec, gradient: Gradient) -> str:
+    """Return a backward program that computes the product again. Raise ProgramError where that is no program."""
+    settings = replace(spec.settings, route=None, config=None)
+    made = Spec(_declared(gradient.backward), settings, spec.convolution)
+    typed_for(made, made.dag.operands)
+    return traced(made).text
+
+
+def _not_placed(dag: TypedDag, source: Input) -> str:
+    """Return why the gradient of a gathered input cannot be put where it belongs, or ""."""
+    named = [index_of(mode) for mode in source.modes if index_of(mode)]
+    if len(named) > 1:
+        return "two indices say where it is read"
+    return "its index has batches" if any("l" in dag.input[name].modes for name in named) else ""
+
+
+def _text(spec: Spec, dag: Dag) -> str:
+    """Return a program of the same settings and geometry as text."""
+    return traced(Spec(_declared(dag), spec.settings, spec.convolution)).text
+
+
+def _declared(dag: Dag) -> Dag:
+    """Return a graph with types as one that declares those of its operands, inputs and outputs."""
+    return Dag(**{each.name: getattr(dag, each.name) for each in fields(Dag)})
+
+
+def _refused(message: str, help_text: str) -> ArgumentError:
+    return ArgumentError(Diagnostic("E0614", message, help=help_text))
+
+
+class _Program(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        recorded: _Recorded,
+        bound: Bound,
+        floats: Sequence[float] | None,
+        integers: Sequence[int] | None,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        *tensors: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:
+        names, gradient, outputs = recorded.names, recorded.gradient(), recorded.spec.outputs
+        found = _run(a, b, tensors, recorded.forward, names, floats, integers)
+        by_name = dict(
+            zip((*outputs, *(each.name for each in gradient.saved if each.name not in outputs)), found, strict=True)
+        )
+        read = {each.name for each in gradient.backward.inputs}
+        kept = {name: tensor for name, tensor in zip(names, tensors, strict=False) if name in read}
+        kept |= {each.name: by_name[each.name] for each in gradient.saved}
+        products = ACCUMULATOR in recorded.wanted or recorded.spec.settings.recompute
+        ctx.recorded, ctx.kept = recorded, tuple(kept)
+        ctx.numbers = dict(zip(names[len(tensors) :], (*(floats or ()), *(integers or ())), strict=True))
+        ctx.shapes = {name: tensor.shape for name, tensor in zip(names, tensors, strict=False)}
+        ctx.leads, ctx.sizes, ctx.problem, ctx.device = bound.leads, bound.sizes, bound.convolution, a.device
+        ctx.save_for_backward(*((a, b) if products else (None, None)), *kept.values())
+        ctx.set_materialize_grads(False)
+        results = tuple(found[: len(outputs)])
+        differentiable = differentiable_outputs(bound.dag)
+        ctx.mark_non_differentiable(
+            *(result for name, result in zip(outputs, results, strict=True) if name not in differentiable)
+        )
+        return results
+
+    @staticmethod
+    def backward(ctx: Any, *arrived: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise _refused("a gradient of a gradient is asked for (create_graph=True)", "leave out create_graph")
+        recorded: _Recorded = ctx.recorded
+        outputs = recorded.spec.outputs
+        arrived_by_name = {name: each for name, each in zip(outputs, arrived, strict=True) if each is not None}
+        nothing = (None,) * (6 + len(ctx.shapes))
+        if not arrived_by_name:
+            return nothing
+        gradient = recorded.gradient(tuple(arrived_by_name))
+        a, b, *kept = ctx.saved_tensors
+        values = {**ctx.numbers, **dict(zip(ctx.kept, kept, strict=True))}
+        values |= {gradient.arriving[name]: each for name, each in arrived_by_name.items()}
+        with torch.autocast(ctx.device.type, enabled=False):
+            leaving = _leaving(ctx, gradient, a, b, values)
+            to_a, to_b = _to_operands(ctx, leaving, a, b)
+            others = (None if name not in leaving else _placed(ctx, name, leaving[name], values) for name in ctx.shapes)
+            return (*nothing[:4], to_a, to_b, *others)
+
+
+def _leaving(
+    ctx: Any, gradient: Gradient, a: torch.Tensor | None, b: torch.Tensor | None, values: Mapping[str, Any]
+) -> dict[str, torch.Tensor]:
+    """Return the gradients of inputs and of the accumulator, by the input's name."""
+    dag, spec = gradient.backward, ctx.recorded.spec
+    if not reads_accumulator(dag):
+        found = evaluate(dag, ctx.leads, ctx.sizes, values, ctx.device, spec.convolution)
+        return {name: found[output] for name, output in gradient.leaving.items()}
+    assert a is not None
+    assert b is not None
+    given = {each.name: values[each.name] for each in dag.inputs if each.name in values}
+    results = _run_named(a, b, given, _backward_text(spec, gradient))
+    found = dict(zip((output.name for output in dag.outputs), results, strict=True))
+    return {name: found[output] for name, output in gradient.leaving.items()}
+
+
+def _to_operands(
+    ctx: Any, leaving: Mapping[str, torch.Tensor], a: torch.Tensor | None, b: torch.Tensor | None
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Return the gradients of A and B."""
+    if ACCUMULATOR not in leaving:
+        return None, None
+    assert a is not None
+    assert b is not None
+    needed = ctx.needs_input_grad[4:6]
+    if ctx.problem is not None:
+        return convolution_gradients(ctx.problem, a, b, leaving[ACCUMULATOR], needed)
+    return product_gradients(ctx.recorded.operands, a, b, leaving[ACCUMULATOR], needed)
+
+
+def _placed(ctx: Any, name: str, gradient: torch.Tensor, values: Mapping[str, Any]) -> torch.Tensor:
+    """Return an input's gradient in the input's shape, each element where the input was read."""
+    shape, source = ctx.shapes[name], ctx.recorded.input(name)
+    for dim, mode in enumerate(source.modes):
+        if index_of(mode):
+            gradient = _scattered(gradient, values[index_of(mode)], dim - len(source.modes), shape)
+    if gradient.shape == shape:
+        return gradient
+    if gradient.numel() == math.prod(shape):
+        return gradient.reshape(shape)
+    return gradient.sum_to_size(shape) if gradient.dim() >= len(shape) else gradient.sum().reshape(shape)
+
+
+def _scattered(gradient: torch.Tensor, index: torch.Tensor, dim: int, shape: Sequence[int]) -> torch.Tensor:
+    """Return the sums of what was read at each place along a dimension; what is out of range was read from nowhere."""
+    inside = (index >= 0) & (index < shape[dim])
+    sizes = list(gradient.shape)
+    sizes[dim] = shape[dim] + 1
+    places = torch.where(inside, index, shape[dim]).long()
+    return gradient.new_zeros(sizes).index_add(dim, places, gradient).narrow(dim, 0, shape[dim])
