@@ -47,7 +47,10 @@ class GatedMLP(torch.nn.Module):
     """``down_proj(activation(gate_proj(x)) * up_proj(x))`` in three kernels, with the names of Llama's block.
 
     The second product is multiplied by the gate where it is computed. ``activation`` and the other arguments are those
-    of :class:`MLP`.
+    of :class:`MLP`. One kernel for both products needs one weight, whose rows alternate:
+
+        layer = evt.nn.Linear(in_features, 2 * hidden_features, bias=False, epilogue="silu(even(acc)) * odd(acc)")
+        layer.weight.data = torch.stack([gate_proj.weight, up_proj.weight], 1).flatten(0, 1)
     """
 
     def __init__(

@@ -211,6 +211,13 @@ def test_blocks_load_the_usual_names(mine: torch.nn.Module, theirs: torch.nn.Mod
     theirs.load_state_dict(mine.state_dict())
 
 
+def test_gates_in_one_kernel() -> None:
+    block, x = nn.GatedMLP(6, 16), torch.randn(5, 6)
+    layer = nn.Linear(6, 32, bias=False, epilogue="silu(even(acc)) * odd(acc)")
+    layer.weight.data = torch.stack([block.gate_proj.weight, block.up_proj.weight], 1).flatten(0, 1)
+    torch.testing.assert_close(layer(x), block.up_proj(x, gate=block.gate_proj(x)))
+
+
 def test_blocks_with_and_without_biases() -> None:
     x = torch.randn(3, 6)
     block = nn.MLP(6, 16, activation="relu", bias=False, fast_math=True)

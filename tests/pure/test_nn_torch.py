@@ -21,6 +21,10 @@ X, IMAGES = torch.randn(5, 6), torch.randn(2, 6, 7, 5)
 LAYERS: dict[str, tuple[Callable[..., torch.nn.Module], Callable[[Any], Any]]] = {
     "linear": (lambda **keys: nn.Linear(6, 8, epilogue="gelu(acc + bias)", **keys), lambda layer: layer(X)),
     "residual": (lambda **keys: nn.Linear(6, 6, epilogue="acc + bias + r", **keys), lambda layer: layer(X, r=X)),
+    "scalar": (
+        lambda **keys: nn.Linear(6, 8, epilogue="in alpha, beta: f32 = 1; alpha*acc + beta*bias", **keys),
+        lambda layer: layer(X, alpha=0.5),
+    ),
     "several": (
         lambda **keys: nn.Linear(6, 8, epilogue="out D, z; z = acc + bias; D = relu(z)", **keys),
         lambda layer: layer(X)[0],
