@@ -10,9 +10,6 @@ from typing import Any
 
 import torch
 
-#: Of other devices, such as meta, PyTorch may refuse to say whether autocast is enabled.
-_DEVICES = ("cpu", "cuda")
-
 
 def autocast(
     x: torch.Tensor, weight: torch.Tensor, inputs: Mapping[str, Any], following: Sequence[str]
@@ -21,8 +18,8 @@ def autocast(
 
     As in PyTorch, float64, integers and tensors of other devices stay what they are.
     """
-    device = x.device.type
-    if device not in _DEVICES or not torch.is_autocast_enabled(device):
+    device = "cuda" if x.is_cuda else "cpu"
+    if not torch.is_autocast_enabled(device):
         return x, weight, inputs
     dtype = torch.get_autocast_dtype(device)
     cast = {name: _cast(value, device, dtype) if name in following else value for name, value in inputs.items()}

@@ -52,8 +52,9 @@ class Fused(torch.nn.Module):
             help_text = f"convert the {wanted} before it is parametrized, wrapped or derived from"
             raise ArgumentError(Diagnostic("E0607", message, help=help_text))
         made = cls.__new__(cls)
-        state = {name: copy.copy(value) if isinstance(value, dict) else value for name, value in vars(module).items()}
-        made.__setstate__(state)  # type: ignore[no-untyped-call]  # shares all but the dicts
+        state = vars(module).items()
+        held = {name: copy.copy(value) if isinstance(value, dict | set) else value for name, value in state}
+        made.__setstate__(held)  # type: ignore[no-untyped-call]
         made._set_epilogue(epilogue, settings)
         return made
 
@@ -69,10 +70,12 @@ class Fused(torch.nn.Module):
         if "bias" in inputs:
             message = "`bias` is the module's parameter, and no argument of forward"
             raise ArgumentError(Diagnostic("E0602", message, help="leave it out"))
-        if self.bias is not None:
-            inputs = {**inputs, "bias": self.bias}
-        x, weight, given = autocast(x, self.weight, inputs, self._epilogue.following)
-        return self._epilogue.program(x, weight, **given)
+        bias = self.bias
+        if bias is not None:
+            inputs = {**inputs, "bias": bias}
+        _, program, following = self._epilogue
+        x, weight, given = autocast(x, self.weight, inputs, following)
+        return program(x, weight, **given)
 
     def extra_repr(self) -> str:
         """Return torch's text, the epilogue, and the settings that are not the usual ones."""

@@ -57,7 +57,8 @@ class Linear(Fused, torch.nn.Linear):
 
         ``input`` is [..., in_features], an input ``[m, n]`` of the epilogue [..., out_features], one ``[m]`` [...].
         All are of the weight's type unless the epilogue declares another. On the GPU, f32 is multiplied as tf32.
-        ``out=``, and the names of outputs, give buffers as in calls of :func:`evt.linear`.
+        The result has gradients where any of them requires grad. ``out=``, and the names of outputs, give buffers as in
+        calls of :func:`evt.linear`.
 
         Under torch.autocast, the operands, and inputs whose type the epilogue leaves open (the bias among them), are
         cast to autocast's type, which is then the type of D. Inputs with a declared type stay as they are, and so

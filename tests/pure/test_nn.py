@@ -95,7 +95,9 @@ def test_the_result_is_channels_last_where_the_weight_is() -> None:
     assert layer.weight.is_contiguous(memory_format=torch.channels_last)
 
 
-@pytest.mark.parametrize(("name", "value"), [("stride", (2, 2)), ("padding", (1, 0)), ("dilation", (2, 2))])
+@pytest.mark.parametrize(
+    ("name", "value"), [("stride", (2, 2)), ("padding", (1, 0)), ("dilation", (2, 2)), ("padding_mode", "circular")]
+)
 def test_a_geometry_that_is_set_later_counts(name: str, value: Any) -> None:
     layer, plain, x = (
         nn.Conv2d(4, 6, 3, epilogue="2*acc + bias", relaxed=True),
