@@ -98,10 +98,13 @@ _HOME |= dict.fromkeys(("pack_bits", "unpack_bits"), "evt.reference.rounding") |
     "channels_last": "evt.runtime.memory_format",
 }
 
+#: Packages that are used by their own names: ``evt.nn.Linear``.
+_ROOMS = ("layout", "nn")
+
 
 def __getattr__(name: str) -> Any:
-    if name == "layout":
-        return importlib.import_module("evt.layout")
+    if name in _ROOMS:
+        return importlib.import_module(f"evt.{name}")
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module 'evt' has no attribute {name!r}")
@@ -111,4 +114,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_ROOMS})

@@ -55,10 +55,11 @@ def skip_frames() -> None:
 
 
 def _codes_of_evt() -> Iterator[CodeType]:
-    """Yield the code of every imported function of evt, and of the functions inside it."""
-    root = str(Path(__file__).parent)
+    """Yield the code of every imported function of evt, and of the functions inside it; modules are compiled."""
+    root, modules = str(Path(__file__).parent), str(Path(__file__).parent / "nn")
     functions = (each for each in gc.get_objects() if type(each) is FunctionType)
     codes = [each.__code__ for each in functions if each.__code__.co_filename.startswith(root)]
+    codes = [each for each in codes if not each.co_filename.startswith(modules)]
     while codes:
         yield (code := codes.pop())
         codes += [each for each in code.co_consts if isinstance(each, CodeType)]

@@ -34,6 +34,8 @@ class Plain(Exact):
         return result
 
     def combine(self, kind: str, value: torch.Tensor, dims: list[int]) -> torch.Tensor:
+        if not value.numel():
+            return super().combine(kind, value, dims)
         if kind == "sum":
             return value.sum(dims, keepdim=True, dtype=value.dtype)
         return (value.amax if kind == "max" else value.amin)(dims, keepdim=True)

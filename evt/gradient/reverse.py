@@ -202,7 +202,7 @@ class _Reverse:
     @staticmethod
     def width(modes: Iterable[str]) -> int:
         """Return how many columns one column of a value stands for; 0 where all are the same."""
-        return next((divisor(mode) for mode in modes if base(mode) == "n"), 0)
+        return min((divisor(mode) for mode in modes if base(mode) == "n"), default=0)
 
     def modes(self, node: int) -> tuple[str, ...]:
         """Return the modes over which a node varies; the batch too where that is not written."""
@@ -219,10 +219,14 @@ class _Reverse:
         """Return a node's gradient along the modes over which an operand's is summed."""
         op = self.dag[node]
         over = op.modes if isinstance(op, Reduce) else ()
-        lost = {*over, *map(base, self.modes(node))} - {*map(base, self.modes(operand))}
-        if lost <= {*map(base, self.modes(gradient))}:
-            return gradient
-        return self.along((*self.modes(node), *over), gradient)
+        mine, its = (*self.modes(node), *over), self.modes(operand)
+        lost = {*map(base, mine)} - {*map(base, its)}
+        if self.width(its) > self.width(mine):
+            lost.add("n")
+        have = {*map(base, self.modes(gradient))}
+        if "n" in lost and self.width(self.modes(gradient)) > self.width(mine):
+            have.discard("n")
+        return gradient if lost <= have else self.along(mine, gradient)
 
     def along(self, modes: Iterable[str], value: int) -> int:
         """Return a value for each element of these modes."""

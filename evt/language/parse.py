@@ -192,6 +192,32 @@ def parse(source: Source | str) -> syntax.Tree:
     return syntax.Tree(tuple(statements), source)
 
 
+def with_primary(source: Source) -> Source:
+    """Return the text of a program whose last statement may be an expression: what ``D``, the primary output, is.
+
+    A text that cannot be cut into statements is returned as it is; :func:`parse` says what is wrong with it.
+    """
+    if _FILE.fullmatch(source.text.strip()):
+        return source
+    last: list[lark.Token] = []
+    for tokens in _statements(source, _grammar().lex(source.text), []):
+        last = tokens
+    if not last or not _is_expression(last):
+        return source
+    start = _span(last[0]).start
+    return Source(f"{source.text[:start]}D = {source.text[start:]}", source.name)
+
+
+def _is_expression(tokens: list[lark.Token]) -> bool:
+    """Return whether a statement neither assigns nor declares; ``=`` within brackets names an argument."""
+    depth = 0
+    for token in tokens:
+        depth += (token.type in _OPENING) - (token.type in _CLOSING)
+        if token.type in ("IN", "OUT", "DEF", "COLON") or (token.type == "EQUAL" and depth == 0):
+            return False
+    return True
+
+
 def _file_name(source: Source) -> Diagnostic:
     """Return what is said of a file's name in the place of a program."""
     name = source.text.strip()

@@ -14,7 +14,7 @@ import torch
 
 from evt.diagnostics import Diagnostic, closest
 from evt.errors import ArgumentError
-from evt.ir import Dag, Input, Interleave, Load, Operand, Output, Random
+from evt.ir import Dag, Input, Interleave, Load, Operand, Output, Random, TypedDag
 from evt.ir.dtype import BOOL, F32, I32, I64, MIXED_OPERANDS, OPERANDS, SCALARS, TF32
 from evt.ir.interface import declaration
 from evt.ir.node import base, distance, divisor, is_divided, written
@@ -66,7 +66,7 @@ def bind(
     else:
         bound, tensors = _convolution(bound, tensors, report)
     typed = bound.dag
-    _check_columns(bound, report)
+    check_divides(bound.dag, bound.sizes["n"], report)
     report.check()
     result = {
         operand.name: operand_argument(bound, operand, tensors[operand.name], report) for operand in typed.operands
@@ -413,11 +413,10 @@ def _shape(tensor: torch.Tensor) -> str:
     return "[" + ", ".join(map(str, tensor.shape)) + "]"
 
 
-def _check_columns(bound: Bound, report: Report) -> None:
+def check_divides(dag: TypedDag, columns: int, report: Report) -> None:
     """Check that columns divide evenly into the program's pairs and blocks."""
-    columns = bound.sizes["n"]
-    found = {mode for value in bound.dag.types for mode in value.modes if is_divided(mode)}
-    modes = sorted(found | {f"n/2@{op.block}" for op, _ in bound.dag.table if isinstance(op, Interleave)})
+    found = {mode for value in dag.types for mode in value.modes if is_divided(mode)}
+    modes = sorted(found | {f"n/2@{op.block}" for op, _ in dag.table if isinstance(op, Interleave)})
     for mode in modes:
         apart = distance(mode)
         width = divisor(mode) * apart if base(mode) == "n" else 1

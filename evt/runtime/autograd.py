@@ -308,7 +308,8 @@ def _placed(ctx: Any, name: str, gradient: torch.Tensor, values: Mapping[str, An
     if any(map(index_of, modes)):
         extents = Extents(ctx.leads)
         own, rows = extents.around(modes, shape), [mode for mode in modes if mode != "l"]
-        gradient = to_view(gradient) if ctx.problem is not None and len(rows) == 2 else gradient
+        image = ctx.problem is not None and tuple(map(base, rows)) == ("m", "n")
+        gradient = to_view(gradient) if image else gradient
         sizes = [extents[base(mode)] for mode in rows]
         gradient = gradient.reshape(extents["l"] if gradient.numel() > math.prod(sizes) else 1, *sizes)
         for dim, mode in enumerate(rows, 1):

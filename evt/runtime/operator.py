@@ -58,7 +58,10 @@ def caller_of(program: str) -> Caller:
 
 
 def call_traced(program: Traced, a: Any, b: Any, out: Any, given: Mapping[str, Any]) -> Any:
-    """Call a program through its operators. TorchDynamo traces this in the place of a call."""
+    """Call a program through its operators. TorchDynamo traces this in the place of a call.
+
+    That of PyTorch 2.6 knows tuples of types, and no unions.
+    """
     buffers = {} if out is None else _read_out(program.outputs, out)
     tensors, floats, integers = [], [], []
     of_tensors, of_floats, of_integers = [], [], []
@@ -71,7 +74,7 @@ def call_traced(program: Traced, a: Any, b: Any, out: Any, given: Mapping[str, A
         elif isinstance(value, torch.Tensor):
             tensors.append(value)
             of_tensors.append(name)
-        elif isinstance(value, float | torch.SymFloat):
+        elif isinstance(value, (float, torch.SymFloat)):
             floats.append(value)
             of_floats.append(name)
         elif value is not None:
@@ -100,7 +103,7 @@ def _read_out(outputs: tuple[str, ...], out: Any) -> dict[str, Any]:
         return {outputs[0]: out}
     if isinstance(out, dict):
         return dict(out)
-    if isinstance(out, tuple | list) and len(out) == len(outputs):
+    if isinstance(out, (tuple, list)) and len(out) == len(outputs):
         return dict(zip(outputs, out))  # noqa: B905  # TorchDynamo of PyTorch 2.6 does not know strict=
     wanted = "a tensor" if len(outputs) == 1 else f"a tuple of {len(outputs)} tensors ({', '.join(outputs)})"
     raise ArgumentError(Diagnostic("E0608", f"`out` is not {wanted}"))

@@ -25,7 +25,7 @@ ORDER = (
     *("version", "resources", "untraced", "diagnostics", "errors", "layout", "settings"),
     *("language", "functions", "ir", "optimise", "plan", "emission", "spec"),
     *("draw", "reference", "gradient", "compilation", "measured", "describe", "explain", "runtime", "tuning"),
-    *("program", "grouped", "operators", "export", "fx", "bench", "cli", "__main__"),
+    *("program", "grouped", "nn", "operators", "export", "fx", "bench", "cli", "__main__"),
 )
 #: The rooms of the planner in the same way; type-only imports count too. Those of one group may import each other.
 PLANNER_ORDER = [

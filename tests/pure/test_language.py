@@ -12,7 +12,7 @@ from programs import Sample, programs
 
 from evt.diagnostics import MAX_DIAGNOSTICS, Diagnostic, Source
 from evt.errors import ProgramError
-from evt.language import format_tree, parse, read_program
+from evt.language import format_tree, parse, read_program, with_primary
 from evt.language import tree as syntax
 from evt.language.load import MAX_BYTES, decode
 
@@ -295,3 +295,28 @@ def test_a_text_makes_no_lexer(monkeypatch: pytest.MonkeyPatch) -> None:
     parse("D = acc")
     monkeypatch.setattr(lark.Lark, "_build_lexer", None)
     assert str(parse("D = acc + 1")) != str(parse("D = acc"))
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("relu(acc + bias)", "D = relu(acc + bias)"),
+        ("f(x, a=1) == y  # why", "D = f(x, a=1) == y  # why"),
+        (
+            "# what\nz = acc; def f(x) = x\n  f(\n    z\n  ) ;\n",
+            "# what\nz = acc; def f(x) = x\n  D = f(\n    z\n  ) ;\n",
+        ),
+        ("in a: f32 = 1\na*acc", "in a: f32 = 1\nD = a*acc"),
+        ("acc; z = acc", "acc; z = acc"),
+        ("D[n, m] = acc", "D[n, m] = acc"),
+        ("gemm(A: f16, B: f16)", "gemm(A: f16, B: f16)"),
+        ("out D", "out D"),
+        ("def f(x) = x", "def f(x) = x"),
+        ("relu(acc", "relu(acc"),
+        ("acc $", "acc $"),
+        ("relu.evt", "relu.evt"),
+        ("", ""),
+    ],
+)
+def test_a_last_expression_is_the_primary_output(text: str, found: str) -> None:
+    assert with_primary(Source(text, "name")) == Source(found, "name")

@@ -48,6 +48,19 @@ def test_the_python_example_runs() -> None:
     assert len([line for line in example("python").splitlines() if line]) <= 20
 
 
+def other_examples() -> list[str]:
+    """Return the Python examples after the first."""
+    marker = "<!-- python example: run by tests/pure/test_readme.py -->\n```python\n"
+    return [text.split("```")[0] for text in README.split(marker)[2:]]
+
+
+@pytest.mark.parametrize("text", other_examples(), ids=lambda text: text.splitlines()[-1])
+def test_the_other_examples_run(text: str) -> None:
+    assert text.count("\n") < 20
+    done = run("-c", text)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("command", commands())
 def test_the_commands_run(command: str) -> None:
     name, *words = shlex.split(command)

@@ -1,0 +1,119 @@
+"""A module's epilogue: ``epilogue_of(operation, text, weight, bias, keywords) -> Epilogue``, checked against them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+
+from evt.diagnostics import Diagnostic, Source, Span
+from evt.errors import ProgramError
+from evt.ir import Place, Store
+from evt.ir.lower import OPERATIONS
+from evt.ir.node import shown
+from evt.language import with_primary
+from evt.program import Program
+from evt.runtime.arguments import check_divides
+from evt.runtime.report import Report
+from evt.runtime.tensors import dtype_of
+from evt.spec import Spec, typed_graph
+from evt.spec.given import read_text
+
+
+class Epilogue(NamedTuple):
+    """A module's program, and the text that it was made from.
+
+    ``following`` are the inputs of which the text leaves the type open: it follows the type of the operands.
+    """
+
+    text: str
+    program: Program
+    following: tuple[str, ...]
+
+
+def epilogue_of(
+    operation: str,
+    text: str | None,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    keywords: Mapping[str, Any],
+) -> Epilogue:
+    """Return the epilogue of a module with these parameters; ``keywords`` are the program's.
+
+    Raise ProgramError where the text is not a program of this operation, or it reads ``bias`` and the module has none,
+    or the other way round; ArgumentError (E0604) where the columns are not a multiple of what the text
+    takes together; TargetError (E0303, E0305) for parameters of another type.
+    """
+    written = ("acc" if bias is None else "acc + bias") if text is None else read_text(text).text
+    program = _shared(Program(with_primary(Source(written, "<epilogue>")), operation, **keywords), written)
+    spec = program.spec
+    _check_operation(spec, operation)
+    _check_names(spec)
+    dtype = str(weight.dtype).removeprefix("torch.")
+    typed = typed_graph(spec, dtype, dtype)
+    _check_bias(spec, bias)
+    report = Report()
+    check_divides(typed, len(weight), report)
+    report.check()
+    return Epilogue(written, program, _following(spec))
+
+
+@lru_cache(maxsize=1024)
+def _shared(program: Program, text: str) -> Program:
+    """Return the first of equal programs of one text: layers that are made alike share what calls prepare."""
+    return program
+
+
+def _check_operation(spec: Spec, operation: str) -> None:
+    """Refuse a header that names another operation, or other shapes of A and B, than the module's."""
+    if spec.operation != operation or spec.operand_modes != OPERATIONS[operation]:
+        message = f"the header of the epilogue is not that of the module, whose operation is {operation}"
+        span = spec.dag.operands[0].span
+        raise ProgramError(Diagnostic("E0501", message, span, "", "leave the header out", source=spec.source))
+
+
+def _check_names(spec: Spec) -> None:
+    """Refuse inputs that forward has other arguments for."""
+    for each in spec.dag.inputs:
+        if each.name in ("self", "input"):
+            message = f"`{each.name}` is an argument of forward's own"
+            help_text = f"rename it: `{each.name}_`"
+            raise ProgramError(Diagnostic("E0108", message, each.span, "", help_text, source=spec.source))
+
+
+def _check_bias(spec: Spec, bias: torch.Tensor | None) -> None:
+    """Check that the epilogue reads the bias if there is one, and as one value for each column."""
+    read = spec.dag.input.get("bias")
+    if read is None:
+        if bias is not None:
+            span, help_text = _primary(spec), "read it, as in `acc + bias`, or pass bias=False"
+            message = "the module has a bias, and its epilogue does not read `bias`"
+            raise ProgramError(Diagnostic("E0404", message, span, "no `bias`", help_text, source=spec.source))
+    elif bias is None:
+        message = "the epilogue reads `bias`, and the module has none"
+        help_text = "pass bias=True; an input of forward has another name"
+        raise ProgramError(Diagnostic("E0202", message, read.span, "no parameter", help_text, source=spec.source))
+    elif read.modes != ("n",):
+        message = f"`bias` is [{shown(read.modes)}], and the module's has one value for each column"
+        raise ProgramError(Diagnostic("E0302", message, read.span, "", "write `bias[n]`", source=spec.source))
+    elif read.dtype is not None and read.dtype != dtype_of(bias):
+        message = f"`bias` is declared {read.dtype}, and the module's is {bias.dtype}"
+        help_text = f"leave the type out, or pass dtype=torch.{read.dtype.torch}"
+        raise ProgramError(Diagnostic("E0603", message, read.span, "", help_text, source=spec.source))
+
+
+def _primary(spec: Spec) -> Span | None:
+    """Return the place of the statement that assigns the primary output."""
+    dag = spec.dag
+    origins = (origin for (op, _), origin in zip(dag.table, dag.origins, strict=True) if op == Store(dag.primary.name))
+    return next((origin.span for origin in origins if isinstance(origin, Place)), None)
+
+
+def _following(spec: Spec) -> tuple[str, ...]:
+    """Return the inputs that have another type where the operands have another one."""
+    if spec.dag.operands:
+        return ()
+    one, other = (typed_graph(spec, dtype, dtype).inputs for dtype in ("f16", "bf16"))
+    return tuple(a.name for a, b in zip(one, other, strict=True) if a.dtype != b.dtype)

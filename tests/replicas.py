@@ -1,0 +1,65 @@
+"""Training by torch.nn.parallel.DistributedDataParallel in processes of its own: ``train_replicas(...)``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from evt import nn
+
+_SECONDS = 120
+
+
+def make_model() -> torch.nn.Module:
+    """Return a small convolutional model, the same each time."""
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        nn.Conv2d(8, 16, 3, padding=1, epilogue="relu(acc + bias)"),
+        torch.nn.Flatten(),
+        nn.Linear(16 * 6 * 5, 24, epilogue="gelu(acc + bias)"),
+        nn.Linear(24, 8),
+    )
+
+
+def images(count: int) -> torch.Tensor:
+    """Return the same images each time, whatever the device."""
+    return torch.randn(count, 8, 6, 5, generator=torch.Generator().manual_seed(count))
+
+
+def train(model: torch.nn.Module, batch: torch.Tensor, steps: int = 3) -> None:
+    """Take some steps towards small outputs."""
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(steps):
+        optimiser.zero_grad()
+        model(batch).square().mean().backward()
+        optimiser.step()
+
+
+def train_replicas(folder: Path, backend: str, dtype: torch.dtype, count: int = 2) -> list[dict[str, torch.Tensor]]:
+    """Return the parameters of each of ``count`` replicas, trained on a part of 8 images each."""
+    work: Callable[..., None] = _replica
+    context = torch.multiprocessing.spawn(work, (folder, backend, dtype, count), nprocs=count, join=False)
+    try:
+        while not context.join(_SECONDS):
+            pass
+    finally:
+        for process in context.processes:
+            process.kill()
+    return [torch.load(folder / f"{rank}.pt") for rank in range(count)]
+
+
+def _replica(rank: int, folder: Path, backend: str, dtype: torch.dtype, count: int) -> None:
+    torch.set_num_threads(1)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
+    store = f"file://{folder / 'store'}"
+    torch.distributed.init_process_group(backend, store, rank=rank, world_size=count)
+    try:
+        model = torch.nn.parallel.DistributedDataParallel(make_model().to(device, dtype))
+        train(model, images(8).to(device, dtype).chunk(count)[rank])
+        torch.save({name: value.cpu() for name, value in model.module.state_dict().items()}, folder / f"{rank}.pt")
+    finally:
+        torch.distributed.destroy_process_group()
