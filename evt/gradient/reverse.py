@@ -11,7 +11,7 @@ value is divided among the elements that equal it, as PyTorch's ``amax`` does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from evt.functions import TABLE
@@ -151,15 +151,30 @@ class _Reverse:
         halves = self.pairs.get(node, {})
         for block in dict.fromkeys(block for _, block in halves):
             zero = self.add(Const.of(0.0))
-            members = [self.total(halves.get((member, block), [])) for member in (0, 1)]
+            members = [self.total(node, halves.get((member, block), [])) for member in (0, 1)]
             terms.append(self.add(Interleave(block), *(zero if each is None else each for each in members)))
-        return self.total(terms)
+        return self.total(node, terms)
 
-    def total(self, terms: list[int]) -> int | None:
+    def total(self, node: int, terms: Sequence[int]) -> int | None:
+        """Return the sum of the terms of a node's gradient, which vary over the same modes beyond the node's."""
+        if len(terms) > 1:
+            terms = [self.of_blocks(node, term) for term in terms]
+        if len({self.beyond(node, term) for term in terms}) > 1:
+            terms = [self.summed(term, self.beyond(node, term)[0]) for term in terms]
         total: int | None = None
         for term in terms:
             total = term if total is None else self.add(Apply("add"), total, term)
         return total
+
+    def beyond(self, node: int, term: int) -> tuple[frozenset[str], int]:
+        """Return over which modes of a term its sum is a node's gradient, and how wide its columns are."""
+        modes = self.modes(term)
+        over = frozenset(map(base, modes)) - {*map(base, self.modes(node))}
+        return over, self.width(modes) if "n" in over else 0
+
+    def summed(self, value: int, over: Set[str]) -> int:
+        modes = tuple(mode for mode in MODES if mode in over)
+        return self.add(Reduce("sum", modes), value) if modes else value
 
     def propagate(self, node: int, gradient: int) -> None:
         """Add what a node's gradient gives to its operands."""
@@ -219,7 +234,8 @@ class _Reverse:
         """Return a node's gradient along the modes over which an operand's is summed."""
         op = self.dag[node]
         over = op.modes if isinstance(op, Reduce) else ()
-        mine, its = (*self.modes(node), *over), self.modes(operand)
+        its = self.modes(operand)
+        mine = (*self.modes(node), *(mode for mode in over if mode not in map(base, its)))
         lost = {*map(base, mine)} - {*map(base, its)}
         if self.width(its) > self.width(mine):
             lost.add("n")
@@ -264,8 +280,7 @@ class _Reverse:
             modes = tuple(map(direct, source.modes))
             output = Output(self.name(name), source.dtype, modes, batchable=source.batchable)
         varies, have = {*map(base, self.modes(gradient))}, {*map(base, output.memory_modes)}
-        summed = tuple(mode for mode in MODES if mode in varies - have)
-        self.builder.add(Store(output.name), self.add(Reduce("sum", summed), gradient) if summed else gradient)
+        self.builder.add(Store(output.name), self.summed(gradient, varies - have))
         return output
 
 
