@@ -9,14 +9,12 @@ from typing import Any
 import torch
 
 import evt
-from evt.gradient.evaluate import evaluate, operand
-from evt.gradient.products import product
 from evt.ir import Cast, Dag, TypedDag, infer
 from evt.ir.dag import Builder
 from evt.ir.dtype import F64, DType
-from evt.ir.operand import epilogue_of
 from evt.program import program_of
 from evt.runtime.arguments import outline
+from evt.runtime.autograd import run_in_pytorch
 from evt.spec import Spec
 
 
@@ -39,12 +37,5 @@ def widened(spec: Spec, dag: TypedDag) -> evt.Program:
 
 def plainly(op: evt.Program, a: torch.Tensor, b: torch.Tensor, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """Return a program's outputs, recorded by autograd operation by operation."""
-    bound, geometry = outline(op.spec, a, b, inputs), op.spec.convolution
-    k = bound.sizes["k"] if bound.convolution is None else bound.convolution.contraction
-    sizes = {**bound.sizes, "k": k}
-    fed = {
-        name: operand(bound.dag, name, tensor, sizes, inputs, geometry) if name in bound.dag.feeds else tensor
-        for name, tensor in (("A", a), ("B", b))
-    }
-    acc = product(bound.dag.operands, fed["A"], fed["B"], bound.convolution)
-    return evaluate(epilogue_of(bound.dag), bound.leads, sizes, inputs, a.device, geometry, acc)
+    bound = outline(op.spec, a, b, inputs)
+    return dict(zip(op.outputs, run_in_pytorch(op.spec, bound, a, b, inputs), strict=True))

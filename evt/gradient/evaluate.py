@@ -1,6 +1,6 @@
-"""A gradient's programs in PyTorch: ``evaluate(dag, ...)`` of the backward one, ``operand(...)`` of A and B.
+"""Programs operation by operation in PyTorch: ``evaluate(dag, ...)``, and ``operand(...)`` for mainloop fusion.
 
-They compute as PyTorch does, in f32 or f64, with its own functions: on the device, traced, and differentiated.
+They compute in f32 or f64 with PyTorch's own functions, on the device, traced, and differentiated.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ class Plain(Exact):
 
     def store(self, output: Output, x: Argument[torch.Tensor]) -> torch.Tensor:
         assert output.dtype is not None
+        if not output.dtype.is_float or output.dtype.bits < 16:
+            return super().store(output, x)
         dtype: torch.dtype = getattr(torch, output.dtype.torch)
         modes, value = output.memory_modes, self.met(x, output.dtype)
         value = value if value.dim() == len(MODES) else value.reshape(1, 1, 1)
@@ -61,9 +63,9 @@ def evaluate(
     geometry: Convolution | None = None,
     acc: torch.Tensor | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Return the outputs of a backward program by name, in PyTorch's shapes; ``acc`` is [..., m, n] if it is read.
+    """Return a program's outputs by name, in PyTorch's shapes; ``acc`` is [..., m, n], if the program reads it.
 
-    ``leads`` and ``sizes`` are those of the call whose gradient it is.
+    ``leads`` and ``sizes`` are those of the call, or of the call whose gradient it is.
     """
     views = inputs
     if geometry is not None:

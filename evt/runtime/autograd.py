@@ -34,8 +34,6 @@ from evt.runtime.bound import Bound
 from evt.runtime.plain import transforming
 from evt.spec import Spec, read_spec, traced, typed_for
 
-_run: Any = torch.ops.evt.run
-
 
 def run_recorded(
     a: torch.Tensor,
@@ -51,6 +49,8 @@ def run_recorded(
     order = tuple(spec.inputs if names is None else names)
     given = dict(zip(order, (*tensors, *(floats or ()), *(integers or ())), strict=True))
     bound = outline(spec, a, b, given)
+    if transforming():
+        return run_in_pytorch(spec, bound, a, b, given)
     if bound.dag.feeds:
         return _run_fed(spec, bound, a, b, given)
     wanted = tuple(name for name, value in given.items() if isinstance(value, torch.Tensor) and value.requires_grad)
@@ -67,16 +67,33 @@ def _run_fed(
     spec: Spec, bound: Bound, a: torch.Tensor, b: torch.Tensor, given: Mapping[str, Any]
 ) -> list[torch.Tensor]:
     """Run a program with mainloop fusion: compute its operands first, which the gradient of the other one reads."""
-    fed = {
-        name: operand(bound.dag, name, tensor, _sizes(bound), given, spec.convolution)
-        if name in bound.dag.feeds
-        else tensor
-        for name, tensor in (("A", a), ("B", b))
-    }
+    fed_a, fed_b = _fed(spec, bound, a, b, given)
     rest = epilogue_of(bound.dag)
-    return _run_named(
-        fed["A"], fed["B"], {name: given[name] for name in rest.input if name in given}, _text(spec, rest)
-    )
+    others = {name: given[name] for name in rest.input if name in given}
+    return _run_named(fed_a, fed_b, others, _text(spec, rest))
+
+
+def run_in_pytorch(
+    spec: Spec, bound: Bound, a: torch.Tensor, b: torch.Tensor, given: Mapping[str, Any]
+) -> list[torch.Tensor]:
+    """Compute a program operation by operation, which torch.func differentiates as often as it is asked to."""
+    acc = product(bound.dag.operands, *_fed(spec, bound, a, b, given), bound.convolution)
+    rest = epilogue_of(bound.dag)
+    found = evaluate(rest, bound.leads, _sizes(bound), given, a.device, spec.convolution, acc)
+    return [found[name] for name in spec.outputs]
+
+
+def _fed(
+    spec: Spec, bound: Bound, a: torch.Tensor, b: torch.Tensor, given: Mapping[str, Any]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return A and B after mainloop fusion."""
+
+    def fed(name: str, tensor: torch.Tensor) -> torch.Tensor:
+        if name not in bound.dag.feeds:
+            return tensor
+        return operand(bound.dag, name, tensor, _sizes(bound), given, spec.convolution)
+
+    return fed("A", a), fed("B", b)
 
 
 def _sizes(bound: Bound) -> Mapping[str, int]:
@@ -90,7 +107,7 @@ def _run_named(a: torch.Tensor, b: torch.Tensor, given: Mapping[str, Any], progr
     integers = {name: value for name, value in given.items() if isinstance(value, int | torch.SymInt)}
     floats = {name: value for name, value in given.items() if name not in tensors and name not in integers}
     names = [*tensors, *floats, *integers]
-    found: list[torch.Tensor] = _run(
+    found: list[torch.Tensor] = torch.ops.evt.run(
         a, b, [*tensors.values()], program, names, [*floats.values()] or None, [*integers.values()] or None
     )
     return found
@@ -115,12 +132,9 @@ class _Recorded:
     def spec(self) -> Spec:
         return _spec(self.program)
 
-    def gradient(self, arriving: tuple[str, ...] | None = None, again: bool = False) -> Gradient:
-        """Return the program's gradient for those of some outputs; ``again``: of the arguments alone.
-
-        Raise ArgumentError (E0614).
-        """
-        return _gradient(self.program, self.operands, self.absent, self.wanted, arriving, again)
+    def gradient(self, arriving: tuple[str, ...] | None = None) -> Gradient:
+        """Return the program's gradient for those of some outputs. Raise ArgumentError (E0614)."""
+        return _gradient(self.program, self.operands, self.absent, self.wanted, arriving)
 
     @property
     def forward(self) -> str:
@@ -150,15 +164,14 @@ def _gradient(
     absent: tuple[str, ...],
     wanted: tuple[str, ...],
     arriving: tuple[str, ...] | None,
-    again: bool,
 ) -> Gradient:
     spec = _spec(program)
     precise = replace(spec, settings=replace(spec.settings, numerics="precise"))
     dag = typed_for(precise, operands, absent)
-    outputs, recompute = differentiable_outputs(dag), again or spec.settings.recompute
+    outputs, recompute = differentiable_outputs(dag), spec.settings.recompute
     try:
         found = derive(dag, outputs, wanted, recompute=recompute, arriving=arriving)
-        if reads_accumulator(found.backward) and not again:
+        if reads_accumulator(found.backward):
             _backward_text(spec, found)
     except NoDerivativeError as error:
         raise _refused(f"the program has no gradient: {error}", "register the function with its derivative") from None
@@ -211,7 +224,7 @@ class _Program(_SingleLevelFunction):
         b: torch.Tensor,
         *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
-        return tuple(_run(a, b, tensors, recorded.forward, recorded.names, floats, integers))
+        return tuple(torch.ops.evt.run(a, b, tensors, recorded.forward, recorded.names, floats, integers))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
@@ -222,11 +235,10 @@ class _Program(_SingleLevelFunction):
             **dict(zip(names, tensors, strict=False)),
             **{each.name: results[each.name] for each in gradient.saved},
         }
-        ctx.is_whole = transforming()  # transforms differentiate gradients
-        read = values.keys() if ctx.is_whole else {each.name for each in gradient.backward.inputs}
+        read = {each.name for each in gradient.backward.inputs}
         places = {index_of(mode) for name in recorded.wanted for mode in recorded.modes(name)}
         kept = {name: value for name, value in values.items() if name in read or name in places}
-        products = ctx.is_whole or ACCUMULATOR in recorded.wanted or recorded.spec.settings.recompute
+        products = ACCUMULATOR in recorded.wanted or recorded.spec.settings.recompute
         ctx.recorded, ctx.kept, ctx.device = recorded, tuple(kept), a.device
         ctx.numbers = dict(zip(names[len(tensors) :], (*(floats or ()), *(integers or ())), strict=True))
         ctx.shapes = {name: tensor.shape for name, tensor in zip(names, tensors, strict=False)}
@@ -238,22 +250,21 @@ class _Program(_SingleLevelFunction):
 
     @staticmethod
     def backward(ctx: Any, *arrived: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        again = torch.is_grad_enabled()
-        if again and not ctx.is_whole:
+        if torch.is_grad_enabled():
             message = "a gradient of a gradient is asked for (create_graph=True)"
-            raise _refused(message, "leave create_graph out, or call torch.func.grad, which computes it in PyTorch")
+            raise _refused(message, "leave create_graph out, or use torch.func.grad, which computes all in PyTorch")
         recorded: _Recorded = ctx.recorded
         outputs = recorded.spec.outputs
         arrived_by_name = {name: each for name, each in zip(outputs, arrived, strict=False) if each is not None}
         nothing = (None,) * (6 + len(ctx.shapes))
         if not arrived_by_name:
             return nothing
-        gradient = recorded.gradient(tuple(arrived_by_name), again=again)
+        gradient = recorded.gradient(tuple(arrived_by_name))
         a, b, *kept = ctx.saved_tensors
         values = {**ctx.numbers, **dict(zip(ctx.kept, kept, strict=True))}
         values |= {gradient.arriving[name]: each for name, each in arrived_by_name.items()}
         with torch.autocast(ctx.device.type, enabled=False):
-            leaving = _leaving(ctx, gradient, a, b, values, again)
+            leaving = _leaving(ctx, gradient, a, b, values)
             to_a, to_b = _to_operands(ctx, leaving, a, b)
             others = (None if name not in leaving else _placed(ctx, name, leaving[name], values) for name in ctx.shapes)
             return (*nothing[:4], to_a, to_b, *others)
@@ -268,17 +279,11 @@ def _leaving(
     a: torch.Tensor | None,
     b: torch.Tensor | None,
     values: Mapping[str, Any],
-    again: bool,
 ) -> dict[str, torch.Tensor]:
-    """Return the gradients of inputs and of the accumulator, by the input's name; ``again``: autograd records them."""
+    """Return the gradients of inputs and of the accumulator, by the input's name."""
     dag, spec = gradient.backward, ctx.recorded.spec
-    if again or not reads_accumulator(dag):
-        acc = None
-        if reads_accumulator(dag):
-            assert a is not None
-            assert b is not None
-            acc = product(ctx.recorded.operands, a, b, ctx.problem)
-        found = evaluate(dag, ctx.leads, ctx.sizes, values, ctx.device, spec.convolution, acc)
+    if not reads_accumulator(dag):
+        found = evaluate(dag, ctx.leads, ctx.sizes, values, ctx.device, spec.convolution)
         return {name: found[output] for name, output in gradient.leaving.items()}
     assert a is not None
     assert b is not None

@@ -42,7 +42,7 @@ SCALED = evt.gemm("D = alpha*acc + bias")
         ({"C": C[:, :1]}, ["E0604"]),
         ({"C": C.to_sparse()}, ["E0606"]),
         ({"C": C.to("meta")}, ["E0605"]),
-        ({"C": torch.zeros(40, 16, dtype=torch.float16, requires_grad=True)}, ["E0610"]),
+        ({"C": torch.zeros(40, 16, dtype=torch.float16, requires_grad=True), "out": C.clone()}, ["E0610"]),
         ({"C": C, "out": C[:8]}, ["E0608"]),
         ({"C": C, "out": C.float()}, ["E0603"]),
         ({"C": C, "out": 7}, ["E0608"]),

@@ -67,6 +67,14 @@ def test_run_passes_opcheck(call: Call) -> None:
     assert set(opcheck(torch.ops.evt.run.default, arguments(call)).values()) == {"SUCCESS"}
 
 
+@pytest.mark.parametrize("name", ["inputs", "several", "reductions", "conv channels last"])
+def test_run_passes_opcheck_with_gradients(name: str) -> None:
+    a, b, tensors, *rest = arguments(CALLS[name]())
+    followed = [x.requires_grad_() if x.is_floating_point() else x for x in (a.clone(), b.clone(), *tensors)]
+    results = opcheck(torch.ops.evt.run.default, (*followed[:2], followed[2:], *rest))
+    assert set(results.values()) == {"SUCCESS"}
+
+
 @pytest.mark.parametrize("name", ["several", "reductions", "conv channels last", "bits"])
 def test_write_and_allocate_pass_opcheck(name: str) -> None:
     call = CALLS[name]()
@@ -199,19 +207,21 @@ def test_scattered_outputs_keep_the_other_rows() -> None:
 # Gradients and autocast
 
 
-def test_gradients_are_refused() -> None:
+def test_gradients_are_recorded_or_refused() -> None:
     call = CALLS["inputs"]()
     a, b, tensors, *rest = arguments(call)
     for given in (
         (a.clone().requires_grad_(), b, tensors),
         (a, b, [tensors[0].clone().requires_grad_(), *tensors[1:]]),
     ):
-        with pytest.raises(evt.ArgumentError, match="E0610"):
-            torch.ops.evt.run(*given, *rest)
+        found = torch.ops.evt.run(*given, *rest)[0]
+        assert found.requires_grad
+        assert torch.equal(found, call())
         with torch.no_grad():
-            assert torch.equal(torch.ops.evt.run(*given, *rest)[0], call())
-    with pytest.raises(evt.ArgumentError, match="E0610"):
-        torch.func.grad(lambda x: call.program(x, b, **call.inputs).sum())(a)
+            assert not torch.ops.evt.run(*given, *rest)[0].requires_grad
+        with pytest.raises(evt.ArgumentError, match="E0610"):
+            torch.ops.evt.write(*given, [found.detach()], *rest)
+    assert torch.func.grad(lambda x: call.program(x, b, **call.inputs).sum())(a).shape == a.shape
     with pytest.raises(evt.ArgumentError, match="E0610"):
         torch.func.jvp(lambda x: call.program(x, b, **call.inputs), (a,), (a,))
 

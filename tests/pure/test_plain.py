@@ -233,15 +233,15 @@ TRANSFORMS: dict[str, Callable[..., Any]] = {
 }
 
 
-#: What a program's operator refuses, and how.
-DERIVATIVES = ("grad", "jvp", "jacrev", "jacfwd", "hessian", "linearize")
+#: What a program's operator refuses: tangents.
+FORWARD_MODE = ("jvp", "jacfwd", "linearize")
 
 
 @pytest.mark.parametrize("kind", CALLS)
 @pytest.mark.parametrize("name", without_buffer(MATRICES))
 @pytest.mark.parametrize("transform", TRANSFORMS)
 def test_tracing(kind: str, name: str, transform: str) -> None:
-    """A program's operator answers, or refuses derivatives; groups and the reference are not traced."""
+    """A program's operator answers, or refuses tangents; groups and the reference are not traced."""
     run, values = CALLS[kind]
     values = without_buffer(values)
 
@@ -250,9 +250,8 @@ def test_tracing(kind: str, name: str, transform: str) -> None:
 
     if kind in ("grouped", "reference") or transform == "jit.trace":
         refuses("E0611", traced)
-    elif transform in DERIVATIVES:
-        with pytest.raises(evt.ArgumentError, match=r"E061[01]"):
-            traced()
+    elif transform in FORWARD_MODE:
+        refuses("E0610", traced)
     elif transform == "vmap":
         refuses("E0611", traced) if name in ("alpha", "bias") or (name == "B" and kind != "gemm") else traced()
     elif transform in (
@@ -367,7 +366,7 @@ def test_a_launch_gets_a_copy_of_a_negative_view(remembered, name: str, sort: st
 
 
 @pytest.mark.parametrize("name", without_buffer(MATRICES))
-@pytest.mark.parametrize("sort", ["freed", "shrunk", "zero", "wrapper", "grad", "sparse", "nested", "meta"])
+@pytest.mark.parametrize("sort", ["freed", "shrunk", "zero", "wrapper", "sparse", "nested", "meta"])
 def test_remembered_launches_refuse_the_same(remembered, name: str, sort: str) -> None:
     op, values, launches = remembered
     make, code = REFUSED[sort]
@@ -381,7 +380,7 @@ def test_remembered_launches_refuse_the_same(remembered, name: str, sort: str) -
 
 
 @pytest.mark.parametrize("name", without_buffer(MATRICES))
-@pytest.mark.parametrize("transform", ["grad", "jvp", "jacrev", "jacfwd", "hessian", "jit.trace", "fakes"])
+@pytest.mark.parametrize("transform", ["jvp", "jacfwd", "jit.trace", "fakes"])
 def test_remembered_launches_are_not_traced(remembered, name: str, transform: str) -> None:
     op, values, launches = remembered
     with pytest.raises((evt.ArgumentError, AssertionError), match=r"E061[01]|FakeTensor"):
@@ -396,8 +395,10 @@ def test_remembered_launches_drop_no_tangent(remembered) -> None:
         call(op, values)
     with torch.no_grad():
         call(op, {**values, "A": values["A"].clone().requires_grad_()})
-    refuses("E0610", lambda: call(op, {**values, "A": values["A"].clone().requires_grad_()}))
     assert len(launches) == 3
+    found = call(op, {**values, "A": values["A"].clone().requires_grad_()})
+    assert found.requires_grad
+    assert len(launches) == 4
 
 
 def test_memory_that_is_freed_and_comes_back(remembered) -> None:
@@ -429,8 +430,7 @@ def test_no_launch_inside_of_a_transform(remembered) -> None:
     op, values, launches = remembered
     buffer = torch.zeros(8, 8, dtype=torch.float16)
     call(op, {**values, "D": buffer})
-    with pytest.raises(evt.ArgumentError, match="E0610"):
-        torch.func.grad(lambda x: call(op, {**values, "A": x}).sum())(values["A"])
+    assert torch.isfinite(torch.func.grad(lambda x: call(op, {**values, "A": x}).sum())(values["A"])).all()
     with pytest.raises(evt.ArgumentError, match="E0611"):
         torch.func.vmap(lambda x: x * call(op, {**values, "A": x, "D": buffer}))(torch.stack([values["A"]] * 2))
     assert len(launches) == 2

@@ -123,7 +123,7 @@ def test_a_program_may_be_compiled_itself() -> None:
         (lambda x: OP(x, B.double(), bias=BIAS), "E0603"),
         (lambda x: OP(x, B[:3], bias=BIAS), "E0604"),
         (lambda x: OP(x, B, bias=BIAS, out=(x, x)), "E0608"),
-        (lambda x: OP(x, B.clone().requires_grad_(), bias=BIAS), "E0610"),
+        (lambda x: OP(x, B.clone().requires_grad_(), bias=BIAS, out=x.clone()), "E0610"),
     ],
 )
 def test_mistakes_have_their_codes(call: Callable[[torch.Tensor], Any], code: str) -> None:
