@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from evt.explain import Explanation
+    from evt.gradient import Gradient
     from evt.ir import Dag
     from evt.tuning.tune import Tuning
 
@@ -220,6 +221,17 @@ class Program(Described):
         problem = packed_problem(self.spec, arch, a, b, shapes)
         products = () if shapes is None else ((problem_sizes(self.spec, shapes), shapes),)
         return self._explain(problem, products, gpu)
+
+    def gradient(self, a: str | None = None, b: str | None = None) -> Gradient:
+        """Return the gradient for operands of types ``a`` and ``b``; it prints as formulas.
+
+        It is what autograd computes where A, B and all inputs of floating-point types require grad: the forward program
+        with outputs for what is saved, and the backward program, which gives the gradients of the inputs and of the
+        accumulator. Those of A and B are products with the latter. Raise ArgumentError (E0614) where there is none.
+        """
+        from evt.gradient.program import whole_gradient
+
+        return whole_gradient(self.spec, a, b)
 
     @untraced
     def reference(

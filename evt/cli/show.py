@@ -12,6 +12,7 @@ from evt.cli.output import output_option, write
 from evt.cli.request import Request, takes_program
 
 if TYPE_CHECKING:
+    from evt.gradient import Gradient
     from evt.ir import Dag
     from evt.plan import Plan
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 @click.command("show", epilog="Example: evt show --stage optimised 'D = max(acc + bias, 0)'")
 @click.option(
     "--stage",
-    type=click.Choice(["tree", "dag", "typed", "optimised", "plan"]),
+    type=click.Choice(["tree", "dag", "typed", "optimised", "plan", "gradient"]),
     default="dag",
     show_default=True,
     help="Show the program after this stage.",
@@ -31,7 +32,8 @@ def command(request: Request, stage: str, origins: bool, output: str | None) -> 
     """Print a program's form after a compiler stage.
 
     tree: as parsed, fully parenthesised. dag: as a graph. typed: with the type of every value. optimised:
-    after the optimiser. plan: what the templates print, decided for the target.
+    after the optimiser. plan: what the templates print, decided for the target. gradient: what autograd
+    computes of a call, forward and backward, and what is saved between them.
     """
     from evt.ir import format_dag
 
@@ -40,7 +42,7 @@ def command(request: Request, stage: str, origins: bool, output: str | None) -> 
     elif origins:
         raise click.UsageError(f"--origins is for the stages {', '.join(_GRAPHS)}.")
     else:
-        write(output, _tree(request) if stage == "tree" else format_plan(_plan(request)))
+        write(output, _OTHERS[stage](request))
 
 
 def _tree(request: Request) -> str:
@@ -70,6 +72,20 @@ _GRAPHS: dict[str, Callable[[Request], Dag]] = {
     "dag": lambda request: request.program.spec.dag,
     "typed": _typed,
     "optimised": _optimised,
+}
+
+
+def _gradient(request: Request) -> Gradient:
+    from evt.gradient.program import whole_gradient
+
+    return whole_gradient(request.program.spec, request.a, request.b)
+
+
+#: The others, as text.
+_OTHERS: dict[str, Callable[[Request], str]] = {
+    "tree": lambda request: _tree(request),
+    "plan": lambda request: format_plan(_plan(request)),
+    "gradient": lambda request: f"{_gradient(request)}\n",
 }
 
 

@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 from evt.gradient.cut import choose_saved
 from evt.gradient.reverse import Joint, differentiate, read_back, untyped
 from evt.ir.dag import Builder, Dag, TypedDag, prune, reads_accumulator
+from evt.ir.formula import formula
 from evt.ir.infer import value_type
+from evt.ir.interface import declaration
 from evt.ir.node import Load, Output, Store, ValueType
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Gradient:
     """A program's gradient.
 
@@ -27,6 +29,15 @@ class Gradient:
     backward: TypedDag
     arriving: Mapping[str, str]
     leaving: Mapping[str, str]
+
+    def __str__(self) -> str:
+        saved = ", ".join(declaration(each.name, each.dtype, each.modes) for each in self.saved) or "nothing"
+        parts = {"forward": formula(self.forward), "saved": saved, "backward": formula(self.backward)}
+        return "\n".join(line for name, text in parts.items() for line in (f"{name}:", *_indented(text)))
+
+
+def _indented(text: str) -> list[str]:
+    return [f"  {line}" for line in text.splitlines()]
 
 
 def derive(

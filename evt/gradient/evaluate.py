@@ -14,7 +14,7 @@ from evt.functions import TABLE
 from evt.ir.convolution import Convolution
 from evt.ir.dag import TypedDag
 from evt.ir.dtype import DType
-from evt.ir.node import MODES, Operand, Output
+from evt.ir.node import MODES, Input, Operand, Output
 from evt.reference.convolution import as_image, as_view, from_view, to_view
 from evt.reference.exact import Exact
 from evt.reference.extents import Extents, Leads
@@ -23,8 +23,20 @@ from evt.reference.rounding import working
 from evt.reference.translate import Argument, translate
 
 
+def is_symbol(value: object) -> bool:
+    """Return whether a number has no value yet, in a graph of PyTorch's."""
+    return isinstance(value, torch.SymFloat | torch.SymInt)
+
+
 class Plain(Exact):
     """The oracle's arithmetic with PyTorch's own functions and sums, which do not compute in f64."""
+
+    def load(self, source: Input) -> torch.Tensor:
+        given: Any = self.inputs.get(source.name)
+        if not is_symbol(given):
+            return super().load(source)
+        assert source.dtype is not None
+        return torch.full((), given, dtype=working(source.dtype, self.dtype), device=self.device)
 
     def apply(self, function: str, operands: Sequence[torch.Tensor], domain: DType) -> torch.Tensor:
         row, to = TABLE[function], working(domain, self.dtype)
@@ -47,7 +59,7 @@ class Plain(Exact):
         dtype: torch.dtype = getattr(torch, output.dtype.torch)
         modes, value = output.memory_modes, self.met(x, output.dtype)
         value = value if value.dim() == len(MODES) else value.reshape(1, 1, 1)
-        return self.extents.lay_out(modes, value).to(dtype)
+        return self.extents.in_order(modes, value).reshape(self.extents.shape(modes)).to(dtype)
 
     def feed(self, operand: Operand, x: Argument[torch.Tensor]) -> torch.Tensor:
         value = self.met(x, operand.dtype).expand(self.start.shape)

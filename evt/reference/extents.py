@@ -78,19 +78,20 @@ class Extents:
 
     def store(self, output: Output, value: torch.Tensor, exact: bool) -> torch.Tensor:
         """Return a value with the output's modes, in their order, packed and rounded; ``exact`` floats stay f64."""
-        result = self.lay_out(output.memory_modes, value)
+        modes = output.memory_modes
+        result = self.in_order(modes, value).clone(memory_format=torch.contiguous_format).reshape(self.shape(modes))
         assert output.dtype is not None
         if exact and output.dtype.is_float:
             return result.to(torch.float64)
         result = round_to(output.dtype, result)
         return pack_bits(result) if output.dtype == B1 else result
 
-    def lay_out(self, modes: Sequence[str], value: torch.Tensor) -> torch.Tensor:
-        """Return a value with these modes, in their order, packed."""
+    def in_order(self, modes: Sequence[str], value: torch.Tensor) -> torch.Tensor:
+        """Return a view of a value, with these modes in their order, and then ones."""
         names = {base(mode): mode for mode in modes}
         value = value.expand([math.prod(self.dims(names[mode])) if mode in names else 1 for mode in MODES])
         order = [MODES.index(base(mode)) for mode in (*modes, *(mode for mode in MODES if mode not in names))]
-        return value.permute(order).clone(memory_format=torch.contiguous_format).reshape(self.shape(modes))
+        return value.permute(order)
 
     def dims(self, mode: str) -> tuple[int, ...]:
         """Return the dimensions of a mode; a divided mode has one."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -17,22 +17,21 @@ import torch
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd.function import _SingleLevelFunction
 
-from evt.diagnostics import Diagnostic
-from evt.errors import ArgumentError, ProgramError
-from evt.gradient import ACCUMULATOR, Gradient, derive, differentiable_outputs
-from evt.gradient.evaluate import evaluate, operand
+from evt.gradient import ACCUMULATOR, Gradient, differentiable_outputs
+from evt.gradient.evaluate import evaluate, is_symbol, operand
 from evt.gradient.products import convolution_gradients, product, product_gradients
-from evt.ir import TypedDag
-from evt.ir.dag import Dag, reads_accumulator
-from evt.ir.lower.derivative import NoDerivativeError
-from evt.ir.node import Input, Operand, base, index_of
+from evt.gradient.program import backward_of, declared, forward_of, gradient_of, refused
+from evt.ir.dag import reads_accumulator
+from evt.ir.node import Operand, base, index_of
 from evt.ir.operand import epilogue_of
 from evt.reference.convolution import to_view
 from evt.reference.extents import Extents
 from evt.runtime.arguments import outline
 from evt.runtime.bound import Bound
 from evt.runtime.plain import transforming
-from evt.spec import Spec, read_spec, traced, typed_for
+from evt.spec import Spec, read_spec, traced
+
+_read = lru_cache(maxsize=4096)(read_spec)
 
 
 def run_recorded(
@@ -45,10 +44,10 @@ def run_recorded(
     integers: Sequence[int] | None = None,
 ) -> list[torch.Tensor]:
     """Run a program whose gradients autograd records. Raise ArgumentError (E0614) where there are none."""
-    spec = _spec(program)
+    spec = _read(program)
     order = tuple(spec.inputs if names is None else names)
     given = dict(zip(order, (*tensors, *(floats or ()), *(integers or ())), strict=True))
-    bound = outline(spec, a, b, given)
+    bound = outline(spec, a, b, {name: 0 if is_symbol(value) else value for name, value in given.items()})
     if transforming():
         return run_in_pytorch(spec, bound, a, b, given)
     if bound.dag.feeds:
@@ -56,8 +55,7 @@ def run_recorded(
     wanted = tuple(name for name, value in given.items() if isinstance(value, torch.Tensor) and value.requires_grad)
     if a.requires_grad or b.requires_grad:
         wanted = (ACCUMULATOR, *wanted)
-    recorded = _Recorded(program, bound.dag.operands, bound.absent, wanted, order)
-    recorded.check(bound)
+    recorded = _Recorded(spec, bound.dag.operands, bound.absent, wanted, order)
     with enable_single_level_autograd_function():  # the dispatcher has chosen the level of torch.func
         results = _apply(recorded, bound, floats, integers, a, b, *tensors)
     return list(results[: len(spec.outputs)])
@@ -70,7 +68,7 @@ def _run_fed(
     fed_a, fed_b = _fed(spec, bound, a, b, given)
     rest = epilogue_of(bound.dag)
     others = {name: given[name] for name in rest.input if name in given}
-    return _run_named(fed_a, fed_b, others, _text(spec, rest))
+    return _run_named(fed_a, fed_b, others, _text(replace(spec, dag=declared(rest))))
 
 
 def run_in_pytorch(
@@ -96,6 +94,10 @@ def _fed(
     return fed("A", a), fed("B", b)
 
 
+def _text(spec: Spec) -> str:
+    return traced(spec).text
+
+
 def _sizes(bound: Bound) -> Mapping[str, int]:
     """Return the extents that a program reads; ``k`` is what its sums run over."""
     return bound.sizes if bound.convolution is None else {**bound.sizes, "k": bound.convolution.contraction}
@@ -113,102 +115,23 @@ def _run_named(a: torch.Tensor, b: torch.Tensor, given: Mapping[str, Any], progr
     return found
 
 
-@lru_cache(maxsize=4096)
-def _spec(program: str) -> Spec:
-    return read_spec(program)
-
-
 @dataclass(frozen=True)
 class _Recorded:
     """A call of a program whose gradients of ``wanted`` are asked for; ``names`` are those of the call's values."""
 
-    program: str
+    spec: Spec
     operands: tuple[Operand, ...]
     absent: tuple[str, ...]
     wanted: tuple[str, ...]
-    names: tuple[str, ...] = field(default=())
-
-    @property
-    def spec(self) -> Spec:
-        return _spec(self.program)
+    names: tuple[str, ...]
 
     def gradient(self, arriving: tuple[str, ...] | None = None) -> Gradient:
         """Return the program's gradient for those of some outputs. Raise ArgumentError (E0614)."""
-        return _gradient(self.program, self.operands, self.absent, self.wanted, arriving)
-
-    @property
-    def forward(self) -> str:
-        """The program that is run in place of this one."""
-        found = self.gradient().forward
-        return self.program if len(found.outputs) == len(self.spec.outputs) else _text(self.spec, found)
+        return gradient_of(self.spec, self.operands, self.absent, self.wanted, arriving)
 
     def modes(self, name: str) -> tuple[str, ...]:
         """Return the modes of an input, none of the accumulator."""
         return () if name == ACCUMULATOR else self.spec.dag.input[name].modes
-
-    def check(self, bound: Bound) -> None:
-        """Raise ArgumentError (E0614) for what has no gradient."""
-        dtype = self.operands[0].dtype
-        if ACCUMULATOR in self.wanted and not (dtype.is_float and dtype.bits >= 16):
-            raise _refused(f"A and B are {dtype}, and gradients have at least 16 bits", "pass them detached")
-        for name in self.wanted:
-            if name != ACCUMULATOR and (reason := _not_placed(bound.dag, bound.dag.input[name])):
-                raise _refused(f"`{name}` requires grad: {reason}", f"pass {name}.detach()")
-        self.gradient()
-
-
-@lru_cache(maxsize=4096)
-def _gradient(
-    program: str,
-    operands: tuple[Operand, ...],
-    absent: tuple[str, ...],
-    wanted: tuple[str, ...],
-    arriving: tuple[str, ...] | None,
-) -> Gradient:
-    spec = _spec(program)
-    precise = replace(spec, settings=replace(spec.settings, numerics="precise"))
-    dag = typed_for(precise, operands, absent)
-    outputs, recompute = differentiable_outputs(dag), spec.settings.recompute
-    try:
-        found = derive(dag, outputs, wanted, recompute=recompute, arriving=arriving)
-        if reads_accumulator(found.backward):
-            _backward_text(spec, found)
-    except NoDerivativeError as error:
-        raise _refused(f"the program has no gradient: {error}", "register the function with its derivative") from None
-    except ProgramError as error:
-        message = f"no kernel computes the gradient with the product: {error.diagnostics[0].message}"
-        raise _refused(message, "leave out recompute=True") from None
-    return found
-
-
-def _backward_text(spec: Spec, gradient: Gradient) -> str:
-    """Return a backward program that computes the product again. Raise ProgramError where that is no program."""
-    settings = replace(spec.settings, route=None, config=None)
-    made = Spec(_declared(gradient.backward), settings, spec.convolution)
-    typed_for(made, made.dag.operands)
-    return traced(made).text
-
-
-def _not_placed(dag: TypedDag, source: Input) -> str:
-    """Return why the gradient of a gathered input cannot be put where it belongs, or ""."""
-    named = [index_of(mode) for mode in source.modes if index_of(mode)]
-    if len(named) > 1:
-        return "two indices say where it is read"
-    return "its index has batches" if any("l" in dag.input[name].modes for name in named) else ""
-
-
-def _text(spec: Spec, dag: Dag) -> str:
-    """Return a program of the same settings and geometry as text."""
-    return traced(Spec(_declared(dag), spec.settings, spec.convolution)).text
-
-
-def _declared(dag: Dag) -> Dag:
-    """Return a graph with types as one that declares those of its operands, inputs and outputs."""
-    return Dag(**{each.name: getattr(dag, each.name) for each in fields(Dag)})
-
-
-def _refused(message: str, help_text: str) -> ArgumentError:
-    return ArgumentError(Diagnostic("E0614", message, help=help_text))
 
 
 class _Program(_SingleLevelFunction):
@@ -224,7 +147,8 @@ class _Program(_SingleLevelFunction):
         b: torch.Tensor,
         *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
-        return tuple(torch.ops.evt.run(a, b, tensors, recorded.forward, recorded.names, floats, integers))
+        program = _text(forward_of(recorded.spec, recorded.gradient()))
+        return tuple(torch.ops.evt.run(a, b, tensors, program, recorded.names, floats, integers))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
@@ -252,7 +176,7 @@ class _Program(_SingleLevelFunction):
     def backward(ctx: Any, *arrived: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         if torch.is_grad_enabled():
             message = "a gradient of a gradient is asked for (create_graph=True)"
-            raise _refused(message, "leave create_graph out, or use torch.func.grad, which computes all in PyTorch")
+            raise refused(message, "leave create_graph out, or use torch.func.grad, which computes all in PyTorch")
         recorded: _Recorded = ctx.recorded
         outputs = recorded.spec.outputs
         arrived_by_name = {name: each for name, each in zip(outputs, arrived, strict=False) if each is not None}
@@ -288,7 +212,7 @@ def _leaving(
     assert a is not None
     assert b is not None
     given = {each.name: values[each.name] for each in dag.inputs if each.name in values}
-    results = _run_named(a, b, given, _backward_text(spec, gradient))
+    results = _run_named(a, b, given, _text(backward_of(spec, gradient)))
     found = dict(zip((output.name for output in dag.outputs), results, strict=True))
     return {name: found[output] for name, output in gradient.leaving.items()}
 

@@ -23,6 +23,7 @@ from torch.autograd import forward_ad
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError
 from evt.runtime.arguments import outline
+from evt.runtime.autograd import run_recorded
 from evt.runtime.batched import refuse_batched, run_batched
 from evt.runtime.call import Caller
 from evt.runtime.fresh import returned
@@ -229,12 +230,6 @@ def _below_autograd(operator: Any, recorded: Callable[..., Any] | None = None) -
     return kernel
 
 
-def _recorded(*given: Any) -> list[torch.Tensor]:
-    from evt.runtime.autograd import run_recorded
-
-    return run_recorded(*given)
-
-
 for _name, _values, _fake in (
     ("run", _run, _run_fake),
     ("launch", launch, _run_fake),
@@ -243,7 +238,7 @@ for _name, _values, _fake in (
 ):
     _LIBRARY.impl(_name, _values, "CompositeExplicitAutograd")
     if _name != "launch":
-        _kernel = _below_autograd(getattr(torch.ops.evt, _name).default, _recorded if _name == "run" else None)
+        _kernel = _below_autograd(getattr(torch.ops.evt, _name).default, run_recorded if _name == "run" else None)
         _LIBRARY.impl(_name, _kernel, "Autograd")
     torch.library.register_fake(f"evt::{_name}", _fake, lib=_LIBRARY)
 _LIBRARY.impl("launch", torch.library.fallthrough_kernel, "Autograd")

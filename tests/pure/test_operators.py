@@ -70,7 +70,7 @@ def test_run_passes_opcheck(call: Call) -> None:
 @pytest.mark.parametrize("name", ["inputs", "several", "reductions", "conv channels last"])
 def test_run_passes_opcheck_with_gradients(name: str) -> None:
     a, b, tensors, *rest = arguments(CALLS[name]())
-    followed = [x.requires_grad_() if x.is_floating_point() else x for x in (a.clone(), b.clone(), *tensors)]
+    followed = [x.clone().requires_grad_(x.is_floating_point()) for x in (a, b, *tensors)]
     results = opcheck(torch.ops.evt.run.default, (*followed[:2], followed[2:], *rest))
     assert set(results.values()) == {"SUCCESS"}
 

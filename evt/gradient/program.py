@@ -1,0 +1,91 @@
+"""The gradient of a program for one kind of call: ``gradient_of(spec, operands, absent, wanted) -> Gradient``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, replace
+
+from evt.diagnostics import Diagnostic
+from evt.errors import ArgumentError, ProgramError
+from evt.gradient.derive import Gradient, derive
+from evt.gradient.reverse import ACCUMULATOR, differentiable_outputs
+from evt.ir import TypedDag
+from evt.ir.dag import Dag, reads_accumulator
+from evt.ir.lower.derivative import NoDerivativeError
+from evt.ir.node import Operand, index_of
+from evt.ir.operand import epilogue_of
+from evt.spec import Spec, typed_for, typed_graph
+from evt.spec.spec import remembered
+
+
+@remembered
+def gradient_of(
+    spec: Spec,
+    operands: tuple[Operand, ...],
+    absent: tuple[str, ...],
+    wanted: tuple[str, ...],
+    arriving: tuple[str, ...] | None = None,
+) -> Gradient:
+    """Return the gradient of a program for calls with these operands that leave out the ``absent`` inputs.
+
+    ``wanted`` are inputs and :data:`ACCUMULATOR`; ``arriving`` are the outputs whose gradients there are, default all.
+    A mainloop fusion is left out: its values are operands. Raise ArgumentError (E0614).
+    """
+    precise = replace(spec, settings=replace(spec.settings, numerics="precise"))
+    dag = epilogue_of(typed_for(precise, operands, absent))
+    for message, help_text in _missing(dag, wanted):
+        raise refused(message, help_text)
+    try:
+        found = derive(dag, differentiable_outputs(dag), wanted, recompute=spec.settings.recompute, arriving=arriving)
+        if reads_accumulator(found.backward):
+            typed_for(backward_of(spec, found), operands)
+    except NoDerivativeError as error:
+        raise refused(f"the program has no gradient: {error}", "register the function with its derivative") from None
+    except ProgramError as error:
+        message = f"no kernel computes the gradient with the product: {error.diagnostics[0].message}"
+        raise refused(message, "leave out recompute=True") from None
+    return found
+
+
+def whole_gradient(spec: Spec, a: str | None, b: str | None) -> Gradient:
+    """Return the gradient of the accumulator and of all inputs of floating-point types. Raise ArgumentError (E0614)."""
+    if spec.grouped:
+        raise refused("autograd does not record groups of products", "derive the program of one group: --op gemm")
+    dag = epilogue_of(typed_graph(spec, a, b))
+    wanted = (ACCUMULATOR, *(each.name for each in dag.inputs if each.dtype is not None and each.dtype.is_float))
+    return gradient_of(spec, dag.operands, (), wanted)
+
+
+@remembered
+def forward_of(spec: Spec, gradient: Gradient) -> Spec:
+    """Return the program that is run in place of one whose gradient is asked for."""
+    if len(gradient.forward.outputs) == len(spec.outputs):
+        return spec
+    return Spec(declared(gradient.forward), spec.settings, spec.convolution)
+
+
+def backward_of(spec: Spec, gradient: Gradient) -> Spec:
+    """Return a backward program that computes the product again."""
+    return Spec(declared(gradient.backward), replace(spec.settings, route=None, config=None), spec.convolution)
+
+
+def declared(dag: Dag) -> Dag:
+    """Return a graph with types as one that declares those of its operands, inputs and outputs."""
+    return Dag(**{each.name: getattr(dag, each.name) for each in fields(Dag)})
+
+
+def refused(message: str, help_text: str) -> ArgumentError:
+    return ArgumentError(Diagnostic("E0614", message, help=help_text))
+
+
+def _missing(dag: TypedDag, wanted: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """Yield what has no gradient, and what to do."""
+    dtype = dag.operands[0].dtype
+    if ACCUMULATOR in wanted and not (dtype.is_float and dtype.bits >= 16):
+        yield f"A and B are {dtype}, and gradients have at least 16 bits", "pass them detached"
+    for name in wanted:
+        named = [index_of(mode) for mode in dag.input[name].modes if index_of(mode)] if name != ACCUMULATOR else []
+        if len(named) > 1:
+            yield f"`{name}` requires grad, and two indices say where it is read", f"pass {name}.detach()"
+        elif any("l" in dag.input[index].modes for index in named):
+            yield f"`{name}` requires grad, and its index has batches", f"pass {name}.detach()"
