@@ -14,8 +14,6 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from torch._functorch.utils import enable_single_level_autograd_function
-from torch.autograd.function import _SingleLevelFunction
 
 from evt.gradient import ACCUMULATOR, Gradient, differentiable_outputs
 from evt.gradient.evaluate import evaluate, is_symbol, operand
@@ -56,8 +54,7 @@ def run_recorded(
     if a.requires_grad or b.requires_grad:
         wanted = (ACCUMULATOR, *wanted)
     recorded = _Recorded(spec, bound.dag.operands, bound.absent, wanted, order)
-    with enable_single_level_autograd_function():  # the dispatcher has chosen the level of torch.func
-        results = _apply(recorded, bound, floats, integers, a, b, *tensors)
+    results = _Program.apply(recorded, bound, floats, integers, a, b, *tensors)  # type: ignore[no-untyped-call]
     return list(results[: len(spec.outputs)])
 
 
@@ -134,7 +131,7 @@ class _Recorded:
         return () if name == ACCUMULATOR else self.spec.dag.input[name].modes
 
 
-class _Program(_SingleLevelFunction):
+class _Program(torch.autograd.Function):
     """Its results are the program's outputs, and then what is saved besides."""
 
     @staticmethod
@@ -148,7 +145,8 @@ class _Program(_SingleLevelFunction):
         *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
         program = _text(forward_of(recorded.spec, recorded.gradient()))
-        return tuple(torch.ops.evt.run(a, b, tensors, program, recorded.names, floats, integers))
+        results = torch.ops.evt.run(a, b, tensors, program, recorded.names, floats, integers)
+        return tuple(result.detach() for result in results)  # no views, which could not be modified in place
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
@@ -192,9 +190,6 @@ class _Program(_SingleLevelFunction):
             to_a, to_b = _to_operands(ctx, leaving, a, b)
             others = (None if name not in leaving else _placed(ctx, name, leaving[name], values) for name in ctx.shapes)
             return (*nothing[:4], to_a, to_b, *others)
-
-
-_apply: Any = _Program.apply  # type: ignore[attr-defined]
 
 
 def _leaving(

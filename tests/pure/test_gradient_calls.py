@@ -50,6 +50,18 @@ def test_matches_eager_where_the_program_does() -> None:
         torch.testing.assert_close(one, each.grad)
 
 
+def test_results_may_be_modified_in_place() -> None:
+    """Unless the backward pass reads them."""
+    op, values = made("gelu")
+    want = gradients(lambda each: call(op, each) * 2, values)
+    for got, expected in zip(gradients(lambda each: call(op, each).mul_(2), values), want, strict=True):
+        torch.testing.assert_close(got, expected)
+    result = evt.gemm("D = sigmoid(acc)")(*operands())
+    result.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        result.sum().backward()
+
+
 def test_gathered_rows_add_up() -> None:
     """Places that are out of range were read from nowhere."""
     op = evt.gemm("in index: i32[m]; in x: f64[index[m], n], s: f64[index[m]]; D = tanh(acc + x)*s")
