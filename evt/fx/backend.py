@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch._functorch._aot_autograd.logging_utils import get_aot_compilation_context
 from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx import Graph, GraphModule, Node
@@ -58,7 +59,7 @@ class FusePass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
         self.rule, self.devices, self.owner = rule, tuple(devices), owner or Owner()
 
     def __call__(self, graph: Graph) -> None:
-        found = find_regions(graph, self.devices)
+        found = find_regions(graph, self.devices, inlined=True)
         outcomes, worths = self.judge(found)
         if _collecting:
             sources, _ = planned({each.product: each.fused for each in outcomes if each.fused is not None})
@@ -67,9 +68,11 @@ class FusePass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
             if graph.owning_module is _collecting[-1].outermost:  # graphs inside it, as of torch.cond, come before it
                 raise _Collected
             return
+        name = _graph_name()
+        rows = tuple(row_of(each, worths.get(each.product), name) for each in outcomes)
         taken = [each.fused for each in outcomes if each.fused is not None]
         rewrite(graph, taken, torch.ops.evt.launch.default)
-        keep(Record(tuple(row_of(each, worths.get(each.product)) for each in outcomes), self.owner))
+        keep(Record(rows, self.owner))
 
     def judge(self, found: Fusion) -> tuple[tuple[Outcome, ...], dict[Node, Worth]]:
         """Return what becomes of the products: regions that lose, or have no kernel, are left to Inductor."""
@@ -96,6 +99,13 @@ class FusePass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
     def uuid(self) -> None:
         """Return None, which keeps the graph out of PyTorch's caches; see the module."""
         return
+
+
+def _graph_name() -> str:
+    """Return "forward" or "backward", as autograd calls what is being compiled, or "" where it has no part."""
+    names, *_ = get_aot_compilation_context()
+    name = names[-1].rpartition("_")[2] if names else ""
+    return name if name in ("forward", "backward") else ""
 
 
 def _losers(worths: Mapping[Node, Worth]) -> dict[Node, Misfit]:

@@ -23,11 +23,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import torch
 from torch.fx import Node
 
 from evt.fx.build import Fused
-from evt.fx.example import hint, tensor_of
+from evt.fx.example import bytes_of, hint, tensor_of
 from evt.fx.product import find_product
 from evt.fx.views import is_view
 from evt.runtime.memory_format import suggests_channels_last
@@ -80,13 +79,13 @@ def estimate(fused: Fused, target: str, replayed: bool = False) -> Worth:
     """
     moved, multiplied = _MOVED.get(target, _MOVED["sm90"]), _MULTIPLIED.get(target, _MULTIPLIED["sm90"])
     product = fused.region.product
-    result = _bytes(product.node)
+    result = bytes_of(product.node)
     convolution = product.is_convolution
     if len(fused.nodes) == 1 and not convolution:  # the library adds what belongs to the product
         return Worth(0.0, LAUNCH)
     before, after, read = _traffic(fused)
     saved = before - after
-    operands = sum(_bytes(each) for each in (product.a, product.b))
+    operands = sum(bytes_of(each) for each in (product.a, product.b))
     time = max(_multiplications(fused) / multiplied, (operands + result) / moved)
     rows = min(_matrix(fused))
     slower = next((factor for most, factor in _SLOWER if rows <= most), _SLOWER_ELSE)
@@ -94,7 +93,7 @@ def estimate(fused: Fused, target: str, replayed: bool = False) -> Worth:
         slower = _SLOWER_GROUPS if product.geometry.get("groups", 1) != 1 else 0.0
     varying = (each for each in (product.a, product.b) if each.op != "get_attr")  # constants are copied once
     copied = [each for each in varying if convolution and not _is_channels_last(each)]
-    copies = 2 * sum(map(_bytes, copied))
+    copies = 2 * sum(map(bytes_of, copied))
     gain, loss = saved / moved + (0 if read else LAUNCH), time * slower + copies / moved
     if replayed:
         return Worth(gain, loss, saved)
@@ -106,14 +105,14 @@ def estimate(fused: Fused, target: str, replayed: bool = False) -> Worth:
 def _traffic(fused: Fused) -> tuple[int, int, bool]:
     """Return the bytes of results that are moved without a region and with it, and whether a kernel reads those."""
     product, follows = fused.region.product.node, _before_next_product(fused)
-    before, after, read = 2 * _bytes(product), 0, False
+    before, after, read = 2 * bytes_of(product), 0, False
     for node in (each.node for each in fused.results):
         users = {user for user in _users(node) if user not in fused.region}
         joined = {user for user in users & follows if _is_loose(user, fused)}
         read |= bool(joined)
-        after += _bytes(node) * (2 if joined else 1)
+        after += bytes_of(node) * (2 if joined else 1)
         if users - joined and node is not product:  # it is needed later
-            before += _bytes(node)
+            before += bytes_of(node)
     return before, after, read
 
 
@@ -125,11 +124,6 @@ def _before_next_product(fused: Fused) -> set[Node]:
         found.add(node)
         node = node.next
     return found
-
-
-def _bytes(node: Node) -> int:
-    value: torch.Tensor = node.meta["val"]
-    return math.prod(map(hint, value.shape)) * value.dtype.itemsize
 
 
 def _is_channels_last(node: Node) -> bool:
@@ -153,11 +147,11 @@ def _is_loose(user: Node, fused: Fused) -> bool:
 
 def _multiplications(fused: Fused) -> float:
     product = fused.region.product
-    inner = product.b.meta["val"]
+    filters = math.prod(map(hint, product.b.meta["val"].shape[1:]))
+    if product.operation.endswith("dgrad"):
+        return math.prod(map(hint, product.a.meta["val"].shape)) * filters
     result = math.prod(map(hint, product.node.meta["val"].shape))
-    if product.is_convolution:
-        return result * math.prod(map(hint, inner.shape[1:]))
-    return result * hint(product.a.meta["val"].shape[-1])
+    return result * (filters if product.is_convolution else hint(product.a.meta["val"].shape[-1]))
 
 
 def _matrix(fused: Fused) -> tuple[int, int]:
