@@ -7,8 +7,9 @@ kernel of Inductor's, a region
     loses   time of the product * how much slower than the library's it is expected to be, and copies that it needs
 
 and it is taken where it saves more than it loses. Without the region, the product is written, and read by a kernel of
-Inductor's, which does the region's work and whatever else follows before the next product; it writes what is needed
-later. With it, the region's results are written, and read if there is still such a kernel: then no launch is saved.
+Inductor's, which does the region's work and whatever else needs no other product; it writes what is needed later. With
+it, the region's results are written, and read if there is still such a kernel: then no launch is saved. Sums over rows
+are a kernel of their own without the region, as its elements are read in another order for them.
 
 A kernel of a few microseconds waits for the host, which takes longer to call it. So without CUDA graphs, a region's
 time and that of what it replaces are each at least the host's, and ``waiting`` is what this adds to the difference: it
@@ -23,6 +24,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from torch._inductor.lowering import fallbacks
 from torch.fx import Node
 
 from evt.fx.build import Fused
@@ -84,7 +86,8 @@ def estimate(fused: Fused, target: str, replayed: bool = False) -> Worth:
     if len(fused.nodes) == 1 and not convolution:  # the library adds what belongs to the product
         return Worth(0.0, LAUNCH)
     before, after, read = _traffic(fused)
-    saved = before - after
+    summed = any("m" in frame.reduced for frame in fused.region.frames.values())
+    saved = before - after + (result if summed else 0)
     operands = sum(bytes_of(each) for each in (product.a, product.b))
     time = max(_multiplications(fused) / multiplied, (operands + result) / moved)
     rows = min(_matrix(fused))
@@ -94,17 +97,18 @@ def estimate(fused: Fused, target: str, replayed: bool = False) -> Worth:
     varying = (each for each in (product.a, product.b) if each.op != "get_attr")  # constants are copied once
     copied = [each for each in varying if convolution and not _is_channels_last(each)]
     copies = 2 * sum(map(bytes_of, copied))
-    gain, loss = saved / moved + (0 if read else LAUNCH), time * slower + copies / moved
+    launches = (not read) + summed
+    gain, loss = saved / moved + launches * LAUNCH, time * slower + copies / moved
     if replayed:
         return Worth(gain, loss, saved)
-    calls, before = 1 + len(copied), 1 if read else 2
-    difference = max(time + gain, CALL * before) - max(time + loss, CALL * calls)
+    calls = 1 + len(copied)
+    difference = max(time + gain, CALL * (1 + launches)) - max(time + loss, CALL * calls)
     return Worth(gain, loss, saved, waiting=difference - (gain - loss))
 
 
 def _traffic(fused: Fused) -> tuple[int, int, bool]:
     """Return the bytes of results that are moved without a region and with it, and whether a kernel reads those."""
-    product, follows = fused.region.product.node, _before_next_product(fused)
+    product, follows = fused.region.product.node, _follows(fused)
     before, after, read = 2 * bytes_of(product), 0, False
     for node in (each.node for each in fused.results):
         users = {user for user in _users(node) if user not in fused.region}
@@ -116,12 +120,18 @@ def _traffic(fused: Fused) -> tuple[int, int, bool]:
     return before, after, read
 
 
-def _before_next_product(fused: Fused) -> set[Node]:
-    """Return the nodes behind a region's product, up to the next product: a kernel of Inductor's computes them."""
-    found: set[Node] = set()
-    node = fused.region.product.node.next
-    while node.op != "root" and find_product(node) is None:
-        found.add(node)
+def _follows(fused: Fused) -> set[Node]:
+    """Return the nodes that need a region's product, and no other product of what it is: of Inductor's next kernels."""
+    product = fused.region.product.node
+    found: set[Node] = {product}
+    later: set[Node] = set()
+    node = product.next
+    while node.op != "root":
+        operands = node.all_input_nodes
+        if not later.isdisjoint(operands):
+            later.add(node)
+        elif not found.isdisjoint(operands):
+            (found if find_product(node) is None else later).add(node)
         node = node.next
     return found
 
@@ -141,8 +151,10 @@ def _users(node: Node) -> set[Node]:
 
 
 def _is_loose(user: Node, fused: Fused) -> bool:
-    """Return whether a kernel of Inductor's reads a result: no product does, nor the graph's output."""
-    return user not in fused.region.frames and user.op == "call_function" and find_product(user) is None
+    """Return whether a kernel of Inductor's reads a result: no library's does, nor the graph's output."""
+    if user in fused.region or user.op != "call_function" or user.target in fallbacks:
+        return False
+    return find_product(user) is None
 
 
 def _multiplications(fused: Fused) -> float:
