@@ -44,6 +44,8 @@ from evt.spec.given import check_kind
 RULES = ("estimate", "measure", "always")
 #: Options of torch.compile that are ours, as ``options={"evt.rule": "always"}``.
 _OPTIONS = ("evt.rule", "evt.devices", "evt.tune")
+#: Why a product that was given others has no kernel in the end.
+_LOST = ("E1015", "E1017", "E1018", "E1019")
 #: The options of Inductor's that choose by measuring, and by which we do too.
 _MEASURES = ("max_autotune", "max_autotune_gemm")
 
@@ -59,8 +61,7 @@ class FusePass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
         self.rule, self.devices, self.owner = rule, tuple(devices), owner or Owner()
 
     def __call__(self, graph: Graph) -> None:
-        found = find_regions(graph, self.devices, inlined=True)
-        outcomes, worths = self.judge(found)
+        outcomes, worths = self.settle(graph)
         if _collecting:
             sources, _ = planned({each.product: each.fused for each in outcomes if each.fused is not None})
             _collecting[-1].sources += [source for mine in sources.values() for source in mine]
@@ -73,6 +74,26 @@ class FusePass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
         taken = [each.fused for each in outcomes if each.fused is not None]
         rewrite(graph, taken, torch.ops.evt.launch.default)
         keep(Record(rows, self.owner))
+
+    def settle(self, graph: Graph) -> tuple[tuple[Outcome, ...], dict[Node, Worth]]:
+        """Return what becomes of the products; those beside one that gets no kernel may take what it was given."""
+        lost: dict[Node, Outcome] = {}
+        worths: dict[Node, Worth] = {}
+        while True:
+            reasons = {node: each.reason for node, each in lost.items() if each.reason is not None}
+            outcomes, found = self.judge(find_regions(graph, self.devices, inlined=True, left=reasons))
+            outcomes = tuple(lost.get(each.product, each) for each in outcomes)
+            worths = {**found, **worths}
+            known = len(lost)
+            lost |= {each.product: each for each in outcomes if each.reason is not None and each.reason.code in _LOST}
+            free = {node for each in lost.values() for node in each.wanted}
+            if len(lost) == known or not any(
+                misfit.code == "E1013" and misfit.node in free
+                for each in outcomes
+                if each.product not in lost
+                for misfit in each.behind
+            ):
+                return outcomes, worths
 
     def judge(self, found: Fusion) -> tuple[tuple[Outcome, ...], dict[Node, Worth]]:
         """Return what becomes of the products: regions that lose, or have no kernel, are left to Inductor."""

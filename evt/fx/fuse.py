@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +18,7 @@ from evt.fx.capture import capture
 from evt.fx.leave import leave
 from evt.fx.misfit import Misfit
 from evt.fx.partition import Partition, partition
+from evt.fx.product import find_product
 from evt.fx.region import Region
 from evt.fx.rewrite import rewrite
 from evt.fx.views import is_view
@@ -32,13 +33,15 @@ if TYPE_CHECKING:
 class Outcome:
     """What became of a product: a fused region, or the reason why there is none.
 
-    ``behind`` are the reasons why operators that read its results are not computed with it.
+    ``behind`` are the reasons why operators that read its results are not computed with it, ``wanted`` the nodes that
+    were given to it.
     """
 
     product: Node
     fused: Fused | None
     reason: Misfit | None = None
     behind: tuple[Misfit, ...] = ()
+    wanted: tuple[Node, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -126,26 +129,30 @@ def find_regions(
     devices: Sequence[str] = ("cpu", "cuda"),
     settings: Mapping[str, Any] | None = None,
     inlined: bool = False,
+    left: Mapping[Node, Misfit] | None = None,
 ) -> Fusion:
     """Return the regions of a graph on one of the devices, as programs.
 
     ``inlined``: what stays in the graph is compiled, so that elementwise operators are computed where they are read.
+    Products that are ``left`` have no regions, for these reasons.
     """
     Settings.of(**(settings or {}))
-    found = partition(graph)
+    found = partition(graph, left=left)
     outcomes = {node: Outcome(node, None, misfit) for node, misfit in found.misfits.items() if _is_product(misfit)}
     behind = {region.product.node: _behind(found, region) for region in found.regions}
+    wanted = {region.product.node: tuple(region.frames) for region in found.regions}
     absorb(graph, found.regions)
     if inlined:
         leave(graph, found.regions)
     for region in found.regions:
         node = region.product.node
-        outcomes[node] = _outcome(region, devices, settings or {}, behind[node])
+        made = _outcome(region, devices, settings or {}, behind[node])
+        outcomes[node] = replace(made, wanted=wanted[node])
     return Fusion(tuple(outcomes[node] for node in graph.nodes if node in outcomes))
 
 
 def _is_product(misfit: Misfit) -> bool:
-    return misfit.code in ("E1010", "E1011", "E1021")
+    return find_product(misfit.node) is not None
 
 
 def _outcome(
