@@ -317,7 +317,7 @@ class _Search:
 
 
 def _last_readers(nodes: Sequence[Node]) -> dict[Node, list[Node]]:
-    """Return by node those that nothing but the graph's output reads after it, neither themselves nor a view of them."""
+    """Return by node those that nothing reads after it but the graph's output, nor a view of them."""
     place = {node: index for index, node in enumerate(nodes)}
     end: dict[Node, int] = {}
     for node in reversed(nodes):

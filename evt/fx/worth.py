@@ -42,7 +42,7 @@ LAUNCH = 1.5
 CALL = 5.0
 #: How much slower than the library's a product is assumed to be: of up to so many rows or columns.
 _SLOWER = ((64, 0.35), (256, 0.12), (512, 0.06))
-_SLOWER_ELSE, _SLOWER_GROUPS = 0.03, 0.3
+_SLOWER_ELSE, _SLOWER_GROUPS, _SLOWER_GRADIENT = 0.03, 0.3, 0.1
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,8 @@ def estimate(fused: Fused, target: str, replayed: bool = False) -> Worth:
     rows = min(_matrix(fused))
     slower = next((factor for most, factor in _SLOWER if rows <= most), _SLOWER_ELSE)
     if convolution:
-        slower = _SLOWER_GROUPS if product.geometry.get("groups", 1) != 1 else 0.0
+        slower = _SLOWER_GRADIENT if product.operation.endswith("dgrad") else 0.0
+        slower = _SLOWER_GROUPS if product.geometry.get("groups", 1) != 1 else slower
     varying = (each for each in (product.a, product.b) if each.op != "get_attr")  # constants are copied once
     copied = [each for each in varying if convolution and not _is_channels_last(each)]
     copies = 2 * sum(map(bytes_of, copied))

@@ -121,7 +121,7 @@ def test_a_region_does_not_wait_for_what_waits_for_it() -> None:
 
 
 def deep(layers: int, results: bool = False) -> Graph:
-    """Return layers of a gated unit with a residual, each with a choice; its gates and their sums are results, if wanted."""
+    """Return layers of a gated unit with a residual, each with a choice; ``results``: the gates and their sums, too."""
 
     def run(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
         found = []

@@ -13,11 +13,14 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from stub_device import compute_launches  # noqa: E402
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 import evt  # noqa: E402
 from evt.fx import kernels  # noqa: E402
 from evt.fx.backend import backend  # noqa: E402
+from evt.fx.fuse import find_regions  # noqa: E402
+from evt.fx.measure import unfused  # noqa: E402
 from evt.fx.report import RECORDS, Report, Row  # noqa: E402
 from evt.plan import find_target  # noqa: E402
 
@@ -196,6 +199,25 @@ def test_gradient_of_the_input(name: str, bias: bool) -> None:
     assert operation == (f"conv{len(size) - 2}d" if name == "transposed" else f"conv{len(size) - 2}d_dgrad")
     assert formula(rows[operation]) == "D = where(x0 <= 0, 0, acc)"
     assert "E1021" in rows["convolution_backward"].reason
+
+
+def test_what_a_gradient_is_measured_against() -> None:
+    """Without its region it is the operator with the gradient of the input alone, and what follows."""
+
+    def run(gradient: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        mask = [True, True, False]
+        dx, dw, _ = torch.ops.aten.convolution_backward(
+            gradient, x, w, [0], [1, 1], [1, 1], [1, 1], False, [0, 0], 1, mask
+        )
+        return torch.where(x <= 0, 0.0, dx), dw
+
+    torch.manual_seed(0)
+    given = [torch.randn(2, 6, 5, 5), torch.randn(2, 4, 5, 5), torch.randn(6, 4, 3, 3)]
+    graph = make_fx(run, tracing_mode="fake")(*given).graph
+    (region,) = find_regions(graph).regions
+    tensors = dict(zip((node.name for node in graph.nodes), given, strict=False))
+    (got,) = unfused(region, lambda node: tensors.get(node.name, torch.zeros(())))()
+    torch.testing.assert_close(got, run(*given)[0], rtol=1e-4, atol=1e-4)
 
 
 class Branches(torch.nn.Module):
