@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import torch
 from torch._inductor.lowering import fallbacks
 from torch.fx import Node
 
@@ -86,7 +87,7 @@ def estimate(fused: Fused, target: str, replayed: bool = False) -> Worth:
     if len(fused.nodes) == 1 and not convolution:  # the library adds what belongs to the product
         return Worth(0.0, LAUNCH)
     before, after, read = _traffic(fused)
-    summed = any("m" in frame.reduced for frame in fused.region.frames.values())
+    summed = _sums_rows(fused)
     saved = before - after + (result if summed else 0)
     operands = sum(bytes_of(each) for each in (product.a, product.b))
     time = max(_multiplications(fused) / multiplied, (operands + result) / moved)
@@ -105,6 +106,13 @@ def estimate(fused: Fused, target: str, replayed: bool = False) -> Worth:
     calls = 1 + len(copied)
     difference = max(time + gain, CALL * (1 + launches)) - max(time + loss, CALL * calls)
     return Worth(gain, loss, saved, waiting=difference - (gain - loss))
+
+
+def _sums_rows(fused: Fused) -> bool:
+    """Return whether a region saves a kernel that sums over rows; newer Inductors sum over rows and columns in one."""
+    reduced = {frame.reduced for frame in fused.region.frames.values()}
+    both = getattr(torch._inductor.config.triton, "mix_order_reduction", False)
+    return any("m" in modes for modes in reduced) and not (both and ("n",) in reduced)
 
 
 def _traffic(fused: Fused) -> tuple[int, int, bool]:

@@ -10,6 +10,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch._inductor import config  # noqa: E402
+
 from evt.fx.backend import backend  # noqa: E402
 from evt.fx.report import RECORDS, Row  # noqa: E402
 from evt.fx.worth import CALL, LAUNCH  # noqa: E402
@@ -106,6 +108,24 @@ def test_sums_over_rows_are_a_kernel_less() -> None:
     assert "sum[m]" in row.formula
     assert row.worth is not None
     assert row.worth.bytes == 3 * 2048 * 2048 * 2
+
+
+@pytest.mark.skipif(not hasattr(config.triton, "mix_order_reduction"), reason="an older Inductor")
+def test_sums_over_rows_and_columns_are_one_kernel() -> None:
+    """Newer versions of Inductor have it, so that nothing is saved; older ones have two."""
+
+    def both(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = torch.relu(x @ w)
+        return y, y.sum(0), y.sum(1)
+
+    saved = []
+    for mixed in (True, False):
+        torch._dynamo.reset()
+        with config.patch({"triton.mix_order_reduction": mixed}):
+            row = row_of(both, torch.ones(2048, 2048).half(), torch.ones(2048, 2048).half())
+        assert row.worth is not None
+        saved.append(row.worth.bytes)
+    assert saved[1] - saved[0] == 2048 * 2048 * 2
 
 
 def test_what_is_needed_later_is_written_once() -> None:
