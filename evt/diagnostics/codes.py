@@ -123,6 +123,7 @@ _TABLE = (
     Code("E1018", "a region that no kernel computes"),
     Code("E1019", "a region whose kernel cannot be built"),
     Code("E1020", "a module that torch.export cannot capture"),
+    Code("E1021", "a gradient that evt leaves to PyTorch"),
 )
 
 CODES: dict[str, Code] = {code.id: code for code in _TABLE}

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch._functorch._aot_autograd.logging_utils import get_aot_compilation_context
 from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx import Graph, GraphModule, Node
@@ -43,6 +44,8 @@ from evt.spec.given import check_kind
 RULES = ("estimate", "measure", "always")
 #: Options of torch.compile that are ours, as ``options={"evt.rule": "always"}``.
 _OPTIONS = ("evt.rule", "evt.devices", "evt.tune")
+#: Why a product that was given others has no kernel in the end.
+_LOST = ("E1015", "E1017", "E1018", "E1019")
 #: The options of Inductor's that choose by measuring, and by which we do too.
 _MEASURES = ("max_autotune", "max_autotune_gemm")
 
@@ -58,8 +61,7 @@ class FusePass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
         self.rule, self.devices, self.owner = rule, tuple(devices), owner or Owner()
 
     def __call__(self, graph: Graph) -> None:
-        found = find_regions(graph, self.devices)
-        outcomes, worths = self.judge(found)
+        outcomes, worths = self.settle(graph)
         if _collecting:
             sources, _ = planned({each.product: each.fused for each in outcomes if each.fused is not None})
             _collecting[-1].sources += [source for mine in sources.values() for source in mine]
@@ -67,9 +69,31 @@ class FusePass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
             if graph.owning_module is _collecting[-1].outermost:  # graphs inside it, as of torch.cond, come before it
                 raise _Collected
             return
+        name = _graph_name()
+        rows = tuple(row_of(each, worths.get(each.product), name) for each in outcomes)
         taken = [each.fused for each in outcomes if each.fused is not None]
         rewrite(graph, taken, torch.ops.evt.launch.default)
-        keep(Record(tuple(row_of(each, worths.get(each.product)) for each in outcomes), self.owner))
+        keep(Record(rows, self.owner))
+
+    def settle(self, graph: Graph) -> tuple[tuple[Outcome, ...], dict[Node, Worth]]:
+        """Return what becomes of the products; those beside one that gets no kernel may take what it was given."""
+        lost: dict[Node, Outcome] = {}
+        worths: dict[Node, Worth] = {}
+        while True:
+            reasons = {node: each.reason for node, each in lost.items() if each.reason is not None}
+            outcomes, found = self.judge(find_regions(graph, self.devices, inlined=True, left=reasons))
+            outcomes = tuple(lost.get(each.product, each) for each in outcomes)
+            worths = {**found, **worths}
+            known = len(lost)
+            lost |= {each.product: each for each in outcomes if each.reason is not None and each.reason.code in _LOST}
+            free = {node for each in lost.values() for node in each.wanted}
+            if len(lost) == known or not any(
+                misfit.code == "E1013" and misfit.node in free
+                for each in outcomes
+                if each.product not in lost
+                for misfit in each.behind
+            ):
+                return outcomes, worths
 
     def judge(self, found: Fusion) -> tuple[tuple[Outcome, ...], dict[Node, Worth]]:
         """Return what becomes of the products: regions that lose, or have no kernel, are left to Inductor."""
@@ -96,6 +120,13 @@ class FusePass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
     def uuid(self) -> None:
         """Return None, which keeps the graph out of PyTorch's caches; see the module."""
         return
+
+
+def _graph_name() -> str:
+    """Return "forward" or "backward", as autograd calls what is being compiled, or "" where it has no part."""
+    names, *_ = get_aot_compilation_context()
+    name = names[-1].rpartition("_")[2] if names else ""
+    return name if name in ("forward", "backward") else ""
 
 
 def _losers(worths: Mapping[Node, Worth]) -> dict[Node, Misfit]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,12 @@ def hint(size: Size) -> int:
         return size
     known = getattr(size.node, "hint", None)
     return _UNKNOWN if known is None else int(known)
+
+
+def bytes_of(node: Node) -> int:
+    """Return the bytes of a node's tensor, or 0 where it is none."""
+    value = node.meta.get("val")
+    return math.prod(map(hint, value.shape)) * value.dtype.itemsize if isinstance(value, torch.Tensor) else 0
 
 
 def tensor_of(node: Node, device: torch.device | str) -> torch.Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,13 +15,13 @@ from evt.fx.absorb import absorb
 from evt.fx.aten import dtype_of, shape_of, type_name
 from evt.fx.build import Fused, UnbuiltError, build
 from evt.fx.capture import capture
-from evt.fx.meaning import Applied, meaning
+from evt.fx.leave import leave
 from evt.fx.misfit import Misfit
 from evt.fx.partition import Partition, partition
+from evt.fx.product import find_product
 from evt.fx.region import Region
 from evt.fx.rewrite import rewrite
 from evt.fx.views import is_view
-from evt.ir.dtype import DType
 from evt.settings import Keywords, Settings
 from evt.spec.given import check_kind
 
@@ -33,13 +33,15 @@ if TYPE_CHECKING:
 class Outcome:
     """What became of a product: a fused region, or the reason why there is none.
 
-    ``behind`` are the reasons why operators that read its results are not computed with it.
+    ``behind`` are the reasons why operators that read its results are not computed with it, ``wanted`` the nodes that
+    were given to it.
     """
 
     product: Node
     fused: Fused | None
     reason: Misfit | None = None
     behind: tuple[Misfit, ...] = ()
+    wanted: tuple[Node, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -123,27 +125,41 @@ def fusion(module: GraphModule) -> Fusion:
 
 
 def find_regions(
-    graph: Graph, devices: Sequence[str] = ("cpu", "cuda"), settings: Mapping[str, Any] | None = None
+    graph: Graph,
+    devices: Sequence[str] = ("cpu", "cuda"),
+    settings: Mapping[str, Any] | None = None,
+    inlined: bool = False,
+    left: Mapping[Node, Misfit] | None = None,
 ) -> Fusion:
-    """Return the regions of a graph on one of the devices, as programs."""
+    """Return the regions of a graph on one of the devices, as programs.
+
+    ``inlined``: what stays in the graph is compiled, so that elementwise operators are computed where they are read.
+    Products that are ``left`` have no regions, for these reasons.
+    """
     Settings.of(**(settings or {}))
-    found = partition(graph)
+    found = partition(graph, left=left)
     outcomes = {node: Outcome(node, None, misfit) for node, misfit in found.misfits.items() if _is_product(misfit)}
+    behind = {region.product.node: _behind(found, region) for region in found.regions}
+    wanted = {region.product.node: tuple(region.frames) for region in found.regions}
     absorb(graph, found.regions)
+    if inlined:
+        leave(graph, found.regions)
     for region in found.regions:
-        outcomes[region.product.node] = _outcome(found, region, devices, settings or {})
+        node = region.product.node
+        made = _outcome(region, devices, settings or {}, behind[node])
+        outcomes[node] = replace(made, wanted=wanted[node])
     return Fusion(tuple(outcomes[node] for node in graph.nodes if node in outcomes))
 
 
 def _is_product(misfit: Misfit) -> bool:
-    return misfit.code in ("E1010", "E1011")
+    return find_product(misfit.node) is not None
 
 
-def _outcome(found: Partition, region: Region, devices: Sequence[str], settings: Mapping[str, Any]) -> Outcome:
-    _leave_last_casts(region)
+def _outcome(
+    region: Region, devices: Sequence[str], settings: Mapping[str, Any], behind: tuple[Misfit, ...]
+) -> Outcome:
     node = region.product.node
     kind = node.meta["val"].device.type
-    behind = _behind(found, region)
     if kind not in devices:
         reason = Misfit(node, "E1016", f"it is on the {kind.upper()}, and kernels run on CUDA devices")
         return Outcome(node, None, reason, behind)
@@ -185,31 +201,6 @@ def _check_kernel(fused: Fused) -> None:
         known = all(isinstance(size, int) for shape in shapes for size in shape) and fused.batches is None
         a, b = (type_name(dtype_of(each)) for each in operands)
         fused.program.plan(target, a, b, shapes=(shapes[0], shapes[1]) if known else None)
-
-
-def _leave_last_casts(region: Region) -> None:
-    """Leave casts out of results that are stored as narrow as before the cast, too: their readers cast as they read."""
-    for node in reversed(region.nodes):
-        found = meaning(node)
-        if not isinstance(found, Applied) or not isinstance(found.what, DType):
-            continue
-        (operand,) = found.operands
-        left = _with_views(node, region)
-        users = {user for each in left for user in each.users} - set(left)
-        if any(user in region or user.op == "output" for user in users) or operand not in region:
-            continue
-        stored = any(user not in region for user in operand.users)
-        if stored and dtype_of(node).itemsize >= dtype_of(operand).itemsize:
-            for each in left:
-                del region.frames[each]
-
-
-def _with_views(node: Node, region: Region) -> list[Node]:
-    """Return a node and its views in a region, and the views of these."""
-    found = [node]
-    for each in found:
-        found += [user for user in each.users if user in region and is_view(user) and user not in found]
-    return found
 
 
 def _behind(found: Partition, region: Region) -> tuple[Misfit, ...]:

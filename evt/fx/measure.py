@@ -16,6 +16,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from evt.fx.build import Fused
 from evt.fx.example import example, tensor_of
+from evt.fx.gradient import backward_of, copy_alone
 from evt.fx.worth import Worth
 from evt.measured import Measurement, Store, Timing, problem_key
 from evt.runtime.arguments import bind
@@ -90,9 +91,13 @@ def unfused(fused: Fused, make: Callable[[Node], torch.Tensor]) -> Callable[[], 
             given.append(make(node))
         return places[node]
 
-    outside = dict.fromkeys(each for node in fused.nodes for each in node.all_input_nodes if each not in fused.nodes)
+    split = backward_of(fused.region.product.node)
+    computed = [*([split] if split is not None else []), *fused.nodes]
+    outside = dict.fromkeys(each for node in computed for each in node.all_input_nodes if each not in computed)
     for node in outside:
         placed(node)
+    if split is not None:
+        places[split] = copy_alone(graph, split, placed)
     for node in fused.nodes:
         places[node] = graph.node_copy(node, placed)
     graph.output(tuple(places[each.node] for each in fused.results))

@@ -25,7 +25,7 @@ cost a step for each state, and a chain of layers is solved in time proportional
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -59,9 +59,9 @@ class Partition:
     exact: bool
 
 
-def partition(graph: Graph, width: int = WIDTH) -> Partition:
-    """Return the regions that move the fewest bytes; see the module."""
-    return _Search(list(graph.nodes), width).solve()
+def partition(graph: Graph, width: int = WIDTH, left: Mapping[Node, Misfit] | None = None) -> Partition:
+    """Return the regions that move the fewest bytes, see the module; products that are ``left`` have none."""
+    return _Search(list(graph.nodes), width, left or {}).solve()
 
 
 def moved_bytes(graph: Graph, regions: Iterable[Region]) -> int:
@@ -106,12 +106,14 @@ class _State:
     read: frozenset[tuple[int, Node]] = frozenset()
     #: By region, all regions that have to be done before it.
     before: dict[int, int] = field(default_factory=dict)
+    #: What the graph's output reads: it is written when it is computed, so that nothing has to wait for the end.
+    results: frozenset[Node] = frozenset()
     #: A linked list of what was given to regions, the last first: what came before, the node, its region and frame.
     chosen: _Chosen | None = None
 
     def copy(self) -> _State:
         owner, needs, before = dict(self.owner), dict(self.needs), dict(self.before)
-        return _State(self.cost, owner, needs, self.written, self.read, before, self.chosen)
+        return _State(self.cost, owner, needs, self.written, self.read, before, self.results, self.chosen)
 
     def owns(self, index: int, node: Node) -> bool:
         return node in self.owner and self.owner[node][0] == index
@@ -172,6 +174,8 @@ class _State:
                 self.cost += _bytes(base) if (index, base) not in self.read else 0
                 self.read |= {(index, base)}
         self.owner[node] = index, frame
+        if node in self.results:
+            self._write(node)
         self.chosen = _Chosen(self.chosen, node, index, frame)
 
     def _write(self, node: Node) -> None:
@@ -217,7 +221,7 @@ def _members(regions: int) -> Iterator[int]:
 
 
 class _Search:
-    def __init__(self, nodes: Sequence[Node], width: int) -> None:
+    def __init__(self, nodes: Sequence[Node], width: int, left: Mapping[Node, Misfit]) -> None:
         self.nodes, self.width = nodes, width
         self.products: list[Product] = []
         self.product_at: dict[Node, int] = {}
@@ -225,16 +229,17 @@ class _Search:
         self.steps, self.exact = 0, True
         self._fits: dict[object, Frame | Misfit | None] = {}
         for node in nodes:
-            found = find_product(node)
+            found = left.get(node) or find_product(node)
             if isinstance(found, Product):
                 self.product_at[node] = len(self.products)
                 self.products.append(found)
             elif found is not None:
                 self.misfits[node] = found
         self.last = _last_readers(nodes)
+        self.results = frozenset(source(each) for node in nodes if node.op == "output" for each in node.all_input_nodes)
 
     def solve(self) -> Partition:
-        states = [_State()]
+        states = [_State(results=self.results)]
         for node in self.nodes:
             found: dict[object, _State] = {}
             for state in states:
@@ -289,7 +294,7 @@ class _Search:
             given[chosen.node] = chosen.index, chosen.frame
             chosen = chosen.before
         regions = [Region(product) for product in self.products]
-        state = _State()
+        state = _State(results=self.results)
         for node in self.nodes:
             if node in given:
                 index, frame = given[node]
@@ -312,11 +317,12 @@ class _Search:
 
 
 def _last_readers(nodes: Sequence[Node]) -> dict[Node, list[Node]]:
-    """Return by node those that nothing after it reads, neither themselves nor a view of them."""
+    """Return by node those that nothing reads after it but the graph's output, nor a view of them."""
     place = {node: index for index, node in enumerate(nodes)}
     end: dict[Node, int] = {}
     for node in reversed(nodes):
-        end[node] = max([place[node], *(end[user] if is_view(user) else place[user] for user in node.users)])
+        readers = (user for user in node.users if user.op != "output")
+        end[node] = max([place[node], *(end[user] if is_view(user) else place[user] for user in readers)])
     found: dict[Node, list[Node]] = {}
     for node, index in end.items():
         found.setdefault(nodes[index], []).append(node)

@@ -10,7 +10,8 @@ import torch
 from torch.fx import Node
 
 from evt.fx.aten import Arguments, base_name, dtype_of, is_tensor, shape_of, type_name
-from evt.fx.frame import Frame, same
+from evt.fx.frame import Frame, Size, same
+from evt.fx.gradient import backward_of, is_backward
 from evt.fx.misfit import Misfit
 
 
@@ -52,12 +53,15 @@ class Product:
 
 def find_product(node: Node) -> Product | Misfit | None:
     """Return the product that a node is, why it is none of evt's, or None for another operator."""
-    reader = _READERS.get(base_name(node))
+    if is_backward(node):
+        return Misfit(node, "E1021", "gradients of filters and of biases are PyTorch's work")
+    split = backward_of(node)
+    reader = _READERS.get(base_name(node)) if split is None else _input_gradient
     if reader is None:
         return None
     if not is_tensor(node):
         return Misfit(node, "E1010", "it has several results")
-    found = reader(node, Arguments(node))
+    found = reader(node, Arguments(split or node))
     if isinstance(found, str):
         return Misfit(node, "E1010", found)
     if fault := _fault(found):
@@ -149,7 +153,50 @@ def _convolution(node: Node, arguments: Arguments) -> Product | str:
     operation = f"conv{rank}d"
     if arguments["transposed"]:
         operation, names = f"{operation}_dgrad", [*names, "output_padding"]
-    geometry = {}
+    geometry = _geometry(arguments, names, rank)
+    if isinstance(geometry, str):
+        return geometry
+    terms = (Term(bias),) if isinstance(bias, Node) else ()
+    return Product(node, operation, x, weight, _pixels(node, rank), terms=terms, geometry=geometry)
+
+
+def _input_gradient(node: Node, arguments: Arguments) -> Product | str:
+    """Return the gradient of a convolution's input: the transposed convolution, and of that the convolution."""
+    gradient, weight = arguments["grad_output"], arguments["weight"]
+    rank = len(shape_of(weight)) - 2
+    geometry = _geometry(arguments, ["stride", "padding", "dilation", "groups"], rank)
+    if isinstance(geometry, str):
+        return geometry
+    sizes = (shape_of(each)[2:] for each in (node, gradient, weight))
+    strides, paddings, dilations = (geometry[name] for name in ("stride", "padding", "dilation"))
+    transposed = bool(arguments["transposed"])
+    left = [
+        _left_over(size, given, stride, dilation * (taps - 1) + 1 - 2 * padding, transposed)
+        for size, given, taps, stride, padding, dilation in zip(*sizes, strides, paddings, dilations, strict=True)
+    ]
+    if any(each is None for each in left):
+        return "its output padding is known at run time only"
+    operation = f"conv{rank}d"
+    if not arguments["transposed"]:
+        operation, geometry = f"{operation}_dgrad", {**geometry, "output_padding": tuple(left)}
+    return Product(node, operation, gradient, weight, _pixels(node, rank), geometry=geometry)
+
+
+def _left_over(size: Size, given: Size, stride: int, reach: int, transposed: bool) -> int | None:
+    """Return how many pixels of an input's gradient lie behind those that the filter's taps reach, or None."""
+    if transposed:
+        return 0 if same((given - reach) // stride + 1, size) else None
+    rest = size - (given - 1) * stride - reach
+    return next((count for count in range(stride) if same(rest, count)), None)
+
+
+def _pixels(node: Node, rank: int) -> Frame:
+    return Frame.of(shape_of(node), ("m", "n", *["m"] * rank))
+
+
+def _geometry(arguments: Arguments, names: Sequence[str], rank: int) -> dict[str, Any] | str:
+    """Return a convolution's geometry, or why evt has none."""
+    geometry: dict[str, Any] = {}
     for name in names:
         value = arguments[name]
         values: Sequence[Any] = value if isinstance(value, list | tuple) else [value]
@@ -157,9 +204,7 @@ def _convolution(node: Node, arguments: Arguments) -> Product | str:
             return f"its {name} is known at run time only"
         value = tuple(value) if isinstance(value, list) else value
         geometry[name] = value * rank if isinstance(value, tuple) and len(value) == 1 else value
-    frame = Frame.of(shape_of(node), ("m", "n", *["m"] * rank))
-    terms = (Term(bias),) if isinstance(bias, Node) else ()
-    return Product(node, operation, x, weight, frame, terms=terms, geometry=geometry)
+    return geometry
 
 
 _READERS: Mapping[str, Callable[[Node, Arguments], Product | str]] = {

@@ -6,13 +6,15 @@ import html
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 import torch
 from torch.fx import GraphModule
 
-from evt.fx.aten import base_name, shape_of
+from evt.fx.aten import base_name, is_tensor, shape_of
 from evt.fx.fuse import Outcome
+from evt.fx.product import Product, find_product
 from evt.fx.worth import Worth
 from evt.spec.given import check_kind
 
@@ -23,7 +25,7 @@ class Row:
 
     ``node`` is its name in the graph, ``formula`` the program as text, ``shapes`` those of A and B, ``absorbed`` the
     names of the operators beside the product, ``worth`` what fusing saves and loses, ``behind`` why the operators that
-    read its results are not fused.
+    read its results are not fused. ``graph`` is "forward" or "backward" where gradients are computed.
     """
 
     node: str
@@ -34,6 +36,7 @@ class Row:
     reason: str = ""
     behind: tuple[str, ...] = ()
     worth: Worth | None = None
+    graph: str = ""
 
     @property
     def fused(self) -> bool:
@@ -45,17 +48,19 @@ class Row:
         return str(self.worth) if self.worth is not None and self.fused else ""
 
 
-def row_of(outcome: Outcome, worth: Worth | None = None) -> Row:
-    """Return what became of a product."""
-    node = outcome.product
+def row_of(outcome: Outcome, worth: Worth | None = None, graph: str = "") -> Row:
+    """Return what became of a product of a graph."""
+    node, fused = outcome.product, outcome.fused
+    product = fused.region.product if fused is not None else find_product(node)
+    operation, operands = base_name(node), [each for each in node.all_input_nodes if is_tensor(each)][:2]
+    if isinstance(product, Product):
+        operation, operands = product.operation, [product.a, product.b]
+    shapes = " x ".join(str(list(shape_of(each))) for each in operands)
     behind = tuple(map(str, outcome.behind))
-    if outcome.fused is None:
-        shapes = " x ".join(str(list(shape_of(each))) for each in node.all_input_nodes[:2])
-        return Row(node.name, base_name(node) or node.name, shapes, "", (), str(outcome.reason), behind, worth)
-    product = outcome.fused.region.product
-    shapes = " x ".join(str(list(shape_of(each))) for each in (product.a, product.b))
-    absorbed = tuple(each.name for each in outcome.fused.nodes[1:])
-    return Row(node.name, product.operation, shapes, str(outcome.fused.program), absorbed, "", behind, worth)
+    if fused is None:
+        return Row(node.name, operation, shapes, "", (), str(outcome.reason), behind, worth, graph)
+    absorbed = tuple(each.name for each in fused.nodes[1:])
+    return Row(node.name, operation, shapes, str(fused.program), absorbed, "", behind, worth, graph)
 
 
 @dataclass(frozen=True)
@@ -71,27 +76,33 @@ class Report:
     def __str__(self) -> str:
         if not self.rows:
             return "no graph with a matrix product or a convolution was compiled"
-        absorbed = sum(len(row.absorbed) for row in self.fused)
-        lines = [f"{len(self.fused)} of {len(self.rows)} products fused, with {absorbed} operators"]
+        lines = [f"{_counted(self.rows)} fused, with {sum(len(row.absorbed) for row in self.fused)} operators"]
         width = max(len(row.node) for row in self.rows)
-        for row in self.rows:
-            lines.append(f"  {row.node:<{width}}  {row.operation} {row.shapes}  {row.gain or row.reason}".rstrip())
-            lines += [f"  {'':<{width}}    {line}" for line in row.formula.splitlines()]
-            lines += [f"  {'':<{width}}    not fused: {each}" for each in row.behind]
+        for graph, found in groupby(self.rows, lambda row: row.graph):
+            rows = tuple(found)
+            lines += [f"{graph}: {_counted(rows)} fused"] if graph else []
+            for row in rows:
+                lines.append(f"  {row.node:<{width}}  {row.operation} {row.shapes}  {row.gain or row.reason}".rstrip())
+                lines += [f"  {'':<{width}}    {line}" for line in row.formula.splitlines()]
+                lines += [f"  {'':<{width}}    not fused: {each}" for each in row.behind]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         """Return the table, for notebooks."""
-        head = "".join(
-            f"<th>{each}</th>" for each in ("product", "operation", "shapes", "formula", "gain", "not fused")
-        )
+        columns = ("graph", "product", "operation", "shapes", "formula", "gain", "not fused")
+        head = "".join(f"<th>{each}</th>" for each in columns)
         body = []
         for row in self.rows:
             why = "<br>".join(map(html.escape, filter(None, (row.reason, *row.behind))))
             formula = f"<pre>{html.escape(row.formula)}</pre>" if row.formula else ""
-            cells = (*map(html.escape, (row.node, row.operation, row.shapes)), formula, html.escape(row.gain), why)
+            names = map(html.escape, (row.graph, row.node, row.operation, row.shapes))
+            cells = (*names, formula, html.escape(row.gain), why)
             body.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
         return f"<table><tr>{head}</tr>{''.join(body)}</table>"
+
+
+def _counted(rows: Sequence[Row]) -> str:
+    return f"{sum(row.fused for row in rows)} of {len(rows)} products"
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from evt.fx.aten import operator_name, shape_of
 from evt.fx.build import Fused
 from evt.fx.example import tensor_of
 from evt.fx.frame import Arrangement, Size, same
+from evt.fx.gradient import leave_unread
 from evt.fx.sizes import written
 from evt.reference.convolution import from_view, to_view
 from evt.runtime.convolution import is_readable, pitch_of
@@ -39,6 +40,8 @@ def rewrite(graph: Graph, fused: Sequence[Fused], target: OpOverload = torch.ops
         _replace(graph, each, now, images, target)
     _sort(graph)
     graph.eliminate_dead_code()
+    if fused:
+        leave_unread(graph)
     for node in graph.nodes if fused else ():
         if operator_name(node) in ("view.default", "_unsafe_view.default"):
             node.target = aten.reshape.default

@@ -7,8 +7,9 @@ kernel of Inductor's, a region
     loses   time of the product * how much slower than the library's it is expected to be, and copies that it needs
 
 and it is taken where it saves more than it loses. Without the region, the product is written, and read by a kernel of
-Inductor's, which does the region's work and whatever else follows before the next product; it writes what is needed
-later. With it, the region's results are written, and read if there is still such a kernel: then no launch is saved.
+Inductor's, which does the region's work and whatever else needs no other product; it writes what is needed later. With
+it, the region's results are written, and read if there is still such a kernel: then no launch is saved. Sums over rows
+are a kernel of their own without the region, as its elements are read in another order for them.
 
 A kernel of a few microseconds waits for the host, which takes longer to call it. So without CUDA graphs, a region's
 time and that of what it replaces are each at least the host's, and ``waiting`` is what this adds to the difference: it
@@ -24,10 +25,11 @@ import math
 from dataclasses import dataclass
 
 import torch
+from torch._inductor.lowering import fallbacks
 from torch.fx import Node
 
 from evt.fx.build import Fused
-from evt.fx.example import hint, tensor_of
+from evt.fx.example import bytes_of, hint, tensor_of
 from evt.fx.product import find_product
 from evt.fx.views import is_view
 from evt.runtime.memory_format import suggests_channels_last
@@ -41,7 +43,7 @@ LAUNCH = 1.5
 CALL = 5.0
 #: How much slower than the library's a product is assumed to be: of up to so many rows or columns.
 _SLOWER = ((64, 0.35), (256, 0.12), (512, 0.06))
-_SLOWER_ELSE, _SLOWER_GROUPS = 0.03, 0.3
+_SLOWER_ELSE, _SLOWER_GROUPS, _SLOWER_GRADIENT = 0.03, 0.3, 0.1
 
 
 @dataclass(frozen=True)
@@ -80,56 +82,67 @@ def estimate(fused: Fused, target: str, replayed: bool = False) -> Worth:
     """
     moved, multiplied = _MOVED.get(target, _MOVED["sm90"]), _MULTIPLIED.get(target, _MULTIPLIED["sm90"])
     product = fused.region.product
-    result = _bytes(product.node)
+    result = bytes_of(product.node)
     convolution = product.is_convolution
     if len(fused.nodes) == 1 and not convolution:  # the library adds what belongs to the product
         return Worth(0.0, LAUNCH)
     before, after, read = _traffic(fused)
-    saved = before - after
-    operands = sum(_bytes(each) for each in (product.a, product.b))
+    summed = _sums_rows(fused)
+    saved = before - after + (result if summed else 0)
+    operands = sum(bytes_of(each) for each in (product.a, product.b))
     time = max(_multiplications(fused) / multiplied, (operands + result) / moved)
     rows = min(_matrix(fused))
     slower = next((factor for most, factor in _SLOWER if rows <= most), _SLOWER_ELSE)
     if convolution:
-        slower = _SLOWER_GROUPS if product.geometry.get("groups", 1) != 1 else 0.0
+        slower = _SLOWER_GRADIENT if product.operation.endswith("dgrad") else 0.0
+        slower = _SLOWER_GROUPS if product.geometry.get("groups", 1) != 1 else slower
     varying = (each for each in (product.a, product.b) if each.op != "get_attr")  # constants are copied once
     copied = [each for each in varying if convolution and not _is_channels_last(each)]
-    copies = 2 * sum(map(_bytes, copied))
-    gain, loss = saved / moved + (0 if read else LAUNCH), time * slower + copies / moved
+    copies = 2 * sum(map(bytes_of, copied))
+    launches = (not read) + summed
+    gain, loss = saved / moved + launches * LAUNCH, time * slower + copies / moved
     if replayed:
         return Worth(gain, loss, saved)
-    calls, before = 1 + len(copied), 1 if read else 2
-    difference = max(time + gain, CALL * before) - max(time + loss, CALL * calls)
+    calls = 1 + len(copied)
+    difference = max(time + gain, CALL * (1 + launches)) - max(time + loss, CALL * calls)
     return Worth(gain, loss, saved, waiting=difference - (gain - loss))
+
+
+def _sums_rows(fused: Fused) -> bool:
+    """Return whether a region saves a kernel that sums over rows; newer Inductors sum over rows and columns in one."""
+    reduced = {frame.reduced for frame in fused.region.frames.values()}
+    both = getattr(torch._inductor.config.triton, "mix_order_reduction", False)
+    return any("m" in modes for modes in reduced) and not (both and ("n",) in reduced)
 
 
 def _traffic(fused: Fused) -> tuple[int, int, bool]:
     """Return the bytes of results that are moved without a region and with it, and whether a kernel reads those."""
-    product, follows = fused.region.product.node, _before_next_product(fused)
-    before, after, read = 2 * _bytes(product), 0, False
+    product, follows = fused.region.product.node, _follows(fused)
+    before, after, read = 2 * bytes_of(product), 0, False
     for node in (each.node for each in fused.results):
         users = {user for user in _users(node) if user not in fused.region}
         joined = {user for user in users & follows if _is_loose(user, fused)}
         read |= bool(joined)
-        after += _bytes(node) * (2 if joined else 1)
+        after += bytes_of(node) * (2 if joined else 1)
         if users - joined and node is not product:  # it is needed later
-            before += _bytes(node)
+            before += bytes_of(node)
     return before, after, read
 
 
-def _before_next_product(fused: Fused) -> set[Node]:
-    """Return the nodes behind a region's product, up to the next product: a kernel of Inductor's computes them."""
-    found: set[Node] = set()
-    node = fused.region.product.node.next
-    while node.op != "root" and find_product(node) is None:
-        found.add(node)
+def _follows(fused: Fused) -> set[Node]:
+    """Return the nodes that need a region's product, and no other product of what it is: of Inductor's next kernels."""
+    product = fused.region.product.node
+    found: set[Node] = {product}
+    later: set[Node] = set()
+    node = product.next
+    while node.op != "root":
+        operands = node.all_input_nodes
+        if not later.isdisjoint(operands):
+            later.add(node)
+        elif not found.isdisjoint(operands):
+            (found if find_product(node) is None else later).add(node)
         node = node.next
     return found
-
-
-def _bytes(node: Node) -> int:
-    value: torch.Tensor = node.meta["val"]
-    return math.prod(map(hint, value.shape)) * value.dtype.itemsize
 
 
 def _is_channels_last(node: Node) -> bool:
@@ -147,17 +160,19 @@ def _users(node: Node) -> set[Node]:
 
 
 def _is_loose(user: Node, fused: Fused) -> bool:
-    """Return whether a kernel of Inductor's reads a result: no product does, nor the graph's output."""
-    return user not in fused.region.frames and user.op == "call_function" and find_product(user) is None
+    """Return whether a kernel of Inductor's reads a result: no library's does, nor the graph's output."""
+    if user in fused.region or user.op != "call_function" or user.target in fallbacks:
+        return False
+    return find_product(user) is None
 
 
 def _multiplications(fused: Fused) -> float:
     product = fused.region.product
-    inner = product.b.meta["val"]
+    filters = math.prod(map(hint, product.b.meta["val"].shape[1:]))
+    if product.operation.endswith("dgrad"):
+        return math.prod(map(hint, product.a.meta["val"].shape)) * filters
     result = math.prod(map(hint, product.node.meta["val"].shape))
-    if product.is_convolution:
-        return result * math.prod(map(hint, inner.shape[1:]))
-    return result * hint(product.a.meta["val"].shape[-1])
+    return result * (filters if product.is_convolution else hint(product.a.meta["val"].shape[-1]))
 
 
 def _matrix(fused: Fused) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """Random PyTorch functions around products: ``make(seed) -> (module, inputs)``.
 
 Views, operators in place, several users of a value, mixed dtypes, two products that meet: what a partitioner may get
-wrong. The module is run as it is, and fused.
+wrong. The module is run as it is, and fused; with ``--gradients`` so are the graphs of its backward.
 
     python -m tests.models.random_graphs --count 1000
 """
@@ -19,8 +19,10 @@ import torch
 from torch.nn import functional
 
 from evt.fx.fuse import fuse, fusion
+from evt.fx.report import RECORDS
 
 from .fusing import compare
+from .training import fused
 
 Value = torch.Tensor
 Step = Callable[[list[Value]], Value]
@@ -65,10 +67,11 @@ class _Program(torch.nn.Module):
 
 
 class _Maker:
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, dtype: torch.dtype | None = None) -> None:
         self.random = random.Random(seed)
         self.generator = torch.Generator().manual_seed(seed)
-        self.dtype = self.random.choice([torch.float32, torch.float32, torch.bfloat16, torch.float16])
+        known = self.random.choice([torch.float32, torch.float32, torch.bfloat16, torch.float16])
+        self.dtype = known if dtype is None else dtype
         self.inputs: list[Value] = []
         self.shapes: list[tuple[int, ...]] = []
         self.fresh: set[int] = set()
@@ -159,15 +162,37 @@ def check(seed: int) -> int:
     return len(fusion(made).regions)
 
 
+def check_gradients(seed: int) -> int:
+    """Assert that a random module has the same gradients compiled; return how many regions the backward has.
+
+    Its numbers are float32: in 16 bits what is about 0 has one gradient of relu's here, and the other there.
+    """
+    module, inputs = make(seed, torch.float32)
+    results = []
+    RECORDS.clear()
+    torch._dynamo.reset()
+    for function in (module, fused(module)):
+        given = [each.clone().requires_grad_() for each in inputs]
+        found = function(*given)
+        weights = [torch.linspace(-1, 1, each.numel()).view(each.shape) for each in found]
+        total = sum(((x * weight).sum() for x, weight in zip(found, weights, strict=True)), torch.zeros(()))
+        got: Any = torch.autograd.grad(total, given, allow_unused=True, materialize_grads=True)
+        results.append((*found, *got))
+    compare(*(tuple(each.detach() for each in found) for found in results), torch.float32)
+    return sum(row.fused for record in RECORDS for row in record.rows if row.graph == "backward")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--gradients", action="store_true")
     given = parser.parse_args()
+    check_one = check_gradients if given.gradients else check
     regions = wrong = 0
     for seed in range(given.first, given.first + given.count):
         try:
-            regions += check(seed)
+            regions += check_one(seed)
         except Exception as error:  # noqa: PERF203
             wrong += 1
             print(f"{seed}: {type(error).__name__}: {error}")
@@ -175,9 +200,9 @@ def main() -> None:
     sys.exit(wrong > 0)
 
 
-def make(seed: int) -> tuple[torch.nn.Module, list[Any]]:
-    """Return a random module and inputs for it."""
-    return _Maker(seed).make()
+def make(seed: int, dtype: torch.dtype | None = None) -> tuple[torch.nn.Module, list[Any]]:
+    """Return a random module and inputs for it, of a type or of a random one."""
+    return _Maker(seed, dtype).make()
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch._inductor import config  # noqa: E402
+
 from evt.fx.backend import backend  # noqa: E402
 from evt.fx.report import RECORDS, Row  # noqa: E402
 from evt.fx.worth import CALL, LAUNCH  # noqa: E402
@@ -20,11 +22,16 @@ pytestmark = [
 ]
 
 
-def row_of(function: Callable[..., Any], *given: torch.Tensor, **options: Any) -> Row:
-    """Return what became of the product of a function, compiled for the CPU as if that was a GPU."""
+def rows_of(function: Callable[..., Any], *given: torch.Tensor, **options: Any) -> tuple[Row, ...]:
+    """Return what became of the products of a function, compiled for the CPU as if that was a GPU."""
     options = {"evt.devices": ("cpu",), **options}
     torch.compile(function, backend=partial(backend, options=options), dynamic=False)(*given)
-    (row,) = RECORDS[-1].rows
+    return RECORDS[-1].rows
+
+
+def row_of(function: Callable[..., Any], *given: torch.Tensor, **options: Any) -> Row:
+    """Return what became of the only product of a function."""
+    (row,) = rows_of(function, *given, **options)
     return row
 
 
@@ -64,9 +71,61 @@ def test_small_products_save_a_call() -> None:
 def test_a_kernel_that_reads_the_result_anyway_would_do_the_work() -> None:
     """Neither bytes nor launches are saved: the product is written and read, or else the region's result is."""
     given = torch.ones(256, 256).half(), torch.ones(256, 256).half()
-    row = row_of(lambda x, w: torch.cumsum(torch.relu(x @ w), -1), *given)
+    row = row_of(lambda x, w: torch.var(torch.relu(x @ w), -1), *given)
     assert "E1017" in row.reason
     assert "saves 0.00 MB" in row.reason
+
+
+def test_a_product_between_need_not_be_waited_for() -> None:
+    """The kernel that reads the result needs nothing of the other product, as in a backward."""
+
+    def both(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y, z = x @ w, w @ x
+        return torch.var(torch.relu(y), -1), z
+
+    row, _ = rows_of(both, torch.ones(256, 256).half(), torch.ones(256, 256).half())
+    assert "E1017" in row.reason
+    assert "saves 0.00 MB" in row.reason
+
+
+def test_a_library_reads_what_was_written_for_it() -> None:
+    """It would do none of the region's work; on a CPU cumulative sums are PyTorch's."""
+    row = row_of(
+        lambda x, w: torch.cumsum(torch.relu(x @ w), -1), torch.ones(2048, 2048).half(), torch.ones(2048, 2048).half()
+    )
+    assert row.fused
+    assert "saves 16.78 MB" in row.gain
+
+
+def test_sums_over_rows_are_a_kernel_less() -> None:
+    """Without the region another kernel reads all for them, as for a bias's gradient."""
+
+    def both(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = torch.relu(x @ w)
+        return y, y.sum(0)
+
+    row = row_of(both, torch.ones(2048, 2048).half(), torch.ones(2048, 2048).half())
+    assert "sum[m]" in row.formula
+    assert row.worth is not None
+    assert row.worth.bytes == 3 * 2048 * 2048 * 2
+
+
+@pytest.mark.skipif(not hasattr(config.triton, "mix_order_reduction"), reason="an older Inductor")
+def test_sums_over_rows_and_columns_are_one_kernel() -> None:
+    """Newer versions of Inductor have it, so that nothing is saved; older ones have two."""
+
+    def both(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = torch.relu(x @ w)
+        return y, y.sum(0), y.sum(1)
+
+    saved = []
+    for mixed in (True, False):
+        torch._dynamo.reset()
+        with config.patch({"triton.mix_order_reduction": mixed}):
+            row = row_of(both, torch.ones(2048, 2048).half(), torch.ones(2048, 2048).half())
+        assert row.worth is not None
+        saved.append(row.worth.bytes)
+    assert saved[1] - saved[0] == 2048 * 2048 * 2
 
 
 def test_what_is_needed_later_is_written_once() -> None:
@@ -74,7 +133,7 @@ def test_what_is_needed_later_is_written_once() -> None:
 
     def both(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
         y = torch.relu(x @ w)
-        return y, torch.cumsum(y, -1)
+        return y, torch.var(y, -1)
 
     row = row_of(both, torch.ones(2048, 2048).half(), torch.ones(2048, 2048).half())
     assert row.fused
@@ -97,7 +156,7 @@ def test_casts_for_statistics_are_left_to_their_kernel() -> None:
 def test_what_the_host_hides_is_fused_for_the_gpu() -> None:
     def both(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
         y = torch.relu(x @ w)
-        return y, torch.cumsum(y, -1)
+        return y, torch.var(y, -1)
 
     row = row_of(both, torch.ones(1024, 64).half(), torch.ones(64, 1024).half())
     assert row.fused

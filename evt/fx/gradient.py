@@ -1,0 +1,58 @@
+"""``convolution_backward``, one operator with three results, of which the first is a product of ours.
+
+    gradients = convolution_backward(dY, x, w, ..., output_mask=[True, True, False])
+    dx, dw = gradients[0], gradients[1]
+
+A region may start with ``dx``, the gradient of the input. The operator then computes what is left: gradients that
+nothing reads are taken out of its mask.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from torch.fx import Graph, Node
+
+from evt.fx.aten import Arguments, base_name
+
+_OPERATOR, _MASK = "convolution_backward", "output_mask"
+
+
+def is_backward(node: Node) -> bool:
+    """Return whether a node is a convolution's backward."""
+    return base_name(node) == _OPERATOR
+
+
+def backward_of(node: Node) -> Node | None:
+    """Return the convolution's backward whose gradient of the input a node is, or None for another node."""
+    if node.op != "call_function" or node.target is not operator.getitem:
+        return None
+    made, place = node.args
+    return made if isinstance(made, Node) and place == 0 and is_backward(made) else None
+
+
+def leave_unread(graph: Graph) -> None:
+    """Let convolutions' backwards compute only what something reads."""
+    for node in [each for each in graph.nodes if is_backward(each)]:
+        read = {user.args[1] for user in node.users}
+        mask = [bool(wanted) and place in read for place, wanted in enumerate(Arguments(node)[_MASK])]
+        if not any(mask):
+            graph.erase_node(node)
+        elif mask != list(Arguments(node)[_MASK]):
+            _put(node, mask)
+            node.meta["val"] = [value if kept else None for value, kept in zip(node.meta["val"], mask, strict=True)]
+
+
+def copy_alone(graph: Graph, node: Node, placed: Callable[[Node], Node]) -> Node:
+    """Return a copy of a convolution's backward that computes the gradient of the input alone."""
+    made = graph.node_copy(node, placed)
+    _put(made, [True, False, False])
+    return made
+
+
+def _put(node: Node, mask: list[bool]) -> None:
+    names = Arguments(node).names
+    values: dict[str, Any] = {**dict(zip(names, node.args, strict=False)), **node.kwargs, _MASK: mask}
+    node.args, node.kwargs = tuple(values[name] for name in names), {}

@@ -1,0 +1,93 @@
+"""Results that their readers compute again: ``leave(graph, regions)``, in place.
+
+What a region stores for kernels of Inductor's alone, these can compute as they read, for no bytes: a copy of the
+operators is put into the graph for them, and the region stores what the copy reads, where that has fewer bytes. So a
+cast to float32, which a norm needs of a residual in 16 bits, does not make the residual be stored in 32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Set
+from dataclasses import dataclass, field
+
+from torch.fx import Graph, Node
+
+from evt.fx.example import bytes_of
+from evt.fx.meaning import Reduced, meaning, number_of
+from evt.fx.product import find_product
+from evt.fx.region import Region
+from evt.fx.views import is_view, source
+
+#: How many operators are computed again, one behind the other.
+_DEEPEST = 8
+
+
+def leave(graph: Graph, regions: Iterable[Region]) -> None:
+    """Let the readers of each region's results compute them again, where the region then stores fewer bytes."""
+    regions = list(regions)
+    owned = {node for region in regions for node in region.frames}
+    for region in regions:
+        for node in reversed(region.nodes):
+            users = [user for user in node.users if user not in region]
+            if not users or not _is_elementwise(node, region) or not all(_is_loose(user, owned) for user in users):
+                continue
+            again = _Again.of(node, region)
+            if sum(again.moved.values()) < 2 * bytes_of(node):
+                _copy(graph, node, again.copied, region)
+
+
+@dataclass
+class _Again:
+    """The bytes that are moved for what a result is computed of again, and the operators that are copied, in order."""
+
+    moved: dict[Node, int] = field(default_factory=dict)
+    copied: dict[Node, None] = field(default_factory=dict)
+
+    @staticmethod
+    def of(node: Node, region: Region, depth: int = 1) -> _Again:
+        found = _Again()
+        for operand in node.all_input_nodes:
+            if number_of(operand) is not None:
+                continue
+            if operand not in region:
+                found.moved[operand] = bytes_of(source(operand))
+                continue
+            stored = any(user not in region for user in operand.users)
+            moved = {operand: bytes_of(operand) * (1 if stored else 2)}
+            if depth < _DEEPEST and _is_elementwise(operand, region):
+                inner = _Again.of(operand, region, depth + 1)
+                if is_view(operand) or sum(inner.moved.values()) < moved[operand]:
+                    moved = inner.moved
+                    found.copied.update(inner.copied)
+            found.moved.update(moved)
+        found.copied[node] = None
+        return found
+
+
+def _is_elementwise(node: Node, region: Region) -> bool:
+    """Return whether an operator of a region computes each element of those in the same place."""
+    if node is region.product.node or region.frames[node].reduced:
+        return False
+    return is_view(node) or not isinstance(meaning(node), Reduced)
+
+
+def _is_loose(user: Node, owned: Set[Node]) -> bool:
+    """Return whether a kernel of Inductor's reads a tensor, or a view of it."""
+    if user in owned or user.op != "call_function" or find_product(user) is not None:
+        return False
+    return not is_view(user) or all(_is_loose(each, owned) for each in user.users)
+
+
+def _copy(graph: Graph, node: Node, copied: Iterable[Node], region: Region) -> None:
+    """Let readers outside of a region read copies of its operators; drop what nothing in the region reads then."""
+    made: dict[Node, Node] = {}
+    readers = {user for user in node.users if user not in region}
+    place = node
+    for each in copied:
+        with graph.inserting_after(place):
+            place = made[each] = graph.node_copy(each, lambda operand: made.get(operand, operand))
+    node.replace_all_uses_with(made[node], delete_user_cb=readers.__contains__)
+    for each in reversed(region.nodes):
+        if not each.users and each is not region.product.node:
+            del region.frames[each]
+            graph.erase_node(each)

@@ -1,0 +1,73 @@
+"""What is computed twice because that moves fewer bytes: in a region's kernel, and by the readers of its results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from evt.fx.report import RECORDS, Row  # noqa: E402
+
+from . import training  # noqa: E402
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),  # of PyTorch, about what it will remove
+    pytest.mark.usefixtures("fresh_compiler"),
+]
+A, B, C = (torch.linspace(-1, 1, 64 * 64).reshape(64, 64).half() for _ in range(3))
+
+
+def row_of(function: Callable[..., Any], *given: torch.Tensor) -> Row:
+    """Return what became of the last product, once the results are eager's."""
+    for got, want in zip(training.fused(function)(*given), function(*given), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-2, atol=1e-2)
+    return RECORDS[-1].rows[-1]
+
+
+def statistics(x: torch.Tensor) -> torch.Tensor:
+    return x.float() * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + 1e-6)
+
+
+def test_readers_cast_again() -> None:
+    """A norm reads the residual in f32 for its statistics, and for each element; it is stored in f16."""
+    row = row_of(lambda a, b, c: (y := a @ b + c, statistics(y)), A, B, C)
+    assert "out D: f16[m, n], D1: f32[m]\n" in row.formula
+
+
+def test_readers_compute_again_what_is_wider() -> None:
+    """A factor of each column is no reason to store f32; the product is."""
+    row = row_of(lambda a, b, c: (torch.cumsum((a @ b + c).float() * c[0].float() * 2, -1),), A, B, C)
+    assert row.formula.endswith("out D: f16[m, n]\nD = acc + x0")
+
+
+def test_results_of_the_graph_are_stored_as_they_are() -> None:
+    """A norm that reads one too finds it in f32."""
+    row = row_of(lambda a, b, c: ((y := (a @ b + c).float()) * 2, torch.cumsum(y, -1), y), A, B, C)
+    assert "out D: f32[m, n], D1: f32[m, n]\n" in row.formula
+
+
+def test_wide_operands_of_narrow_ones() -> None:
+    """What is read in f32 by others is computed in the kernel of f16 and of vectors."""
+
+    def run(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        normed = (c.float() - c.float().mean(-1, keepdim=True)) * 0.5
+        return (a @ b).float() * normed, torch.cumsum(normed, -1)
+
+    row = row_of(run, A, B, C)
+    assert "in x0: f16[m, n], x1: f32[m]" in row.formula
+
+
+def test_narrow_operands_of_wide_ones() -> None:
+    """What others store in f16 is not computed again of f32."""
+
+    def run(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        half = (c * 0.5).half()
+        return a @ b * half, half @ b
+
+    RECORDS.clear()
+    row_of(run, A, B, C.float())
+    rows = [row for record in RECORDS for row in record.rows if row.fused]
+    assert any("in x0: f16[m, n]" in row.formula for row in rows)
