@@ -95,26 +95,26 @@ CASES: dict[str, tuple[str, str, dict[str, Any], Shapes]] = {
         "D = tanh(acc + bias[n] + r)",
         "conv2d",
         {"padding": ((1, 0), (0, 2)), "stride": (1, 2)},
-        {"A": (2, 4, 5, 6), "B": (8, 4, 3, 3), "bias": (8,), "r": (2, 8, 4, 3)},
+        {"A": (2, 2, 3, 4), "B": (3, 2, 3, 3), "bias": (3,), "r": (2, 3, 2, 2)},
     ),
     "groups": (
         "D = tanh(acc + bias[n])",
         "conv2d",
         {"padding": 1, "groups": 2, "dilation": 2},
-        {"A": (2, 4, 5, 6), "B": (8, 2, 3, 3), "bias": (8,)},
+        {"A": (1, 4, 4, 5), "B": (2, 2, 3, 3), "bias": (2,)},
     ),
     "conv1d": ("D = tanh(acc + bias[n])", "conv1d", {}, {"A": (2, 4, 7), "B": (8, 4, 3), "bias": (8,)}),
     "dgrad": (
         "D = tanh(acc + bias[n] + r)",
         "conv2d_dgrad",
         {"stride": 2, "padding": 1, "output_padding": 1},
-        {"A": (2, 8, 3, 3), "B": (8, 4, 3, 3), "bias": (4,), "r": (2, 4, 6, 6)},
+        {"A": (1, 3, 2, 3), "B": (3, 2, 3, 3), "bias": (2,), "r": (1, 2, 4, 6)},
     ),
     "wgrad": (
         "D = tanh(acc + r)",
         "conv2d_wgrad",
         {"kernel_size": 3, "padding": 1},
-        {"A": (2, 8, 5, 5), "B": (2, 4, 5, 5), "r": (8, 4, 3, 3)},
+        {"A": (2, 3, 3, 4), "B": (2, 2, 3, 4), "r": (3, 2, 3, 3)},
     ),
 }
 #: Those whose gradients a kernel can compute beside the product, in one launch.

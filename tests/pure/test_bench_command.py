@@ -134,6 +134,7 @@ def test_command_measures_resnet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fake_gpu")
 def test_command_measures_the_host(tmp_path: Path) -> None:
     path = tmp_path / "bench.json"

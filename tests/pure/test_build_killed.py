@@ -29,10 +29,11 @@ FORKS = {
 _FORKED = """\
 threading.Thread(target=go, daemon=True).start()
 while len(list(Path(root).glob("??/.*/device.log"))) == 0: time.sleep(0.01)
-if FORK == 0:
-    Path(root, "forked").write_text(str(os.getpid()))
-    time.sleep(600)
+forked = FORK
+if forked == 0:
+    ctypes.PyDLL(None).sleep(600)  # other threads may have held any of Python's locks
     os._exit(0)
+Path(root, "forked").write_text(str(forked))
 time.sleep(600)
 """
 
