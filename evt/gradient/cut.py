@@ -36,7 +36,7 @@ def choose_saved(joint: Joint, types: list[ValueType]) -> dict[int, Output]:
     table, count = joint.table, len(joint.dag)
     late = dependents(table, (node for node in range(len(table)) if _is_arriving(joint, table[node][0])))
     early = dependents(table, (node for node in range(len(table)) if isinstance(table[node][0], Acc)))
-    needed = _needed(joint)
+    needed = joint.needed()
     read = {operand for node in needed if late[node] or _leaves(joint, node) for operand in table[node][1]}
     wanted = [node for node in sorted(read) if early[node] and not late[node]]
     stored = _stored(joint)
@@ -74,18 +74,6 @@ def _is_arriving(joint: Joint, op: Node) -> bool:
 
 def _leaves(joint: Joint, node: int) -> bool:
     return node in joint.stores.values()
-
-
-def _needed(joint: Joint) -> set[int]:
-    """Return the nodes that the leaving gradients need."""
-    found: set[int] = set()
-    stack = [*joint.stores.values()]
-    while stack:
-        node = stack.pop()
-        if node not in found:
-            found.add(node)
-            stack.extend(joint.table[node][1])
-    return found
 
 
 def _stored(joint: Joint) -> dict[int, Output]:

@@ -104,7 +104,7 @@ def _forward(joint: Joint, saved: Mapping[int, Output]) -> Dag:
 def _backward(joint: Joint, saved: Mapping[int, Output]) -> TypedDag:
     """Return what computes the leaving gradients, from what is saved."""
     dag, builder, renamed = joint.dag, Builder(), dict[int, int]()
-    live = _live(joint, saved)
+    live = joint.needed(saved.keys())
     inputs = {each.name: each for each in (*dag.inputs, *joint.arriving.values())}
     for node, output in saved.items():
         if node in live:
@@ -118,16 +118,3 @@ def _backward(joint: Joint, saved: Mapping[int, Output]) -> TypedDag:
     made = prune(made)
     fields = (made.operation, made.operands, made.inputs, made.outputs, made.table, made.source, made.origins)
     return TypedDag(*fields, tuple(_types(made)))
-
-
-def _live(joint: Joint, saved: Mapping[int, Output]) -> set[int]:
-    """Return the nodes that the leaving gradients need, down to what is saved."""
-    live: set[int] = set()
-    stack = [*joint.stores.values()]
-    while stack:
-        node = stack.pop()
-        if node not in live:
-            live.add(node)
-            if node not in saved:
-                stack.extend(joint.table[node][1])
-    return live

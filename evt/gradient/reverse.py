@@ -62,6 +62,18 @@ class Joint:
         found = {op.name: node for node, (op, _) in enumerate(self.table) if isinstance(op, Store)}
         return {name: found[output.name] for name, output in self.leaving.items()}
 
+    def needed(self, saved: Set[int] = frozenset()) -> set[int]:
+        """Return the nodes that the leaving gradients need, down to what is saved."""
+        found: set[int] = set()
+        stack = [*self.stores.values()]
+        while stack:
+            node = stack.pop()
+            if node not in found:
+                found.add(node)
+                if node not in saved:
+                    stack.extend(self.table[node][1])
+        return found
+
 
 def differentiable_outputs(dag: TypedDag) -> tuple[str, ...]:
     """Return the outputs that have gradients: those of floating-point types."""
