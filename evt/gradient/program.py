@@ -53,7 +53,10 @@ def whole_gradient(spec: Spec, a: str | None, b: str | None) -> Gradient:
         raise refused("autograd does not record groups of products", "derive the program of one group: --op gemm")
     dag = epilogue_of(typed_graph(spec, a, b))
     wanted = (ACCUMULATOR, *(each.name for each in dag.inputs if each.dtype is not None and each.dtype.is_float))
-    return gradient_of(spec, dag.operands, (), wanted)
+    found = gradient_of(spec, dag.operands, (), wanted)
+    if not found.leaving:
+        raise refused("no output has a gradient", "gradients are of outputs of floating-point types, and not constant")
+    return found
 
 
 @remembered

@@ -109,6 +109,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         ),
         "two indices",
     ),
+    "bits": (lambda: evt.gemm("out M: b1[m, n]; M = acc > 0").gradient(), "no output"),
     "a statistic": (
         lambda: evt.gemm("out D, s: f32[m]; D = acc; s = max[n](acc)", recompute=True)(*operands()),
         "recompute=True",
