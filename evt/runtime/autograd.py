@@ -136,6 +136,7 @@ class _Program(torch.autograd.Function):
 
     @staticmethod
     def forward(
+        ctx: Any,
         recorded: _Recorded,
         bound: Bound,
         floats: Sequence[float] | None,
@@ -144,14 +145,10 @@ class _Program(torch.autograd.Function):
         b: torch.Tensor,
         *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
-        program = _text(forward_of(recorded.spec, recorded.gradient()))
-        results = torch.ops.evt.run(a, b, tensors, program, recorded.names, floats, integers)
-        return tuple(result.detach() for result in results)  # no views, which could not be modified in place
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-        recorded, bound, floats, integers, a, b, *tensors = inputs
         names, gradient = recorded.names, recorded.gradient()
+        program = _text(forward_of(recorded.spec, gradient))
+        found = torch.ops.evt.run(a, b, tensors, program, names, floats, integers)
+        output = tuple(each.detach() for each in found)  # no views, which could not be modified in place
         results = dict(zip((each.name for each in gradient.forward.outputs), output, strict=True))
         values = {
             **dict(zip(names, tensors, strict=False)),
@@ -169,6 +166,7 @@ class _Program(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         followed = differentiable_outputs(bound.dag)
         ctx.mark_non_differentiable(*(result for name, result in results.items() if name not in followed))
+        return output
 
     @staticmethod
     def backward(ctx: Any, *arrived: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:

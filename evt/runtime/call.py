@@ -40,6 +40,7 @@ from evt.runtime.plain import (
     PLAIN,
     is_traced,
     mode_depth,
+    plain,
     plain_value,
     reaches_memory,
     signed,
@@ -120,7 +121,7 @@ class Caller:
         if not usual and (unknown or mode_depth() or transforming() or forward_ad._current_level >= 0):
             return self._unusual(a, b, inputs, buffers)
         if unknown:
-            bind(self.spec, a, b, inputs, buffers)  # raises what is wrong
+            self._refuse(a, b, inputs, buffers)
         try:
             addresses = [tensor.data_ptr() for tensor in tensors]
             grad = _is_grad_enabled()
@@ -128,7 +129,7 @@ class Caller:
                 (t.size(), t.stride(), t.dtype, t.get_device(), t.is_neg(), grad and t.requires_grad) for t in tensors
             ]
         except RuntimeError:  # it has no memory or no shape
-            bind(self.spec, a, b, inputs, buffers)
+            self._refuse(a, b, inputs, buffers)
             raise
         deterministic = self._reduces and _is_deterministic()
         key = (form, deterministic, *addresses, *facts)
@@ -184,6 +185,11 @@ class Caller:
             results[position] = contiguous_image(results[position])
         return self._gather(results)
 
+    def _refuse(self, a: torch.Tensor, b: torch.Tensor, inputs: Mapping[str, Any], buffers: Mapping[str, Any]) -> None:
+        """Raise what is wrong with a call, if anything is; one without buffers has gradients."""
+        with torch.set_grad_enabled(torch.is_grad_enabled() and bool(buffers)):
+            bind(self.spec, a, b, inputs, buffers)
+
     def _buffers(self, out: object) -> Mapping[str, Any]:
         """Return the output buffers of ``out=``, by name."""
         outputs = self._outputs
@@ -210,6 +216,10 @@ class Caller:
         if named or len(read) + len(written) < len(inputs) + len(buffers):
             return self(a, b, read, written or None)
         given = [("A", a), ("B", b), *read.items(), *written.items()]
+        if torch.is_grad_enabled() and not written and any(getattr(each, "requires_grad", False) for _, each in given):
+            self._refuse(a, b, read, written)
+            (_, a), (_, b), *others = ((name, plain(value)) for name, value in given)
+            return self._traced(a, b, dict(others), written)
         usual = [(name, plain_value(name, value, written=name in written)) for name, value in given]
         differentiated = forward_ad._current_level >= 0
         if differentiated or tracing_fault() or any(type(value) not in PLAIN | NUMBERS for _, value in usual):

@@ -62,6 +62,29 @@ def test_results_may_be_modified_in_place() -> None:
         result.sum().backward()
 
 
+class Weight(torch.nn.Parameter):
+    pass
+
+
+def test_subclasses_without_behaviour_have_gradients() -> None:
+    op, values = made("gelu")
+    want = gradients(lambda each: call(op, each), values)
+    for kind in (torch.nn.Parameter, Weight):
+        given = {name: kind(value.detach()) for name, value in values.items()}
+        for one, two in zip(gradients(lambda each: call(op, each), given), want, strict=True):
+            torch.testing.assert_close(one, two)
+    negative = {**values, "A": torch._neg_view(-values["A"])}
+    for one, two in zip(gradients(lambda each: call(op, each), negative)[1:], want[1:], strict=True):
+        torch.testing.assert_close(one, two)
+
+
+def test_a_mistake_beside_gradients_is_all_that_is_said() -> None:
+    for given in (operands()[0].detach().to_sparse(), "text"):
+        with pytest.raises(evt.ArgumentError) as caught:
+            evt.gemm("D = acc")(given, operands()[1])
+        assert "E0610" not in str(caught.value)
+
+
 def test_gathered_rows_add_up() -> None:
     """Places that are out of range were read from nowhere."""
     op = evt.gemm("in index: i32[m]; in x: f64[index[m], n], s: f64[index[m]]; D = tanh(acc + x)*s")
