@@ -19,6 +19,8 @@ from evt.fx.report import Owner
 
 from . import vision
 
+aten = torch.ops.aten
+
 #: Of a parameter's gradient, relative to its norm: of f32, and of 16 bits against f64.
 TOLERANCE, TOLERANCE_16 = 1e-4, 3e-2
 
@@ -100,6 +102,8 @@ def fused(function: Callable[..., Any]) -> Any:
 
         def compile(graph: GraphModule, _: Any) -> Any:
             FusePass("always", ("cpu",), owner)(graph.graph)
+            for node in graph.graph.find_nodes(op="call_function", target=aten.view.default):
+                node.target = aten.reshape.default  # as Inductor lowers it: what is saved may lie otherwise than traced
             graph.recompile()
             return make_boxed_func(graph)
 
