@@ -1,11 +1,11 @@
 """Measuring: evt against PyTorch, side by side in one run on one GPU.
 
-In the order of the data: :mod:`case` (what is measured), :mod:`suites` (cases by name), :mod:`tensors` (random ones of
-every type), :mod:`straight` (the formula as a PyTorch user writes it), :mod:`idiom` (its operations) and
-:mod:`convolution` (its product), :mod:`versions` (what is timed), :mod:`answer` (the right results), :mod:`host` (the
-time of a call on the host), :mod:`run` (all of it), :mod:`kernel` (which kernel it was), :mod:`epilogue` (epilogues
-side by side), :mod:`result` (the numbers), :mod:`document` (the numbers as JSON), :mod:`report` (as tables),
-:mod:`machine` (where it ran).
+In the order of the data: :mod:`case` (what is measured), :mod:`suites` (cases by name), :mod:`layers` (of networks),
+:mod:`tensors` (random ones of every type), :mod:`straight` (the formula as a PyTorch user writes it), :mod:`idiom`
+(its operations) and :mod:`convolution` (its product), :mod:`cudnn` (as cuDNN fuses it), :mod:`versions` (what is
+timed), :mod:`answer` (the right results), :mod:`host` (the time of a call on the host), :mod:`run` (all of it),
+:mod:`kernel` (which kernel it was), :mod:`epilogue` (epilogues side by side), :mod:`result` (the numbers),
+:mod:`document` (the numbers as JSON), :mod:`report` (as tables), :mod:`machine` (where it ran).
 Needs torch. Every timing needs a CUDA GPU; the CPU is never timed instead.
 """
 

@@ -78,6 +78,7 @@ def _case_json(result: CaseResult) -> dict[str, Any]:
             }
             for row in result.rows
         },
+        "contender": result.contender,
         "kernel": dict(zip(("route", "config"), result.kernel, strict=True)) if result.kernel else None,
         "tflops": result.tflops,
         "gbytes_per_s": result.gbytes_per_s,

@@ -140,12 +140,6 @@ class ModelResult:
         return "\n".join(lines)
 
 
-def select(wanted: str | None) -> tuple[str, ...]:
-    """Return the models whose names contain one of the words that commas separate."""
-    words = [word for word in (wanted or "").split(",") if word]
-    return tuple(name for name in MODELS if not words or any(word in name for word in words))
-
-
 def bench_models(
     names: Sequence[str],
     dtypes: Sequence[str] = ("float16", "bfloat16"),

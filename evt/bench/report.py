@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from rich.text import Text
 
 from evt.bench.case import Case
 from evt.bench.document import to_json, write_json
-from evt.bench.result import AGAIN, COMPILE, EAGER, EVT, CaseResult, EpilogueResult, HostResult
+from evt.bench.result import AGAIN, COMPILE, EVT, CaseResult, EpilogueResult, HostResult
 
 _PIPE_WIDTH = 240
 
@@ -117,27 +118,35 @@ def notes(result: CaseResult) -> list[str]:
 
 
 def print_summary(console: Console, results: Sequence[CaseResult]) -> None:
-    """Print a line for each case: times of evt and the baselines in ms, the ratios of evt to them, and its kernel."""
+    """Print a line for each case, with its times in ms, and the geometric mean of the ratios to the best contender."""
     if not results:
         return
-    versions = (COMPILE, EAGER, results[0].case.product)
+    versions = [row.version for row in max((result.rows for result in results), key=len) if row.version != AGAIN]
     table = _table("summary")
     table.add_column("case")
-    for heading in (*(f"{name} ms" for name in (EVT, *versions)), *(f"evt / {name}" for name in versions), "bar"):
+    for heading in (*(f"{name} ms" for name in versions), f"{EVT} / best"):
         table.add_column(heading, justify="right")
+    table.add_column("best")
     table.add_column("kernel")
+    ratios = []
     for result in results:
         row = result.row(EVT)
         failure = row.failure if row else ""
+        best = result.contender
+        ratio = result.ratio(EVT, best) if best is not None else None
+        ratios += [ratio] if ratio is not None else []
         table.add_row(
             result.case.name,
-            *(_ms(result.ms(name)) for name in (EVT, *versions)),
-            *(_ratio(result.ratio(EVT, name)) for name in versions),
-            f"{result.case.bar:.2f}" if result.case.bar is not None else "-",
+            *(_ms(result.ms(name)) for name in versions),
+            _ratio(ratio),
+            best or "-",
             Text(f"failed: {failure}" if failure else " ".join(result.kernel or ("-",))),
-            style="red" if failure or result.within_bar is False else "",
+            style="red" if failure else "",
         )
     console.print(table)
+    if ratios:
+        mean, worst = statistics.geometric_mean(ratios), max(ratios)
+        console.print(f"evt / best contender: geometric mean {mean:.3f} over {len(ratios)} cases, at most {worst:.3f}")
     console.print()
 
 

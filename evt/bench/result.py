@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from evt.bench.case import Case
 
-EVT, AGAIN, COMPILE, EAGER = "evt", "evt again", "compile", "eager"
+EVT, AGAIN, COMPILE = "evt", "evt again", "compile"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,13 @@ class CaseResult:
         """Return the time of a version over another's; None when either was not timed."""
         time, against = self.ms(version), self.ms(base)
         return time / against if time is not None and against else None
+
+    @property
+    def contender(self) -> str | None:
+        """The fastest baseline that computes the whole formula."""
+        times = {row.version: row.time.median for row in self.rows if row.time is not None}
+        others = times.keys() - {EVT, AGAIN, self.case.product}
+        return min(others, key=times.__getitem__, default=None)
 
     @property
     def noise(self) -> float | None:

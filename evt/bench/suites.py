@@ -1,10 +1,13 @@
-"""Cases by name: ``suite("gemm") -> cases``."""
+"""Cases by name: ``suite("gemm") -> cases``, and ``chosen(names, words)`` of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterable, Iterator
+from itertools import product
 
 from evt.bench.case import Case, convolution_case
+from evt.bench.layers import NETWORKS, Network
 from evt.diagnostics import Source
 from evt.program import Program
 
@@ -35,36 +38,22 @@ _COSTS = {
 }
 _COST_SHAPES = ((4096, 4096, 4096), (16384, 1024, 1024))
 
-#: The epilogues of ResNet-50: those after a 3x3 and a 1x1 convolution, with the bar of each.
-_RESIDUAL, _PLAIN = "D = relu(acc + bias) + residual", "D = relu(acc + bias)"
-_BAR_3X3, _BAR_1X1 = 1.1, 0.80
-#: (channels, output channels, output height and width): the 3x3 convolutions, and the 1x1 ones of the bottlenecks.
-_SHAPES_3X3 = ((64, 64, 56), (128, 128, 28), (256, 256, 14), (512, 512, 7))
-_SHAPES_1X1 = (
-    (64, 256, 56),
-    (256, 64, 56),
-    (128, 512, 28),
-    (512, 128, 28),
-    (256, 1024, 14),
-    (1024, 256, 14),
-    (512, 2048, 7),
-    (2048, 512, 7),
-)
-IMAGES = 256  #: the batch size
+#: The epilogues of the networks' convolutions.
+_OF_LAYERS = ("relu(acc + bias + residual)", "relu(acc + bias) + residual", "relu(acc + bias)")
 
-SUITES = ("gemm", "epilogue", "resnet")
+SUITES = ("gemm", "epilogue", *NETWORKS)
 
 
-def suite(name: str, dtype: str | None = None, images: int = IMAGES) -> tuple[Case, ...]:
+def suite(name: str, dtype: str | None = None, images: int | None = None) -> tuple[Case, ...]:
     """Return the cases of a suite; those of ``epilogue`` by size, the bare store first.
 
-    ``dtype`` is bf16 by default, and f16 for ``resnet``, whose batch size is ``images``. Raise KeyError for a name
-    that is not in :data:`SUITES`.
+    ``dtype`` is bf16 by default, and f16 for a network's convolutions, of ``images`` instead of the usual batch size.
+    Raise KeyError for a name that is not in :data:`SUITES`.
     """
     if name not in SUITES:
         raise KeyError(name)
-    if name == "resnet":
-        return tuple(_resnet(dtype or "f16", images))
+    if name in NETWORKS:
+        return tuple(_convolutions(NETWORKS[name], dtype or "f16", images))
     dtype = dtype or "bf16"
     if name == "epilogue":
         programs = {title: Program(Source(text)) for title, text in _COSTS.items()}
@@ -81,16 +70,22 @@ def suite(name: str, dtype: str | None = None, images: int = IMAGES) -> tuple[Ca
     return tuple(cases)
 
 
-def _resnet(dtype: str, images: int) -> Iterator[Case]:
-    """Yield the convolutions of ResNet-50's bottlenecks; cases of one text and geometry share a program."""
-    groups = (
-        (3, _SHAPES_3X3, _RESIDUAL, "relu+residual", _BAR_3X3),
-        (1, _SHAPES_1X1, _RESIDUAL, "relu+residual", _BAR_1X1),
-        (1, _SHAPES_1X1, _PLAIN, "relu", _BAR_1X1),
-    )
-    for taps, sizes, text, title, bar in groups:
-        program = Program(Source(text), "conv2d", padding=taps // 2)
-        for channels, filters, side in sizes:
-            shapes = (images, channels, side, side), (filters, channels, taps, taps)
-            name = f"{taps}x{taps} {channels}->{filters} @{side} {title}"
-            yield convolution_case(name, program, shapes, dtype=dtype, bar=bar)
+def chosen(names: Iterable[str], words: str | None) -> tuple[str, ...]:
+    """Return the names that contain one of the words that commas separate; without words, all."""
+    wanted = [word for word in (words or "").split(",") if word]
+    return tuple(name for name in names if not wanted or any(word in name for word in wanted))
+
+
+def _convolutions(network: Network, dtype: str, images: int | None) -> Iterator[Case]:
+    """Yield a network's layers with each epilogue; cases of one text and geometry share a program."""
+
+    @functools.cache
+    def program(text: str, stride: int, padding: int) -> Program:
+        return Program(Source(f"D = {text}"), "conv2d", stride=stride, padding=padding)
+
+    for layer, text in product(network.layers, _OF_LAYERS):
+        shapes = (
+            (images or network.images, layer.channels, layer.side, layer.side),
+            (layer.filters, layer.channels, layer.taps, layer.taps),
+        )
+        yield convolution_case(f"{layer} {text}", program(text, layer.stride, layer.padding), shapes, dtype=dtype)

@@ -16,6 +16,7 @@ import torch
 
 from evt.bench.case import Case, Data
 from evt.bench.convolution import convolve
+from evt.bench.cudnn import cudnn_fused
 from evt.bench.idiom import check_product
 from evt.bench.straight import straight_line
 from evt.diagnostics import Diagnostic, closest
@@ -23,8 +24,8 @@ from evt.errors import ArgumentError
 
 Call = Callable[[], Any]
 
-#: Besides evt: the formula in eager PyTorch, through torch.compile, and the product alone.
-BASELINES = ("eager", "compile", "max-autotune", "mm")
+#: Besides evt: the formula in eager PyTorch, through torch.compile, by cuDNN's fused convolution; the product alone.
+BASELINES = ("eager", "compile", "max-autotune", "cudnn", "mm")
 #: Names of the bare product, of matrices and of a convolution; either name selects that of the case.
 PRODUCTS = ("mm", "conv")
 #: Those that torch.compile makes, with its mode.
@@ -63,8 +64,11 @@ def baseline(name: str, case: Case, data: Data) -> Call:
         product = product_alone(case, data)
         buffer = product(a, b)
         return lambda: product(a, b, out=buffer)
-    device = data.A.device.type
-    function: Any = straight_line(case.dag, case.scalars, batched=case.batched, device=device, problem=case.problem)
+    if name == "cudnn":
+        function: Any = cudnn_fused(case)
+    else:
+        device = data.A.device.type
+        function = straight_line(case.dag, case.scalars, batched=case.batched, device=device, problem=case.problem)
     if name in COMPILED:
         function = torch.compile(function, dynamic=False, mode=COMPILED[name])
     arguments = (data.A, data.B, *data.tensors.values())

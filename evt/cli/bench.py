@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import click
@@ -17,12 +17,14 @@ _OF_CONVOLUTIONS = "D = relu(acc + bias) + residual"
 _SIZE, _HOST_SIZE = 4096, 256
 #: For the help text.
 _DEFAULTS = {"m": f"{_SIZE}; {_HOST_SIZE} with --host", "n": "as --m", "k": "as --m"}
-_IMAGES = 256
+#: Suites of convolutions, with the usual batch size of each.
+_NETWORKS = {"resnet": 256, "unet": 2, "detector": 1}
 
 _BASELINES = ("eager", "compile", "max-autotune", "mm")
-_PRODUCTS = ("mm", "conv")
-#: For the suite resnet: max-autotune takes minutes there.
-_OF_RESNET = ("eager", "compile", "conv")
+_OF_ONE_CONVOLUTION = ("eager", "compile", "max-autotune", "cudnn", "conv")
+#: For suites of convolutions: max-autotune takes minutes there.
+_OF_NETWORKS = ("eager", "compile", "cudnn", "conv")
+_KNOWN = tuple(dict.fromkeys((*_BASELINES, *_OF_ONE_CONVOLUTION)))
 
 
 def _new_file(ctx: click.Context, parameter: click.Parameter, path: str | None) -> str | None:
@@ -42,9 +44,9 @@ def _names(ctx: click.Context, parameter: click.Parameter, given: str | None) ->
         return None
     names = [name.strip() for name in given.split(",") if name.strip()]
     for name in names:
-        if name not in (*_BASELINES, *_PRODUCTS):
-            known = ", ".join(dict.fromkeys((*_BASELINES, *_PRODUCTS)))
-            raise click.BadParameter(f"there is no baseline `{name}`. Baselines: {known}.", ctx, parameter)
+        if name not in _KNOWN:
+            message = f"there is no baseline `{name}`. Baselines: {', '.join(_KNOWN)}."
+            raise click.BadParameter(message, ctx, parameter)
     return tuple(dict.fromkeys(names))
 
 
@@ -55,17 +57,22 @@ def _names(ctx: click.Context, parameter: click.Parameter, given: str | None) ->
 @functools.partial(takes_sizes, defaults=_DEFAULTS)  # type: ignore[arg-type]  # words are as good for the help
 @click.option(
     "--suite",
-    type=click.Choice(["gemm", "epilogue", "resnet", "models"]),
-    help="Fixed programs and sizes in place of PROGRAM; resnet uses f16.",
+    type=click.Choice(["gemm", "epilogue", *_NETWORKS, "models"]),
+    help="Fixed programs and sizes in place of PROGRAM; convolutions are of f16.",
 )
-@click.option("--filter", "wanted", metavar="WORDS", help="Of the suite models, those whose names contain a word.")
-@click.option("--batch", type=click.IntRange(1, 65535), help=f"Batch size of the suite resnet. [default: {_IMAGES}]")
+@click.option("--filter", "wanted", metavar="WORDS", help="Of a suite, what has one of these words in its name.")
+@click.option(
+    "--batch",
+    type=click.IntRange(1, 65535),
+    help=f"Batch size of a network. [default: {', '.join(f'{name} {count}' for name, count in _NETWORKS.items())}]",
+)
 @click.option("--rounds", type=click.IntRange(1, 100_000), default=51, show_default=True, help="Number of samples.")
 @click.option(
     "--baselines",
     metavar="LIST",
     callback=_names,
-    help=f"Baselines to measure. [default: {','.join(_BASELINES)}; with --suite resnet {','.join(_OF_RESNET)}]",
+    help=f"Baselines to measure. [default: {','.join(_BASELINES)}; of a convolution {','.join(_OF_ONE_CONVOLUTION)}; "
+    f"of networks {','.join(_OF_NETWORKS)}]",
 )
 @click.option(
     "--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Seed of the random data."
@@ -98,14 +105,16 @@ def command(
 
     Baselines: eager (the formula in PyTorch), compile and max-autotune (the formula under torch.compile, without
     and with mode="max-autotune-no-cudagraphs"), mm (the bare matrix product, torch.mm with out=), and for convolutions
-    conv in place of mm (torch.nn.functional.conv2d and the like, in cuDNN's benchmark mode). Every version's answer is
-    checked first. The times are medians of rounds that run all versions in shuffled order, with the L2 cache flushed
-    before each launch and the host's time hidden; evt is timed twice, which shows the noise.
+    cudnn (cuDNN's fused convolution, if it has the formula) and conv in place of mm (torch.nn.functional.conv2d and the
+    like), both in cuDNN's benchmark mode. Every version's answer is checked first. The times are medians of rounds that
+    run all versions in shuffled order, with the L2 cache flushed before each launch and the host's time hidden; evt is
+    timed twice, which shows the noise.
 
     The suite gemm checks evt's performance bars against torch.compile. The suite epilogue times several epilogues of
     one product side by side, without baselines. It compares them with the bare store of D, and with a bound: the time
-    of the bare store plus that of copying the epilogue's other tensors. The suite resnet has the convolutions of
-    ResNet-50.
+    of the bare store plus that of copying the epilogue's other tensors. The suites resnet, unet and detector have the
+    convolutions of a network with three epilogues each: of ResNet-50, of Stable Diffusion's U-Net, and of an object
+    detector. The suite models times whole models, with --filter some of them.
 
     The tensors of a convolution are channels_last. Without --a-shape and --b-shape it has batch size 2, 64 channels and
     a 3x3 kernel.
@@ -118,10 +127,11 @@ def command(
     given = (program, op, *(value or None for value in sizes.values()))
     if suite is not None and (host or settings or any(value is not None for value in given)):
         raise click.UsageError("--suite brings its own programs, sizes and kernels.")
-    if batch is not None and suite != "resnet":
-        raise click.UsageError("--batch is for --suite resnet; of other convolutions it is in --a-shape.")
-    if wanted is not None and suite != "models":
-        raise click.UsageError("--filter is for --suite models.")
+    if batch is not None and suite not in _NETWORKS:
+        networks = ", ".join(_NETWORKS)
+        raise click.UsageError(f"--batch is for the suites {networks}; of other convolutions it is in --a-shape.")
+    if wanted is not None and suite in (None, "epilogue"):
+        raise click.UsageError("--filter selects of a suite, but not of epilogue, which compares all.")
     if suite == "models":
         _models(wanted, dtype, rounds, json_file)
         return
@@ -150,7 +160,9 @@ def command(
 
     cases: tuple[Case, ...]
     if suite is not None:
-        cases = suite_of(suite, dtype, batch or _IMAGES)
+        cases = suite_of(suite, dtype, batch)
+        names = _chosen((case.name for case in cases), wanted)
+        cases = tuple(case for case in cases if case.name in names)
     elif known.spec.convolution is not None:
         cases = (convolution_case(_title(request), known, shapes_of(known.spec, shapes), dtype=dtype),)
     else:
@@ -158,9 +170,8 @@ def command(
         m, n, k, l = (extents[mode] for mode in "mnkl")  # noqa: E741
         cases = (Case(_title(request), known, m, n, k, l, dtype),)
     if baselines is None:
-        of_convolutions = tuple("conv" if name == "mm" else name for name in _BASELINES)
-        baselines = of_convolutions if cases[0].product == "conv" else _BASELINES
-        baselines = _OF_RESNET if suite == "resnet" else baselines
+        baselines = _OF_ONE_CONVOLUTION if cases[0].product == "conv" else _BASELINES
+        baselines = _OF_NETWORKS if suite in _NETWORKS else baselines
     measured = {"rounds": rounds, "baselines": () if suite == "epilogue" else baselines, "seed": seed, "suite": suite}
     report = Report(describe_machine(require_gpu()), {**measured, **settings}, json_file)
     try:
@@ -174,7 +185,7 @@ def command(
         else:
             for result in measure(cases, rounds=rounds, baselines=baselines, seed=seed, progress=progress):
                 report.add(result)
-            if suite == "resnet":
+            if suite in _NETWORKS:
                 report.add_summary()
     except torch.OutOfMemoryError as error:
         raise click.ClickException("not enough memory on the GPU for these sizes") from error
@@ -192,14 +203,12 @@ def _models(wanted: str | None, dtype: str | None, rounds: int, json_file: str |
     try:
         from evt.bench.document import write_json
         from evt.bench.machine import describe_machine, require_gpu
-        from evt.bench.models import bench_models, select
+        from evt.bench.models import MODELS, bench_models
     except ModuleNotFoundError as error:
         raise click.ClickException("evt bench needs PyTorch: pip install 'evt-compiler[torch]'") from error
     from evt.spec.given import read_dtype
 
-    names = select(wanted)
-    if not names:
-        raise click.UsageError(f"no model has `{wanted}` in its name.")
+    names = _chosen(MODELS, wanted)
     dtypes = ("float16", "bfloat16") if dtype is None else (read_dtype(dtype).torch,)
     machine = describe_machine(require_gpu())
     done = []
@@ -208,6 +217,16 @@ def _models(wanted: str | None, dtype: str | None, rounds: int, json_file: str |
         done.append(result.to_json())
         if json_file is not None:
             write_json(json_file, {"machine": machine, "models": done})
+
+
+def _chosen(names: Iterable[str], wanted: str | None) -> tuple[str, ...]:
+    """Return the names with one of the wanted words, at least one."""
+    from evt.bench.suites import chosen
+
+    found = chosen(names, wanted)
+    if not found:
+        raise click.UsageError(f"nothing of the suite has `{wanted}` in its name.")
+    return found
 
 
 def _formula(op: str | None) -> str:

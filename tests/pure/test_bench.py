@@ -41,7 +41,7 @@ from evt.reference.compare import as_numbers, as_steps
 
 
 def test_suite() -> None:
-    assert SUITES == ("gemm", "epilogue", "resnet")
+    assert SUITES == ("gemm", "epilogue", "resnet", "unet", "detector")
     cases = suite("gemm")
     issue = [(case.m, case.n, case.k, case.bar) for case in cases[:3]]
     assert issue == [(6304, 3072, 768, 0.70), (16384, 1024, 1024, 0.70), (4096, 14336, 4096, 1.0)]
@@ -70,26 +70,6 @@ def test_suite_of_epilogues() -> None:
     for case in cases[:11]:
         if case.name != "dropout":
             check(Case(case.name, case.program, 24, 16, 32, dtype="f32"), 2e-6)
-
-
-def test_suite_of_resnet() -> None:
-    cases = suite("resnet")
-    assert len({case.name for case in cases}) == len(cases) == 20
-    assert {str(case.dag.operands[0].dtype) for case in cases} == {"f16"}
-    by_taps = {taps: [case for case in cases if case.name.startswith(f"{taps}x{taps} ")] for taps in (1, 3)}
-    assert [case.shapes for case in by_taps[3]] == [
-        ((256, c, side, side), (c, c, 3, 3)) for c, side in ((64, 56), (128, 28), (256, 14), (512, 7))
-    ]
-    assert {case.bar for case in by_taps[3]} == {1.1}
-    assert {case.bar for case in by_taps[1]} == {0.8}
-    assert len({id(case.program) for case in cases}) == 3
-    assert [case.m for case in by_taps[1][:2]] == [256 * 56 * 56] * 2
-    assert all(case.problem is not None and case.problem.results == case.problem.pixels for case in cases)
-    few = suite("resnet", "bf16", 2)
-    assert all(case.shapes is not None and case.shapes[0][0] == 2 for case in few)
-    assert str(few[0].dag.operands[0].dtype) == "bf16"
-    for case in (few[3], few[10], few[18]):
-        check(case, 2e-2)
 
 
 # The arithmetic
@@ -274,33 +254,6 @@ def test_report_prints_and_saves_as_it_goes(tmp_path: Path, capsys: pytest.Captu
     assert re.search(r"evt +0\.5000 +0\.0% +0\.500", text)
     assert "failed: no triton" in text
     assert re.search(r"evt +3\.00 +0\.0% +1\.50", text)
-
-
-def test_convolutions_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    cases = suite("resnet")
-    path = tmp_path / "bench.json"
-    report = Report(describe_machine(), {}, path)
-    times = {"evt": 0.2, "evt again": 0.202, "eager": 0.5, "compile": 0.25, "conv": 0.16}
-    rows = tuple(Row(name, summarise([time]), 1e-4) for name, time in times.items())
-    report.add(CaseResult(cases[0], rows, {"A": 100, "D": 100}, kernel=("conv-evt-3x", "implicit_128x64x64")))
-    report.add(CaseResult(cases[4], rows[:1], {}, kernel=("evt-3x", "pingpong")))
-    report.add(CaseResult(cases[5], (Row("evt", failure="E0503: no route"),), {}))
-    capsys.readouterr()
-    report.add_summary()
-    text = capsys.readouterr().out
-    assert re.search(r"case +evt ms +compile ms +eager ms +conv ms +evt / compile +evt / eager +evt / conv +bar", text)
-    found = r"3x3 64->64 @56 relu\+residual +0\.2000 +0\.2500 +0\.5000 +0\.1600 +0\.800 +0\.400 +1\.250 +1\.10 +"
-    assert re.search(found + "conv-evt-3x implicit_128x64x64", text)
-    assert re.search(r"1x1 64->256 @56 relu\+residual +0\.2000 +- +- +- +- +- +- +0\.80 +evt-3x pingpong", text)
-    assert "failed: E0503: no route" in text
-    assert "kernel: conv-evt-3x implicit_128x64x64" in notes(report.results[0])
-    first, _, last = json.loads(path.read_text())["cases"]
-    assert first["kernel"] == {"route": "conv-evt-3x", "config": "implicit_128x64x64"}
-    assert (first["a_shape"], first["b_shape"]) == ([256, 64, 56, 56], [64, 64, 3, 3])
-    assert (first["stride"], first["padding"], first["groups"]) == ([1, 1], [[1, 1], [1, 1]], 1)
-    assert first["versions"]["evt"]["ratio_to_conv"] == 1.25
-    assert last["kernel"] is None
-    assert not report.complete
 
 
 def test_a_failure_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,9 +17,9 @@ from click.testing import CliRunner
 import evt.bench.epilogue
 import evt.bench.host
 import evt.bench.run
-import evt.bench.suites
 import evt.tuning.clock
 from evt.bench import bench, bench_host, describe_machine
+from evt.bench.layers import NETWORKS, Layer, Network
 from evt.cli import main
 from evt.diagnostics import Diagnostic
 from evt.errors import LaunchError, TargetError
@@ -117,21 +118,23 @@ def test_command_measures_a_convolution(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("fake_gpu")
 def test_command_measures_resnet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evt.bench.suites, "_SHAPES_3X3", ((16, 16, 4),))
-    monkeypatch.setattr(evt.bench.suites, "_SHAPES_1X1", ((16, 32, 4),))
+    layers = Layer(3, 16, 16, 4, 2), Layer(1, 16, 32, 4), Layer(1, 16, 24, 4)
+    monkeypatch.setitem(NETWORKS, "resnet", Network(7, layers))
     monkeypatch.setattr(torch, "compile", lambda function, **options: function)
     path = tmp_path / "bench.json"
-    options = ["--batch", "3", "--dtype", "bf16", "--rounds", "1", "--json", str(path)]
+    options = ["--batch", "3", "--dtype", "bf16", "--filter", "3x3,->32", "--rounds", "1", "--json", str(path)]
     outcome = CliRunner().invoke(main, ["bench", "--suite", "resnet", *options])
     assert outcome.exit_code == 0, outcome.output
     shown = " ".join(outcome.stdout.split())
-    assert "(conv2d bf16, A 3x16x4x4, B 16x16x3x3, padding 1, m=48, n=16, k=144)" in shown
-    assert outcome.stdout.count("1x1 16->32 @4 relu+residual") == 2  # in its table, and in the summary
+    assert "(conv2d bf16, A 3x16x4x4, B 16x16x3x3, stride 2, padding 1, m=12, n=16, k=144)" in shown
+    assert outcome.stdout.count("1x1 16->32 @4 relu(acc + bias) + residual") == 2  # in its table, and in the summary
+    assert re.search(r"geometric mean \d+\.\d{3} over 6 cases", outcome.stdout)
     document = json.loads(path.read_text())
-    assert document["settings"]["baselines"] == ["eager", "compile", "conv"]
+    assert document["settings"]["baselines"] == ["eager", "compile", "cudnn", "conv"]
     assert [list(case["versions"]) for case in document["cases"]] == [
-        ["evt", "evt again", "eager", "compile", "conv"]
-    ] * 3
+        ["evt", "evt again", "eager", "compile", "cudnn", "conv"]
+    ] * 6
+    assert {case["contender"] for case in document["cases"]} <= {"eager", "compile"}  # the CPU has no cuDNN
 
 
 @pytest.mark.slow
@@ -214,7 +217,7 @@ def test_command_help_is_light() -> None:
         "print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "--suite [gemm|epilogue|resnet|models]" in done.stdout
+    assert "--suite [gemm|epilogue|resnet|unet|detector|models]" in done.stdout
     assert "eager,compile,max-autotune,mm" in done.stdout
     assert done.stdout.endswith("False\n")
 
@@ -229,7 +232,10 @@ def test_command_help_is_light() -> None:
         (["D = acc", "--op", "linear", "--l", "2"], 2, "--l is for gemm"),
         (["--suite", "resnet", "--stride", "2"], 2, "--suite brings its own"),
         (["--suite", "resnet", "--a-shape", "2,8,5,5"], 2, "--suite brings its own"),
-        (["--suite", "gemm", "--batch", "8"], 2, "--batch is for --suite resnet"),
+        (["--suite", "gemm", "--batch", "8"], 2, "--batch is for the suites resnet, unet, detector"),
+        (["--filter", "3x3"], 2, "--filter selects of a suite"),
+        (["--suite", "epilogue", "--filter", "bias"], 2, "--filter selects of a suite"),
+        (["--suite", "unet", "--filter", "9x9"], 2, "nothing of the suite has `9x9` in its name"),
         (["--op", "conv2d", "--host"], 2, "--host measures products of matrices"),
         (["--op", "conv2d", "--m", "8"], 2, "--m is for products of matrices"),
         (["--op", "conv2d", "--a-shape", "2,8,5,5"], 2, "together"),
