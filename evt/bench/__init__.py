@@ -5,7 +5,8 @@ In the order of the data: :mod:`case` (what is measured), :mod:`suites` (cases b
 (its operations) and :mod:`convolution` (its product), :mod:`cudnn` (as cuDNN fuses it), :mod:`versions` (what is
 timed), :mod:`answer` (the right results), :mod:`host` (the time of a call on the host), :mod:`run` (all of it),
 :mod:`kernel` (which kernel it was), :mod:`epilogue` (epilogues side by side), :mod:`result` (the numbers),
-:mod:`document` (the numbers as JSON), :mod:`report` (as tables), :mod:`machine` (where it ran).
+:mod:`document` (the numbers as JSON), :mod:`report` (as tables), :mod:`machine` (where it ran). Whole models:
+:mod:`models` (by name), :mod:`unet` (one of ours), :mod:`compiled` (measured).
 Needs torch. Every timing needs a CUDA GPU; the CPU is never timed instead.
 """
 

@@ -162,6 +162,8 @@ def reason(problem: Exception) -> str:
         return "; ".join(f"{each.code}: {each.message}" for each in problem.diagnostics)
     if isinstance(problem, UnwrittenError):
         return str(problem)
+    if isinstance(inner := getattr(problem, "inner_exception", None), Exception):  # of a backend of torch.compile
+        return reason(inner)
     lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
     text = f"{type(problem).__name__}: {lines[0]}" if lines else type(problem).__name__
     return text if len(text) <= 160 else f"{text[:157]}..."

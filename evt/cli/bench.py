@@ -20,6 +20,9 @@ _DEFAULTS = {"m": f"{_SIZE}; {_HOST_SIZE} with --host", "n": "as --m", "k": "as 
 #: Suites of convolutions, with the usual batch size of each.
 _NETWORKS = {"resnet": 256, "unet": 2, "detector": 1}
 
+#: Suites of whole models.
+_OF_MODELS = ("models", "training")
+
 _BASELINES = ("eager", "compile", "max-autotune", "mm")
 _OF_ONE_CONVOLUTION = ("eager", "compile", "max-autotune", "cudnn", "conv")
 #: For suites of convolutions: max-autotune takes minutes there.
@@ -57,14 +60,15 @@ def _names(ctx: click.Context, parameter: click.Parameter, given: str | None) ->
 @functools.partial(takes_sizes, defaults=_DEFAULTS)  # type: ignore[arg-type]  # words are as good for the help
 @click.option(
     "--suite",
-    type=click.Choice(["gemm", "epilogue", *_NETWORKS, "models"]),
+    type=click.Choice(["gemm", "epilogue", *_NETWORKS, *_OF_MODELS]),
     help="Fixed programs and sizes in place of PROGRAM; convolutions are of f16.",
 )
 @click.option("--filter", "wanted", metavar="WORDS", help="Of a suite, what has one of these words in its name.")
 @click.option(
     "--batch",
     type=click.IntRange(1, 65535),
-    help=f"Batch size of a network. [default: {', '.join(f'{name} {count}' for name, count in _NETWORKS.items())}]",
+    help="Batch size of a suite of convolutions or models. "
+    f"[default: {', '.join(f'{name} {count}' for name, count in _NETWORKS.items())}; each model's own]",
 )
 @click.option("--rounds", type=click.IntRange(1, 100_000), default=51, show_default=True, help="Number of samples.")
 @click.option(
@@ -114,7 +118,8 @@ def command(
     one product side by side, without baselines. It compares them with the bare store of D, and with a bound: the time
     of the bare store plus that of copying the epilogue's other tensors. The suites resnet, unet and detector have the
     convolutions of a network with three epilogues each: of ResNet-50, of Stable Diffusion's U-Net, and of an object
-    detector. The suite models times whole models, with --filter some of them.
+    detector. The suites models and training time whole models through eager, torch.compile and backend="evt":
+    inference, and a training step without the optimizer.
 
     The tensors of a convolution are channels_last. Without --a-shape and --b-shape it has batch size 2, 64 channels and
     a 3x3 kernel.
@@ -127,13 +132,13 @@ def command(
     given = (program, op, *(value or None for value in sizes.values()))
     if suite is not None and (host or settings or any(value is not None for value in given)):
         raise click.UsageError("--suite brings its own programs, sizes and kernels.")
-    if batch is not None and suite not in _NETWORKS:
-        networks = ", ".join(_NETWORKS)
-        raise click.UsageError(f"--batch is for the suites {networks}; of other convolutions it is in --a-shape.")
+    if batch is not None and suite not in (*_NETWORKS, *_OF_MODELS):
+        suites = ", ".join((*_NETWORKS, *_OF_MODELS))
+        raise click.UsageError(f"--batch is for the suites {suites}; of other convolutions it is in --a-shape.")
     if wanted is not None and suite in (None, "epilogue"):
         raise click.UsageError("--filter selects of a suite, but not of epilogue, which compares all.")
-    if suite == "models":
-        _models(wanted, dtype, rounds, json_file)
+    if suite in _OF_MODELS:
+        _models(wanted, dtype, rounds, json_file, training=suite == "training", batch=batch)
         return
     request = Request(_formula(op) if program is None else program, op, dtype, dtype, settings=settings, **sizes)
     known = request.program  # its diagnostics, before torch is imported
@@ -198,21 +203,27 @@ def command(
     ctx.exit(0 if report.complete else 1)
 
 
-def _models(wanted: str | None, dtype: str | None, rounds: int, json_file: str | None) -> None:
+def _models(
+    wanted: str | None, dtype: str | None, rounds: int, json_file: str | None, *, training: bool, batch: int | None
+) -> None:
     """Measure whole models, and write all results so far after each."""
     try:
+        from evt.bench.compiled import bench_models
         from evt.bench.document import write_json
         from evt.bench.machine import describe_machine, require_gpu
-        from evt.bench.models import MODELS, bench_models
+        from evt.bench.models import MODELS
     except ModuleNotFoundError as error:
         raise click.ClickException("evt bench needs PyTorch: pip install 'evt-compiler[torch]'") from error
     from evt.spec.given import read_dtype
 
     names = _chosen(MODELS, wanted)
     dtypes = ("float16", "bfloat16") if dtype is None else (read_dtype(dtype).torch,)
+    if not {"float16", "bfloat16", "float32"}.issuperset(dtypes):
+        raise click.UsageError(f"models are measured in f16, bf16 or f32, not in {dtype}.")
     machine = describe_machine(require_gpu())
     done = []
-    for result in bench_models(names, dtypes, rounds=rounds, progress=progress):
+    measured = bench_models(names, dtypes, training=training, batch=batch, rounds=rounds, progress=progress)
+    for result in measured:
         click.echo(str(result))
         done.append(result.to_json())
         if json_file is not None:

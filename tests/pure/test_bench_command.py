@@ -217,7 +217,7 @@ def test_command_help_is_light() -> None:
         "print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "--suite [gemm|epilogue|resnet|unet|detector|models]" in done.stdout
+    assert "--suite [gemm|epilogue|resnet|unet|detector|models|training]" in done.stdout
     assert "eager,compile,max-autotune,mm" in done.stdout
     assert done.stdout.endswith("False\n")
 
@@ -233,6 +233,10 @@ def test_command_help_is_light() -> None:
         (["--suite", "resnet", "--stride", "2"], 2, "--suite brings its own"),
         (["--suite", "resnet", "--a-shape", "2,8,5,5"], 2, "--suite brings its own"),
         (["--suite", "gemm", "--batch", "8"], 2, "--batch is for the suites resnet, unet, detector"),
+        (["--suite", "models", "--rounds", "0"], 2, "0 is not in the range"),
+        (["--suite", "training", "--filter", "alexnet"], 2, "nothing of the suite has `alexnet` in its name"),
+        (["--suite", "models", "--dtype", "f17"], 1, "E0303"),
+        (["--suite", "models", "--dtype", "e4m3"], 2, "measured in f16, bf16 or f32, not in e4m3"),
         (["--filter", "3x3"], 2, "--filter selects of a suite"),
         (["--suite", "epilogue", "--filter", "bias"], 2, "--filter selects of a suite"),
         (["--suite", "unet", "--filter", "9x9"], 2, "nothing of the suite has `9x9` in its name"),
