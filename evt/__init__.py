@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from evt.functions import function
     from evt.fx.backend import prebuild
     from evt.fx.fuse import fuse
+    from evt.fx.package import package
     from evt.fx.report import report
     from evt.grouped import GroupedProgram, grouped_gemm
     from evt.program import (
@@ -81,6 +82,7 @@ __all__ = [
     "linear",
     "load",
     "pack_bits",
+    "package",
     "prebuild",
     "report",
     "unpack_bits",
@@ -93,6 +95,7 @@ _HOME |= dict.fromkeys(("GroupedProgram", "grouped_gemm"), "evt.grouped")
 _HOME |= dict.fromkeys(("pack_bits", "unpack_bits"), "evt.reference.rounding") | {
     "function": "evt.functions",
     "fuse": "evt.fx.fuse",
+    "package": "evt.fx.package",
     "prebuild": "evt.fx.backend",
     "report": "evt.fx.report",
     "channels_last": "evt.runtime.memory_format",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,7 +100,7 @@ def command(
     targets = list({target.name: target for target in map(find_target, words)}.values())
     asked = _layouts(named, layouts, shared, alignments)
     write = torch_extension if extension is not None else cmake_project
-    files = write(package, named, targets, asked, example_of)
+    files = write(package, [replace(each, layouts=asked) for each in named], targets, example_of)
     try:
         write_folder(Path(folder), files, replace=force)
     except OSError as error:

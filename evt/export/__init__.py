@@ -3,7 +3,7 @@
 In the order of the data: :mod:`names` (what programs and arguments may be called), :mod:`kernels` (the kernels of a
 program, and what each needs of its tensors), :mod:`schema` (a program as an operator of PyTorch), :mod:`tables` (a
 program as tables of C++), :mod:`example` (a call with its results, for the tests), :mod:`extension` and :mod:`cmake`
-(the files), :mod:`folder` (writing them).
+(the files), :mod:`folder` (writing them), :mod:`building` (an extension built where it is written).
 """
 
 from evt.export.cmake import cmake_project

@@ -1,4 +1,4 @@
-"""A CMake project as files: ``cmake_project(name, programs, targets, layouts, example_of) -> {path: text}``."""
+"""A CMake project as files: ``cmake_project(name, programs, targets, example_of) -> {path: text}``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from evt import resources
 from evt.export.example import Data, Example
-from evt.export.kernels import Kernel, Layouts, Named, is_optional, kernels_of
+from evt.export.kernels import Kernel, Named, is_optional, kernels_of
 from evt.export.names import check_names
 from evt.export.print import kernel_row, rendered, text_of
 from evt.ir import Output
@@ -151,7 +151,6 @@ def cmake_project(
     name: str,
     programs: Sequence[Named],
     targets: Sequence[Target],
-    layouts: Layouts,
     example_of: Callable[[Named], Example],
 ) -> dict[str, str]:
     """Return the files of a CMake project whose library has the kernels, by their paths.
@@ -160,7 +159,7 @@ def cmake_project(
     """
     check_names(name, programs)
     projects = [
-        _Project(program, kernels_of(program, targets, layouts, f"{name}_{program.name}"), example_of(program))
+        _Project(program, kernels_of(program, targets, f"{name}_{program.name}"), example_of(program))
         for program in programs
     ]
     kernels = [kernel for each in projects for kernel in each.kernels]

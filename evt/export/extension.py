@@ -1,4 +1,4 @@
-"""A PyTorch extension as files: ``torch_extension(name, programs, targets, layouts, example_of) -> {path: text}``."""
+"""A PyTorch extension as files: ``torch_extension(name, programs, targets, example_of) -> {path: text}``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from evt import resources
 from evt.export.example import Data, Example
-from evt.export.kernels import Kernel, Layouts, Named, kernels_of
+from evt.export.kernels import Kernel, Named, kernels_of
 from evt.export.names import check_names
 from evt.export.print import kernel_row, rendered, text_of
 from evt.export.schema import Schema, schemas_of
@@ -60,22 +60,26 @@ def torch_extension(
     name: str,
     programs: Sequence[Named],
     targets: Sequence[Target],
-    layouts: Layouts,
-    example_of: Callable[[Named], Example],
+    example_of: Callable[[Named], Example] | None = None,
+    *,
+    digested: bool = False,
 ) -> dict[str, str]:
     """Return the files of an extension whose operators are ``torch.ops.NAME.PROGRAM``, by their paths.
 
+    ``example_of`` makes the calls of its tests; without it there are none. ``digested``: the name is a digest of the
+    programs, so that a process may load several libraries of one name, of which the first counts.
     Raise ArgumentError (E0607) for names that cannot be; ProgramError and TargetError for what cannot be compiled.
     """
     check_names(name, programs)
     operators = [
-        _Operator(program, kernels_of(program, targets, layouts, f"{name}_{program.name}"), schemas_of(program), name)
+        _Operator(program, kernels_of(program, targets, f"{name}_{program.name}"), schemas_of(program), name)
         for program in programs
     ]
     kernels = [kernel for each in operators for kernel in each.kernels]
     values: dict[str, Any] = {
         "name": name,
         "programs": operators,
+        "digested": digested,
         "kernels": [(each.emitted.name, each.target) for each in kernels],
     }
     files = {
@@ -84,13 +88,15 @@ def torch_extension(
         "README.md": rendered("torch/README.md.jinja", values),
         f"{name}/__init__.py": rendered("torch/__init__.py.jinja", values),
         "csrc/binding.cpp": rendered("torch/binding.cpp.jinja", values),
-        f"tests/test_{name}.py": rendered("torch/test.py.jinja", values),
     }
     for header in _HEADERS:
         files[f"csrc/{header}"] = resources.text("codegen", f"export/torch/csrc/{header}")
     for kernel in kernels:
         files[f"csrc/kernels/{kernel.emitted.name}.cu"] = kernel.emitted.text
         files[f"csrc/kernels/{kernel.emitted.name}.h"] = kernel.emitted.header
+    if example_of is None:
+        return files
+    files[f"tests/test_{name}.py"] = rendered("torch/test.py.jinja", values)
     for program in programs:
         files[f"tests/{program.name}.json"] = json.dumps(_stored(example_of(program)), indent=1) + "\n"
     return files

@@ -1,17 +1,32 @@
-"""Writing an exported package: ``write_folder(path, files, replace) -> None``, all of it or nothing."""
+"""Writing an exported package, all of it or nothing: ``write_folder(path, files)``, ``with staged(path) as folder``."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
 def write_folder(path: Path, files: Mapping[str, str], *, replace: bool = False) -> None:
-    """Write files into a new directory beside its place, then give it its name: readers see all of them or none.
+    """Write files into a directory, by their paths in it. Raise what :func:`staged` does."""
+    with staged(path, replace=replace) as folder:
+        write_files(folder, files)
+
+
+def write_files(folder: Path, files: Mapping[str, str]) -> None:
+    """Write files by their paths in a folder."""
+    for name, text in files.items():
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def staged(path: Path, *, replace: bool = False) -> Iterator[Path]:
+    """Yield a new directory, which gets its name if all went well: readers see all of its files or none.
 
     ``replace``: a directory that is there is replaced. Raise FileExistsError where one with content is there and is not
     to be replaced, NotADirectoryError for a file, and any other OSError with nothing written.
@@ -21,16 +36,13 @@ def write_folder(path: Path, files: Mapping[str, str], *, replace: bool = False)
         raise NotADirectoryError(20, "it is not a directory", str(path))
     if not replace and path.is_dir() and any(path.iterdir()):
         raise FileExistsError(17, "the directory is not empty", str(path))
-    staged = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+    folder = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
     try:
-        for name, text in files.items():
-            file = staged / name
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text, encoding="utf-8")
-        os.chmod(staged, 0o777 & ~_umask())
-        _exchange(staged, path)
+        yield folder
+        os.chmod(folder, 0o777 & ~_umask())
+        _exchange(folder, path)
     finally:
-        shutil.rmtree(staged, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _exchange(staged: Path, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The kernels of an exported program: ``kernels_of(program, targets, layouts, prefix) -> (Kernel, ...)``.
+"""The kernels of an exported program: ``kernels_of(program, targets, prefix) -> (Kernel, ...)``.
 
 A kernel's needs are those that planning made: a layout is asked of a tensor only where another one would have made
 another kernel.
@@ -52,12 +52,16 @@ class Layouts:
 
 @dataclass(frozen=True)
 class Named:
-    """A program to export: the name that it gets, and the types of A and B where it leaves them open."""
+    """A program to export: the name that it gets, and the types of A and B where it leaves them open.
+
+    ``layouts`` are those that get kernels, or the signature of the one call that gets one.
+    """
 
     name: str
     spec: Spec
     a: str | None = None
     b: str | None = None
+    layouts: Layouts | Signature = field(default_factory=Layouts)
 
     @property
     def dag(self) -> TypedDag:
@@ -113,17 +117,17 @@ class Kernel:
         return tuple(each.number for each in fitting if self.plan.shared_memory <= each.shared_memory)
 
 
-def kernels_of(program: Named, targets: Sequence[Target], layouts: Layouts, prefix: str) -> tuple[Kernel, ...]:
+def kernels_of(program: Named, targets: Sequence[Target], prefix: str) -> tuple[Kernel, ...]:
     """Return the kernels of a program, the best first; ``prefix`` begins the names of their functions.
 
     Raise ProgramError and TargetError for what a target does not compile; ArgumentError for layouts that the
     program's tensors cannot have, and for what cannot be exported.
     """
-    _check(program, layouts)
+    _check(program)
     found = []
     for target in sorted(targets, key=lambda each: -each.number):
         variants: dict[str, Kernel] = {}
-        for problem, absent in _problems(program, target, layouts):
+        for problem, absent in _problems(program, target):
             made = _kernel(program.spec, problem, absent, f"{prefix}_{target.name}")
             variants.setdefault(made.emitted.text, made)
         if len(variants) > _MOST:
@@ -135,14 +139,16 @@ def kernels_of(program: Named, targets: Sequence[Target], layouts: Layouts, pref
     return tuple(found)
 
 
-def _check(program: Named, layouts: Layouts) -> None:
+def _check(program: Named) -> None:
     """Raise ArgumentError for what cannot be exported."""
-    spec = program.spec
+    spec, layouts = program.spec, program.layouts
     if spec.convolution is not None and spec.convolution.groups > 1:
         message = (
             f"`{program.name}` is a convolution of {spec.convolution.groups} groups, whose kernels depend on sizes"
         )
         raise TargetError(Diagnostic("E0502", message, help="export convolutions of one group"))
+    if isinstance(layouts, Signature):
+        return
     modes = {name: value.modes for name, value in program.values.items()}
     for name in (*layouts.contiguous, *layouts.shared):
         if name in modes and spec.convolution is not None:
@@ -156,12 +162,16 @@ def _check(program: Named, layouts: Layouts) -> None:
                 raise ArgumentError(Diagnostic("E0607", message, help=f"its modes are {known}"))
 
 
-def _problems(program: Named, target: Target, layouts: Layouts) -> Iterator[tuple[Problem, tuple[str, ...]]]:
+def _problems(program: Named, target: Target) -> Iterator[tuple[Problem, tuple[str, ...]]]:
     """Yield the planner's problems for a target, the most usual first, each with the inputs that are absent."""
-    spec = program.spec
+    spec, layouts = program.spec, program.layouts
     operands = operands_of(spec, program.a, program.b)
-    optional = [each.name for each in spec.dag.inputs if is_optional(each)]
     asked = options(spec.settings, spec.settings.deterministic is False)
+    if isinstance(layouts, Signature):
+        dag = optimised_for(spec, operands)
+        yield Problem(dag, layouts.only({*dag.input, *dag.output}), target, asked), ()
+        return
+    optional = [each.name for each in spec.dag.inputs if is_optional(each)]
     of = None
     if spec.convolution is not None:
         of = convolution_class(spec.convolution, None, bytes_of(operands[0].dtype))

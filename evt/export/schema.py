@@ -28,6 +28,11 @@ class Schema:
     name: str
     text: str
 
+    @property
+    def overload(self) -> str:
+        """The name of the overload, "" for the default."""
+        return self.name.partition(".")[2]
+
 
 def schemas_of(program: Named) -> tuple[Schema, ...]:
     """Return the schemas of a program's operator.

@@ -31,7 +31,7 @@ _SCALAR_TYPES = {
     "bool": "Bool",
 }
 #: Settings of the scheduler, which a call leaves to the kernel.
-_SETTINGS = frozenset(["swizzle", "raster"])
+_SETTINGS = frozenset(["swizzle", "raster", "tile_rows", "tile_columns"])
 _MEMBERS = {"pointer": "pointer", "number": "number", "integer": "integer", "size": "stride"}
 
 

@@ -35,7 +35,7 @@ from evt.fx.lowering import register
 from evt.fx.measure import measured
 from evt.fx.misfit import Misfit
 from evt.fx.report import Owner, Record, keep, row_of
-from evt.fx.rewrite import rewrite
+from evt.fx.rewrite import LAUNCH, rewrite
 from evt.fx.worth import Worth, estimate
 from evt.runtime.kernels import device_target
 from evt.spec.given import check_kind
@@ -72,7 +72,7 @@ class FusePass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
         name = _graph_name()
         rows = tuple(row_of(each, worths.get(each.product), name) for each in outcomes)
         taken = [each.fused for each in outcomes if each.fused is not None]
-        rewrite(graph, taken, torch.ops.evt.launch.default)
+        rewrite(graph, taken, LAUNCH)
         keep(Record(rows, self.owner))
 
     def settle(self, graph: Graph) -> tuple[tuple[Outcome, ...], dict[Node, Worth]]:
@@ -103,10 +103,7 @@ class FusePass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
         if self.rule == "estimate":
             worths = {node: _estimate(fused) for node, fused in regions.items()}
             refused = _losers(worths)
-        sources, without = planned({node: fused for node, fused in regions.items() if node not in refused})
-        refused |= without
-        if not _collecting:
-            refused |= built(sources)
+        refused |= self.prepare({node: fused for node, fused in regions.items() if node not in refused})
         if self.rule == "measure" and not _collecting:
             kept = {node: fused for node, fused in regions.items() if node not in refused}
             worths = {node: measured(fused) or _estimate(fused) for node, fused in kept.items()}
@@ -116,6 +113,11 @@ class FusePass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
             for each in found.outcomes
         ]
         return tuple(outcomes), worths
+
+    def prepare(self, regions: Mapping[Node, Fused]) -> dict[Node, Misfit]:
+        """Build the kernels of regions; return why others have none, by their products."""
+        sources, without = planned(regions)
+        return without if _collecting else without | built(sources)
 
     def uuid(self) -> None:
         """Return None, which keeps the graph out of PyTorch's caches; see the module."""
@@ -152,6 +154,19 @@ def backend(
     Of our own, ``options`` has ``evt.rule`` (one of :data:`RULES`; ``evt.tune=True`` is ``"measure"``, as are
     max-autotune's modes) and ``evt.devices``.
     """
+    rule, devices, patches = read_options(mode, options)
+    patches["post_grad_custom_pre_pass"] = FusePass(rule, devices, Owner.of(module, inputs))
+    inner: Any = _collect if _collecting else compile_fx_inner
+    try:
+        compiled: Any = compile_fx(module, list(inputs), inner_compile=inner, config_patches=patches)
+    except _Collected:
+        return module.forward
+    made: Callable[..., Any] = compiled
+    return made
+
+
+def read_options(mode: str | None, options: Mapping[str, Any] | None) -> tuple[str, Sequence[str], dict[str, Any]]:
+    """Return the rule, the devices, and Inductor's own options. Raise ArgumentError (E0602, E0607)."""
     patches: dict[str, Any] = {}
     if mode not in (None, "default"):
         patches.update(torch._inductor.list_mode_options(mode))  # type: ignore[no-untyped-call, unused-ignore]
@@ -164,14 +179,7 @@ def backend(
     patches.update({name.replace("-", "_"): value for name, value in given.items()})
     measures = ours.get("evt.tune", any(patches.get(name) for name in _MEASURES))
     rule = ours.get("evt.rule", "measure" if measures else "estimate")
-    patches["post_grad_custom_pre_pass"] = FusePass(rule, ours.get("evt.devices", ("cuda",)), Owner.of(module, inputs))
-    inner: Any = _collect if _collecting else compile_fx_inner
-    try:
-        compiled: Any = compile_fx(module, list(inputs), inner_compile=inner, config_patches=patches)
-    except _Collected:
-        return module.forward
-    made: Callable[..., Any] = compiled
-    return made
+    return rule, ours.get("evt.devices", ("cuda",)), patches
 
 
 @dataclass

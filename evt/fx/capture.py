@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch._decomp import decomposition_table
+from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
 from evt.diagnostics import Diagnostic
@@ -33,16 +34,7 @@ def capture(
     """
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # torch.export's own
-        try:
-            exported = torch.export.export(
-                module, tuple(inputs), dict(keywords or {}), dynamic_shapes=dynamic_shapes, strict=False
-            )
-        except Exception as error:  # the module's own, for these inputs, or of what torch.export cannot trace
-            said = next(iter(str(error).strip().splitlines()), type(error).__name__)
-            message = f"torch.export cannot capture the {type(module).__name__}: {said}"
-            hint = 'call the module with these inputs; if that works, use torch.compile(module, backend="evt")'
-            raise ArgumentError(Diagnostic("E1020", message, help=hint)) from error
-        exported = exported.run_decompositions(_decompositions())
+        exported = export(module, inputs, keywords, dynamic_shapes).run_decompositions(_decompositions())
         guarded = "check_guards" in inspect.signature(type(exported).module).parameters
         made = exported.module(check_guards=False) if guarded else exported.module()
     assert isinstance(made, GraphModule)
@@ -51,6 +43,24 @@ def capture(
     fold(made)
     made.recompile()
     return made
+
+
+def export(
+    module: torch.nn.Module,
+    inputs: Sequence[Any],
+    keywords: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
+) -> ExportedProgram:
+    """Return what torch.export does. Raise ArgumentError (E1020) where it raises anything."""
+    try:
+        return torch.export.export(
+            module, tuple(inputs), dict(keywords or {}), dynamic_shapes=dynamic_shapes, strict=False
+        )
+    except Exception as error:  # the module's own, for these inputs, or of what torch.export cannot trace
+        said = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        message = f"torch.export cannot capture the {type(module).__name__}: {said}"
+        hint = 'call the module with these inputs; if that works, use torch.compile(module, backend="evt")'
+        raise ArgumentError(Diagnostic("E1020", message, help=hint)) from error
 
 
 def _detach(module: torch.nn.Module) -> None:

@@ -53,7 +53,7 @@ def planned(regions: Mapping[Node, Fused]) -> tuple[dict[Node, list[KernelSource
         try:
             sources[node] = sources_of(fused)
         except EvtError as error:
-            without[node] = Misfit(node, "E1018", _reason(error))
+            without[node] = Misfit(node, "E1018", reason_of(error))
     return sources, without
 
 
@@ -73,7 +73,7 @@ def _failure(sources: Sequence[KernelSource]) -> str:
     try:
         build(sources)
     except BuildError as error:
-        return _reason(error)
+        return reason_of(error)
     return ""
 
 
@@ -88,7 +88,7 @@ def build_all(sources: Sequence[KernelSource]) -> None:
             line.close()
 
 
-def _reason(error: EvtError) -> str:
+def reason_of(error: EvtError) -> str:
     first: Diagnostic = error.diagnostics[0]
     return f"{first.code}: {first.message}"
 

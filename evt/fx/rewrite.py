@@ -1,12 +1,12 @@
-"""Regions replaced by calls of their programs: ``rewrite(graph, fused)``, in place."""
+"""Regions replaced by calls of their programs: ``rewrite(graph, fused, caller)``, in place."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch._ops import OpOverload
@@ -27,8 +27,46 @@ from evt.runtime.operator import write_program
 aten = torch.ops.aten
 
 
-def rewrite(graph: Graph, fused: Sequence[Fused], target: OpOverload = torch.ops.evt.run.default) -> None:
-    """Replace each region by a call of one of evt's operators, with the region as ``meta["evt"]``.
+class Caller(Protocol):
+    """Writes the call of a region's program into a graph."""
+
+    @property
+    def copies(self) -> bool:
+        """Whether images that kernels cannot read are copied by the graph, or else by the call."""
+
+    def __call__(
+        self, graph: Graph, fused: Fused, operands: Sequence[Node], arguments: Sequence[Node]
+    ) -> tuple[Node, list[Node]]:
+        """Return the call, and the nodes of its results."""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """Calls one of evt's operators, which take a list of tensors and the program, and return a list."""
+
+    operator: OpOverload
+    copies: bool
+
+    def __call__(
+        self, graph: Graph, fused: Fused, operands: Sequence[Node], arguments: Sequence[Node]
+    ) -> tuple[Node, list[Node]]:
+        spec = fused.program.spec
+        program = write_program(replace(spec, dag=replace(spec.dag, origins=())))
+        call = graph.call_function(self.operator, (*operands, list(arguments), program))
+        return call, listed(graph, call, len(fused.results))
+
+
+def listed(graph: Graph, call: Node, count: int) -> list[Node]:
+    """Return the elements of a call's result."""
+    return [graph.call_function(operator.getitem, (call, index)) for index in range(count)]
+
+
+#: What computes at once, and what launches a kernel under Inductor.
+RUN, LAUNCH = Listed(torch.ops.evt.run.default, False), Listed(torch.ops.evt.launch.default, True)
+
+
+def rewrite(graph: Graph, fused: Sequence[Fused], caller: Caller = RUN) -> None:
+    """Replace each region by a call of its program, with the region as ``meta["evt"]``.
 
     The programs do not name the nodes of the graph: layers that differ in nothing else are one program, checked,
     planned and loaded once. A result may lie in memory otherwise than PyTorch's would, so what views it afterwards
@@ -37,7 +75,7 @@ def rewrite(graph: Graph, fused: Sequence[Fused], target: OpOverload = torch.ops
     now: dict[Node, Node] = {}
     images: dict[Node, Node] = {}
     for each in fused:
-        _replace(graph, each, now, images, target)
+        _replace(graph, each, now, images, caller)
     _sort(graph)
     graph.eliminate_dead_code()
     if fused:
@@ -48,7 +86,7 @@ def rewrite(graph: Graph, fused: Sequence[Fused], target: OpOverload = torch.ops
     graph.lint()
 
 
-def _replace(graph: Graph, fused: Fused, now: dict[Node, Node], images: dict[Node, Node], target: OpOverload) -> None:
+def _replace(graph: Graph, fused: Fused, now: dict[Node, Node], images: dict[Node, Node], caller: Caller) -> None:
     """Replace one region.
 
     Of those that were replaced before, ``now`` has what stands for their outputs, and ``images`` the copies of images.
@@ -64,24 +102,22 @@ def _replace(graph: Graph, fused: Fused, now: dict[Node, Node], images: dict[Nod
         spec = fused.program.spec
         last = False
         if spec.convolution is not None:
-            if target is torch.ops.evt.launch.default:
+            if caller.copies:
                 operands = [_image(graph, each, images, is_readable) for each in operands]
                 arguments = [_image(graph, each, images, _is_walkable) for each in arguments]
             last = follows_channels_last(spec.convolution, *(tensor_of(each, "meta") for each in operands))
             if last:  # so are the results of PyTorch, which thus stay as they are
                 operands = [_image(graph, x, images, is_readable) if x.op == "get_attr" else x for x in operands]
-        program = write_program(replace(spec, dag=replace(spec.dag, origins=())))
-        call = graph.call_function(target, (*operands, arguments, program))
-        values = []
-        for index, result in enumerate(fused.results):
+        call, values = caller(graph, fused, operands, arguments)
+        for made, result in zip(values, fused.results, strict=True):
             node = result.node
-            made = graph.call_function(operator.getitem, (call, index))
             made.meta = {**node.meta, "val": _packed(node.meta["val"], result.stored, last)}
-            values.append(made)
             shaped = _arranged(graph, made, result.arrangement)
             now[node] = shaped
             node.replace_all_uses_with(shaped, delete_user_cb=lambda user: user not in fused.region)
-        call.meta = {"val": [value.meta["val"] for value in values], "evt": fused}
+        if call not in values:
+            call.meta["val"] = [value.meta["val"] for value in values]
+        call.meta["evt"] = fused
     graph.erase_node(mark)
     for node in reversed(fused.region.nodes):
         if not node.users:

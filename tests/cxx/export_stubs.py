@@ -28,6 +28,7 @@ char const* stub_kernel = "";
 std::size_t stub_size = 0;
 std::int64_t stub_words[256];
 int stub_code = 0, stub_capability = 80;
+int (*stub_compute)() = nullptr;  // what computes in the place of kernels
 std::int64_t stub_workspace = 0;
 
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
@@ -42,7 +43,7 @@ int NAME_run(void const* arguments, std::size_t size, void*) {
   stub_kernel = "NAME";
   stub_size = size;
   std::memcpy(stub_words, arguments, size);
-  return stub_code;
+  return stub_compute ? stub_compute() : stub_code;
 }
 std::int64_t NAME_workspace(void const*) { return stub_workspace; }
 char const* NAME_error_string(int) { return "the stub's words"; }
@@ -76,8 +77,17 @@ class Stubbed:
 
 def stubbed(files: dict[str, str], folder: Path) -> Stubbed:
     """Compile the binding of an extension with stubs, and load it."""
+    library, fields = compiled(files, folder)
+    torch.ops.load_library(str(library))
+    return Stubbed(ctypes.CDLL(str(library)), fields)
+
+
+def compiled(
+    files: dict[str, str], folder: Path, capability: int = 80
+) -> tuple[Path, dict[str, list[tuple[str, str]]]]:
+    """Compile the binding of an extension with stubs; return the library, and the arguments of its kernels."""
     fields = {}
-    text = _STUBS
+    text = _STUBS.replace("stub_capability = 80", f"stub_capability = {capability}")
     for path, content in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(content)
@@ -98,5 +108,4 @@ def stubbed(files: dict[str, str], folder: Path) -> Stubbed:
     command += [f"-L{root / 'lib'}", "-ltorch_cpu", "-lc10", "-ldl"]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"})
     assert done.returncode == 0, done.stderr[:4000]
-    torch.ops.load_library(str(library))
-    return Stubbed(ctypes.CDLL(str(library)), fields)
+    return library, fields

@@ -1,4 +1,4 @@
-// Loads an AOTInductor package whose model calls an exported operator, and runs it, without Python.
+// Runs an AOTInductor package whose model calls the operators of a library: PACKAGE LIBRARY DEVICE, without Python.
 #include <cstdio>
 
 #include <dlfcn.h>
@@ -7,9 +7,10 @@
 #include <torch/torch.h>
 
 int main(int, char** words) {
-  if (!dlopen(words[1], RTLD_NOW)) return std::puts(dlerror()), 1;  // registers the operators
-  torch::inductor::AOTIModelPackageLoader loader(words[2]);
-  auto const half = torch::TensorOptions().dtype(torch::kHalf);
-  auto const results = loader.run({torch::zeros({256, 64}, half), torch::zeros({64, 32}, half)});
-  std::printf("%d x %d\n", int(results[0].size(0)), int(results[0].size(1)));
+  if (!dlopen(words[2], RTLD_NOW)) return std::puts(dlerror()), 1;  // registers the operators
+  torch::inductor::AOTIModelPackageLoader loader(words[1]);
+  auto const like = torch::TensorOptions().dtype(torch::kHalf).device(words[3]);
+  auto const results = loader.run({torch::ones({11, 16}, like)});
+  double const sum = results[0].to(torch::kDouble).sum().item<double>();
+  std::printf("%d x %d %.1f\n", int(results[0].size(0)), int(results[0].size(1)), sum);
 }

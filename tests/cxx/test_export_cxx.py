@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import subprocess
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -57,27 +55,17 @@ LAYOUTS = {"combination": Layouts({"B": ("n", "k")}, ("B", "C"), (16, 4))}
 def kernels() -> dict[str, Kernel]:
     found = {}
     for name, program in PROGRAMS.items():
-        named = Named(name, program.spec)
-        made = kernels_of(named, [TARGETS["sm80"], TARGETS["sm90"]], LAYOUTS.get(name, Layouts()), f"{NAME}_{name}")
+        named = Named(name, program.spec, layouts=LAYOUTS.get(name, Layouts()))
+        made = kernels_of(named, [TARGETS["sm80"], TARGETS["sm90"]], f"{NAME}_{name}")
         found |= {each.emitted.name: each for each in made}
     return found
 
 
 @pytest.fixture(scope="module")
-def stubs(tmp_path_factory: pytest.TempPathFactory, monkeypatch_module: pytest.MonkeyPatch) -> Stubbed:
-    named = [Named(name, program.spec) for name, program in PROGRAMS.items()]
-    monkeypatch_module.setattr(
-        "evt.export.extension.kernels_of",
-        lambda each, targets, _, prefix: kernels_of(each, targets, LAYOUTS.get(each.name, Layouts()), prefix),
-    )
-    files = torch_extension(NAME, named, [TARGETS["sm80"], TARGETS["sm90"]], Layouts(), example_of)
+def stubs(tmp_path_factory: pytest.TempPathFactory) -> Stubbed:
+    named = [Named(name, each.spec, layouts=LAYOUTS.get(name, Layouts())) for name, each in PROGRAMS.items()]
+    files = torch_extension(NAME, named, [TARGETS["sm80"], TARGETS["sm90"]], example_of)
     return stubbed(files, tmp_path_factory.mktemp("stubbed"))
-
-
-@pytest.fixture(scope="module")
-def monkeypatch_module() -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        yield patch
 
 
 @pytest.fixture(autouse=True)
@@ -334,39 +322,3 @@ def test_capabilities(kernels: dict[str, Kernel]) -> None:
     large = replace(small, plan=replace(small.plan, shared_memory=120 * 1024))
     assert large.capabilities == (80,)
     assert hopper.capabilities == (90,)
-
-
-class Model(torch.nn.Module):
-    def forward(self, a: torch.Tensor, b: torch.Tensor) -> Any:
-        return torch.ops.stubbed_ops.plain(a, b)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
-def test_an_aotinductor_package_runs_in_cxx(stubs: Stubbed, tmp_path: Path) -> None:
-    """A model that calls an exported operator is compiled for any number of rows, loaded and run by C++."""
-    shapes = ({0: torch.export.Dim("m", min=2, max=4096)}, None)
-    exported = torch.export.export(Model(), (f16(64, 64), f16(64, 32)), dynamic_shapes=shapes)
-    package = torch._inductor.aoti_compile_and_package(exported, package_path=str(tmp_path / "model.pt2"))
-    loaded = torch._inductor.aoti_load_package(package)
-    assert loaded(f16(128, 64), f16(64, 32)).shape == (128, 32)
-    assert (stubs.kernel, stubs.arguments["m"]) == (f"{NAME}_plain_sm80", 128)
-    root = Path(torch.__file__).parent
-    headers = ("-isystem", str(root / "include"), "-isystem", str(root / "include/torch/csrc/api/include"))
-    libraries = (
-        f"-L{root / 'lib'}",
-        "-Wl,--no-as-needed",
-        "-ltorch",
-        "-ltorch_cpu",
-        "-lc10",
-        f"-Wl,-rpath,{root / 'lib'}",
-    )
-    source = str(Path(__file__).with_name("package.cpp"))
-    made = subprocess.run(
-        [GXX, "-std=c++17", "-O0", *headers, source, "-o", str(tmp_path / "package"), *libraries, "-ldl"],
-        capture_output=True,
-        text=True,
-    )
-    assert made.returncode == 0, made.stderr[-2000:]
-    done = subprocess.run([tmp_path / "package", stubs.library._name, package], capture_output=True, text=True)
-    assert (done.stdout, done.returncode) == ("256 x 32\n", 0), done.stderr

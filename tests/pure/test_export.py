@@ -136,7 +136,7 @@ def test_the_same_files_every_time(extension: dict[str, str], tmp_path: Path) ->
 
 def needs(text: str, layouts: Layouts, arch: str = "sm90") -> list[dict[str, str]]:
     """Return what each kernel needs of each tensor, in short."""
-    found = kernels_of(Named("f", evt.gemm(text).spec, "f16"), [TARGETS[arch]], layouts, "x_f")
+    found = kernels_of(Named("f", evt.gemm(text).spec, "f16", layouts=layouts), [TARGETS[arch]], "x_f")
     assert len({each.emitted.name for each in found}) == len(found)
     shown = [{need.name: f"{need.contiguous}{need.alignment} {need.batch}" for need in each.needs} for each in found]
     return [

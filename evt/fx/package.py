@@ -1,0 +1,216 @@
+"""A fused model for C++: ``package(module, inputs, folder)``, an AOTInductor package and the library of its operators.
+
+AOTInductor compiles a graph to C++ that calls operators by their names. The regions of the graph become an extension of
+PyTorch, as ``evt export`` writes one: each program with the one kernel that a call of its region takes.
+"""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from dataclasses import replace as altered
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.export import ExportedProgram
+from torch.fx import Graph, Node
+
+from evt.diagnostics import Diagnostic
+from evt.errors import ArgumentError, EvtError, NoKernelWarning
+from evt.export import Named, torch_extension
+from evt.export.building import build_extension
+from evt.export.folder import staged, write_files
+from evt.export.kernels import kernels_of
+from evt.export.schema import schemas_of
+from evt.fx.aten import shape_of
+from evt.fx.backend import FusePass, read_options
+from evt.fx.build import Fused
+from evt.fx.capture import capture, export
+from evt.fx.example import example
+from evt.fx.kernels import reason_of
+from evt.fx.misfit import Misfit
+from evt.fx.report import Report, Row, row_of
+from evt.fx.rewrite import listed, rewrite
+from evt.plan import Target, find_target
+from evt.plan.speed import fastest
+from evt.runtime.arguments import bind
+from evt.runtime.kernels import device_target, is_atomic, measured_best, plan_kernels
+from evt.runtime.operator import write_program
+from evt.spec.given import check_kind
+
+_MODEL, _LIBRARY, _SOURCES = "model.pt2", "operators.so", "sources"
+#: The target for devices without kernels.
+_ASSUMED = "sm90"
+_UNKNOWN = "its columns or its contraction are a symbol, and a kernel in a package is made for those it knows"
+
+
+@dataclass(frozen=True)
+class Package:
+    """What :func:`package` wrote: the model, the library that is loaded before it, or None where nothing is fused.
+
+    ``report`` says what became of the model's products.
+    """
+
+    model: Path
+    library: Path | None
+    report: Report
+
+
+def package(
+    module: torch.nn.Module,
+    example_inputs: Sequence[Any] | Mapping[str, Any],
+    folder: str | Path,
+    *,
+    dynamic_shapes: Any = None,
+    options: Mapping[str, Any] | None = None,
+    replace: bool = False,
+) -> Package:
+    """Compile a model with AOTInductor, its products fused: for C++, or for Python without evt.
+
+    ``folder`` gets ``model.pt2``, ``operators.so`` and the sources of the operators, or nothing where something fails.
+    A program loads the operators and then the model: ``torch.ops.load_library`` and
+    ``torch._inductor.aoti_load_package``, or ``dlopen`` and ``torch::inductor::AOTIModelPackageLoader``.
+
+    ``example_inputs`` are the arguments of a call, or its keyword arguments as a mapping; ``dynamic_shapes`` is that of
+    torch.export.export. Rows and batches may vary, columns and contractions may not: such products are not fused.
+    ``options`` are those of ``torch.compile(backend="evt")``. ``replace``: a folder that is there is replaced.
+
+    Raise ArgumentError for arguments of other kinds (E0607), and where torch.export cannot capture the module (E1020);
+    BuildError where the operators cannot be built; OSError where the folder cannot be written. Warn with
+    NoKernelWarning where the model has products and none of them is fused.
+    """
+    check_kind("module", module, torch.nn.Module, "a torch.nn.Module")
+    check_kind("example_inputs", example_inputs, tuple | list | Mapping, "a tuple of them, as in `(x,)`, or a mapping")
+    rule, devices, patches = read_options(None, options)
+    keywords = example_inputs if isinstance(example_inputs, Mapping) else {}
+    inputs = () if isinstance(example_inputs, Mapping) else example_inputs
+    path = Path(folder)
+    with staged(path, replace=replace) as made, torch.no_grad():
+        constant = capture(module, inputs, keywords, dynamic_shapes)  # what parameters alone decide is computed now
+        exported = export(constant, inputs, keywords, dynamic_shapes)
+        packaging = _Packaging(rule, devices, made)
+        patches["post_grad_custom_pre_pass"] = packaging
+        _compile(exported, made / _MODEL, patches)
+    report = Report(tuple(packaging.rows))
+    if report.rows and not report.fused:
+        reasons = "\n".join(f"  {row.node}: {row.reason}" for row in report.rows)
+        warnings.warn(f"no product of the model is fused:\n{reasons}", NoKernelWarning, stacklevel=2)
+    return Package(path / _MODEL, path / _LIBRARY if report.fused else None, report)
+
+
+def _compile(exported: ExportedProgram, path: Path, options: dict[str, Any]) -> None:
+    """Compile by AOTInductor, whose error for one of ours is that one again."""
+    try:
+        torch._inductor.aoti_compile_and_package(exported, package_path=str(path), inductor_configs=options)
+    except Exception as error:
+        inner = getattr(error, "inner_exception", None)
+        raise (inner if isinstance(inner, EvtError) else error) from None
+
+
+class _Packaging(FusePass):
+    """Fuses regions into operators of a library, which it builds and loads, and keeps in a folder."""
+
+    def __init__(self, rule: str, devices: Sequence[str], folder: Path) -> None:
+        super().__init__(rule, devices)
+        self.folder = folder
+        self.rows: list[Row] = []
+        self.known: dict[Node, tuple[Named, Target]] = {}
+
+    def __deepcopy__(self, memo: object) -> _Packaging:
+        return self  # PyTorch copies its options, and what this one finds is read here
+
+    def __call__(self, graph: Graph) -> None:
+        outcomes, worths = self.settle(graph)
+        taken = [each.fused for each in outcomes if each.fused is not None]
+        if taken and (self.folder / _LIBRARY).exists():
+            message = "the model has graphs inside its graph, as torch.cond has, which are packaged without evt"
+            raise ArgumentError(Diagnostic("E1020", message, help='torch.compile(model, backend="evt") fuses them'))
+        self.rows += [row_of(each, worths.get(each.product)) for each in outcomes]
+        if taken:
+            rewrite(graph, taken, self.operators([each.region.product.node for each in taken]))
+
+    def prepare(self, regions: Mapping[Node, Fused]) -> dict[Node, Misfit]:
+        """Plan the kernels of regions; return why others have none, by their products."""
+        found = {node: _named(node, fused) for node, fused in regions.items()}
+        self.known |= {node: each for node, each in found.items() if not isinstance(each, Misfit)}
+        return {node: each for node, each in found.items() if isinstance(each, Misfit)}
+
+    def operators(self, products: Sequence[Node]) -> _Exported:
+        """Return the operators of the regions around these products, in a library that was built and is loaded."""
+        programs = {self.known[node][0].name: self.known[node][0] for node in products}
+        (target,) = {self.known[node][1] for node in products}
+        space = f"evt_{_digest(sorted(programs), torch.__version__)}"
+        sources = self.folder / _SOURCES
+        write_files(sources, torch_extension(space, list(programs.values()), [target], digested=True))
+        built = build_extension(sources)
+        library = self.folder / _LIBRARY
+        built.rename(library)
+        shutil.rmtree(sources / "build", ignore_errors=True)
+        torch.ops.load_library(library)  # type: ignore[no-untyped-call, unused-ignore]
+        return _Exported({node: _overload(space, self.known[node][0]) for node in products})
+
+
+@dataclass(frozen=True)
+class _Exported:
+    """Calls the exported operators of regions, by their products."""
+
+    operators: Mapping[Node, OpOverload]
+    copies: bool = field(default=True, init=False)
+
+    def __call__(
+        self, graph: Graph, fused: Fused, operands: Sequence[Node], arguments: Sequence[Node]
+    ) -> tuple[Node, list[Node]]:
+        names = (each.name for each in fused.arguments)
+        inputs: dict[str, Any] = dict(zip(names, arguments, strict=True))
+        call = graph.call_function(self.operators[fused.region.product.node], tuple(operands), inputs)
+        return call, [call] if len(fused.results) == 1 else listed(graph, call, len(fused.results))
+
+
+def _named(node: Node, fused: Fused) -> tuple[Named, Target] | Misfit:
+    """Return a region's program with the layouts and the kernel of its call, and the target; or why it has none."""
+    try:
+        return _planned(fused)
+    except EvtError as error:
+        return Misfit(node, "E1018", reason_of(error))
+
+
+def _planned(fused: Fused) -> tuple[Named, Target]:
+    product, spec = fused.region.product, fused.program.spec
+    fixed = shape_of(product.b) if spec.convolution is not None else shape_of(product.b)[-2:]
+    if not all(isinstance(size, int) for size in fixed):
+        raise ArgumentError(Diagnostic("E0604", _UNKNOWN))
+    with unset_fake_temporarily():
+        left, right, inputs = example(fused)
+        bound = bind(spec, left, right, inputs, {}, memory=False)
+    target = find_target(_ASSUMED)
+    if product.node.meta["val"].device.type == "cuda":
+        target, atomic = device_target(bound.index), is_atomic(spec)
+        plans = plan_kernels(measured_best(spec, bound, atomic), bound, target, atomic)
+        count = torch.cuda.get_device_properties(bound.index).multi_processor_count
+        best = plans[fastest(plans, bound.sizes, count)]
+        spec = spec.forced(best.route, best.config.name)
+    types = [str(operand.dtype) for operand in bound.dag.operands]
+    plain = altered(spec, dag=altered(spec.dag, origins=()))
+    name = f"p_{_digest(write_program(plain), types, bound.signature)}"
+    a, b = (None, None) if plain.dag.operands else types
+    made = Named(name, plain, a, b, bound.signature)
+    schemas_of(made)
+    kernels_of(made, [target], name)
+    return made, target
+
+
+def _overload(space: str, program: Named) -> OpOverload:
+    """Return the operator of a program that takes tensors for all inputs."""
+    overload = schemas_of(program)[0].overload or "default"
+    found: OpOverload = getattr(getattr(getattr(torch.ops, space), program.name), overload)
+    return found
+
+
+def _digest(*parts: object) -> str:
+    return sha256(repr(parts).encode()).hexdigest()[:12]

@@ -1,0 +1,50 @@
+"""Fused models as packages of AOTInductor on a GPU: run by Python, and by a program of C++."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from models import vision  # noqa: E402
+from packages import Layers, run_in_cxx  # noqa: E402
+
+import evt  # noqa: E402
+
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]  # of PyTorch, about what it will remove
+
+
+def test_a_program_of_cxx_runs_a_package(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Layers().half().cuda()
+    shapes = ({0: torch.export.Dim("m", min=2, max=4096)},)
+    example = (torch.randn(64, 16, device="cuda").half(),)
+    options = {"evt.rule": "always"}
+    made = evt.package(model, example, tmp_path / "model", dynamic_shapes=shapes, options=options)
+    assert [row.fused for row in made.report.rows] == [True, True]
+    with torch.no_grad():
+        want = float(model(torch.ones(11, 16, device="cuda").half())[0].double().sum())
+    *shape, total = run_in_cxx(made, tmp_path, "cuda").split()
+    assert shape == ["11", "x", "16"]
+    assert float(total) == pytest.approx(want, rel=2e-3)
+
+
+def test_a_residual_network_for_several_batches(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = vision.resnet18().eval().half().cuda().to(memory_format=torch.channels_last)
+
+    def images(count: int) -> torch.Tensor:
+        return torch.randn(count, 3, 64, 64, device="cuda").half().to(memory_format=torch.channels_last)
+
+    shapes = ({0: torch.export.Dim("count", min=1, max=64)},)
+    options = {"evt.rule": "always"}
+    made = evt.package(model, (images(4),), tmp_path / "model", dynamic_shapes=shapes, options=options)
+    assert len(made.report.fused) == len(made.report.rows) == 21, made.report
+    loaded = torch._inductor.aoti_load_package(str(made.model))
+    for count in (1, 4, 7):
+        x = images(count)
+        with torch.no_grad():
+            got, want = loaded(x).float(), model(x).float()
+        assert (got - want).norm() / want.norm() < 2e-2
