@@ -28,10 +28,13 @@ def write_files(folder: Path, files: Mapping[str, str]) -> None:
 def staged(path: Path, *, replace: bool = False) -> Iterator[Path]:
     """Yield a new directory, which gets its name if all went well: readers see all of its files or none.
 
-    ``replace``: a directory that is there is replaced. Raise FileExistsError where one with content is there and is not
-    to be replaced, NotADirectoryError for a file, and any other OSError with nothing written.
+    ``replace``: a directory that is there is replaced. With nothing written, raise FileExistsError where one with
+    content is there and is not to be replaced, NotADirectoryError for a file, FileNotFoundError where its place is
+    missing, and any other OSError.
     """
     path = Path(os.path.realpath(path))
+    if not path.parent.is_dir():
+        raise FileNotFoundError(2, "there is no such directory", str(path.parent))
     if path.exists() and not path.is_dir():
         raise NotADirectoryError(20, "it is not a directory", str(path))
     if not replace and path.is_dir() and any(path.iterdir()):

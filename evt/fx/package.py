@@ -43,6 +43,7 @@ from evt.runtime.arguments import bind
 from evt.runtime.kernels import device_target, is_atomic, measured_best, plan_kernels
 from evt.runtime.operator import write_program
 from evt.spec.given import check_kind
+from evt.version import __version__
 
 _MODEL, _LIBRARY, _SOURCES = "model.pt2", "operators.so", "sources"
 #: The target for devices without kernels.
@@ -109,8 +110,9 @@ def _compile(exported: ExportedProgram, path: Path, options: dict[str, Any]) -> 
     try:
         torch._inductor.aoti_compile_and_package(exported, package_path=str(path), inductor_configs=options)
     except Exception as error:
-        inner = getattr(error, "inner_exception", None)
-        raise (inner if isinstance(inner, EvtError) else error) from None
+        if isinstance(inner := getattr(error, "inner_exception", None), EvtError):
+            raise inner from error
+        raise
 
 
 class _Packaging(FusePass):
@@ -145,7 +147,7 @@ class _Packaging(FusePass):
         """Return the operators of the regions around these products, in a library that was built and is loaded."""
         programs = {self.known[node][0].name: self.known[node][0] for node in products}
         (target,) = {self.known[node][1] for node in products}
-        space = f"evt_{_digest(sorted(programs), torch.__version__)}"
+        space = f"evt_{_digest(sorted(programs), target.name, __version__, torch.__version__)}"
         sources = self.folder / _SOURCES
         write_files(sources, torch_extension(space, list(programs.values()), [target], digested=True))
         built = build_extension(sources)

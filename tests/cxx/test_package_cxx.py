@@ -134,7 +134,7 @@ def test_a_folder_with_content_stays(tmp_path: Path) -> None:
         evt.package(Layers().half(), (f16(8, 16),), tmp_path)
     with pytest.raises(NotADirectoryError):
         evt.package(Layers().half(), (f16(8, 16),), tmp_path / "precious", replace=True)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match=r"there is no such directory: .*nowhere'"):
         evt.package(Layers().half(), (f16(8, 16),), tmp_path / "nowhere/model")
     assert [path.name for path in tmp_path.iterdir()] == ["precious"]
 
