@@ -113,6 +113,8 @@ def command(
 
 def _check_folder(folder: str, force: bool) -> None:
     """Raise click.UsageError for a place that cannot be written, before the work begins."""
+    from evt.export.folder import is_kept
+
     path = os.path.realpath(folder) if folder and "\0" not in folder else ""
     if not path:
         raise _unwritable(folder, "it is not a directory's name")
@@ -123,7 +125,7 @@ def _check_folder(folder: str, force: bool) -> None:
     parent = os.path.dirname(path)
     if not os.path.isdir(parent):
         raise _unwritable(folder, f"there is no directory {parent}")
-    if path in (os.path.realpath("."), os.path.realpath(os.path.expanduser("~")), "/") and os.listdir(path):
+    if os.path.isdir(path) and os.listdir(path) and is_kept(Path(path)):
         raise _unwritable(folder, "it is the working directory or home, which is never replaced")
     if not os.access(parent, os.W_OK):
         raise _unwritable(folder, f"the directory {parent} is not writable")

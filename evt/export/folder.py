@@ -37,8 +37,11 @@ def staged(path: Path, *, replace: bool = False) -> Iterator[Path]:
         raise FileNotFoundError(2, "there is no such directory", str(path.parent))
     if path.exists() and not path.is_dir():
         raise NotADirectoryError(20, "it is not a directory", str(path))
-    if not replace and path.is_dir() and any(path.iterdir()):
-        raise FileExistsError(17, "the directory is not empty", str(path))
+    if path.is_dir() and any(path.iterdir()):
+        if not replace:
+            raise FileExistsError(17, "the directory is not empty", str(path))
+        if is_kept(path):
+            raise FileExistsError(17, "the working directory, home and the root are never replaced", str(path))
     folder = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
     try:
         yield folder
@@ -46,6 +49,11 @@ def staged(path: Path, *, replace: bool = False) -> Iterator[Path]:
         _exchange(folder, path)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def is_kept(path: Path) -> bool:
+    """Return whether a directory is never replaced: the working directory, home, the root, and what they are in."""
+    return any(Path(os.path.realpath(each)).is_relative_to(path) for each in (".", os.path.expanduser("~")))
 
 
 def _exchange(staged: Path, path: Path) -> None:

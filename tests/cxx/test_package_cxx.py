@@ -128,8 +128,12 @@ def test_mistakes(given: dict[str, Any], code: str, message: str, tmp_path: Path
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_with_content_stays(tmp_path: Path) -> None:
+def test_a_folder_with_content_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "precious").write_text("kept")
+    monkeypatch.chdir(tmp_path)
+    for place in (".", "..", "/", "~", Path.home()):
+        with pytest.raises(OSError, match=r"working directory, home and the root are never replaced|not empty"):
+            evt.package(Layers().half(), (f16(8, 16),), Path(place).expanduser(), replace=True)
     with pytest.raises(FileExistsError, match="not empty"):
         evt.package(Layers().half(), (f16(8, 16),), tmp_path)
     with pytest.raises(NotADirectoryError):
