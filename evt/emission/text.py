@@ -120,7 +120,7 @@ class MultiplicationText:
     ``a`` and ``b`` are the words of the descriptors, ``adds`` is the register that tells whether sums are added to.
     """
 
-    element: str
+    element_bytes: int
     accumulator: str
     map_type: str
     pixels: int

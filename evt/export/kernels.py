@@ -164,7 +164,7 @@ def _problems(program: Named, target: Target, layouts: Layouts) -> Iterator[tupl
     asked = options(spec.settings, spec.settings.deterministic is False)
     of = None
     if spec.convolution is not None:
-        of = convolution_class(spec.convolution, None, bytes_of(operands[0].dtype))
+        of = convolution_class(spec.convolution, None, operands[0].dtype)
     for count in range(len(optional) + 1):
         for absent in itertools.combinations(optional, count):
             dag = optimised_for(spec, operands, absent)

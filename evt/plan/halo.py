@@ -17,9 +17,10 @@ from functools import cached_property, lru_cache
 from math import inf
 
 from evt.ir.convolution import Convolution, ConvolutionProblem
+from evt.ir.dtype import DType
 
-#: What the instruction multiplies at a time: so many pixels, by so many filters.
-PIXELS = range(64, 257, 8)
+#: What the instruction multiplies at a time: so many pixels, of integers a multiple of 16, by so many filters.
+PIXELS, INTEGER_PIXELS = range(64, 257, 8), range(64, 257, 16)
 FILTERS = 64
 #: The bytes of a pixel in a plane, and the time for a byte of its channels, relative to that of a wide one.
 _PLANES = {128: 1.0, 64: 1.08, 32: 1.2}
@@ -59,7 +60,7 @@ class Halo:
 
 
 #: Of sizes that are not known: tiles of 4, 3 and 2 rows of 56 pixels.
-UNKNOWN = Halo((232, 176, 120))
+UNKNOWN, UNKNOWN_INTEGERS = Halo((232, 176, 120)), Halo((240, 176, 128))
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,42 +178,49 @@ class Plane:
         return found
 
 
-def halo_of(geometry: Convolution, problem: ConvolutionProblem | None, element_bytes: int) -> Halo:
-    """Return how the halo kernel serves a convolution with elements of this many bytes."""
+def pixels_of(operand: DType) -> range:
+    """Return the widths of the instruction that multiplies operands of a type."""
+    return PIXELS if operand.is_float else INTEGER_PIXELS
+
+
+def halo_of(geometry: Convolution, problem: ConvolutionProblem | None, operand: DType) -> Halo:
+    """Return how the halo kernel serves a convolution of operands of a type."""
     if geometry.operator != "fprop" or geometry.rank > 2 or geometry.groups > 1:
         return Halo((), reason="it is no fprop of one or two dimensions without groups")
     if max(geometry.stride) > _LARGEST_STEP:
         return Halo((), reason=f"a stride is beyond {_LARGEST_STEP}, the largest step of TMA's boxes")
     if problem is None:
-        return UNKNOWN
+        return UNKNOWN if operand.is_float else UNKNOWN_INTEGERS
     sizes = problem.sizes
-    return _halo(Axis.of(sizes, "height"), Axis.of(sizes, "width"), problem.channels, element_bytes)
+    return _halo(Axis.of(sizes, "height"), Axis.of(sizes, "width"), problem.channels, operand)
 
 
 @lru_cache(maxsize=1024)
-def _halo(height: Axis, width: Axis, channels: int, element_bytes: int) -> Halo:
+def _halo(height: Axis, width: Axis, channels: int, operand: DType) -> Halo:
     taps = height.taps * width.taps
     if taps > _MOST_TAPS:
         return Halo((), reason=f"the filters have more than {_MOST_TAPS} taps")
     if max(height.pad, width.pad) > _MOST_PADDING:
         return Halo((), reason=f"the padding is beyond {_MOST_PADDING}")
-    fast = _is_fast(height, width, channels)
-    channel_bytes = channels * element_bytes
+    channel_bytes, widths = channels * operand.bits // 8, pixels_of(operand)
+    fast = _is_fast(height, width, channels, channel_bytes)
     planes = {each: Plane(height, width, each, -(-channel_bytes // each)) for each in _PLANES}
-    most = tuple((each, widest) for each, plane in planes.items() if (widest := _widest(plane)))
+    most = tuple((each, widest) for each, plane in planes.items() if (widest := _widest(plane, widths)))
     if not most:
         return Halo((), reason="a tile and its halo do not fit in shared memory")
     best = min((each for each, _ in most), key=lambda each: padded_bytes(channel_bytes, each))
-    return Halo(fastest_pixels(planes[best]), best, most, fast)
+    return Halo(fastest_pixels(planes[best], widths), best, most, fast)
 
 
-def _widest(plane: Plane) -> int:
+def _widest(plane: Plane, widths: range) -> int:
     """Return the pixels of the widest instruction whose tiles fit, or 0."""
-    return next((pixels for pixels in reversed(PIXELS) if choose(plane, pixels) is not None), 0)
+    return next((pixels for pixels in reversed(widths) if choose(plane, pixels) is not None), 0)
 
 
-def _is_fast(height: Axis, width: Axis, channels: int) -> bool:
-    """Return whether the kernel is expected to be faster than those of CUTLASS, as measured on an H200.
+def _is_fast(height: Axis, width: Axis, channels: int, channel_bytes: int) -> bool:
+    """Return whether the kernel is expected to be faster than those of CUTLASS, as measured on an H200 with f16.
+
+    Of other types, as many bytes of channels take as long.
 
     An implicit GEMM loads the input once a tap. But of few channels, the windows of padded copies make fewer steps; of
     small images, much of a tile is padding; with a stride, each tap meets few of the pixels that are loaded for it; and
@@ -220,9 +228,9 @@ def _is_fast(height: Axis, width: Axis, channels: int) -> bool:
     """
     taps, unit = height.taps * width.taps, height.stride == width.stride == 1
     if taps == 1:
-        return 8 < channels <= (512 if unit else 1024)
+        return channels > 8 and channel_bytes <= (1024 if unit else 2048)
     small = height.output * width.output < _SMALL_IMAGE
-    return taps <= _FEW_TAPS and 8 < channels <= (640 if unit else 128) and not small
+    return taps <= _FEW_TAPS and channels > 8 and channel_bytes <= (1280 if unit else 256) and not small
 
 
 def padded_bytes(channel_bytes: int, plane_bytes: int) -> float:
@@ -230,14 +238,14 @@ def padded_bytes(channel_bytes: int, plane_bytes: int) -> float:
     return -(-channel_bytes // plane_bytes) * plane_bytes * _PLANES[plane_bytes]
 
 
-def fastest_pixels(plane: Plane) -> tuple[int, ...]:
+def fastest_pixels(plane: Plane, widths: range = PIXELS) -> tuple[int, ...]:
     """Return the widths of the instruction that waste least, the best first; () where no tile fits.
 
     Of those that make equally many tiles, only the smallest counts.
     """
     times: dict[int, float] = {}
     fewest = inf
-    for pixels in PIXELS:
+    for pixels in widths:
         tile = choose(plane, pixels)
         if tile is not None and tile.tiles / tile.images < fewest:
             fewest = tile.tiles / tile.images

@@ -1,4 +1,4 @@
-"""The halo kernel on a GPU: a dozen epilogues, many shapes, poisoned outputs, against conv2d in float64.
+"""The halo kernel on a GPU: a dozen epilogues, all types, many shapes, poisoned outputs, against conv2d in float64.
 
 A case has one kernel, whose width and planes are those of its first shape; the other shapes are run by the same kernel.
 """
@@ -76,12 +76,17 @@ def channels(count: int, *, also: tuple[int, ...] = ()) -> tuple[Shape, ...]:
 
 @dataclass(frozen=True)
 class Case:
-    """A program, the types of A and B, and the shapes that its kernel is given."""
+    """A program, the shapes that its kernel is given, and the types of A and of B: ``weight``, if it is another."""
 
     text: str
     shapes: tuple[Shape, ...]
     dtype: str = "f16"
+    weight: str = ""
     keywords: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def types(self) -> tuple[str, str]:
+        return self.dtype, self.weight or self.dtype
 
 
 RESIDUAL = "D = relu(acc + bias + residual)"
@@ -117,6 +122,21 @@ CASES = {
     "planes-of-32": Case(RESIDUAL, channels(96, also=(24, 32, 40))),
     "planes-of-16": Case(RESIDUAL, channels(8, also=(16, 40, 48)), "bf16"),
     "wide-planes": Case("D = acc + bias", channels(64, also=(8, 24, 96, 200))),
+    "f32": Case(RESIDUAL, (*LAYERS, *ODD, *LARGE[2:5], STRIDES[0]), "f32"),
+    "e4m3": Case(
+        "out D: f16, E: e4m3[m, n], t: f32[n]; E = acc/2; D = relu(acc + bias) + C; t = max[m](abs(acc))",
+        (*LAYERS, *ODD, LARGE[1], STRIDES[0]),
+        "e4m3",
+    ),
+    "e5m2-wide-planes": Case("D = silu(acc + bias)", channels(128, also=(16, 48, 400)), "e5m2"),
+    "e4m3-e5m2-strides": Case("D = acc + bias", (*STRIDES, LARGE[4]), "e4m3", "e5m2"),
+    "i8": Case(
+        "out D: i8, E: i32[m, n], F: bf16[m, n], a: i32[n], p: i32[m]\n"
+        "D = acc/32 + bias; E = acc; F = acc*0.5 + C; a = sum[m](acc); p = argmax[n](acc)",
+        (*LAYERS, *ODD, LARGE[1], *STRIDES[:3]),
+        "i8",
+    ),
+    "u8-i8-narrow-planes": Case("D = relu(acc + C)", channels(32, also=(16, 48, 80)), "u8", "i8"),
 }
 
 
@@ -133,7 +153,7 @@ def program(name: str, geometry: Mapping[str, Any]) -> evt.Program:
     route = {"route": "conv-halo-3x", **case.keywords}
     chosen = evt.conv2d(case.text, **first, **route)
     shapes = ((n, c, h, w), (k, c, r, s))
-    config = chosen.explain("sm90", case.dtype, case.dtype, shapes=shapes).configurations[0]
+    config = chosen.explain("sm90", *case.types, shapes=shapes).configurations[0]
     return with_config(evt.conv2d(case.text, **geometry, **route), config)
 
 
@@ -150,11 +170,11 @@ def tensors(name: str, number: int, op: evt.Program):
     generator = torch.Generator("cuda").manual_seed(number)
     (n, c, h, w), (k, r, s), _ = case.shapes[number]
     x = last(random((n, c, h, w), case.dtype, generator))
-    weight = last(random((k, c, r, s), case.dtype, generator, (c * r * s) ** -0.5))
+    weight = last(random((k, c, r, s), case.types[1], generator, (c * r * s) ** -0.5))
     problem = op.spec.convolution.problem(tuple(x.shape), tuple(weight.shape))
     extents = {"m": math.prod(problem.leads["m"]), "n": k}
     inputs = {}
-    for value in typed_graph(op.spec, case.dtype, case.dtype).inputs:
+    for value in typed_graph(op.spec, *case.types).inputs:
         dtype = str(value.dtype)
         if not value.modes:
             inputs[value.name] = 3 if dtype == "i32" else 1.25
@@ -203,14 +223,14 @@ def test_halo(name, number, record, refused):
     shapes = [fresh] if single else list(fresh)
     want = op.reference(x, weight, float64=True, **inputs)
     want = [want] if single else list(want)
-    dtypes = [output.dtype for output in typed_graph(op.spec, case.dtype, case.dtype).outputs]
+    dtypes = [output.dtype for output in typed_graph(op.spec, *case.types).outputs]
     assert I64 not in dtypes
     buffers = [poisoned(each) for each in shapes]
     first = None
     for _ in range(2):  # twice on the same buffers
         op(x, weight, out=buffers[0] if single else tuple(buffers), **inputs)
         errors = [
-            distance(got, right, dtype, inside=dtype if dtype.bits == 16 else None)
+            distance(got, right, dtype, operand=BY_NAME[case.dtype], inside=dtype if dtype.bits == 16 else None)
             for got, right, dtype in zip(buffers, want, dtypes, strict=True)
         ]
         assert max(errors) <= 1.0, errors

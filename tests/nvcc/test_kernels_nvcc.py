@@ -94,8 +94,10 @@ def gemm(text: str, arch: str, dtype: str, *, fused: bool = True, **settings: An
     return lambda: evt.gemm(text, **settings).plan(arch, dtype, dtype, fused=fused)
 
 
-def conv(arch: str, shapes: Any, text: str = CONVOLUTION, **settings: Any) -> Callable[[], Plan]:
-    return lambda: evt.conv2d(text, padding=1, **settings).plan(arch, "f16", "f16", shapes=shapes)
+def conv(
+    arch: str, shapes: Any, text: str = CONVOLUTION, a: str = "f16", b: str = "", **settings: Any
+) -> Callable[[], Plan]:
+    return lambda: evt.conv2d(text, padding=1, **settings).plan(arch, a, b or a, shapes=shapes)
 
 
 KERNELS: dict[str, Callable[[], Plan]] = {
@@ -117,6 +119,9 @@ KERNELS: dict[str, Callable[[], Plan]] = {
     "sm90-conv-few": conv("sm90", FIRST),
     "sm90-halo": conv("sm90", WIDE),
     "sm90-halo-nodes": conv("sm90", WIDE, HALO_NODES),
+    "sm90-halo-f32": conv("sm90", WIDE, a="f32"),
+    "sm90-halo-e4m3": conv("sm90", WIDE, a="e4m3", b="e5m2"),
+    "sm90-halo-i8": conv("sm90", WIDE, HALO_NODES, "i8"),
     "sm90-conv-padded": conv("sm90", PADDED),
     "sm80-mainloop": gemm(ON_BOTH, "sm80", "bf16"),
     "sm80-conv-mainloop": conv("sm80", WIDE, "A = relu(s[k]*A + t[k]); D = relu(acc + bias) + C"),

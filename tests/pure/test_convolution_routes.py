@@ -57,7 +57,7 @@ def test_routes_by_target(arch: str, stock: str, tree: str, pointwise: str) -> N
     assert chosen(wgrad, arch) == "conv-evt-2x"
     assert chosen(evt.conv2d(TREE, padding=1), arch, "bf16", TYPICAL) == typical
     for dtype in ("f32", "i8", *(["e4m3", "e5m2"] if arch not in ("sm80", "sm86") else [])):
-        assert chosen(evt.conv2d(TREE, padding=1), arch, dtype, TYPICAL) == tree
+        assert chosen(evt.conv2d(TREE, padding=1), arch, dtype, TYPICAL) == typical
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,9 @@ REFUSALS = {
     "halo of a gradient": Refusal("conv-halo-3x", "the operation is dgrad", "conv2d_dgrad", "sm90"),
     "halo of groups": Refusal("conv-halo-3x", "there are groups", arch="sm90", keywords=kw(groups=2)),
     "halo of volumes": Refusal("conv-halo-3x", "there are three spatial dimensions", "conv3d", "sm90"),
-    "halo of f32": Refusal("conv-halo-3x", "A is f32, B is f32", arch="sm90", dtype="f32"),
+    "halo of f64": Refusal(
+        "conv-halo-3x", "f64 is multiplied by the mma instructions of 2.x kernels", arch="sm90", dtype="f64"
+    ),
     "halo of narrow channels": Refusal(
         *("conv-halo-3x", "`A` is aligned to 8 bytes: address, strides and extent along `k`"),
         arch="sm90",
@@ -298,7 +300,7 @@ NOTHING_LEFT = {
     *("strided dgrad, 2x", "strided dgrad, 3x", "strided dgrad, 3-D", "strided, dilated dgrad"),
     *("bits of a wgrad", "pairs of a wgrad", "depthwise", "depthwise, stock", "narrow groups of 8 bits"),
     *("filters of groups", "groups of volumes", "groups of dgrad", "groups of wgrad", "narrow volumes"),
-    *("e4m3 dgrad", "i8 wgrad", "f64", "f64, stock", "f64, 3x", "e4m3 on sm80"),
+    *("e4m3 dgrad", "i8 wgrad", "f64", "f64, stock", "f64, 3x", "halo of f64", "e4m3 on sm80"),
     *("work on volumes", "work in groups"),
 }
 

@@ -32,16 +32,16 @@
 namespace evt {
 namespace halo {
 
-/// The convolution with an Epilogue (see fragment.hpp), by an Mma with kPixels, Element, Accumulator, kType and `fma`.
+/// The convolution with an Epilogue (see fragment.hpp), by an Mma with kElementBytes, Accumulator, kPixels, kType and
+/// `fma`.
 template <class Mma, int Plane, class Epilogue>
 struct Kernel {
-  using Element = typename Mma::Element;
   using Accumulator = typename Mma::Accumulator;
   using Source = typename Epilogue::Source;
   using Destination = typename Epilogue::Destination;
 
   static constexpr int kPixels = Mma::kPixels;
-  static constexpr int kPlaneBytes = Plane * int(sizeof(Element));
+  static constexpr int kPlaneBytes = Plane * Mma::kElementBytes;
   static constexpr int kTapBytes = kFilters * kPlaneBytes;  // of the filters of a tap
   static constexpr int kInstructions = kPlaneBytes / 32;  // a WGMMA takes 32 bytes of k
   static constexpr int kStepPixels = 16;
@@ -123,14 +123,14 @@ struct Kernel {
   static bool encode(Arguments const& arguments, Params& params) {
     Problem const& problem = arguments.problem;
     Geometry const& geometry = params.geometry;
-    int const bytes = int(sizeof(Element));
-    hopper::Tensor input{Mma::kType, bytes, arguments.a,
+    constexpr int kBytes = Mma::kElementBytes;
+    hopper::Tensor input{Mma::kType, kBytes, arguments.a,
                          {problem.channels, problem.width, problem.height, problem.images},
                          {arguments.a_strides[2], arguments.a_strides[1], arguments.a_strides[0]},
                          {Plane, (geometry.pitch - 1) * problem.stride_width + 1,
                           (geometry.box_rows - 1) * problem.stride_height + 1, geometry.images},
                          {problem.stride_width, problem.stride_height}, kPlaneBytes};
-    hopper::Tensor filters{Mma::kType, bytes, arguments.b,
+    hopper::Tensor filters{Mma::kType, kBytes, arguments.b,
                            {problem.channels, problem.filter_width, problem.filter_height, problem.filters},
                            {arguments.b_strides[2], arguments.b_strides[1], arguments.b_strides[0]},
                            {Plane, 1, 1, kFilters}, {1, 1}, kPlaneBytes};

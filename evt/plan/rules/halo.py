@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from evt.ir import Fold, Input, Interleave, Output, Pick, Random
-from evt.ir.dtype import B1, BF16, F16
+from evt.ir.dtype import B1
 from evt.ir.node import is_divided
 from evt.plan.epilogue.visitors import is_reduced
 from evt.plan.problem import Problem
 from evt.plan.rules.gemm import operands_moved_by_tma
 from evt.plan.rules.rule import Rule, rule
 from evt.plan.verdict import HOLDS, Refusal, Verdict
-
-#: The types of A and B. WGMMA also multiplies f32 (as tf32), e4m3, e5m2 and i8.
-OPERANDS = (F16, BF16)
 
 
 @rule("the target has WGMMA: sm90")
@@ -30,12 +27,10 @@ def fprop(problem: Problem) -> Verdict:
     return Refusal("there are three spatial dimensions") if convolution.rank > 2 else HOLDS
 
 
-@rule(f"A and B are both {' or both '.join(map(str, OPERANDS))}")
+@rule("WGMMA multiplies the operands' types")
 def operand_types(problem: Problem) -> Verdict:
-    a, b = problem.dag.operands
-    if a.dtype in OPERANDS and a.dtype == b.dtype:
-        return HOLDS
-    return Refusal(f"A is {a.dtype}, B is {b.dtype}", a.span or b.span)
+    a = problem.dag.operands[0]
+    return HOLDS if a.dtype.bits < 64 else Refusal("f64 is multiplied by the mma instructions of 2.x kernels", a.span)
 
 
 tma = Rule("A and B can be moved by TMA: 16-byte aligned addresses, strides and channels", operands_moved_by_tma)
@@ -77,8 +72,8 @@ def epilogue(problem: Problem) -> Verdict:
 
 
 @rule(
-    "there are 9 to 640 channels (to 128 with a stride), at most 9 taps, and images of at least 100 output pixels; or "
-    "one tap and 9 to 512 channels (to 1024 with a stride)"
+    "there are 9 to 640 channels (to 128 with a stride) of 16 bits, or as many bytes, at most 9 taps, and images of at "
+    "least 100 output pixels; or one tap and 9 to 512 channels (to 1024 with a stride)"
 )
 def suits(problem: Problem) -> Verdict:
     """Tell where kernels of CUTLASS wait for their input: see evt.plan.halo."""
