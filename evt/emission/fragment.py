@@ -31,6 +31,7 @@ from evt.plan.epilogue.nodes import (
     Varies,
     VectorBroadcast,
 )
+from evt.plan.plan import HaloConvolution
 
 #: The threads that share the sums, and how many of these stand in a line.
 _THREADS, _SUMS_A_LINE = 128, 6
@@ -198,7 +199,8 @@ def _stride(stride: Stride) -> str:
 
 def _multiplication(plan: Plan) -> MultiplicationText:
     """Return the instruction that multiplies filters by pixels, whose sums are registers of the asm statement."""
-    a, b = plan.mainloop.a.dtype, plan.mainloop.b.dtype
+    assert isinstance(plan.mainloop, HaloConvolution)
+    a, b, transposed = plan.mainloop.a.dtype, plan.mainloop.b.dtype, plan.mainloop.operator == "dgrad"
     pixels, size = plan.config.tile[0], a.bits // 8
     count = _ROWS * pixels // _THREADS
     (of_pixels, map_type), (of_filters, _) = _MULTIPLIED[a], _MULTIPLIED[b]
@@ -207,23 +209,24 @@ def _multiplication(plan: Plan) -> MultiplicationText:
         element_bytes=size,
         accumulator=REGISTER[plan.accumulator],
         map_type=f"CU_TENSOR_MAP_DATA_TYPE_{map_type}",
+        transposed=transposed,
         pixels=pixels,
         instruction=f"wgmma.mma_async.sync.aligned.m{_ROWS}n{pixels}k{_DEPTH_BYTES // size}"
         f".{of_sums}.{of_filters}.{of_pixels}",
         registers=_lines([f"%{i}" for i in range(count)]),
         operands=_lines([f'"{change}"(sums[{i}])' for i in range(count)]),
         a=f"{{%{count}, %{count + 2}}}",
-        b=f"{{%{count + 1}, %{count + 2}}}",
-        adds=f"%{count + 3}",
-        flags=_flags(a),
+        b=f"{{%{count + 1}, %{count + 3}}}",
+        adds=f"%{count + 4}",
+        flags=_flags(a, transposed),
     )
 
 
-def _flags(operand: DType) -> str:
+def _flags(operand: DType, transposed: bool) -> str:
     """Return the instruction's last words: which operands are negated, of 16 bits also which are transposed."""
     if not operand.is_float:
         return ""
-    return ", 1, 1, 0, 0" if operand.bits == 16 else ", 1, 1"
+    return f", 1, 1, {int(transposed)}, 0" if operand.bits == 16 else ", 1, 1"
 
 
 def _lines(words: list[str]) -> tuple[str, ...]:

@@ -6,6 +6,8 @@ channels of one plane. A tap's operand is the same memory, from ``dy * pitch + d
 multiplies the pixels between ``columns`` and ``pitch``, in vain. Small images may be several in a tile. Of a stride,
 the taps form groups of those that meet the same pixels of every ``stride``, and each group has its own box.
 
+A dgrad of stride 1 is the fprop of ``forward``: over the gradient of the output, by the filters read backwards.
+
 ``choose`` is evt::halo::choose of codegen/include/evt/halo_geometry.hpp: the kernel finds the same tile at the call.
 """
 
@@ -16,7 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import inf
 
-from evt.ir.convolution import Convolution, ConvolutionProblem
+from evt.ir.convolution import SPATIAL, Convolution, ConvolutionProblem, Operator
 from evt.ir.dtype import DType
 
 #: What the instruction multiplies at a time: so many pixels, of integers a multiple of 16, by so many filters.
@@ -178,6 +180,18 @@ class Plane:
         return found
 
 
+def forward(operator: Operator, sizes: Mapping[str, int]) -> Mapping[str, int]:
+    """Return the sizes of the fprop that is computed for a convolution's, or for those of a dgrad of stride 1."""
+    if operator == "fprop":
+        return sizes
+    swapped = [("channels", "filters"), *((name, f"output_{name}") for name in SPATIAL[-2:])]
+    found = {**sizes, **{one: sizes[other] for pair in swapped for one, other in (pair, pair[::-1])}}
+    for name in SPATIAL[-2:]:
+        reach = sizes[f"dilation_{name}"] * (sizes[f"filter_{name}"] - 1)
+        found[f"pad_{name}"] = reach - sizes[f"pad_{name}"]
+    return found
+
+
 def pixels_of(operand: DType) -> range:
     """Return the widths of the instruction that multiplies operands of a type."""
     return PIXELS if operand.is_float else INTEGER_PIXELS
@@ -185,14 +199,16 @@ def pixels_of(operand: DType) -> range:
 
 def halo_of(geometry: Convolution, problem: ConvolutionProblem | None, operand: DType) -> Halo:
     """Return how the halo kernel serves a convolution of operands of a type."""
-    if geometry.operator != "fprop" or geometry.rank > 2 or geometry.groups > 1:
-        return Halo((), reason="it is no fprop of one or two dimensions without groups")
+    if geometry.operator == "wgrad" or geometry.rank > 2 or geometry.groups > 1:
+        return Halo((), reason="it is no fprop or dgrad of one or two dimensions without groups")
+    if geometry.operator == "dgrad" and not geometry.is_unit_stride:
+        return Halo((), reason="it is a dgrad with a stride")
     if max(geometry.stride) > _LARGEST_STEP:
         return Halo((), reason=f"a stride is beyond {_LARGEST_STEP}, the largest step of TMA's boxes")
     if problem is None:
         return UNKNOWN if operand.is_float else UNKNOWN_INTEGERS
-    sizes = problem.sizes
-    return _halo(Axis.of(sizes, "height"), Axis.of(sizes, "width"), problem.channels, operand)
+    sizes = forward(geometry.operator, problem.sizes)
+    return _halo(Axis.of(sizes, "height"), Axis.of(sizes, "width"), sizes["channels"], operand)
 
 
 @lru_cache(maxsize=1024)
@@ -200,6 +216,8 @@ def _halo(height: Axis, width: Axis, channels: int, operand: DType) -> Halo:
     taps = height.taps * width.taps
     if taps > _MOST_TAPS:
         return Halo((), reason=f"the filters have more than {_MOST_TAPS} taps")
+    if min(height.pad, width.pad) < 0:
+        return Halo((), reason="the padding of the dgrad is larger than dilation * (filter size - 1)")
     if max(height.pad, width.pad) > _MOST_PADDING:
         return Halo((), reason=f"the padding is beyond {_MOST_PADDING}")
     channel_bytes, widths = channels * operand.bits // 8, pixels_of(operand)
@@ -220,7 +238,7 @@ def _widest(plane: Plane, widths: range) -> int:
 def _is_fast(height: Axis, width: Axis, channels: int, channel_bytes: int) -> bool:
     """Return whether the kernel is expected to be faster than those of CUTLASS, as measured on an H200 with f16.
 
-    Of other types, as many bytes of channels take as long.
+    Of other types, as many bytes of channels take as long. What was measured is fprop; a dgrad is taken for as fast.
 
     An implicit GEMM loads the input once a tap. But of few channels, the windows of padded copies make fewer steps; of
     small images, much of a tile is padding; with a stride, each tap meets few of the pixels that are loaded for it; and

@@ -9,17 +9,12 @@ from pathlib import Path
 
 import pytest
 from cute import GXX, include_flags
+from halo_problems import MEMBERS
 
 from evt.ir.convolution import Convolution, ConvolutionProblem
 from evt.plan.halo import PIXELS, Plane, choose
 
 INCLUDE = Path(__file__).parents[2] / "codegen/include"
-#: The sizes of ConvolutionProblem in the order of evt::halo::Problem.
-MEMBERS = (
-    *("images", "height", "width", "channels", "filters"),
-    *(f"{part}_{name}" for part in ("filter", "output", "pad", "stride", "dilation") for name in ("height", "width")),
-)
-
 pytestmark = [
     pytest.mark.cxx,
     pytest.mark.skipif(not GXX, reason="g++ is not on PATH"),

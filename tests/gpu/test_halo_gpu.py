@@ -1,4 +1,4 @@
-"""The halo kernel on a GPU: a dozen epilogues, all types, many shapes, poisoned outputs, against conv2d in float64.
+"""The halo kernel on a GPU: epilogues, types, gradients, many shapes, poisoned outputs, against float64.
 
 A case has one kernel, whose width and planes are those of its first shape; the other shapes are run by the same kernel.
 """
@@ -15,7 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from builds import build_selected  # noqa: E402
-from convolutions import last  # noqa: E402
+from convolutions import convolution, last  # noqa: E402
 from one_config import with_config  # noqa: E402
 
 import evt  # noqa: E402
@@ -28,7 +28,7 @@ from evt.spec import typed_graph  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
-#: (images, channels, height, width), (filters, rows, columns), geometry.
+#: (images, channels, height, width) of A, (columns of D, rows, columns of the filter), geometry.
 Shape = tuple[tuple[int, int, int, int], tuple[int, int, int], Mapping[str, Any]]
 
 PAD = {"padding": 1}
@@ -82,14 +82,22 @@ class Case:
     shapes: tuple[Shape, ...]
     dtype: str = "f16"
     weight: str = ""
+    operation: str = "conv2d"
     keywords: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def types(self) -> tuple[str, str]:
         return self.dtype, self.weight or self.dtype
 
+    def operands(self, number: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the shapes of A and B."""
+        a, (columns, *taps), _ = self.shapes[number]
+        return a, (columns, a[1], *taps) if self.operation == "conv2d" else (a[1], columns, *taps)
+
 
 RESIDUAL = "D = relu(acc + bias + residual)"
+#: Whose padding is within the reach of the filters, as that of a gradient has to be.
+GRADIENTS = (*LAYERS, *ODD[:3], *ODD[4:], *LARGE[:5])
 CASES = {
     "residual": Case(RESIDUAL, (*LAYERS, *ODD)),
     "residual-bf16": Case(RESIDUAL, (*LAYERS[:3], *LARGE), "bf16"),
@@ -137,6 +145,15 @@ CASES = {
         "i8",
     ),
     "u8-i8-narrow-planes": Case("D = relu(acc + C)", channels(32, also=(16, 48, 80)), "u8", "i8"),
+    "dgrad": Case("D = where(z > 0, acc, 0) + C", GRADIENTS, operation="conv2d_dgrad"),
+    "dgrad-bf16-planes-of-32": Case(
+        "D = acc * gelu'(z)", (*channels(96, also=(24, 32, 40)), *GRADIENTS[5:]), "bf16", operation="conv2d_dgrad"
+    ),
+    "dgrad-planes-of-16": Case(
+        "out D, E: f32[m, n], t: f32[n], r: f32[m]; E = acc * silu'(z); D = E; t = sum[m](E); r = max[n](abs(E))",
+        channels(8, also=(16, 40, 48)),
+        operation="conv2d_dgrad",
+    ),
 }
 
 
@@ -149,12 +166,10 @@ def parameters() -> Iterator[Any]:
 def program(name: str, geometry: Mapping[str, Any]) -> evt.Program:
     """Return the program in the configuration of the case's first shape."""
     case = CASES[name]
-    (n, c, h, w), (k, r, s), first = case.shapes[0]
     route = {"route": "conv-halo-3x", **case.keywords}
-    chosen = evt.conv2d(case.text, **first, **route)
-    shapes = ((n, c, h, w), (k, c, r, s))
-    config = chosen.explain("sm90", *case.types, shapes=shapes).configurations[0]
-    return with_config(evt.conv2d(case.text, **geometry, **route), config)
+    chosen = convolution(case.text, case.operation, **case.shapes[0][2], **route)
+    config = chosen.explain("sm90", *case.types, shapes=case.operands(0)).configurations[0]
+    return with_config(convolution(case.text, case.operation, **geometry, **route), config)
 
 
 def random(shape, dtype: str, generator, scale: float = 1.0):
@@ -168,18 +183,19 @@ def random(shape, dtype: str, generator, scale: float = 1.0):
 def tensors(name: str, number: int, op: evt.Program):
     case = CASES[name]
     generator = torch.Generator("cuda").manual_seed(number)
-    (n, c, h, w), (k, r, s), _ = case.shapes[number]
-    x = last(random((n, c, h, w), case.dtype, generator))
-    weight = last(random((k, c, r, s), case.types[1], generator, (c * r * s) ** -0.5))
-    problem = op.spec.convolution.problem(tuple(x.shape), tuple(weight.shape))
-    extents = {"m": math.prod(problem.leads["m"]), "n": k}
+    shape, of_weight = case.operands(number)
+    x = last(random(shape, case.dtype, generator))
+    weight = last(random(of_weight, case.types[1], generator, (shape[1] * math.prod(of_weight[2:])) ** -0.5))
+    problem = op.spec.convolution.problem(shape, of_weight)
+    images, *pixels = problem.leads["m"]
+    extents = {"m": math.prod(problem.leads["m"]), "n": problem.columns}
     inputs = {}
     for value in typed_graph(op.spec, *case.types).inputs:
         dtype = str(value.dtype)
         if not value.modes:
             inputs[value.name] = 3 if dtype == "i32" else 1.25
         elif value.is_tile:
-            inputs[value.name] = last(random((n, k, *problem.results), dtype, generator))
+            inputs[value.name] = last(random((images, problem.columns, *pixels), dtype, generator))
         elif value.flexible and number % 2:
             inputs[value.name] = 0.75
         else:

@@ -20,6 +20,7 @@ import pytest
 
 import evt
 from evt.compilation import BuildEvent, KernelSource, build
+from evt.diagnostics import Source
 from evt.emission import emit
 from evt.plan import Layout, Plan, Problem, Signature, find_target, natural_signature, plan
 from evt.plan.epilogue.registers import register_limit
@@ -122,6 +123,9 @@ KERNELS: dict[str, Callable[[], Plan]] = {
     "sm90-halo-f32": conv("sm90", WIDE, a="f32"),
     "sm90-halo-e4m3": conv("sm90", WIDE, a="e4m3", b="e5m2"),
     "sm90-halo-i8": conv("sm90", WIDE, HALO_NODES, "i8"),
+    "sm90-halo-dgrad": lambda: evt.Program(Source("D = where(z > 0, acc, 0)"), "conv2d_dgrad", padding=1).plan(
+        "sm90", "bf16", shapes=WIDE
+    ),
     "sm90-conv-padded": conv("sm90", PADDED),
     "sm80-mainloop": gemm(ON_BOTH, "sm80", "bf16"),
     "sm80-conv-mainloop": conv("sm80", WIDE, "A = relu(s[k]*A + t[k]); D = relu(acc + bias) + C"),

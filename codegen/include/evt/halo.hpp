@@ -13,6 +13,9 @@
 // With a stride s, the taps form groups of those that meet the same pixels of every s: each group has its own box, of
 // every s-th pixel. A 1x1 filter is one tap and no halo: a matrix product.
 //
+// The gradient of the input, of stride 1, is a convolution too: of the output's gradient, by filters that are read
+// backwards and transposed, for their columns are the channels that they are contiguous along.
+//
 // The product is transposed: M are the filters, N the pixels. Blocks are persistent. The first warp group loads: warp 0
 // the input, warp 3 the filters, warps 1 and 2 load C and store D for one of the two consumers each. The
 // consumers take turns at the tensor cores, each with a tile of its own, so that one multiplies while the other
@@ -24,6 +27,7 @@
 
 #include <cuda_runtime.h>
 
+#include "evt/descriptor.hpp"
 #include "evt/element.hpp"
 #include "evt/fragment.hpp"
 #include "evt/halo_geometry.hpp"
@@ -32,8 +36,8 @@
 namespace evt {
 namespace halo {
 
-/// The convolution with an Epilogue (see fragment.hpp), by an Mma with kElementBytes, Accumulator, kPixels, kType and
-/// `fma`.
+/// The convolution with an Epilogue (see fragment.hpp), by an Mma with kElementBytes, Accumulator, kPixels, kType,
+/// kTransposed, which is that of a gradient, and `fma`.
 template <class Mma, int Plane, class Epilogue>
 struct Kernel {
   using Accumulator = typename Mma::Accumulator;
@@ -42,8 +46,8 @@ struct Kernel {
 
   static constexpr int kPixels = Mma::kPixels;
   static constexpr int kPlaneBytes = Plane * Mma::kElementBytes;
-  static constexpr int kTapBytes = kFilters * kPlaneBytes;  // of the filters of a tap
-  static constexpr int kInstructions = kPlaneBytes / 32;  // a WGMMA takes 32 bytes of k
+  using Filters = FilterRows<Mma::kElementBytes, Plane, Mma::kTransposed>;
+  static constexpr int kInstructions = kPlaneBytes / hopper::kDepthBytes;
   static constexpr int kStepPixels = 16;
   static constexpr int kEpilogueRow = 2 * kFilters;  // bytes of a pixel of C and D
   static constexpr bool kLoadsSource = !std::is_void_v<Source>;
@@ -63,7 +67,7 @@ struct Kernel {
     void const* a;
     int64_t a_strides[3];  // of images, rows and pixels
     void const* b;
-    int64_t b_strides[3];  // of filters, and of the rows and columns of their taps
+    int64_t b_strides[3];  // of filters (of channels where they are transposed), and of the rows and columns of taps
     void const* c;
     int64_t c_stride;  // of pixels
     void* d;
@@ -89,7 +93,9 @@ struct Kernel {
 
   static bool can_implement(Arguments const& arguments) {
     Problem const& problem = arguments.problem;
-    return problem.filter_height * problem.filter_width <= kMostTaps &&
+    return (!Mma::kTransposed || problem.stride_height * problem.stride_width == 1) &&
+           problem.filter_height * problem.filter_width <= kMostTaps &&
+           std::min(problem.pad_height, problem.pad_width) >= 0 &&
            std::max(problem.pad_height, problem.pad_width) <= kMostPadding &&
            choose(problem, kClass, arguments.rows, arguments.columns).stages > 0 &&
            to_underlying_arguments(arguments).encoded;
@@ -102,6 +108,7 @@ struct Kernel {
     pair(problem, kClass, arguments.multiprocessors, geometry);
     params.epilogue = arguments.epilogue;
     params.taps = taps_of(problem, geometry.pitch);
+    if (Mma::kTransposed) params.taps.reverse(problem);
     params.images = problem.images;
     params.output_height = problem.output_height;
     params.output_width = problem.output_width;
@@ -130,10 +137,12 @@ struct Kernel {
                          {Plane, (geometry.pitch - 1) * problem.stride_width + 1,
                           (geometry.box_rows - 1) * problem.stride_height + 1, geometry.images},
                          {problem.stride_width, problem.stride_height}, kPlaneBytes};
+    int const along = Mma::kTransposed ? problem.filters : problem.channels;
+    int const rows_of_filters = Mma::kTransposed ? problem.channels : problem.filters;
     hopper::Tensor filters{Mma::kType, kBytes, arguments.b,
-                           {problem.channels, problem.filter_width, problem.filter_height, problem.filters},
+                           {along, problem.filter_width, problem.filter_height, rows_of_filters},
                            {arguments.b_strides[2], arguments.b_strides[1], arguments.b_strides[0]},
-                           {Plane, 1, 1, kFilters}, {1, 1}, kPlaneBytes};
+                           {Filters::kLength, 1, 1, Filters::kRows}, {1, 1}, Filters::kRowBytes};
     bool done = input.encode(params.input) && filters.encode(params.filters);
     auto const image = [&](CUtensorMapDataType type, void const* pointer, int64_t stride, int columns, int rows, int images) {
       return hopper::Tensor{type, 2, pointer,
@@ -392,11 +401,13 @@ struct Kernel {
           for (int consumer = 0; consumer < consumers; ++consumer) {
             hopper::wait(shared.slab_empty(ring.slot), ring.parity ^ 1);
             uint32_t const full = shared.slab_full(ring.slot);
-            hopper::arrive_and_expect(full, length * kTapBytes);
+            hopper::arrive_and_expect(full, length * Filters::kBytes);
+            int const channel = plane * Plane, first = filter + consumer * kFilters;
             for (int i = 0; i < length; ++i) {
               Tap const tap = params.taps.tap[run + i];
-              hopper::load_box(shared.slabs + ring.slot * geometry.slab_bytes + i * kTapBytes, params.filters, full,
-                               plane * Plane, tap.x(), tap.y(), filter + consumer * kFilters);
+              hopper::load_box(shared.slabs + ring.slot * geometry.slab_bytes + i * Filters::kBytes, params.filters,
+                               full, Mma::kTransposed ? first : channel, tap.x(), tap.y(),
+                               Mma::kTransposed ? channel : first);
             }
             ring.advance(1, geometry.slabs);
           }
@@ -454,9 +465,10 @@ struct Kernel {
       Step<Length> next = step;
       CUTLASS_PRAGMA_UNROLL
       for (int j = 0; j < kMany; ++j) {
-        int const tap = j / kInstructions, k = j % kInstructions * hopper::kNextK;
-        Mma::fma(accumulators, step.a + tap * (kTapBytes >> 4) + k, step.b[tap] + k,
-                 hopper::operand_layout(kPlaneBytes), i > 0 || j > 0);
+        int const tap = j / kInstructions, k = j % kInstructions;
+        Mma::fma(accumulators, step.a + tap * (Filters::kBytes >> 4) + k * Filters::kNextK,
+                 step.b[tap] + k * hopper::kNextK, Filters::kLayout, hopper::operand_layout(kPlaneBytes),
+                 i > 0 || j > 0);
         if (j == (kMany > 1)) {
           // What the next step needs is looked up meanwhile, without a branch, after which WGMMA would begin another
           // group: the tensor cores would wait for it between the steps.

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "cutlass/cutlass.h"
+#include "evt/descriptor.hpp"
 
 namespace evt {
 namespace halo {
@@ -35,6 +36,19 @@ struct Problem {
   /// How far the taps reach beyond a tile, in pixels of a box.
   int halo_height() const { return (filter_height - 1) * dilation_height / stride_height; }
   int halo_width() const { return (filter_width - 1) * dilation_width / stride_width; }
+};
+
+/// How the filters of a tap lie in shared memory: in a row of channels for each filter, or, where they are transposed,
+/// in a row of filters for each channel.
+template <int ElementBytes, int Plane, bool Transposed>
+struct FilterRows {
+  static constexpr int kRows = Transposed ? Plane : kFilters;
+  static constexpr int kLength = Transposed ? kFilters : Plane;
+  static constexpr int kRowBytes = kLength * ElementBytes;
+  static constexpr int kBytes = kRows * kRowBytes;
+  static constexpr uint32_t kLayout = hopper::operand_layout(kRowBytes);
+  static constexpr uint32_t kNextK =
+      Transposed ? hopper::next_k_of_transposed(kRowBytes, ElementBytes) : hopper::kNextK;
 };
 
 /// How a tile lies in shared memory.
@@ -90,6 +104,14 @@ struct Taps {
   int number = 0, groups = 0;
   Tap tap[kMostTaps];
   uint32_t starts[kMostTaps];
+
+  /// Read the filter backwards: what one tap multiplied, the opposite one does.
+  void reverse(Problem const& problem) {
+    for (int i = 0; i < number; ++i) {
+      Tap const& now = tap[i];
+      tap[i] = Tap::of(now.shift(), problem.filter_width - 1 - now.x(), problem.filter_height - 1 - now.y(), now.enters());
+    }
+  }
 
   /// The boxes of which the taps of two runs are, one after the other: the second must be loaded before the first is
   /// given back.

@@ -1,7 +1,7 @@
 #ifndef EVT_HOPPER_HPP
 #define EVT_HOPPER_HPP
 
-// Instructions of sm90 that kernels without CuTe use: barriers in shared memory, TMA, WGMMA's descriptors, and the moves
+// Instructions of sm90 that kernels without CuTe use: barriers in shared memory, TMA, what is around WGMMA, and the moves
 // of 8 x 8 matrices between registers and shared memory. Shared memory is addressed by 32-bit numbers.
 
 #include <cstdint>
@@ -90,19 +90,6 @@ CUTLASS_DEVICE void wait_for_stores_to_read() { asm volatile("cp.async.bulk.wait
 CUTLASS_DEVICE void wait_for_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
 // WGMMA
-
-/// The lower word of the descriptor of a K-major operand whose rows of 128, 64 or 32 bytes lie one after the other. It
-/// may begin at any of them: the swizzle is a function of the address. 32 bytes of k are kNextK further.
-CUTLASS_DEVICE uint32_t operand_descriptor(uint32_t address) {
-  constexpr uint32_t kLeading = 1;  // not used for one swizzled row
-  return (address >> 4 & 0x3fff) | kLeading << 16;
-}
-inline constexpr uint32_t kNextK = 2;
-
-/// The upper word, which is the same for all of them.
-CUTLASS_HOST_DEVICE constexpr uint32_t operand_layout(int row_bytes) {
-  return uint32_t(8 * row_bytes >> 4) | (row_bytes == 128 ? 1u : row_bytes == 64 ? 2u : 3u) << 30;
-}
 
 /// Before the first multiplication, and after accumulators were written.
 CUTLASS_DEVICE void fence_multiplications() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }

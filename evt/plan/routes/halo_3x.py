@@ -34,7 +34,7 @@ HALO = Route(
         halo.on_sm90,
         mainloop.no_work,
         gemm.few_tensors,
-        halo.fprop,
+        halo.operator,
         halo.operand_types,
         halo.tma,
         halo.fits,

@@ -7,6 +7,7 @@ from evt.ir.dtype import B1
 from evt.ir.node import is_divided
 from evt.plan.epilogue.visitors import is_reduced
 from evt.plan.problem import Problem
+from evt.plan.rules.convolution import collective_types
 from evt.plan.rules.gemm import operands_moved_by_tma
 from evt.plan.rules.rule import Rule, rule
 from evt.plan.verdict import HOLDS, Refusal, Verdict
@@ -17,22 +18,19 @@ def on_sm90(problem: Problem) -> Verdict:
     return HOLDS if problem.target.family("3x") == "3x" else Refusal(f"the target is {problem.target.name}")
 
 
-@rule("the operation is a fprop of one or two dimensions without groups")
-def fprop(problem: Problem) -> Verdict:
+@rule("the operation is a fprop, or a dgrad of stride 1, of one or two dimensions without groups")
+def operator(problem: Problem) -> Verdict:
     convolution = problem.convolution
-    if convolution.operator != "fprop":
-        return Refusal(f"the operation is {convolution.operator}")
+    if convolution.operator == "wgrad":
+        return Refusal("the operation is wgrad")
+    if convolution.operator == "dgrad" and not convolution.unit_stride:
+        return Refusal("the dgrad has a stride, with which a pixel meets some of the taps only")
     if convolution.group_filters:
         return Refusal("there are groups")
     return Refusal("there are three spatial dimensions") if convolution.rank > 2 else HOLDS
 
 
-@rule("WGMMA multiplies the operands' types")
-def operand_types(problem: Problem) -> Verdict:
-    a = problem.dag.operands[0]
-    return HOLDS if a.dtype.bits < 64 else Refusal("f64 is multiplied by the mma instructions of 2.x kernels", a.span)
-
-
+operand_types = Rule("WGMMA multiplies the operands' types", collective_types.check)
 tma = Rule("A and B can be moved by TMA: 16-byte aligned addresses, strides and channels", operands_moved_by_tma)
 
 
