@@ -154,7 +154,7 @@ def _convolution_halo(loop: HaloConvolution) -> ConvolutionText:
         assert isinstance(operand, Image)
         members[letter] = read(operand.pointer)
         members |= {f"{letter}_strides[{i}]": read(stride) for i, stride in enumerate(operand.strides)}
-    return ConvolutionText("", "evt::halo::Kernel", ("",), "", tuple(members.items()))
+    return ConvolutionText("", "evt::halo::Kernel", ("",), "", tuple(members.items()), (str(loop.rank),))
 
 
 def _as_fprop(spatial: tuple[str, ...]) -> dict[str, str]:

@@ -4,7 +4,8 @@ A tile is 64 filters by at most ``pixels`` output pixels: ``rows`` rows of ``col
 that the taps reach, is a box of rows of ``pitch`` pixels, one after the other in shared memory; of a pixel it has the
 channels of one plane. A tap's operand is the same memory, from ``dy * pitch + dx`` pixels on. So the instruction also
 multiplies the pixels between ``columns`` and ``pitch``, in vain. Small images may be several in a tile. Of a stride,
-the taps form groups of those that meet the same pixels of every ``stride``, and each group has its own box.
+the taps form groups of those that meet the same pixels of every ``stride``, and each group has its own box. A volume
+is a stack of slices, whose taps along the depth are like planes of channels.
 
 A dgrad of stride 1 is the fprop of ``forward``: over the gradient of the output, by the filters read backwards.
 
@@ -137,18 +138,23 @@ class Tile:
 
 @dataclass(frozen=True)
 class Plane:
-    """A convolution cut into ``planes`` of channels, with so many bytes of a pixel."""
+    """A convolution cut into ``planes`` of channels, of a ``volume`` for each tap along the depth.
+
+    They have so many bytes of a pixel.
+    """
 
     height: Axis
     width: Axis
     bytes: int
     planes: int
+    volume: bool = False
 
     @staticmethod
     def of(sizes: Mapping[str, int], channels: int, element_bytes: int) -> Plane:
         """Return a convolution of these sizes with planes of so many channels."""
         height, width = Axis.of(sizes, "height"), Axis.of(sizes, "width")
-        return Plane(height, width, channels * element_bytes, -(-sizes["channels"] // channels))
+        planes, volume = -(-sizes["channels"] // channels), "depth" in sizes
+        return Plane(height, width, channels * element_bytes, planes * sizes.get("filter_depth", 1), volume)
 
     @property
     def is_one_group(self) -> bool:
@@ -184,9 +190,10 @@ def forward(operator: Operator, sizes: Mapping[str, int]) -> Mapping[str, int]:
     """Return the sizes of the fprop that is computed for a convolution's, or for those of a dgrad of stride 1."""
     if operator == "fprop":
         return sizes
-    swapped = [("channels", "filters"), *((name, f"output_{name}") for name in SPATIAL[-2:])]
+    spatial = [name for name in SPATIAL if name in sizes]
+    swapped = [("channels", "filters"), *((name, f"output_{name}") for name in spatial)]
     found = {**sizes, **{one: sizes[other] for pair in swapped for one, other in (pair, pair[::-1])}}
-    for name in SPATIAL[-2:]:
+    for name in spatial:
         reach = sizes[f"dilation_{name}"] * (sizes[f"filter_{name}"] - 1)
         found[f"pad_{name}"] = reach - sizes[f"pad_{name}"]
     return found
@@ -199,8 +206,8 @@ def pixels_of(operand: DType) -> range:
 
 def halo_of(geometry: Convolution, problem: ConvolutionProblem | None, operand: DType) -> Halo:
     """Return how the halo kernel serves a convolution of operands of a type."""
-    if geometry.operator == "wgrad" or geometry.rank > 2 or geometry.groups > 1:
-        return Halo((), reason="it is no fprop or dgrad of one or two dimensions without groups")
+    if geometry.operator == "wgrad" or geometry.groups > 1:
+        return Halo((), reason="it is no fprop or dgrad without groups")
     if geometry.operator == "dgrad" and not geometry.is_unit_stride:
         return Halo((), reason="it is a dgrad with a stride")
     if max(geometry.stride) > _LARGEST_STEP:
@@ -208,21 +215,25 @@ def halo_of(geometry: Convolution, problem: ConvolutionProblem | None, operand: 
     if problem is None:
         return UNKNOWN if operand.is_float else UNKNOWN_INTEGERS
     sizes = forward(geometry.operator, problem.sizes)
-    return _halo(Axis.of(sizes, "height"), Axis.of(sizes, "width"), sizes["channels"], operand)
+    depth = Axis.of(sizes, "depth") if "depth" in sizes else None
+    return _halo(depth, Axis.of(sizes, "height"), Axis.of(sizes, "width"), sizes["channels"], operand)
 
 
 @lru_cache(maxsize=1024)
-def _halo(height: Axis, width: Axis, channels: int, operand: DType) -> Halo:
-    taps = height.taps * width.taps
-    if taps > _MOST_TAPS:
+def _halo(depth: Axis | None, height: Axis, width: Axis, channels: int, operand: DType) -> Halo:
+    axes = [axis for axis in (depth, height, width) if axis is not None]
+    slices = depth.taps if depth else 1
+    if height.taps * width.taps > _MOST_TAPS:
         return Halo((), reason=f"the filters have more than {_MOST_TAPS} taps")
-    if min(height.pad, width.pad) < 0:
+    if min(axis.pad for axis in axes) < 0:
         return Halo((), reason="the padding of the dgrad is larger than dilation * (filter size - 1)")
     if max(height.pad, width.pad) > _MOST_PADDING:
         return Halo((), reason=f"the padding is beyond {_MOST_PADDING}")
     channel_bytes, widths = channels * operand.bits // 8, pixels_of(operand)
-    fast = _is_fast(height, width, channels, channel_bytes)
-    planes = {each: Plane(height, width, each, -(-channel_bytes // each)) for each in _PLANES}
+    fast = depth is None and _is_fast(height, width, channels, channel_bytes)
+    planes = {
+        each: Plane(height, width, each, -(-channel_bytes // each) * slices, depth is not None) for each in _PLANES
+    }
     most = tuple((each, widest) for each, plane in planes.items() if (widest := _widest(plane, widths)))
     if not most:
         return Halo((), reason="a tile and its halo do not fit in shared memory")
@@ -239,6 +250,7 @@ def _is_fast(height: Axis, width: Axis, channels: int, channel_bytes: int) -> bo
     """Return whether the kernel is expected to be faster than those of CUTLASS, as measured on an H200 with f16.
 
     Of other types, as many bytes of channels take as long. What was measured is fprop; a dgrad is taken for as fast.
+    Volumes were not measured.
 
     An implicit GEMM loads the input once a tap. But of few channels, the windows of padded copies make fewer steps; of
     small images, much of a tile is padding; with a stride, each tap meets few of the pixels that are loaded for it; and
@@ -298,7 +310,9 @@ def _tallest(plane: Plane, columns: int, pixels: int) -> Tile | None:
 
 
 def _most_images(plane: Plane, pixels: int) -> Tile | None:
-    """Return the tile of several whole images with the most of them that fits, or None."""
+    """Return the tile of several whole images with the most of them that fits, or None; those of a volume are apart."""
+    if plane.volume:
+        return None
     rows, columns = plane.height.output, plane.width.output
     counts = range(pixels // (plane.image_rows * plane.pitch(columns)) + 1, 1, -1)
     return next((tile for count in counts if (tile := _arrange(plane, count, rows, columns, pixels)) is not None), None)

@@ -47,7 +47,8 @@ def _halo_time(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> fl
     tile = choose(Plane.of(sizes, channels, plan.operand_bits // 8), pixels)
     if tile is None:
         return inf
-    tiles = ceil_div(sizes["images"], tile.images) * tile.tiles * ceil_div(sizes["filters"], filters)
+    images = sizes["images"] * sizes.get("output_depth", 1)
+    tiles = ceil_div(images, tile.images) * tile.tiles * ceil_div(sizes["filters"], filters)
     return ceil_div(tiles, multiprocessors) * (pixels + OVERHEAD)
 
 

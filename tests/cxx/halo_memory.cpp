@@ -2,8 +2,9 @@
 //
 // "operands": the rows of filters and the words of their descriptors, of K-major operands in planes of 128, 64 and 32
 // bytes and of transposed ones in planes of 64, 32 and 16 channels, with the words that CuTe makes for the same layout.
-// "taps": of each convolution on the standard input (see halo_tiles.cpp; then whether filters are read backwards), the
-// tile, where the boxes begin, and the taps.
+// "taps": of each convolution on the standard input, the tile, where the boxes begin, and the taps; of a volume also, for
+// each slice of the output and each plane, what is multiplied. A line has the problem, the pixels, the channels of a
+// plane, the bytes of an element, whether filters are read backwards, and whether it is a volume.
 
 #include <cstdio>
 #include <cstring>
@@ -52,12 +53,20 @@ void print_operands() {
 
 void print_taps() {
   evt::halo::Problem p;
-  int pixels, channels, element_bytes, backwards;
-  while (std::scanf("%d %d %d %d %d %d %d %d %d %d %d %d %d %d %d %d %d %d %d", &p.images, &p.height, &p.width,
-                    &p.channels, &p.filters, &p.filter_height, &p.filter_width, &p.output_height, &p.output_width,
-                    &p.pad_height, &p.pad_width, &p.stride_height, &p.stride_width, &p.dilation_height,
-                    &p.dilation_width, &pixels, &channels, &element_bytes, &backwards) == 19) {
-    evt::halo::Class const kernel{pixels, channels, channels * element_bytes, true};
+  int pixels, channels, element_bytes, backwards, volume;
+  int* const numbers[] = {&p.images, &p.height, &p.width, &p.channels, &p.filters, &p.filter_height, &p.filter_width,
+                          &p.output_height, &p.output_width, &p.pad_height, &p.pad_width, &p.stride_height,
+                          &p.stride_width, &p.dilation_height, &p.dilation_width, &p.depth, &p.filter_depth,
+                          &p.output_depth, &p.pad_depth, &p.stride_depth, &p.dilation_depth, &pixels, &channels,
+                          &element_bytes, &backwards, &volume};
+  auto const read = [&] {
+    for (int* number : numbers) {
+      if (std::scanf("%d", number) != 1) return false;
+    }
+    return true;
+  };
+  while (read()) {
+    evt::halo::Class const kernel{pixels, channels, channels * element_bytes, true, volume != 0};
     evt::halo::Geometry const made = evt::halo::choose(p, kernel);
     if (made.stages == 0) {
       std::printf("none\n");
@@ -73,6 +82,13 @@ void print_taps() {
     for (int i = 0; i < taps.number; ++i) {
       evt::halo::Tap const tap = taps.tap[i];
       std::printf(" %d %d %d %d", tap.shift(), tap.x(), tap.y(), tap.enters());
+    }
+    evt::halo::Depth const depth = evt::halo::Depth::of(p, channels);
+    for (int slice = 0; volume && slice < p.slices(); ++slice) {
+      for (int plane = 0; plane < p.planes(channels); ++plane) {
+        std::printf(" %d %d %d %d %d", slice, depth.volume(slice), depth.input(slice, plane),
+                    depth.plane_of_channels(plane), depth.tap_of_filters(plane, backwards));
+      }
     }
     std::printf("\n");
   }

@@ -11,17 +11,18 @@ MEMBERS = (
     *("images", "height", "width", "channels", "filters"),
     *(f"{part}_{name}" for part in ("filter", "output", "pad", "stride", "dilation") for name in ("height", "width")),
 )
+OF_DEPTH = tuple(f"{part}depth" for part in ("", "filter_", "output_", "pad_", "stride_", "dilation_"))
 
 
-def drawn(seed: int, unit: bool) -> ConvolutionProblem:
+def drawn(seed: int, unit: bool, dimensions: int = 2) -> ConvolutionProblem:
     """Return a small convolution of any dilation and padding, and of any stride if not ``unit``."""
     draw = random.Random(seed)
 
-    def two(*choices: int) -> tuple[int, int]:
-        return draw.choice(choices), draw.choice(choices)
+    def some(*choices: int) -> tuple[int, ...]:
+        return tuple(draw.choice(choices) for _ in range(dimensions))
 
-    taps, dilation, stride = two(1, 2, 3, 3, 5), two(1, 1, 1, 2, 3), two(1, 1, 1, 2, 3)
-    pads = tuple((draw.randrange(4), draw.randrange(4)) for _ in range(2))
-    sizes = [draw.randrange(d * (t - 1) + 1, 24) for t, d in zip(taps, dilation, strict=True)]
+    taps, dilation, stride = some(1, 2, 3, 3, 5), some(1, 1, 1, 2, 3), some(1, 1, 1, 2, 3)
+    pads = tuple((draw.randrange(4), draw.randrange(4)) for _ in range(dimensions))
+    sizes = [draw.randrange(d * (t - 1) + 1, 24 if dimensions < 3 else 14) for t, d in zip(taps, dilation, strict=True)]
     given = {"stride": 1 if unit else stride, "padding": pads, "dilation": dilation}
-    return Convolution.of("conv2d", given).problem((3, 3, *sizes), (5, 3, *taps))
+    return Convolution.of(f"conv{dimensions}d", given).problem((3, 20, *sizes), (5, 20, *taps))

@@ -53,11 +53,17 @@ def test_both_languages_choose_one_tile(tmp_path: Path) -> None:
     source = Path(__file__).with_name("halo_tiles.cpp")
     made = subprocess.run([GXX, *flags, "-o", str(program), str(source)], capture_output=True, text=True)
     assert made.returncode == 0, made.stderr[:2000]
-    lines = [" ".join(map(str, (*(p.sizes[name] for name in MEMBERS), *rest))) for p, *rest in cases]
+    of_depth = [{"depth": 9, "filter_depth": 1 + i % 5} if i % 7 == 0 else {} for i in range(len(cases))]
+    lines = [
+        " ".join(
+            map(str, (*(p.sizes[name] for name in MEMBERS), *rest, int(bool(depth)), depth.get("filter_depth", 1)))
+        )
+        for (p, *rest), depth in zip(cases, of_depth, strict=True)
+    ]
     done = subprocess.run([program], input="\n".join(lines), capture_output=True, text=True, check=True)
     planned = []
-    for problem, pixels, channels, size in cases:
-        tile = choose(Plane.of(problem.sizes, channels, size), pixels)
+    for (problem, pixels, channels, size), depth in zip(cases, of_depth, strict=True):
+        tile = choose(Plane.of({**problem.sizes, **depth}, channels, size), pixels)
         planned.append("none" if tile is None else " ".join(map(str, astuple(tile))))
     found = done.stdout.splitlines()
     assert [each for each in zip(lines, found, planned, strict=True) if each[1] != each[2]] == []

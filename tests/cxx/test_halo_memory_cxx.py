@@ -14,8 +14,8 @@ from typing import NamedTuple
 import pytest
 import torch
 from cute import GXX, include_flags
-from halo_problems import MEMBERS, drawn
-from torch.nn.functional import conv2d, conv_transpose2d, pad
+from halo_problems import MEMBERS, OF_DEPTH, drawn
+from torch.nn.functional import conv2d, conv3d, conv_transpose2d, conv_transpose3d, pad
 
 from evt.ir.convolution import ConvolutionProblem
 from evt.plan.halo import forward
@@ -132,6 +132,8 @@ class Tile:
         self.starts = [(rest[2 * i + 1], rest[2 * i]) for i in range(groups)]
         rest = rest[2 * groups :]
         self.taps = [rest[4 * i : 4 * i + 4] for i in range(taps)]
+        rest = rest[4 * taps :]
+        self.planes = [rest[i : i + 5] for i in range(0, len(rest), 5)]
 
 
 def computed(tile: Tile, x: torch.Tensor, filters: torch.Tensor, sizes: dict[str, int]) -> torch.Tensor:
@@ -139,8 +141,8 @@ def computed(tile: Tile, x: torch.Tensor, filters: torch.Tensor, sizes: dict[str
     images, rows, columns = sizes["images"], sizes["output_height"], sizes["output_width"]
     steps = sizes["stride_height"], sizes["stride_width"]
     out = torch.full((images, rows, columns, sizes["filters"]), torch.nan, dtype=x.dtype)
-    margin = 512
-    padded = pad(x, (0, 0, margin, margin, margin, margin, 0, tile.images))
+    margin, behind = 16, (tile.pitch * steps[1], tile.box_rows * steps[0])
+    padded = pad(x, (0, 0, margin, margin + behind[0], margin, margin + behind[1], 0, tile.images))
     for image in range(0, images, tile.images):
         for y0 in range(0, rows, tile.rows):
             for x0 in range(0, columns, tile.columns):
@@ -162,8 +164,25 @@ def computed(tile: Tile, x: torch.Tensor, filters: torch.Tensor, sizes: dict[str
     return out
 
 
+def computed_volume(tile: Tile, x: torch.Tensor, filters: torch.Tensor, sizes: dict[str, int]) -> torch.Tensor:
+    """Return the same of pixels [n, d, h, w, c] and filters [taps z, taps y, taps x, c, filter]."""
+    shape = (sizes["images"] * sizes["output_depth"], sizes["output_height"], sizes["output_width"], sizes["filters"])
+    out = x.new_zeros(shape)
+    for slice_, volume, z, part, tap in tile.planes:
+        channels = slice(part * PLANE, (part + 1) * PLANE)
+        if 0 <= z < x.shape[1]:
+            image = x[volume, z, None, ..., channels]
+            out[slice_] += computed(tile, image, filters[tap, ..., channels, :], {**sizes, "images": 1})[0]
+    return out.unflatten(0, (sizes["images"], sizes["output_depth"]))
+
+
+PLANE = 16
+
+
 def line_of(sizes: dict[str, int], pixels: int, backwards: bool) -> str:
-    return " ".join(map(str, (*(sizes[name] for name in MEMBERS), pixels, 16, 2, int(backwards))))
+    depth = [sizes.get(name, int("pad" not in name)) for name in OF_DEPTH]
+    last = (pixels, PLANE, 2, int(backwards), int("depth" in sizes))
+    return " ".join(map(str, (*(sizes[name] for name in MEMBERS), *depth, *last)))
 
 
 def tensors(problem: ConvolutionProblem) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -175,32 +194,37 @@ def tensors(problem: ConvolutionProblem) -> tuple[torch.Tensor, torch.Tensor, to
     return x, y, w
 
 
+@pytest.mark.parametrize("dimensions", [2, 3])
 @pytest.mark.parametrize("operator", ["fprop", "dgrad"])
-def test_taps_multiply_their_pixels(operator: str, program: Path) -> None:
+def test_taps_multiply_their_pixels(operator: str, dimensions: int, program: Path) -> None:
     """The sums over a tile's boxes, shifted by its taps, are the convolution, or the gradient of its input."""
-    backwards = operator == "dgrad"
-    problems = [drawn(seed, unit=backwards) for seed in range(60)]
+    backwards, volumes = operator == "dgrad", dimensions == 3
+    problems = [drawn(seed, backwards, dimensions) for seed in range(20 if volumes else 60)]
     all_sizes = [dict(forward(operator, each.sizes)) for each in problems]  # type: ignore[arg-type]
     kept = [
-        each for each in zip(problems, all_sizes, strict=True) if min(each[1]["pad_height"], each[1]["pad_width"]) >= 0
+        (problem, sizes)
+        for problem, sizes in zip(problems, all_sizes, strict=True)
+        if min(size for name, size in sizes.items() if name.startswith("pad_")) >= 0
     ]
     pixels = [(64, 104, 176)[i % 3] for i in range(len(kept))]
     lines = [line_of(sizes, n, backwards) for (_, sizes), n in zip(kept, pixels, strict=True)]
     found = run(program, "taps", lines)
-    assert len(found) == len(kept) > 20
-    several = 0
+    assert len(found) == len(kept) > len(problems) / 3
+    several, spatial = 0, range(2, 2 + dimensions)
     for line, (problem, sizes) in zip(found, kept, strict=True):
         tile = Tile(line)
         several += tile.images > 1
         x, y, weight = tensors(problem)
         steps = {"stride": problem.geometry.stride, "dilation": problem.geometry.dilation}
-        (top, bottom), (left, right) = problem.pads
         if backwards:
-            of_pads = conv_transpose2d(y, weight, **steps)
-            want = of_pads[..., top : of_pads.shape[2] - bottom, left : of_pads.shape[3] - right]
-            got = computed(tile, y.movedim(1, -1), weight.permute(2, 3, 0, 1), sizes)
+            want = (conv_transpose3d if volumes else conv_transpose2d)(y, weight, **steps)
+            for axis, (before, after) in zip(spatial, problem.pads, strict=True):
+                want = want.narrow(axis, before, want.shape[axis] - before - after)
+            operand, filters = y, weight.permute(*spatial, 0, 1)
         else:
-            want = conv2d(pad(x, (left, right, top, bottom)), weight, **steps)
-            got = computed(tile, x.movedim(1, -1), weight.permute(2, 3, 1, 0), sizes)
+            padded = pad(x, [size for pads in reversed(problem.pads) for size in pads])
+            want = (conv3d if volumes else conv2d)(padded, weight, **steps)
+            operand, filters = x, weight.permute(*spatial, 1, 0)
+        got = (computed_volume if volumes else computed)(tile, operand.movedim(1, -1), filters, sizes)
         assert torch.equal(got.movedim(-1, 1), want), (line, problem)
-    assert several > 1
+    assert several == 0 if volumes else several > 1

@@ -28,8 +28,8 @@ from evt.spec import typed_graph  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
-#: (images, channels, height, width) of A, (columns of D, rows, columns of the filter), geometry.
-Shape = tuple[tuple[int, int, int, int], tuple[int, int, int], Mapping[str, Any]]
+#: (images, channels, height, width) of A, (columns of D, rows, columns of the filter), geometry; volumes have a depth.
+Shape = tuple[tuple[int, ...], tuple[int, ...], Mapping[str, Any]]
 
 PAD = {"padding": 1}
 LAYERS: tuple[Shape, ...] = (
@@ -92,8 +92,20 @@ class Case:
     def operands(self, number: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the shapes of A and B."""
         a, (columns, *taps), _ = self.shapes[number]
-        return a, (columns, a[1], *taps) if self.operation == "conv2d" else (a[1], columns, *taps)
+        return a, (a[1], columns, *taps) if "dgrad" in self.operation else (columns, a[1], *taps)
 
+
+VOLUMES: tuple[Shape, ...] = (
+    ((2, 64, 6, 28, 28), (64, 3, 3, 3), PAD),
+    ((1, 128, 5, 9, 33), (40, 3, 3, 3), PAD),
+    ((3, 64, 4, 7, 7), (72, 2, 3, 1), {"padding": ((1, 0), (1, 1), (0, 0))}),
+    ((2, 72, 9, 14, 11), (64, 3, 1, 1), {"padding": (2, 0, 0), "dilation": (2, 1, 1)}),
+    ((2, 64, 3, 14, 11), (64, 1, 3, 5), {"padding": (0, 1, 2)}),
+)
+STRIDED_VOLUMES: tuple[Shape, ...] = (
+    ((2, 64, 9, 28, 28), (64, 3, 3, 3), {"padding": 1, "stride": 2}),
+    ((2, 64, 8, 15, 13), (64, 3, 3, 3), {"padding": 1, "stride": (2, 1, 1)}),
+)
 
 RESIDUAL = "D = relu(acc + bias + residual)"
 #: Whose padding is within the reach of the filters, as that of a gradient has to be.
@@ -149,6 +161,8 @@ CASES = {
     "dgrad-bf16-planes-of-32": Case(
         "D = acc * gelu'(z)", (*channels(96, also=(24, 32, 40)), *GRADIENTS[5:]), "bf16", operation="conv2d_dgrad"
     ),
+    "volumes": Case(RESIDUAL, (*VOLUMES, *STRIDED_VOLUMES), operation="conv3d"),
+    "volumes-dgrad-bf16": Case("D = where(z > 0, acc, 0)", VOLUMES, "bf16", operation="conv3d_dgrad"),
     "dgrad-planes-of-16": Case(
         "out D, E: f32[m, n], t: f32[n], r: f32[m]; E = acc * silu'(z); D = E; t = sum[m](E); r = max[n](abs(E))",
         channels(8, also=(16, 40, 48)),

@@ -45,6 +45,14 @@ class Kernel:
     config: str
     operation: str = "conv2d"
 
+    @property
+    def dimensions(self) -> int:
+        return 3 if "3d" in self.operation else 2
+
+    @property
+    def backwards(self) -> bool:
+        return "dgrad" in self.operation
+
     def program(self, geometry: Mapping[str, Any]) -> evt.Program:
         return convolution(self.text, self.operation, route="conv-halo-3x", config=self.config, **geometry)
 
@@ -54,29 +62,27 @@ KERNELS = {
     "e4m3": Kernel("out D: f16; D = acc + C", "e4m3", "halo_120x64x64"),
     "i8": Kernel("out D: bf16, E: i32[m, n]; E = acc; D = acc*0.5 + bias", "i8", "halo_176x64x32"),
     "dgrad": Kernel("D = where(z > 0, acc, 0)", "bf16", "halo_208x64x32", "conv2d_dgrad"),
+    "volumes": Kernel("D = relu(acc + bias)", "bf16", "halo_152x64x32", "conv3d"),
     "reductions": Kernel(
         "out D, s: f32[n], r: f32[m]; D = acc + C; s = sum[m](acc*acc); r = max[n](D)", "f16", "halo_88x64x16"
     ),
 }
-#: A problem that every one of them takes, for which it is built.
-SMALL = {"padding": 1}, (2, 64, 14, 14), (64, 64, 3, 3)
-
 Problem = tuple[Mapping[str, Any], tuple[int, ...], tuple[int, ...]]  # the geometry, the shapes of A and B
 
 
 def drawn(draw: random.Random, kernel: Kernel) -> Problem | None:
     """Return a problem, or None for sizes that make none."""
-    backwards = kernel.operation != "conv2d"
-    taps = [draw.choice((1, 1, 2, 3, 3, 3, 4, 5, 7)) for _ in range(2)]
-    dilation = [draw.choice((1, 1, 1, 2, 3)) for _ in range(2)]
-    stride = [1 if backwards else draw.choice((1, 1, 1, 2, 3)) for _ in range(2)]
+    backwards, each_one = kernel.backwards, range(kernel.dimensions)
+    taps = [draw.choice((1, 1, 2, 3, 3, 3, 4, 5, 7)) for _ in each_one]
+    dilation = [draw.choice((1, 1, 1, 2, 3)) for _ in each_one]
+    stride = [1 if backwards else draw.choice((1, 1, 1, 2, 3)) for _ in each_one]
     reach = [d * (t - 1) for t, d in zip(taps, dilation, strict=True)]
     most = [each + (0 if backwards else 3) for each in reach]
     pads = [(each // 2, each - each // 2) for each in reach]
     if draw.random() < 0.5:
         pads = [(draw.randint(0, each), draw.randint(0, each)) for each in most]
     geometry = {"stride": stride, "padding": pads, "dilation": dilation}
-    sizes = [draw.choice((draw.randint(1, 12), draw.randint(1, 40), draw.randint(1, 200))) for _ in range(2)]
+    sizes = [draw.choice((draw.randint(1, 12), draw.randint(1, 40), draw.randint(1, 200))) for _ in each_one]
     images = draw.choice((1, 1, 2, 3, 5, 8, 17, 40, 130))
     channels = 128 // BY_NAME[kernel.dtype].bits * draw.choice((draw.randint(1, 8), draw.randint(1, 40)))
     columns = 8 * draw.choice((draw.randint(1, 9), draw.randint(1, 40)))
@@ -158,7 +164,10 @@ def problems(kernel: Kernel, count: int, seed: int) -> Iterator[tuple[int, Probl
 
 
 def sources_of(name: str, launches: int) -> list[KernelSource]:
-    return kernel_sources(plans(KERNELS[name], SMALL))
+    """Return the kernel, as it is built for a problem that each of them takes."""
+    kernel = KERNELS[name]
+    a, b = (2, 64, *[14] * kernel.dimensions), (64, 64, *[3] * kernel.dimensions)
+    return kernel_sources(plans(kernel, ({"padding": 1}, a, b)))
 
 
 @pytest.fixture(scope="session")
@@ -193,7 +202,7 @@ def test_random_problems(name, launches, record, refused, capfd):
         wides, buffers = [], []
         for exact, dtype in zip(want, dtypes, strict=True):
             element, shape = getattr(torch, dtype.torch), tuple(exact.shape)
-            wide, buffer = embedded(shape, element) if len(shape) == 4 else (None, poisoned(shape, element))
+            wide, buffer = embedded(shape, element) if len(shape) > 2 else (None, poisoned(shape, element))
             wides.append(wide)
             buffers.append(buffer)
         torch.cuda.synchronize()

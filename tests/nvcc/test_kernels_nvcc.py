@@ -69,6 +69,7 @@ place = argmax[n](E)
 norm = sqrt(sum[n](E*E)/size(n))
 """
 WIDE = (8, 64, 56, 56), (64, 64, 3, 3)
+VOLUME = (8, 64, 8, 28, 28), (64, 64, 3, 3, 3)
 FIRST = (2, 3, 33, 35), (64, 3, 7, 7)
 PADDED = (2, 20, 9, 11), (64, 20, 3, 3)
 
@@ -126,6 +127,7 @@ KERNELS: dict[str, Callable[[], Plan]] = {
     "sm90-halo-dgrad": lambda: evt.Program(Source("D = where(z > 0, acc, 0)"), "conv2d_dgrad", padding=1).plan(
         "sm90", "bf16", shapes=WIDE
     ),
+    "sm90-halo-volume": lambda: evt.conv3d(CONVOLUTION, padding=1, route="own").plan("sm90", shapes=VOLUME),
     "sm90-conv-padded": conv("sm90", PADDED),
     "sm80-mainloop": gemm(ON_BOTH, "sm80", "bf16"),
     "sm80-conv-mainloop": conv("sm80", WIDE, "A = relu(s[k]*A + t[k]); D = relu(acc + bias) + C"),

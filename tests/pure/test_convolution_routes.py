@@ -251,7 +251,6 @@ REFUSALS = {
         shapes=of((2, 64, 14, 14), (64, 20, 3, 3)),
     ),
     "halo of groups": Refusal("conv-halo-3x", "there are groups", arch="sm90", keywords=kw(groups=2)),
-    "halo of volumes": Refusal("conv-halo-3x", "there are three spatial dimensions", "conv3d", "sm90"),
     "halo of f64": Refusal(
         "conv-halo-3x", "f64 is multiplied by the mma instructions of 2.x kernels", arch="sm90", dtype="f64"
     ),

@@ -16,6 +16,9 @@
 // The gradient of the input, of stride 1, is a convolution too: of the output's gradient, by filters that are read
 // backwards and transposed, for their columns are the channels that they are contiguous along.
 //
+// A volume is a stack of slices: those of the input that the taps along the depth meet are multiplied one after the
+// other, like planes of channels.
+//
 // The product is transposed: M are the filters, N the pixels. Blocks are persistent. The first warp group loads: warp 0
 // the input, warp 3 the filters, warps 1 and 2 load C and store D for one of the two consumers each. The
 // consumers take turns at the tensor cores, each with a tile of its own, so that one multiplies while the other
@@ -37,8 +40,8 @@ namespace evt {
 namespace halo {
 
 /// The convolution with an Epilogue (see fragment.hpp), by an Mma with kElementBytes, Accumulator, kPixels, kType,
-/// kTransposed, which is that of a gradient, and `fma`.
-template <class Mma, int Plane, class Epilogue>
+/// kTransposed, which is that of a gradient, and `fma`. Dimensions: 2, of a volume 3.
+template <class Mma, int Plane, class Epilogue, int Dimensions>
 struct Kernel {
   using Accumulator = typename Mma::Accumulator;
   using Source = typename Epilogue::Source;
@@ -53,7 +56,8 @@ struct Kernel {
   static constexpr bool kLoadsSource = !std::is_void_v<Source>;
   static constexpr bool kStoresDestination = !std::is_void_v<Destination>;
   static constexpr bool kStaged = kLoadsSource || kStoresDestination;
-  static constexpr Class kClass{kPixels, Plane, kPlaneBytes, kStaged};
+  static constexpr bool kVolume = Dimensions == 3;
+  static constexpr Class kClass{kPixels, Plane, kPlaneBytes, kStaged, kVolume};
 
   static constexpr int MaxThreadsPerBlock = kThreads;
   static constexpr int MinBlocksPerMultiprocessor = 1;
@@ -65,9 +69,9 @@ struct Kernel {
   struct Arguments {
     Problem problem;
     void const* a;
-    int64_t a_strides[3];  // of images, rows and pixels
+    int64_t a_strides[Dimensions + 1];  // of images, of a volume its slices, rows and pixels
     void const* b;
-    int64_t b_strides[3];  // of filters (of channels where they are transposed), and of the rows and columns of taps
+    int64_t b_strides[Dimensions + 1];  // of filters (of channels where they are transposed), and the same of taps
     void const* c;
     int64_t c_stride;  // of pixels
     void* d;
@@ -89,11 +93,12 @@ struct Kernel {
     int source_bytes;  // of a tile of C
     bool stores_rows;  // a row of pixels at a time: what lies between the rows of a tile belongs to its neighbours
     bool encoded;
+    Depth depth;
   };
 
   static bool can_implement(Arguments const& arguments) {
     Problem const& problem = arguments.problem;
-    return (!Mma::kTransposed || problem.stride_height * problem.stride_width == 1) &&
+    return (!Mma::kTransposed || problem.stride_depth * problem.stride_height * problem.stride_width == 1) &&
            problem.filter_height * problem.filter_width <= kMostTaps &&
            std::min(problem.pad_height, problem.pad_width) >= 0 &&
            std::max(problem.pad_height, problem.pad_width) <= kMostPadding &&
@@ -109,13 +114,14 @@ struct Kernel {
     params.epilogue = arguments.epilogue;
     params.taps = taps_of(problem, geometry.pitch);
     if (Mma::kTransposed) params.taps.reverse(problem);
-    params.images = problem.images;
+    params.images = problem.slices();
     params.output_height = problem.output_height;
     params.output_width = problem.output_width;
     params.filter_count = problem.filters;
     params.stride_height = problem.stride_height;
     params.stride_width = problem.stride_width;
-    params.planes = ceil_div(problem.channels, Plane);
+    params.planes = problem.planes(Plane);
+    params.depth = Depth::of(problem, Plane);
     params.filter_blocks = ceil_div(problem.filters, kFilters * (geometry.paired ? 2 : 1));
     params.items = geometry.tiles(problem) * params.filter_blocks;
     // With a multiple of the blocks of filters, every thread block keeps to one of them.
@@ -130,25 +136,12 @@ struct Kernel {
   static bool encode(Arguments const& arguments, Params& params) {
     Problem const& problem = arguments.problem;
     Geometry const& geometry = params.geometry;
-    constexpr int kBytes = Mma::kElementBytes;
-    hopper::Tensor input{Mma::kType, kBytes, arguments.a,
-                         {problem.channels, problem.width, problem.height, problem.images},
-                         {arguments.a_strides[2], arguments.a_strides[1], arguments.a_strides[0]},
-                         {Plane, (geometry.pitch - 1) * problem.stride_width + 1,
-                          (geometry.box_rows - 1) * problem.stride_height + 1, geometry.images},
-                         {problem.stride_width, problem.stride_height}, kPlaneBytes};
-    int const along = Mma::kTransposed ? problem.filters : problem.channels;
-    int const rows_of_filters = Mma::kTransposed ? problem.channels : problem.filters;
-    hopper::Tensor filters{Mma::kType, kBytes, arguments.b,
-                           {along, problem.filter_width, problem.filter_height, rows_of_filters},
-                           {arguments.b_strides[2], arguments.b_strides[1], arguments.b_strides[0]},
-                           {Filters::kLength, 1, 1, Filters::kRows}, {1, 1}, Filters::kRowBytes};
-    bool done = input.encode(params.input) && filters.encode(params.filters);
+    bool done = input_of(arguments, geometry).encode(params.input) && filters_of(arguments).encode(params.filters);
     auto const image = [&](CUtensorMapDataType type, void const* pointer, int64_t stride, int columns, int rows, int images) {
-      return hopper::Tensor{type, 2, pointer,
-                            {problem.filters, problem.output_width, problem.output_height, problem.images},
-                            {stride, stride * problem.output_width, stride * problem.output_width * problem.output_height},
-                            {kFilters, columns, rows, images}, {1, 1}, kEpilogueRow};
+      return hopper::Tensor<4>{type, 2, pointer,
+                               {problem.filters, problem.output_width, problem.output_height, problem.slices()},
+                               {stride, stride * problem.output_width, stride * problem.output_width * problem.output_height},
+                               {kFilters, columns, rows, images}, {1, 1}, kEpilogueRow};
     };
     int const rows = geometry.images > 1 ? geometry.box_rows : geometry.rows;
     if constexpr (kLoadsSource) {
@@ -163,6 +156,44 @@ struct Kernel {
                          .encode(params.destination);
     }
     return done;
+  }
+
+  static auto input_of(Arguments const& arguments, Geometry const& geometry) {
+    Problem const& problem = arguments.problem;
+    auto const& strides = arguments.a_strides;
+    int const columns = (geometry.pitch - 1) * problem.stride_width + 1;
+    int const rows = (geometry.box_rows - 1) * problem.stride_height + 1;
+    if constexpr (kVolume) {
+      return hopper::Tensor<5>{Mma::kType, Mma::kElementBytes, arguments.a,
+                               {problem.channels, problem.width, problem.height, problem.depth, problem.images},
+                               {strides[3], strides[2], strides[1], strides[0]},
+                               {Plane, columns, rows, 1, 1},
+                               {problem.stride_width, problem.stride_height}, kPlaneBytes};
+    } else {
+      return hopper::Tensor<4>{Mma::kType, Mma::kElementBytes, arguments.a,
+                               {problem.channels, problem.width, problem.height, problem.images},
+                               {strides[2], strides[1], strides[0]},
+                               {Plane, columns, rows, geometry.images},
+                               {problem.stride_width, problem.stride_height}, kPlaneBytes};
+    }
+  }
+
+  static auto filters_of(Arguments const& arguments) {
+    Problem const& problem = arguments.problem;
+    auto const& strides = arguments.b_strides;
+    int const along = Mma::kTransposed ? problem.filters : problem.channels;
+    int const rows = Mma::kTransposed ? problem.channels : problem.filters;
+    if constexpr (kVolume) {
+      return hopper::Tensor<5>{Mma::kType, Mma::kElementBytes, arguments.b,
+                               {along, problem.filter_width, problem.filter_height, problem.filter_depth, rows},
+                               {strides[3], strides[2], strides[1], strides[0]},
+                               {Filters::kLength, 1, 1, 1, Filters::kRows}, {1, 1}, Filters::kRowBytes};
+    } else {
+      return hopper::Tensor<4>{Mma::kType, Mma::kElementBytes, arguments.b,
+                               {along, problem.filter_width, problem.filter_height, rows},
+                               {strides[2], strides[1], strides[0]},
+                               {Filters::kLength, 1, 1, Filters::kRows}, {1, 1}, Filters::kRowBytes};
+    }
   }
 
   template <class T>
@@ -381,8 +412,14 @@ struct Kernel {
           hopper::wait(shared.stage_empty(ring.slot), ring.parity ^ 1);
           uint32_t const full = shared.stage_full(ring.slot);
           hopper::arrive_and_expect(full, bytes);
-          hopper::load_box(shared.stages + ring.slot * geometry.stage_bytes, params.input, full, plane * Plane, column,
-                           row, item.image);
+          uint32_t const to = shared.stages + ring.slot * geometry.stage_bytes;
+          if constexpr (kVolume) {
+            Depth const& depth = params.depth;
+            hopper::load_box(to, params.input, full, depth.plane_of_channels(plane) * Plane, column, row,
+                             depth.input(item.image, plane), depth.volume(item.image));
+          } else {
+            hopper::load_box(to, params.input, full, plane * Plane, column, row, item.image);
+          }
           ring.advance(1, geometry.stages);
         }
       }
@@ -402,12 +439,18 @@ struct Kernel {
             hopper::wait(shared.slab_empty(ring.slot), ring.parity ^ 1);
             uint32_t const full = shared.slab_full(ring.slot);
             hopper::arrive_and_expect(full, length * Filters::kBytes);
-            int const channel = plane * Plane, first = filter + consumer * kFilters;
+            int const channel = (kVolume ? params.depth.plane_of_channels(plane) : plane) * Plane;
+            int const first = filter + consumer * kFilters;
+            int const along = Mma::kTransposed ? first : channel, row = Mma::kTransposed ? channel : first;
             for (int i = 0; i < length; ++i) {
               Tap const tap = params.taps.tap[run + i];
-              hopper::load_box(shared.slabs + ring.slot * geometry.slab_bytes + i * Filters::kBytes, params.filters,
-                               full, Mma::kTransposed ? first : channel, tap.x(), tap.y(),
-                               Mma::kTransposed ? channel : first);
+              uint32_t const to = shared.slabs + ring.slot * geometry.slab_bytes + i * Filters::kBytes;
+              if constexpr (kVolume) {
+                int const z = params.depth.tap_of_filters(plane, Mma::kTransposed);
+                hopper::load_box(to, params.filters, full, along, tap.x(), tap.y(), z, row);
+              } else {
+                hopper::load_box(to, params.filters, full, along, tap.x(), tap.y(), row);
+              }
             }
             ring.advance(1, geometry.slabs);
           }

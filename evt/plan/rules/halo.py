@@ -18,16 +18,14 @@ def on_sm90(problem: Problem) -> Verdict:
     return HOLDS if problem.target.family("3x") == "3x" else Refusal(f"the target is {problem.target.name}")
 
 
-@rule("the operation is a fprop, or a dgrad of stride 1, of one or two dimensions without groups")
+@rule("the operation is a fprop, or a dgrad of stride 1, without groups")
 def operator(problem: Problem) -> Verdict:
     convolution = problem.convolution
     if convolution.operator == "wgrad":
         return Refusal("the operation is wgrad")
     if convolution.operator == "dgrad" and not convolution.unit_stride:
         return Refusal("the dgrad has a stride, with which a pixel meets some of the taps only")
-    if convolution.group_filters:
-        return Refusal("there are groups")
-    return Refusal("there are three spatial dimensions") if convolution.rank > 2 else HOLDS
+    return Refusal("there are groups") if convolution.group_filters else HOLDS
 
 
 operand_types = Rule("WGMMA multiplies the operands' types", collective_types.check)
@@ -70,8 +68,8 @@ def epilogue(problem: Problem) -> Verdict:
 
 
 @rule(
-    "there are 9 to 640 channels (to 128 with a stride) of 16 bits, or as many bytes, at most 9 taps, and images of at "
-    "least 100 output pixels; or one tap and 9 to 512 channels (to 1024 with a stride)"
+    "it is no volume, and there are 9 to 640 channels (to 128 with a stride) of 16 bits, or as many bytes, at most 9 "
+    "taps, and images of at least 100 output pixels; or one tap and 9 to 512 channels (to 1024 with a stride)"
 )
 def suits(problem: Problem) -> Verdict:
     """Tell where kernels of CUTLASS wait for their input: see evt.plan.halo."""
