@@ -146,9 +146,23 @@ def _convolution_halo(loop: HaloConvolution) -> ConvolutionText:
     spatial = loop.spatial
     names = ["images", *spatial, "channels", "filters"]
     names += [f"{part}_{name}" for part in ("filter", "output", "pad", "stride", "dilation") for name in spatial]
-    members = {f"problem.{name}": _extent(name) for name in names}
+    members = {name: _extent(name) for name in names}
+    if loop.operator == "dgrad":
+        members |= _as_fprop(spatial)
+    members = {f"problem.{name}": value for name, value in members.items()}
     for operand, letter in ((loop.a, "a"), (loop.b, "b")):
         assert isinstance(operand, Image)
         members[letter] = read(operand.pointer)
         members |= {f"{letter}_strides[{i}]": read(stride) for i, stride in enumerate(operand.strides)}
-    return ConvolutionText("", "evt::halo::Kernel", ("",), "", tuple(members.items()))
+    return ConvolutionText("", "evt::halo::Kernel", ("",), "", tuple(members.items()), (str(loop.rank),))
+
+
+def _as_fprop(spatial: tuple[str, ...]) -> dict[str, str]:
+    """Return the sizes of the fprop that is a dgrad: see evt.plan.halo.forward."""
+    sizes: dict[str, str] = {}
+    for one, other in (("channels", "filters"), *((name, f"output_{name}") for name in spatial)):
+        sizes |= {one: _extent(other), other: _extent(one)}
+    for name in spatial:
+        size, dilation, pad = (f"arguments.{part}_{name}" for part in ("filter", "dilation", "pad"))
+        sizes[f"pad_{name}"] = as_int(f"{dilation} * ({size} - 1) - {pad}")
+    return sizes

@@ -7,7 +7,7 @@ import textwrap
 from evt.emission.expressions import COMBINE, REGISTER, comment, fragment_element, literal, part_type, read
 from evt.emission.text import Assignments, FragmentText, MultiplicationText, PartText, StepText
 from evt.emission.visitors import parts_pointer, result_pointer
-from evt.ir.dtype import BF16, F16, I32, I64, DType
+from evt.ir.dtype import BF16, E4M3, E5M2, F16, F32, I8, I32, I64, TF32, U8, DType
 from evt.plan import Field, Plan
 from evt.plan.epilogue.nodes import (
     Access,
@@ -31,23 +31,31 @@ from evt.plan.epilogue.nodes import (
     Varies,
     VectorBroadcast,
 )
+from evt.plan.plan import HaloConvolution
 
 #: The threads that share the sums, and how many of these stand in a line.
 _THREADS, _SUMS_A_LINE = 128, 6
 _ROWS = 64
-#: The types that are multiplied: the shape's depth and the types in the instruction's name, and the type of TMA's.
+#: The types that are multiplied: in the instruction's name, and as TMA moves them.
 _MULTIPLIED = {
-    F16: ("k16.f32.f16.f16", "FLOAT16"),
-    BF16: ("k16.f32.bf16.bf16", "BFLOAT16"),
+    F16: ("f16", "FLOAT16"),
+    BF16: ("bf16", "BFLOAT16"),
+    F32: ("tf32", "TFLOAT32"),
+    TF32: ("tf32", "TFLOAT32"),
+    E4M3: ("e4m3", "UINT8"),
+    E5M2: ("e5m2", "UINT8"),
+    I8: ("s8", "UINT8"),
+    U8: ("u8", "UINT8"),
 }
+#: The sums: in the instruction's name, and how an asm statement changes them.
+_SUMS = {F32: ("f32", "+f"), I32: ("s32", "+r")}
+_DEPTH_BYTES = 32
 _COORDINATES = {"row": "places.row(i)", "column": "tile.column(i)", "batch": "0"}
 _REDUCTIONS = {
     ResultShape.ROW: "RowReduction",
     ResultShape.COLUMN: "ColumnReduction",
     ResultShape.SCALAR: "ScalarReduction",
 }
-#: Whether each operand is negated, then whether it is transposed.
-_AS_IT_IS = "1, 1, 0, 0"
 
 
 def fragment(plan: Plan) -> FragmentText:
@@ -191,23 +199,34 @@ def _stride(stride: Stride) -> str:
 
 def _multiplication(plan: Plan) -> MultiplicationText:
     """Return the instruction that multiplies filters by pixels, whose sums are registers of the asm statement."""
-    operand = plan.mainloop.a.dtype
-    pixels = plan.config.tile[0]
+    assert isinstance(plan.mainloop, HaloConvolution)
+    a, b, transposed = plan.mainloop.a.dtype, plan.mainloop.b.dtype, plan.mainloop.operator == "dgrad"
+    pixels, size = plan.config.tile[0], a.bits // 8
     count = _ROWS * pixels // _THREADS
-    shape, map_type = _MULTIPLIED[operand]
+    (of_pixels, map_type), (of_filters, _) = _MULTIPLIED[a], _MULTIPLIED[b]
+    of_sums, change = _SUMS[plan.accumulator]
     return MultiplicationText(
-        element=fragment_element(operand),
+        element_bytes=size,
         accumulator=REGISTER[plan.accumulator],
         map_type=f"CU_TENSOR_MAP_DATA_TYPE_{map_type}",
+        transposed=transposed,
         pixels=pixels,
-        instruction=f"wgmma.mma_async.sync.aligned.m{_ROWS}n{pixels}{shape}",
+        instruction=f"wgmma.mma_async.sync.aligned.m{_ROWS}n{pixels}k{_DEPTH_BYTES // size}"
+        f".{of_sums}.{of_filters}.{of_pixels}",
         registers=_lines([f"%{i}" for i in range(count)]),
-        operands=_lines([f'"+f"(sums[{i}])' for i in range(count)]),
+        operands=_lines([f'"{change}"(sums[{i}])' for i in range(count)]),
         a=f"{{%{count}, %{count + 2}}}",
-        b=f"{{%{count + 1}, %{count + 2}}}",
-        adds=f"%{count + 3}",
-        flags=_AS_IT_IS,
+        b=f"{{%{count + 1}, %{count + 3}}}",
+        adds=f"%{count + 4}",
+        flags=_flags(a, transposed),
     )
+
+
+def _flags(operand: DType, transposed: bool) -> str:
+    """Return the instruction's last words: which operands are negated, of 16 bits also which are transposed."""
+    if not operand.is_float:
+        return ""
+    return f", 1, 1, {int(transposed)}, 0" if operand.bits == 16 else ", 1, 1"
 
 
 def _lines(words: list[str]) -> tuple[str, ...]:

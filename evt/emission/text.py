@@ -117,12 +117,14 @@ class StepText:
 class MultiplicationText:
     """A WGMMA instruction of 64 rows: its types, and its parts as asm wants them, the sums in lines of several.
 
-    ``a`` and ``b`` are the words of the descriptors, ``adds`` is the register that tells whether sums are added to.
+    ``transposed``: whether operand A is, the filters. ``a`` and ``b`` are the words of the descriptors, ``adds`` is the
+    register that tells whether sums are added to.
     """
 
-    element: str
+    element_bytes: int
     accumulator: str
     map_type: str
+    transposed: bool
     pixels: int
     instruction: str
     registers: tuple[str, ...]

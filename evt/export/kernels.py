@@ -174,7 +174,7 @@ def _problems(program: Named, target: Target) -> Iterator[tuple[Problem, tuple[s
     optional = [each.name for each in spec.dag.inputs if is_optional(each)]
     of = None
     if spec.convolution is not None:
-        of = convolution_class(spec.convolution, None, bytes_of(operands[0].dtype))
+        of = convolution_class(spec.convolution, None, operands[0].dtype)
     for count in range(len(optional) + 1):
         for absent in itertools.combinations(optional, count):
             dag = optimised_for(spec, operands, absent)

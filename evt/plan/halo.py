@@ -4,7 +4,10 @@ A tile is 64 filters by at most ``pixels`` output pixels: ``rows`` rows of ``col
 that the taps reach, is a box of rows of ``pitch`` pixels, one after the other in shared memory; of a pixel it has the
 channels of one plane. A tap's operand is the same memory, from ``dy * pitch + dx`` pixels on. So the instruction also
 multiplies the pixels between ``columns`` and ``pitch``, in vain. Small images may be several in a tile. Of a stride,
-the taps form groups of those that meet the same pixels of every ``stride``, and each group has its own box.
+the taps form groups of those that meet the same pixels of every ``stride``, and each group has its own box. A volume
+is a stack of slices, whose taps along the depth are like planes of channels.
+
+A dgrad of stride 1 is the fprop of ``forward``: over the gradient of the output, by the filters read backwards.
 
 ``choose`` is evt::halo::choose of codegen/include/evt/halo_geometry.hpp: the kernel finds the same tile at the call.
 """
@@ -16,10 +19,11 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import inf
 
-from evt.ir.convolution import Convolution, ConvolutionProblem
+from evt.ir.convolution import SPATIAL, Convolution, ConvolutionProblem, Operator
+from evt.ir.dtype import DType
 
-#: What the instruction multiplies at a time: so many pixels, by so many filters.
-PIXELS = range(64, 257, 8)
+#: What the instruction multiplies at a time: so many pixels, of integers a multiple of 16, by so many filters.
+PIXELS, INTEGER_PIXELS = range(64, 257, 8), range(64, 257, 16)
 FILTERS = 64
 #: The bytes of a pixel in a plane, and the time for a byte of its channels, relative to that of a wide one.
 _PLANES = {128: 1.0, 64: 1.08, 32: 1.2}
@@ -59,7 +63,7 @@ class Halo:
 
 
 #: Of sizes that are not known: tiles of 4, 3 and 2 rows of 56 pixels.
-UNKNOWN = Halo((232, 176, 120))
+UNKNOWN, UNKNOWN_INTEGERS = Halo((232, 176, 120)), Halo((240, 176, 128))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,18 +138,23 @@ class Tile:
 
 @dataclass(frozen=True)
 class Plane:
-    """A convolution cut into ``planes`` of channels, with so many bytes of a pixel."""
+    """A convolution cut into ``planes`` of channels, of a ``volume`` for each tap along the depth.
+
+    They have so many bytes of a pixel.
+    """
 
     height: Axis
     width: Axis
     bytes: int
     planes: int
+    volume: bool = False
 
     @staticmethod
     def of(sizes: Mapping[str, int], channels: int, element_bytes: int) -> Plane:
         """Return a convolution of these sizes with planes of so many channels."""
         height, width = Axis.of(sizes, "height"), Axis.of(sizes, "width")
-        return Plane(height, width, channels * element_bytes, -(-sizes["channels"] // channels))
+        planes, volume = -(-sizes["channels"] // channels), "depth" in sizes
+        return Plane(height, width, channels * element_bytes, planes * sizes.get("filter_depth", 1), volume)
 
     @property
     def is_one_group(self) -> bool:
@@ -177,42 +186,71 @@ class Plane:
         return found
 
 
-def halo_of(geometry: Convolution, problem: ConvolutionProblem | None, element_bytes: int) -> Halo:
-    """Return how the halo kernel serves a convolution with elements of this many bytes."""
-    if geometry.operator != "fprop" or geometry.rank > 2 or geometry.groups > 1:
-        return Halo((), reason="it is no fprop of one or two dimensions without groups")
+def forward(operator: Operator, sizes: Mapping[str, int]) -> Mapping[str, int]:
+    """Return the sizes of the fprop that is computed for a convolution's, or for those of a dgrad of stride 1."""
+    if operator == "fprop":
+        return sizes
+    spatial = [name for name in SPATIAL if name in sizes]
+    swapped = [("channels", "filters"), *((name, f"output_{name}") for name in spatial)]
+    found = {**sizes, **{one: sizes[other] for pair in swapped for one, other in (pair, pair[::-1])}}
+    for name in spatial:
+        reach = sizes[f"dilation_{name}"] * (sizes[f"filter_{name}"] - 1)
+        found[f"pad_{name}"] = reach - sizes[f"pad_{name}"]
+    return found
+
+
+def pixels_of(operand: DType) -> range:
+    """Return the widths of the instruction that multiplies operands of a type."""
+    return PIXELS if operand.is_float else INTEGER_PIXELS
+
+
+def halo_of(geometry: Convolution, problem: ConvolutionProblem | None, operand: DType) -> Halo:
+    """Return how the halo kernel serves a convolution of operands of a type."""
+    if geometry.operator == "wgrad" or geometry.groups > 1:
+        return Halo((), reason="it is no fprop or dgrad without groups")
+    if geometry.operator == "dgrad" and not geometry.is_unit_stride:
+        return Halo((), reason="it is a dgrad with a stride")
     if max(geometry.stride) > _LARGEST_STEP:
         return Halo((), reason=f"a stride is beyond {_LARGEST_STEP}, the largest step of TMA's boxes")
     if problem is None:
-        return UNKNOWN
-    sizes = problem.sizes
-    return _halo(Axis.of(sizes, "height"), Axis.of(sizes, "width"), problem.channels, element_bytes)
+        return UNKNOWN if operand.is_float else UNKNOWN_INTEGERS
+    sizes = forward(geometry.operator, problem.sizes)
+    depth = Axis.of(sizes, "depth") if "depth" in sizes else None
+    return _halo(depth, Axis.of(sizes, "height"), Axis.of(sizes, "width"), sizes["channels"], operand)
 
 
 @lru_cache(maxsize=1024)
-def _halo(height: Axis, width: Axis, channels: int, element_bytes: int) -> Halo:
-    taps = height.taps * width.taps
-    if taps > _MOST_TAPS:
+def _halo(depth: Axis | None, height: Axis, width: Axis, channels: int, operand: DType) -> Halo:
+    axes = [axis for axis in (depth, height, width) if axis is not None]
+    slices = depth.taps if depth else 1
+    if height.taps * width.taps > _MOST_TAPS:
         return Halo((), reason=f"the filters have more than {_MOST_TAPS} taps")
+    if min(axis.pad for axis in axes) < 0:
+        return Halo((), reason="the padding of the dgrad is larger than dilation * (filter size - 1)")
     if max(height.pad, width.pad) > _MOST_PADDING:
         return Halo((), reason=f"the padding is beyond {_MOST_PADDING}")
-    fast = _is_fast(height, width, channels)
-    channel_bytes = channels * element_bytes
-    planes = {each: Plane(height, width, each, -(-channel_bytes // each)) for each in _PLANES}
-    most = tuple((each, widest) for each, plane in planes.items() if (widest := _widest(plane)))
+    channel_bytes, widths = channels * operand.bits // 8, pixels_of(operand)
+    fast = depth is None and _is_fast(height, width, channels, channel_bytes)
+    planes = {
+        each: Plane(height, width, each, -(-channel_bytes // each) * slices, depth is not None) for each in _PLANES
+    }
+    most = tuple((each, widest) for each, plane in planes.items() if (widest := _widest(plane, widths)))
     if not most:
         return Halo((), reason="a tile and its halo do not fit in shared memory")
     best = min((each for each, _ in most), key=lambda each: padded_bytes(channel_bytes, each))
-    return Halo(fastest_pixels(planes[best]), best, most, fast)
+    return Halo(fastest_pixels(planes[best], widths), best, most, fast)
 
 
-def _widest(plane: Plane) -> int:
+def _widest(plane: Plane, widths: range) -> int:
     """Return the pixels of the widest instruction whose tiles fit, or 0."""
-    return next((pixels for pixels in reversed(PIXELS) if choose(plane, pixels) is not None), 0)
+    return next((pixels for pixels in reversed(widths) if choose(plane, pixels) is not None), 0)
 
 
-def _is_fast(height: Axis, width: Axis, channels: int) -> bool:
-    """Return whether the kernel is expected to be faster than those of CUTLASS, as measured on an H200.
+def _is_fast(height: Axis, width: Axis, channels: int, channel_bytes: int) -> bool:
+    """Return whether the kernel is expected to be faster than those of CUTLASS, as measured on an H200 with f16.
+
+    Of other types, as many bytes of channels take as long. What was measured is fprop; a dgrad is taken for as fast.
+    Volumes were not measured.
 
     An implicit GEMM loads the input once a tap. But of few channels, the windows of padded copies make fewer steps; of
     small images, much of a tile is padding; with a stride, each tap meets few of the pixels that are loaded for it; and
@@ -220,9 +258,9 @@ def _is_fast(height: Axis, width: Axis, channels: int) -> bool:
     """
     taps, unit = height.taps * width.taps, height.stride == width.stride == 1
     if taps == 1:
-        return 8 < channels <= (512 if unit else 1024)
+        return channels > 8 and channel_bytes <= (1024 if unit else 2048)
     small = height.output * width.output < _SMALL_IMAGE
-    return taps <= _FEW_TAPS and 8 < channels <= (640 if unit else 128) and not small
+    return taps <= _FEW_TAPS and channels > 8 and channel_bytes <= (1280 if unit else 256) and not small
 
 
 def padded_bytes(channel_bytes: int, plane_bytes: int) -> float:
@@ -230,14 +268,14 @@ def padded_bytes(channel_bytes: int, plane_bytes: int) -> float:
     return -(-channel_bytes // plane_bytes) * plane_bytes * _PLANES[plane_bytes]
 
 
-def fastest_pixels(plane: Plane) -> tuple[int, ...]:
+def fastest_pixels(plane: Plane, widths: range = PIXELS) -> tuple[int, ...]:
     """Return the widths of the instruction that waste least, the best first; () where no tile fits.
 
     Of those that make equally many tiles, only the smallest counts.
     """
     times: dict[int, float] = {}
     fewest = inf
-    for pixels in PIXELS:
+    for pixels in widths:
         tile = choose(plane, pixels)
         if tile is not None and tile.tiles / tile.images < fewest:
             fewest = tile.tiles / tile.images
@@ -272,7 +310,9 @@ def _tallest(plane: Plane, columns: int, pixels: int) -> Tile | None:
 
 
 def _most_images(plane: Plane, pixels: int) -> Tile | None:
-    """Return the tile of several whole images with the most of them that fits, or None."""
+    """Return the tile of several whole images with the most of them that fits, or None; those of a volume are apart."""
+    if plane.volume:
+        return None
     rows, columns = plane.height.output, plane.width.output
     counts = range(pixels // (plane.image_rows * plane.pitch(columns)) + 1, 1, -1)
     return next((tile for count in counts if (tile := _arrange(plane, count, rows, columns, pixels)) is not None), None)

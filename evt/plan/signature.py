@@ -13,7 +13,7 @@ from typing import Literal
 
 from evt.ir import Input, Output, TypedDag
 from evt.ir.convolution import Convolution, ConvolutionProblem, Operator
-from evt.ir.dtype import DType
+from evt.ir.dtype import F16, DType
 from evt.ir.node import base, direct
 from evt.layout import widest_vector
 from evt.plan.halo import UNKNOWN, Halo, halo_of
@@ -177,11 +177,11 @@ def natural_signature(
 def convolution_class(
     geometry: Convolution,
     problem: ConvolutionProblem | None,
-    element_bytes: int = 2,
+    operand: DType = F16,
     operand_bytes: int = 0,
     packed: bool = True,
 ) -> ConvolutionClass:
-    """Return the class of a convolution with elements of this many bytes, whose larger operand has ``operand_bytes``.
+    """Return the class of a convolution of operands of a type, the larger of which has ``operand_bytes``.
 
     Without a problem, assume a filter of several taps and many channels.
     """
@@ -201,9 +201,9 @@ def convolution_class(
             im2col=max(geometry.stride) <= _LARGEST_STEP,
             dilated=_is_dilated(geometry),
             large_filter=max(geometry.kernel_size, default=1) > LARGEST_FILTER,
-            halo=halo_of(geometry, None, element_bytes),
+            halo=halo_of(geometry, None, operand),
         )
-    groups = geometry.groups
+    groups, element_bytes = geometry.groups, bytes_of(operand)
     row_channels = _row_channels(problem, element_bytes)
     depth = row_channels * problem.filter_size[-1] if row_channels else problem.depth
     return ConvolutionClass(
@@ -224,7 +224,7 @@ def convolution_class(
         tile_bytes(depth * element_bytes),
         math.prod(problem.filter_size) * problem.depth * element_bytes <= _SHALLOW_BYTES,
         row_channels,
-        halo_of(geometry, problem, element_bytes),
+        halo_of(geometry, problem, operand),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import inf, prod
 
 from evt.plan.configurations.config import Config, ceil_div
-from evt.plan.halo import OVERHEAD, Plane, choose
+from evt.plan.halo import OVERHEAD, Plane, choose, forward
 from evt.plan.plan import HaloConvolution, Plan
 
 
@@ -14,7 +14,8 @@ def fastest(plans: Sequence[Plan], sizes: Mapping[str, int], multiprocessors: in
     """Return the index of the fastest kernel for a problem's sizes; of those that are equally fast, the first."""
     general = plans[0]
     if isinstance(general.mainloop, HaloConvolution):
-        waits = [_halo_time(plan, sizes, multiprocessors) for plan in plans]
+        of_fprop = forward(general.mainloop.operator, sizes)
+        waits = [_halo_time(plan, of_fprop, multiprocessors) for plan in plans]
         return waits.index(min(waits))
     rows, columns, depth = sizes[general.rows], sizes[general.columns], _depth(sizes)
     steps = max(1, depth * general.operand_bits // 16)
@@ -46,7 +47,8 @@ def _halo_time(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> fl
     tile = choose(Plane.of(sizes, channels, plan.operand_bits // 8), pixels)
     if tile is None:
         return inf
-    tiles = ceil_div(sizes["images"], tile.images) * tile.tiles * ceil_div(sizes["filters"], filters)
+    images = sizes["images"] * sizes.get("output_depth", 1)
+    tiles = ceil_div(images, tile.images) * tile.tiles * ceil_div(sizes["filters"], filters)
     return ceil_div(tiles, multiprocessors) * (pixels + OVERHEAD)
 
 

@@ -62,10 +62,8 @@ class Bound:
         of = None
         if self.convolution is not None:
             packed = all(self.tensors[name].strides["pixel"] for name in ("A", "B"))
-            element_bytes = self.dag.operands[0].dtype.bits // 8
-            of = convolution_class(
-                self.convolution.geometry, self.convolution, element_bytes, self.operand_bytes, packed
-            )
+            operand = self.dag.operands[0].dtype
+            of = convolution_class(self.convolution.geometry, self.convolution, operand, self.operand_bytes, packed)
         return Signature(a, b, tuple(named), of)
 
     def dims(self, mode: str) -> tuple[int, ...]:

@@ -30,9 +30,9 @@ def packed_problem(
     convolution, extents = (None, None) if shapes is None else _problem(spec, shapes)
     of = None
     if spec.convolution is not None:
-        element_bytes = dag.operands[0].dtype.bits // 8
+        operand = dag.operands[0].dtype
         elements = convolution.largest_operand if convolution is not None else 0
-        of = convolution_class(spec.convolution, convolution, element_bytes, elements * element_bytes)
+        of = convolution_class(spec.convolution, convolution, operand, elements * operand.bits // 8)
     signature = natural_signature(dag, of, extents)
     return Problem(dag, signature, find_target(arch), options(spec.settings, spec.settings.deterministic is False))
 

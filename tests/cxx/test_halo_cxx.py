@@ -9,17 +9,12 @@ from pathlib import Path
 
 import pytest
 from cute import GXX, include_flags
+from halo_problems import MEMBERS
 
 from evt.ir.convolution import Convolution, ConvolutionProblem
 from evt.plan.halo import PIXELS, Plane, choose
 
 INCLUDE = Path(__file__).parents[2] / "codegen/include"
-#: The sizes of ConvolutionProblem in the order of evt::halo::Problem.
-MEMBERS = (
-    *("images", "height", "width", "channels", "filters"),
-    *(f"{part}_{name}" for part in ("filter", "output", "pad", "stride", "dilation") for name in ("height", "width")),
-)
-
 pytestmark = [
     pytest.mark.cxx,
     pytest.mark.skipif(not GXX, reason="g++ is not on PATH"),
@@ -47,22 +42,28 @@ def drawn(seed: int) -> ConvolutionProblem:
 
 def test_both_languages_choose_one_tile(tmp_path: Path) -> None:
     cases = [
-        (problem, pixels, channels)
+        (problem, pixels, plane_bytes // size, size)
         for seed in range(300)
-        for problem in [drawn(seed)]
+        for problem, size in [(drawn(seed), (2, 1, 2, 4)[seed % 4])]
         for pixels in random.Random(seed).sample(PIXELS, 4)
-        for channels in (64, 32, 16)
+        for plane_bytes in (128, 64, 32)
     ]
     program = tmp_path / "tiles"
     flags = ["-std=c++17", "-O1", "-w", "-fpermissive", f"-I{INCLUDE}", *include_flags()]
     source = Path(__file__).with_name("halo_tiles.cpp")
     made = subprocess.run([GXX, *flags, "-o", str(program), str(source)], capture_output=True, text=True)
     assert made.returncode == 0, made.stderr[:2000]
-    lines = [" ".join(map(str, (*(p.sizes[name] for name in MEMBERS), n, channels, 2))) for p, n, channels in cases]
+    of_depth = [{"depth": 9, "filter_depth": 1 + i % 5} if i % 7 == 0 else {} for i in range(len(cases))]
+    lines = [
+        " ".join(
+            map(str, (*(p.sizes[name] for name in MEMBERS), *rest, int(bool(depth)), depth.get("filter_depth", 1)))
+        )
+        for (p, *rest), depth in zip(cases, of_depth, strict=True)
+    ]
     done = subprocess.run([program], input="\n".join(lines), capture_output=True, text=True, check=True)
     planned = []
-    for problem, pixels, channels in cases:
-        tile = choose(Plane.of(problem.sizes, channels, 2), pixels)
+    for (problem, pixels, channels, size), depth in zip(cases, of_depth, strict=True):
+        tile = choose(Plane.of({**problem.sizes, **depth}, channels, size), pixels)
         planned.append("none" if tile is None else " ".join(map(str, astuple(tile))))
     found = done.stdout.splitlines()
     assert [each for each in zip(lines, found, planned, strict=True) if each[1] != each[2]] == []

@@ -1,4 +1,4 @@
-"""The halo kernel on a GPU: a dozen epilogues, many shapes, poisoned outputs, against conv2d in float64.
+"""The halo kernel on a GPU: epilogues, types, gradients, many shapes, poisoned outputs, against float64.
 
 A case has one kernel, whose width and planes are those of its first shape; the other shapes are run by the same kernel.
 """
@@ -15,7 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from builds import build_selected  # noqa: E402
-from convolutions import last  # noqa: E402
+from convolutions import convolution, last  # noqa: E402
 from one_config import with_config  # noqa: E402
 
 import evt  # noqa: E402
@@ -28,8 +28,8 @@ from evt.spec import typed_graph  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
-#: (images, channels, height, width), (filters, rows, columns), geometry.
-Shape = tuple[tuple[int, int, int, int], tuple[int, int, int], Mapping[str, Any]]
+#: (images, channels, height, width) of A, (columns of D, rows, columns of the filter), geometry; volumes have a depth.
+Shape = tuple[tuple[int, ...], tuple[int, ...], Mapping[str, Any]]
 
 PAD = {"padding": 1}
 LAYERS: tuple[Shape, ...] = (
@@ -76,15 +76,40 @@ def channels(count: int, *, also: tuple[int, ...] = ()) -> tuple[Shape, ...]:
 
 @dataclass(frozen=True)
 class Case:
-    """A program, the types of A and B, and the shapes that its kernel is given."""
+    """A program, the shapes that its kernel is given, and the types of A and of B: ``weight``, if it is another."""
 
     text: str
     shapes: tuple[Shape, ...]
     dtype: str = "f16"
+    weight: str = ""
+    operation: str = "conv2d"
     keywords: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def types(self) -> tuple[str, str]:
+        return self.dtype, self.weight or self.dtype
+
+    def operands(self, number: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the shapes of A and B."""
+        a, (columns, *taps), _ = self.shapes[number]
+        return a, (a[1], columns, *taps) if "dgrad" in self.operation else (columns, a[1], *taps)
+
+
+VOLUMES: tuple[Shape, ...] = (
+    ((2, 64, 6, 28, 28), (64, 3, 3, 3), PAD),
+    ((1, 128, 5, 9, 33), (40, 3, 3, 3), PAD),
+    ((3, 64, 4, 7, 7), (72, 2, 3, 1), {"padding": ((1, 0), (1, 1), (0, 0))}),
+    ((2, 72, 9, 14, 11), (64, 3, 1, 1), {"padding": (2, 0, 0), "dilation": (2, 1, 1)}),
+    ((2, 64, 3, 14, 11), (64, 1, 3, 5), {"padding": (0, 1, 2)}),
+)
+STRIDED_VOLUMES: tuple[Shape, ...] = (
+    ((2, 64, 9, 28, 28), (64, 3, 3, 3), {"padding": 1, "stride": 2}),
+    ((2, 64, 8, 15, 13), (64, 3, 3, 3), {"padding": 1, "stride": (2, 1, 1)}),
+)
 
 RESIDUAL = "D = relu(acc + bias + residual)"
+#: Whose padding is within the reach of the filters, as that of a gradient has to be.
+GRADIENTS = (*LAYERS, *ODD[:3], *ODD[4:], *LARGE[:5])
 CASES = {
     "residual": Case(RESIDUAL, (*LAYERS, *ODD)),
     "residual-bf16": Case(RESIDUAL, (*LAYERS[:3], *LARGE), "bf16"),
@@ -117,6 +142,32 @@ CASES = {
     "planes-of-32": Case(RESIDUAL, channels(96, also=(24, 32, 40))),
     "planes-of-16": Case(RESIDUAL, channels(8, also=(16, 40, 48)), "bf16"),
     "wide-planes": Case("D = acc + bias", channels(64, also=(8, 24, 96, 200))),
+    "f32": Case(RESIDUAL, (*LAYERS, *ODD, *LARGE[2:5], STRIDES[0]), "f32"),
+    "e4m3": Case(
+        "out D: f16, E: e4m3[m, n], t: f32[n]; E = acc/2; D = relu(acc + bias) + C; t = max[m](abs(acc))",
+        (*LAYERS, *ODD, LARGE[1], STRIDES[0]),
+        "e4m3",
+    ),
+    "e5m2-wide-planes": Case("D = silu(acc + bias)", channels(128, also=(16, 48, 400)), "e5m2"),
+    "e4m3-e5m2-strides": Case("D = acc + bias", (*STRIDES, LARGE[4]), "e4m3", "e5m2"),
+    "i8": Case(
+        "out D: i8, E: i32[m, n], F: bf16[m, n], a: i32[n], p: i32[m]\n"
+        "D = acc/32 + bias; E = acc; F = acc*0.5 + C; a = sum[m](acc); p = argmax[n](acc)",
+        (*LAYERS, *ODD, LARGE[1], *STRIDES[:3]),
+        "i8",
+    ),
+    "u8-i8-narrow-planes": Case("D = relu(acc + C)", channels(32, also=(16, 48, 80)), "u8", "i8"),
+    "dgrad": Case("D = where(z > 0, acc, 0) + C", GRADIENTS, operation="conv2d_dgrad"),
+    "dgrad-bf16-planes-of-32": Case(
+        "D = acc * gelu'(z)", (*channels(96, also=(24, 32, 40)), *GRADIENTS[5:]), "bf16", operation="conv2d_dgrad"
+    ),
+    "volumes": Case(RESIDUAL, (*VOLUMES, *STRIDED_VOLUMES), operation="conv3d"),
+    "volumes-dgrad-bf16": Case("D = where(z > 0, acc, 0)", VOLUMES, "bf16", operation="conv3d_dgrad"),
+    "dgrad-planes-of-16": Case(
+        "out D, E: f32[m, n], t: f32[n], r: f32[m]; E = acc * silu'(z); D = E; t = sum[m](E); r = max[n](abs(E))",
+        channels(8, also=(16, 40, 48)),
+        operation="conv2d_dgrad",
+    ),
 }
 
 
@@ -129,12 +180,10 @@ def parameters() -> Iterator[Any]:
 def program(name: str, geometry: Mapping[str, Any]) -> evt.Program:
     """Return the program in the configuration of the case's first shape."""
     case = CASES[name]
-    (n, c, h, w), (k, r, s), first = case.shapes[0]
     route = {"route": "conv-halo-3x", **case.keywords}
-    chosen = evt.conv2d(case.text, **first, **route)
-    shapes = ((n, c, h, w), (k, c, r, s))
-    config = chosen.explain("sm90", case.dtype, case.dtype, shapes=shapes).configurations[0]
-    return with_config(evt.conv2d(case.text, **geometry, **route), config)
+    chosen = convolution(case.text, case.operation, **case.shapes[0][2], **route)
+    config = chosen.explain("sm90", *case.types, shapes=case.operands(0)).configurations[0]
+    return with_config(convolution(case.text, case.operation, **geometry, **route), config)
 
 
 def random(shape, dtype: str, generator, scale: float = 1.0):
@@ -148,18 +197,19 @@ def random(shape, dtype: str, generator, scale: float = 1.0):
 def tensors(name: str, number: int, op: evt.Program):
     case = CASES[name]
     generator = torch.Generator("cuda").manual_seed(number)
-    (n, c, h, w), (k, r, s), _ = case.shapes[number]
-    x = last(random((n, c, h, w), case.dtype, generator))
-    weight = last(random((k, c, r, s), case.dtype, generator, (c * r * s) ** -0.5))
-    problem = op.spec.convolution.problem(tuple(x.shape), tuple(weight.shape))
-    extents = {"m": math.prod(problem.leads["m"]), "n": k}
+    shape, of_weight = case.operands(number)
+    x = last(random(shape, case.dtype, generator))
+    weight = last(random(of_weight, case.types[1], generator, (shape[1] * math.prod(of_weight[2:])) ** -0.5))
+    problem = op.spec.convolution.problem(shape, of_weight)
+    images, *pixels = problem.leads["m"]
+    extents = {"m": math.prod(problem.leads["m"]), "n": problem.columns}
     inputs = {}
-    for value in typed_graph(op.spec, case.dtype, case.dtype).inputs:
+    for value in typed_graph(op.spec, *case.types).inputs:
         dtype = str(value.dtype)
         if not value.modes:
             inputs[value.name] = 3 if dtype == "i32" else 1.25
         elif value.is_tile:
-            inputs[value.name] = last(random((n, k, *problem.results), dtype, generator))
+            inputs[value.name] = last(random((images, problem.columns, *pixels), dtype, generator))
         elif value.flexible and number % 2:
             inputs[value.name] = 0.75
         else:
@@ -203,14 +253,14 @@ def test_halo(name, number, record, refused):
     shapes = [fresh] if single else list(fresh)
     want = op.reference(x, weight, float64=True, **inputs)
     want = [want] if single else list(want)
-    dtypes = [output.dtype for output in typed_graph(op.spec, case.dtype, case.dtype).outputs]
+    dtypes = [output.dtype for output in typed_graph(op.spec, *case.types).outputs]
     assert I64 not in dtypes
     buffers = [poisoned(each) for each in shapes]
     first = None
     for _ in range(2):  # twice on the same buffers
         op(x, weight, out=buffers[0] if single else tuple(buffers), **inputs)
         errors = [
-            distance(got, right, dtype, inside=dtype if dtype.bits == 16 else None)
+            distance(got, right, dtype, operand=BY_NAME[case.dtype], inside=dtype if dtype.bits == 16 else None)
             for got, right, dtype in zip(buffers, want, dtypes, strict=True)
         ]
         assert max(errors) <= 1.0, errors

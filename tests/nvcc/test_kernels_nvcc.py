@@ -20,6 +20,7 @@ import pytest
 
 import evt
 from evt.compilation import BuildEvent, KernelSource, build
+from evt.diagnostics import Source
 from evt.emission import emit
 from evt.plan import Layout, Plan, Problem, Signature, find_target, natural_signature, plan
 from evt.plan.epilogue.registers import register_limit
@@ -68,6 +69,7 @@ place = argmax[n](E)
 norm = sqrt(sum[n](E*E)/size(n))
 """
 WIDE = (8, 64, 56, 56), (64, 64, 3, 3)
+VOLUME = (8, 64, 8, 28, 28), (64, 64, 3, 3, 3)
 FIRST = (2, 3, 33, 35), (64, 3, 7, 7)
 PADDED = (2, 20, 9, 11), (64, 20, 3, 3)
 
@@ -94,8 +96,10 @@ def gemm(text: str, arch: str, dtype: str, *, fused: bool = True, **settings: An
     return lambda: evt.gemm(text, **settings).plan(arch, dtype, dtype, fused=fused)
 
 
-def conv(arch: str, shapes: Any, text: str = CONVOLUTION, **settings: Any) -> Callable[[], Plan]:
-    return lambda: evt.conv2d(text, padding=1, **settings).plan(arch, "f16", "f16", shapes=shapes)
+def conv(
+    arch: str, shapes: Any, text: str = CONVOLUTION, a: str = "f16", b: str = "", **settings: Any
+) -> Callable[[], Plan]:
+    return lambda: evt.conv2d(text, padding=1, **settings).plan(arch, a, b or a, shapes=shapes)
 
 
 KERNELS: dict[str, Callable[[], Plan]] = {
@@ -117,6 +121,13 @@ KERNELS: dict[str, Callable[[], Plan]] = {
     "sm90-conv-few": conv("sm90", FIRST),
     "sm90-halo": conv("sm90", WIDE),
     "sm90-halo-nodes": conv("sm90", WIDE, HALO_NODES),
+    "sm90-halo-f32": conv("sm90", WIDE, a="f32"),
+    "sm90-halo-e4m3": conv("sm90", WIDE, a="e4m3", b="e5m2"),
+    "sm90-halo-i8": conv("sm90", WIDE, HALO_NODES, "i8"),
+    "sm90-halo-dgrad": lambda: evt.Program(Source("D = where(z > 0, acc, 0)"), "conv2d_dgrad", padding=1).plan(
+        "sm90", "bf16", shapes=WIDE
+    ),
+    "sm90-halo-volume": lambda: evt.conv3d(CONVOLUTION, padding=1, route="own").plan("sm90", shapes=VOLUME),
     "sm90-conv-padded": conv("sm90", PADDED),
     "sm80-mainloop": gemm(ON_BOTH, "sm80", "bf16"),
     "sm80-conv-mainloop": conv("sm80", WIDE, "A = relu(s[k]*A + t[k]); D = relu(acc + bias) + C"),

@@ -57,7 +57,7 @@ def test_routes_by_target(arch: str, stock: str, tree: str, pointwise: str) -> N
     assert chosen(wgrad, arch) == "conv-evt-2x"
     assert chosen(evt.conv2d(TREE, padding=1), arch, "bf16", TYPICAL) == typical
     for dtype in ("f32", "i8", *(["e4m3", "e5m2"] if arch not in ("sm80", "sm86") else [])):
-        assert chosen(evt.conv2d(TREE, padding=1), arch, dtype, TYPICAL) == tree
+        assert chosen(evt.conv2d(TREE, padding=1), arch, dtype, TYPICAL) == typical
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_routes_by_target(arch: str, stock: str, tree: str, pointwise: str) -> N
         ("conv1d", ((2, 1024, 14), (64, 1024, 1)), {}),
         ("conv2d", ((2, 1024, 14, 14), (64, 1024, 1, 1)), {"padding": "same"}),
         ("conv3d", ((2, 64, 3, 4, 5), (64, 64, 1, 1, 1)), {}),
-        ("conv2d_dgrad", POINTWISE, {}),
+        ("conv2d_dgrad", ((2, 1024, 14, 14), (1024, 64, 1, 1)), {}),
         ("conv2d_wgrad", (POINTWISE[0], POINTWISE[0]), {"kernel_size": 1}),
     ],
 )
@@ -229,10 +229,31 @@ REFUSALS = {
     "collectives of sm100": Refusal("conv-evt-3x", "the target is sm100", arch="sm100"),
     "collectives of sm120": Refusal("conv-evt-3x", "the target is sm120", arch="sm120"),
     "halo of sm100": Refusal("conv-halo-3x", "the target is sm100", arch="sm100"),
-    "halo of a gradient": Refusal("conv-halo-3x", "the operation is dgrad", "conv2d_dgrad", "sm90"),
+    "halo of a wgrad": Refusal(
+        "conv-halo-3x", "the operation is wgrad", "conv2d_wgrad", "sm90", keywords=kw(kernel_size=3)
+    ),
+    "halo of a strided dgrad": Refusal(
+        *("conv-halo-3x", "the dgrad has a stride, with which a pixel meets some of the taps only", "conv2d_dgrad"),
+        arch="sm90",
+        keywords=kw(stride=2),
+        text="D = acc",
+    ),
+    "halo of a padded dgrad": Refusal(
+        *("conv-halo-3x", "the padding of the dgrad is larger than dilation * (filter size - 1)", "conv2d_dgrad"),
+        arch="sm90",
+        shapes=TYPICAL,
+        keywords=kw(padding=3),
+    ),
+    "halo of an e4m3 dgrad": Refusal("conv-halo-3x", "WGMMA takes e4m3 along k only", "conv2d_dgrad", "sm90", "e4m3"),
+    "halo of an f32 dgrad": Refusal("conv-halo-3x", "WGMMA takes f32 along k only", "conv2d_dgrad", "sm90", "f32"),
+    "halo of unaligned channels of a dgrad": Refusal(
+        *("conv-halo-3x", "`B` is aligned to 8 bytes: address, strides and extent along `n`", "conv2d_dgrad", "sm90"),
+        shapes=of((2, 64, 14, 14), (64, 20, 3, 3)),
+    ),
     "halo of groups": Refusal("conv-halo-3x", "there are groups", arch="sm90", keywords=kw(groups=2)),
-    "halo of volumes": Refusal("conv-halo-3x", "there are three spatial dimensions", "conv3d", "sm90"),
-    "halo of f32": Refusal("conv-halo-3x", "A is f32, B is f32", arch="sm90", dtype="f32"),
+    "halo of f64": Refusal(
+        "conv-halo-3x", "f64 is multiplied by the mma instructions of 2.x kernels", arch="sm90", dtype="f64"
+    ),
     "halo of narrow channels": Refusal(
         *("conv-halo-3x", "`A` is aligned to 8 bytes: address, strides and extent along `k`"),
         arch="sm90",
@@ -298,7 +319,8 @@ NOTHING_LEFT = {
     *("strided dgrad, 2x", "strided dgrad, 3x", "strided dgrad, 3-D", "strided, dilated dgrad"),
     *("bits of a wgrad", "pairs of a wgrad", "depthwise", "depthwise, stock", "narrow groups of 8 bits"),
     *("filters of groups", "groups of volumes", "groups of dgrad", "groups of wgrad", "narrow volumes"),
-    *("e4m3 dgrad", "i8 wgrad", "f64", "f64, stock", "f64, 3x", "e4m3 on sm80"),
+    *("e4m3 dgrad", "halo of an e4m3 dgrad", "i8 wgrad", "e4m3 on sm80"),
+    *("f64", "f64, stock", "f64, 3x", "halo of f64"),
     *("work on volumes", "work in groups"),
 }
 

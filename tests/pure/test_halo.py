@@ -13,6 +13,7 @@ from evt.emission import emit
 from evt.emission.headers import needed
 from evt.emission.kernel import spell
 from evt.ir.convolution import Convolution, ConvolutionProblem
+from evt.ir.dtype import E4M3, E5M2, F16, F32, I8, U8
 from evt.plan import Options, Plan, convolution_class, plan
 from evt.plan.epilogue.nodes import (
     Access,
@@ -31,6 +32,7 @@ from evt.plan.epilogue.nodes import (
 )
 from evt.plan.halo import PIXELS, SHARED_BYTES, Plane, Tile, choose
 from evt.plan.plan import HaloConvolution
+from evt.plan.routes.halo_3x import configs_sm90
 from evt.spec import packed_problem
 
 RESIDUAL = "D = relu(acc + bias + residual)"
@@ -139,6 +141,32 @@ def test_planes_waste_few_channels(channels, plane_bytes):
     assert found.plane_bytes == plane_bytes
     assert found.fast == (channels > 8)
     assert len(found.pixels) == 3
+
+
+@pytest.mark.parametrize("operand", [E4M3, I8, F16, F32], ids=str)
+def test_planes_and_speed_are_matters_of_bytes(operand):
+    geometry, count = Convolution.of("conv2d", {"padding": 1}), 8 * 16 // operand.bits
+    for bytes_, (plane_bytes, fast) in {
+        96: (32, True),
+        128: (128, True),
+        1280: (128, True),
+        1408: (128, False),
+    }.items():
+        channels = bytes_ * count // 16
+        problem = geometry.problem((2, channels, 28, 28), (64, channels, 3, 3))
+        found = convolution_class(geometry, problem, operand).halo
+        assert (found.plane_bytes, found.fast) == (plane_bytes, fast)
+
+
+@pytest.mark.parametrize(("operand", "step"), [(F16, 8), (E5M2, 8), (F32, 8), (I8, 16), (U8, 16)], ids=str)
+def test_widths_of_the_instruction(operand, step):
+    op = evt.conv2d("out D: f32[m, n]; D = acc", padding=1, route="own")
+    every = configs_sm90(packed_problem(op.spec, "sm90", str(operand), str(operand), LAYER))
+    planes = {128 // (operand.bits // 8) >> i for i in range(3)}
+    assert {config.tile for config in every} <= {(n, 64, k) for n in range(64, 257, step) for k in planes}
+    assert len(every) > 3 * (len(range(64, 257, step)) - 2)
+    unknown = configs_sm90(packed_problem(op.spec, "sm90", str(operand), str(operand)))
+    assert {config.tile[0] % step for config in unknown} == {0}
 
 
 def test_the_batch_does_not_choose_the_kernel():
@@ -278,13 +306,37 @@ def test_no_collective_and_no_cute_is_included():
     assert set(included) == {"cutlass/cutlass.h", "cutlass/device_kernel.h"}
 
 
-@pytest.mark.parametrize(("dtype", "shape"), [("f16", "k16.f32.f16.f16"), ("bf16", "k16.f32.bf16.bf16")])
-def test_the_instruction(dtype, shape):
-    made = planned(RESIDUAL, dtype)
-    assert f'"wgmma.mma_async.sync.aligned.m64n232{shape} {{"' in emit(made, "k")
+#: By the types of A, the pixels, and B, the filters: the instruction, its last words, how TMA moves both.
+INSTRUCTIONS = {
+    ("f16", "f16"): ("232k16.f32.f16.f16", "p, 1, 1, 0, 0;", "FLOAT16"),
+    ("bf16", "bf16"): ("232k16.f32.bf16.bf16", "p, 1, 1, 0, 0;", "BFLOAT16"),
+    ("f32", "tf32"): ("232k8.f32.tf32.tf32", "p, 1, 1;", "TFLOAT32"),
+    ("e4m3", "e5m2"): ("232k32.f32.e5m2.e4m3", "p, 1, 1;", "UINT8"),
+    ("i8", "i8"): ("240k32.s32.s8.s8", "p;", "UINT8"),
+    ("u8", "i8"): ("240k32.s32.s8.u8", "p;", "UINT8"),
+}
+
+
+@pytest.mark.parametrize("types", INSTRUCTIONS)
+def test_the_instruction(types):
+    made = evt.conv2d(RESIDUAL, padding=1, route="conv-halo-3x").plan("sm90", *types, shapes=LAYER)
+    instruction, words, map_type = INSTRUCTIONS[types]
+    text, count = emit(made, "k"), made.config.tile[0] // 2
+    assert f'"wgmma.mma_async.sync.aligned.m64n{instruction} {{"' in text
+    assert f"}}, a, b, {words}" in text
+    assert f"kType = CU_TENSOR_MAP_DATA_TYPE_{map_type};" in text
     mma = spell(made).fragment.multiplication
-    assert ", ".join(mma.registers) == ", ".join(f"%{i}" for i in range(116))
-    assert (mma.a, mma.b, mma.adds) == ("{%116, %118}", "{%117, %118}", "%119")
+    assert ", ".join(mma.registers) == ", ".join(f"%{i}" for i in range(count))
+    names = [f"%{count + i}" for i in range(5)]
+    assert (mma.a, mma.b, mma.adds) == (f"{{{names[0]}, {names[2]}}}", f"{{{names[1]}, {names[3]}}}", names[4])
+
+
+def test_integers_are_summed_as_integers():
+    text = emit(planned("out D: f16, E: i32[m, n]; E = acc; D = acc*scale", "i8"), "k")
+    assert "  using Accumulator = int32_t;\n" in text
+    assert '"+r"(sums[0])' in text
+    assert "[[maybe_unused]] int32_t acc," in text
+    assert "out_E.put(acc, i, places);" in text
 
 
 def test_padding_that_sixteen_bits_do_not_hold():
@@ -309,7 +361,7 @@ def test_explain_says_when_it_is_preferred():
     deep = op.explain("sm90", "f16", "f16", shapes=((2, 2048, 7, 7), (512, 2048, 1, 1)))
     (other,) = (route for route in deep.routes if route.name == "conv-halo-3x")
     assert (other.applies, other.chosen) == (True, False)
-    assert "it applies, and is preferred where there are 9 to 640 channels" in str(deep)
+    assert "it applies, and is preferred where it is no volume, and there are 9 to 640 channels" in str(deep)
     forced = evt.conv2d(RESIDUAL, route="own").plan("sm90", shapes=((2, 2048, 7, 7), (512, 2048, 1, 1)))
     assert forced.route == "conv-halo-3x"
 

@@ -11,6 +11,7 @@ from evt.diagnostics import Source
 from evt.emission.convolution import convolution
 from evt.emission.workspace import jobs_before
 from evt.ir.convolution import Convolution
+from evt.ir.dtype import F16, F32, I8, DType
 from evt.plan import Plan, convolution_class, plan, survey
 from evt.plan.plan import Convolution2x
 from evt.spec import packed_problem
@@ -23,10 +24,10 @@ def planned(arch: str, channels: int, size: int = 7, dtype: str = "f16", text: s
     return evt.conv2d(text, **keywords).plan(arch, dtype, dtype, shapes=shapes)
 
 
-def row_channels(channels: int, element_bytes: int, stride: int) -> int:
+def row_channels(channels: int, operand: DType, stride: int) -> int:
     geometry = Convolution.of("conv2d", {"stride": stride})
     problem = geometry.problem((2, channels, 33, 35), (64, channels, 7, 7))
-    return convolution_class(geometry, problem, element_bytes).row_channels
+    return convolution_class(geometry, problem, operand).row_channels
 
 
 def extents_of(made: Plan) -> dict[str, str]:
@@ -45,11 +46,12 @@ def alignments(made: Plan) -> tuple[int, ...]:
     return made.mainloop.alignments
 
 
-@pytest.mark.parametrize("element_bytes", [1, 2, 4])
+@pytest.mark.parametrize("operand", [I8, F16, F32], ids=str)
 @pytest.mark.parametrize("stride", range(1, 6))
-def test_windows_of_a_padded_copy_start_at_whole_vectors(element_bytes, stride):
+def test_windows_of_a_padded_copy_start_at_whole_vectors(operand, stride):
+    element_bytes = operand.bits // 8
     for channels in range(1, 9):
-        padded = row_channels(channels, element_bytes, stride)
+        padded = row_channels(channels, operand, stride)
         assert padded >= channels
         assert padded & (padded - 1) == 0
         assert padded * element_bytes * stride % 16 == 0

@@ -13,6 +13,12 @@
 // With a stride s, the taps form groups of those that meet the same pixels of every s: each group has its own box, of
 // every s-th pixel. A 1x1 filter is one tap and no halo: a matrix product.
 //
+// The gradient of the input, of stride 1, is a convolution too: of the output's gradient, by filters that are read
+// backwards and transposed, for their columns are the channels that they are contiguous along.
+//
+// A volume is a stack of slices: those of the input that the taps along the depth meet are multiplied one after the
+// other, like planes of channels.
+//
 // The product is transposed: M are the filters, N the pixels. Blocks are persistent. The first warp group loads: warp 0
 // the input, warp 3 the filters, warps 1 and 2 load C and store D for one of the two consumers each. The
 // consumers take turns at the tensor cores, each with a tile of its own, so that one multiplies while the other
@@ -24,6 +30,7 @@
 
 #include <cuda_runtime.h>
 
+#include "evt/descriptor.hpp"
 #include "evt/element.hpp"
 #include "evt/fragment.hpp"
 #include "evt/halo_geometry.hpp"
@@ -32,24 +39,25 @@
 namespace evt {
 namespace halo {
 
-/// The convolution with an Epilogue (see fragment.hpp), by an Mma with kPixels, Element, Accumulator, kType and `fma`.
-template <class Mma, int Plane, class Epilogue>
+/// The convolution with an Epilogue (see fragment.hpp), by an Mma with kElementBytes, Accumulator, kPixels, kType,
+/// kTransposed, which is that of a gradient, and `fma`. Dimensions: 2, of a volume 3.
+template <class Mma, int Plane, class Epilogue, int Dimensions>
 struct Kernel {
-  using Element = typename Mma::Element;
   using Accumulator = typename Mma::Accumulator;
   using Source = typename Epilogue::Source;
   using Destination = typename Epilogue::Destination;
 
   static constexpr int kPixels = Mma::kPixels;
-  static constexpr int kPlaneBytes = Plane * int(sizeof(Element));
-  static constexpr int kTapBytes = kFilters * kPlaneBytes;  // of the filters of a tap
-  static constexpr int kInstructions = kPlaneBytes / 32;  // a WGMMA takes 32 bytes of k
+  static constexpr int kPlaneBytes = Plane * Mma::kElementBytes;
+  using Filters = FilterRows<Mma::kElementBytes, Plane, Mma::kTransposed>;
+  static constexpr int kInstructions = kPlaneBytes / hopper::kDepthBytes;
   static constexpr int kStepPixels = 16;
   static constexpr int kEpilogueRow = 2 * kFilters;  // bytes of a pixel of C and D
   static constexpr bool kLoadsSource = !std::is_void_v<Source>;
   static constexpr bool kStoresDestination = !std::is_void_v<Destination>;
   static constexpr bool kStaged = kLoadsSource || kStoresDestination;
-  static constexpr Class kClass{kPixels, Plane, kPlaneBytes, kStaged};
+  static constexpr bool kVolume = Dimensions == 3;
+  static constexpr Class kClass{kPixels, Plane, kPlaneBytes, kStaged, kVolume};
 
   static constexpr int MaxThreadsPerBlock = kThreads;
   static constexpr int MinBlocksPerMultiprocessor = 1;
@@ -61,9 +69,9 @@ struct Kernel {
   struct Arguments {
     Problem problem;
     void const* a;
-    int64_t a_strides[3];  // of images, rows and pixels
+    int64_t a_strides[Dimensions + 1];  // of images, of a volume its slices, rows and pixels
     void const* b;
-    int64_t b_strides[3];  // of filters, and of the rows and columns of their taps
+    int64_t b_strides[Dimensions + 1];  // of filters (of channels where they are transposed), and the same of taps
     void const* c;
     int64_t c_stride;  // of pixels
     void* d;
@@ -85,11 +93,14 @@ struct Kernel {
     int source_bytes;  // of a tile of C
     bool stores_rows;  // a row of pixels at a time: what lies between the rows of a tile belongs to its neighbours
     bool encoded;
+    Depth depth;
   };
 
   static bool can_implement(Arguments const& arguments) {
     Problem const& problem = arguments.problem;
-    return problem.filter_height * problem.filter_width <= kMostTaps &&
+    return (!Mma::kTransposed || problem.stride_depth * problem.stride_height * problem.stride_width == 1) &&
+           problem.filter_height * problem.filter_width <= kMostTaps &&
+           std::min(problem.pad_height, problem.pad_width) >= 0 &&
            std::max(problem.pad_height, problem.pad_width) <= kMostPadding &&
            choose(problem, kClass, arguments.rows, arguments.columns).stages > 0 &&
            to_underlying_arguments(arguments).encoded;
@@ -102,13 +113,15 @@ struct Kernel {
     pair(problem, kClass, arguments.multiprocessors, geometry);
     params.epilogue = arguments.epilogue;
     params.taps = taps_of(problem, geometry.pitch);
-    params.images = problem.images;
+    if (Mma::kTransposed) params.taps.reverse(problem);
+    params.images = problem.slices();
     params.output_height = problem.output_height;
     params.output_width = problem.output_width;
     params.filter_count = problem.filters;
     params.stride_height = problem.stride_height;
     params.stride_width = problem.stride_width;
-    params.planes = ceil_div(problem.channels, Plane);
+    params.planes = problem.planes(Plane);
+    params.depth = Depth::of(problem, Plane);
     params.filter_blocks = ceil_div(problem.filters, kFilters * (geometry.paired ? 2 : 1));
     params.items = geometry.tiles(problem) * params.filter_blocks;
     // With a multiple of the blocks of filters, every thread block keeps to one of them.
@@ -123,23 +136,12 @@ struct Kernel {
   static bool encode(Arguments const& arguments, Params& params) {
     Problem const& problem = arguments.problem;
     Geometry const& geometry = params.geometry;
-    int const bytes = int(sizeof(Element));
-    hopper::Tensor input{Mma::kType, bytes, arguments.a,
-                         {problem.channels, problem.width, problem.height, problem.images},
-                         {arguments.a_strides[2], arguments.a_strides[1], arguments.a_strides[0]},
-                         {Plane, (geometry.pitch - 1) * problem.stride_width + 1,
-                          (geometry.box_rows - 1) * problem.stride_height + 1, geometry.images},
-                         {problem.stride_width, problem.stride_height}, kPlaneBytes};
-    hopper::Tensor filters{Mma::kType, bytes, arguments.b,
-                           {problem.channels, problem.filter_width, problem.filter_height, problem.filters},
-                           {arguments.b_strides[2], arguments.b_strides[1], arguments.b_strides[0]},
-                           {Plane, 1, 1, kFilters}, {1, 1}, kPlaneBytes};
-    bool done = input.encode(params.input) && filters.encode(params.filters);
+    bool done = input_of(arguments, geometry).encode(params.input) && filters_of(arguments).encode(params.filters);
     auto const image = [&](CUtensorMapDataType type, void const* pointer, int64_t stride, int columns, int rows, int images) {
-      return hopper::Tensor{type, 2, pointer,
-                            {problem.filters, problem.output_width, problem.output_height, problem.images},
-                            {stride, stride * problem.output_width, stride * problem.output_width * problem.output_height},
-                            {kFilters, columns, rows, images}, {1, 1}, kEpilogueRow};
+      return hopper::Tensor<4>{type, 2, pointer,
+                               {problem.filters, problem.output_width, problem.output_height, problem.slices()},
+                               {stride, stride * problem.output_width, stride * problem.output_width * problem.output_height},
+                               {kFilters, columns, rows, images}, {1, 1}, kEpilogueRow};
     };
     int const rows = geometry.images > 1 ? geometry.box_rows : geometry.rows;
     if constexpr (kLoadsSource) {
@@ -154,6 +156,44 @@ struct Kernel {
                          .encode(params.destination);
     }
     return done;
+  }
+
+  static auto input_of(Arguments const& arguments, Geometry const& geometry) {
+    Problem const& problem = arguments.problem;
+    auto const& strides = arguments.a_strides;
+    int const columns = (geometry.pitch - 1) * problem.stride_width + 1;
+    int const rows = (geometry.box_rows - 1) * problem.stride_height + 1;
+    if constexpr (kVolume) {
+      return hopper::Tensor<5>{Mma::kType, Mma::kElementBytes, arguments.a,
+                               {problem.channels, problem.width, problem.height, problem.depth, problem.images},
+                               {strides[3], strides[2], strides[1], strides[0]},
+                               {Plane, columns, rows, 1, 1},
+                               {problem.stride_width, problem.stride_height}, kPlaneBytes};
+    } else {
+      return hopper::Tensor<4>{Mma::kType, Mma::kElementBytes, arguments.a,
+                               {problem.channels, problem.width, problem.height, problem.images},
+                               {strides[2], strides[1], strides[0]},
+                               {Plane, columns, rows, geometry.images},
+                               {problem.stride_width, problem.stride_height}, kPlaneBytes};
+    }
+  }
+
+  static auto filters_of(Arguments const& arguments) {
+    Problem const& problem = arguments.problem;
+    auto const& strides = arguments.b_strides;
+    int const along = Mma::kTransposed ? problem.filters : problem.channels;
+    int const rows = Mma::kTransposed ? problem.channels : problem.filters;
+    if constexpr (kVolume) {
+      return hopper::Tensor<5>{Mma::kType, Mma::kElementBytes, arguments.b,
+                               {along, problem.filter_width, problem.filter_height, problem.filter_depth, rows},
+                               {strides[3], strides[2], strides[1], strides[0]},
+                               {Filters::kLength, 1, 1, 1, Filters::kRows}, {1, 1}, Filters::kRowBytes};
+    } else {
+      return hopper::Tensor<4>{Mma::kType, Mma::kElementBytes, arguments.b,
+                               {along, problem.filter_width, problem.filter_height, rows},
+                               {strides[2], strides[1], strides[0]},
+                               {Filters::kLength, 1, 1, Filters::kRows}, {1, 1}, Filters::kRowBytes};
+    }
   }
 
   template <class T>
@@ -372,8 +412,14 @@ struct Kernel {
           hopper::wait(shared.stage_empty(ring.slot), ring.parity ^ 1);
           uint32_t const full = shared.stage_full(ring.slot);
           hopper::arrive_and_expect(full, bytes);
-          hopper::load_box(shared.stages + ring.slot * geometry.stage_bytes, params.input, full, plane * Plane, column,
-                           row, item.image);
+          uint32_t const to = shared.stages + ring.slot * geometry.stage_bytes;
+          if constexpr (kVolume) {
+            Depth const& depth = params.depth;
+            hopper::load_box(to, params.input, full, depth.plane_of_channels(plane) * Plane, column, row,
+                             depth.input(item.image, plane), depth.volume(item.image));
+          } else {
+            hopper::load_box(to, params.input, full, plane * Plane, column, row, item.image);
+          }
           ring.advance(1, geometry.stages);
         }
       }
@@ -392,11 +438,19 @@ struct Kernel {
           for (int consumer = 0; consumer < consumers; ++consumer) {
             hopper::wait(shared.slab_empty(ring.slot), ring.parity ^ 1);
             uint32_t const full = shared.slab_full(ring.slot);
-            hopper::arrive_and_expect(full, length * kTapBytes);
+            hopper::arrive_and_expect(full, length * Filters::kBytes);
+            int const channel = (kVolume ? params.depth.plane_of_channels(plane) : plane) * Plane;
+            int const first = filter + consumer * kFilters;
+            int const along = Mma::kTransposed ? first : channel, row = Mma::kTransposed ? channel : first;
             for (int i = 0; i < length; ++i) {
               Tap const tap = params.taps.tap[run + i];
-              hopper::load_box(shared.slabs + ring.slot * geometry.slab_bytes + i * kTapBytes, params.filters, full,
-                               plane * Plane, tap.x(), tap.y(), filter + consumer * kFilters);
+              uint32_t const to = shared.slabs + ring.slot * geometry.slab_bytes + i * Filters::kBytes;
+              if constexpr (kVolume) {
+                int const z = params.depth.tap_of_filters(plane, Mma::kTransposed);
+                hopper::load_box(to, params.filters, full, along, tap.x(), tap.y(), z, row);
+              } else {
+                hopper::load_box(to, params.filters, full, along, tap.x(), tap.y(), row);
+              }
             }
             ring.advance(1, geometry.slabs);
           }
@@ -454,9 +508,10 @@ struct Kernel {
       Step<Length> next = step;
       CUTLASS_PRAGMA_UNROLL
       for (int j = 0; j < kMany; ++j) {
-        int const tap = j / kInstructions, k = j % kInstructions * hopper::kNextK;
-        Mma::fma(accumulators, step.a + tap * (kTapBytes >> 4) + k, step.b[tap] + k,
-                 hopper::operand_layout(kPlaneBytes), i > 0 || j > 0);
+        int const tap = j / kInstructions, k = j % kInstructions;
+        Mma::fma(accumulators, step.a + tap * (Filters::kBytes >> 4) + k * Filters::kNextK,
+                 step.b[tap] + k * hopper::kNextK, Filters::kLayout, hopper::operand_layout(kPlaneBytes),
+                 i > 0 || j > 0);
         if (j == (kMany > 1)) {
           // What the next step needs is looked up meanwhile, without a branch, after which WGMMA would begin another
           // group: the tensor cores would wait for it between the steps.

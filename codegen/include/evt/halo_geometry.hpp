@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "cutlass/cutlass.h"
+#include "evt/descriptor.hpp"
 
 namespace evt {
 namespace halo {
@@ -31,10 +32,29 @@ struct Problem {
   int images, height, width, channels, filters;
   int filter_height, filter_width, output_height, output_width;
   int pad_height, pad_width, stride_height, stride_width, dilation_height, dilation_width;
+  // Of a volume, a stack of slices, each of which is an image.
+  int depth = 1, filter_depth = 1, output_depth = 1, pad_depth = 0, stride_depth = 1, dilation_depth = 1;
 
+  /// The images of the output.
+  int slices() const { return images * output_depth; }
+  /// The planes of so many channels that are multiplied for each of them.
+  int planes(int of_channels) const { return ceil_div(channels, of_channels) * filter_depth; }
   /// How far the taps reach beyond a tile, in pixels of a box.
   int halo_height() const { return (filter_height - 1) * dilation_height / stride_height; }
   int halo_width() const { return (filter_width - 1) * dilation_width / stride_width; }
+};
+
+/// How the filters of a tap lie in shared memory: in a row of channels for each filter, or, where they are transposed,
+/// in a row of filters for each channel.
+template <int ElementBytes, int Plane, bool Transposed>
+struct FilterRows {
+  static constexpr int kRows = Transposed ? Plane : kFilters;
+  static constexpr int kLength = Transposed ? kFilters : Plane;
+  static constexpr int kRowBytes = kLength * ElementBytes;
+  static constexpr int kBytes = kRows * kRowBytes;
+  static constexpr uint32_t kLayout = hopper::operand_layout(kRowBytes);
+  static constexpr uint32_t kNextK =
+      Transposed ? hopper::next_k_of_transposed(kRowBytes, ElementBytes) : hopper::kNextK;
 };
 
 /// How a tile lies in shared memory.
@@ -53,7 +73,7 @@ struct Geometry {
   int handover = 0;       // the run of a tile after which a consumer passes the turn on
   int epilogue_bytes = 0;  // for one consumer
 
-  int tiles(Problem const& problem) const { return ceil_div(problem.images, images) * tiles_high * tiles_wide; }
+  int tiles(Problem const& problem) const { return ceil_div(problem.slices(), images) * tiles_high * tiles_wide; }
   /// Pixels of shared memory, without the guard.
   CUTLASS_HOST_DEVICE int box_pixels() const { return images * box_rows * pitch; }
   /// Of C and D; with several images also what is between them.
@@ -68,6 +88,30 @@ struct Class {
   int plane;        // channels of a plane
   int plane_bytes;  // of a pixel
   bool staged;      // C or D are moved through shared memory
+  bool volume = false;
+};
+
+/// How the planes of a slice of the output follow one another: those of channels, for each tap along the depth.
+struct Depth {
+  int planes;  // of channels
+  int taps, output, pad, stride, dilation;
+
+  static Depth of(Problem const& problem, int plane) {
+    return {ceil_div(problem.channels, plane), problem.filter_depth, problem.output_depth,
+            problem.pad_depth,                 problem.stride_depth, problem.dilation_depth};
+  }
+
+  CUTLASS_HOST_DEVICE int plane_of_channels(int plane) const { return plane % planes; }
+  CUTLASS_HOST_DEVICE int tap(int plane) const { return plane / planes; }
+  /// The tap whose filters are multiplied.
+  CUTLASS_HOST_DEVICE int tap_of_filters(int plane, bool backwards) const {
+    return backwards ? taps - 1 - tap(plane) : tap(plane);
+  }
+  CUTLASS_HOST_DEVICE int volume(int slice) const { return slice / output; }
+  /// The slice of the input that a plane is of, which may be outside of it.
+  CUTLASS_HOST_DEVICE int input(int slice, int plane) const {
+    return slice % output * stride - pad + tap(plane) * dilation;
+  }
 };
 
 /// A tap of the filter.
@@ -90,6 +134,14 @@ struct Taps {
   int number = 0, groups = 0;
   Tap tap[kMostTaps];
   uint32_t starts[kMostTaps];
+
+  /// Read the filter backwards: what one tap multiplied, the opposite one does.
+  void reverse(Problem const& problem) {
+    for (int i = 0; i < number; ++i) {
+      Tap const& now = tap[i];
+      tap[i] = Tap::of(now.shift(), problem.filter_width - 1 - now.x(), problem.filter_height - 1 - now.y(), now.enters());
+    }
+  }
 
   /// The boxes of which the taps of two runs are, one after the other: the second must be loaded before the first is
   /// given back.
@@ -158,7 +210,7 @@ inline int rows_of_image(Problem const& problem) {
 /// missing between two tiles. A barrier tells one phase from the one before it only. So the other consumer may begin when
 /// what was in its first slots before is known to have been loaded.
 inline int handover_of(Problem const& problem, Class const& kernel, Taps const& taps, Geometry const& made) {
-  int const runs = taps.number / made.run, planes = ceil_div(problem.channels, kernel.plane);
+  int const runs = taps.number / made.run, planes = problem.planes(kernel.plane);
   int const steps = runs * planes;
   int handover = std::max(0, steps - 1 - kTurnTaps / made.run);
   for (; handover + 1 < steps; ++handover) {
@@ -176,7 +228,7 @@ inline bool share(Problem const& problem, Class const& kernel, Taps const& taps,
   made.slab_bytes = length * kFilters * kernel.plane_bytes;
   int const left = kSharedBytes - 2 * kAlignment - aligned_bytes(kBarrierBytes) - 2 * made.epilogue_bytes;
   int const fewest_stages = std::max(2, taps.boxes_of_two_runs(length));
-  int const planes = ceil_div(problem.channels, kernel.plane), both = made.paired ? 2 : 1;
+  int const planes = problem.planes(kernel.plane), both = made.paired ? 2 : 1;
   int const needed = both * taps.number / length * planes;
   int const resident_left = left - needed * made.slab_bytes;
   made.resident = needed <= kMostSlabs && resident_left >= fewest_stages * made.stage_bytes;
@@ -251,7 +303,7 @@ inline Geometry choose(Problem const& problem, Class const& kernel, int given_ro
     }
     if (given_columns || columns * 8 < kernel.pixels || columns <= 8) break;
   }
-  if (given_rows || given_columns) return best;
+  if (given_rows || given_columns || kernel.volume) return best;
   int const image = rows_of_image(problem) * pitch_of(problem, problem.output_width);
   for (int images = kernel.pixels / image + 1; images > 1; --images) {
     if (consider(arrange(problem, kernel, images, problem.output_height, problem.output_width))) break;

@@ -1,7 +1,7 @@
 #ifndef EVT_HOPPER_HPP
 #define EVT_HOPPER_HPP
 
-// Instructions of sm90 that kernels without CuTe use: barriers in shared memory, TMA, WGMMA's descriptors, and the moves
+// Instructions of sm90 that kernels without CuTe use: barriers in shared memory, TMA, what is around WGMMA, and the moves
 // of 8 x 8 matrices between registers and shared memory. Shared memory is addressed by 32-bit numbers.
 
 #include <cstdint>
@@ -65,7 +65,7 @@ CUTLASS_DEVICE void wait(uint32_t barrier, uint32_t parity) {
 /// What threads have written to shared memory, TMA and WGMMA may read from now on.
 CUTLASS_DEVICE void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// TMA: boxes of tensors of four dimensions, the innermost coordinate first.
+// TMA: boxes of tensors of four dimensions, or five, the innermost coordinate first.
 
 CUTLASS_DEVICE void prefetch_map(CUtensorMap const& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<uint64_t>(&map)) : "memory");
@@ -75,6 +75,15 @@ CUTLASS_DEVICE void load_box(uint32_t to, CUtensorMap const& map, uint32_t barri
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];"
       ::"r"(to), "l"(reinterpret_cast<uint64_t>(&map)), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+      : "memory");
+}
+
+CUTLASS_DEVICE void load_box(
+    uint32_t to, CUtensorMap const& map, uint32_t barrier, int c0, int c1, int c2, int c3, int c4) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%3, %4, %5, %6, %7}], [%2];"
+      ::"r"(to), "l"(reinterpret_cast<uint64_t>(&map)), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
       : "memory");
 }
 
@@ -90,19 +99,6 @@ CUTLASS_DEVICE void wait_for_stores_to_read() { asm volatile("cp.async.bulk.wait
 CUTLASS_DEVICE void wait_for_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
 // WGMMA
-
-/// The lower word of the descriptor of a K-major operand whose rows of 128, 64 or 32 bytes lie one after the other. It
-/// may begin at any of them: the swizzle is a function of the address. 32 bytes of k are kNextK further.
-CUTLASS_DEVICE uint32_t operand_descriptor(uint32_t address) {
-  constexpr uint32_t kLeading = 1;  // not used for one swizzled row
-  return (address >> 4 & 0x3fff) | kLeading << 16;
-}
-inline constexpr uint32_t kNextK = 2;
-
-/// The upper word, which is the same for all of them.
-CUTLASS_HOST_DEVICE constexpr uint32_t operand_layout(int row_bytes) {
-  return uint32_t(8 * row_bytes >> 4) | (row_bytes == 128 ? 1u : row_bytes == 64 ? 2u : 3u) << 30;
-}
 
 /// Before the first multiplication, and after accumulators were written.
 CUTLASS_DEVICE void fence_multiplications() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -154,15 +150,16 @@ CUTLASS_DEVICE void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers));
 }
 
-/// A tensor of four dimensions for TMA, the innermost first and contiguous. `strides` are those of the others in
-/// elements, `step` of every how many elements of dimensions 1 and 2 one is moved. Zeros are outside.
+/// A tensor for TMA, the innermost dimension first and contiguous. `strides` are those of the others in elements, `steps`
+/// of every how many elements of dimensions 1 and 2 one is moved. Zeros are outside.
+template <int Dimensions>
 struct Tensor {
   CUtensorMapDataType type;
   int element_bytes;
   void const* pointer;
-  int64_t extents[4];
-  int64_t strides[3];
-  int box[4];
+  int64_t extents[Dimensions];
+  int64_t strides[Dimensions - 1];
+  int box[Dimensions];
   int steps[2];
   int row_bytes;  // of the box in shared memory, which are swizzled
 
@@ -178,17 +175,18 @@ struct Tensor {
       return reinterpret_cast<Encode>(found);
     }();
     if (encode_tiled == nullptr) return false;
-    cuuint64_t sizes[4], bytes[3];
-    cuuint32_t boxes[4], every[4] = {1, static_cast<cuuint32_t>(steps[0]), static_cast<cuuint32_t>(steps[1]), 1};
-    for (int i = 0; i < 4; ++i) {
+    cuuint64_t sizes[Dimensions], bytes[Dimensions - 1];
+    cuuint32_t boxes[Dimensions], every[Dimensions];
+    for (int i = 0; i < Dimensions; ++i) {
       sizes[i] = static_cast<cuuint64_t>(extents[i]);
       boxes[i] = static_cast<cuuint32_t>(box[i]);
+      every[i] = i == 1 || i == 2 ? static_cast<cuuint32_t>(steps[i - 1]) : 1;
       if (i > 0) bytes[i - 1] = static_cast<cuuint64_t>(strides[i - 1] * element_bytes);
     }
     CUtensorMapSwizzle const swizzle = row_bytes == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
                                        : row_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
                                                          : CU_TENSOR_MAP_SWIZZLE_32B;
-    return encode_tiled(&map, type, 4, const_cast<void*>(pointer), sizes, bytes, boxes, every,
+    return encode_tiled(&map, type, Dimensions, const_cast<void*>(pointer), sizes, bytes, boxes, every,
                         CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                         CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
   }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from evt.plan.configurations.config import Config, Use
-from evt.plan.halo import FILTERS, PIXELS
+from evt.plan.halo import FILTERS, pixels_of
 from evt.plan.kernels.halo import HALO as KERNEL
 from evt.plan.problem import Problem
 from evt.plan.routes.route import Kernel, Route
@@ -14,7 +14,8 @@ def configs_sm90(problem: Problem) -> tuple[Config, ...]:
     """Return the configurations: those whose widths suit the output, then all others that fit."""
     found = problem.convolution.halo
     best = [(found.plane_bytes, pixels) for pixels in found.pixels]
-    fitting = [(plane, pixels) for plane, most in found.most for pixels in PIXELS if pixels <= most]
+    widths = pixels_of(problem.dag.operands[0].dtype)
+    fitting = [(plane, pixels) for plane, most in found.most for pixels in widths if pixels <= most]
 
     def config(plane_bytes: int, pixels: int, use: Use) -> Config:
         tile = (pixels, FILTERS, plane_bytes // problem.operand_bytes)
@@ -33,7 +34,7 @@ HALO = Route(
         halo.on_sm90,
         mainloop.no_work,
         gemm.few_tensors,
-        halo.fprop,
+        halo.operator,
         halo.operand_types,
         halo.tma,
         halo.fits,

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from evt.ir import Fold, Input, Interleave, Output, Pick, Random
-from evt.ir.dtype import B1, BF16, F16
+from evt.ir.dtype import B1
 from evt.ir.node import is_divided
 from evt.plan.epilogue.visitors import is_reduced
 from evt.plan.problem import Problem
+from evt.plan.rules.convolution import collective_types
 from evt.plan.rules.gemm import operands_moved_by_tma
 from evt.plan.rules.rule import Rule, rule
 from evt.plan.verdict import HOLDS, Refusal, Verdict
-
-#: The types of A and B. WGMMA also multiplies f32 (as tf32), e4m3, e5m2 and i8.
-OPERANDS = (F16, BF16)
 
 
 @rule("the target has WGMMA: sm90")
@@ -20,24 +18,17 @@ def on_sm90(problem: Problem) -> Verdict:
     return HOLDS if problem.target.family("3x") == "3x" else Refusal(f"the target is {problem.target.name}")
 
 
-@rule("the operation is a fprop of one or two dimensions without groups")
-def fprop(problem: Problem) -> Verdict:
+@rule("the operation is a fprop, or a dgrad of stride 1, without groups")
+def operator(problem: Problem) -> Verdict:
     convolution = problem.convolution
-    if convolution.operator != "fprop":
-        return Refusal(f"the operation is {convolution.operator}")
-    if convolution.group_filters:
-        return Refusal("there are groups")
-    return Refusal("there are three spatial dimensions") if convolution.rank > 2 else HOLDS
+    if convolution.operator == "wgrad":
+        return Refusal("the operation is wgrad")
+    if convolution.operator == "dgrad" and not convolution.unit_stride:
+        return Refusal("the dgrad has a stride, with which a pixel meets some of the taps only")
+    return Refusal("there are groups") if convolution.group_filters else HOLDS
 
 
-@rule(f"A and B are both {' or both '.join(map(str, OPERANDS))}")
-def operand_types(problem: Problem) -> Verdict:
-    a, b = problem.dag.operands
-    if a.dtype in OPERANDS and a.dtype == b.dtype:
-        return HOLDS
-    return Refusal(f"A is {a.dtype}, B is {b.dtype}", a.span or b.span)
-
-
+operand_types = Rule("WGMMA multiplies the operands' types", collective_types.check)
 tma = Rule("A and B can be moved by TMA: 16-byte aligned addresses, strides and channels", operands_moved_by_tma)
 
 
@@ -77,8 +68,8 @@ def epilogue(problem: Problem) -> Verdict:
 
 
 @rule(
-    "there are 9 to 640 channels (to 128 with a stride), at most 9 taps, and images of at least 100 output pixels; or "
-    "one tap and 9 to 512 channels (to 1024 with a stride)"
+    "it is no volume, and there are 9 to 640 channels (to 128 with a stride) of 16 bits, or as many bytes, at most 9 "
+    "taps, and images of at least 100 output pixels; or one tap and 9 to 512 channels (to 1024 with a stride)"
 )
 def suits(problem: Problem) -> Verdict:
     """Tell where kernels of CUTLASS wait for their input: see evt.plan.halo."""

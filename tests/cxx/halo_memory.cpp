@@ -1,0 +1,106 @@
+// What the halo kernel has in shared memory and where its instructions look for it, for a model of both in Python.
+//
+// "operands": the rows of filters and the words of their descriptors, of K-major operands in planes of 128, 64 and 32
+// bytes and of transposed ones in planes of 64, 32 and 16 channels, with the words that CuTe makes for the same layout.
+// "taps": of each convolution on the standard input, the tile, where the boxes begin, and the taps; of a volume also, for
+// each slice of the output and each plane, what is multiplied. A line has the problem, the pixels, the channels of a
+// plane, the bytes of an element, whether filters are read backwards, and whether it is a volume.
+
+#include <cstdio>
+#include <cstring>
+
+#include <cute/atom/mma_traits_sm90_gmma.hpp>
+#include <cute/tensor.hpp>
+
+#include "evt/halo_geometry.hpp"
+
+namespace {
+
+using namespace cute;
+
+/// The upper word of the descriptor that CuTe makes for the 64 filters of an instruction in a tile of such atoms.
+template <SM90::GMMA::Major kMajor, class Element, int Plane, class Atom>
+uint32_t word_of(Atom atom) {
+  alignas(1024) static Element memory[64 * Plane];
+  auto const tile = make_tensor(make_smem_ptr(memory), tile_to_shape(atom, Shape<_64, Int<Plane>>{}));
+  auto const first = local_tile(tile, Shape<_64, Int<32 / int(sizeof(Element))>>{}, make_coord(0, 0));
+  return SM90::GMMA::make_gmma_desc<kMajor>(first).reg32_[1];
+}
+
+template <class Element, int Plane, bool Transposed, class Atom>
+void print_operand(Atom atom) {
+  using Rows = evt::halo::FilterRows<int(sizeof(Element)), Plane, Transposed>;
+  constexpr auto kMajor = Transposed ? SM90::GMMA::Major::MN : SM90::GMMA::Major::K;
+  std::printf("operand %d %d %d %d %d %d %d %u %u %u\n", int(sizeof(Element)), Plane, Transposed, Rows::kRows,
+              Rows::kLength, Rows::kRowBytes, Rows::kBytes, Rows::kLayout, Rows::kNextK,
+              word_of<kMajor, Element, Plane>(atom));
+}
+
+void print_operands() {
+  using namespace SM90::GMMA;
+  print_operand<half_t, 64, false>(Layout_K_SW128_Atom<half_t>{});
+  print_operand<half_t, 32, false>(Layout_K_SW64_Atom<half_t>{});
+  print_operand<half_t, 16, false>(Layout_K_SW32_Atom<half_t>{});
+  print_operand<int8_t, 64, false>(Layout_K_SW64_Atom<int8_t>{});
+  print_operand<half_t, 64, true>(Layout_MN_SW128_Atom<half_t>{});
+  print_operand<half_t, 32, true>(Layout_MN_SW128_Atom<half_t>{});
+  print_operand<half_t, 16, true>(Layout_MN_SW128_Atom<half_t>{});
+  for (uint32_t address : {0u, 1024u, 0x12340u, 0x38000u}) {
+    std::printf("address %u %u\n", address, evt::hopper::operand_descriptor(address));
+  }
+  std::printf("next %u\n", evt::hopper::kNextK);
+}
+
+void print_taps() {
+  evt::halo::Problem p;
+  int pixels, channels, element_bytes, backwards, volume;
+  int* const numbers[] = {&p.images, &p.height, &p.width, &p.channels, &p.filters, &p.filter_height, &p.filter_width,
+                          &p.output_height, &p.output_width, &p.pad_height, &p.pad_width, &p.stride_height,
+                          &p.stride_width, &p.dilation_height, &p.dilation_width, &p.depth, &p.filter_depth,
+                          &p.output_depth, &p.pad_depth, &p.stride_depth, &p.dilation_depth, &pixels, &channels,
+                          &element_bytes, &backwards, &volume};
+  auto const read = [&] {
+    for (int* number : numbers) {
+      if (std::scanf("%d", number) != 1) return false;
+    }
+    return true;
+  };
+  while (read()) {
+    evt::halo::Class const kernel{pixels, channels, channels * element_bytes, true, volume != 0};
+    evt::halo::Geometry const made = evt::halo::choose(p, kernel);
+    if (made.stages == 0) {
+      std::printf("none\n");
+      continue;
+    }
+    evt::halo::Taps taps = evt::halo::taps_of(p, made.pitch);
+    if (backwards) taps.reverse(p);
+    std::printf("%d %d %d %d %d %d %d %d", made.images, made.rows, made.columns, made.pitch, made.box_rows, made.guard,
+                taps.groups, taps.number);
+    for (int i = 0; i < taps.groups; ++i) {
+      std::printf(" %d %d", int(int16_t(taps.starts[i])), int(int16_t(taps.starts[i] >> 16)));
+    }
+    for (int i = 0; i < taps.number; ++i) {
+      evt::halo::Tap const tap = taps.tap[i];
+      std::printf(" %d %d %d %d", tap.shift(), tap.x(), tap.y(), tap.enters());
+    }
+    evt::halo::Depth const depth = evt::halo::Depth::of(p, channels);
+    for (int slice = 0; volume && slice < p.slices(); ++slice) {
+      for (int plane = 0; plane < p.planes(channels); ++plane) {
+        std::printf(" %d %d %d %d %d", slice, depth.volume(slice), depth.input(slice, plane),
+                    depth.plane_of_channels(plane), depth.tap_of_filters(plane, backwards));
+      }
+    }
+    std::printf("\n");
+  }
+}
+
+}  // namespace
+
+int main(int, char** arguments) {
+  if (std::strcmp(arguments[1], "operands") == 0) {
+    print_operands();
+  } else {
+    print_taps();
+  }
+  return 0;
+}

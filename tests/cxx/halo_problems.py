@@ -1,0 +1,28 @@
+"""Random convolutions for tests of the halo kernel, and how its headers take them."""
+
+from __future__ import annotations
+
+import random
+
+from evt.ir.convolution import Convolution, ConvolutionProblem
+
+#: The sizes of ConvolutionProblem in the order of evt::halo::Problem.
+MEMBERS = (
+    *("images", "height", "width", "channels", "filters"),
+    *(f"{part}_{name}" for part in ("filter", "output", "pad", "stride", "dilation") for name in ("height", "width")),
+)
+OF_DEPTH = tuple(f"{part}depth" for part in ("", "filter_", "output_", "pad_", "stride_", "dilation_"))
+
+
+def drawn(seed: int, unit: bool, dimensions: int = 2) -> ConvolutionProblem:
+    """Return a small convolution of any dilation and padding, and of any stride if not ``unit``."""
+    draw = random.Random(seed)
+
+    def some(*choices: int) -> tuple[int, ...]:
+        return tuple(draw.choice(choices) for _ in range(dimensions))
+
+    taps, dilation, stride = some(1, 2, 3, 3, 5), some(1, 1, 1, 2, 3), some(1, 1, 1, 2, 3)
+    pads = tuple((draw.randrange(4), draw.randrange(4)) for _ in range(dimensions))
+    sizes = [draw.randrange(d * (t - 1) + 1, 24 if dimensions < 3 else 14) for t, d in zip(taps, dilation, strict=True)]
+    given = {"stride": 1 if unit else stride, "padding": pads, "dilation": dilation}
+    return Convolution.of(f"conv{dimensions}d", given).problem((3, 20, *sizes), (5, 20, *taps))

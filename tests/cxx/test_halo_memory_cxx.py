@@ -1,0 +1,230 @@
+"""The halo kernel's shared memory on the host: its instructions find each element where TMA has put it.
+
+TMA's swizzle and WGMMA's canonical layouts are written down here as the PTX manual has them. The numbers that the
+kernel uses are those of its headers.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+from cute import GXX, include_flags
+from halo_problems import MEMBERS, OF_DEPTH, drawn
+from torch.nn.functional import conv2d, conv3d, conv_transpose2d, conv_transpose3d, pad
+
+from evt.ir.convolution import ConvolutionProblem
+from evt.plan.halo import forward
+
+INCLUDE = Path(__file__).parents[2] / "codegen/include"
+
+pytestmark = [
+    pytest.mark.cxx,
+    pytest.mark.skipif(not GXX, reason="g++ is not on PATH"),
+    pytest.mark.skipif(not include_flags(), reason="there are no CUTLASS or no CUDA headers"),
+]
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("halo") / "memory"
+    flags = ["-std=c++17", "-O1", "-w", "-fpermissive", f"-I{INCLUDE}", *include_flags()]
+    source = Path(__file__).with_name("halo_memory.cpp")
+    done = subprocess.run([GXX, *flags, "-o", str(made), str(source)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[:2000]
+    return made
+
+
+def run(program: Path, what: str, lines: list[str] | None = None) -> list[str]:
+    done = subprocess.run([program, what], input="\n".join(lines or []), capture_output=True, text=True, check=True)
+    return [line for line in done.stdout.splitlines() if not line.startswith("ERROR: cast_smem_ptr")]  # CuTe's
+
+
+# Operands
+
+
+class Operand(NamedTuple):
+    """The filters of a tap; ``rows`` of ``length`` elements, and the words of their descriptors."""
+
+    size: int
+    plane: int
+    transposed: int
+    rows: int
+    length: int
+    row_bytes: int
+    bytes: int
+    layout: int
+    next_k: int
+    layout_by_cute: int
+
+
+def swizzled(address: int, bits: int) -> int:
+    """Return where TMA puts, and WGMMA looks for, the byte that would be at an address."""
+    return address ^ ((address >> 7) & ((1 << bits) - 1)) << 4
+
+
+def put_by_tma(operand: Operand, base: int, tap: int) -> dict[int, tuple[int, int, int]]:
+    """Return the first byte of each element of a box: its filter, its channel, its tap."""
+    bits = {128: 3, 64: 2, 32: 1}[operand.row_bytes]
+    found = {}
+    for row in range(operand.rows):
+        for column in range(operand.length):
+            address = swizzled(base + row * operand.row_bytes + column * operand.size, bits)
+            found[address] = (column, row, tap) if operand.transposed else (row, column, tap)
+    return found
+
+
+def read_by_wgmma(lower: int, upper: int, operand: Operand) -> Iterator[tuple[int, int, int]]:
+    """Yield (m, k, address of the element) of an operand of 64 rows and 32 bytes of k.
+
+    See "Canonical layouts" of the asynchronous warpgroup-level matrix instructions in the PTX manual.
+    """
+    start, stride = (lower & 0x3FFF) << 4, (upper & 0x3FFF) << 4
+    assert lower >> 16 == 1
+    assert upper >> 14 & 0xFFFF == 0  # no base offset
+    bits = {1: 3, 2: 2, 3: 1}[upper >> 30]
+    width = 16 << bits  # bytes of a swizzled row
+    for m in range(64):
+        for k in range(32 // operand.size):
+            across, along = (k, m) if operand.transposed else (m, k)
+            assert along * operand.size < width
+            offset = across % 8 * width + across // 8 * stride + along * operand.size
+            yield m, k, swizzled(start + offset, bits)
+
+
+def test_filters_are_found_where_they_were_put(program: Path) -> None:
+    lines = [line.split() for line in run(program, "operands")]
+    operands = [Operand(*map(int, words)) for kind, *words in lines if kind == "operand"]
+    words = {int(address): int(word) for kind, address, *rest in lines if kind == "address" for word in rest}
+    assert {(each.size, each.plane, each.transposed) for each in operands} >= {
+        (2, plane, transposed) for plane in (64, 32, 16) for transposed in (0, 1)
+    }
+    for operand in operands:
+        assert operand.layout == operand.layout_by_cute
+        for base, word in words.items():
+            taps = range(3)  # of a run
+            memory: dict[int, tuple[int, int, int]] = {}
+            for tap in taps:
+                memory |= put_by_tma(operand, base + tap * operand.bytes, tap)
+            assert len(memory) == 3 * 64 * operand.plane
+            depth = 32 // operand.size
+            for tap in taps:
+                for step in range(operand.plane // depth):
+                    lower = word + tap * (operand.bytes >> 4) + step * operand.next_k
+                    for m, k, address in read_by_wgmma(lower, operand.layout, operand):
+                        assert memory[address] == (m, step * depth + k, tap)
+
+
+# Taps
+
+
+class Tile:
+    """A tile as the kernel arranges it, from a line of numbers."""
+
+    def __init__(self, line: str) -> None:
+        numbers = list(map(int, line.split()))
+        self.images, self.rows, self.columns, self.pitch, self.box_rows, self.guard, groups, taps = numbers[:8]
+        rest = numbers[8:]
+        self.starts = [(rest[2 * i + 1], rest[2 * i]) for i in range(groups)]
+        rest = rest[2 * groups :]
+        self.taps = [rest[4 * i : 4 * i + 4] for i in range(taps)]
+        rest = rest[4 * taps :]
+        self.planes = [rest[i : i + 5] for i in range(0, len(rest), 5)]
+
+
+def computed(tile: Tile, x: torch.Tensor, filters: torch.Tensor, sizes: dict[str, int]) -> torch.Tensor:
+    """Return the output that the kernel computes of pixels [n, h, w, c] and filters [taps y, taps x, c, filter]."""
+    images, rows, columns = sizes["images"], sizes["output_height"], sizes["output_width"]
+    steps = sizes["stride_height"], sizes["stride_width"]
+    out = torch.full((images, rows, columns, sizes["filters"]), torch.nan, dtype=x.dtype)
+    margin, behind = 16, (tile.pitch * steps[1], tile.box_rows * steps[0])
+    padded = pad(x, (0, 0, margin, margin + behind[0], margin, margin + behind[1], 0, tile.images))
+    for image in range(0, images, tile.images):
+        for y0 in range(0, rows, tile.rows):
+            for x0 in range(0, columns, tile.columns):
+                boxes = []
+                for down, right in tile.starts:
+                    first = (margin + y0 * steps[0] + down, margin + x0 * steps[1] + right)
+                    box = padded[image : image + tile.images, first[0] :: steps[0], first[1] :: steps[1]]
+                    box = box[:, : tile.box_rows, : tile.pitch].reshape(-1, x.shape[-1])
+                    boxes.append(torch.cat((box, x.new_zeros((tile.guard, x.shape[-1])))))
+                count = ((tile.images - 1) * tile.box_rows + tile.rows - 1) * tile.pitch + tile.columns
+                sums, group = x.new_zeros((count, sizes["filters"])), -1
+                for shift, across, below, enters in tile.taps:
+                    group += enters
+                    sums += boxes[group][shift : shift + count] @ filters[below, across]
+                sums = pad(sums, (0, 0, 0, tile.images * tile.box_rows * tile.pitch - count))
+                sums = sums.unflatten(0, (tile.images, tile.box_rows, tile.pitch))[:, : tile.rows, : tile.columns]
+                to = out[image : image + tile.images, y0 : y0 + tile.rows, x0 : x0 + tile.columns]
+                to[:] = sums[: to.shape[0], : to.shape[1], : to.shape[2]]
+    return out
+
+
+def computed_volume(tile: Tile, x: torch.Tensor, filters: torch.Tensor, sizes: dict[str, int]) -> torch.Tensor:
+    """Return the same of pixels [n, d, h, w, c] and filters [taps z, taps y, taps x, c, filter]."""
+    shape = (sizes["images"] * sizes["output_depth"], sizes["output_height"], sizes["output_width"], sizes["filters"])
+    out = x.new_zeros(shape)
+    for slice_, volume, z, part, tap in tile.planes:
+        channels = slice(part * PLANE, (part + 1) * PLANE)
+        if 0 <= z < x.shape[1]:
+            image = x[volume, z, None, ..., channels]
+            out[slice_] += computed(tile, image, filters[tap, ..., channels, :], {**sizes, "images": 1})[0]
+    return out.unflatten(0, (sizes["images"], sizes["output_depth"]))
+
+
+PLANE = 16
+
+
+def line_of(sizes: dict[str, int], pixels: int, backwards: bool) -> str:
+    depth = [sizes.get(name, int("pad" not in name)) for name in OF_DEPTH]
+    last = (pixels, PLANE, 2, int(backwards), int("depth" in sizes))
+    return " ".join(map(str, (*(sizes[name] for name in MEMBERS), *depth, *last)))
+
+
+def tensors(problem: ConvolutionProblem) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return whole numbers: the input, the gradient of the output, the weight."""
+    torch.manual_seed(sum(problem.pixels))
+    shapes = (problem.images, problem.channels, *problem.pixels), (problem.images, problem.filters, *problem.results)
+    weight = problem.filters, problem.channels, *problem.filter_size
+    x, y, w = (torch.randint(-4, 5, shape).double() for shape in (*shapes, weight))
+    return x, y, w
+
+
+@pytest.mark.parametrize("dimensions", [2, 3])
+@pytest.mark.parametrize("operator", ["fprop", "dgrad"])
+def test_taps_multiply_their_pixels(operator: str, dimensions: int, program: Path) -> None:
+    """The sums over a tile's boxes, shifted by its taps, are the convolution, or the gradient of its input."""
+    backwards, volumes = operator == "dgrad", dimensions == 3
+    problems = [drawn(seed, backwards, dimensions) for seed in range(20 if volumes else 60)]
+    all_sizes = [dict(forward(operator, each.sizes)) for each in problems]  # type: ignore[arg-type]
+    kept = [
+        (problem, sizes)
+        for problem, sizes in zip(problems, all_sizes, strict=True)
+        if min(size for name, size in sizes.items() if name.startswith("pad_")) >= 0
+    ]
+    pixels = [(64, 104, 176)[i % 3] for i in range(len(kept))]
+    lines = [line_of(sizes, n, backwards) for (_, sizes), n in zip(kept, pixels, strict=True)]
+    found = run(program, "taps", lines)
+    assert len(found) == len(kept) > len(problems) / 3
+    several, spatial = 0, range(2, 2 + dimensions)
+    for line, (problem, sizes) in zip(found, kept, strict=True):
+        tile = Tile(line)
+        several += tile.images > 1
+        x, y, weight = tensors(problem)
+        steps = {"stride": problem.geometry.stride, "dilation": problem.geometry.dilation}
+        if backwards:
+            want = (conv_transpose3d if volumes else conv_transpose2d)(y, weight, **steps)
+            for axis, (before, after) in zip(spatial, problem.pads, strict=True):
+                want = want.narrow(axis, before, want.shape[axis] - before - after)
+            operand, filters = y, weight.permute(*spatial, 0, 1)
+        else:
+            padded = pad(x, [size for pads in reversed(problem.pads) for size in pads])
+            want = (conv3d if volumes else conv2d)(padded, weight, **steps)
+            operand, filters = x, weight.permute(*spatial, 1, 0)
+        got = (computed_volume if volumes else computed)(tile, operand.movedim(1, -1), filters, sizes)
+        assert torch.equal(got.movedim(-1, 1), want), (line, problem)
+    assert several == 0 if volumes else several > 1

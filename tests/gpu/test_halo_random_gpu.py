@@ -1,0 +1,234 @@
+"""Thousands of random convolutions by a handful of halo kernels, each against the reference in float64.
+
+Shapes, strides, dilations, paddings and batches are drawn; inputs and outputs lie in larger tensors of NaN. A launch
+that does not end is named, and ends the process, for nothing else would.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from builds import build_selected  # noqa: E402
+from convolutions import convolution, last  # noqa: E402
+
+import evt  # noqa: E402
+from evt.compilation import KernelSource  # noqa: E402
+from evt.ir.convolution import Convolution  # noqa: E402
+from evt.ir.dtype import BY_NAME  # noqa: E402
+from evt.reference.compare import distance  # noqa: E402
+from evt.runtime.arguments import bind  # noqa: E402
+from evt.runtime.kernels import device_target, kernel_sources, plan_kernels  # noqa: E402
+from evt.spec import typed_graph  # noqa: E402
+
+pytestmark = pytest.mark.gpu
+
+#: How many multiply-adds a reference may take, and how long a launch, in seconds.
+MOST_WORK, PATIENCE = 2 * 10**9, 30.0
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A program, the type of A and B, and the one configuration in which it is compiled."""
+
+    text: str
+    dtype: str
+    config: str
+    operation: str = "conv2d"
+
+    @property
+    def dimensions(self) -> int:
+        return 3 if "3d" in self.operation else 2
+
+    @property
+    def backwards(self) -> bool:
+        return "dgrad" in self.operation
+
+    def program(self, geometry: Mapping[str, Any]) -> evt.Program:
+        return convolution(self.text, self.operation, route="conv-halo-3x", config=self.config, **geometry)
+
+
+KERNELS = {
+    "f16": Kernel("D = relu(acc + bias + C)", "f16", "halo_232x64x64"),
+    "e4m3": Kernel("out D: f16; D = acc + C", "e4m3", "halo_120x64x64"),
+    "i8": Kernel("out D: bf16, E: i32[m, n]; E = acc; D = acc*0.5 + bias", "i8", "halo_176x64x32"),
+    "dgrad": Kernel("D = where(z > 0, acc, 0)", "bf16", "halo_208x64x32", "conv2d_dgrad"),
+    "volumes": Kernel("D = relu(acc + bias)", "bf16", "halo_152x64x32", "conv3d"),
+    "reductions": Kernel(
+        "out D, s: f32[n], r: f32[m]; D = acc + C; s = sum[m](acc*acc); r = max[n](D)", "f16", "halo_88x64x16"
+    ),
+}
+Problem = tuple[Mapping[str, Any], tuple[int, ...], tuple[int, ...]]  # the geometry, the shapes of A and B
+
+
+def drawn(draw: random.Random, kernel: Kernel) -> Problem | None:
+    """Return a problem, or None for sizes that make none."""
+    backwards, each_one = kernel.backwards, range(kernel.dimensions)
+    taps = [draw.choice((1, 1, 2, 3, 3, 3, 4, 5, 7)) for _ in each_one]
+    dilation = [draw.choice((1, 1, 1, 2, 3)) for _ in each_one]
+    stride = [1 if backwards else draw.choice((1, 1, 1, 2, 3)) for _ in each_one]
+    reach = [d * (t - 1) for t, d in zip(taps, dilation, strict=True)]
+    most = [each + (0 if backwards else 3) for each in reach]
+    pads = [(each // 2, each - each // 2) for each in reach]
+    if draw.random() < 0.5:
+        pads = [(draw.randint(0, each), draw.randint(0, each)) for each in most]
+    geometry = {"stride": stride, "padding": pads, "dilation": dilation}
+    sizes = [draw.choice((draw.randint(1, 12), draw.randint(1, 40), draw.randint(1, 200))) for _ in each_one]
+    images = draw.choice((1, 1, 2, 3, 5, 8, 17, 40, 130))
+    channels = 128 // BY_NAME[kernel.dtype].bits * draw.choice((draw.randint(1, 8), draw.randint(1, 40)))
+    columns = 8 * draw.choice((draw.randint(1, 9), draw.randint(1, 40)))
+    a = (images, channels, *sizes)
+    b = (channels, columns, *taps) if backwards else (columns, channels, *taps)
+    try:
+        problem = Convolution.of(kernel.operation, geometry).problem(a, b)
+    except ValueError:
+        return None
+    return (geometry, a, b) if problem.multiplications <= MOST_WORK else None
+
+
+def values(shape: tuple[int, ...], dtype: str, generator: torch.Generator, scale: float = 1.0) -> torch.Tensor:
+    found = BY_NAME[dtype]
+    if not found.is_float:
+        return torch.randint(-9, 10, shape, device="cuda", generator=generator).to(getattr(torch, found.torch))
+    made = torch.randn(shape, device="cuda", generator=generator, dtype=torch.float64) * scale
+    return made.to(getattr(torch, found.torch))
+
+
+def poisoned(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Return a tensor of NaN, or of a pattern that is unlikely, an image with channels last."""
+    made = torch.empty(shape, device="cuda", dtype=dtype)
+    made = last(made) if len(shape) > 2 else made
+    return made.fill_(math.nan if dtype.is_floating_point else 0x55)
+
+
+MARGIN = 16
+
+
+def embedded(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a poisoned tensor with more channels, and the ones in its middle."""
+    wide = poisoned((shape[0], shape[1] + 2 * MARGIN, *shape[2:]), dtype)
+    return wide, wide[:, MARGIN : MARGIN + shape[1]]
+
+
+def within(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the same numbers between channels that must not be read."""
+    _, middle = embedded(tuple(tensor.shape), tensor.dtype)
+    return middle.copy_(tensor)
+
+
+def operands(kernel: Kernel, problem: Problem, seed: int) -> tuple[Any, Any, Any, dict[str, Any]]:
+    """Return the program and what it is called with."""
+    geometry, a, b = problem
+    generator = torch.Generator("cuda").manual_seed(seed)
+    op = kernel.program(geometry)
+    x = within(last(values(a, kernel.dtype, generator)))
+    weight = last(values(b, kernel.dtype, generator, (a[1] * math.prod(b[2:])) ** -0.5))
+    sizes = op.spec.convolution.problem(a, b)
+    images, *pixels = sizes.leads["m"]
+    inputs = {}
+    for value in typed_graph(op.spec, kernel.dtype, kernel.dtype).inputs:
+        shape = (images, sizes.columns, *pixels) if value.is_tile else (sizes.columns,)
+        made = values(shape, str(value.dtype), generator)
+        inputs[value.name] = within(last(made)) if value.is_tile else made
+    return op, x, weight, inputs
+
+
+def plans(kernel: Kernel, problem: Problem, seed: int = 0) -> tuple[Any, ...]:
+    op, x, weight, inputs = operands(kernel, problem, seed)
+    return plan_kernels(op.spec, bind(op.spec, x, weight, inputs, {}), device_target(0))
+
+
+def problems(kernel: Kernel, count: int, seed: int) -> Iterator[tuple[int, Problem]]:
+    """Yield so many problems that the kernel's tiles fit, each with a seed."""
+    draw = random.Random(seed)
+    while count:
+        problem = drawn(draw, kernel)
+        if problem is None:
+            continue
+        geometry, *shapes = problem
+        try:
+            kernel.program(geometry).plan("sm90", kernel.dtype, kernel.dtype, shapes=tuple(shapes))
+        except evt.TargetError:
+            continue
+        yield draw.randrange(2**31), problem
+        count -= 1
+
+
+def sources_of(name: str, launches: int) -> list[KernelSource]:
+    """Return the kernel, as it is built for a problem that each of them takes."""
+    kernel = KERNELS[name]
+    a, b = (2, 64, *[14] * kernel.dimensions), (64, 64, *[3] * kernel.dimensions)
+    return kernel_sources(plans(kernel, ({"padding": 1}, a, b)))
+
+
+@pytest.fixture(scope="session")
+def refused(request):
+    return build_selected(request, test_random_problems, sources_of)
+
+
+def ends(event: torch.cuda.Event) -> bool:
+    """Wait for a launch; return whether it ended in time."""
+    until = time.monotonic() + PATIENCE
+    while not event.query():
+        if time.monotonic() > until:
+            return False
+        time.sleep(1e-4)
+    return True
+
+
+@pytest.mark.parametrize("launches", [100, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", list(KERNELS))
+def test_random_problems(name, launches, record, refused, capfd):
+    kernel = KERNELS[name]
+    for source in sources_of(name, launches):
+        assert source not in refused, refused[source]
+    wrong: list[str] = []
+    worst = 0.0
+    for seed, problem in problems(kernel, launches, launches):
+        what = f"{name}, seed {seed}: {problem}"
+        op, x, weight, inputs = operands(kernel, problem, seed)
+        want = op.reference(x, weight, float64=True, **inputs)
+        want = [want] if len(op.outputs) == 1 else list(want)
+        dtypes = [output.dtype for output in typed_graph(op.spec, kernel.dtype, kernel.dtype).outputs]
+        wides, buffers = [], []
+        for exact, dtype in zip(want, dtypes, strict=True):
+            element, shape = getattr(torch, dtype.torch), tuple(exact.shape)
+            wide, buffer = embedded(shape, element) if len(shape) > 2 else (None, poisoned(shape, element))
+            wides.append(wide)
+            buffers.append(buffer)
+        torch.cuda.synchronize()
+        op(x, weight, out=buffers[0] if len(buffers) == 1 else tuple(buffers), **inputs)
+        event = torch.cuda.Event()
+        event.record()
+        if not ends(event):
+            with capfd.disabled():
+                print(f"\na launch does not end: {what}", flush=True)
+            os._exit(1)
+        errors = [
+            distance(got, exact, dtype, operand=BY_NAME[kernel.dtype], inside=dtype if dtype.bits == 16 else None)
+            for got, exact, dtype in zip(buffers, want, dtypes, strict=True)
+        ]
+        untouched = [
+            torch.equal(bits(wide[:, part]), bits(poisoned(tuple(wide[:, part].shape), wide.dtype)))
+            for wide in wides
+            if wide is not None
+            for part in (slice(MARGIN), slice(-MARGIN, None))
+        ]
+        worst = max(worst, *errors)
+        if max(errors) > 1.0 or not all(untouched):
+            wrong.append(f"{what}: {errors}, {untouched}")
+    record((name, "halo", kernel.dtype, f"{launches} random problems", f"{worst:.2f}, {len(wrong)} wrong"))
+    assert not wrong, "\n".join([f"{len(wrong)} of {launches}", *wrong[:10]])
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().view(torch.uint8)
