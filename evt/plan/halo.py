@@ -230,7 +230,7 @@ def _halo(depth: Axis | None, height: Axis, width: Axis, channels: int, operand:
     if max(height.pad, width.pad) > _MOST_PADDING:
         return Halo((), reason=f"the padding is beyond {_MOST_PADDING}")
     channel_bytes, widths = channels * operand.bits // 8, pixels_of(operand)
-    fast = depth is None and _is_fast(height, width, channels, channel_bytes)
+    fast = _is_fast(height, width, channels, channel_bytes)
     planes = {
         each: Plane(height, width, each, -(-channel_bytes // each) * slices, depth is not None) for each in _PLANES
     }
@@ -249,8 +249,7 @@ def _widest(plane: Plane, widths: range) -> int:
 def _is_fast(height: Axis, width: Axis, channels: int, channel_bytes: int) -> bool:
     """Return whether the kernel is expected to be faster than those of CUTLASS, as measured on an H200 with f16.
 
-    Of other types, as many bytes of channels take as long. What was measured is fprop; a dgrad is taken for as fast.
-    Volumes were not measured.
+    Of other types, as many bytes of channels are taken to take as long.
 
     An implicit GEMM loads the input once a tap. But of few channels, the windows of padded copies make fewer steps; of
     small images, much of a tile is padding; with a stride, each tap meets few of the pixels that are loaded for it; and
