@@ -67,6 +67,7 @@ def forward_of(spec: Spec, gradient: Gradient) -> Spec:
     return Spec(declared(gradient.forward), spec.settings, spec.convolution)
 
 
+@remembered
 def backward_of(spec: Spec, gradient: Gradient) -> Spec:
     """Return a backward program that computes the product again."""
     return Spec(declared(gradient.backward), replace(spec.settings, route=None, config=None), spec.convolution)
