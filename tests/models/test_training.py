@@ -62,6 +62,14 @@ def compiled(function: Callable[..., Any]) -> Any:
     return torch.compile(function, backend=partial(backend, options=options), dynamic=False)
 
 
+@pytest.fixture
+def asked(planned: None, monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
+    """Return the sources that are built, by call."""
+    found: list[list[Any]] = []
+    monkeypatch.setattr(kernels, "build", lambda sources, **others: found.append(list(sources)))
+    return found
+
+
 def counts(found: Report) -> dict[str, tuple[int, int]]:
     """Return how many products of each graph are fused, and of how many."""
     return {
@@ -254,6 +262,47 @@ def test_gradients_of_filters_alone() -> None:
     want = gradients(copy.deepcopy(model), x, torch.zeros(2, 6, 6).long())
     assert worst(gradients(model, x, torch.zeros(2, 6, 6).long(), training.fused(model)), want) < TOLERANCE
     assert [row.reason[:5] for row in evt.report(model).rows if row.graph == "backward"] == ["E1021"]
+
+
+class Halves(torch.nn.Module):
+    """Two graphs of Dynamo's, of which the second has the gradients of the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.GELU()) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x)
+        torch._dynamo.graph_break()
+        return self.second(torch.relu(y) * 2)
+
+
+@pytest.mark.parametrize(
+    ("make", "given", "dynamic"),
+    [
+        (Network, images, False),
+        pytest.param(Network, images, True, marks=pytest.mark.slow),
+        pytest.param(Transformer, sentences, False, marks=pytest.mark.slow),
+        pytest.param(Transformer, sentences, True, marks=pytest.mark.slow),
+        (Halves, lambda: (torch.ones(8, 16), torch.zeros(8).long()), False),
+    ],
+)
+def test_prebuild_takes_the_kernels_of_a_training_step(make: Any, given: Any, dynamic: bool, asked: list[Any]) -> None:
+    """They are built together, and a step asks for no others; without gradients there are fewer."""
+    options = {"evt.rule": "always", "evt.devices": ("cpu",)}
+    model, batch = make().to(memory_format=torch.channels_last), given()
+    count = evt.prebuild(model, batch[:1], options=options, dynamic=dynamic)
+    assert [len(each) for each in asked] == [count]
+    assert not RECORDS
+    assert all(parameter.grad is None for parameter in model.parameters())
+    function = torch.compile(model, backend=partial(backend, options=options), dynamic=dynamic)
+    training.loss(function, *batch).backward()
+    step = asked[1:]
+    assert {source for each in step for source in each} == set(asked[0])
+    assert set(counts(evt.report(model))) == {"forward", "backward"}
+    with torch.no_grad():
+        inference = evt.prebuild(model, batch[:1], options=options, dynamic=dynamic)
+    assert 0 < inference < count
 
 
 @pytest.mark.parametrize("make", [Network, Transformer])
