@@ -25,6 +25,7 @@ from evt.ir.node import base, index_of
 from evt.ir.operand import epilogue_of
 from evt.reference.convolution import to_view
 from evt.reference.extents import Extents, as_scalar
+from evt.reference.rounding import torch_type
 from evt.runtime.arguments import outline
 from evt.runtime.bound import Bound
 from evt.runtime.plain import PLAIN, mode_depth, transforming
@@ -287,8 +288,14 @@ def _leaving(recorded: _Recorded, gradient: Gradient, values: Mapping[str, Any])
     if not reads_accumulator(dag):
         found = evaluate(dag, bound.leads, _sizes(bound), values, bound.device, spec.convolution)
         return {name: found[output] for name, output in gradient.leaving.items()}
-    given = {each.name: values[each.name] for each in dag.inputs if each.name in values}
-    results = _run_named(values["A"], values["B"], given, _text(backward_of(spec, gradient)))
+    given = {name: values[name] for name in ("A", "B", *dag.input) if name in values}
+    if bound.convolution is None:
+        several = len(bound.leads["m"]) > 1  # of whose rows one launch computes the sums
+        for name in given if several else gradient.arriving.values():
+            if isinstance(given[name], torch.Tensor):
+                given[name] = given[name].contiguous()
+    a, b = given.pop("A"), given.pop("B")
+    results = _run_named(a, b, given, _text(backward_of(spec, gradient)))
     found = dict(zip((output.name for output in dag.outputs), results, strict=True))
     return {name: found[output] for name, output in gradient.leaving.items()}
 
@@ -318,6 +325,13 @@ def _placed(recorded: _Recorded, name: str, gradient: torch.Tensor, values: Mapp
         for dim, mode in enumerate(rows, 1):
             if index_of(mode):
                 gradient = _scattered(gradient, values[index_of(mode)].reshape(-1), dim, own[base(mode)])
+    dtype = bound.dag.input[name].dtype
+    assert dtype is not None
+    return _summed(gradient, shape).to(torch_type(dtype))
+
+
+def _summed(gradient: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """Return a gradient summed over the batches that an input has once."""
     if gradient.shape == shape:
         return gradient
     if gradient.numel() == math.prod(shape):
