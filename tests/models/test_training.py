@@ -12,7 +12,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from stub_device import compute_launches  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
@@ -22,7 +21,6 @@ from evt.fx.backend import backend  # noqa: E402
 from evt.fx.fuse import find_regions  # noqa: E402
 from evt.fx.measure import unfused  # noqa: E402
 from evt.fx.report import RECORDS, Report, Row  # noqa: E402
-from evt.plan import find_target  # noqa: E402
 
 from . import training  # noqa: E402
 from .language import NAMES, language_model  # noqa: E402
@@ -38,22 +36,6 @@ pytestmark = [
 def _gradients(fresh_compiler: None) -> Iterator[None]:
     with torch.enable_grad():
         yield
-
-
-@pytest.fixture
-def planned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take regions that have a kernel on an H200."""
-    monkeypatch.setattr(kernels, "_DEVICES", ("cpu",))
-    monkeypatch.setattr(kernels, "build", lambda sources, **others: None)
-    monkeypatch.setattr(kernels, "device_target", lambda index: find_target("sm90"))
-    monkeypatch.setattr(kernels, "measured_best", lambda spec, bound, atomic: spec)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-
-
-@pytest.fixture
-def h200(planned: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Launch the reference, too."""
-    compute_launches(monkeypatch.setattr)
 
 
 def compiled(function: Callable[..., Any]) -> Any:
