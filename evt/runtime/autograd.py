@@ -8,7 +8,7 @@ libraries. Both consist of operators that PyTorch traces, so torch.compile has a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -29,8 +29,11 @@ from evt.reference.rounding import torch_type
 from evt.runtime.arguments import outline
 from evt.runtime.bound import Bound
 from evt.runtime.plain import PLAIN, mode_depth, transforming
-from evt.runtime.repeat import Repeated, record
+from evt.runtime.repeat import record
 from evt.spec import Spec, read_spec, traced
+
+#: What a backward pass makes of tensors.
+_Pass = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor | None]]
 
 _read = lru_cache(maxsize=4096)(read_spec)
 #: What is known of calls, by their program and the metadata of their tensors.
@@ -141,8 +144,8 @@ class _Recorded:
     wanted: tuple[str, ...]
     names: tuple[str, ...]
     shapes: Mapping[str, tuple[int, ...]]
-    #: Backward passes by the metadata of their tensors.
-    repeated: dict[object, Repeated] = field(default_factory=dict)
+    #: Backward passes by the metadata of their tensors; None the first time, since sizes may never come again.
+    repeated: dict[object, _Pass | None] = field(default_factory=dict)
 
     @staticmethod
     def of(spec: Spec, a: torch.Tensor, b: torch.Tensor, given: Mapping[str, Any]) -> _Recorded:
@@ -264,12 +267,14 @@ def _gradients(
     def compute(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
         return _computed(recorded, gradient, needed, {**dict(zip(names, tensors, strict=True)), **vectors})
 
-    found, made = record(compute, given)
-    if made is not None:
-        if len(recorded.repeated) >= _MAX_REPEATED:
-            recorded.repeated.clear()
-        recorded.repeated[key] = made
-    return found
+    if key in recorded.repeated:
+        found, made = record(compute, given)
+        recorded.repeated[key] = made or compute
+        return found
+    if len(recorded.repeated) >= _MAX_REPEATED:
+        recorded.repeated.clear()
+    recorded.repeated[key] = None
+    return compute(given)
 
 
 def _computed(
