@@ -107,6 +107,21 @@ def test_dropout_has_the_mask_of_the_forward_pass() -> None:
     assert torch.equal(a.grad, (found.detach() != 0).float().sum(1, keepdim=True).mul(2).expand(8, 4))
 
 
+def test_batches_that_no_stride_walks_where_the_product_is_computed_again(launches: list[dict[str, float]]) -> None:
+    """The backward kernel is launched as often as the forward one, each time with memory for gradients of its own."""
+    shapes = ((3, 1, 16, 24), (2, 24, 32), (32,), (16,))
+    a, b, s, t = (torch.zeros(shape).half().requires_grad_() for shape in shapes)
+    result = evt.gemm("D = tanh(acc*s[n])*t[m]", recompute=True)(a, b, s=s, t=t)
+    assert len(launches) == 2
+    result.sum().backward()
+    first, second = launches[2:]
+    assert second["out_grad_s"] - first["out_grad_s"] == 32 * 4
+    assert second["out_grad_t"] - first["out_grad_t"] == 16 * 4
+    assert first["stride_l_of_out_grad_s"] == 2 * 32
+    assert [each.grad.shape for each in (a, b, s, t)] == [each.shape for each in (a, b, s, t)]
+    assert s.grad.dtype == torch.float16
+
+
 # Refusals
 
 
