@@ -253,7 +253,7 @@ def _gradients(
     usual = not (mode_depth() or transforming()) and all(type(each) in PLAIN for each in tensors.values())
     if recorded.spec.settings.recompute or not usual:
         return _computed(recorded, gradient, needed, {**tensors, **numbers})
-    inputs, device = recorded.spec.dag.input, recorded.bound.device
+    inputs, device = recorded.bound.dag.input, recorded.bound.device
     vectors = {name: value for name, value in numbers.items() if inputs[name].modes}
     scalars = {name: value for name, value in numbers.items() if name not in vectors}
     given = [*tensors.values(), *(as_scalar(inputs[name], value, device) for name, value in scalars.items())]

@@ -82,6 +82,13 @@ def test_numbers_may_change(work: dict[str, int]) -> None:
         call(op, {**values, **numbers, "seed": 0.5})
 
 
+def test_numbers_of_no_declared_type() -> None:
+    op = evt.gemm("D = gelu(alpha*acc)*beta")
+    values = {name: x.detach().float().requires_grad_() for name, x in drawn({"A": (5, 6), "B": (6, 8)}).items()}
+    for alpha, beta in ((2.0, 1), (-1.5, 2), (0.5, 3.5)):
+        compare(op, {**values, "alpha": alpha, "beta": beta}, 1e-5)
+
+
 def test_a_function_that_reads_elements() -> None:
     with temporarily():
         evt.function(
