@@ -19,7 +19,7 @@ import torch
 from evt.gradient import ACCUMULATOR, Gradient, differentiable_outputs
 from evt.gradient.evaluate import evaluate, is_symbol, operand
 from evt.gradient.products import convolution_gradients, product, product_gradients
-from evt.gradient.program import backward_of, declared, forward_of, gradient_of, refused
+from evt.gradient.program import backward_of, declared, forward_of, gradient_of, has_kernel, refused
 from evt.ir.dag import reads_accumulator
 from evt.ir.node import base, index_of
 from evt.ir.operand import epilogue_of
@@ -28,6 +28,7 @@ from evt.reference.extents import Extents, as_scalar
 from evt.reference.rounding import torch_type
 from evt.runtime.arguments import outline
 from evt.runtime.bound import Bound
+from evt.runtime.kernels import device_target
 from evt.runtime.plain import PLAIN, mode_depth, transforming
 from evt.runtime.repeat import record
 from evt.spec import Spec, read_spec, traced
@@ -110,6 +111,11 @@ def _fed(
     return fed("A", a), fed("B", b)
 
 
+def _target(bound: Bound) -> str | None:
+    """Return the target that a call's kernels are for; None where the reference computes them."""
+    return device_target(bound.index).name if bound.device.type == "cuda" and torch.cuda.is_available() else None
+
+
 def _text(spec: Spec) -> str:
     return traced(spec).text
 
@@ -162,7 +168,10 @@ class _Recorded:
 
     @cached_property
     def forward(self) -> str:
-        """The program that is run in place of the one that is called."""
+        """The program that is run in place of the one that is called. Raise ArgumentError (E0614)."""
+        target = _target(self.bound) if self.spec.settings.recompute else None
+        if target is not None:  # say now, not in the backward pass, that it has no kernel
+            has_kernel(self.spec, self.gradient(), target)
         return _text(forward_of(self.spec, self.gradient()))
 
     @cached_property
