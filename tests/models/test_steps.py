@@ -221,7 +221,7 @@ def test_modes_between_steps(make: Any) -> None:
     assert graphs() == {"forward": 1, "backward": 1, "": 1}
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float16, pytest.param(torch.bfloat16, marks=pytest.mark.slow)])
 def test_scaled_losses_under_autocast(dtype: torch.dtype) -> None:
     """A step whose gradients are infinite is left out, and the scale halved."""
     scales: list[list[float]] = []
@@ -273,7 +273,13 @@ def test_submodules_that_are_not_compiled() -> None:
     assert graphs() == {"forward": 2, "backward": 2}
 
 
-@pytest.mark.parametrize("make", [partial(torch.optim.SGD, lr=0.1, momentum=0.9), partial(torch.optim.AdamW, lr=0.01)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        partial(torch.optim.SGD, lr=0.1, momentum=0.9),
+        pytest.param(partial(torch.optim.AdamW, lr=0.01), marks=pytest.mark.slow),
+    ],
+)
 def test_compiled_optimizers(make: Any) -> None:
     def loop(model: nn.Module, call: Any) -> dict[str, torch.Tensor]:
         optimizer = make(model.parameters())

@@ -262,7 +262,7 @@ class Halves(torch.nn.Module):
 @pytest.mark.parametrize(
     ("make", "given", "dynamic"),
     [
-        (Network, images, False),
+        pytest.param(Network, images, False, marks=pytest.mark.slow),
         pytest.param(Network, images, True, marks=pytest.mark.slow),
         pytest.param(Transformer, sentences, False, marks=pytest.mark.slow),
         pytest.param(Transformer, sentences, True, marks=pytest.mark.slow),
