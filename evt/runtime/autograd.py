@@ -28,8 +28,9 @@ from evt.reference.extents import Extents, as_scalar
 from evt.reference.rounding import torch_type
 from evt.runtime.arguments import outline
 from evt.runtime.bound import Bound
+from evt.runtime.call import run_values
 from evt.runtime.kernels import device_target
-from evt.runtime.plain import PLAIN, mode_depth, transforming
+from evt.runtime.plain import PLAIN, is_watched, transforming
 from evt.runtime.repeat import record
 from evt.spec import Spec, read_spec, traced
 
@@ -215,7 +216,8 @@ class _Program(torch.autograd.Function):
         b: torch.Tensor,
         *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
-        found = torch.ops.evt.run(a, b, tensors, recorded.forward, recorded.names, floats, integers)
+        run = torch.ops.evt.run if is_watched() else run_values
+        found = run(a, b, tensors, recorded.forward, recorded.names, floats, integers)
         results = tuple([each.detach() for each in found])  # no views, which could not be modified in place
         ctx.recorded, ctx.numbers = recorded, (*(floats or ()), *(integers or ()))
         values = *tensors, *results
@@ -259,8 +261,8 @@ def _gradients(
 
     Numbers become tensors for that. One that stands for a vector stays a number, and is part of the key.
     """
-    usual = not (mode_depth() or transforming()) and all(type(each) in PLAIN for each in tensors.values())
-    if recorded.spec.settings.recompute or not usual:
+    usual = all(type(each) in PLAIN for each in tensors.values())
+    if recorded.spec.settings.recompute or is_watched() or not usual:
         return _computed(recorded, gradient, needed, {**tensors, **numbers})
     inputs, device = recorded.bound.dag.input, recorded.bound.device
     vectors = {name: value for name, value in numbers.items() if inputs[name].modes}

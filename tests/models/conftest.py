@@ -12,7 +12,7 @@ def fresh_compiler() -> Iterator[None]:
     """Run an inference with nothing compiled, reported or prepared before, and forget it afterwards."""
     torch = pytest.importorskip("torch")
     from evt.fx.report import RECORDS
-    from evt.runtime.operator import caller_of
+    from evt.runtime.call import caller_of
     from evt.runtime.site import _SITES
 
     def forget() -> None:

@@ -13,6 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import evt  # noqa: E402
 from evt.functions.testing import temporarily  # noqa: E402
@@ -156,6 +157,28 @@ def test_tensors_without_values_beside_others() -> None:
     for got in (found, meta):
         assert [each.shape for each in got] == [each.shape for each in values.values()]
     compare(op, values)
+
+
+class Watch(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(str(function))
+        return function(*args, **(kwargs or {}))
+
+
+def test_modes_see_the_operator() -> None:
+    """Such as those of selective checkpoints, and those that count; without a mode nothing is dispatched."""
+    op, values = made("gelu")
+    want = gradients(lambda each: call(op, each), values)
+    for _ in range(3):
+        with Watch() as watch:
+            got = gradients(lambda each: call(op, each), values)
+        assert watch.seen.count("evt.run.default") == 1
+        assert "aten.mm.default" in watch.seen
+        assert all(map(torch.equal, got, want))
 
 
 def test_in_threads() -> None:
