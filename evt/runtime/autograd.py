@@ -28,7 +28,6 @@ from evt.reference.extents import Extents, as_scalar
 from evt.reference.rounding import torch_type
 from evt.runtime.arguments import outline
 from evt.runtime.bound import Bound
-from evt.runtime.call import run_values
 from evt.runtime.kernels import device_target
 from evt.runtime.plain import PLAIN, is_watched, transforming
 from evt.runtime.repeat import record
@@ -52,8 +51,13 @@ def run_recorded(
     names: Sequence[str] | None = None,
     floats: Sequence[float] | None = None,
     integers: Sequence[int] | None = None,
+    *,
+    run: Callable[..., Sequence[torch.Tensor]] | None = None,
 ) -> list[torch.Tensor]:
-    """Run a program whose gradients autograd records. Raise ArgumentError (E0614) where there are none."""
+    """Run a program whose gradients autograd records, its forward pass by the operator or by what ``run`` is.
+
+    Raise ArgumentError (E0614) where there are no gradients.
+    """
     spec = _read(program)
     order = tuple(spec.inputs if names is None else names)
     given = dict(zip(order, (*tensors, *(floats or ()), *(integers or ())), strict=True))
@@ -71,7 +75,7 @@ def run_recorded(
         if len(_RECORDED) >= _MAX_RECORDED:
             _RECORDED.clear()
         recorded = _RECORDED[key] = _Recorded.of(spec, a, b, given)
-    results = _Program.apply(recorded, floats, integers, a, b, *tensors)  # type: ignore[no-untyped-call]
+    results = _Program.apply(recorded, run or torch.ops.evt.run, floats, integers, a, b, *tensors)  # type: ignore[no-untyped-call]
     return list(results[: len(spec.outputs)])
 
 
@@ -210,13 +214,13 @@ class _Program(torch.autograd.Function):
     def forward(
         ctx: Any,
         recorded: _Recorded,
+        run: Callable[..., Sequence[torch.Tensor]],
         floats: Sequence[float] | None,
         integers: Sequence[int] | None,
         a: torch.Tensor,
         b: torch.Tensor,
         *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
-        run = torch.ops.evt.run if is_watched() else run_values
         found = run(a, b, tensors, recorded.forward, recorded.names, floats, integers)
         results = tuple([each.detach() for each in found])  # no views, which could not be modified in place
         ctx.recorded, ctx.numbers = recorded, (*(floats or ()), *(integers or ()))
@@ -246,8 +250,8 @@ class _Program(torch.autograd.Function):
         device = recorded.bound.device.type
         casts = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
         with torch.autocast(device, enabled=False) if casts else nullcontext():
-            found = _gradients(recorded, gradient, ctx.needs_input_grad[3:5], tensors, numbers)
-        return None, None, None, *found
+            found = _gradients(recorded, gradient, ctx.needs_input_grad[4:6], tensors, numbers)
+        return None, None, None, None, *found
 
 
 def _gradients(

@@ -243,7 +243,7 @@ class Caller:
         from evt.runtime.autograd import run_recorded
         from evt.runtime.operator import call_traced
 
-        return call_traced(traced(self.spec), a, b, None, inputs, run_recorded)
+        return call_traced(traced(self.spec), a, b, None, inputs, partial(run_recorded, run=run_values))
 
     def _names(self, values: Sequence[Any]) -> list[str]:
         return [name for name, _ in self._tensors(values)]
