@@ -117,8 +117,8 @@ CASES: dict[str, tuple[str, str, dict[str, Any], Shapes]] = {
         {"A": (2, 3, 3, 4), "B": (2, 2, 3, 4), "r": (3, 2, 3, 3)},
     ),
 }
-#: Those whose gradients a kernel can compute beside the product, in one launch.
-ONE_KERNEL = [name for name in CASES if name not in ("statistics", "blocks", "batches")]
+#: Those whose gradients a kernel can compute beside the product.
+ONE_KERNEL = [name for name in CASES if name not in ("statistics", "blocks")]
 
 
 def drawn(shapes: Shapes, seed: int = 0) -> dict[str, Any]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -40,26 +42,34 @@ def train(model: torch.nn.Module, batch: torch.Tensor, steps: int = 3) -> None:
 
 def train_replicas(folder: Path, backend: str, dtype: torch.dtype, count: int = 2) -> list[dict[str, torch.Tensor]]:
     """Return the parameters of each of ``count`` replicas, trained on a part of 8 images each."""
-    work: Callable[..., None] = _replica
-    context = torch.multiprocessing.spawn(work, (folder, backend, dtype, count), nprocs=count, join=False)
+    return spawn(partial(_replica, backend=backend, dtype=dtype), folder, backend, count)
+
+
+def spawn(work: Callable[[int, Path, int], None], folder: Path, backend: str, count: int = 2) -> list[Any]:
+    """Return what ``count`` processes of one group save as ``RANK.pt`` in a folder."""
+    start: Callable[..., None] = _work
+    context = torch.multiprocessing.spawn(start, (work, folder, backend, count), nprocs=count, join=False)
     try:
         while not context.join(_SECONDS):
             pass
     finally:
         for process in context.processes:
             process.kill()
-    return [torch.load(folder / f"{rank}.pt") for rank in range(count)]
+    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(count)]
 
 
-def _replica(rank: int, folder: Path, backend: str, dtype: torch.dtype, count: int) -> None:
+def _work(rank: int, work: Callable[[int, Path, int], None], folder: Path, backend: str, count: int) -> None:
     torch.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
-    store = f"file://{folder / 'store'}"
-    torch.distributed.init_process_group(backend, store, rank=rank, world_size=count)
+    torch.distributed.init_process_group(backend, f"file://{folder / 'store'}", rank=rank, world_size=count)
     try:
-        model = torch.nn.parallel.DistributedDataParallel(make_model().to(device, dtype))
-        train(model, images(8).to(device, dtype).chunk(count)[rank])
-        torch.save({name: value.cpu() for name, value in model.module.state_dict().items()}, folder / f"{rank}.pt")
+        work(rank, folder, count)
     finally:
         torch.distributed.destroy_process_group()
+
+
+def _replica(rank: int, folder: Path, count: int, *, backend: str, dtype: torch.dtype) -> None:
+    device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
+    model = torch.nn.parallel.DistributedDataParallel(make_model().to(device, dtype))
+    train(model, images(8).to(device, dtype).chunk(count)[rank])
+    torch.save({name: value.cpu() for name, value in model.module.state_dict().items()}, folder / f"{rank}.pt")

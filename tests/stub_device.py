@@ -64,6 +64,17 @@ def stub_device(patch: Patch, library: Make) -> None:
     patch(prepare, "_raw_stream", lambda index: STREAM)
 
 
+def plan_for_h200(patch: Patch) -> None:
+    """Let graphs on the CPU take the regions that have a kernel on an H200, of which none is built."""
+    from evt.fx import kernels
+
+    patch(kernels, "_DEVICES", ("cpu",))
+    patch(kernels, "build", lambda sources, **others: None)
+    patch(kernels, "device_target", lambda index: find_target("sm90"))
+    patch(kernels, "measured_best", lambda spec, bound, atomic: spec)
+    patch(torch.cuda, "current_device", lambda: 0)
+
+
 def record_launches(patch: Patch) -> list[dict[str, float]]:
     """Let programs launch as :func:`stub_device` does; return the members of each launch, by name."""
     recorded: list[dict[str, float]] = []

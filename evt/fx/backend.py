@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -155,12 +156,11 @@ def backend(
     max-autotune's modes) and ``evt.devices``.
     """
     rule, devices, patches = read_options(mode, options)
-    patches["post_grad_custom_pre_pass"] = FusePass(rule, devices, Owner.of(module, inputs))
-    inner: Any = _collect if _collecting else compile_fx_inner
-    try:
-        compiled: Any = compile_fx(module, list(inputs), inner_compile=inner, config_patches=patches)
-    except _Collected:
-        return module.forward
+    fuse = FusePass(rule, devices, Owner.of(module, inputs))
+    patches["post_grad_custom_pre_pass"] = fuse
+    if _collecting:
+        return _collect(module, inputs, fuse, patches)
+    compiled: Any = compile_fx(module, list(inputs), config_patches=patches)
     made: Callable[..., Any] = compiled
     return made
 
@@ -202,19 +202,52 @@ class _Collected(BaseException):
     """
 
 
-def _collect(module: GraphModule, inputs: Sequence[Any], **keywords: Any) -> Any:
-    """Compile a graph of autograd's as Inductor does, as far as the pass lets it."""
-    _collecting[-1].outermost = module
-    return compile_fx_inner(module, inputs, **keywords)
+def _collect(
+    module: GraphModule, inputs: Sequence[Any], fuse: FusePass, patches: Mapping[str, Any]
+) -> Callable[..., Any]:
+    """Compile a graph of Dynamo's as far as the pass lets Inductor, and return it as it is."""
+
+    def compile_inner(graph: GraphModule, inputs: Sequence[Any], **keywords: Any) -> Any:
+        _collecting[-1].outermost = graph
+        return compile_fx_inner(graph, inputs, **keywords)
+
+    try:
+        with _backward_first(fuse):
+            compiled: Any = compile_fx(module, list(inputs), inner_compile=compile_inner, config_patches=dict(patches))
+            made: Callable[..., Any] = compiled
+            return made
+    except _Collected:
+        return module.forward
+
+
+@contextmanager
+def _backward_first(fuse: FusePass) -> Iterator[None]:
+    """Show a pass each backward graph where autograd's graph is divided; Inductor gets it in a first backward pass."""
+    inductor: Any = import_module("torch._inductor.compile_fx")
+    partition = inductor.min_cut_rematerialization_partition
+
+    def divide(*given: Any, **named: Any) -> tuple[GraphModule, GraphModule]:
+        forward, backward = partition(*given, **named)
+        for each in backward.modules():
+            if isinstance(each, GraphModule):
+                fuse(each.graph)
+        return forward, backward
+
+    inductor.min_cut_rematerialization_partition = divide
+    try:
+        yield
+    finally:
+        inductor.min_cut_rematerialization_partition = partition
 
 
 def prebuild(model: Callable[..., Any], inputs: Sequence[Any] | Mapping[str, Any], **keywords: Any) -> int:
     """Build the kernels that ``torch.compile(model, backend="evt")`` takes, side by side; return how many they are.
 
-    The model is called once with the inputs, a sequence or keyword arguments, uncompiled; call this under
-    torch.no_grad() if the model is, since with gradients it keeps more. ``keywords`` are those of torch.compile:
-    ``dynamic``, ``mode``, ``options``. Raise BuildError where kernels cannot be built; warn with NoKernelWarning where
-    the model has products and none of them gets a kernel. Raise ArgumentError (E0607) for arguments of other kinds.
+    The model is called once with the inputs, a sequence or keyword arguments, uncompiled. Call this as the model will
+    be called: where gradients are recorded its kernels are those of a training step, forward and backward, under
+    torch.no_grad() those of inference. ``keywords`` are those of torch.compile: ``dynamic``, ``mode``, ``options``.
+    Raise BuildError where kernels cannot be built; warn with NoKernelWarning where the model has products and none of
+    them gets a kernel. Raise ArgumentError (E0607) for arguments of other kinds.
     """
     check_kind("model", model, Callable, "a model, or a function")
     check_kind("inputs", inputs, tuple | list | Mapping, "a tuple of them, as in `(x,)`, or a mapping")

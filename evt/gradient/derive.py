@@ -51,13 +51,15 @@ def derive(
     """Return the gradient of a program without mainloop fusion, for inputs and :data:`evt.gradient.ACCUMULATOR`.
 
     What is saved serves the gradients of all ``outputs``; ``arriving`` are those that the backward program reads. With
-    ``recompute`` nothing is saved, and the backward program reads the accumulator. Raise NoDerivativeError for a
-    function that has no derivative.
+    ``recompute`` nothing is saved, and the backward program reads the accumulator; it leaves sums over batches to be
+    done. Raise NoDerivativeError for a function that has no derivative.
     """
-    whole = differentiate(dag, outputs, wanted)
+    whole = differentiate(dag, outputs, wanted, each_batch=recompute)
     saved = {} if recompute else choose_saved(whole, _types(untyped(whole)))
     forward = _forward(whole, saved)
-    part = whole if arriving is None or set(arriving) == set(outputs) else differentiate(dag, arriving, wanted)
+    part = whole
+    if arriving is not None and set(arriving) != set(outputs):
+        part = differentiate(dag, arriving, wanted, each_batch=recompute)
     backward = _backward(part, {node: saved[same] for node, same in _shared(part, whole).items() if same in saved})
     assert recompute or not reads_accumulator(backward)
     return Gradient(

@@ -13,8 +13,9 @@ import torch
 from evt.functions import TABLE
 from evt.ir.convolution import Convolution
 from evt.ir.dag import TypedDag
-from evt.ir.dtype import DType
-from evt.ir.node import MODES, Input, Operand, Output
+from evt.ir.dtype import F32, DType
+from evt.ir.node import MODES, Const, Input, Operand, Output
+from evt.optimise.rounding import is_exact
 from evt.reference.convolution import as_image, as_view, from_view, to_view
 from evt.reference.exact import Exact
 from evt.reference.extents import Extents, Leads
@@ -37,6 +38,9 @@ class Plain(Exact):
             return super().load(source)
         assert source.dtype is not None
         return torch.full((), given, dtype=working(source.dtype, self.dtype), device=self.device)
+
+    def constant(self, op: Const) -> torch.Tensor:
+        return self.full(op, self.dtype if is_exact(F32, op.value) else torch.float64)
 
     def apply(self, function: str, operands: Sequence[torch.Tensor], domain: DType) -> torch.Tensor:
         row, to = TABLE[function], working(domain, self.dtype)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 
 from evt.diagnostics import Diagnostic
-from evt.errors import ArgumentError, ProgramError
+from evt.errors import ArgumentError, EvtError, ProgramError, TargetError
 from evt.gradient.derive import Gradient, derive
 from evt.gradient.reverse import ACCUMULATOR, differentiable_outputs
 from evt.ir import TypedDag
@@ -14,7 +14,8 @@ from evt.ir.dag import Dag, reads_accumulator
 from evt.ir.lower.derivative import NoDerivativeError
 from evt.ir.node import Operand, index_of
 from evt.ir.operand import epilogue_of
-from evt.spec import Spec, typed_for, typed_graph
+from evt.plan import plan
+from evt.spec import Spec, packed_problem, typed_for, typed_graph
 from evt.spec.spec import remembered
 
 
@@ -42,8 +43,7 @@ def gradient_of(
     except NoDerivativeError as error:
         raise refused(f"the program has no gradient: {error}", "register the function with its derivative") from None
     except ProgramError as error:
-        message = f"no kernel computes the gradient with the product: {error.diagnostics[0].message}"
-        raise refused(message, "leave out recompute=True") from None
+        raise _no_kernel(error) from None
     return found
 
 
@@ -67,9 +67,27 @@ def forward_of(spec: Spec, gradient: Gradient) -> Spec:
     return Spec(declared(gradient.forward), spec.settings, spec.convolution)
 
 
+@remembered
 def backward_of(spec: Spec, gradient: Gradient) -> Spec:
     """Return a backward program that computes the product again."""
     return Spec(declared(gradient.backward), replace(spec.settings, route=None, config=None), spec.convolution)
+
+
+@remembered
+def has_kernel(spec: Spec, gradient: Gradient, arch: str) -> bool:
+    """Return whether the product is computed again by a kernel of a target. Raise ArgumentError (E0614) without one."""
+    if not reads_accumulator(gradient.backward):
+        return False
+    try:
+        plan(packed_problem(backward_of(spec, gradient), arch))
+    except TargetError as error:
+        raise _no_kernel(error) from None
+    return True
+
+
+def _no_kernel(error: EvtError) -> ArgumentError:
+    message = f"no kernel computes the gradient with the product: {error.diagnostics[0].message}"
+    return refused(message, "leave out recompute=True")
 
 
 def declared(dag: Dag) -> Dag:

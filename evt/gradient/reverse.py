@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from evt.functions import TABLE
 from evt.ir.dag import Builder, Dag, Entry, TypedDag
-from evt.ir.dtype import F32, TF32
+from evt.ir.dtype import F32, F64, TF32
 from evt.ir.infer import canonical, value_modes
 from evt.ir.lower.derivative import add_formula, partial, times
 from evt.ir.node import (
@@ -80,12 +80,13 @@ def differentiable_outputs(dag: TypedDag) -> tuple[str, ...]:
     return tuple(output.name for output in dag.outputs if output.dtype is not None and output.dtype.is_float)
 
 
-def differentiate(dag: TypedDag, outputs: Iterable[str], wanted: Iterable[str]) -> Joint:
+def differentiate(dag: TypedDag, outputs: Iterable[str], wanted: Iterable[str], *, each_batch: bool = False) -> Joint:
     """Return a program, without mainloop fusion, with the gradients of inputs and of :data:`ACCUMULATOR`.
 
-    ``outputs`` are those whose gradients arrive. Raise NoDerivativeError for a function that has none.
+    ``outputs`` are those whose gradients arrive. With ``each_batch`` gradients are not summed over the batches of a
+    matrix product, of which a kernel's launch may have only some. Raise NoDerivativeError for a function that has none.
     """
-    return _Reverse(dag, tuple(outputs), tuple(wanted)).joint()
+    return _Reverse(dag, tuple(outputs), tuple(wanted), each_batch).joint()
 
 
 def read_back(dag: Dag, output: Output, name: str) -> Input:
@@ -95,8 +96,9 @@ def read_back(dag: Dag, output: Output, name: str) -> Input:
 
 
 class _Reverse:
-    def __init__(self, dag: TypedDag, outputs: tuple[str, ...], wanted: tuple[str, ...]) -> None:
+    def __init__(self, dag: TypedDag, outputs: tuple[str, ...], wanted: tuple[str, ...], each_batch: bool) -> None:
         self.dag = dag
+        self.each_batch = each_batch
         self.wanted = wanted
         self.builder = Builder()
         for node in self.builder.walk(dag):
@@ -289,8 +291,10 @@ class _Reverse:
             output = Output(self.name(name), F32 if operand == TF32 else operand, ("m", "n"))
         else:
             source = self.dag.input[name]
-            modes = tuple(map(direct, source.modes))
-            output = Output(self.name(name), source.dtype, modes, batchable=source.batchable)
+            modes, dtype, batchable = tuple(map(direct, source.modes)), source.dtype, source.batchable
+            if self.each_batch and self.has_batches and not batchable and "l" not in modes:
+                dtype, batchable = (F64 if dtype == F64 else F32), True  # the terms of a sum
+            output = Output(self.name(name), dtype, modes, batchable=batchable)
         varies, have = {*map(base, self.modes(gradient))}, {*map(base, output.memory_modes)}
         self.builder.add(Store(output.name), self.summed(gradient, varies - have))
         return output

@@ -82,7 +82,10 @@ class Exact(Dialect[torch.Tensor]):
         return replace(value, modes=tuple(map(direct, value.modes)))
 
     def constant(self, op: Const) -> torch.Tensor:
-        value = torch.full((), op.value, dtype=torch.float64, device=self.device)
+        return self.full(op, torch.float64)
+
+    def full(self, op: Const, dtype: torch.dtype) -> torch.Tensor:
+        value = torch.full((), op.value, dtype=dtype, device=self.device)
         sizes = {base(mode): self.extents[base(mode)] // divisor(mode) for mode in op.modes}
         return value.expand([sizes.get(mode, 1) for mode in MODES] if op.modes else [])
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from evt.ir.dtype import B1, I32, I64, DType
+from evt.ir.dtype import B1, I32, I64
 from evt.ir.node import MODES, Input, Output, base, direct, divisor, index_of
 from evt.reference.rounding import pack_bits, packed, round_to, unpack_bits, working
 
@@ -42,7 +42,7 @@ class Extents:
         """
         assert source.dtype is not None
         number = not isinstance(given, torch.Tensor)
-        tensor = _number(source.dtype, given, device) if number else given.to(device)
+        tensor = as_scalar(source, given, device) if number else given.to(device)
         if source.dtype != B1:
             tensor = tensor.to(working(source.dtype, dtype))
         if not source.modes:
@@ -113,8 +113,10 @@ def _divide(columns: int, width: int) -> int:
     return columns // width
 
 
-def _number(dtype: DType, given: float, device: torch.device) -> torch.Tensor:
+def as_scalar(source: Input, given: float, device: torch.device) -> torch.Tensor:
     """Return a number in an input's type, as a kernel receives it; a seed beyond i32 or i64 is given by its bits."""
+    dtype = source.dtype
+    assert dtype is not None
     if dtype == I64:
         return torch.full((), (int(given) + 2**63) % 2**64 - 2**63, dtype=torch.int64, device=device)
     if dtype == I32 and float(given).is_integer():

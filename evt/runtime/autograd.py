@@ -8,9 +8,10 @@ libraries. Both consist of operators that PyTorch traces, so torch.compile has a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
@@ -18,18 +19,28 @@ import torch
 from evt.gradient import ACCUMULATOR, Gradient, differentiable_outputs
 from evt.gradient.evaluate import evaluate, is_symbol, operand
 from evt.gradient.products import convolution_gradients, product, product_gradients
-from evt.gradient.program import backward_of, declared, forward_of, gradient_of, refused
+from evt.gradient.program import backward_of, declared, forward_of, gradient_of, has_kernel, refused
 from evt.ir.dag import reads_accumulator
-from evt.ir.node import Operand, base, index_of
+from evt.ir.node import base, index_of
 from evt.ir.operand import epilogue_of
 from evt.reference.convolution import to_view
-from evt.reference.extents import Extents
+from evt.reference.extents import Extents, as_scalar
+from evt.reference.rounding import torch_type
 from evt.runtime.arguments import outline
 from evt.runtime.bound import Bound
-from evt.runtime.plain import transforming
+from evt.runtime.kernels import device_target
+from evt.runtime.plain import PLAIN, is_watched, transforming
+from evt.runtime.repeat import record
 from evt.spec import Spec, read_spec, traced
 
+#: What a backward pass makes of tensors.
+_Pass = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor | None]]
+
 _read = lru_cache(maxsize=4096)(read_spec)
+#: What is known of calls, by their program and the metadata of their tensors.
+_RECORDED: dict[object, _Recorded] = {}
+#: How many calls, and how many backward passes of one, are kept before all are dropped.
+_MAX_RECORDED, _MAX_REPEATED = 4096, 16
 
 
 def run_recorded(
@@ -40,22 +51,36 @@ def run_recorded(
     names: Sequence[str] | None = None,
     floats: Sequence[float] | None = None,
     integers: Sequence[int] | None = None,
+    *,
+    run: Callable[..., Sequence[torch.Tensor]] | None = None,
 ) -> list[torch.Tensor]:
-    """Run a program whose gradients autograd records. Raise ArgumentError (E0614) where there are none."""
+    """Run a program whose gradients autograd records, its forward pass by the operator or by what ``run`` is.
+
+    Raise ArgumentError (E0614) where there are no gradients.
+    """
     spec = _read(program)
     order = tuple(spec.inputs if names is None else names)
     given = dict(zip(order, (*tensors, *(floats or ()), *(integers or ())), strict=True))
-    bound = outline(spec, a, b, {name: 0 if is_symbol(value) else value for name, value in given.items()})
     if transforming():
-        return run_in_pytorch(spec, bound, a, b, given)
-    if bound.dag.feeds:
-        return _run_fed(spec, bound, a, b, given)
-    wanted = tuple(name for name, value in given.items() if isinstance(value, torch.Tensor) and value.requires_grad)
-    if a.requires_grad or b.requires_grad:
-        wanted = (ACCUMULATOR, *wanted)
-    recorded = _Recorded(spec, bound.dag.operands, bound.absent, wanted, order)
-    results = _Program.apply(recorded, bound, floats, integers, a, b, *tensors)  # type: ignore[no-untyped-call]
+        return run_in_pytorch(spec, _outline(spec, a, b, given), a, b, given)
+    if spec.dag.feeds:
+        return _run_fed(spec, _outline(spec, a, b, given), a, b, given)
+    facts = [(each.size(), each.dtype, each.device, each.requires_grad) for each in (a, b, *tensors)]
+    key = (program, order, *facts)
+    try:
+        recorded = _RECORDED.get(key)
+    except TypeError:  # symbolic sizes have no hash
+        recorded = _Recorded.of(spec, a, b, given)
+    if recorded is None:
+        if len(_RECORDED) >= _MAX_RECORDED:
+            _RECORDED.clear()
+        recorded = _RECORDED[key] = _Recorded.of(spec, a, b, given)
+    results = _Program.apply(recorded, run or torch.ops.evt.run, floats, integers, a, b, *tensors)  # type: ignore[no-untyped-call]
     return list(results[: len(spec.outputs)])
+
+
+def _outline(spec: Spec, a: torch.Tensor, b: torch.Tensor, given: Mapping[str, Any]) -> Bound:
+    return outline(spec, a, b, {name: 0 if is_symbol(value) else value for name, value in given.items()})
 
 
 def _run_fed(
@@ -91,6 +116,11 @@ def _fed(
     return fed("A", a), fed("B", b)
 
 
+def _target(bound: Bound) -> str | None:
+    """Return the target that a call's kernels are for; None where the reference computes them."""
+    return device_target(bound.index).name if bound.device.type == "cuda" and torch.cuda.is_available() else None
+
+
 def _text(spec: Spec) -> str:
     return traced(spec).text
 
@@ -112,19 +142,65 @@ def _run_named(a: torch.Tensor, b: torch.Tensor, given: Mapping[str, Any], progr
     return found
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Recorded:
-    """A call of a program whose gradients of ``wanted`` are asked for; ``names`` are those of the call's values."""
+    """What calls have in common whose tensors have the same sizes, types and devices.
+
+    Gradients of ``wanted`` are asked for. ``names`` are those of the call's values, tensors first; ``shapes`` are those
+    of tensors. ``bound`` has no values.
+    """
 
     spec: Spec
-    operands: tuple[Operand, ...]
-    absent: tuple[str, ...]
+    bound: Bound
     wanted: tuple[str, ...]
     names: tuple[str, ...]
+    shapes: Mapping[str, tuple[int, ...]]
+    #: Backward passes by the metadata of their tensors; None the first time, since sizes may never come again.
+    repeated: dict[object, _Pass | None] = field(default_factory=dict)
+
+    @staticmethod
+    def of(spec: Spec, a: torch.Tensor, b: torch.Tensor, given: Mapping[str, Any]) -> _Recorded:
+        tensors = {name: value for name, value in given.items() if isinstance(value, torch.Tensor)}
+        wanted = tuple(name for name, value in tensors.items() if value.requires_grad)
+        if a.requires_grad or b.requires_grad:
+            wanted = (ACCUMULATOR, *wanted)
+        shapes = {name: value.shape for name, value in tensors.items()}
+        return _Recorded(spec, replace(_outline(spec, a, b, given), values={}), wanted, tuple(given), shapes)
 
     def gradient(self, arriving: tuple[str, ...] | None = None) -> Gradient:
         """Return the program's gradient for those of some outputs. Raise ArgumentError (E0614)."""
-        return gradient_of(self.spec, self.operands, self.absent, self.wanted, arriving)
+        return gradient_of(self.spec, self.bound.dag.operands, self.bound.absent, self.wanted, arriving)
+
+    @cached_property
+    def forward(self) -> str:
+        """The program that is run in place of the one that is called. Raise ArgumentError (E0614)."""
+        target = _target(self.bound) if self.spec.settings.recompute else None
+        if target is not None:  # say now, not in the backward pass, that it has no kernel
+            has_kernel(self.spec, self.gradient(), target)
+        return _text(forward_of(self.spec, self.gradient()))
+
+    @cached_property
+    def products(self) -> bool:
+        """Whether the backward pass needs A and B."""
+        return ACCUMULATOR in self.wanted or self.spec.settings.recompute
+
+    @cached_property
+    def kept(self) -> dict[str, int]:
+        """What else the backward pass needs: the places among tensors and results, by name."""
+        gradient = self.gradient()
+        results = [each.name for each in gradient.forward.outputs]
+        places = {name: place for place, name in enumerate(self.shapes)}
+        places |= {each.name: len(places) + results.index(each.name) for each in gradient.saved}
+        read = {each.name for each in gradient.backward.inputs}
+        read |= {index_of(mode) for name in self.wanted for mode in self.modes(name)}
+        return {name: place for name, place in places.items() if name in read}
+
+    @cached_property
+    def constant(self) -> tuple[int, ...]:
+        """The places of results that have no gradients."""
+        followed = differentiable_outputs(self.bound.dag)
+        outputs = enumerate(self.gradient().forward.outputs)
+        return tuple(place for place, each in outputs if each.name not in followed)
 
     def modes(self, name: str) -> tuple[str, ...]:
         """Return the modes of an input, none of the accumulator."""
@@ -138,35 +214,22 @@ class _Program(torch.autograd.Function):
     def forward(
         ctx: Any,
         recorded: _Recorded,
-        bound: Bound,
+        run: Callable[..., Sequence[torch.Tensor]],
         floats: Sequence[float] | None,
         integers: Sequence[int] | None,
         a: torch.Tensor,
         b: torch.Tensor,
         *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
-        names, gradient = recorded.names, recorded.gradient()
-        program = _text(forward_of(recorded.spec, gradient))
-        found = torch.ops.evt.run(a, b, tensors, program, names, floats, integers)
-        output = tuple(each.detach() for each in found)  # no views, which could not be modified in place
-        results = dict(zip((each.name for each in gradient.forward.outputs), output, strict=True))
-        values = {
-            **dict(zip(names, tensors, strict=False)),
-            **{each.name: results[each.name] for each in gradient.saved},
-        }
-        read = {each.name for each in gradient.backward.inputs}
-        places = {index_of(mode) for name in recorded.wanted for mode in recorded.modes(name)}
-        kept = {name: value for name, value in values.items() if name in read or name in places}
-        products = ACCUMULATOR in recorded.wanted or recorded.spec.settings.recompute
-        ctx.recorded, ctx.kept, ctx.device = recorded, tuple(kept), a.device
-        ctx.numbers = dict(zip(names[len(tensors) :], (*(floats or ()), *(integers or ())), strict=True))
-        ctx.shapes = {name: tensor.shape for name, tensor in zip(names, tensors, strict=False)}
-        ctx.leads, ctx.sizes, ctx.problem = bound.leads, _sizes(bound), bound.convolution
-        ctx.save_for_backward(*((a, b) if products else (None, None)), *kept.values())
+        found = run(a, b, tensors, recorded.forward, recorded.names, floats, integers)
+        results = tuple([each.detach() for each in found])  # no views, which could not be modified in place
+        ctx.recorded, ctx.numbers = recorded, (*(floats or ()), *(integers or ()))
+        values = *tensors, *results
+        products = (a, b) if recorded.products else (None, None)
+        ctx.save_for_backward(*products, *[values[place] for place in recorded.kept.values()])
         ctx.set_materialize_grads(False)
-        followed = differentiable_outputs(bound.dag)
-        ctx.mark_non_differentiable(*(result for name, result in results.items() if name not in followed))
-        return output
+        ctx.mark_non_differentiable(*[results[place] for place in recorded.constant])
+        return results
 
     @staticmethod
     def backward(ctx: Any, *arrived: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
@@ -174,69 +237,121 @@ class _Program(torch.autograd.Function):
             message = "a gradient of a gradient is asked for (create_graph=True)"
             raise refused(message, "leave create_graph out, or use torch.func.grad, which computes all in PyTorch")
         recorded: _Recorded = ctx.recorded
-        outputs = recorded.spec.outputs
-        arrived_by_name = {name: each for name, each in zip(outputs, arrived, strict=False) if each is not None}
-        nothing = (None,) * (6 + len(ctx.shapes))
-        if not arrived_by_name:
-            return nothing
-        gradient = recorded.gradient(tuple(arrived_by_name))
+        arriving = {name: each for name, each in zip(recorded.spec.outputs, arrived, strict=False) if each is not None}
+        if not arriving:
+            return (None,) * len(ctx.needs_input_grad)
+        gradient = recorded.gradient(tuple(arriving))
         a, b, *kept = ctx.saved_tensors
-        values = {**ctx.numbers, **dict(zip(ctx.kept, kept, strict=True))}
-        values |= {gradient.arriving[name]: each for name, each in arrived_by_name.items()}
-        with torch.autocast(ctx.device.type, enabled=False):
-            leaving = _leaving(ctx, gradient, a, b, values)
-            to_a, to_b = _to_operands(ctx, leaving, a, b)
-            others = (None if name not in leaving else _placed(ctx, name, leaving[name], values) for name in ctx.shapes)
-            return (*nothing[:4], to_a, to_b, *others)
+        tensors = {"A": a, "B": b} if recorded.products else {}
+        tensors |= dict(zip(recorded.kept, kept, strict=True))
+        tensors |= {gradient.arriving[name]: each for name, each in arriving.items()}
+        numbers = dict(zip(recorded.names[len(recorded.shapes) :], ctx.numbers, strict=True))
+        numbers = {name: value for name, value in numbers.items() if name in gradient.backward.input}
+        device = recorded.bound.device.type
+        casts = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+        with torch.autocast(device, enabled=False) if casts else nullcontext():
+            found = _gradients(recorded, gradient, ctx.needs_input_grad[4:6], tensors, numbers)
+        return None, None, None, None, *found
 
 
-def _leaving(
-    ctx: Any,
+def _gradients(
+    recorded: _Recorded,
     gradient: Gradient,
-    a: torch.Tensor | None,
-    b: torch.Tensor | None,
-    values: Mapping[str, Any],
-) -> dict[str, torch.Tensor]:
+    needed: tuple[bool, bool],
+    tensors: Mapping[str, torch.Tensor],
+    numbers: Mapping[str, Any],
+) -> Sequence[torch.Tensor | None]:
+    """Return the gradients of A, B and the inputs; repeat what such tensors went through before.
+
+    Numbers become tensors for that. One that stands for a vector stays a number, and is part of the key.
+    """
+    usual = all(type(each) in PLAIN for each in tensors.values())
+    if recorded.spec.settings.recompute or is_watched() or not usual:
+        return _computed(recorded, gradient, needed, {**tensors, **numbers})
+    inputs, device = recorded.bound.dag.input, recorded.bound.device
+    vectors = {name: value for name, value in numbers.items() if inputs[name].modes}
+    scalars = {name: value for name, value in numbers.items() if name not in vectors}
+    given = [*tensors.values(), *(as_scalar(inputs[name], value, device) for name, value in scalars.items())]
+    names = *tensors, *scalars
+    facts = [(each.size(), each.stride(), each.dtype, each.device) for each in given]
+    key = (needed, names, *vectors.values(), *facts)
+    known = recorded.repeated.get(key)
+    if known is not None:
+        return known(given)
+
+    def compute(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+        return _computed(recorded, gradient, needed, {**dict(zip(names, tensors, strict=True)), **vectors})
+
+    if key in recorded.repeated:
+        found, made = record(compute, given)
+        recorded.repeated[key] = made or compute
+        return found
+    if len(recorded.repeated) >= _MAX_REPEATED:
+        recorded.repeated.clear()
+    recorded.repeated[key] = None
+    return compute(given)
+
+
+def _computed(
+    recorded: _Recorded, gradient: Gradient, needed: tuple[bool, bool], values: Mapping[str, Any]
+) -> list[torch.Tensor | None]:
+    """Return the gradients of A, B and the inputs."""
+    leaving = _leaving(recorded, gradient, values)
+    to_a, to_b = _to_operands(recorded, leaving.get(ACCUMULATOR), needed, values)
+    others = (_placed(recorded, name, leaving[name], values) if name in leaving else None for name in recorded.shapes)
+    return [to_a, to_b, *others]
+
+
+def _leaving(recorded: _Recorded, gradient: Gradient, values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """Return the gradients of inputs and of the accumulator, by the input's name."""
-    dag, spec = gradient.backward, ctx.recorded.spec
+    dag, spec, bound = gradient.backward, recorded.spec, recorded.bound
     if not reads_accumulator(dag):
-        found = evaluate(dag, ctx.leads, ctx.sizes, values, ctx.device, spec.convolution)
+        found = evaluate(dag, bound.leads, _sizes(bound), values, bound.device, spec.convolution)
         return {name: found[output] for name, output in gradient.leaving.items()}
-    assert a is not None
-    assert b is not None
-    given = {each.name: values[each.name] for each in dag.inputs if each.name in values}
+    given = {name: values[name] for name in ("A", "B", *dag.input) if name in values}
+    if bound.convolution is None:
+        several = len(bound.leads["m"]) > 1  # of whose rows one launch computes the sums
+        for name in given if several else gradient.arriving.values():
+            if isinstance(given[name], torch.Tensor):
+                given[name] = given[name].contiguous()
+    a, b = given.pop("A"), given.pop("B")
     results = _run_named(a, b, given, _text(backward_of(spec, gradient)))
     found = dict(zip((output.name for output in dag.outputs), results, strict=True))
     return {name: found[output] for name, output in gradient.leaving.items()}
 
 
 def _to_operands(
-    ctx: Any, leaving: Mapping[str, torch.Tensor], a: torch.Tensor | None, b: torch.Tensor | None
+    recorded: _Recorded, gradient: torch.Tensor | None, needed: tuple[bool, bool], values: Mapping[str, Any]
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Return the gradients of A and B."""
-    if ACCUMULATOR not in leaving:
+    """Return the gradients of A and B, of the accumulator's."""
+    if gradient is None:
         return None, None
-    assert a is not None
-    assert b is not None
-    needed = ctx.needs_input_grad[4:6]
-    if ctx.problem is not None:
-        return convolution_gradients(ctx.problem, a, b, leaving[ACCUMULATOR], needed)
-    return product_gradients(ctx.recorded.operands, a, b, leaving[ACCUMULATOR], needed)
+    bound = recorded.bound
+    if bound.convolution is not None:
+        return convolution_gradients(bound.convolution, values["A"], values["B"], gradient, needed)
+    return product_gradients(bound.dag.operands, values["A"], values["B"], gradient, needed)
 
 
-def _placed(ctx: Any, name: str, gradient: torch.Tensor, values: Mapping[str, Any]) -> torch.Tensor:
+def _placed(recorded: _Recorded, name: str, gradient: torch.Tensor, values: Mapping[str, Any]) -> torch.Tensor:
     """Return an input's gradient in the input's shape, each element where the input was read."""
-    shape, modes = ctx.shapes[name], ctx.recorded.modes(name)
+    shape, modes, bound = recorded.shapes[name], recorded.modes(name), recorded.bound
     if any(map(index_of, modes)):
-        extents = Extents(ctx.leads)
+        extents = Extents(bound.leads)
         own, rows = extents.around(modes, shape), [mode for mode in modes if mode != "l"]
-        image = ctx.problem is not None and tuple(map(base, rows)) == ("m", "n")
+        image = bound.convolution is not None and tuple(map(base, rows)) == ("m", "n")
         gradient = to_view(gradient) if image else gradient
         sizes = [extents[base(mode)] for mode in rows]
         gradient = gradient.reshape(extents["l"] if gradient.numel() > math.prod(sizes) else 1, *sizes)
         for dim, mode in enumerate(rows, 1):
             if index_of(mode):
                 gradient = _scattered(gradient, values[index_of(mode)].reshape(-1), dim, own[base(mode)])
+    dtype = bound.dag.input[name].dtype
+    assert dtype is not None
+    return _summed(gradient, shape).to(torch_type(dtype))
+
+
+def _summed(gradient: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """Return a gradient summed over the batches that an input has once."""
     if gradient.shape == shape:
         return gradient
     if gradient.numel() == math.prod(shape):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from operator import itemgetter
 from typing import Any
 
@@ -39,6 +39,7 @@ from evt.runtime.plain import (
     NUMBERS,
     PLAIN,
     is_traced,
+    is_watched,
     mode_depth,
     plain,
     plain_value,
@@ -49,7 +50,7 @@ from evt.runtime.plain import (
 )
 from evt.runtime.prepare import Prepared, prepare
 from evt.runtime.results import gather
-from evt.spec import Spec, traced
+from evt.spec import Spec, read_spec, traced
 from evt.untraced import untraced
 
 #: How many combinations are kept before all are dropped; a workload with ever-changing shapes must not grow it.
@@ -136,7 +137,7 @@ class Caller:
         known = self._launched.get(key)
         if known is None:
             if grad and not buffers and any(t.requires_grad for t in tensors):
-                return self._traced(a, b, inputs, buffers)
+                return self._traced(a, b, inputs, buffers) if is_watched() else self._recorded(a, b, inputs)
             if not usual and True in map(_is_negative, tensors):
                 return self._unusual(a, b, inputs, buffers)
             combination = (form, deterministic, *[address & 15 for address in addresses], *facts)
@@ -237,6 +238,13 @@ class Caller:
 
         return call_traced(traced(self.spec), a, b, dict(buffers) or None, inputs)
 
+    def _recorded(self, a: torch.Tensor, b: torch.Tensor, inputs: Mapping[str, Any]) -> Any:
+        """Run a call that autograd records, as the operator's kernel for autograd does."""
+        from evt.runtime.autograd import run_recorded
+        from evt.runtime.operator import call_traced
+
+        return call_traced(traced(self.spec), a, b, None, inputs, partial(run_recorded, run=run_values))
+
     def _names(self, values: Sequence[Any]) -> list[str]:
         return [name for name, _ in self._tensors(values)]
 
@@ -296,3 +304,25 @@ class Caller:
 def _needs_no_kernel(bound: Bound) -> bool:
     """Return whether the reference computes the call: on the CPU, and for an empty product, which is all zeros."""
     return bound.device.type == "cpu" or bound.is_empty
+
+
+@lru_cache(maxsize=4096)
+def caller_of(program: str) -> Caller:
+    """Return what calls a program, the same object each time. Raise ArgumentError (E0613, E0657)."""
+    return Caller(read_spec(program))
+
+
+def run_values(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    tensors: Sequence[torch.Tensor],
+    program: str,
+    names: Sequence[str] | None = None,
+    floats: Sequence[float] | None = None,
+    integers: Sequence[int] | None = None,
+) -> list[torch.Tensor]:
+    """Run a program as ``torch.ops.evt.run`` does, on tensors that have values."""
+    call = caller_of(program)
+    values = (*tensors, *(floats or ()), *(integers or ()))
+    found = call(a, b, dict(zip(call.inputs if names is None else names, values, strict=True)))
+    return [found] if isinstance(found, torch.Tensor) else list(found)

@@ -14,7 +14,6 @@ Autocast changes nothing: a program computes in the types of its operands.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -25,10 +24,10 @@ from evt.errors import ArgumentError
 from evt.runtime.arguments import outline
 from evt.runtime.autograd import run_recorded
 from evt.runtime.batched import refuse_batched, run_batched
-from evt.runtime.call import Caller
+from evt.runtime.call import caller_of, run_values
 from evt.runtime.fresh import returned
 from evt.runtime.plain import gradient_fault, tangent_fault
-from evt.spec import Spec, Traced, read_spec, traced
+from evt.spec import Spec, Traced, traced
 
 _PROGRAM = "str program, str[]? names=None, Scalar[]? floats=None, SymInt[]? integers=None"
 _Library: Any = torch.library.Library  # has no types
@@ -52,14 +51,8 @@ def write_program(spec: Spec) -> str:
     return traced(spec).text
 
 
-@lru_cache(maxsize=4096)
-def caller_of(program: str) -> Caller:
-    """Return what calls a program, the same object each time. Raise ArgumentError (E0613, E0657)."""
-    return Caller(read_spec(program))
-
-
-def call_traced(program: Traced, a: Any, b: Any, out: Any, given: Mapping[str, Any]) -> Any:
-    """Call a program through its operators. TorchDynamo traces this in the place of a call.
+def call_traced(program: Traced, a: Any, b: Any, out: Any, given: Mapping[str, Any], run: Any = None) -> Any:
+    """Call a program through its operators, or ``run`` in the place of one. TorchDynamo traces this instead of a call.
 
     That of PyTorch 2.6 knows tuples of types, and no unions.
     """
@@ -85,7 +78,8 @@ def call_traced(program: Traced, a: Any, b: Any, out: Any, given: Mapping[str, A
     names = of_tensors + of_floats + of_integers
     buffers = {name: buffer for name, buffer in buffers.items() if buffer is not None}
     if not buffers:
-        results = torch.ops.evt.run(a, b, tensors, program.text, names, floats or None, integers or None)
+        run = torch.ops.evt.run if run is None else run
+        results = run(a, b, tensors, program.text, names, floats or None, integers or None)
     else:
         results = [buffers.get(name) for name in program.outputs]
         missing = [name for name in program.outputs if name not in buffers]
@@ -118,20 +112,6 @@ def _inputs(
 
 
 # With values
-
-
-def _run(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    tensors: _Tensors,
-    program: str,
-    names: _Names = None,
-    floats: _Floats = None,
-    integers: _Integers = None,
-) -> list[torch.Tensor]:
-    call = caller_of(program)
-    found = call(a, b, _inputs(call.spec, tensors, names, floats, integers))
-    return [found] if len(call.spec.outputs) == 1 else list(found)
 
 
 def launch(a: torch.Tensor, b: torch.Tensor, tensors: _Tensors, program: str) -> list[torch.Tensor]:
@@ -231,7 +211,7 @@ def _below_autograd(operator: Any, recorded: Callable[..., Any] | None = None) -
 
 
 for _name, _values, _fake in (
-    ("run", _run, _run_fake),
+    ("run", run_values, _run_fake),
     ("launch", launch, _run_fake),
     ("write", _write, _write_fake),
     ("allocate", _allocate, _allocate),

@@ -32,6 +32,11 @@ transforming = torch._C._are_functorch_transforms_active
 _mode_at = torch._C._get_dispatch_stack_at
 
 
+def is_watched() -> bool:
+    """Return whether PyTorch traces or transforms what is called here, or a mode is to see its operators."""
+    return bool(mode_depth()) or transforming() or torch._C._get_tracing_state() is not None
+
+
 def tracing_fault() -> Diagnostic | None:
     """Return why nothing can be launched here, whatever the tensors are, or None: PyTorch traces or transforms the
     call.

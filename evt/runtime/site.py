@@ -14,8 +14,8 @@ from functools import partial
 
 import torch
 
-from evt.runtime.call import Caller
-from evt.runtime.operator import caller_of, write_program
+from evt.runtime.call import Caller, caller_of
+from evt.runtime.operator import write_program
 from evt.spec import Spec
 
 #: A call of a site, once its sizes are known.

@@ -12,7 +12,7 @@ def fresh_compiler() -> Iterator[None]:
     """Run an inference with nothing compiled, reported or prepared before, and forget it afterwards."""
     torch = pytest.importorskip("torch")
     from evt.fx.report import RECORDS
-    from evt.runtime.operator import caller_of
+    from evt.runtime.call import caller_of
     from evt.runtime.site import _SITES
 
     def forget() -> None:
@@ -27,3 +27,19 @@ def fresh_compiler() -> Iterator[None]:
     with torch.no_grad():
         yield
     forget()
+
+
+@pytest.fixture
+def planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take regions that have a kernel on an H200."""
+    from stub_device import plan_for_h200
+
+    plan_for_h200(monkeypatch.setattr)
+
+
+@pytest.fixture
+def h200(planned: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Launch the reference, too."""
+    from stub_device import compute_launches
+
+    compute_launches(monkeypatch.setattr)

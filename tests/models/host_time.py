@@ -1,8 +1,9 @@
 """The host's time for a call of a region, on a machine without a GPU: ``python -m tests.models.host_time``.
 
 The library that is called is a C function which returns 0, so that what is left is ours: Python, and ctypes. Beside it
-stand Inductor's products of a few elements, which are all dispatch, and its allocation of a result. ``--profile`` shows
-what is left by function.
+stand Inductor's products of a few elements, which are all dispatch, and its allocation of a result. Calls that autograd
+records stand beside a function of PyTorch's autograd that does nothing; their backward passes do compute, of few
+elements. ``--profile`` shows what is left by function.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ REGIONS = {
     "statistics": "in x0: f16[n]; out D: f16[m, n], E: f32[m]; D = acc + x0; E = sum[n](D*D)",
 }
 
+#: Formulas whose calls autograd records.
+RECORDED = ("relu(acc + bias)", "gelu(acc + bias)", "silu(even(acc))*odd(acc)")
+
 
 def calls(m: int = 64, n: int = 64, k: int = 64) -> dict[str, Callable[[], object]]:
     """Return what is timed, by name."""
@@ -63,6 +67,35 @@ def calls(m: int = 64, n: int = 64, k: int = 64) -> dict[str, Callable[[], objec
     return found
 
 
+def recorded_calls(m: int = 16, n: int = 16, k: int = 16) -> dict[str, Callable[[], object]]:
+    """Return calls that autograd records, and their backward passes, by name."""
+    a, b, bias = (torch.zeros(shape, dtype=torch.float16, requires_grad=True) for shape in ((m, k), (k, n), (n,)))
+    calls: dict[str, tuple[Callable[[], Any], tuple[torch.Tensor, ...]]] = {
+        "nothing": (partial(_Nothing.apply, a, b, bias), (a, b, bias))
+    }
+    for formula in RECORDED:
+        inputs = {"bias": bias} if "bias" in formula else {}
+        calls[formula] = partial(evt.gemm(f"D = {formula}"), a, b, **inputs), (a, b, *inputs.values())
+    found: dict[str, Callable[[], object]] = {}
+    for name, (call, leaves) in calls.items():
+        recorded = torch.enable_grad()(call)
+        result = recorded()
+        backward = partial(torch.autograd.grad, result, leaves, torch.zeros_like(result), retain_graph=True)
+        found |= {f"recorded: {name}": recorded, f"backward: {name}": backward}
+    return found
+
+
+class _Nothing(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *tensors: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(*tensors)
+        return torch.empty_like(tensors[0])
+
+    @staticmethod
+    def backward(ctx: Any, *arrived: torch.Tensor) -> Any:
+        return ctx.saved_tensors
+
+
 def _at(site: Site, sizes: tuple[int, ...], tensors: tuple[torch.Tensor, ...]) -> None:
     site[sizes](*tensors)
 
@@ -74,7 +107,7 @@ def main() -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         stub_device(setattr, c_library(Path(folder)))
-        found = calls()
+        found = {**calls(), **recorded_calls()}
         for name, samples in host_samples(found, 15, lambda: None).items():
             print(f"{name:<36} {statistics.median(samples):7.2f} us")
         if wanted.profile:

@@ -14,6 +14,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from stub_device import plan_for_h200  # noqa: E402
 from torch._inductor.utils import run_and_get_code  # noqa: E402
 
 import evt  # noqa: E402
@@ -68,11 +69,8 @@ def seen_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> list[list[KernelSource]]:
     """Let regions on the CPU be planned as on an H200; return the sources that are built, by call."""
     asked: list[list[KernelSource]] = []
 
-    monkeypatch.setattr(kernels, "_DEVICES", ("cpu",))
+    plan_for_h200(monkeypatch.setattr)
     monkeypatch.setattr(kernels, "build", lambda sources, **others: asked.append(list(sources)))
-    monkeypatch.setattr(kernels, "device_target", lambda index: find_target("sm90"))
-    monkeypatch.setattr(kernels, "measured_best", lambda spec, bound, atomic: spec)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     return asked
 
 

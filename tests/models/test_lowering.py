@@ -11,14 +11,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from stub_device import record_launches  # noqa: E402
+from stub_device import plan_for_h200, record_launches  # noqa: E402
 from torch._inductor.utils import run_and_get_code  # noqa: E402
 
 import evt  # noqa: E402
 from evt.fx import kernels  # noqa: E402
 from evt.fx.backend import backend  # noqa: E402
 from evt.fx.report import RECORDS  # noqa: E402
-from evt.plan import find_target  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # of PyTorch, about what it will remove
@@ -198,11 +197,8 @@ def test_the_graphs_of_a_condition_are_fused_too(dynamic: bool) -> None:
 
 def test_prebuild_takes_the_graphs_of_a_condition(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr(kernels, "_DEVICES", ("cpu",))
+    plan_for_h200(monkeypatch.setattr)
     monkeypatch.setattr(kernels, "build", lambda sources, **others: asked.extend(sources))
-    monkeypatch.setattr(kernels, "device_target", lambda index: find_target("sm90"))
-    monkeypatch.setattr(kernels, "measured_best", lambda spec, bound, atomic: spec)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     given = torch.tensor(True), random(8, 16), random(16, 16), random(16, 16)
     options = {"evt.rule": "always", "evt.devices": ("cpu",)}
     count = evt.prebuild(branches, given, options=options)

@@ -12,7 +12,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from stub_device import compute_launches  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
@@ -22,7 +21,6 @@ from evt.fx.backend import backend  # noqa: E402
 from evt.fx.fuse import find_regions  # noqa: E402
 from evt.fx.measure import unfused  # noqa: E402
 from evt.fx.report import RECORDS, Report, Row  # noqa: E402
-from evt.plan import find_target  # noqa: E402
 
 from . import training  # noqa: E402
 from .language import NAMES, language_model  # noqa: E402
@@ -40,26 +38,18 @@ def _gradients(fresh_compiler: None) -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def planned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take regions that have a kernel on an H200."""
-    monkeypatch.setattr(kernels, "_DEVICES", ("cpu",))
-    monkeypatch.setattr(kernels, "build", lambda sources, **others: None)
-    monkeypatch.setattr(kernels, "device_target", lambda index: find_target("sm90"))
-    monkeypatch.setattr(kernels, "measured_best", lambda spec, bound, atomic: spec)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-
-
-@pytest.fixture
-def h200(planned: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Launch the reference, too."""
-    compute_launches(monkeypatch.setattr)
-
-
 def compiled(function: Callable[..., Any]) -> Any:
     """Compile by Inductor, with every region that a kernel of an H200 computes."""
     options = {"evt.rule": "always", "evt.devices": ("cpu",)}
     return torch.compile(function, backend=partial(backend, options=options), dynamic=False)
+
+
+@pytest.fixture
+def asked(planned: None, monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
+    """Return the sources that are built, by call."""
+    found: list[list[Any]] = []
+    monkeypatch.setattr(kernels, "build", lambda sources, **others: found.append(list(sources)))
+    return found
 
 
 def counts(found: Report) -> dict[str, tuple[int, int]]:
@@ -253,6 +243,47 @@ def test_gradients_of_filters_alone() -> None:
     want = gradients(copy.deepcopy(model), x, torch.zeros(2, 6, 6).long())
     assert worst(gradients(model, x, torch.zeros(2, 6, 6).long(), training.fused(model)), want) < TOLERANCE
     assert [row.reason[:5] for row in evt.report(model).rows if row.graph == "backward"] == ["E1021"]
+
+
+class Halves(torch.nn.Module):
+    """Two graphs of Dynamo's, of which the second has the gradients of the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.GELU()) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x)
+        torch._dynamo.graph_break()
+        return self.second(torch.relu(y) * 2)
+
+
+@pytest.mark.parametrize(
+    ("make", "given", "dynamic"),
+    [
+        pytest.param(Network, images, False, marks=pytest.mark.slow),
+        pytest.param(Network, images, True, marks=pytest.mark.slow),
+        pytest.param(Transformer, sentences, False, marks=pytest.mark.slow),
+        pytest.param(Transformer, sentences, True, marks=pytest.mark.slow),
+        (Halves, lambda: (torch.ones(8, 16), torch.zeros(8).long()), False),
+    ],
+)
+def test_prebuild_takes_the_kernels_of_a_training_step(make: Any, given: Any, dynamic: bool, asked: list[Any]) -> None:
+    """They are built together, and a step asks for no others; without gradients there are fewer."""
+    options = {"evt.rule": "always", "evt.devices": ("cpu",)}
+    model, batch = make().to(memory_format=torch.channels_last), given()
+    count = evt.prebuild(model, batch[:1], options=options, dynamic=dynamic)
+    assert [len(each) for each in asked] == [count]
+    assert not RECORDS
+    assert all(parameter.grad is None for parameter in model.parameters())
+    function = torch.compile(model, backend=partial(backend, options=options), dynamic=dynamic)
+    training.loss(function, *batch).backward()
+    step = asked[1:]
+    assert {source for each in step for source in each} == set(asked[0])
+    assert set(counts(evt.report(model))) == {"forward", "backward"}
+    with torch.no_grad():
+        inference = evt.prebuild(model, batch[:1], options=options, dynamic=dynamic)
+    assert 0 < inference < count
 
 
 @pytest.mark.parametrize("make", [Network, Transformer])

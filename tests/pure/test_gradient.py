@@ -35,6 +35,45 @@ def test_gradcheck_where_the_product_is_computed_again(name: str) -> None:
     )
 
 
+STRIDED = {
+    "rows": (
+        evt.linear("in s: f64[m]; D = tanh((acc + bias)*s) + residual", recompute=True),
+        {"A": (5, 2, 16), "B": (8, 16), "bias": (8,), "s": (5, 2), "residual": (5, 2, 8)},
+        {"A": (1, 0, 2), "s": (1, 0), "residual": (1, 0, 2)},
+    ),
+    "batches": (
+        evt.gemm("in alpha: f64, i: i32[m], x: f64[i[m], n]; D = tanh(alpha*acc*s[n] + x)*t[m]", recompute=True),
+        {"A": (2, 3, 4, 6), "B": (2, 1, 6, 8), "alpha": (), "x": (7, 8), "s": (8,), "t": (4,)},
+        {"A": (1, 0, 2, 3), "B": (1, 0, 2, 3)},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STRIDED)
+@pytest.mark.parametrize("arriving", ["packed", "the same", "permuted", "strided"])
+def test_strides_of_several_launches_where_the_product_is_computed_again(name: str, arriving: str) -> None:
+    """Vectors' gradients are sums over what no single launch computes."""
+    op, shapes, orders = STRIDED[name]
+    values = drawn(shapes)
+    for each, order in orders.items():
+        values[each] = values[each].detach().permute(order).requires_grad_()
+    inputs = {each: values[each] for each in op.inputs if each in values}
+    if "i" in op.inputs:
+        inputs["i"] = torch.tensor([6, 0, 6, 2], dtype=torch.int32)
+    got, want = op(values["A"], values["B"], **inputs), plainly(op, values["A"], values["B"], inputs)["D"]
+    ones = torch.rand(got.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    gradient = {
+        "packed": ones,
+        "the same": ones.sum().expand(got.shape),
+        "permuted": ones.permute(*reversed(range(got.dim()))).contiguous().permute(*reversed(range(got.dim()))),
+        "strided": torch.stack([ones, ones], -1)[..., 0],
+    }[arriving]
+    leaves = list(values.values())
+    one, two = (torch.autograd.grad(each, leaves, gradient) for each in (got, want))
+    for mine, theirs in zip(one, two, strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
 def domain(function: Function) -> tuple[float, float]:
     if function.name in (
         "log",

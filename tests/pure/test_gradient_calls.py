@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 
 import evt  # noqa: E402
 from evt.functions.testing import temporarily  # noqa: E402
+from evt.runtime import autograd  # noqa: E402
 from tests.gradients import CASES, call, drawn, gradients, made, plainly  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::evt.errors.NoKernelWarning")
@@ -107,6 +108,21 @@ def test_dropout_has_the_mask_of_the_forward_pass() -> None:
     assert torch.equal(a.grad, (found.detach() != 0).float().sum(1, keepdim=True).mul(2).expand(8, 4))
 
 
+def test_batches_that_no_stride_walks_where_the_product_is_computed_again(launches: list[dict[str, float]]) -> None:
+    """The backward kernel is launched as often as the forward one, each time with memory for gradients of its own."""
+    shapes = ((3, 1, 16, 24), (2, 24, 32), (32,), (16,))
+    a, b, s, t = (torch.zeros(shape).half().requires_grad_() for shape in shapes)
+    result = evt.gemm("D = tanh(acc*s[n])*t[m]", recompute=True)(a, b, s=s, t=t)
+    assert len(launches) == 2
+    result.sum().backward()
+    first, second = launches[2:]
+    assert second["out_grad_s"] - first["out_grad_s"] == 32 * 4
+    assert second["out_grad_t"] - first["out_grad_t"] == 16 * 4
+    assert first["stride_l_of_out_grad_s"] == 2 * 32
+    assert [each.grad.shape for each in (a, b, s, t)] == [each.shape for each in (a, b, s, t)]
+    assert s.grad.dtype == torch.float16
+
+
 # Refusals
 
 
@@ -159,6 +175,22 @@ def test_what_has_no_gradient_says_why(name: str) -> None:
     with pytest.raises(evt.ArgumentError, match="E0614") as caught:
         run()
     assert words in str(caught.value)
+
+
+def test_a_backward_kernel_that_there_is_not_is_refused_before_the_forward_pass(monkeypatch: Any) -> None:
+    """The gradient of the input with a stride is no kernel's that multiplies by a mask."""
+    monkeypatch.setattr(autograd, "_target", lambda bound: "sm90")
+    a, b = torch.ones(1, 8, 4, 4, requires_grad=True), torch.ones(8, 8, 3, 3)
+    for stride, has in ((1, True), (2, False)):
+        op = evt.conv2d_dgrad("D = relu(acc)", stride=stride, padding=1, recompute=True)
+        if has:
+            op(a.half(), b.half()).sum().backward()
+            continue
+        with pytest.raises(evt.ArgumentError, match=r"E0614.*no route compiles"):
+            op(a.half(), b.half())
+        assert not op(a.half().detach(), b.half()).requires_grad
+    recomputed = evt.conv2d_dgrad("D = acc", stride=2, padding=1, recompute=True)
+    recomputed(a.half(), b.half()).sum().backward()  # nothing of the product is read
 
 
 def test_what_records_nothing_refuses_to_lose_a_gradient() -> None:

@@ -12,7 +12,8 @@ torch = pytest.importorskip("torch")
 import evt  # noqa: E402
 from evt.runtime import call as call_module  # noqa: E402
 from evt.runtime import prepare as prepare_module  # noqa: E402
-from evt.runtime.operator import caller_of, write_program  # noqa: E402
+from evt.runtime.call import caller_of  # noqa: E402
+from evt.runtime.operator import write_program  # noqa: E402
 from evt.runtime.site import Site, forget  # noqa: E402
 
 F16 = torch.float16
