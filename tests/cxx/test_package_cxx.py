@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from export_stubs import Stubbed, compiled  # noqa: E402
 from packages import Layers, run_in_cxx  # noqa: E402
 
 import evt  # noqa: E402
+import evt.export.building  # noqa: E402
 import evt.fx.package  # noqa: E402
 from evt.errors import ArgumentError, BuildError, NoKernelWarning  # noqa: E402
 from evt.export.building import build_extension  # noqa: E402
@@ -102,6 +104,7 @@ def test_a_failed_build_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path
         (folder / "setup.py").write_text("print('one')\nraise SystemExit('no CUDA compiler (nvcc) was found')\n")
         return build_extension(folder)
 
+    monkeypatch.setattr(evt.export.building, "find_nvcc", lambda: SimpleNamespace(path="nvcc"))
     monkeypatch.setattr(evt.fx.package, "build_extension", fail)
     with pytest.raises(BuildError) as error:
         evt.package(Layers().half(), (f16(64, 16),), tmp_path / "model", options=ALWAYS)
