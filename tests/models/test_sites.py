@@ -16,6 +16,7 @@ from evt.fx.backend import backend  # noqa: E402
 from evt.fx.report import RECORDS  # noqa: E402
 from models import vision  # noqa: E402
 from models.language import NAMES, language_model  # noqa: E402
+from models.training import Network  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # of PyTorch, about what it will remove
@@ -56,7 +57,7 @@ def test_residual_network(memory_format: torch.memory_format) -> None:
 
 @pytest.mark.slow
 def test_batches_of_several_sizes() -> None:
-    model = vision.resnet18().eval().half().to(memory_format=torch.channels_last)
+    model = Network(16).eval().half().to(memory_format=torch.channels_last)
     function = compiled(model, dynamic=True)
     for count in (2, 3, 5):
         x = torch.randn(count, 3, 32, 32).half().to(memory_format=torch.channels_last)

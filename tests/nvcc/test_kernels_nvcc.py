@@ -133,7 +133,7 @@ KERNELS: dict[str, Callable[[], Plan]] = {
     "sm80-conv-mainloop": conv("sm80", WIDE, "A = relu(s[k]*A + t[k]); D = relu(acc + bias) + C"),
 }
 #: Those that are not left to `make test-slow`.
-QUICK = ("sm80-f16", "sm90-f16", "sm90-halo")
+QUICK = ("sm90-f16", "sm90-halo")
 #: Of kernels that copy their operands: the channels of the copies, the pixels of a row, and the taps.
 COPIES = {"sm80-conv-few": (4, 35, 7), "sm90-conv-few": (8, 37, 7)}
 

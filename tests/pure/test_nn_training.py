@@ -212,6 +212,7 @@ def test_a_step_compiled_by_inductor(models) -> None:
         assert losses(compiled, torch.float32) == pytest.approx(eager, rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this PyTorch has no torch.distributed")
 def test_replicas_train_as_one(tmp_path: Path) -> None:
     one = make_model().double()
