@@ -64,6 +64,7 @@ def test_batches_of_several_sizes() -> None:
         close(function(x), model(x))
 
 
+@pytest.mark.slow
 def test_vision_transformer() -> None:
     model = vision.vit().eval().half()
     function = compiled(model)

@@ -221,7 +221,8 @@ def test_modes_between_steps(make: Any) -> None:
     assert graphs() == {"forward": 1, "backward": 1, "": 1}
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, pytest.param(torch.bfloat16, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_scaled_losses_under_autocast(dtype: torch.dtype) -> None:
     """A step whose gradients are infinite is left out, and the scale halved."""
     scales: list[list[float]] = []
@@ -267,19 +268,15 @@ class Eager(nn.Module):
         return y
 
 
+@pytest.mark.slow
 def test_submodules_that_are_not_compiled() -> None:
     model: Any = compare(Interrupted, lambda model, call: train(model, call, [vectors()] * 3))
     assert model.inner.calls == [False] * 3
     assert graphs() == {"forward": 2, "backward": 2}
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        partial(torch.optim.SGD, lr=0.1, momentum=0.9),
-        pytest.param(partial(torch.optim.AdamW, lr=0.01), marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [partial(torch.optim.SGD, lr=0.1, momentum=0.9), partial(torch.optim.AdamW, lr=0.01)])
 def test_compiled_optimizers(make: Any) -> None:
     def loop(model: nn.Module, call: Any) -> dict[str, torch.Tensor]:
         optimizer = make(model.parameters())

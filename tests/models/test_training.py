@@ -65,6 +65,7 @@ def formula(row: Row) -> str:
     return "; ".join(line for line in row.formula.splitlines() if not line.startswith(("in ", "out ")))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("h200")
 def test_residual_network() -> None:
     """Gradients of inputs are fused with masks, residuals and the sums of batch norms; those of a stride are not."""
@@ -86,6 +87,7 @@ def test_residual_network() -> None:
     assert formula(first).startswith("v1 = where(x0 <= 0, 0, acc); v2 = sum[m](v1)")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("h200")
 def test_transformer() -> None:
     """Pre-activations are saved by the product's kernel, and the gradient behind them is its transpose's epilogue."""

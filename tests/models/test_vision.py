@@ -23,7 +23,10 @@ def fused(model: torch.nn.Module, x: torch.Tensor) -> Fusion:
     return fusion(made)
 
 
-@pytest.mark.parametrize(("name", "alone", "residual", "bare"), [("resnet18", 9, 8, 3), ("resnet50", 33, 16, 4)])
+@pytest.mark.parametrize(
+    ("name", "alone", "residual", "bare"),
+    [("resnet18", 9, 8, 3), pytest.param("resnet50", 33, 16, 4, marks=pytest.mark.slow)],
+)
 def test_resnet(name: str, alone: int, residual: int, bare: int) -> None:
     """Every convolution is fused with its batch norm, and with relu and the residual where there are any."""
     torch.manual_seed(0)

@@ -93,7 +93,7 @@ def check(seed: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize("first", [0, 150, 300])
+@pytest.mark.parametrize("first", [0, *(pytest.param(each, marks=pytest.mark.slow) for each in (150, 300))])
 def test_random_programs(first: int) -> None:
     """Two hundred of them have gradients."""
     assert sum(map(check, range(first, first + 150))) >= 55
