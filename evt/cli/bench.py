@@ -138,6 +138,8 @@ def command(
     if wanted is not None and suite in (None, "epilogue"):
         raise click.UsageError("--filter selects of a suite, but not of epilogue, which compares all.")
     if suite in _OF_MODELS:
+        if baselines is not None:
+            raise click.UsageError(f"--baselines is not for the suite {suite}, whose versions are fixed.")
         _models(wanted, dtype, rounds, json_file, training=suite == "training", batch=batch)
         return
     request = Request(_formula(op) if program is None else program, op, dtype, dtype, settings=settings, **sizes)

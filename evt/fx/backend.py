@@ -170,13 +170,19 @@ def read_options(mode: str | None, options: Mapping[str, Any] | None) -> tuple[s
     patches: dict[str, Any] = {}
     if mode not in (None, "default"):
         patches.update(torch._inductor.list_mode_options(mode))  # type: ignore[no-untyped-call, unused-ignore]
+    if options is not None:
+        check_kind("options", options, Mapping, 'a mapping, as in `{"evt.tune": True}`')
     given = dict(options or {})
     ours = {name: given.pop(name) for name in list(given) if name.startswith("evt.")}
     if unknown := next((name for name in ours if name not in _OPTIONS), None):
         message = f"there is no option `{unknown}`"
         raise ArgumentError(Diagnostic("E0602", message, help=f"options: {', '.join(_OPTIONS)}; others are Inductor's"))
     check_kind("evt.tune", ours.get("evt.tune", False), bool, "True or False")
-    patches.update({name.replace("-", "_"): value for name, value in given.items()})
+    inductors = {name.replace("-", "_"): value for name, value in given.items()}
+    if unknown := next((name for name in inductors if name not in torch._inductor.list_options()), None):
+        message = f"neither evt nor Inductor has an option `{unknown}`"
+        raise ArgumentError(Diagnostic("E0602", message, help="torch._inductor.list_options() has Inductor's"))
+    patches.update(inductors)
     measures = ours.get("evt.tune", any(patches.get(name) for name in _MEASURES))
     rule = ours.get("evt.rule", "measure" if measures else "estimate")
     return rule, ours.get("evt.devices", ("cuda",)), patches

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as altered
 from hashlib import sha256
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ class Package:
 def package(
     module: torch.nn.Module,
     example_inputs: Sequence[Any] | Mapping[str, Any],
-    folder: str | Path,
+    folder: str | PathLike[str],
     *,
     dynamic_shapes: Any = None,
     options: Mapping[str, Any] | None = None,
@@ -88,6 +89,9 @@ def package(
     """
     check_kind("module", module, torch.nn.Module, "a torch.nn.Module")
     check_kind("example_inputs", example_inputs, tuple | list | Mapping, "a tuple of them, as in `(x,)`, or a mapping")
+    check_kind("folder", folder, str | PathLike, "a path")
+    if "\0" in fspath(folder):
+        raise ArgumentError(Diagnostic("E0607", "`folder` has a NUL character, and no path has one"))
     rule, devices, patches = read_options(None, options)
     keywords = example_inputs if isinstance(example_inputs, Mapping) else {}
     inputs = () if isinstance(example_inputs, Mapping) else example_inputs

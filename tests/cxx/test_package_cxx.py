@@ -123,6 +123,10 @@ def test_a_failed_build_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path
         ({"example_inputs": (f16(8, 17),)}, "E1020", "torch.export cannot capture the Layers"),
         ({"options": {"evt.rule": "never"}}, "E0607", "there is no rule `never`"),
         ({"options": {"evt.rules": "always"}}, "E0602", "there is no option `evt.rules`"),
+        ({"options": {"no_such_option": 1}}, "E0602", "neither evt nor Inductor has an option `no_such_option`"),
+        ({"options": ["evt.rule"]}, "E0607", "`options` is"),
+        ({"folder": 7}, "E0607", "`folder` is of type int; expected a path"),
+        ({"folder": "a\0b"}, "E0607", "`folder` has a NUL character"),
     ],
 )
 def test_mistakes(given: dict[str, Any], code: str, message: str, tmp_path: Path) -> None:

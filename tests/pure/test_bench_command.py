@@ -236,6 +236,7 @@ def test_command_help_is_light() -> None:
         (["--suite", "models", "--rounds", "0"], 2, "0 is not in the range"),
         (["--suite", "training", "--filter", "alexnet"], 2, "nothing of the suite has `alexnet` in its name"),
         (["--suite", "models", "--dtype", "f17"], 1, "E0303"),
+        (["--suite", "training", "--baselines", "eager"], 2, "--baselines is not for the suite training"),
         (["--suite", "models", "--dtype", "e4m3"], 2, "measured in f16, bf16 or f32, not in e4m3"),
         (["--filter", "3x3"], 2, "--filter selects of a suite"),
         (["--suite", "epilogue", "--filter", "bias"], 2, "--filter selects of a suite"),
