@@ -179,7 +179,8 @@ def read_options(mode: str | None, options: Mapping[str, Any] | None) -> tuple[s
         raise ArgumentError(Diagnostic("E0602", message, help=f"options: {', '.join(_OPTIONS)}; others are Inductor's"))
     check_kind("evt.tune", ours.get("evt.tune", False), bool, "True or False")
     inductors = {name.replace("-", "_"): value for name, value in given.items()}
-    if unknown := next((name for name in inductors if name not in torch._inductor.list_options()), None):
+    known = torch._inductor.list_options() if inductors else ()
+    if unknown := next((name for name in inductors if name not in known), None):
         message = f"neither evt nor Inductor has an option `{unknown}`"
         raise ArgumentError(Diagnostic("E0602", message, help="torch._inductor.list_options() has Inductor's"))
     patches.update(inductors)
