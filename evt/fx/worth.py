@@ -43,7 +43,7 @@ LAUNCH = 1.5
 CALL = 5.0
 #: How much slower than the library's a product is assumed to be: of up to so many rows or columns.
 _SLOWER = ((64, 0.35), (256, 0.12), (512, 0.06))
-_SLOWER_ELSE, _SLOWER_GROUPS, _SLOWER_GRADIENT = 0.03, 0.3, 0.1
+_SLOWER_ELSE, _SLOWER_GROUPS, _SLOWER_GRADIENT = 0.03, 0.3, 0.05
 
 
 @dataclass(frozen=True)

@@ -361,7 +361,7 @@ def test_explain_says_when_it_is_preferred():
     deep = op.explain("sm90", "f16", "f16", shapes=((2, 2048, 7, 7), (512, 2048, 1, 1)))
     (other,) = (route for route in deep.routes if route.name == "conv-halo-3x")
     assert (other.applies, other.chosen) == (True, False)
-    assert "it applies, and is preferred where it is a fprop of f16 or bf16 without depth" in str(deep)
+    assert "it applies, and is preferred where the operands have 8 or 16 bits" in str(deep)
     forced = evt.conv2d(RESIDUAL, route="own").plan("sm90", shapes=((2, 2048, 7, 7), (512, 2048, 1, 1)))
     assert forced.route == "conv-halo-3x"
 

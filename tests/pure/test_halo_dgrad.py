@@ -121,8 +121,6 @@ def plans(op: evt.Program, shapes: Any) -> list[Plan]:
     return [with_config(op, name).plan("sm90", "f16", shapes=shapes) for name in names]
 
 
-def test_it_is_not_preferred():
+def test_it_is_preferred():
     shapes, geometry = SHAPES["layer"]
-    op = convolution(RELU, "conv2d_dgrad", **geometry)
-    assert op.plan("sm90", "f16", shapes=shapes).route == "conv-evt-3x"
-    assert "is preferred where it is a fprop of f16 or bf16" in str(op.explain("sm90", "f16", shapes=shapes))
+    assert convolution(RELU, "conv2d_dgrad", **geometry).plan("sm90", "f16", shapes=shapes).route == "conv-halo-3x"

@@ -81,11 +81,9 @@ def test_the_gradient_of_a_volume():
 
 
 @pytest.mark.parametrize("taps", [(3, 3, 3), (1, 3, 3), (1, 1, 1)])
-def test_it_is_not_preferred(taps):
-    shapes = VOLUME[0], (64, 64, *taps)
-    assert planned(shapes=shapes).route == "conv-halo-3x"
+def test_it_is_preferred_where_slices_are_large(taps):
     op = evt.conv3d(RESIDUAL)
-    assert op.plan("sm90", "f16", shapes=shapes).route != "conv-halo-3x"
-    assert "is preferred where it is a fprop of f16 or bf16 without depth" in str(
-        op.explain("sm90", "f16", shapes=shapes)
-    )
+    for side, preferred in ((14, True), (9, taps == (1, 1, 1))):
+        shapes = (2, 64, 6, side, side), (64, 64, *taps)
+        assert (op.plan("sm90", "f16", shapes=shapes).route == "conv-halo-3x") == preferred
+        assert evt.conv3d(RESIDUAL, route="own").plan("sm90", "f16", shapes=shapes).route == "conv-halo-3x"

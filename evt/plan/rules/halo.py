@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from evt.ir import Fold, Input, Interleave, Output, Pick, Random
-from evt.ir.dtype import B1, BF16, F16
+from evt.ir.dtype import B1
 from evt.ir.node import is_divided
 from evt.plan.epilogue.visitors import is_reduced
 from evt.plan.problem import Problem
@@ -12,8 +12,8 @@ from evt.plan.rules.gemm import operands_moved_by_tma
 from evt.plan.rules.rule import Rule, rule
 from evt.plan.verdict import HOLDS, Refusal, Verdict
 
-#: The types of A for which the kernel's times are known.
-MEASURED = (F16, BF16)
+#: Wider types have been measured to be slower than CUTLASS's kernels: the planes of their channels are many.
+MOST_BITS = 16
 
 
 @rule("the target has WGMMA: sm90")
@@ -71,13 +71,12 @@ def epilogue(problem: Problem) -> Verdict:
 
 
 @rule(
-    f"it is a fprop of {' or '.join(map(str, MEASURED))} without depth, and there are 9 to 640 channels (to 128 with a "
-    "stride), at most 9 taps, and images of at least 100 output pixels; or one tap and 9 to 512 channels (to 1024 with "
-    "a stride)"
+    "the operands have 8 or 16 bits, and there are 9 to 640 channels of 16 bits (to 128 with a stride), at most 9 taps, "
+    "and images of at least 100 output pixels; or one tap and 9 to 512 channels (to 1024 with a stride)"
 )
 def suits(problem: Problem) -> Verdict:
     """Tell where kernels of CUTLASS wait for their input: see evt.plan.halo."""
-    convolution = problem.convolution
-    if convolution.operator != "fprop" or problem.dag.operands[0].dtype not in MEASURED or convolution.rank > 2:
-        return Refusal("of such a convolution no time is known; tuning takes one")
-    return HOLDS if convolution.halo.fast else Refusal("a kernel of CUTLASS is expected to be faster")
+    operand = problem.dag.operands[0].dtype
+    if operand is not None and operand.bits > MOST_BITS:
+        return Refusal(f"the operands are {operand}, of which TMA's im2col mode loads enough for the tensor cores")
+    return HOLDS if problem.convolution.halo.fast else Refusal("a kernel of CUTLASS is expected to be faster")
