@@ -217,7 +217,6 @@ def _multiplication(plan: Plan) -> MultiplicationText:
         operands=_lines([f'"{change}"(sums[{i}])' for i in range(count)]),
         a=f"{{%{count}, %{count + 2}}}",
         b=f"{{%{count + 1}, %{count + 3}}}",
-        adds=f"%{count + 4}",
         flags=_flags(a, transposed),
     )
 

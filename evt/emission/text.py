@@ -117,8 +117,7 @@ class StepText:
 class MultiplicationText:
     """A WGMMA instruction of 64 rows: its types, and its parts as asm wants them, the sums in lines of several.
 
-    ``transposed``: whether operand A is, the filters. ``a`` and ``b`` are the words of the descriptors, ``adds`` is the
-    register that tells whether sums are added to.
+    ``transposed``: whether operand A is, the filters. ``a`` and ``b`` are the words of the descriptors.
     """
 
     element_bytes: int
@@ -131,7 +130,6 @@ class MultiplicationText:
     operands: tuple[str, ...]
     a: str
     b: str
-    adds: str
     flags: str
 
 

@@ -31,6 +31,9 @@ _PLANES = {128: 1.0, 64: 1.08, 32: 1.2}
 OVERHEAD = 24
 #: How many widths are built, to choose from by the number of tiles.
 _OFFERED = 3
+#: Clock cycles, as estimated by evt::halo::Cycles of halo_geometry.hpp, and how many thread blocks share a tile.
+_START, _EPILOGUE_PER_PIXEL, _EXCHANGE, _EXCHANGE_PER_PIXEL = 1800, 10, 1200, 12
+_DEPTH_BYTES, _SPLITS = 32, (1, 2, 4, 8)
 
 _MOST_TAPS = 64
 _MOST_PADDING = 32767  # where a tile begins in the input is kept in 16 bits
@@ -184,6 +187,40 @@ class Plane:
                 boxes = max(2, 1 + max(map(sum, two)))
                 found.append((min(_RUNS_IN_FLIGHT, taps // run * self.planes) * run * FILTERS * self.bytes, boxes))
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class Cycles:
+    """What tiles of a halo kernel take, in clock cycles; thread blocks may share the planes of each."""
+
+    planes: int
+    instructions: int
+    pixels: int
+
+    @staticmethod
+    def of(plane: Plane, pixels: int) -> Cycles:
+        """Return those of a convolution, by instructions of so many pixels."""
+        taps = plane.height.taps * plane.width.taps
+        return Cycles(plane.planes, taps * plane.bytes // _DEPTH_BYTES, pixels)
+
+    def all(self, tiles: int, splits: int, multiprocessors: int) -> int:
+        """Return the time of so many tiles, of which each is shared by so many thread blocks."""
+        waves = -(-tiles * splits // multiprocessors)
+        once = _START + self.pixels * _EPILOGUE_PER_PIXEL
+        if splits == 1:
+            overhead = self.instructions * OVERHEAD // 2
+            return once + waves * self.planes * (self.instructions * self.pixels // 2 + overhead)
+        exchange = _EXCHANGE + self.pixels * _EXCHANGE_PER_PIXEL
+        return waves * (once + exchange + -(-self.planes // splits) * (self.instructions * self.pixels // 2))
+
+    def splits(self, tiles: int, multiprocessors: int) -> int:
+        """Return how many thread blocks share each of so many tiles."""
+        known = [each for each in _SPLITS if each <= max(1, self.planes)]
+        return min(known, key=lambda each: self.all(tiles, each, multiprocessors))
+
+    def least(self, tiles: int, multiprocessors: int) -> int:
+        """Return the time of so many tiles."""
+        return self.all(tiles, self.splits(tiles, multiprocessors), multiprocessors)
 
 
 def forward(operator: Operator, sizes: Mapping[str, int]) -> Mapping[str, int]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import inf, prod
 
 from evt.plan.configurations.config import Config, ceil_div
-from evt.plan.halo import OVERHEAD, Plane, choose, forward
+from evt.plan.halo import Cycles, Plane, choose, forward
 from evt.plan.plan import HaloConvolution, Plan
 
 
@@ -42,14 +42,15 @@ def time(
 
 
 def _halo_time(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> float:
-    """Return how long a halo kernel takes, in pixels that the busiest multiprocessor multiplies by 64 filters."""
+    """Return how long a halo kernel takes, in clock cycles."""
     pixels, filters, channels = plan.config.tile
-    tile = choose(Plane.of(sizes, channels, plan.operand_bits // 8), pixels)
+    plane = Plane.of(sizes, channels, plan.operand_bits // 8)
+    tile = choose(plane, pixels)
     if tile is None:
         return inf
     images = sizes["images"] * sizes.get("output_depth", 1)
     tiles = ceil_div(images, tile.images) * tile.tiles * ceil_div(sizes["filters"], filters)
-    return ceil_div(tiles, multiprocessors) * (pixels + OVERHEAD)
+    return Cycles.of(plane, pixels).least(tiles, multiprocessors)
 
 
 def _depth(sizes: Mapping[str, int]) -> int:

@@ -1,6 +1,7 @@
 // Prints the tiles that evt::halo::choose finds for the problems on the standard input: a problem of 15 numbers in the
 // order of evt::halo::Problem in a line, then the pixels, the channels of a plane, the bytes of an element, whether it is
-// a volume, and its taps along the depth.
+// a volume, and its taps along the depth. With each, how many of 132 thread blocks share a tile, and whether shared memory
+// has room for the sums that they exchange.
 
 #include <cstdio>
 
@@ -14,10 +15,12 @@ int main() {
                     &p.pad_height, &p.pad_width, &p.stride_height, &p.stride_width, &p.dilation_height,
                     &p.dilation_width, &pixels, &channels, &element_bytes, &volume, &p.filter_depth) == 20) {
     evt::halo::Class const kernel{pixels, channels, channels * element_bytes, true, volume != 0};
-    evt::halo::Geometry const made = evt::halo::choose(p, kernel);
+    evt::halo::Geometry made = evt::halo::choose(p, kernel);
     if (made.stages > 0) {
-      std::printf("%d %d %d %d %d %d\n", made.images, made.rows, made.columns, made.pitch, made.box_rows,
-                  made.tiles_high * made.tiles_wide);
+      evt::halo::split(p, kernel, 132, made);
+      bool const has_room = made.stages * made.stage_bytes + made.slabs * made.slab_bytes >= 256 * pixels;
+      std::printf("%d %d %d %d %d %d %d %d\n", made.images, made.rows, made.columns, made.pitch, made.box_rows,
+                  made.tiles_high * made.tiles_wide, made.splits, has_room);
     } else {
       std::printf("none\n");
     }

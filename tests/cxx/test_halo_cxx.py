@@ -1,4 +1,4 @@
-"""The halo kernel's tiles on the host: the planner and the kernel choose the same."""
+"""The halo kernel's tiles on the host: the planner and the kernel choose the same, and as many to share each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cute import GXX, include_flags
 from halo_problems import MEMBERS
 
 from evt.ir.convolution import Convolution, ConvolutionProblem
-from evt.plan.halo import PIXELS, Plane, choose
+from evt.plan.halo import PIXELS, Cycles, Plane, choose
 
 INCLUDE = Path(__file__).parents[2] / "codegen/include"
 pytestmark = [
@@ -61,10 +61,19 @@ def test_both_languages_choose_one_tile(tmp_path: Path) -> None:
         for (p, *rest), depth in zip(cases, of_depth, strict=True)
     ]
     done = subprocess.run([program], input="\n".join(lines), capture_output=True, text=True, check=True)
-    planned = []
-    for (problem, pixels, channels, size), depth in zip(cases, of_depth, strict=True):
-        tile = choose(Plane.of({**problem.sizes, **depth}, channels, size), pixels)
-        planned.append("none" if tile is None else " ".join(map(str, astuple(tile))))
+    planned, splits = [], []
     found = done.stdout.splitlines()
+    for (problem, pixels, channels, size), depth, made in zip(cases, of_depth, found, strict=True):
+        plane = Plane.of({**problem.sizes, **depth}, channels, size)
+        tile = choose(plane, pixels)
+        if tile is None:
+            planned.append("none")
+            continue
+        tiles = tile.tiles * -(-problem.sizes["filters"] // 64)
+        has_room = made.endswith("1")
+        splits.append(Cycles.of(plane, pixels).splits(tiles, 132) if has_room else 1)
+        planned.append(" ".join(map(str, (*astuple(tile), splits[-1], int(has_room)))))
     assert [each for each in zip(lines, found, planned, strict=True) if each[1] != each[2]] == []
     assert planned.count("none") < len(planned) / 2
+    assert set(splits) == {1, 2, 4, 8}
+    assert sum(each.endswith("0") for each in planned) < len(planned) / 10

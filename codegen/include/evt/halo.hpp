@@ -23,6 +23,9 @@
 // the input, warp 3 the filters, warps 1 and 2 load C and store D for one of the two consumers each. The
 // consumers take turns at the tensor cores, each with a tile of its own, so that one multiplies while the other
 // computes its epilogue. Filters stay in shared memory where they fit; a block then keeps to one block of 64 filters.
+//
+// Where there are few tiles of many channels, a cluster of thread blocks shares each of them: every block multiplies some
+// of the planes, and the first one adds their sums, always in the same order, and computes the epilogue.
 
 #include <algorithm>
 #include <cstdint>
@@ -111,6 +114,7 @@ struct Kernel {
     Params params{};
     Geometry& geometry = params.geometry = choose(problem, kClass, arguments.rows, arguments.columns);
     pair(problem, kClass, arguments.multiprocessors, geometry);
+    split(problem, kClass, arguments.multiprocessors, geometry);
     params.epilogue = arguments.epilogue;
     params.taps = taps_of(problem, geometry.pitch);
     if (Mma::kTransposed) params.taps.reverse(problem);
@@ -127,6 +131,7 @@ struct Kernel {
     // With a multiple of the blocks of filters, every thread block keeps to one of them.
     int const most = std::max(arguments.multiprocessors / params.filter_blocks, 1) * params.filter_blocks;
     params.grid = std::min(params.items, geometry.resident ? most : arguments.multiprocessors);
+    if (geometry.splits > 1) params.grid = params.items * geometry.splits;  // of which each has one tile
     params.stores_rows = geometry.pitch > geometry.columns && geometry.tiles_wide > 1;
     params.source_bytes = geometry.stored_pixels() * kEpilogueRow;
     params.encoded = encode(arguments, params);
@@ -209,6 +214,7 @@ struct Kernel {
   }
 
   static dim3 get_grid_shape(Params const& params) { return dim3(params.grid); }
+  static dim3 get_cluster_shape(Params const& params) { return dim3(params.geometry.splits); }
   static dim3 get_block_shape() { return dim3(kThreads); }
 
   /// A ring of buffers, as one of those that use it in turn sees it.
@@ -262,6 +268,7 @@ struct Kernel {
     CUTLASS_DEVICE uint32_t turn(int consumer) const { return of_consumers(consumer); }
     CUTLASS_DEVICE uint32_t source_loaded(int consumer) const { return of_consumers(2 + consumer); }
     CUTLASS_DEVICE uint32_t result_written(int consumer) const { return of_consumers(4 + consumer); }
+    CUTLASS_DEVICE uint32_t exchanged(int time) const { return of_consumers(6 + time); }
   };
 
   /// A run of taps of one plane: its operands, and whether they are known to be loaded.
@@ -328,14 +335,28 @@ struct Kernel {
     }
   };
 
+  /// What a thread block has to do: every so many items, and of each so many planes.
+  struct Part {
+    int first, stride, block, first_plane, planes;
+
+    CUTLASS_DEVICE explicit Part(Params const& params) {
+      int const splits = params.geometry.splits;
+      first = blockIdx.x / splits;
+      stride = gridDim.x / splits;
+      block = blockIdx.x % splits;  // of its cluster
+      first_plane = params.planes * block / splits;
+      planes = params.planes * (block + 1) / splits - first_plane;
+    }
+  };
+
   /// A consumer's items: every second one of the thread block's, or all of them.
   struct Share {
     int first, stride;
 
-    CUTLASS_DEVICE Share(Params const& params, int consumer) {
+    CUTLASS_DEVICE Share(Params const& params, Part const& part, int consumer) {
       bool const turns = !params.geometry.paired;
-      first = blockIdx.x + (turns ? consumer * gridDim.x : 0);
-      stride = turns ? 2 * gridDim.x : gridDim.x;
+      first = part.first + (turns ? consumer * part.stride : 0);
+      stride = turns ? 2 * part.stride : part.stride;
     }
   };
 
@@ -346,6 +367,7 @@ struct Kernel {
     int const group = threadIdx.x / kWarpGroup;
     set_up(params, shared);
     __syncthreads();
+    if (geometry.splits > 1) hopper::meet_cluster();  // nobody arrives at barriers that are not there yet
     if (group == 0) {
       hopper::give_registers<kProducerRegisters>();
       int const warp = threadIdx.x / 32;
@@ -392,6 +414,7 @@ struct Kernel {
         hopper::init_barrier(shared.turn(i), kWarps);
         hopper::init_barrier(shared.source_loaded(i), 1);
         hopper::init_barrier(shared.result_written(i), kWarpGroup);
+        hopper::init_barrier(shared.exchanged(i), geometry.splits * kWarps);
       }
       hopper::fence_barriers();
     }
@@ -400,11 +423,12 @@ struct Kernel {
   /// Load the boxes of all tiles, plane by plane and group by group.
   CUTLASS_DEVICE static void load_input(Params const& params, Shared const& shared) {
     Geometry const& geometry = params.geometry;
+    Part const part(params);
     Ring ring;
     int const bytes = geometry.box_pixels() * kPlaneBytes;
-    for (int number = blockIdx.x; number < params.items; number += gridDim.x) {
+    for (int number = part.first; number < params.items; number += part.stride) {
       Item const item(params, number, 0);
-      for (int plane = 0; plane < params.planes; ++plane) {
+      for (int plane = part.first_plane; plane < part.first_plane + part.planes; ++plane) {
         for (int group = 0; group < params.taps.groups; ++group) {
           uint32_t const start = params.taps.starts[group];
           int const column = item.column * params.stride_width + int16_t(start);
@@ -429,11 +453,12 @@ struct Kernel {
   /// Load the filters, run by run: once if they stay, else for every tile.
   CUTLASS_DEVICE static void load_filters(Params const& params, Shared const& shared) {
     Geometry const& geometry = params.geometry;
+    Part const part(params);
     Ring ring;
     int const consumers = geometry.paired ? 2 : 1;
-    for (int number = blockIdx.x; number < params.items; number += gridDim.x) {
+    for (int number = part.first; number < params.items; number += part.stride) {
       int const filter = Item(params, number, 0).filter, length = geometry.run;
-      for (int plane = 0; plane < params.planes; ++plane) {
+      for (int plane = part.first_plane; plane < part.first_plane + part.planes; ++plane) {
         for (int run = 0; run < params.taps.number; run += length) {
           for (int consumer = 0; consumer < consumers; ++consumer) {
             hopper::wait(shared.slab_empty(ring.slot), ring.parity ^ 1);
@@ -465,7 +490,9 @@ struct Kernel {
     Geometry const& geometry = params.geometry;
     uint32_t const buffer = shared.epilogues + consumer * geometry.epilogue_bytes;
     uint32_t parity = 0;
-    Share const share(params, consumer);
+    Part const part(params);
+    if (part.block != 0) return;  // the first thread block of a cluster has the results
+    Share const share(params, part, consumer);
     for (int number = share.first; number < params.items; number += share.stride, parity ^= 1) {
       Item const item(params, number, consumer);
       uint32_t const loaded = shared.source_loaded(consumer);
@@ -494,11 +521,11 @@ struct Kernel {
 
   /// Multiply a tile in runs of `Length` taps.
   template <int Length>
-  CUTLASS_DEVICE static void multiply(Params const& params, Shared const& shared, int consumer, Ring& stage, Ring& slab,
-                                      Accumulator (&accumulators)[kPixels / 2]) {
+  CUTLASS_DEVICE static void multiply(Params const& params, Shared const& shared, int consumer, int planes, Ring& stage,
+                                      Ring& slab, Accumulator (&accumulators)[kPixels / 2]) {
     Geometry const& geometry = params.geometry;
     constexpr int kMany = Length * kInstructions;
-    int const steps = params.planes * params.taps.number / Length;
+    int const steps = planes * params.taps.number / Length;
     bool const leads = threadIdx.x % 32 == 0;
     int run = 0;
     Step<Length> step(params, shared, run, true, stage, slab), last = step;
@@ -510,8 +537,7 @@ struct Kernel {
       for (int j = 0; j < kMany; ++j) {
         int const tap = j / kInstructions, k = j % kInstructions;
         Mma::fma(accumulators, step.a + tap * (Filters::kBytes >> 4) + k * Filters::kNextK,
-                 step.b[tap] + k * hopper::kNextK, Filters::kLayout, hopper::operand_layout(kPlaneBytes),
-                 i > 0 || j > 0);
+                 step.b[tap] + k * hopper::kNextK, Filters::kLayout, hopper::operand_layout(kPlaneBytes));
         if (j == (kMany > 1)) {
           // What the next step needs is looked up meanwhile, without a branch, after which WGMMA would begin another
           // group: the tensor cores would wait for it between the steps.
@@ -535,12 +561,90 @@ struct Kernel {
     last.release(shared, geometry.resident, true);
   }
 
+  /// Arrive at a barrier of every thread block of the cluster, and wait for all of them. Each is used once.
+  CUTLASS_DEVICE static void meet(Params const& params, Shared const& shared, int time) {
+    __syncwarp();
+    int const lane = threadIdx.x % 32;
+    if (lane < params.geometry.splits) hopper::arrive_in_cluster(hopper::of_block(shared.exchanged(time), lane));
+    hopper::wait_in_cluster(shared.exchanged(time));
+  }
+
+  /// Add the sums of the cluster's thread blocks, each every so many words of them; the first block has all in the end.
+  /// They are written to where the operands were: a thread block that shares its tile has no other one.
+  CUTLASS_DEVICE static void exchange(
+      Params const& params, Shared const& shared, int block, Accumulator (&accumulators)[kPixels / 2]) {
+    uint32_t const mine = shared.stages + threadIdx.x % kWarpGroup * kQuadBytes;
+    uint32_t quad[4];
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kQuads; ++i) {
+      // What is stored must not be the accumulator's register itself: ptxas would serialise WGMMA (C7520).
+      CUTLASS_PRAGMA_UNROLL
+      for (int j = 0; j < 4; ++j) quad[j] = word_of(accumulators[4 * i + j] + Accumulator(0));
+      hopper::store_words(hopper::of_block(mine + i * kWarpGroup * kQuadBytes, block), quad);
+    }
+    meet(params, shared, 0);
+    switch (params.geometry.splits) {
+      case 2: add<2>(mine, block); break;
+      case 4: add<4>(mine, block); break;
+      default: add<kMostSplits>(mine, block);
+    }
+    meet(params, shared, 1);
+    if (block != 0) return;
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kQuads; ++i) {
+      hopper::load_words(quad, hopper::of_block(mine + i * kWarpGroup * kQuadBytes, 0));
+      CUTLASS_PRAGMA_UNROLL
+      for (int j = 0; j < 4; ++j) accumulators[4 * i + j] = sum_of(quad[j]);
+    }
+  }
+
+  static constexpr int kQuads = kPixels / 8, kQuadBytes = 16;  // four sums of a thread
+
+  CUTLASS_DEVICE static uint32_t word_of(float sum) { return __float_as_uint(sum); }
+  CUTLASS_DEVICE static uint32_t word_of(int sum) { return uint32_t(sum); }
+  CUTLASS_DEVICE static Accumulator sum_of(uint32_t word) {
+    if constexpr (std::is_same_v<Accumulator, float>) {
+      return __uint_as_float(word);
+    } else {
+      return Accumulator(word);
+    }
+  }
+
+  /// Add every `Splits`-th quad of the thread blocks, from quad `block` on, into the first block's.
+  template <int Splits>
+  CUTLASS_DEVICE static void add(uint32_t mine, int block) {
+    constexpr int kTogether = 16 / Splits;  // quads whose words are under way at the same time
+    for (int first = block; first < kQuads; first += kTogether * Splits) {
+      uint32_t words[kTogether][Splits][4];
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kTogether; ++i) {
+        uint32_t const at = mine + min(first + i * Splits, kQuads - 1) * kWarpGroup * kQuadBytes;
+        CUTLASS_PRAGMA_UNROLL
+        for (int other = 0; other < Splits; ++other) hopper::load_words(words[i][other], hopper::of_block(at, other));
+      }
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kTogether; ++i) {
+        uint32_t quad[4];
+        CUTLASS_PRAGMA_UNROLL
+        for (int j = 0; j < 4; ++j) {
+          Accumulator sum = sum_of(words[i][0][j]);
+          CUTLASS_PRAGMA_UNROLL
+          for (int other = 1; other < Splits; ++other) sum += sum_of(words[i][other][j]);
+          quad[j] = word_of(sum);
+        }
+        int const number = first + i * Splits;
+        if (number < kQuads) hopper::store_words(hopper::of_block(mine + number * kWarpGroup * kQuadBytes, 0), quad);
+      }
+    }
+  }
+
   /// Multiply and store the tiles of a consumer.
   CUTLASS_DEVICE static void consume(Params const& params, Shared const& shared, int consumer) {
     Geometry const& geometry = params.geometry;
+    Part const part(params);
     int const length = geometry.run;
-    int const steps = params.planes * params.taps.number / length;  // of a tile
-    int const stages = params.planes * params.taps.groups;          // that a tile takes
+    int const steps = part.planes * params.taps.number / length;  // of a tile
+    int const stages = part.planes * params.taps.groups;          // that a tile takes
     Ring stage, slab;
     if (geometry.paired) {
       slab.slot = consumer;
@@ -550,7 +654,7 @@ struct Kernel {
       if (!geometry.resident) slab.advance(steps, geometry.slabs);
     }
     uint32_t parity = 0;
-    Share const share(params, consumer);
+    Share const share(params, part, consumer);
     for (int number = share.first; number < params.items; number += share.stride, parity ^= 1) {
       Item const item(params, number, consumer);
       int const thread = threadIdx.x % kWarpGroup;
@@ -558,11 +662,17 @@ struct Kernel {
                                 number / params.filter_blocks, item.filter / kFilters};
       Epilogue epilogue(params.epilogue, tile);
       Accumulator accumulators[kPixels / 2];
+      CUTLASS_PRAGMA_UNROLL
+      for (Accumulator& each : accumulators) each = 0;  // or ptxas finds that `exchange` defines them (C7515)
       if (!geometry.paired) hopper::wait(shared.turn(consumer), parity);
       switch (geometry.run) {
-        case 3: multiply<3>(params, shared, consumer, stage, slab, accumulators); break;
-        case 5: multiply<5>(params, shared, consumer, stage, slab, accumulators); break;
-        default: multiply<1>(params, shared, consumer, stage, slab, accumulators);
+        case 3: multiply<3>(params, shared, consumer, part.planes, stage, slab, accumulators); break;
+        case 5: multiply<5>(params, shared, consumer, part.planes, stage, slab, accumulators); break;
+        default: multiply<1>(params, shared, consumer, part.planes, stage, slab, accumulators);
+      }
+      if (geometry.splits > 1) {
+        exchange(params, shared, part.block, accumulators);
+        if (part.block != 0) return;
       }
       // On to the consumer's next tile, beyond those that the other one uses in its turn.
       stage.advance(geometry.paired ? 1 : 1 + stages, geometry.stages);

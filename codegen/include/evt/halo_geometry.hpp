@@ -17,9 +17,11 @@ constexpr int kMostTaps = 64;      // of a filter
 constexpr int kMostStages = 8;     // of the input
 constexpr int kMostSlabs = 64;     // of the filters
 constexpr int kRuns[] = {3, 5, 1};  // of taps, the best first
+constexpr int kOverheadPixels = 24;  // a tile after another one takes as long as if it had so many more
 constexpr int kTurnTaps = 3;       // before the end of a tile that a consumer passes the turn on
 constexpr int kSharedBytes = 232448;
-constexpr int kBarrierBytes = 8 * (2 * kMostStages + 2 * kMostSlabs + 6);
+constexpr int kBarrierBytes = 8 * (2 * kMostStages + 2 * kMostSlabs + 8);
+constexpr int kMostSplits = 8;     // thread blocks of a cluster, on every GPU
 constexpr int kAlignment = 1024;   // of swizzled memory
 constexpr int kWarpGroup = 128;
 constexpr int kThreads = 3 * kWarpGroup;
@@ -68,6 +70,7 @@ struct Geometry {
   int stages = 0, stage_bytes = 0;
   int run = 1;                    // of taps whose filters are loaded together
   int slabs = 0, slab_bytes = 0;  // of the filters of a run
+  int splits = 1;         // thread blocks of a cluster that share a tile: each multiplies some of its planes
   bool paired = false;    // the consumers share a tile of pixels, each with a block of filters, and take no turns
   bool resident = false;  // the filters of a block stay in shared memory
   int handover = 0;       // the run of a tile after which a consumer passes the turn on
@@ -322,6 +325,46 @@ inline void pair(Problem const& problem, Class const& kernel, int multiprocessor
   Geometry paired = made;
   paired.paired = true;
   if (share(problem, kernel, taps, made.run, paired)) made = paired;
+}
+
+/// What a tile of a halo kernel takes, in clock cycles: estimates.
+struct Cycles {
+  static constexpr int kStart = 1800;         // of a thread block: barriers, the first loads, the last store
+  static constexpr int kEpiloguePerPixel = 10;
+  static constexpr int kExchange = 1200;      // between the thread blocks of a cluster
+  static constexpr int kExchangePerPixel = 12;
+
+  int planes;           // of a tile
+  int of_plane;         // the multiplications of a plane
+  int epilogue;
+  int exchange;
+  int overhead;         // of a tile after another one
+
+  static Cycles of(Problem const& problem, Class const& kernel, int taps) {
+    int const instructions = taps * kernel.plane_bytes / hopper::kDepthBytes;
+    return {problem.planes(kernel.plane), instructions * kernel.pixels / 2, kernel.pixels * kEpiloguePerPixel,
+            kExchange + kernel.pixels * kExchangePerPixel, instructions * kOverheadPixels / 2};
+  }
+
+  /// Of so many tiles, each shared by so many thread blocks. Without sharing, epilogues overlap with multiplications.
+  int64_t all(int tiles, int splits, int multiprocessors) const {
+    int64_t const waves = ceil_div(tiles * splits, multiprocessors);
+    if (splits == 1) return kStart + epilogue + waves * (int64_t(planes) * (of_plane + overhead));
+    return waves * (kStart + epilogue + exchange + int64_t(ceil_div(planes, splits)) * of_plane);
+  }
+};
+
+/// Let the thread blocks of a cluster share each tile's planes, where there are too few tiles for all multiprocessors.
+inline void split(Problem const& problem, Class const& kernel, int multiprocessors, Geometry& made) {
+  int const tiles = made.tiles(problem) * ceil_div(problem.filters, kFilters);
+  int const sums = kFilters * kernel.pixels * 4;  // they are exchanged where the operands were
+  if (made.paired || made.stages * made.stage_bytes + made.slabs * made.slab_bytes < sums) return;
+  Cycles const cycles = Cycles::of(problem, kernel, taps_of(problem, made.pitch).number);
+  for (int splits = 2; splits <= std::min(kMostSplits, cycles.planes); splits *= 2) {
+    if (cycles.all(tiles, splits, multiprocessors) < cycles.all(tiles, made.splits, multiprocessors)) {
+      made.splits = splits;
+    }
+  }
 }
 
 }  // namespace halo

@@ -65,6 +65,50 @@ CUTLASS_DEVICE void wait(uint32_t barrier, uint32_t parity) {
 /// What threads have written to shared memory, TMA and WGMMA may read from now on.
 CUTLASS_DEVICE void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
+// Clusters. Shared memory of another of its thread blocks has an address of its own.
+
+/// All threads of all thread blocks: what was written before is seen after.
+CUTLASS_DEVICE void meet_cluster() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+CUTLASS_DEVICE uint32_t of_block(uint32_t address, int block) {
+  uint32_t result;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(result) : "r"(address), "r"(block));
+  return result;
+}
+
+/// Arrive at a barrier of any thread block of the cluster, after what the thread has written.
+CUTLASS_DEVICE void arrive_in_cluster(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+/// Wait for the first phase of a barrier, at which threads of other thread blocks arrive.
+CUTLASS_DEVICE void wait_in_cluster(uint32_t barrier) {
+  uint32_t passed = 0;
+  while (!passed) {
+    asm volatile(
+        "{\n.reg .pred p;\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], 0;\n"
+        "selp.u32 %0, 1, 0, p;\n}"
+        : "=r"(passed)
+        : "r"(barrier)
+        : "memory");
+  }
+}
+
+CUTLASS_DEVICE void load_words(uint32_t (&to)[4], uint32_t address) {
+  asm volatile("ld.shared::cluster.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(address)
+               : "memory");
+}
+
+CUTLASS_DEVICE void store_words(uint32_t address, uint32_t const (&from)[4]) {
+  asm volatile("st.shared::cluster.v4.b32 [%0], {%1, %2, %3, %4};"
+               ::"r"(address), "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3])
+               : "memory");
+}
+
 // TMA: boxes of tensors of four dimensions, or five, the innermost coordinate first.
 
 CUTLASS_DEVICE void prefetch_map(CUtensorMap const& map) {
