@@ -27,18 +27,19 @@ PIXELS, INTEGER_PIXELS = range(64, 257, 8), range(64, 257, 16)
 FILTERS = 64
 #: The bytes of a pixel in a plane, and the time for a byte of its channels, relative to that of a wide one.
 _PLANES = {128: 1.0, 64: 1.08, 32: 1.2}
-#: What a tile takes besides its multiplications, as the number of pixels that take as long.
-OVERHEAD = 24
 #: How many widths are built, to choose from by the number of tiles.
 _OFFERED = 3
-#: Clock cycles, as estimated by evt::halo::Cycles of halo_geometry.hpp, and how many thread blocks share a tile.
-_START, _EPILOGUE_PER_PIXEL, _EXCHANGE, _EXCHANGE_PER_PIXEL = 1800, 10, 1200, 12
-_DEPTH_BYTES, _SPLITS = 32, (1, 2, 4, 8)
+#: They are the best together for these numbers of images, on a GPU of so many multiprocessors.
+_IMAGES, _MULTIPROCESSORS = (1, 4, 16, 64, 256), 132
+#: How much of the time for these, added up, another width has to save.
+_WORTH_A_KERNEL = 0.02
+#: Clock cycles: see evt::halo::Cycles of halo_geometry.hpp. How many thread blocks may share a tile.
+_START, _BETWEEN, _EPILOGUE_PER_PIXEL, _EXCHANGE, _EXCHANGE_PER_PIXEL = 3500, 1000, 10, 3500, 12
+_LOADED_BYTES, _DEPTH_BYTES, _SPLITS = 33, 32, (1, 2, 4, 8)
 
 _MOST_TAPS = 64
 _MOST_PADDING = 32767  # where a tile begins in the input is kept in 16 bits
-#: Where CUTLASS's kernels are as fast: images of fewer pixels, filters of more taps.
-_SMALL_IMAGE, _FEW_TAPS = 100, 9
+_FEW_TAPS = 9  # of a filter, where CUTLASS's kernels are slower
 _LARGEST_STEP = 8  # of TMA's boxes
 _LARGEST_BOX = 256
 
@@ -191,27 +192,31 @@ class Plane:
 
 @dataclass(frozen=True, slots=True)
 class Cycles:
-    """What tiles of a halo kernel take, in clock cycles; thread blocks may share the planes of each."""
+    """What tiles of a halo kernel take, in clock cycles; thread blocks may share the planes of each.
+
+    ``plane`` is what a plane of a tile takes.
+    """
 
     planes: int
-    instructions: int
+    plane: int
     pixels: int
 
     @staticmethod
-    def of(plane: Plane, pixels: int) -> Cycles:
-        """Return those of a convolution, by instructions of so many pixels."""
-        taps = plane.height.taps * plane.width.taps
-        return Cycles(plane.planes, taps * plane.bytes // _DEPTH_BYTES, pixels)
+    def of(plane: Plane, tile: Tile, pixels: int) -> Cycles:
+        """Return those of a convolution's tiles, by instructions of so many pixels."""
+        taps, groups = plane.height.taps * plane.width.taps, len(plane.height.groups) * len(plane.width.groups)
+        multiplied = taps * (plane.bytes // _DEPTH_BYTES) * pixels // 2
+        loaded = (groups * tile.box_pixels + taps * FILTERS) * plane.bytes // _LOADED_BYTES
+        return Cycles(plane.planes, max(multiplied, loaded), pixels)
 
     def all(self, tiles: int, splits: int, multiprocessors: int) -> int:
         """Return the time of so many tiles, of which each is shared by so many thread blocks."""
         waves = -(-tiles * splits // multiprocessors)
         once = _START + self.pixels * _EPILOGUE_PER_PIXEL
         if splits == 1:
-            overhead = self.instructions * OVERHEAD // 2
-            return once + waves * self.planes * (self.instructions * self.pixels // 2 + overhead)
+            return once + waves * (self.planes * self.plane + _BETWEEN)
         exchange = _EXCHANGE + self.pixels * _EXCHANGE_PER_PIXEL
-        return waves * (once + exchange + -(-self.planes // splits) * (self.instructions * self.pixels // 2))
+        return waves * (once + exchange + -(-self.planes // splits) * self.plane)
 
     def splits(self, tiles: int, multiprocessors: int) -> int:
         """Return how many thread blocks share each of so many tiles."""
@@ -253,11 +258,11 @@ def halo_of(geometry: Convolution, problem: ConvolutionProblem | None, operand: 
         return UNKNOWN if operand.is_float else UNKNOWN_INTEGERS
     sizes = forward(geometry.operator, problem.sizes)
     depth = Axis.of(sizes, "depth") if "depth" in sizes else None
-    return _halo(depth, Axis.of(sizes, "height"), Axis.of(sizes, "width"), sizes["channels"], operand)
+    return _halo(depth, Axis.of(sizes, "height"), Axis.of(sizes, "width"), sizes["channels"], sizes["filters"], operand)
 
 
 @lru_cache(maxsize=1024)
-def _halo(depth: Axis | None, height: Axis, width: Axis, channels: int, operand: DType) -> Halo:
+def _halo(depth: Axis | None, height: Axis, width: Axis, channels: int, filters: int, operand: DType) -> Halo:
     axes = [axis for axis in (depth, height, width) if axis is not None]
     slices = depth.taps if depth else 1
     if height.taps * width.taps > _MOST_TAPS:
@@ -275,7 +280,7 @@ def _halo(depth: Axis | None, height: Axis, width: Axis, channels: int, operand:
     if not most:
         return Halo((), reason="a tile and its halo do not fit in shared memory")
     best = min((each for each, _ in most), key=lambda each: padded_bytes(channel_bytes, each))
-    return Halo(fastest_pixels(planes[best], widths), best, most, fast)
+    return Halo(fastest_pixels(planes[best], filters, widths), best, most, fast)
 
 
 def _widest(plane: Plane, widths: range) -> int:
@@ -288,15 +293,15 @@ def _is_fast(height: Axis, width: Axis, channels: int, channel_bytes: int) -> bo
 
     Of other types, as many bytes of channels are taken to take as long.
 
-    An implicit GEMM loads the input once a tap. But of few channels, the windows of padded copies make fewer steps; of
-    small images, much of a tile is padding; with a stride, each tap meets few of the pixels that are loaded for it; and
-    products of matrices with many channels keep CUTLASS's larger tiles busy.
+    An implicit GEMM loads the input once a tap. But of few channels, the windows of padded copies make fewer steps;
+    with a stride, each tap meets few of the pixels that are loaded for it; and products of matrices with many channels
+    keep CUTLASS's larger tiles busy. Of small images, much of a tile is padding; but few of them make few tiles, which
+    thread blocks share.
     """
     taps, unit = height.taps * width.taps, height.stride == width.stride == 1
     if taps == 1:
         return channels > 8 and channel_bytes <= (1024 if unit else 2048)
-    small = height.output * width.output < _SMALL_IMAGE
-    return taps <= _FEW_TAPS and channels > 8 and channel_bytes <= (1280 if unit else 256) and not small
+    return taps <= _FEW_TAPS and channels > 8 and channel_bytes <= (1280 if unit else 256)
 
 
 def padded_bytes(channel_bytes: int, plane_bytes: int) -> float:
@@ -304,19 +309,33 @@ def padded_bytes(channel_bytes: int, plane_bytes: int) -> float:
     return -(-channel_bytes // plane_bytes) * plane_bytes * _PLANES[plane_bytes]
 
 
-def fastest_pixels(plane: Plane, widths: range = PIXELS) -> tuple[int, ...]:
-    """Return the widths of the instruction that waste least, the best first; () where no tile fits.
+def fastest_pixels(plane: Plane, filters: int, widths: range = PIXELS) -> tuple[int, ...]:
+    """Return the widths of the instruction that are the fastest together, the best first; () where no tile fits.
 
-    Of those that make equally many tiles, only the smallest counts.
+    Each is judged by what it adds: how much longer than the best of all widths the best of those taken is, for few
+    images and for many.
     """
-    times: dict[int, float] = {}
-    fewest = inf
+    times: dict[int, list[int]] = {}
     for pixels in widths:
         tile = choose(plane, pixels)
-        if tile is not None and tile.tiles / tile.images < fewest:
-            fewest = tile.tiles / tile.images
-            times[pixels] = fewest * (pixels + OVERHEAD)
-    return tuple(sorted(times, key=times.__getitem__)[:_OFFERED])
+        if tile is not None:
+            cycles, blocks = Cycles.of(plane, tile, pixels), tile.tiles * -(-filters // FILTERS)
+            times[pixels] = [cycles.least(-(-images // tile.images) * blocks, _MULTIPROCESSORS) for images in _IMAGES]
+    least = [min(each) for each in zip(*times.values(), strict=True)]
+    taken: list[int] = []
+
+    def loss(pixels: int) -> float:
+        best = (min(each) for each in zip(*(times[other] for other in (*taken, pixels)), strict=True))
+        return sum(time / shortest for time, shortest in zip(best, least, strict=True))
+
+    lost = inf
+    while len(taken) < _OFFERED and len(taken) < len(times):
+        pixels = min((each for each in times if each not in taken), key=loss)
+        if loss(pixels) > lost - _WORTH_A_KERNEL:
+            break
+        lost = loss(pixels)
+        taken.append(pixels)
+    return tuple(taken)
 
 
 def choose(plane: Plane, pixels: int) -> Tile | None:

@@ -50,7 +50,7 @@ def _halo_time(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> fl
         return inf
     images = sizes["images"] * sizes.get("output_depth", 1)
     tiles = ceil_div(images, tile.images) * tile.tiles * ceil_div(sizes["filters"], filters)
-    return Cycles.of(plane, pixels).least(tiles, multiprocessors)
+    return Cycles.of(plane, tile, pixels).least(tiles, multiprocessors)
 
 
 def _depth(sizes: Mapping[str, int]) -> int:

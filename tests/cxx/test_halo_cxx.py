@@ -71,7 +71,7 @@ def test_both_languages_choose_one_tile(tmp_path: Path) -> None:
             continue
         tiles = tile.tiles * -(-problem.sizes["filters"] // 64)
         has_room = made.endswith("1")
-        splits.append(Cycles.of(plane, pixels).splits(tiles, 132) if has_room else 1)
+        splits.append(Cycles.of(plane, tile, pixels).splits(tiles, 132) if has_room else 1)
         planned.append(" ".join(map(str, (*astuple(tile), splits[-1], int(has_room)))))
     assert [each for each in zip(lines, found, planned, strict=True) if each[1] != each[2]] == []
     assert planned.count("none") < len(planned) / 2

@@ -106,7 +106,7 @@ def values(shape: tuple[int, ...], dtype: str, generator: torch.Generator, scale
 def poisoned(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """Return a tensor of NaN, or of a pattern that is unlikely, an image with channels last."""
     made = torch.empty(shape, device="cuda", dtype=dtype)
-    made = last(made) if len(shape) > 2 else made
+    made = last(made) if len(shape) > 3 else made
     return made.fill_(math.nan if dtype.is_floating_point else 0x55)
 
 
@@ -202,7 +202,7 @@ def test_random_problems(name, launches, record, refused, capfd):
         wides, buffers = [], []
         for exact, dtype in zip(want, dtypes, strict=True):
             element, shape = getattr(torch, dtype.torch), tuple(exact.shape)
-            wide, buffer = embedded(shape, element) if len(shape) > 2 else (None, poisoned(shape, element))
+            wide, buffer = embedded(shape, element) if len(shape) > 3 else (None, poisoned(shape, element))
             wides.append(wide)
             buffers.append(buffer)
         torch.cuda.synchronize()

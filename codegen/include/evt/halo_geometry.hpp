@@ -17,7 +17,6 @@ constexpr int kMostTaps = 64;      // of a filter
 constexpr int kMostStages = 8;     // of the input
 constexpr int kMostSlabs = 64;     // of the filters
 constexpr int kRuns[] = {3, 5, 1};  // of taps, the best first
-constexpr int kOverheadPixels = 24;  // a tile after another one takes as long as if it had so many more
 constexpr int kTurnTaps = 3;       // before the end of a tile that a consumer passes the turn on
 constexpr int kSharedBytes = 232448;
 constexpr int kBarrierBytes = 8 * (2 * kMostStages + 2 * kMostSlabs + 8);
@@ -327,30 +326,31 @@ inline void pair(Problem const& problem, Class const& kernel, int multiprocessor
   if (share(problem, kernel, taps, made.run, paired)) made = paired;
 }
 
-/// What a tile of a halo kernel takes, in clock cycles: estimates.
+/// What tiles of a halo kernel take, in clock cycles: fits to measurements on an H200.
 struct Cycles {
-  static constexpr int kStart = 1800;         // of a thread block: barriers, the first loads, the last store
+  static constexpr int kStart = 3500;    // of a thread block: barriers, the first loads, the last stores
+  static constexpr int kBetween = 1000;  // tiles of a thread block
   static constexpr int kEpiloguePerPixel = 10;
-  static constexpr int kExchange = 1200;      // between the thread blocks of a cluster
-  static constexpr int kExchangePerPixel = 12;
+  static constexpr int kExchange = 3500, kExchangePerPixel = 12;  // of sums, between the thread blocks of a cluster
+  static constexpr int kLoadedBytes = 33;  // of L2, a cycle and a multiprocessor
 
-  int planes;           // of a tile
-  int of_plane;         // the multiplications of a plane
-  int epilogue;
-  int exchange;
-  int overhead;         // of a tile after another one
+  int planes;  // of a tile
+  int plane;   // what one takes: multiplications or loads
+  int epilogue, exchange;
 
-  static Cycles of(Problem const& problem, Class const& kernel, int taps) {
-    int const instructions = taps * kernel.plane_bytes / hopper::kDepthBytes;
-    return {problem.planes(kernel.plane), instructions * kernel.pixels / 2, kernel.pixels * kEpiloguePerPixel,
-            kExchange + kernel.pixels * kExchangePerPixel, instructions * kOverheadPixels / 2};
+  static Cycles of(Problem const& problem, Class const& kernel, Geometry const& geometry) {
+    Taps const taps = taps_of(problem, geometry.pitch);
+    int const multiplied = taps.number * (kernel.plane_bytes / hopper::kDepthBytes) * kernel.pixels / 2;
+    int const loaded = (taps.groups * geometry.box_pixels() + taps.number * kFilters) * kernel.plane_bytes / kLoadedBytes;
+    return {problem.planes(kernel.plane), std::max(multiplied, loaded), kernel.pixels * kEpiloguePerPixel,
+            kExchange + kernel.pixels * kExchangePerPixel};
   }
 
   /// Of so many tiles, each shared by so many thread blocks. Without sharing, epilogues overlap with multiplications.
   int64_t all(int tiles, int splits, int multiprocessors) const {
     int64_t const waves = ceil_div(tiles * splits, multiprocessors);
-    if (splits == 1) return kStart + epilogue + waves * (int64_t(planes) * (of_plane + overhead));
-    return waves * (kStart + epilogue + exchange + int64_t(ceil_div(planes, splits)) * of_plane);
+    if (splits == 1) return kStart + epilogue + waves * (int64_t(planes) * plane + kBetween);
+    return waves * (kStart + epilogue + exchange + int64_t(ceil_div(planes, splits)) * plane);
   }
 };
 
@@ -359,7 +359,7 @@ inline void split(Problem const& problem, Class const& kernel, int multiprocesso
   int const tiles = made.tiles(problem) * ceil_div(problem.filters, kFilters);
   int const sums = kFilters * kernel.pixels * 4;  // they are exchanged where the operands were
   if (made.paired || made.stages * made.stage_bytes + made.slabs * made.slab_bytes < sums) return;
-  Cycles const cycles = Cycles::of(problem, kernel, taps_of(problem, made.pitch).number);
+  Cycles const cycles = Cycles::of(problem, kernel, made);
   for (int splits = 2; splits <= std::min(kMostSplits, cycles.planes); splits *= 2) {
     if (cycles.all(tiles, splits, multiprocessors) < cycles.all(tiles, made.splits, multiprocessors)) {
       made.splits = splits;

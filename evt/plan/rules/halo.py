@@ -71,8 +71,8 @@ def epilogue(problem: Problem) -> Verdict:
 
 
 @rule(
-    "the operands have 8 or 16 bits, and there are 9 to 640 channels of 16 bits (to 128 with a stride), at most 9 taps, "
-    "and images of at least 100 output pixels; or one tap and 9 to 512 channels (to 1024 with a stride)"
+    "the operands have 8 or 16 bits, and there are at most 9 taps and 9 to 640 channels of 16 bits (to 128 with a "
+    "stride), or one tap and 9 to 512 channels (to 1024 with a stride)"
 )
 def suits(problem: Problem) -> Verdict:
     """Tell where kernels of CUTLASS wait for their input: see evt.plan.halo."""
