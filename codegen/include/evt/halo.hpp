@@ -516,7 +516,7 @@ struct Kernel {
         hopper::commit_stores();
       }
     }
-    if constexpr (kStoresDestination) hopper::wait_for_stores();
+    if constexpr (kStoresDestination) hopper::wait_for_stores_to_read();  // the end of the kernel waits for the rest
   }
 
   /// Multiply a tile in runs of `Length` taps.

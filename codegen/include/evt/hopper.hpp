@@ -140,7 +140,6 @@ CUTLASS_DEVICE void store_box(CUtensorMap const& map, uint32_t from, int c0, int
 CUTLASS_DEVICE void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 /// The committed stores have read their shared memory.
 CUTLASS_DEVICE void wait_for_stores_to_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
-CUTLASS_DEVICE void wait_for_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
 // WGMMA
 
