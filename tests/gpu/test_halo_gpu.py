@@ -107,6 +107,15 @@ STRIDED_VOLUMES: tuple[Shape, ...] = (
     ((2, 64, 8, 15, 13), (64, 3, 3, 3), {"padding": 1, "stride": (2, 1, 1)}),
 )
 
+#: Few tiles of many channels, which several thread blocks share.
+SHARED: tuple[Shape, ...] = (
+    ((1, 512, 7, 7), (72, 3, 3), PAD),
+    ((2, 320, 9, 11), (40, 3, 3), PAD),
+    ((1, 1024, 14, 5), (136, 1, 1), {}),
+    ((1, 448, 15, 13), (64, 2, 3), {"padding": (1, 1)}),
+    ((1, 128, 21, 15), (64, 7, 7), {"padding": 3}),
+)
+
 RESIDUAL = "D = relu(acc + bias + residual)"
 #: Whose padding is within the reach of the filters, as that of a gradient has to be.
 GRADIENTS = (*LAYERS, *ODD[:3], *ODD[4:], *LARGE[:5])
@@ -142,6 +151,11 @@ CASES = {
     "planes-of-32": Case(RESIDUAL, channels(96, also=(24, 32, 40))),
     "planes-of-16": Case(RESIDUAL, channels(8, also=(16, 40, 48)), "bf16"),
     "wide-planes": Case("D = acc + bias", channels(64, also=(8, 24, 96, 200))),
+    "shared": Case("out D, a: f32[n]; D = relu(acc + bias) + C; a = sum[m](D)", SHARED),
+    "shared-wide": Case("out D: f32[m, n]; D = acc + C", (LAYERS[0], *SHARED), "bf16"),
+    "shared-i8": Case("out D: bf16, E: i32[m, n]; E = acc; D = acc*0.5 + bias", SHARED, "i8"),
+    "shared-e4m3": Case("out D: f16; D = acc + C", SHARED, "e4m3"),
+    "shared-dgrad": Case("D = where(z > 0, acc, 0)", SHARED, operation="conv2d_dgrad"),
     "f32": Case(RESIDUAL, (*LAYERS, *ODD, *LARGE[2:5], STRIDES[0]), "f32"),
     "e4m3": Case(
         "out D: f16, E: e4m3[m, n], t: f32[n]; E = acc/2; D = relu(acc + bias) + C; t = max[m](abs(acc))",
