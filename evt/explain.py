@@ -27,7 +27,8 @@ from evt.spec import LOOP, Shapes
 class RouteExplanation:
     """One route: its summary, its rules as (statement, reason of failure or empty), whether it is the one taken.
 
-    ``unmet`` is the condition under which it is expected to be faster than later routes, if that is not met.
+    ``unmet`` is the condition under which it is expected to be faster than later routes, if that is not met; ``beside``
+    says that its kernels are built all the same, for some sizes.
     If it applies, also the estimates for its kernel: shared memory in bytes, and ``registers`` of ``register_limit``
     a thread (0 where they are not estimated); and the measured ``timings``.
     """
@@ -42,6 +43,7 @@ class RouteExplanation:
     register_limit: int = 0
     timings: tuple[Timing, ...] = ()
     unmet: str = ""
+    beside: bool = False
 
     @property
     def applies(self) -> bool:
@@ -69,6 +71,8 @@ class RouteExplanation:
                 yield f"{'fails' if reason else 'holds'}  {rule}{f': {reason}' if reason else ''}"
         if self.unmet:
             yield f"it applies, and is preferred where {self.unmet}"
+            if self.beside:
+                yield "its kernels are built, too: a call of few images takes one where it is expected to be faster"
         elif self.applies and not self.chosen:
             asked = 'it applies, and is taken where `route="loop"` asks for it or it was measured to be the fastest'
             yield asked if self.name == LOOP else "it also applies, with lower priority"
@@ -86,6 +90,7 @@ class RouteExplanation:
             "shared_memory_bytes": self.shared_memory if self.applies else None,
             "registers": self.registers if self.applies else None,
             "preferred_where": self.unmet,
+            "built_beside": self.beside,
             "measured": [{"config": timing.config, "ms": timing.ms} for timing in self.timings],
         }
 
@@ -253,7 +258,16 @@ def explain(
         raise _in_full(error) from None
     made = plans[0]
     timings = measured[0].timings if len(measured) == 1 else ()
-    routes = [_explain_route(each, made if each is taken.chosen else None, timings) for each in found.candidates]
+    built = {each.route for each in plans}
+    routes = [
+        _explain_route(
+            each,
+            made if each is taken.chosen else None,
+            timings,
+            each is not taken.chosen and each.route.name in built,
+        )
+        for each in found.candidates
+    ]
     if loop is not None:
         routes.append(_explain_loop(loop, made if looped else None, timings))
     return Explanation(
@@ -261,7 +275,7 @@ def explain(
         format_interface(problem.dag),
         tuple(routes),
         made,
-        tuple(each.config.name for each in plans),
+        tuple(each.config.name for each in plans if each.route == made.route),
         _epilogue(made),
         "measurement" if best else "force" if forced else "rules",
         tuple(measurement.gpu for measurement in measured),
@@ -299,8 +313,10 @@ def _explain_loop(loop: Survey, taken: Plan | None, timings: Sequence[Timing]) -
     )
 
 
-def _explain_route(candidate: Candidate, taken: Plan | None, timings: Sequence[Timing]) -> RouteExplanation:
-    """Explain a route; ``taken`` is the plan if it is the one taken."""
+def _explain_route(
+    candidate: Candidate, taken: Plan | None, timings: Sequence[Timing], beside: bool
+) -> RouteExplanation:
+    """Explain a route; ``taken`` is the plan if it is the one taken, ``beside`` whether its kernels are built, too."""
     route, made = candidate.route, taken
     rules = [
         (rule.statement, verdict.reason if isinstance(verdict, Refusal) else "") for rule, verdict in candidate.verdicts
@@ -320,6 +336,7 @@ def _explain_route(candidate: Candidate, taken: Plan | None, timings: Sequence[T
         register_limit(made.config) if made and made.registers else 0,
         tuple(timing for timing in timings if timing.route == route.name),
         route.suits.statement if route.suits and candidate.applies and candidate.unsuited else "",
+        beside,
     )
 
 

@@ -24,8 +24,8 @@ class Layers(torch.nn.Module):
         return torch.sigmoid(found), found
 
 
-def run_in_cxx(made: Package, folder: Path, device: str = "cpu") -> str:
-    """Let a program load the package of :class:`Layers` and call it with 11 rows of ones; return what it prints."""
+def run_in_cxx(made: Package, folder: Path, *shape: int, device: str = "cpu") -> str:
+    """Let a program load a package and call it with ones of a shape; return what it prints."""
     root = Path(torch.__file__).parent
     headers = ("-isystem", str(root / "include"), "-isystem", str(root / "include/torch/csrc/api/include"))
     torch_libraries = ["-ltorch", "-ltorch_cpu", "-lc10", *(["-ltorch_cuda"] if device == "cuda" else [])]
@@ -36,6 +36,7 @@ def run_in_cxx(made: Package, folder: Path, device: str = "cpu") -> str:
     )
     assert built.returncode == 0, built.stderr[-2000:]
     assert made.library is not None
-    done = subprocess.run([program, made.model, made.library, device], capture_output=True, text=True)
+    words = [program, made.model, made.library, device, *map(str, shape)]
+    done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout

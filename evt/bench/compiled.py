@@ -174,8 +174,8 @@ class _Work:
         if not self.training:
             return [self._call(function).float().clone()]
         self.run(function)
-        found = [each.grad for each in self.model.parameters() if each.grad is not None]
-        return [each.float().clone() for each in found]
+        found = [(each, each.grad) for each in self.model.parameters() if each.requires_grad]
+        return [torch.zeros_like(each).float() if grad is None else grad.float().clone() for each, grad in found]
 
     def saved(self, function: Callable[..., Any]) -> int:
         """Return the bytes that a forward pass leaves allocated."""

@@ -29,17 +29,18 @@ FILTERS = 64
 _PLANES = {128: 1.0, 64: 1.08, 32: 1.2}
 #: How many widths are built, to choose from by the number of tiles.
 _OFFERED = 3
-#: They are the best together for these numbers of images, on a GPU of so many multiprocessors.
-_IMAGES, _MULTIPROCESSORS = (1, 4, 16, 64, 256), 132
+#: They are the best together for these numbers of images, of which many count twice, on so many multiprocessors.
+_IMAGES, _MULTIPROCESSORS = (1, 4, 32, 256, 256), 132
 #: How much of the time for these, added up, another width has to save.
 _WORTH_A_KERNEL = 0.02
 #: Clock cycles: see evt::halo::Cycles of halo_geometry.hpp. How many thread blocks may share a tile.
 _START, _BETWEEN, _EPILOGUE_PER_PIXEL, _EXCHANGE, _EXCHANGE_PER_PIXEL = 3500, 1000, 10, 3500, 12
-_LOADED_BYTES, _DEPTH_BYTES, _SPLITS = 33, 32, (1, 2, 4, 8)
+_LEFT_OVER, _LOADED_BYTES, _DEPTH_BYTES, _SPLITS = 28, 33, 32, (1, 2, 4, 8)
 
 _MOST_TAPS = 64
 _MOST_PADDING = 32767  # where a tile begins in the input is kept in 16 bits
-_FEW_TAPS = 9  # of a filter, where CUTLASS's kernels are slower
+#: Where CUTLASS's kernels are as fast: images of fewer pixels, filters of more taps.
+_SMALL_IMAGE, _FEW_TAPS = 100, 9
 _LARGEST_STEP = 8  # of TMA's boxes
 _LARGEST_BOX = 256
 
@@ -56,13 +57,15 @@ class Halo:
     """What a halo kernel is specialised for: its ``pixels``, those of the fastest first, and the bytes of a plane.
 
     ``most`` has the pixels of the widest instruction whose tiles fit, by the bytes of a plane. ``fast``: whether it is
-    expected to be faster than an implicit GEMM by TMA's im2col mode. ``reason``: why there is no such kernel, or "".
+    expected to be faster than an implicit GEMM by TMA's im2col mode; ``shared``: whether it may be faster for few
+    images, which make few tiles, by sharing these. ``reason``: why there is no such kernel, or "".
     """
 
     pixels: tuple[int, ...]
     plane_bytes: int = 128
     most: tuple[tuple[int, int], ...] = tuple((each, PIXELS[-1]) for each in _PLANES)
     fast: bool = False
+    shared: bool = False
     reason: str = ""
 
 
@@ -211,7 +214,7 @@ class Cycles:
 
     def all(self, tiles: int, splits: int, multiprocessors: int) -> int:
         """Return the time of so many tiles, of which each is shared by so many thread blocks."""
-        waves = -(-tiles * splits // multiprocessors)
+        waves = -(-tiles * splits // (multiprocessors - multiprocessors * (splits - 1) // _LEFT_OVER))
         once = _START + self.pixels * _EPILOGUE_PER_PIXEL
         if splits == 1:
             return once + waves * (self.planes * self.plane + _BETWEEN)
@@ -280,7 +283,8 @@ def _halo(depth: Axis | None, height: Axis, width: Axis, channels: int, filters:
     if not most:
         return Halo((), reason="a tile and its halo do not fit in shared memory")
     best = min((each for each, _ in most), key=lambda each: padded_bytes(channel_bytes, each))
-    return Halo(fastest_pixels(planes[best], filters, widths), best, most, fast)
+    shared = height.taps * width.taps > 1 and channels > 8
+    return Halo(fastest_pixels(planes[best], filters, widths), best, most, fast, shared)
 
 
 def _widest(plane: Plane, widths: range) -> int:
@@ -294,14 +298,14 @@ def _is_fast(height: Axis, width: Axis, channels: int, channel_bytes: int) -> bo
     Of other types, as many bytes of channels are taken to take as long.
 
     An implicit GEMM loads the input once a tap. But of few channels, the windows of padded copies make fewer steps;
-    with a stride, each tap meets few of the pixels that are loaded for it; and products of matrices with many channels
-    keep CUTLASS's larger tiles busy. Of small images, much of a tile is padding; but few of them make few tiles, which
-    thread blocks share.
+    with a stride, each tap meets few of the pixels that are loaded for it; of small images, much of a tile is padding;
+    and products of matrices with many channels keep CUTLASS's larger tiles busy.
     """
     taps, unit = height.taps * width.taps, height.stride == width.stride == 1
     if taps == 1:
         return channels > 8 and channel_bytes <= (1024 if unit else 2048)
-    return taps <= _FEW_TAPS and channels > 8 and channel_bytes <= (1280 if unit else 256)
+    small = height.output * width.output < _SMALL_IMAGE
+    return taps <= _FEW_TAPS and channels > 8 and channel_bytes <= (1280 if unit else 256) and not small
 
 
 def padded_bytes(channel_bytes: int, plane_bytes: int) -> float:
@@ -325,8 +329,8 @@ def fastest_pixels(plane: Plane, filters: int, widths: range = PIXELS) -> tuple[
     taken: list[int] = []
 
     def loss(pixels: int) -> float:
-        best = (min(each) for each in zip(*(times[other] for other in (*taken, pixels)), strict=True))
-        return sum(time / shortest for time, shortest in zip(best, least, strict=True))
+        best = [min(each) for each in zip(*(times[other] for other in (*taken, pixels)), strict=True)]
+        return float(sum(time / shortest for time, shortest in zip(best, least, strict=True)))
 
     lost = inf
     while len(taken) < _OFFERED and len(taken) < len(times):

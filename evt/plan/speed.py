@@ -9,21 +9,30 @@ from evt.plan.configurations.config import Config, ceil_div
 from evt.plan.halo import Cycles, Plane, choose, forward
 from evt.plan.plan import HaloConvolution, Plan
 
+#: Multiply-adds of 16 bits in a clock cycle of a multiprocessor of sm90.
+_A_CYCLE = 2048
+#: How much faster a kernel of another route than the first has to be: the estimates differ by as much from the truth.
+_DOUBT = 1.15
+
 
 def fastest(plans: Sequence[Plan], sizes: Mapping[str, int], multiprocessors: int) -> int:
-    """Return the index of the fastest kernel for a problem's sizes; of those that are equally fast, the first."""
-    general = plans[0]
-    if isinstance(general.mainloop, HaloConvolution):
-        of_fprop = forward(general.mainloop.operator, sizes)
-        waits = [_halo_time(plan, of_fprop, multiprocessors) for plan in plans]
-        return waits.index(min(waits))
-    rows, columns, depth = sizes[general.rows], sizes[general.columns], _depth(sizes)
-    steps = max(1, depth * general.operand_bits // 16)
-    times = [
-        time(plan.config, rows, columns, steps, sizes["l"], multiprocessors, plan.read_bytes + plan.written_bytes)
-        for plan in plans
-    ]
+    """Return the index of the fastest kernel for a problem's sizes; of those that are equally fast, the first.
+
+    The first is of the preferred route; a kernel of another has to be faster than all of its by more than the estimates
+    may be wrong.
+    """
+    preferred = plans[0].route
+    times = [_cycles(plan, sizes, multiprocessors) * (1.0 if plan.route == preferred else _DOUBT) for plan in plans]
     return times.index(min(times))
+
+
+def _cycles(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> float:
+    """Return how long a kernel takes, in clock cycles of sm90, or as many units of other targets."""
+    if isinstance(plan.mainloop, HaloConvolution):
+        return _halo_time(plan, forward(plan.mainloop.operator, sizes), multiprocessors)
+    rows, columns, traffic = sizes[plan.rows], sizes[plan.columns], plan.read_bytes + plan.written_bytes
+    steps = max(1, _depth(sizes) * plan.operand_bits // 16)
+    return time(plan.config, rows, columns, steps, sizes["l"], multiprocessors, traffic) / _A_CYCLE
 
 
 def time(

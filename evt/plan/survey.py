@@ -22,7 +22,7 @@ from evt.plan.problem import Problem
 from evt.plan.routes.order import find_routes, routes_of
 from evt.plan.routes.route import Route
 from evt.plan.rules.rule import Rule
-from evt.plan.verdict import Matches, Refusal, Verdict
+from evt.plan.verdict import Matches, Partial, Refusal, Verdict
 
 #: How many places in the program's text one refusal shows.
 _MOST_PLACES = 3
@@ -75,9 +75,13 @@ class Candidate:
     @cached_property
     def unsuited(self) -> str:
         """Why a route that applies is expected to be slower than later ones, or ""."""
-        rule = self.route.suits
-        verdict = self._verdicts[rule] if rule else None
+        verdict = self._verdicts[self.route.suits] if self.route.suits else None
         return verdict.reason if isinstance(verdict, Refusal) else ""
+
+    @property
+    def suits_partly(self) -> bool:
+        """Whether a route that applies is expected to be the fastest for some sizes of the problem."""
+        return self.applies and self.route.suits is not None and isinstance(self._verdicts[self.route.suits], Partial)
 
     # Configurations, of a route that applies
 
@@ -228,11 +232,19 @@ class Survey:
 
     @property
     def defaults(self) -> tuple[Plan, ...]:
-        """The plans of the configurations that a kernel is built in, the general one first: see :attr:`plan`."""
+        """The plans of the configurations that a kernel is built in, the general one first: see :attr:`plan`.
+
+        Those of other routes that suit some sizes come last, where none is requested.
+        """
         if self.config is not None:
             return (self.plan,)
-        others = (config for config in self.chosen.default_configs if config != self.plan.config)
-        made = map(self.chosen.try_plan, others)
+        beside = () if self.named is not None else (each for each in self.asked if each.suits_partly)
+        made = [
+            each.try_plan(config)
+            for each in (self.chosen, *(other for other in beside if other is not self.chosen))
+            for config in each.default_configs
+            if each is not self.chosen or config != self.plan.config
+        ]
         return self.plan, *(each for each in made if isinstance(each, Plan))
 
     def asked_for(self, route: str | None, config: Config | str | None = None) -> Survey:

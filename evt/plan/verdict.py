@@ -29,6 +29,11 @@ class Refusal:
     place: int | Span | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Partial(Refusal):
+    """A route that applies does not suit a problem as a whole, but some of its sizes; each call tells."""
+
+
 Verdict = Match | Refusal
 
 #: The match of a rule that found nothing for the planner.

@@ -97,7 +97,7 @@ def test_a_package_runs_in_python_and_in_cxx(fields: dict[str, list[tuple[str, s
         x = f16(rows, 16)
         for got, want in zip(loaded(x), model(x), strict=True):
             assert (got.float() - want.float()).abs().max() < 2e-2
-    assert run_in_cxx(made, tmp_path).startswith("11 x 16 ")
+    assert run_in_cxx(made, tmp_path, 11, 16).startswith("11 x 16 ")
 
 
 def test_a_failed_build_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

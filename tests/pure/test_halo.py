@@ -33,7 +33,9 @@ from evt.plan.epilogue.nodes import (
 from evt.plan.halo import PIXELS, SHARED_BYTES, Cycles, Plane, Tile, choose, halo_of
 from evt.plan.plan import HaloConvolution
 from evt.plan.routes.halo_3x import configs_sm90
-from evt.spec import packed_problem
+from evt.plan.speed import fastest
+from evt.plan.survey import survey
+from evt.spec import packed_problem, problem_sizes
 
 RESIDUAL = "D = relu(acc + bias + residual)"
 LAYER = (2, 64, 56, 56), (64, 64, 3, 3)
@@ -396,3 +398,31 @@ def test_one_dimension_is_one_row():
     made = evt.conv1d(RESIDUAL, padding=1).plan("sm90", shapes=((2, 64, 100), (64, 64, 3)))
     assert made.route == "conv-halo-3x"
     assert made.config.tile[0] in PIXELS
+
+
+def test_few_images_take_it_where_many_do_not():
+    """Both kernels are built, unless a route is asked for, and each call takes one of them."""
+    op = evt.conv2d(RESIDUAL, padding=1)
+
+    def plans_for(images, program):
+        shapes = (images, 512, 7, 7), (512, 512, 3, 3)
+        sizes = problem_sizes(program.spec, shapes)
+        found = survey(packed_problem(program.spec, "sm90", "f16", "f16", shapes), program.spec.settings.route)
+        return found.defaults, found.defaults[fastest(found.defaults, sizes, 132)].route
+
+    built = [plans_for(images, op) for images in (1, 32, 256)]
+    assert [taken for _, taken in built] == ["conv-halo-3x", "conv-evt-3x", "conv-evt-3x"]
+    assert {plan.route for plan in built[0][0]} == {"conv-evt-3x", "conv-halo-3x"}
+    assert {str(plans) for plans, _ in built} == {str(built[0][0])}  # the same kernels for any number of images
+    forced, taken = plans_for(1, evt.conv2d(RESIDUAL, padding=1, route="evt"))
+    assert {plan.route for plan in forced} == {"conv-evt-3x"} == {taken}
+    told = op.explain("sm90", "f16", "f16", shapes=((1, 512, 7, 7), (512, 512, 3, 3)))
+    assert "its kernels are built, too: a call of few images" in str(told)
+    assert all(name.startswith("implicit") for name in told.configurations)
+
+
+def test_further_matrices_are_left_to_other_kernels():
+    for text in ("in a[m, n], b[m, n]; D = acc + a + b", "out D, E; E = acc; D = relu(acc)"):
+        op = evt.conv2d(text, padding=1)
+        assert op.plan("sm90", "f16", "f16", shapes=LAYER).route == "conv-evt-3x"
+        assert evt.conv2d(text, padding=1, route="own").plan("sm90", "f16", shapes=LAYER).route == "conv-halo-3x"

@@ -88,11 +88,11 @@ def test_convolutions(layer):
 #: (images, channels, filters, pixels, filter, stride): the tiles of the halo kernel, wide ones where there are many.
 HALOS = {
     (256, 64, 64, 56, 3, 1): "halo_232x64x64",
-    (1, 64, 64, 56, 3, 1): "halo_176x64x64",
+    (1, 64, 64, 56, 3, 1): "halo_112x64x64",
     (256, 128, 128, 28, 3, 1): "halo_208x64x64",
-    (1, 128, 128, 28, 3, 1): "halo_120x64x64",
+    (1, 128, 128, 28, 3, 1): "halo_64x64x64",
     (256, 256, 256, 14, 3, 1): "halo_216x64x64",
-    (256, 128, 128, 56, 3, 2): "halo_208x64x64",
+    (256, 128, 128, 56, 3, 2): "halo_216x64x64",
     (128, 96, 96, 27, 5, 1): "halo_208x64x32",
 }
 

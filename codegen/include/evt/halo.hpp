@@ -401,23 +401,25 @@ struct Kernel {
       hopper::prefetch_map(params.filters);
       if constexpr (kLoadsSource) hopper::prefetch_map(params.source);
       if constexpr (kStoresDestination) hopper::prefetch_map(params.destination);
-      constexpr int kWarps = kWarpGroup / 32;
-      for (int i = 0; i < geometry.stages; ++i) {
-        hopper::init_barrier(shared.stage_full(i), 1);
-        hopper::init_barrier(shared.stage_empty(i), geometry.paired ? 2 * kWarps : kWarps);
-      }
-      for (int i = 0; i < geometry.slabs; ++i) {
-        hopper::init_barrier(shared.slab_full(i), 1);
-        hopper::init_barrier(shared.slab_empty(i), kWarps);
-      }
-      for (int i = 0; i < 2; ++i) {
-        hopper::init_barrier(shared.turn(i), kWarps);
-        hopper::init_barrier(shared.source_loaded(i), 1);
-        hopper::init_barrier(shared.result_written(i), kWarpGroup);
-        hopper::init_barrier(shared.exchanged(i), geometry.splits * kWarps);
-      }
-      hopper::fence_barriers();
     }
+    constexpr int kWarps = kWarpGroup / 32;
+    static_assert(std::max(kMostStages, kMostSlabs) <= kWarpGroup);
+    int const i = threadIdx.x;
+    if (i < geometry.stages) {
+      hopper::init_barrier(shared.stage_full(i), 1);
+      hopper::init_barrier(shared.stage_empty(i), geometry.paired ? 2 * kWarps : kWarps);
+    }
+    if (i < geometry.slabs) {
+      hopper::init_barrier(shared.slab_full(i), 1);
+      hopper::init_barrier(shared.slab_empty(i), kWarps);
+    }
+    if (i < 2) {
+      hopper::init_barrier(shared.turn(i), kWarps);
+      hopper::init_barrier(shared.source_loaded(i), 1);
+      hopper::init_barrier(shared.result_written(i), kWarpGroup);
+      hopper::init_barrier(shared.exchanged(i), geometry.splits * kWarps);
+    }
+    if (i < kWarpGroup) hopper::fence_barriers();
   }
 
   /// Load the boxes of all tiles, plane by plane and group by group.
@@ -618,7 +620,8 @@ struct Kernel {
       uint32_t words[kTogether][Splits][4];
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < kTogether; ++i) {
-        uint32_t const at = mine + min(first + i * Splits, kQuads - 1) * kWarpGroup * kQuadBytes;
+        int const number = first + i * Splits;
+        uint32_t const at = mine + (number < kQuads ? number : first) * kWarpGroup * kQuadBytes;
         CUTLASS_PRAGMA_UNROLL
         for (int other = 0; other < Splits; ++other) hopper::load_words(words[i][other], hopper::of_block(at, other));
       }

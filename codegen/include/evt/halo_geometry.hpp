@@ -332,6 +332,7 @@ struct Cycles {
   static constexpr int kBetween = 1000;  // tiles of a thread block
   static constexpr int kEpiloguePerPixel = 10;
   static constexpr int kExchange = 3500, kExchangePerPixel = 12;  // of sums, between the thread blocks of a cluster
+  static constexpr int kLeftOver = 28;
   static constexpr int kLoadedBytes = 33;  // of L2, a cycle and a multiprocessor
 
   int planes;  // of a tile
@@ -348,7 +349,8 @@ struct Cycles {
 
   /// Of so many tiles, each shared by so many thread blocks. Without sharing, epilogues overlap with multiplications.
   int64_t all(int tiles, int splits, int multiprocessors) const {
-    int64_t const waves = ceil_div(tiles * splits, multiprocessors);
+    // The multiprocessors of a cluster are neighbours: of some groups of them, a few are left over.
+    int64_t const waves = ceil_div(tiles * splits, multiprocessors - multiprocessors * (splits - 1) / kLeftOver);
     if (splits == 1) return kStart + epilogue + waves * (int64_t(planes) * plane + kBetween);
     return waves * (kStart + epilogue + exchange + int64_t(ceil_div(planes, splits)) * plane);
   }

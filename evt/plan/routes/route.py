@@ -39,7 +39,8 @@ class Route:
     ``summary`` is its description in ``evt explain``. ``rules`` are the conditions that a problem must meet, ``shapes``
     the shapes of problems that it concerns, and ``kernels`` has its kernel for each family of targets that
     the rules admit. ``otherwise`` is what a user can type instead where the rules refuse. ``suits`` is a rule about
-    speed: where it fails, routes that come later are preferred.
+    speed: where it fails, routes that come later are preferred; where it holds in part, its kernels are built beside
+    those of the preferred route, and each call takes what is expected to be the fastest for its sizes.
     """
 
     name: str

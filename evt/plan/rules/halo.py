@@ -10,7 +10,7 @@ from evt.plan.problem import Problem
 from evt.plan.rules.convolution import collective_types
 from evt.plan.rules.gemm import operands_moved_by_tma
 from evt.plan.rules.rule import Rule, rule
-from evt.plan.verdict import HOLDS, Refusal, Verdict
+from evt.plan.verdict import HOLDS, Partial, Refusal, Verdict
 
 #: Wider types have been measured to be slower than CUTLASS's kernels: the planes of their channels are many.
 MOST_BITS = 16
@@ -71,12 +71,20 @@ def epilogue(problem: Problem) -> Verdict:
 
 
 @rule(
-    "the operands have 8 or 16 bits, and there are at most 9 taps and 9 to 640 channels of 16 bits (to 128 with a "
-    "stride), or one tap and 9 to 512 channels (to 1024 with a stride)"
+    "the operands have 8 or 16 bits; there are at most 9 taps, 9 to 640 channels of 16 bits (to 128 with a stride) and "
+    "images of at least 100 output pixels, or one tap and 9 to 512 channels (to 1024 with a stride); and the epilogue "
+    "reads and writes a matrix each at most"
 )
 def suits(problem: Problem) -> Verdict:
     """Tell where kernels of CUTLASS wait for their input: see evt.plan.halo."""
     operand = problem.dag.operands[0].dtype
     if operand is not None and operand.bits > MOST_BITS:
         return Refusal(f"the operands are {operand}, of which TMA's im2col mode loads enough for the tensor cores")
-    return HOLDS if problem.convolution.halo.fast else Refusal("a kernel of CUTLASS is expected to be faster")
+    halo = problem.convolution.halo
+    if not (halo.fast or halo.shared):
+        return Refusal("a kernel of CUTLASS is expected to be faster")
+    for values in (problem.dag.inputs, problem.dag.outputs):
+        more = [value for value in values if value.is_tile][1:]
+        if more:
+            return Refusal(f"`{more[0].name}` is a further matrix, which is moved element by element", more[0].span)
+    return HOLDS if halo.fast else Partial("a kernel of CUTLASS is expected to be faster, but for few images")
