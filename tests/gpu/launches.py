@@ -105,6 +105,7 @@ KINDS: dict[str, Callable[[], Call]] = {
     "gemm-mainloop": lambda: gemm(WORKED, "mainloop-2x"),
     "conv-halo": lambda: convolution(PLAIN, "conv-halo-3x"),
     "conv-halo-reductions": lambda: convolution(SUMMED, "conv-halo-3x"),
+    "conv-halo-shared": lambda: convolution(PLAIN, "conv-halo-3x", channels=520),
     "conv-halo-dgrad": lambda: convolution(PLAIN, "conv-halo-3x", operation="conv2d_dgrad"),
     "conv-3x": lambda: convolution(PLAIN, "conv-evt-3x"),
     "conv-3x-reductions-masks": lambda: convolution(REDUCED, "conv-evt-3x"),

@@ -20,7 +20,8 @@ from one_config import with_config  # noqa: E402
 
 import evt  # noqa: E402
 from evt.compilation import KernelSource  # noqa: E402
-from evt.ir.dtype import BY_NAME, I64  # noqa: E402
+from evt.ir.dtype import BY_NAME, F16, I64  # noqa: E402
+from evt.plan.speed import fastest  # noqa: E402
 from evt.reference.compare import distance  # noqa: E402
 from evt.runtime.arguments import bind  # noqa: E402
 from evt.runtime.kernels import device_target, kernel_sources, plan_kernels  # noqa: E402
@@ -301,3 +302,24 @@ def test_given_tiles_and_pitches():
     op(wide[:, 64:128], weight, out=out[:, 64:128], **inputs)
     assert torch.equal(out[:, 64:128], want)
     assert bool(out[:, :64].isnan().all() and out[:, 128:].isnan().all())
+
+
+def test_few_images_take_another_kernel():
+    """One program: the halo kernel for one image, a kernel of CUTLASS for many."""
+    op = evt.conv2d(RESIDUAL, padding=1)
+    taken = set()
+    for images in (1, 40):
+        generator = torch.Generator("cuda").manual_seed(images)
+        x, weight = (last(random(shape, "f16", generator, 0.1)) for shape in ((images, 512, 7, 7), (512, 512, 3, 3)))
+        inputs = {
+            "bias": random((512,), "f16", generator),
+            "residual": last(random((images, 512, 7, 7), "f16", generator)),
+        }
+        out = poisoned(inputs["residual"])
+        op(x, weight, out=out, **inputs)
+        want = op.reference(x, weight, float64=True, **inputs)
+        assert distance(out, want, F16, operand=F16, inside=F16) <= 1.0
+        bound = bind(op.spec, x, weight, inputs, {})
+        plans = plan_kernels(op.spec, bound, device_target(0))
+        taken.add(plans[fastest(plans, bound.sizes, 132)].route)
+    assert taken == {"conv-halo-3x", "conv-evt-3x"}
