@@ -15,8 +15,8 @@ A kernel of a few microseconds waits for the host, which takes longer to call it
 time and that of what it replaces are each at least the host's, and ``waiting`` is what this adds to the difference: it
 is a gain where a call less is made, and a loss where the time that the region saves would be waited for.
 
-The numbers below are assumptions, not fits: round figures of what GPUs reach, and README's ratios to PyTorch for few
-rows. ``evt.tune`` and ``mode="max-autotune"`` measure the GPU's time instead (:mod:`evt.fx.measure`).
+The numbers below are round figures: of what GPUs reach, and of what was measured of whole models on an H200.
+``evt.tune`` and ``mode="max-autotune"`` measure the GPU's time instead (:mod:`evt.fx.measure`).
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ import torch
 from torch._inductor.lowering import fallbacks
 from torch.fx import Node
 
+from evt.functions import TRANSCENDENTAL
 from evt.fx.build import Fused
 from evt.fx.example import bytes_of, hint, tensor_of
 from evt.fx.product import find_product
 from evt.fx.views import is_view
+from evt.plan.epilogue.cost import cost
 from evt.runtime.memory_format import suggests_channels_last
 
 #: GPUs by target: bytes and 16-bit multiply-adds per microsecond that a kernel reaches, about.
@@ -44,9 +46,16 @@ CALL = 5.0
 #: How much slower than the library's a product is assumed to be: of up to so many rows or columns.
 _SLOWER = ((64, 0.35), (256, 0.12), (512, 0.06))
 _SLOWER_ELSE, _SLOWER_GROUPS, _SLOWER_GRADIENT = 0.03, 0.3, 0.05
-#: What a convolution's epilogue takes for each element of a matrix that is not the first one it reads or writes, and
-#: for each that a reduction combines, in microseconds: from a training step of ResNet-50 on an H200.
+#: Tiles that do not fill their last wave: the library has others to choose from, and loses about half as much.
+_TILE, _PROCESSORS, _UNEVEN = 128, 132, 0.5
+#: What the following takes on sm90, in microseconds. A product's epilogue, for each element, and how much more with a
+#: transcendental function: a product of few steps waits for it.
+_ELEMENT, _TRANSCENDENTAL = 1.0e-6, 2.4e-6
+#: A convolution's epilogue, for each element of a matrix that is not the first one it reads or writes, and for each
+#: that a reduction combines.
 _FURTHER = 1e-6
+#: A first layer, of so few channels, for each pixel of its result; how much of its speed the library reaches there.
+_FEW_CHANNELS, _FIRST_PIXEL, _FIRST_SPEED = 8, 2.7e-4, 0.15
 
 
 @dataclass(frozen=True)
@@ -94,22 +103,51 @@ def estimate(fused: Fused, target: str, replayed: bool = False) -> Worth:
     saved = before - after + (result if summed else 0)
     operands = sum(bytes_of(each) for each in (product.a, product.b))
     time = max(_multiplications(fused) / multiplied, (operands + result) / moved)
-    rows = min(_matrix(fused))
-    slower = next((factor for most, factor in _SLOWER if rows <= most), _SLOWER_ELSE)
-    if convolution:
-        slower = _SLOWER_GRADIENT if product.operation.endswith("dgrad") else 0.0
-        slower = _SLOWER_GROUPS if product.geometry.get("groups", 1) != 1 else slower
     varying = (each for each in (product.a, product.b) if each.op != "get_attr")  # constants are copied once
     copied = [each for each in varying if convolution and not _is_channels_last(each)]
     copies = 2 * sum(map(bytes_of, copied))
-    further = _further(fused) if convolution else 0
     launches = (not read) + summed
-    gain, loss = saved / moved + launches * LAUNCH, time * slower + copies / moved + further * _FURTHER
+    slower = _MULTIPLIED["sm90"] / multiplied
+    lost = _lost_by_convolution(fused, time, slower) if convolution else _lost_by_product(fused, time, slower)
+    gain, loss = saved / moved + launches * LAUNCH, lost + copies / moved
     if replayed:
         return Worth(gain, loss, saved)
     calls = 1 + len(copied)
     difference = max(time + gain, CALL * (1 + launches)) - max(time + loss, CALL * calls)
     return Worth(gain, loss, saved, waiting=difference - (gain - loss))
+
+
+def _lost_by_product(fused: Fused, time: float, slower: float) -> float:
+    """Return how much longer than the library's product of that time a region's kernel takes, in microseconds.
+
+    ``slower`` is how much slower than sm90 the target is.
+    """
+    rows, columns = _matrix(fused)
+    elements = math.prod(map(hint, fused.region.product.node.meta["val"].shape))
+    factor = next((factor for most, factor in _SLOWER if min(rows, columns) <= most), _SLOWER_ELSE)
+    tiles = -(-rows // _TILE) * -(-columns // _TILE) * max(1, elements // max(1, rows * columns))
+    if tiles > _PROCESSORS:
+        factor += _UNEVEN * (-(-tiles // _PROCESSORS) * _PROCESSORS / tiles - 1)
+    dag = fused.program.spec.dag
+    evaluates = any(cost(dag[node]) >= TRANSCENDENTAL for node in range(len(dag)))
+    epilogue = elements * (_ELEMENT + evaluates * _TRANSCENDENTAL) * slower
+    return max(time * factor, epilogue - time)
+
+
+def _lost_by_convolution(fused: Fused, time: float, slower: float) -> float:
+    """Return the same as :func:`_lost_by_product` for a convolution."""
+    product = fused.region.product
+    if product.operation.endswith("dgrad"):
+        return time * _SLOWER_GRADIENT + _further(fused) * _FURTHER * slower
+    if product.geometry.get("groups", 1) != 1:
+        return time * _SLOWER_GROUPS
+    further = _further(fused) * _FURTHER * slower
+    if hint(product.a.meta["val"].shape[1]) > _FEW_CHANNELS:
+        return further
+    result = product.node.meta["val"].shape
+    pixels = math.prod(map(hint, result)) // hint(result[1])
+    library = max(time, _multiplications(fused) / _MULTIPLIED["sm90"] * slower / _FIRST_SPEED)
+    return max(0.0, pixels * _FIRST_PIXEL * slower - library) + further
 
 
 def _further(fused: Fused) -> int:

@@ -162,3 +162,22 @@ def test_what_the_host_hides_is_fused_for_the_gpu() -> None:
     assert row.fused
     assert "saves 2.10 MB" in row.gain
     assert "us more for the host" in row.gain
+
+
+def test_products_of_few_steps_wait_for_their_epilogue() -> None:
+    """Few columns of A are multiplied in less time than tanh takes: Inductor's kernel takes no longer for it."""
+    few = row_of(activated, torch.zeros(65536, 64).half(), torch.zeros(64, 512).half())
+    assert "E1017" in few.reason
+    torch._dynamo.reset()
+    assert row_of(activated, torch.zeros(65536, 2048).half(), torch.zeros(2048, 512).half()).fused
+
+
+def test_first_layers_of_small_filters_are_left_to_the_library() -> None:
+    def first(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.relu(torch.conv2d(x, w, stride=2, padding=1))
+
+    for channels, fused in ((3, False), (64, True)):
+        torch._dynamo.reset()
+        x = torch.zeros(16, channels, 192, 192).half().to(memory_format=torch.channels_last)
+        row = row_of(first, x, torch.zeros(32, channels, 3, 3).half().to(memory_format=torch.channels_last))
+        assert row.fused == fused, row

@@ -577,6 +577,7 @@ struct Kernel {
       Params const& params, Shared const& shared, int block, Accumulator (&accumulators)[kPixels / 2]) {
     uint32_t const mine = shared.stages + threadIdx.x % kWarpGroup * kQuadBytes;
     uint32_t quad[4];
+    hopper::meet_warp_group();  // another warp may still multiply what is there
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kQuads; ++i) {
       // What is stored must not be the accumulator's register itself: ptxas would serialise WGMMA (C7520).

@@ -181,6 +181,9 @@ CUTLASS_DEVICE void store_two_matrices(uint32_t address, uint32_t const (&from)[
                : "memory");
 }
 
+/// The threads of one warp group, of which only one does this.
+CUTLASS_DEVICE void meet_warp_group() { asm volatile("bar.sync 1, 128;" ::: "memory"); }
+
 // Registers of a warp group
 
 template <int Registers>
