@@ -401,25 +401,23 @@ struct Kernel {
       hopper::prefetch_map(params.filters);
       if constexpr (kLoadsSource) hopper::prefetch_map(params.source);
       if constexpr (kStoresDestination) hopper::prefetch_map(params.destination);
+      constexpr int kWarps = kWarpGroup / 32;
+      for (int i = 0; i < geometry.stages; ++i) {
+        hopper::init_barrier(shared.stage_full(i), 1);
+        hopper::init_barrier(shared.stage_empty(i), geometry.paired ? 2 * kWarps : kWarps);
+      }
+      for (int i = 0; i < geometry.slabs; ++i) {
+        hopper::init_barrier(shared.slab_full(i), 1);
+        hopper::init_barrier(shared.slab_empty(i), kWarps);
+      }
+      for (int i = 0; i < 2; ++i) {
+        hopper::init_barrier(shared.turn(i), kWarps);
+        hopper::init_barrier(shared.source_loaded(i), 1);
+        hopper::init_barrier(shared.result_written(i), kWarpGroup);
+        hopper::init_barrier(shared.exchanged(i), geometry.splits * kWarps);
+      }
+      hopper::fence_barriers();
     }
-    constexpr int kWarps = kWarpGroup / 32;
-    static_assert(std::max(kMostStages, kMostSlabs) <= kWarpGroup);
-    int const i = threadIdx.x;
-    if (i < geometry.stages) {
-      hopper::init_barrier(shared.stage_full(i), 1);
-      hopper::init_barrier(shared.stage_empty(i), geometry.paired ? 2 * kWarps : kWarps);
-    }
-    if (i < geometry.slabs) {
-      hopper::init_barrier(shared.slab_full(i), 1);
-      hopper::init_barrier(shared.slab_empty(i), kWarps);
-    }
-    if (i < 2) {
-      hopper::init_barrier(shared.turn(i), kWarps);
-      hopper::init_barrier(shared.source_loaded(i), 1);
-      hopper::init_barrier(shared.result_written(i), kWarpGroup);
-      hopper::init_barrier(shared.exchanged(i), geometry.splits * kWarps);
-    }
-    if (i < kWarpGroup) hopper::fence_barriers();
   }
 
   /// Load the boxes of all tiles, plane by plane and group by group.
