@@ -105,7 +105,8 @@ def compiled(
     command = [GXX, "-std=c++17", "-O0", "-Wall", "-Wextra", "-Wconversion", "-Werror", "-fPIC", *own, *system]
     command += include_flags()
     command += ["-shared", str(folder / "csrc/binding.cpp"), str(folder / "stubs.cpp"), "-o", str(library)]
-    command += [f"-L{root / 'lib'}", "-ltorch_cpu", "-lc10", "-ldl"]
+    # The stubs are taken where a PyTorch for CUDA has loaded the true functions before.
+    command += ["-Wl,-Bsymbolic-functions", f"-L{root / 'lib'}", "-ltorch_cpu", "-lc10", "-ldl"]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"})
     assert done.returncode == 0, done.stderr[:4000]
     return library, fields
