@@ -137,11 +137,11 @@ def _lost_by_product(fused: Fused, time: float, slower: float) -> float:
 def _lost_by_convolution(fused: Fused, time: float, slower: float) -> float:
     """Return the same as :func:`_lost_by_product` for a convolution."""
     product = fused.region.product
-    if product.operation.endswith("dgrad"):
-        return time * _SLOWER_GRADIENT + _further(fused) * _FURTHER * slower
-    if product.geometry.get("groups", 1) != 1:
-        return time * _SLOWER_GROUPS
     further = _further(fused) * _FURTHER * slower
+    if product.geometry.get("groups", 1) != 1:
+        return time * _SLOWER_GROUPS + further
+    if product.operation.endswith("dgrad"):
+        return time * _SLOWER_GRADIENT + further
     if hint(product.a.meta["val"].shape[1]) > _FEW_CHANNELS:
         return further
     result = product.node.meta["val"].shape

@@ -238,14 +238,10 @@ class Survey:
         """
         if self.config is not None:
             return (self.plan,)
-        beside = () if self.named is not None else (each for each in self.asked if each.suits_partly)
-        made = [
-            each.try_plan(config)
-            for each in (self.chosen, *(other for other in beside if other is not self.chosen))
-            for config in each.default_configs
-            if each is not self.chosen or config != self.plan.config
-        ]
-        return self.plan, *(each for each in made if isinstance(each, Plan))
+        beside = [each for each in self.asked if each.suits_partly and each is not self.chosen]
+        taken = [self.chosen, *(beside if self.named is None else ())]
+        made = [each.try_plan(config) for each in taken for config in each.default_configs]
+        return self.plan, *(each for each in made if isinstance(each, Plan) and each is not self.plan)
 
     def asked_for(self, route: str | None, config: Config | str | None = None) -> Survey:
         """Return the same candidates, with a route or kind of routes to choose from.

@@ -12,7 +12,7 @@ from evt.plan.rules.gemm import operands_moved_by_tma
 from evt.plan.rules.rule import Rule, rule
 from evt.plan.verdict import HOLDS, Partial, Refusal, Verdict
 
-#: Wider types have been measured to be slower than CUTLASS's kernels: the planes of their channels are many.
+#: Of wider types CUTLASS's kernels have been measured to be faster: by 1.07 to 2.3 times on an H200.
 MOST_BITS = 16
 
 
@@ -79,7 +79,7 @@ def suits(problem: Problem) -> Verdict:
     """Tell where kernels of CUTLASS wait for their input: see evt.plan.halo."""
     operand = problem.dag.operands[0].dtype
     if operand is not None and operand.bits > MOST_BITS:
-        return Refusal(f"the operands are {operand}, of which TMA's im2col mode loads enough for the tensor cores")
+        return Refusal(f"the operands are {operand}, for which a kernel of CUTLASS is faster")
     halo = problem.convolution.halo
     if not (halo.fast or halo.shared):
         return Refusal("a kernel of CUTLASS is expected to be faster")
