@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from evt.emission.expressions import as_int, read
 from evt.emission.text import ConvolutionText
-from evt.emission.workspace import copy_channels, copy_strides
+from evt.emission.workspace import copy_channels, copy_pointer, copy_strides
+from evt.plan.halo import WINDOW_BYTES
 from evt.plan.plan import (
     Convolution,
     Convolution2x,
@@ -146,15 +149,39 @@ def _convolution_halo(loop: HaloConvolution) -> ConvolutionText:
     spatial = loop.spatial
     names = ["images", *spatial, "channels", "filters"]
     names += [f"{part}_{name}" for part in ("filter", "output", "pad", "stride", "dilation") for name in spatial]
-    members = {name: _extent(name) for name in names}
+    sizes = {name: _extent(name) for name in names}
     if loop.operator == "dgrad":
-        members |= _as_fprop(spatial)
-    members = {f"problem.{name}": value for name, value in members.items()}
-    for operand, letter in ((loop.a, "a"), (loop.b, "b")):
-        assert isinstance(operand, Image)
-        members[letter] = read(operand.pointer)
-        members |= {f"{letter}_strides[{i}]": read(stride) for i, stride in enumerate(operand.strides)}
-    return ConvolutionText("", "evt::halo::Kernel", ("",), "", tuple(members.items()), (str(loop.rank),))
+        sizes |= _as_fprop(spatial)
+    options = [str(loop.rank)]
+    if isinstance(loop.a, PaddedCopy):
+        options.append("true")
+        sizes |= _of_windows(loop, loop.a)
+    extents = tuple((f"problem.{name}", value) for name, value in sizes.items())
+    operands = (*_operand("a", loop.a), *_operand("b", loop.b))
+    return ConvolutionText("", "evt::halo::Kernel", ("",), "", extents, tuple(options), operands)
+
+
+def _operand(letter: str, operand: Image | PaddedCopy) -> Iterator[tuple[str, str]]:
+    """Yield the members that say where A or B is. The taps of a copy's rows are one tap, as wide as the row."""
+    if isinstance(operand, PaddedCopy):
+        image, row, _ = copy_strides(operand)
+        pointer, strides = copy_pointer(operand), [image, row, row]
+    else:
+        pointer, strides = read(operand.pointer), [read(stride) for stride in operand.strides]
+    yield letter, pointer
+    yield from ((f"{letter}_strides[{i}]", stride) for i, stride in enumerate(strides))
+
+
+def _of_windows(loop: HaloConvolution, copy: PaddedCopy) -> dict[str, str]:
+    """Return the sizes where a row of taps is one tap, of a window of pixels of 16 bytes."""
+    _, row, _ = copy_strides(copy)
+    return {
+        "width": as_int(f"{row} / {WINDOW_BYTES * 8 // copy.dtype.bits}"),
+        "channels": as_int(f"{loop.window_channels} * arguments.filter_width"),
+        "window": "Kernel::kPlaneBytes / Kernel::kPixelBytes",
+        **dict.fromkeys(("filter_width", "stride_width", "dilation_width"), "1"),
+        "pad_width": "0",
+    }
 
 
 def _as_fprop(spatial: tuple[str, ...]) -> dict[str, str]:

@@ -60,6 +60,7 @@ _IN_VISITORS_SM100 = frozenset({"", "_mask", "_vector", "_pair", "_block"})
 def needed(plan: Plan, functors: Iterable[FunctorText]) -> list[str]:
     """Return the headers of a kernel, without those that they include."""
     found = ["entry.hpp", *_of_mainloop(plan), *_of_epilogue(plan), *["pad.hpp"] * bool(plan.copies)]
+    found += ["pdl.hpp"] * plan.with_pdl
     found += ["finish_compute.hpp"] * any(result.region for result in plan.results)
     found += ["finish_place.hpp"] * any(node.kind in PLACES for node in plan.reductions)
     found += ["mainloop_2x.hpp"] * bool(plan.work)

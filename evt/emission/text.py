@@ -209,7 +209,10 @@ class Jobs:
 
 @dataclass(frozen=True, slots=True)
 class ConvolutionText:
-    """A convolution: the ``kernel`` template, the ``headers`` that have it, its last arguments, and its ``extents``."""
+    """A convolution: the ``kernel`` template, the ``headers`` that have it, its last arguments, and its ``extents``.
+
+    ``operands`` are the members of the kernel's arguments for A and B, where they have names of their own.
+    """
 
     operator: str
     kernel: str
@@ -217,6 +220,7 @@ class ConvolutionText:
     problem: str
     extents: Assignments
     options: tuple[str, ...] = ()
+    operands: Assignments = ()
 
 
 @dataclass(frozen=True, slots=True)

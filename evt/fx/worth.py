@@ -29,11 +29,14 @@ from torch._inductor.lowering import fallbacks
 from torch.fx import Node
 
 from evt.functions import TRANSCENDENTAL
+from evt.fx.aten import dtype_of, type_name
 from evt.fx.build import Fused
 from evt.fx.example import bytes_of, hint, tensor_of
 from evt.fx.product import find_product
 from evt.fx.views import is_view
+from evt.ir.dtype import from_torch_name
 from evt.plan.epilogue.cost import cost
+from evt.plan.signature import convolution_class
 from evt.runtime.memory_format import suggests_channels_last
 
 #: GPUs by target: bytes and 16-bit multiply-adds per microsecond that a kernel reaches, about.
@@ -54,8 +57,11 @@ _ELEMENT, _TRANSCENDENTAL = 1.0e-6, 2.4e-6
 #: A convolution's epilogue, for each element of a matrix that is not the first one it reads or writes, and for each
 #: that a reduction combines.
 _FURTHER = 1e-6
-#: A first layer, of so few channels, for each pixel of its result; how much of its speed the library reaches there.
+#: A first layer, of so few channels, by CUTLASS's kernels for each pixel of its result, and how much of its speed the
+#: library reaches there. The halo kernel takes as long as the library, and a copy: of so many bytes for one of the input,
+#: by a kernel of its own.
 _FEW_CHANNELS, _FIRST_PIXEL, _FIRST_SPEED = 8, 2.7e-4, 0.15
+_COPIED, _COPY_LAUNCH = 2.5, 3.0
 
 
 @dataclass(frozen=True)
@@ -108,7 +114,12 @@ def estimate(fused: Fused, target: str, replayed: bool = False) -> Worth:
     copies = 2 * sum(map(bytes_of, copied))
     launches = (not read) + summed
     slower = _MULTIPLIED["sm90"] / multiplied
-    lost = _lost_by_convolution(fused, time, slower) if convolution else _lost_by_product(fused, time, slower)
+    if convolution:
+        lost = _lost_by_convolution(fused, time, slower)
+        if target == "sm90" and _has_windows(fused):
+            lost = _COPIED * bytes_of(product.a) / moved + _COPY_LAUNCH
+    else:
+        lost = _lost_by_product(fused, time, slower)
     gain, loss = saved / moved + launches * LAUNCH, lost + copies / moved
     if replayed:
         return Worth(gain, loss, saved)
@@ -148,6 +159,16 @@ def _lost_by_convolution(fused: Fused, time: float, slower: float) -> float:
     pixels = math.prod(map(hint, result)) // hint(result[1])
     library = max(time, _multiplications(fused) / _MULTIPLIED["sm90"] * slower / _FIRST_SPEED)
     return max(0.0, pixels * _FIRST_PIXEL * slower - library) + further
+
+
+def _has_windows(fused: Fused) -> bool:
+    """Return whether the halo kernel computes a first layer, over a padded copy."""
+    product, geometry = fused.region.product, fused.program.spec.convolution
+    if geometry is None or product.operation != "conv2d" or _further(fused):
+        return False
+    a, b = (tuple(map(hint, each.meta["val"].shape)) for each in (product.a, product.b))
+    operand = from_torch_name(type_name(dtype_of(product.a)))
+    return operand is not None and bool(convolution_class(geometry, geometry.problem(a, b), operand).windows.pixels)
 
 
 def _further(fused: Fused) -> int:

@@ -7,6 +7,9 @@ multiplies the pixels between ``columns`` and ``pitch``, in vain. Small images m
 the taps form groups of those that meet the same pixels of every ``stride``, and each group has its own box. A volume
 is a stack of slices, whose taps along the depth are like planes of channels.
 
+Of few channels, a row of taps is one tap of a window: a pixel is 16 bytes of a padded copy of the input, the next
+windows of a row begin with the next pixels, and the instruction reads rows that overlap.
+
 A dgrad of stride 1 is the fprop of ``forward``: over the gradient of the output, by the filters read backwards.
 
 ``choose`` is evt::halo::choose of codegen/include/evt/halo_geometry.hpp: the kernel finds the same tile at the call.
@@ -43,6 +46,8 @@ _MOST_PADDING = 32767  # where a tile begins in the input is kept in 16 bits
 _SMALL_IMAGE, _FEW_TAPS = 100, 9
 _LARGEST_STEP = 8  # of TMA's boxes
 _LARGEST_BOX = 256
+#: The bytes of a pixel that is a part of windows, whose rows TMA moves by 8 bytes at a time.
+WINDOW_BYTES, _MOVED_BYTES = 16, 8
 
 #: Shared memory: all that there is, its alignment, and what is left of it for tiles.
 SHARED_BYTES = 232448
@@ -71,11 +76,15 @@ class Halo:
 
 #: Of sizes that are not known: tiles of 4, 3 and 2 rows of 56 pixels.
 UNKNOWN, UNKNOWN_INTEGERS = Halo((232, 176, 120)), Halo((240, 176, 128))
+NO_WINDOWS = Halo((), reason="it is no fprop of at most 8 channels whose taps are next to each other in a row")
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A spatial dimension: ``size`` and ``output`` are its pixels, ``pad`` those before the input."""
+    """A spatial dimension: ``size`` and ``output`` are its pixels, ``pad`` those before the input.
+
+    A tap multiplies a ``window`` of so many of them.
+    """
 
     size: int
     output: int
@@ -83,6 +92,7 @@ class Axis:
     stride: int
     dilation: int
     pad: int
+    window: int = 1
 
     @staticmethod
     def of(sizes: Mapping[str, int], name: str) -> Axis:
@@ -93,7 +103,7 @@ class Axis:
     @property
     def halo(self) -> int:
         """How far the taps reach beyond a tile, in pixels of a box."""
-        return (self.taps - 1) * self.dilation // self.stride
+        return (self.taps - 1) * self.dilation // self.stride + self.window - 1
 
     @property
     def groups(self) -> tuple[int, ...]:
@@ -147,7 +157,7 @@ class Tile:
 class Plane:
     """A convolution cut into ``planes`` of channels, of a ``volume`` for each tap along the depth.
 
-    They have so many bytes of a pixel.
+    Of each a tap multiplies so many ``bytes`` for a pixel, which are those of the pixel itself if it is no window.
     """
 
     height: Axis
@@ -162,6 +172,18 @@ class Plane:
         height, width = Axis.of(sizes, "height"), Axis.of(sizes, "width")
         planes, volume = -(-sizes["channels"] // channels), "depth" in sizes
         return Plane(height, width, channels * element_bytes, planes * sizes.get("filter_depth", 1), volume)
+
+    @staticmethod
+    def of_windows(sizes: Mapping[str, int], window_bytes: int) -> Plane:
+        """Return a convolution of few channels, of whose windows a tap multiplies so many bytes."""
+        width = Axis.of(sizes, "width")
+        windows = Axis(0, width.output, 1, 1, 1, 0, window_bytes // WINDOW_BYTES)  # its rows are longer than it needs
+        return Plane(Axis.of(sizes, "height"), windows, window_bytes, 1)
+
+    @property
+    def pixel_bytes(self) -> int:
+        """The bytes of a pixel in a box."""
+        return WINDOW_BYTES if self.width.window > 1 else self.bytes
 
     @property
     def is_one_group(self) -> bool:
@@ -209,7 +231,7 @@ class Cycles:
         """Return those of a convolution's tiles, by instructions of so many pixels."""
         taps, groups = plane.height.taps * plane.width.taps, len(plane.height.groups) * len(plane.width.groups)
         multiplied = taps * (plane.bytes // _DEPTH_BYTES) * pixels // 2
-        loaded = (groups * tile.box_pixels + taps * FILTERS) * plane.bytes // _LOADED_BYTES
+        loaded = (groups * tile.box_pixels * plane.pixel_bytes + taps * FILTERS * plane.bytes) // _LOADED_BYTES
         return Cycles(plane.planes, max(multiplied, loaded), pixels)
 
     def all(self, tiles: int, splits: int, multiprocessors: int) -> int:
@@ -285,6 +307,30 @@ def _halo(depth: Axis | None, height: Axis, width: Axis, channels: int, filters:
     best = min((each for each, _ in most), key=lambda each: padded_bytes(channel_bytes, each))
     shared = height.taps * width.taps > 1 and channels > 8
     return Halo(fastest_pixels(planes[best], filters, widths), best, most, fast, shared)
+
+
+def windows_of(problem: ConvolutionProblem | None, channels: int, operand: DType) -> Halo:
+    """Return how the halo kernel serves a convolution over a copy of the input with so many channels; 0: there is none."""
+    element_bytes = operand.bits // 8
+    if problem is None or not channels:
+        return NO_WINDOWS
+    sizes, geometry = problem.sizes, problem.geometry
+    if geometry.rank != 2:
+        return Halo((), reason="it is no convolution of two dimensions")
+    if channels * element_bytes * geometry.stride[-1] != WINDOW_BYTES:
+        return Halo((), reason=f"a step of the stride is not {WINDOW_BYTES} bytes of an image's row")
+    row = sizes["filter_width"] * channels * element_bytes
+    window_bytes = next((each for each in sorted(_PLANES) if each >= row), 0)
+    if not window_bytes:
+        return Halo((), reason=f"a row of the filter is longer than {max(_PLANES)} bytes")
+    if sizes["filter_height"] > _MOST_TAPS or sizes["pad_height"] > _MOST_PADDING:
+        return Halo((), reason=f"there are more than {_MOST_TAPS} rows of taps, or {_MOST_PADDING} of padding")
+    plane, widths = Plane.of_windows(sizes, window_bytes), pixels_of(operand)
+    widest = _widest(plane, widths)
+    if not widest:
+        return Halo((), reason="a tile and its halo do not fit in shared memory")
+    pixels = fastest_pixels(plane, sizes["filters"], widths)
+    return Halo(pixels, window_bytes, ((window_bytes, widest),), fast=True)
 
 
 def _widest(plane: Plane, widths: range) -> int:
@@ -383,10 +429,11 @@ def _arrange(plane: Plane, images: int, rows: int, columns: int, pixels: int) ->
     reach = rows + height.halo
     box_rows = plane.image_rows if images > 1 else reach
     made = Tile(images, rows, columns, pitch, box_rows, -(-height.output // rows) * -(-width.output // columns))
-    if made.positions > pixels or max((pitch - 1) * width.stride, (box_rows - 1) * height.stride) >= _LARGEST_BOX:
+    across = pitch * plane.pixel_bytes // _MOVED_BYTES - 1 if width.window > 1 else (pitch - 1) * width.stride
+    if made.positions > pixels or max(across, (box_rows - 1) * height.stride) >= _LARGEST_BOX:
         return None
     guard = (reach - box_rows) * pitch + columns + width.halo - pitch
-    box = _aligned((made.box_pixels + guard) * plane.bytes)
+    box = _aligned((made.box_pixels + guard) * plane.pixel_bytes)
     stored = made.box_pixels if images > 1 else rows * pitch
     left = _FOR_TILES - 2 * _aligned(max(pixels, stored) * 2 * FILTERS)
     return made if any(filters + boxes * box <= left for filters, boxes in plane.filters) else None

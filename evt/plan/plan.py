@@ -174,7 +174,12 @@ class Convolution3x(Convolution):
 
 @dataclass(frozen=True, slots=True)
 class HaloConvolution(Convolution):
-    """One of ours, which loads each pixel once a tile: see evt.plan.halo."""
+    """One of ours, which loads each pixel once a tile: see evt.plan.halo.
+
+    ``window_channels`` are those of a copy in which a row of taps is one tap, or 0.
+    """
+
+    window_channels: int = 0
 
 
 Mainloop: TypeAlias = MatrixProduct | Convolution2x | Convolution3x | HaloConvolution
@@ -328,6 +333,15 @@ class Plan:
     def generation(self) -> str:
         """CUTLASS's generation, ``2.x`` or ``3.x``."""
         return "2.x" if self.family == "2x" else "3.x"
+
+    @property
+    def with_pdl(self) -> bool:
+        """Whether the kernel is set up while the one before it ends, by programmatic dependent launch (PDL).
+
+        With several thread blocks on a multiprocessor, as CUTLASS's convolutions have, those of the next kernel would
+        crowd where the first ones have ended: one took 1.2 times as long, on an H200.
+        """
+        return self.family == "halo"
 
     @property
     def rows(self) -> str:

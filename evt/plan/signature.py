@@ -16,7 +16,7 @@ from evt.ir.convolution import Convolution, ConvolutionProblem, Operator
 from evt.ir.dtype import F16, DType
 from evt.ir.node import base, direct
 from evt.layout import widest_vector
-from evt.plan.halo import UNKNOWN, Halo, halo_of
+from evt.plan.halo import NO_WINDOWS, UNKNOWN, Halo, halo_of, windows_of
 
 #: How a tensor relates to the batch mode: ``strided`` (one per batch, at a run-time stride; also a problem of one
 #: batch) or ``shared`` (a batched problem, the same tensor for every batch).
@@ -61,7 +61,7 @@ class ConvolutionClass:
     ``tile_columns`` is the width of tiles that its columns fill best, ``tile_bytes`` the depth of tiles that its
     channels do; ``shallow``: whether the sums are shorter than the work of an epilogue. ``row_channels`` are the
     channels of a copy in which the rows of filters, which then are one tap, can be moved by TMA, or 0. ``halo`` is how
-    the halo kernel serves it.
+    the halo kernel serves it, ``windows`` how it does over such a copy.
     """
 
     operator: Operator
@@ -82,6 +82,7 @@ class ConvolutionClass:
     shallow: bool = False
     row_channels: int = 0
     halo: Halo = UNKNOWN
+    windows: Halo = NO_WINDOWS
 
     @property
     def not_matrices(self) -> str:
@@ -225,6 +226,7 @@ def convolution_class(
         math.prod(problem.filter_size) * problem.depth * element_bytes <= _SHALLOW_BYTES,
         row_channels,
         halo_of(geometry, problem, operand),
+        windows_of(problem, row_channels, operand),
     )
 
 

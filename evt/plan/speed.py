@@ -53,7 +53,9 @@ def time(
 def _halo_time(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> float:
     """Return how long a halo kernel takes, in clock cycles."""
     pixels, filters, channels = plan.config.tile
-    plane = Plane.of(sizes, channels, plan.operand_bits // 8)
+    element_bytes = plan.operand_bits // 8
+    windows = isinstance(plan.mainloop, HaloConvolution) and plan.mainloop.window_channels
+    plane = Plane.of_windows(sizes, channels * element_bytes) if windows else Plane.of(sizes, channels, element_bytes)
     tile = choose(plane, pixels)
     if tile is None:
         return inf

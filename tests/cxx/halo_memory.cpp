@@ -3,8 +3,9 @@
 // "operands": the rows of filters and the words of their descriptors, of K-major operands in planes of 128, 64 and 32
 // bytes and of transposed ones in planes of 64, 32 and 16 channels, with the words that CuTe makes for the same layout.
 // "taps": of each convolution on the standard input, the tile, where the boxes begin, and the taps; of a volume also, for
-// each slice of the output and each plane, what is multiplied. A line has the problem, the pixels, the channels of a
-// plane, the bytes of an element, whether filters are read backwards, and whether it is a volume.
+// each slice of the output and each plane, what is multiplied. A line has the problem, the pixels of a window, those of
+// the instruction, the channels of a plane, the bytes of an element, whether filters are read backwards, and whether it is
+// a volume.
 
 #include <cstdio>
 #include <cstring>
@@ -49,6 +50,7 @@ void print_operands() {
     std::printf("address %u %u\n", address, evt::hopper::operand_descriptor(address));
   }
   std::printf("next %u\n", evt::hopper::kNextK);
+  std::printf("windows %u\n", evt::hopper::operand_layout(evt::halo::kWindowBytes));
 }
 
 void print_taps() {
@@ -57,7 +59,7 @@ void print_taps() {
   int* const numbers[] = {&p.images, &p.height, &p.width, &p.channels, &p.filters, &p.filter_height, &p.filter_width,
                           &p.output_height, &p.output_width, &p.pad_height, &p.pad_width, &p.stride_height,
                           &p.stride_width, &p.dilation_height, &p.dilation_width, &p.depth, &p.filter_depth,
-                          &p.output_depth, &p.pad_depth, &p.stride_depth, &p.dilation_depth, &pixels, &channels,
+                          &p.output_depth, &p.pad_depth, &p.stride_depth, &p.dilation_depth, &p.window, &pixels, &channels,
                           &element_bytes, &backwards, &volume};
   auto const read = [&] {
     for (int* number : numbers) {
@@ -66,7 +68,8 @@ void print_taps() {
     return true;
   };
   while (read()) {
-    evt::halo::Class const kernel{pixels, channels, channels * element_bytes, true, volume != 0};
+    int const bytes = channels * element_bytes;
+    evt::halo::Class const kernel{pixels, channels, bytes, true, volume != 0, bytes / p.window};
     evt::halo::Geometry const made = evt::halo::choose(p, kernel);
     if (made.stages == 0) {
       std::printf("none\n");

@@ -1,6 +1,6 @@
 // Prints the tiles that evt::halo::choose finds for the problems on the standard input: a problem of 15 numbers in the
 // order of evt::halo::Problem in a line, then the pixels, the channels of a plane, the bytes of an element, whether it is
-// a volume, and its taps along the depth. With each, how many of 132 thread blocks share a tile, and whether shared memory
+// a volume, its taps along the depth, and the pixels of a window. With each, how many of 132 thread blocks share a tile, and whether shared memory
 // has room for the sums that they exchange.
 
 #include <cstdio>
@@ -10,11 +10,12 @@
 int main() {
   evt::halo::Problem p;
   int pixels, channels, element_bytes, volume;
-  while (std::scanf("%d %d %d %d %d %d %d %d %d %d %d %d %d %d %d %d %d %d %d %d", &p.images, &p.height, &p.width,
+  while (std::scanf("%d %d %d %d %d %d %d %d %d %d %d %d %d %d %d %d %d %d %d %d %d", &p.images, &p.height, &p.width,
                     &p.channels, &p.filters, &p.filter_height, &p.filter_width, &p.output_height, &p.output_width,
                     &p.pad_height, &p.pad_width, &p.stride_height, &p.stride_width, &p.dilation_height,
-                    &p.dilation_width, &pixels, &channels, &element_bytes, &volume, &p.filter_depth) == 20) {
-    evt::halo::Class const kernel{pixels, channels, channels * element_bytes, true, volume != 0};
+                    &p.dilation_width, &pixels, &channels, &element_bytes, &volume, &p.filter_depth, &p.window) == 21) {
+    int const bytes = channels * element_bytes;
+    evt::halo::Class const kernel{pixels, channels, bytes, true, volume != 0, bytes / p.window};
     evt::halo::Geometry made = evt::halo::choose(p, kernel);
     if (made.stages > 0) {
       evt::halo::split(p, kernel, 132, made);

@@ -40,7 +40,17 @@ def drawn(seed: int) -> ConvolutionProblem:
     return geometry.problem((1, channels, *sizes), (draw.choice((8, 64, 192)), channels, *taps))
 
 
-def test_both_languages_choose_one_tile(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("halo") / "tiles"
+    flags = ["-std=c++17", "-O1", "-w", "-fpermissive", f"-I{INCLUDE}", *include_flags()]
+    source = Path(__file__).with_name("halo_tiles.cpp")
+    done = subprocess.run([GXX, *flags, "-o", str(made), str(source)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[:2000]
+    return made
+
+
+def test_both_languages_choose_one_tile(program: Path) -> None:
     cases = [
         (problem, pixels, plane_bytes // size, size)
         for seed in range(300)
@@ -48,15 +58,10 @@ def test_both_languages_choose_one_tile(tmp_path: Path) -> None:
         for pixels in random.Random(seed).sample(PIXELS, 4)
         for plane_bytes in (128, 64, 32)
     ]
-    program = tmp_path / "tiles"
-    flags = ["-std=c++17", "-O1", "-w", "-fpermissive", f"-I{INCLUDE}", *include_flags()]
-    source = Path(__file__).with_name("halo_tiles.cpp")
-    made = subprocess.run([GXX, *flags, "-o", str(program), str(source)], capture_output=True, text=True)
-    assert made.returncode == 0, made.stderr[:2000]
     of_depth = [{"depth": 9, "filter_depth": 1 + i % 5} if i % 7 == 0 else {} for i in range(len(cases))]
     lines = [
         " ".join(
-            map(str, (*(p.sizes[name] for name in MEMBERS), *rest, int(bool(depth)), depth.get("filter_depth", 1)))
+            map(str, (*(p.sizes[name] for name in MEMBERS), *rest, int(bool(depth)), depth.get("filter_depth", 1), 1))
         )
         for (p, *rest), depth in zip(cases, of_depth, strict=True)
     ]
@@ -77,3 +82,30 @@ def test_both_languages_choose_one_tile(tmp_path: Path) -> None:
     assert planned.count("none") < len(planned) / 2
     assert set(splits) == {1, 2, 4, 8}
     assert sum(each.endswith("0") for each in planned) < len(planned) / 10
+
+
+#: What a row of taps is made of, where it is one tap.
+ONE_TAP = {"filter_width": 1, "stride_width": 1, "dilation_width": 1, "pad_width": 0}
+
+
+def test_both_languages_choose_one_tile_of_windows(program: Path) -> None:
+    cases = [
+        (drawn(seed), pixels, window_bytes)
+        for seed in range(200)
+        for pixels in random.Random(seed).sample(PIXELS, 3)
+        for window_bytes in (128, 64, 32)
+    ]
+    lines = []
+    for problem, pixels, window_bytes in cases:
+        sizes = {**problem.sizes, **ONE_TAP, "width": problem.sizes["output_width"] + window_bytes // 16 - 1}
+        sizes["channels"] = window_bytes // 2
+        numbers = (*(sizes[name] for name in MEMBERS), pixels, window_bytes // 2, 2, 0, 1, window_bytes // 16)
+        lines.append(" ".join(map(str, numbers)))
+    done = subprocess.run([program], input="\n".join(lines), capture_output=True, text=True, check=True)
+    planned = []
+    for problem, pixels, window_bytes in cases:
+        tile = choose(Plane.of_windows(problem.sizes, window_bytes), pixels)
+        planned.append("none" if tile is None else " ".join(map(str, (*astuple(tile), 1))))
+    found = [line.rsplit(" ", 1)[0] for line in done.stdout.splitlines()]  # without the room for sums
+    assert [each for each in zip(lines, found, planned, strict=True) if each[1] != each[2]] == []
+    assert planned.count("none") < len(planned) / 2

@@ -6,6 +6,7 @@ kernel uses are those of its headers.
 
 from __future__ import annotations
 
+import random
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from cute import GXX, include_flags
 from halo_problems import MEMBERS, OF_DEPTH, drawn
 from torch.nn.functional import conv2d, conv3d, conv_transpose2d, conv_transpose3d, pad
 
-from evt.ir.convolution import ConvolutionProblem
+from evt.ir.convolution import Convolution, ConvolutionProblem
 from evt.plan.halo import forward
 
 INCLUDE = Path(__file__).parents[2] / "codegen/include"
@@ -181,7 +182,7 @@ PLANE = 16
 
 def line_of(sizes: dict[str, int], pixels: int, backwards: bool) -> str:
     depth = [sizes.get(name, int("pad" not in name)) for name in OF_DEPTH]
-    last = (pixels, PLANE, 2, int(backwards), int("depth" in sizes))
+    last = (1, pixels, PLANE, 2, int(backwards), int("depth" in sizes))
     return " ".join(map(str, (*(sizes[name] for name in MEMBERS), *depth, *last)))
 
 
@@ -228,3 +229,74 @@ def test_taps_multiply_their_pixels(operator: str, dimensions: int, program: Pat
         got = (computed_volume if volumes else computed)(tile, operand.movedim(1, -1), filters, sizes)
         assert torch.equal(got.movedim(-1, 1), want), (line, problem)
     assert several == 0 if volumes else several > 1
+
+
+# Windows
+
+#: The elements of a pixel of 16 bytes.
+PART = 8
+
+
+def test_a_row_of_windows_is_read_where_the_next_pixels_are(program: Path) -> None:
+    """Without a swizzle, rows of an operand are 16 bytes apart, and its k goes on into those after it."""
+    (word,) = (int(line.split()[1]) for line in run(program, "operands") if line.startswith("windows"))
+    stride, swizzle = (word & 0x3FFF) << 4, word >> 30
+    leading = 16  # the 1 of every descriptor's lower word
+    assert swizzle == 0
+    for m in range(64):
+        for k in range(0, 32, 2):
+            assert m % 8 * 16 + m // 8 * stride + k // 16 * leading + k % 16 == 16 * m + k
+
+
+def computed_of_windows(tile: Tile, copy: torch.Tensor, filters: torch.Tensor, sizes: dict[str, int]) -> torch.Tensor:
+    """Return the output of a copy [n, h, parts, 8] and filters [taps y, window, filter], without padding above."""
+    shape = (sizes["images"], sizes["output_height"], sizes["output_width"], sizes["filters"])
+    out, step, window = torch.full(shape, torch.nan).double(), sizes["stride_height"], filters.shape[1] // PART
+    margin, behind = 16, tile.box_rows * step
+    padded = pad(copy, (0, 0, 0, tile.pitch, margin, margin + behind, 0, tile.images))
+    count = ((tile.images - 1) * tile.box_rows + tile.rows - 1) * tile.pitch + tile.columns
+    for image in range(0, shape[0], tile.images):
+        for y0 in range(0, shape[1], tile.rows):
+            for x0 in range(0, shape[2], tile.columns):
+                sums, group = copy.new_zeros((count, shape[3])), -1
+                boxes = []
+                for down, right in tile.starts:
+                    box = padded[image : image + tile.images, margin + y0 * step + down :: step, x0 + right :]
+                    box = box[:, : tile.box_rows, : tile.pitch].reshape(-1)
+                    boxes.append(torch.cat((box, box.new_zeros(tile.guard * PART))))
+                for shift, across, below, enters in tile.taps:
+                    group += enters
+                    assert across == 0
+                    rows = boxes[group].unfold(0, window * PART, PART)[shift : shift + count]
+                    sums += rows @ filters[below]
+                sums = pad(sums, (0, 0, 0, tile.images * tile.box_rows * tile.pitch - count))
+                sums = sums.unflatten(0, (tile.images, tile.box_rows, tile.pitch))[:, : tile.rows, : tile.columns]
+                to = out[image : image + tile.images, y0 : y0 + tile.rows, x0 : x0 + tile.columns]
+                to[:] = sums[: to.shape[0], : to.shape[1], : to.shape[2]]
+    return out
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_windows_are_the_taps_of_a_row(seed: int, program: Path) -> None:
+    """The sums over a padded copy, of windows that overlap, are the convolution of the input of few channels."""
+    draw = random.Random(seed)
+    stride = draw.choice((1, 2))
+    channels, padded = draw.randint(1, 8 // stride), 8 // stride
+    taps = draw.randint(1, 5), draw.randint(1, 8)
+    pads = [(draw.randrange(3), draw.randrange(4)) for _ in range(2)]
+    given = {"stride": (draw.choice((1, 2, 3)), stride), "padding": pads, "dilation": (draw.choice((1, 2)), 1)}
+    sizes = [draw.randint(given["dilation"][0] * (taps[0] - 1) + 1, 20), draw.randint(taps[1], 30)]
+    problem = Convolution.of("conv2d", given).problem((3, channels, *sizes), (5, channels, *taps))
+    x, _, weight = tensors(problem)
+    window = next(each for each in (16, 32, 64) if each >= taps[1] * padded)
+    copy = pad(x.movedim(1, -1), (0, padded - channels, *pads[1]))
+    copy = pad(copy, (0, 0, 0, copy.shape[2] * padded % PART // padded)).flatten(2).unflatten(2, (-1, PART))
+    filters = pad(weight.permute(2, 3, 1, 0), (0, 0, 0, padded - channels)).flatten(1, 2)
+    filters = pad(filters, (0, 0, 0, window - filters.shape[1]))
+    numbers = {**problem.sizes, "width": copy.shape[2], "channels": window, "filter_width": 1, "pad_width": 0}
+    numbers |= {"stride_width": 1, "dilation_width": 1}
+    line = " ".join(map(str, (*(numbers[name] for name in MEMBERS), 1, 1, 1, 0, 1, 1, window // PART, 104, window, 2, 0, 0)))
+    tile = Tile(run(program, "taps", [line])[0])
+    got = computed_of_windows(tile, copy, filters, problem.sizes)
+    want = conv2d(pad(x, [*pads[1], *pads[0]]), weight, stride=given["stride"], dilation=given["dilation"])
+    assert torch.equal(got.movedim(-1, 1), want)

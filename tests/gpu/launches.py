@@ -106,6 +106,7 @@ KINDS: dict[str, Callable[[], Call]] = {
     "conv-halo": lambda: convolution(PLAIN, "conv-halo-3x"),
     "conv-halo-reductions": lambda: convolution(SUMMED, "conv-halo-3x"),
     "conv-halo-shared": lambda: convolution(PLAIN, "conv-halo-3x", channels=520),
+    "conv-halo-few-channels": lambda: convolution(PLAIN, "conv-halo-padded-3x", channels=3),
     "conv-halo-dgrad": lambda: convolution(PLAIN, "conv-halo-3x", operation="conv2d_dgrad"),
     "conv-3x": lambda: convolution(PLAIN, "conv-evt-3x"),
     "conv-3x-reductions-masks": lambda: convolution(REDUCED, "conv-evt-3x"),

@@ -44,6 +44,7 @@ class Kernel:
     dtype: str
     config: str
     operation: str = "conv2d"
+    route: str = "conv-halo-3x"
 
     @property
     def dimensions(self) -> int:
@@ -54,7 +55,7 @@ class Kernel:
         return "dgrad" in self.operation
 
     def program(self, geometry: Mapping[str, Any]) -> evt.Program:
-        return convolution(self.text, self.operation, route="conv-halo-3x", config=self.config, **geometry)
+        return convolution(self.text, self.operation, route=self.route, config=self.config, **geometry)
 
 
 KERNELS = {
@@ -62,6 +63,7 @@ KERNELS = {
     "e4m3": Kernel("out D: f16; D = acc + C", "e4m3", "halo_120x64x64"),
     "i8": Kernel("out D: bf16, E: i32[m, n]; E = acc; D = acc*0.5 + bias", "i8", "halo_176x64x32"),
     "dgrad": Kernel("D = where(z > 0, acc, 0)", "bf16", "halo_208x64x32", "conv2d_dgrad"),
+    "few": Kernel("D = relu(acc + bias + C)", "f16", "halo_208x64x32", route="conv-halo-padded-3x"),
     "volumes": Kernel("D = relu(acc + bias)", "bf16", "halo_152x64x32", "conv3d"),
     "reductions": Kernel(
         "out D, s: f32[n], r: f32[m]; D = acc + C; s = sum[m](acc*acc); r = max[n](D)", "f16", "halo_88x64x16"
@@ -85,6 +87,8 @@ def drawn(draw: random.Random, kernel: Kernel) -> Problem | None:
     sizes = [draw.choice((draw.randint(1, 12), draw.randint(1, 40), draw.randint(1, 200))) for _ in each_one]
     images = draw.choice((1, 1, 2, 3, 5, 8, 17, 40, 130))
     channels = 128 // BY_NAME[kernel.dtype].bits * draw.choice((draw.randint(1, 8), draw.randint(1, 40)))
+    if "padded" in kernel.route:
+        channels = draw.randint(1, 8)
     columns = 8 * draw.choice((draw.randint(1, 9), draw.randint(1, 40)))
     a = (images, channels, *sizes)
     b = (channels, columns, *taps) if backwards else (columns, channels, *taps)
@@ -166,7 +170,8 @@ def problems(kernel: Kernel, count: int, seed: int) -> Iterator[tuple[int, Probl
 def sources_of(name: str, launches: int) -> list[KernelSource]:
     """Return the kernel, as it is built for a problem that each of them takes."""
     kernel = KERNELS[name]
-    a, b = (2, 64, *[14] * kernel.dimensions), (64, 64, *[3] * kernel.dimensions)
+    channels = 3 if "padded" in kernel.route else 64
+    a, b = (2, channels, *[14] * kernel.dimensions), (64, channels, *[3] * kernel.dimensions)
     return kernel_sources(plans(kernel, ({"padding": 1}, a, b)))
 
 

@@ -28,7 +28,7 @@ def test_the_kernel_is_told_of_the_depth():
     made = planned()
     text = spelled(made)
     assert text is not None
-    members = dict(text.extents)
+    members = dict((*text.extents, *text.operands))
     for name in ("depth", "filter_depth", "output_depth", "pad_depth", "stride_depth", "dilation_depth"):
         assert members[f"problem.{name}"] == f"static_cast<int>(arguments.{name})"
     assert members["a_strides[3]"] == "arguments.stride_width_of_A"

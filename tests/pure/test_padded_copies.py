@@ -1,4 +1,4 @@
-"""Convolutions of few channels, or of no whole vectors: the copies that are read instead of the operands."""
+"""Convolutions of few channels, or of no whole vectors: the copies that kernels of CUTLASS read instead of the operands."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TREE = "D = relu(acc + bias) + residual"
 
 def planned(arch: str, channels: int, size: int = 7, dtype: str = "f16", text: str = TREE, **keywords) -> Plan:
     shapes = ((2, channels, 33, 35), (64, channels, size, size))
-    return evt.conv2d(text, **keywords).plan(arch, dtype, dtype, shapes=shapes)
+    return evt.conv2d(text, route="evt", **keywords).plan(arch, dtype, dtype, shapes=shapes)
 
 
 def row_channels(channels: int, operand: DType, stride: int) -> int:
@@ -127,7 +127,7 @@ def test_taps_that_lie_apart_are_no_row(keywords):
 def test_what_tma_does_not_reach_goes_by_another_route(keywords):
     assert planned("sm90", 3, 3, **keywords).route == "conv-evt-2x"
     shapes = ((2, 3, 33, 35), (64, 3, 3, 3))
-    explained = evt.conv2d(TREE, **keywords).explain("sm90", "f16", "f16", shapes=shapes)
+    explained = evt.conv2d(TREE, route="evt", **keywords).explain("sm90", "f16", "f16", shapes=shapes)
     route = next(route for route in explained.routes if route.name == "conv-padded-3x")
     assert any("reach too far" in why for _, why in route.rules)
 
@@ -186,7 +186,7 @@ def test_a_padded_copy_of_2_gib_is_refused_where_offsets_end():
     shapes = ((2**14, 1, 200, 200), (64, 1, 3, 3))  # 1.3 GB, of four channels 5.2
     with pytest.raises(evt.TargetError, match="2 GiB or more"):
         evt.conv2d(TREE).plan("sm80", "f16", "f16", shapes=shapes)
-    assert evt.conv2d(TREE).plan("sm90", "f16", "f16", shapes=shapes).route == "conv-padded-3x"
+    assert evt.conv2d(TREE, route="evt").plan("sm90", "f16", "f16", shapes=shapes).route == "conv-padded-3x"
 
 
 def test_the_copies_are_shown():

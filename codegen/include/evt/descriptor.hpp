@@ -2,7 +2,8 @@
 #define EVT_DESCRIPTOR_HPP
 
 // WGMMA's descriptors of operands in shared memory: rows of 128, 64 or 32 bytes, one after the other, swizzled as TMA
-// does. k runs along the rows of a K-major operand; a transposed one, of 16-bit elements, has a row for each k.
+// does. k runs along the rows of a K-major operand; a transposed one, of 16-bit elements, has a row for each k. A row of
+// 16 bytes has no swizzle, and its k goes on into the rows after it: windows that overlap.
 
 #include <cstdint>
 
@@ -15,13 +16,14 @@ constexpr int kDepthBytes = 32;  // of k that an instruction multiplies, as a ro
 
 /// The lower word of an operand's descriptor. It may begin at any row: the swizzle is a function of the address.
 CUTLASS_HOST_DEVICE constexpr uint32_t operand_descriptor(uint32_t address) {
-  constexpr uint32_t kLeading = 1;  // from one part of a row to the next; not used for one
+  constexpr uint32_t kLeading = 1;  // from 16 bytes of k to the next, without a swizzle
   return (address >> 4 & 0x3fff) | kLeading << 16;
 }
 
 /// The upper word: how far eight rows are from the next eight, and the swizzle.
 CUTLASS_HOST_DEVICE constexpr uint32_t operand_layout(int row_bytes) {
-  return uint32_t(8 * row_bytes >> 4) | (row_bytes == 128 ? 1u : row_bytes == 64 ? 2u : 3u) << 30;
+  uint32_t const swizzle = row_bytes == 128 ? 1 : row_bytes == 64 ? 2 : row_bytes == 32 ? 3 : 0;
+  return uint32_t(8 * row_bytes >> 4) | swizzle << 30;
 }
 
 /// What is added to the lower word for the k of the next instruction.

@@ -169,20 +169,26 @@ struct LastCall {
 /// A size in bytes, rounded up so that what follows is aligned for every type.
 constexpr std::int64_t aligned(std::int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
-/// Launch on a stream; a cluster of (1, 1, 1) is no cluster.
+/// Launch on a stream; a cluster of (1, 1, 1) is no cluster. A kernel with programmatic dependent launch (PDL) may begin
+/// before the one ahead of it in the stream has ended: it has to wait for it (see pdl.hpp).
 inline cudaError_t launch(void const* kernel, dim3 grid, dim3 block, dim3 cluster, int shared_bytes,
-                          cudaStream_t stream, void* params) {
+                          cudaStream_t stream, void* params, bool with_pdl = false) {
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes);
   config.stream = stream;
-  cudaLaunchAttribute attribute{};
+  cudaLaunchAttribute attributes[2]{};
+  config.attrs = attributes;
   if (cluster.x * cluster.y * cluster.z > 1) {
+    cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
     attribute.id = cudaLaunchAttributeClusterDimension;
     attribute.val.clusterDim = {cluster.x, cluster.y, cluster.z};
-    config.attrs = &attribute;
-    config.numAttrs = 1;
+  }
+  if (with_pdl) {
+    cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
   }
   void* arguments[] = {params};
   return cudaLaunchKernelExC(&config, kernel, arguments);

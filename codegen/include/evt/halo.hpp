@@ -16,6 +16,11 @@
 // The gradient of the input, of stride 1, is a convolution too: of the output's gradient, by filters that are read
 // backwards and transposed, for their columns are the channels that they are contiguous along.
 //
+// Of few channels, a pixel has 16 bytes, in a copy of the input that has been padded: as many channels, or pixels, as a
+// step of the stride has. The taps of a row are one tap, of a window of pixels: rows of a K-major operand without a
+// swizzle are 16 bytes apart, so that they overlap. The window's last pixels may be beyond the filter, whose copy has
+// zeros there; what is not finite there makes the product NaN.
+//
 // A volume is a stack of slices: those of the input that the taps along the depth meet are multiplied one after the
 // other, like planes of channels.
 //
@@ -38,13 +43,15 @@
 #include "evt/fragment.hpp"
 #include "evt/halo_geometry.hpp"
 #include "evt/hopper.hpp"
+#include "evt/pdl.hpp"
 
 namespace evt {
 namespace halo {
 
 /// The convolution with an Epilogue (see fragment.hpp), by an Mma with kElementBytes, Accumulator, kPixels, kType,
-/// kTransposed, which is that of a gradient, and `fma`. Dimensions: 2, of a volume 3.
-template <class Mma, int Plane, class Epilogue, int Dimensions>
+/// kTransposed, which is that of a gradient, and `fma`. Dimensions: 2, of a volume 3. Windows: the input is a copy whose
+/// pixels are parts of windows of `Plane` elements.
+template <class Mma, int Plane, class Epilogue, int Dimensions, bool Windows = false>
 struct Kernel {
   using Accumulator = typename Mma::Accumulator;
   using Source = typename Epilogue::Source;
@@ -52,6 +59,7 @@ struct Kernel {
 
   static constexpr int kPixels = Mma::kPixels;
   static constexpr int kPlaneBytes = Plane * Mma::kElementBytes;
+  static constexpr int kPixelBytes = Windows ? kWindowBytes : kPlaneBytes;
   using Filters = FilterRows<Mma::kElementBytes, Plane, Mma::kTransposed>;
   static constexpr int kInstructions = kPlaneBytes / hopper::kDepthBytes;
   static constexpr int kStepPixels = 16;
@@ -60,7 +68,8 @@ struct Kernel {
   static constexpr bool kStoresDestination = !std::is_void_v<Destination>;
   static constexpr bool kStaged = kLoadsSource || kStoresDestination;
   static constexpr bool kVolume = Dimensions == 3;
-  static constexpr Class kClass{kPixels, Plane, kPlaneBytes, kStaged, kVolume};
+  static constexpr Class kClass{kPixels, Plane, kPlaneBytes, kStaged, kVolume, kPixelBytes};
+  static_assert(!Windows || !(kVolume || Mma::kTransposed), "windows are those of an image that is multiplied forward");
 
   static constexpr int MaxThreadsPerBlock = kThreads;
   static constexpr int MinBlocksPerMultiprocessor = 1;
@@ -174,6 +183,14 @@ struct Kernel {
                                {strides[3], strides[2], strides[1], strides[0]},
                                {Plane, columns, rows, 1, 1},
                                {problem.stride_width, problem.stride_height}, kPlaneBytes};
+    } else if constexpr (Windows) {
+      constexpr int kMoved = 8, kOfPixel = kWindowBytes / kMoved;  // bytes at a time: the longest rows that TMA moves
+      int64_t const row = strides[1] * Mma::kElementBytes / kMoved, image = strides[0] * Mma::kElementBytes / kMoved;
+      return hopper::Tensor<4>{CU_TENSOR_MAP_DATA_TYPE_UINT64, kMoved, arguments.a,
+                               {problem.width * kOfPixel, problem.height, problem.images, 1},
+                               {row, image, image * problem.images},
+                               {geometry.pitch * kOfPixel, rows, geometry.images, 1},
+                               {problem.stride_height, 1}, kWindowBytes};
     } else {
       return hopper::Tensor<4>{Mma::kType, Mma::kElementBytes, arguments.a,
                                {problem.channels, problem.width, problem.height, problem.images},
@@ -294,7 +311,7 @@ struct Kernel {
         of_stages.step(enters[i] & !(is_first & i == 0), geometry.stages);
         stage[i] = of_stages.slot;
         stage_parity[i] = of_stages.parity;
-        b[i] = hopper::operand_descriptor(shared.stages + stage[i] * geometry.stage_bytes + tap.shift() * kPlaneBytes);
+        b[i] = hopper::operand_descriptor(shared.stages + stage[i] * geometry.stage_bytes + tap.shift() * kPixelBytes);
         is_loaded &= hopper::has_passed_already(shared.stage_full(stage[i]), stage_parity[i]);
       }
     }
@@ -368,6 +385,7 @@ struct Kernel {
     set_up(params, shared);
     __syncthreads();
     if (geometry.splits > 1) hopper::meet_cluster();  // nobody arrives at barriers that are not there yet
+    pdl::wait_for_kernel_before();
     if (group == 0) {
       hopper::give_registers<kProducerRegisters>();
       int const warp = threadIdx.x / 32;
@@ -389,10 +407,10 @@ struct Kernel {
   CUTLASS_DEVICE static void set_up(Params const& params, Shared const& shared) {
     Geometry const& geometry = params.geometry;
     // The pixels after a box, which are read and never loaded.
-    int const words = geometry.guard * kPlaneBytes / 4;
+    int const words = geometry.guard * kPixelBytes / 4;
     for (int i = threadIdx.x; i < words * geometry.stages; i += kThreads) {
       uint32_t const end = shared.stages + i / words * geometry.stage_bytes +
-                           geometry.box_pixels() * kPlaneBytes;
+                           geometry.box_pixels() * kPixelBytes;
       asm volatile("st.shared.b32 [%0], %1;" ::"r"(end + i % words * 4), "r"(0) : "memory");
     }
     hopper::fence_async();
@@ -425,7 +443,7 @@ struct Kernel {
     Geometry const& geometry = params.geometry;
     Part const part(params);
     Ring ring;
-    int const bytes = geometry.box_pixels() * kPlaneBytes;
+    int const bytes = geometry.box_pixels() * kPixelBytes;
     for (int number = part.first; number < params.items; number += part.stride) {
       Item const item(params, number, 0);
       for (int plane = part.first_plane; plane < part.first_plane + part.planes; ++plane) {
@@ -441,6 +459,8 @@ struct Kernel {
             Depth const& depth = params.depth;
             hopper::load_box(to, params.input, full, depth.plane_of_channels(plane) * Plane, column, row,
                              depth.input(item.image, plane), depth.volume(item.image));
+          } else if constexpr (Windows) {
+            hopper::load_box(to, params.input, full, column * (kWindowBytes / 8), row, item.image, 0);
           } else {
             hopper::load_box(to, params.input, full, plane * Plane, column, row, item.image);
           }
@@ -537,7 +557,7 @@ struct Kernel {
       for (int j = 0; j < kMany; ++j) {
         int const tap = j / kInstructions, k = j % kInstructions;
         Mma::fma(accumulators, step.a + tap * (Filters::kBytes >> 4) + k * Filters::kNextK,
-                 step.b[tap] + k * hopper::kNextK, Filters::kLayout, hopper::operand_layout(kPlaneBytes));
+                 step.b[tap] + k * hopper::kNextK, Filters::kLayout, hopper::operand_layout(kPixelBytes));
         if (j == (kMany > 1)) {
           // What the next step needs is looked up meanwhile, without a branch, after which WGMMA would begin another
           // group: the tensor cores would wait for it between the steps.

@@ -21,6 +21,8 @@ constexpr int kTurnTaps = 3;       // before the end of a tile that a consumer p
 constexpr int kSharedBytes = 232448;
 constexpr int kBarrierBytes = 8 * (2 * kMostStages + 2 * kMostSlabs + 8);
 constexpr int kMostSplits = 8;     // thread blocks of a cluster, on every GPU
+constexpr int kWindowBytes = 16;   // of a pixel that is a part of windows
+constexpr int kLargestBox = 256;   // of TMA, in any dimension
 constexpr int kAlignment = 1024;   // of swizzled memory
 constexpr int kWarpGroup = 128;
 constexpr int kThreads = 3 * kWarpGroup;
@@ -35,6 +37,7 @@ struct Problem {
   int pad_height, pad_width, stride_height, stride_width, dilation_height, dilation_width;
   // Of a volume, a stack of slices, each of which is an image.
   int depth = 1, filter_depth = 1, output_depth = 1, pad_depth = 0, stride_depth = 1, dilation_depth = 1;
+  int window = 1;  // pixels of a row that one tap multiplies, each of kWindowBytes; their channels follow one another
 
   /// The images of the output.
   int slices() const { return images * output_depth; }
@@ -42,7 +45,7 @@ struct Problem {
   int planes(int of_channels) const { return ceil_div(channels, of_channels) * filter_depth; }
   /// How far the taps reach beyond a tile, in pixels of a box.
   int halo_height() const { return (filter_height - 1) * dilation_height / stride_height; }
-  int halo_width() const { return (filter_width - 1) * dilation_width / stride_width; }
+  int halo_width() const { return (filter_width - 1) * dilation_width / stride_width + window - 1; }
 };
 
 /// How the filters of a tap lie in shared memory: in a row of channels for each filter, or, where they are transposed,
@@ -88,9 +91,10 @@ struct Geometry {
 struct Class {
   int pixels;       // of the accumulator
   int plane;        // channels of a plane
-  int plane_bytes;  // of a pixel
+  int plane_bytes;  // that a tap multiplies for each pixel
   bool staged;      // C or D are moved through shared memory
   bool volume = false;
+  int pixel_bytes = plane_bytes;  // of a pixel in a box
 };
 
 /// How the planes of a slice of the output follow one another: those of channels, for each tap along the depth.
@@ -268,10 +272,12 @@ inline Geometry arrange(Problem const& problem, Class const& kernel, int images,
   made.guard = (reach - made.box_rows) * made.pitch + columns + problem.halo_width() - made.pitch;
   made.tiles_high = ceil_div(problem.output_height, rows);
   made.tiles_wide = ceil_div(problem.output_width, columns);
-  bool const fits = made.pixels() <= kernel.pixels && (made.pitch - 1) * problem.stride_width < 256 &&
-                    (made.box_rows - 1) * problem.stride_height < 256;
+  // A row of windows is moved by 8 bytes at a time.
+  int const across = problem.window > 1 ? made.pitch * kWindowBytes / 8 - 1 : (made.pitch - 1) * problem.stride_width;
+  bool const fits = made.pixels() <= kernel.pixels && across < kLargestBox &&
+                    (made.box_rows - 1) * problem.stride_height < kLargestBox;
   if (!fits) return made;
-  made.stage_bytes = aligned_bytes((made.box_pixels() + made.guard) * kernel.plane_bytes);
+  made.stage_bytes = aligned_bytes((made.box_pixels() + made.guard) * kernel.pixel_bytes);
   if (kernel.staged) made.epilogue_bytes = aligned_bytes(std::max(kernel.pixels, made.stored_pixels()) * 128);
   Taps const taps = taps_of(problem, made.pitch);
   for (int run : kRuns) {
@@ -342,7 +348,8 @@ struct Cycles {
   static Cycles of(Problem const& problem, Class const& kernel, Geometry const& geometry) {
     Taps const taps = taps_of(problem, geometry.pitch);
     int const multiplied = taps.number * (kernel.plane_bytes / hopper::kDepthBytes) * kernel.pixels / 2;
-    int const loaded = (taps.groups * geometry.box_pixels() + taps.number * kFilters) * kernel.plane_bytes / kLoadedBytes;
+    int const loaded = (taps.groups * geometry.box_pixels() * kernel.pixel_bytes +
+                        taps.number * kFilters * kernel.plane_bytes) / kLoadedBytes;
     return {problem.planes(kernel.plane), std::max(multiplied, loaded), kernel.pixels * kEpiloguePerPixel,
             kExchange + kernel.pixels * kExchangePerPixel};
   }

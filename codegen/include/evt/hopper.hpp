@@ -207,7 +207,7 @@ struct Tensor {
   int64_t strides[Dimensions - 1];
   int box[Dimensions];
   int steps[2];
-  int row_bytes;  // of the box in shared memory, which are swizzled
+  int row_bytes;  // of the box in shared memory, which are swizzled from 32 on
 
   /// Return whether the driver takes it.
   bool encode(CUtensorMap& map) const {
@@ -231,7 +231,8 @@ struct Tensor {
     }
     CUtensorMapSwizzle const swizzle = row_bytes == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
                                        : row_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
-                                                         : CU_TENSOR_MAP_SWIZZLE_32B;
+                                       : row_bytes == 32 ? CU_TENSOR_MAP_SWIZZLE_32B
+                                                         : CU_TENSOR_MAP_SWIZZLE_NONE;
     return encode_tiled(&map, type, Dimensions, const_cast<void*>(pointer), sizes, bytes, boxes, every,
                         CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                         CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;

@@ -16,7 +16,7 @@ from evt.plan.fields import Field
 from evt.plan.halo import SHARED_BYTES
 from evt.plan.kernels.draft import Collective, Draft, Frame, Request
 from evt.plan.kernels.epilogue_3x import tensor
-from evt.plan.kernels.implicit_gemm import image
+from evt.plan.kernels.implicit_gemm import image, windows
 from evt.plan.kernels.memory import is_tma
 from evt.plan.kernels.nodes import Nodes
 from evt.plan.plan import HaloConvolution, Plan
@@ -28,26 +28,30 @@ _STAGED = (F16, BF16)
 
 @dataclass(frozen=True, slots=True)
 class HaloKernel:
-    """The planner of the halo kernel."""
+    """The planner of the halo kernel. ``windows``: over copies of few channels, whose windows are pixels."""
 
+    windows: bool = False
     template: str = "conv_halo"
 
     def __call__(self, request: Request) -> Plan:
         draft = Draft(request, batched=False)
-        mainloop, epilogue = _mainloop(draft), _epilogue(draft)
+        mainloop, epilogue = _mainloop(draft, self.windows), _epilogue(draft)
         for setting in ("tile_rows", "tile_columns"):
             draft.fields.size(setting)
         return draft.finish(Frame("halo", self.template, 90, SHARED_BYTES), mainloop, epilogue)
 
 
-def _mainloop(draft: Draft) -> HaloConvolution:
+def _mainloop(draft: Draft, over_windows: bool) -> HaloConvolution:
     fields, shape = draft.fields, draft.problem.convolution
+    copies = windows(draft) if over_windows else None
     spatial = SPATIAL[-shape.rank :]
     for name in ("images", *spatial, "channels", "filters"):
         fields.size(name)
     for part in ("filter", "output", "pad", "stride", "dilation"):
         for name in spatial:
             fields.size(f"{part}_{name}")
+    if copies:
+        return HaloConvolution(shape.operator, shape.rank, *copies, shape.row_channels)
     a, b = (image(draft, operand) for operand in draft.problem.dag.operands)
     return HaloConvolution(shape.operator, shape.rank, a, b)
 
@@ -106,3 +110,4 @@ class _NodesHalo(Nodes):
 
 #: Persistent; two consumers take turns at the tensor cores.
 HALO = HaloKernel()
+WINDOWS = HaloKernel(windows=True)

@@ -90,16 +90,30 @@ def convolution_3x(draft: Draft) -> Convolution3x:
 def padded_convolution_3x(draft: Draft) -> Convolution3x:
     """Return the same over copies; with few channels, their windows are pixels."""
     shape = draft.problem.convolution
-    vector, channels = 16 // draft.problem.operand_bytes, shape.row_channels  # TMA is aligned to 16 bytes
-    _add_copies(draft)
-    padding = (draft.fields.size("pad_width"), draft.fields.size("upper_pad_width")) if channels else None
-    originals = [image(draft, operand) for operand in draft.problem.dag.operands]
-    a, b = (_copy(draft, image, min(channels or vector, vector), channels) for image in originals)
-    if channels:
-        pixels = max(1, vector // channels)  # of a row are whole vectors
-        a, b = replace(a, row=Row(pixels, padding)), replace(b, row=Row(pixels, None))
+    if shape.row_channels:
+        a, b = windows(draft)
+    else:
+        _add_copies(draft)
+        vector = _vector(draft)
+        a, b = (_copy(draft, image(draft, operand), vector, 0) for operand in draft.problem.dag.operands)
     _add_sizes_3x(draft)
-    return Convolution3x(shape.operator, shape.rank, a, b, channels)
+    return Convolution3x(shape.operator, shape.rank, a, b, shape.row_channels)
+
+
+def windows(draft: Draft) -> tuple[PaddedCopy, PaddedCopy]:
+    """Return copies of A and B of few channels, in which a row of taps is next to each other, and padded."""
+    vector, channels = _vector(draft), draft.problem.convolution.row_channels
+    _add_copies(draft)
+    padding = (draft.fields.size("pad_width"), draft.fields.size("upper_pad_width"))
+    originals = [image(draft, operand) for operand in draft.problem.dag.operands]
+    a, b = (_copy(draft, image, min(channels, vector), channels) for image in originals)
+    pixels = max(1, vector // channels)  # of a row are whole vectors
+    return replace(a, row=Row(pixels, padding)), replace(b, row=Row(pixels, None))
+
+
+def _vector(draft: Draft) -> int:
+    """Return the elements in 16 bytes, to which TMA is aligned."""
+    return 16 // draft.problem.operand_bytes
 
 
 def _add_sizes_3x(draft: Draft) -> None:

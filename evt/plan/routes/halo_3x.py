@@ -1,10 +1,10 @@
-"""Convolutions by a kernel of ours on sm90: the route ``conv-halo-3x``."""
+"""Convolutions by a kernel of ours on sm90: the routes ``conv-halo-3x`` and ``conv-halo-padded-3x``."""
 
 from __future__ import annotations
 
 from evt.plan.configurations.config import Config, Use
-from evt.plan.halo import FILTERS, pixels_of
-from evt.plan.kernels.halo import HALO as KERNEL
+from evt.plan.halo import FILTERS, Halo, pixels_of
+from evt.plan.kernels import halo as kernels
 from evt.plan.problem import Problem
 from evt.plan.routes.route import Kernel, Route
 from evt.plan.rules import gemm, halo, mainloop
@@ -12,7 +12,15 @@ from evt.plan.rules import gemm, halo, mainloop
 
 def configs_sm90(problem: Problem) -> tuple[Config, ...]:
     """Return the configurations: those whose widths suit the output, then all others that fit."""
-    found = problem.convolution.halo
+    return _configs(problem, problem.convolution.halo)
+
+
+def configs_of_windows(problem: Problem) -> tuple[Config, ...]:
+    """Return the same over a padded copy."""
+    return _configs(problem, problem.convolution.windows)
+
+
+def _configs(problem: Problem, found: Halo) -> tuple[Config, ...]:
     best = [(found.plane_bytes, pixels) for pixels in found.pixels]
     widths = pixels_of(problem.dag.operands[0].dtype)
     fitting = [(plane, pixels) for plane, most in found.most for pixels in widths if pixels <= most]
@@ -41,6 +49,24 @@ HALO = Route(
         halo.epilogue,
     ),
     suits=halo.suits,
-    kernels={"3x": Kernel(KERNEL, configs_sm90, max_batches=None)},
+    kernels={"3x": Kernel(kernels.HALO, configs_sm90, max_batches=None)},
+    shapes=("convolution",),
+)
+
+PADDED = Route(
+    name="conv-halo-padded-3x",
+    kind="own",
+    generation="3x",
+    summary="straight-line epilogue in a convolution of ours over a copy with padded channels, whose windows overlap",
+    rules=(
+        halo.on_sm90,
+        mainloop.no_work,
+        gemm.few_tensors,
+        halo.windows,
+        halo.operand_types,
+        halo.epilogue,
+    ),
+    suits=halo.suits_windows,
+    kernels={"3x": Kernel(kernels.WINDOWS, configs_of_windows, max_batches=None)},
     shapes=("convolution",),
 )

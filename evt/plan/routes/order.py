@@ -14,6 +14,7 @@ from evt.plan.routes import convolution_2x, convolution_3x, gemm_2x, gemm_3x, gr
 from evt.plan.routes.route import Route
 
 ROUTES: tuple[Route, ...] = (
+    halo_3x.PADDED,
     halo_3x.HALO,
     gemm_3x.STOCK,
     gemm_3x.EVT,

@@ -41,6 +41,14 @@ def fits(problem: Problem) -> Verdict:
     return Refusal(reason) if reason else HOLDS
 
 
+@rule("channels are few: a row of taps is at most 128 bytes of a padded copy, and a step of the stride 16")
+def windows(problem: Problem) -> Verdict:
+    if problem.convolution.group_filters:
+        return Refusal("there are groups")
+    reason = problem.convolution.windows.reason
+    return Refusal(reason) if reason else HOLDS
+
+
 @rule("the epilogue is made of matrices, vectors, scalars, coordinates, functions and reductions")
 def epilogue(problem: Problem) -> Verdict:
     """Refuse what the fragment has no class for: see fragment.hpp."""
@@ -70,6 +78,11 @@ def epilogue(problem: Problem) -> Verdict:
     return HOLDS
 
 
+@rule("the operands have 8 or 16 bits, and the epilogue reads and writes a matrix each at most")
+def suits_windows(problem: Problem) -> Verdict:
+    return _wide_operands(problem) or _further_matrix(problem) or HOLDS
+
+
 @rule(
     "the operands have 8 or 16 bits; there are at most 9 taps, 9 to 640 channels of 16 bits (to 128 with a stride) and "
     "images of at least 100 output pixels, or one tap and 9 to 512 channels (to 1024 with a stride); and the epilogue "
@@ -77,14 +90,26 @@ def epilogue(problem: Problem) -> Verdict:
 )
 def suits(problem: Problem) -> Verdict:
     """Tell where kernels of CUTLASS wait for their input: see evt.plan.halo."""
-    operand = problem.dag.operands[0].dtype
-    if operand is not None and operand.bits > MOST_BITS:
-        return Refusal(f"the operands are {operand}, for which a kernel of CUTLASS is faster")
     halo = problem.convolution.halo
+    if wide := _wide_operands(problem):
+        return wide
     if not (halo.fast or halo.shared):
         return Refusal("a kernel of CUTLASS is expected to be faster")
+    if further := _further_matrix(problem):
+        return further
+    return HOLDS if halo.fast else Partial("a kernel of CUTLASS is expected to be faster, but for few images")
+
+
+def _wide_operands(problem: Problem) -> Refusal | None:
+    operand = problem.dag.operands[0].dtype
+    if operand.bits <= MOST_BITS:
+        return None
+    return Refusal(f"the operands are {operand}, for which a kernel of CUTLASS is faster")
+
+
+def _further_matrix(problem: Problem) -> Refusal | None:
     for values in (problem.dag.inputs, problem.dag.outputs):
         more = [value for value in values if value.is_tile][1:]
         if more:
             return Refusal(f"`{more[0].name}` is a further matrix, which is moved element by element", more[0].span)
-    return HOLDS if halo.fast else Partial("a kernel of CUTLASS is expected to be faster, but for few images")
+    return None

@@ -1,0 +1,170 @@
+"""The halo kernel over windows of a padded copy: for first layers, which have few channels."""
+
+from __future__ import annotations
+
+import pytest
+
+import evt
+from evt.emission import emit
+from evt.emission.convolution import convolution
+from evt.ir.convolution import Convolution
+from evt.ir.dtype import BY_NAME
+from evt.plan import Plan, convolution_class
+from evt.plan.halo import Halo, Plane, Tile, choose
+from evt.plan.plan import HaloConvolution, PaddedCopy
+
+RESIDUAL = "D = relu(acc + bias + residual)"
+#: The first layers of ResNet-50, of a detector and of a U-Net.
+STEM = (2, 3, 224, 224), (64, 3, 7, 7)
+DETECTOR = (2, 3, 640, 640), (32, 3, 3, 3)
+UNET = (2, 4, 64, 64), (320, 4, 3, 3)
+
+
+def planned(shapes=STEM, dtype: str = "f16", text: str = RESIDUAL, **keywords) -> Plan:
+    keywords = {"stride": 2, "padding": 3, **keywords}
+    return evt.conv2d(text, **keywords).plan("sm90", dtype, dtype, shapes=shapes)
+
+
+def windows(channels: int, taps: int, stride: int = 1, dtype: str = "f16", side: int = 64) -> Halo:
+    geometry = Convolution.of("conv2d", {"stride": stride, "padding": taps // 2})
+    problem = geometry.problem((2, channels, side, side), (64, channels, taps, taps))
+    return convolution_class(geometry, problem, BY_NAME[dtype]).windows
+
+
+@pytest.mark.parametrize(
+    ("channels", "taps", "stride", "dtype", "window_bytes"),
+    [
+        (3, 7, 2, "f16", 64),
+        (3, 3, 2, "f16", 32),
+        (4, 3, 1, "f16", 64),
+        (8, 3, 1, "bf16", 64),
+        (1, 2, 1, "f16", 32),
+        (8, 7, 1, "f16", 128),
+        (3, 16, 2, "f16", 128),
+        (3, 7, 1, "e4m3", 128),
+        (3, 7, 2, "i8", 64),
+        (3, 4, 4, "i8", 32),
+        (3, 3, 1, "f32", 64),
+    ],
+)
+def test_a_row_of_taps_is_a_window(channels, taps, stride, dtype, window_bytes):
+    found = windows(channels, taps, stride, dtype)
+    assert found.plane_bytes == window_bytes
+    assert found.fast
+    assert found.pixels
+
+
+@pytest.mark.parametrize(
+    ("channels", "taps", "stride", "dtype", "reason"),
+    [
+        (9, 3, 1, "f16", "no fprop of at most 8 channels"),
+        (3, 4, 4, "f16", "a step of the stride is not 16 bytes of an image's row"),
+        (8, 3, 2, "f16", "a step of the stride is not 16 bytes of an image's row"),
+        (8, 9, 1, "f16", "a row of the filter is longer than 128 bytes"),
+    ],
+)
+def test_why_there_are_no_windows(channels, taps, stride, dtype, reason):
+    assert reason in windows(channels, taps, stride, dtype).reason
+    shapes = (2, channels, 64, 64), (64, channels, taps, taps)
+    op = evt.conv2d(RESIDUAL, stride=stride, padding=taps // 2, route="conv-halo-padded-3x")
+    with pytest.raises(evt.TargetError, match=f"E0502.*{reason}"):
+        op.plan("sm90", dtype, dtype, shapes=shapes)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "operation", "reason"),
+    [
+        ({"dilation": (1, 2)}, "conv2d", "taps are next to each other in a row"),
+        ({"groups": 3}, "conv2d", "there are groups"),
+        ({}, "conv3d", "taps are next to each other in a row"),
+        ({}, "conv1d", "no convolution of two dimensions"),
+    ],
+)
+def test_what_is_no_row_of_taps(keywords, operation, reason):
+    rank = int(operation[4])
+    channels = 3 // keywords.get("groups", 1)
+    shapes = (2, 3, *[20] * rank), (6, channels, *[3] * rank)
+    op = evt.Program(evt.diagnostics.Source(RESIDUAL), operation, route="conv-halo-padded-3x", **keywords)
+    with pytest.raises(evt.TargetError, match=f"E0502.*{reason}"):
+        op.plan("sm90", "f16", "f16", shapes=shapes)
+
+
+def test_a_tile_has_the_windows_of_its_last_pixels():
+    sizes = evt.conv2d("D = acc", stride=2, padding=3).spec.convolution.problem(*STEM).sizes
+    tile = choose(Plane.of_windows(sizes, 64), 232)
+    assert tile == Tile(1, rows=2, columns=112, pitch=115, box_rows=5, tiles=56)
+    wide = dict(sizes, output_width=300)
+    assert choose(Plane.of_windows(wide, 64), 256).pitch <= 128  # TMA moves 2 KiB of a row
+
+
+@pytest.mark.parametrize(
+    ("shapes", "keywords"), [(STEM, {}), (DETECTOR, {"padding": 1}), (UNET, {"stride": 1, "padding": 1})]
+)
+def test_first_layers_take_it(shapes, keywords):
+    made = planned(shapes, **keywords)
+    assert made.route == "conv-halo-padded-3x"
+    assert isinstance(made.mainloop, HaloConvolution)
+    assert [copy.name for copy in made.copies] == ["A", "B"]
+    assert made.mainloop.window_channels == made.copies[0].padded_channels == (8 if shapes is UNET else 4)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "text"), [("f32", RESIDUAL), ("f16", "D = relu(acc + x) + y*z"), ("f16", "out D, E; D = acc; E = relu(acc)")]
+)
+def test_where_another_kernel_is_preferred(dtype, text):
+    shapes = (2, 2, 64, 64), (64, 2, 3, 3)
+    assert planned(shapes, dtype, text).route == "conv-padded-3x"
+    (route,) = (
+        each
+        for each in evt.conv2d(text, stride=2, padding=3).explain("sm90", dtype, dtype, shapes=shapes).routes
+        if each.name == "conv-halo-padded-3x"
+    )
+    assert "8 or 16 bits, and the epilogue reads and writes a matrix each at most" in route.unmet
+
+
+def test_the_kernel_reads_the_copies():
+    made = planned()
+    spelled = convolution(made)
+    assert spelled is not None
+    sizes, operands = dict(spelled.extents), dict(spelled.operands)
+    row = "4 * evt::rounded_up<2>(arguments.pad_width + arguments.width + arguments.upper_pad_width)"
+    assert sizes["problem.width"] == f"static_cast<int>({row} / 8)"
+    assert sizes["problem.channels"] == "static_cast<int>(4 * arguments.filter_width)"
+    assert {sizes[f"problem.{name}_width"] for name in ("filter", "stride", "dilation")} == {"1"}
+    assert sizes["problem.pad_width"] == "0"
+    assert sizes["problem.pad_height"] == "static_cast<int>(arguments.pad_height)"
+    assert operands["a"] == "parts<ElementA>(arguments, workspace_of(arguments).padded_A)"
+    assert operands["a_strides[1]"] == row
+    assert operands["b_strides[1]"] == operands["b_strides[2]"] == "4 * evt::rounded_up<2>(arguments.filter_width)"
+    text = emit(made, "k")
+    assert "evt::halo::Kernel<Mma, 32, Epilogue, 2, true>;" in text
+    assert "using ElementA = cutlass::half_t;" in text
+    copies = [each for each in made.copies if isinstance(each, PaddedCopy)]
+    assert [each.row.pixels for each in copies if each.row] == [2, 2]
+
+
+# Programmatic dependent launch
+
+WAITS, LETS = "evt::pdl::wait_for_kernel_before();", "evt::pdl::let_next_kernel_begin();"
+
+
+def test_every_kernel_of_a_halo_plan_waits_for_the_one_before_it():
+    """Those that copy, multiply and finish; nothing is launched so that does not wait."""
+    made = planned(text="out D, s: f32[n]; D = relu(acc + bias); s = sum[m](D)")
+    text = emit(made, "k")
+    kernels = text.split('extern "C" __global__ void')[1:]
+    assert len(kernels) == 3
+    small = [each for each in kernels if "evt::finish_all(" in each.split("#endif")[0]]
+    assert len(small) == 2
+    for each in small:
+        body = each.split("#endif")[0]
+        assert body.index(LETS) < body.index(WAITS) < body.index("evt::finish_all(")
+    assert text.count("&jobs, true)") == 2
+    assert text.count("&last.params, true)") == 1
+    assert "pdl::wait_for_kernel_before();" in text.split("CUTLASS_DEVICE void operator()(Params const& params, char*")[1]
+
+
+def test_kernels_of_cutlass_are_launched_after_the_one_before_them():
+    text = emit(evt.conv2d(RESIDUAL, padding=1, route="evt").plan("sm90", shapes=((2, 64, 9, 9), (64, 64, 3, 3))), "k")
+    assert "griddepcontrol" not in text
+    assert "&last.params)" in text
