@@ -58,8 +58,8 @@ _ELEMENT, _TRANSCENDENTAL = 1.0e-6, 2.4e-6
 #: that a reduction combines.
 _FURTHER = 1e-6
 #: A first layer, of so few channels, by CUTLASS's kernels for each pixel of its result, and how much of its speed the
-#: library reaches there. The halo kernel takes as long as the library, and a copy: of so many bytes for one of the input,
-#: by a kernel of its own.
+#: library reaches there. The halo kernel takes as long as the library, and a copy of the input by a kernel of its own,
+#: which moves so many times its bytes.
 _FEW_CHANNELS, _FIRST_PIXEL, _FIRST_SPEED = 8, 2.7e-4, 0.15
 _COPIED, _COPY_LAUNCH = 2.5, 3.0
 
@@ -114,12 +114,10 @@ def estimate(fused: Fused, target: str, replayed: bool = False) -> Worth:
     copies = 2 * sum(map(bytes_of, copied))
     launches = (not read) + summed
     slower = _MULTIPLIED["sm90"] / multiplied
-    if convolution:
-        lost = _lost_by_convolution(fused, time, slower)
-        if target == "sm90" and _has_windows(fused):
-            lost = _COPIED * bytes_of(product.a) / moved + _COPY_LAUNCH
+    if convolution and target == "sm90" and _has_windows(fused):
+        lost = _COPIED * bytes_of(product.a) / moved + _COPY_LAUNCH
     else:
-        lost = _lost_by_product(fused, time, slower)
+        lost = (_lost_by_convolution if convolution else _lost_by_product)(fused, time, slower)
     gain, loss = saved / moved + launches * LAUNCH, lost + copies / moved
     if replayed:
         return Worth(gain, loss, saved)

@@ -310,7 +310,7 @@ def _halo(depth: Axis | None, height: Axis, width: Axis, channels: int, filters:
 
 
 def windows_of(problem: ConvolutionProblem | None, channels: int, operand: DType) -> Halo:
-    """Return how the halo kernel serves a convolution over a copy of the input with so many channels; 0: there is none."""
+    """Return how the halo kernel serves a convolution over a copy of the input with so many channels; 0: of none."""
     element_bytes = operand.bits // 8
     if problem is None or not channels:
         return NO_WINDOWS

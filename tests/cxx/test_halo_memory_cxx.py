@@ -295,7 +295,9 @@ def test_windows_are_the_taps_of_a_row(seed: int, program: Path) -> None:
     filters = pad(filters, (0, 0, 0, window - filters.shape[1]))
     numbers = {**problem.sizes, "width": copy.shape[2], "channels": window, "filter_width": 1, "pad_width": 0}
     numbers |= {"stride_width": 1, "dilation_width": 1}
-    line = " ".join(map(str, (*(numbers[name] for name in MEMBERS), 1, 1, 1, 0, 1, 1, window // PART, 104, window, 2, 0, 0)))
+    line = " ".join(
+        map(str, (*(numbers[name] for name in MEMBERS), 1, 1, 1, 0, 1, 1, window // PART, 104, window, 2, 0, 0))
+    )
     tile = Tile(run(program, "taps", [line])[0])
     got = computed_of_windows(tile, copy, filters, problem.sizes)
     want = conv2d(pad(x, [*pads[1], *pads[0]]), weight, stride=given["stride"], dilation=given["dilation"])

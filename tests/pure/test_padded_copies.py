@@ -1,4 +1,4 @@
-"""Convolutions of few channels, or of no whole vectors: the copies that kernels of CUTLASS read instead of the operands."""
+"""Convolutions of few channels, or of no whole vectors: the copies that CUTLASS's kernels read, not the operands."""
 
 from __future__ import annotations
 
