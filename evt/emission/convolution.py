@@ -173,13 +173,18 @@ def _operand(letter: str, operand: Image | PaddedCopy) -> Iterator[tuple[str, st
 
 
 def _of_windows(loop: HaloConvolution, copy: PaddedCopy) -> dict[str, str]:
-    """Return the sizes where a row of taps is one tap, of a window of pixels of 16 bytes."""
+    """Return the sizes where a row of taps is one tap, of a window of pixels of 16 bytes.
+
+    The kernel refuses a stride of another width than a pixel's, as which it is told 2.
+    """
     _, row, _ = copy_strides(copy)
+    pixel = WINDOW_BYTES * 8 // copy.dtype.bits
     return {
-        "width": as_int(f"{row} / {WINDOW_BYTES * 8 // copy.dtype.bits}"),
+        "width": as_int(f"{row} / {pixel}"),
         "channels": as_int(f"{loop.window_channels} * arguments.filter_width"),
         "window": "Kernel::kPlaneBytes / Kernel::kPixelBytes",
-        **dict.fromkeys(("filter_width", "stride_width", "dilation_width"), "1"),
+        "filter_width": "1",
+        "stride_width": f"{loop.window_channels} * arguments.stride_width == {pixel} ? 1 : 2",
         "pad_width": "0",
     }
 

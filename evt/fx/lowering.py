@@ -88,11 +88,16 @@ def _lower(*given: Any) -> Any:
         made = ir.FallbackKernel.create(_OPERATOR, *tensors, in_digits(program))  # PyTorch's C++ quotes no strings
         return _pytree.tree_map(ir.TensorBox.create, made)
     with V.graph.fake_mode:
-        found, arguments, *_ = ir.ExternKernel.process_kernel(_OPERATOR, *given)
+        found, arguments = _processed(ir.ExternKernel.process_kernel(_OPERATOR, *given))
     results = [ir.FallbackKernel.tensor_to_layout(each) for each in found]
     memory = [_empty(each) for each in results[1:]]
     first = ir.TensorBox.create(_Launch(given[-1], results, arguments, memory))
     return [first, *map(_shown, memory, results[1:])]
+
+
+def _processed(given: Any) -> tuple[Any, Any]:
+    """Return an operator's results and its tensors, from a tuple before torch 2.14."""
+    return given[:2] if isinstance(given, tuple) else (given.example_output, given.tensor_args)
 
 
 def _empty(layout: Any) -> Any:

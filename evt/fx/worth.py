@@ -28,6 +28,7 @@ import torch
 from torch._inductor.lowering import fallbacks
 from torch.fx import Node
 
+from evt.errors import EvtError
 from evt.functions import TRANSCENDENTAL
 from evt.fx.aten import dtype_of, type_name
 from evt.fx.build import Fused
@@ -36,7 +37,7 @@ from evt.fx.product import find_product
 from evt.fx.views import is_view
 from evt.ir.dtype import from_torch_name
 from evt.plan.epilogue.cost import cost
-from evt.plan.signature import convolution_class
+from evt.plan.plan import HaloConvolution
 from evt.runtime.memory_format import suggests_channels_last
 
 #: GPUs by target: bytes and 16-bit multiply-adds per microsecond that a kernel reaches, about.
@@ -58,10 +59,10 @@ _ELEMENT, _TRANSCENDENTAL = 1.0e-6, 2.4e-6
 #: that a reduction combines.
 _FURTHER = 1e-6
 #: A first layer, of so few channels, by CUTLASS's kernels for each pixel of its result, and how much of its speed the
-#: library reaches there. The halo kernel takes as long as the library, and a copy of the input by a kernel of its own,
-#: which moves so many times its bytes.
+#: library reaches there. The halo kernel takes as long as the library, and a copy of the input by a kernel of its own:
+#: how much of the GPU's speed that one reaches, and what it takes at least.
 _FEW_CHANNELS, _FIRST_PIXEL, _FIRST_SPEED = 8, 2.7e-4, 0.15
-_COPIED, _COPY_LAUNCH = 2.5, 3.0
+_COPY_SPEED, _COPY = 0.7, 3.0
 
 
 @dataclass(frozen=True)
@@ -114,8 +115,9 @@ def estimate(fused: Fused, target: str, replayed: bool = False) -> Worth:
     copies = 2 * sum(map(bytes_of, copied))
     launches = (not read) + summed
     slower = _MULTIPLIED["sm90"] / multiplied
-    if convolution and target == "sm90" and _has_windows(fused):
-        lost = _COPIED * bytes_of(product.a) / moved + _COPY_LAUNCH
+    if convolution and (channels := _copied_channels(fused, target)):
+        written = channels / hint(product.a.meta["val"].shape[1])
+        lost = (1 + written) * bytes_of(product.a) / (moved * _COPY_SPEED) + _COPY
     else:
         lost = (_lost_by_convolution if convolution else _lost_by_product)(fused, time, slower)
     gain, loss = saved / moved + launches * LAUNCH, lost + copies / moved
@@ -159,14 +161,18 @@ def _lost_by_convolution(fused: Fused, time: float, slower: float) -> float:
     return max(0.0, pixels * _FIRST_PIXEL * slower - library) + further
 
 
-def _has_windows(fused: Fused) -> bool:
-    """Return whether the halo kernel computes a first layer, over a padded copy."""
-    product, geometry = fused.region.product, fused.program.spec.convolution
-    if geometry is None or product.operation != "conv2d" or _further(fused):
-        return False
+def _copied_channels(fused: Fused, target: str) -> int:
+    """Return the channels of the copy over which the halo kernel computes a first layer; 0 where it does not."""
+    product = fused.region.product
+    if product.operation != "conv2d" or hint(product.a.meta["val"].shape[1]) > _FEW_CHANNELS:
+        return 0
     a, b = (tuple(map(hint, each.meta["val"].shape)) for each in (product.a, product.b))
-    operand = from_torch_name(type_name(dtype_of(product.a)))
-    return operand is not None and bool(convolution_class(geometry, geometry.problem(a, b), operand).windows.pixels)
+    types = (from_torch_name(type_name(dtype_of(each))) for each in (product.a, product.b))
+    try:
+        loop = fused.program.plan(target, *map(str, types), shapes=(a, b)).mainloop
+    except EvtError:
+        return 0  # a call will say so
+    return loop.window_channels if isinstance(loop, HaloConvolution) else 0
 
 
 def _further(fused: Fused) -> int:

@@ -46,8 +46,8 @@ _MOST_PADDING = 32767  # where a tile begins in the input is kept in 16 bits
 _SMALL_IMAGE, _FEW_TAPS = 100, 9
 _LARGEST_STEP = 8  # of TMA's boxes
 _LARGEST_BOX = 256
-#: The bytes of a pixel that is a part of windows, whose rows TMA moves by 8 bytes at a time.
-WINDOW_BYTES, _MOVED_BYTES = 16, 8
+#: The bytes of a pixel that is a part of windows, whose rows TMA moves by 8 bytes at a time; the channels of an input.
+WINDOW_BYTES, _MOVED_BYTES, _FEW_CHANNELS = 16, 8, 8
 
 #: Shared memory: all that there is, its alignment, and what is left of it for tiles.
 SHARED_BYTES = 232448
@@ -63,7 +63,8 @@ class Halo:
 
     ``most`` has the pixels of the widest instruction whose tiles fit, by the bytes of a plane. ``fast``: whether it is
     expected to be faster than an implicit GEMM by TMA's im2col mode; ``shared``: whether it may be faster for few
-    images, which make few tiles, by sharing these. ``reason``: why there is no such kernel, or "".
+    images, which make few tiles, by sharing these. ``reason``: why there is no such kernel, or "". ``channels`` are
+    those of the copy whose windows are multiplied, or 0.
     """
 
     pixels: tuple[int, ...]
@@ -72,11 +73,12 @@ class Halo:
     fast: bool = False
     shared: bool = False
     reason: str = ""
+    channels: int = 0
 
 
 #: Of sizes that are not known: tiles of 4, 3 and 2 rows of 56 pixels.
 UNKNOWN, UNKNOWN_INTEGERS = Halo((232, 176, 120)), Halo((240, 176, 128))
-NO_WINDOWS = Halo((), reason="it is no fprop of at most 8 channels whose taps are next to each other in a row")
+NO_WINDOWS = Halo((), reason="its sizes are not known")
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,11 +176,10 @@ class Plane:
         return Plane(height, width, channels * element_bytes, planes * sizes.get("filter_depth", 1), volume)
 
     @staticmethod
-    def of_windows(sizes: Mapping[str, int], window_bytes: int) -> Plane:
-        """Return a convolution of few channels, of whose windows a tap multiplies so many bytes."""
-        width = Axis.of(sizes, "width")
-        windows = Axis(0, width.output, 1, 1, 1, 0, window_bytes // WINDOW_BYTES)  # its rows are longer than it needs
-        return Plane(Axis.of(sizes, "height"), windows, window_bytes, 1)
+    def of_windows(height: Axis, columns: int, window_bytes: int) -> Plane:
+        """Return a convolution with so many columns, in which a tap multiplies so many bytes of a window."""
+        windows = Axis(0, columns, 1, 1, 1, 0, window_bytes // WINDOW_BYTES)  # rows of the copy are as long as it needs
+        return Plane(height, windows, window_bytes, 1)
 
     @property
     def pixel_bytes(self) -> int:
@@ -309,28 +310,48 @@ def _halo(depth: Axis | None, height: Axis, width: Axis, channels: int, filters:
     return Halo(fastest_pixels(planes[best], filters, widths), best, most, fast, shared)
 
 
-def windows_of(problem: ConvolutionProblem | None, channels: int, operand: DType) -> Halo:
-    """Return how the halo kernel serves a convolution over a copy of the input with so many channels; 0: of none."""
-    element_bytes = operand.bits // 8
-    if problem is None or not channels:
+def channels_of_copy(channels: int, element_bytes: int, stride: int) -> int:
+    """Return the channels of a copy whose steps along a row are multiples of 16 bytes: a power of two."""
+    padded = 1 << (channels - 1).bit_length()
+    while padded * element_bytes * stride % WINDOW_BYTES:
+        padded *= 2
+    return padded
+
+
+def windows_of(problem: ConvolutionProblem | None, operand: DType) -> Halo:
+    """Return how the halo kernel serves a convolution over a padded copy of an input of few channels."""
+    if problem is None:
         return NO_WINDOWS
-    sizes, geometry = problem.sizes, problem.geometry
-    if geometry.rank != 2:
-        return Halo((), reason="it is no convolution of two dimensions")
+    geometry, element_bytes = problem.geometry, operand.bits // 8
+    if geometry.operator != "fprop" or geometry.groups > 1 or geometry.rank != 2:
+        return Halo((), reason="it is no fprop of two dimensions without groups")
+    if problem.channels > _FEW_CHANNELS:
+        return Halo((), reason=f"there are more than {_FEW_CHANNELS} channels")
+    if geometry.dilation[-1] != 1:
+        return Halo((), reason="the taps of a row are not next to each other")
+    if geometry.stride[0] > _LARGEST_STEP:
+        return Halo((), reason=f"a stride is beyond {_LARGEST_STEP}, the largest step of TMA's boxes")
+    channels = channels_of_copy(problem.channels, element_bytes, geometry.stride[-1])
     if channels * element_bytes * geometry.stride[-1] != WINDOW_BYTES:
-        return Halo((), reason=f"a step of the stride is not {WINDOW_BYTES} bytes of an image's row")
-    row = sizes["filter_width"] * channels * element_bytes
+        return Halo((), reason=f"a step of the stride is more than {WINDOW_BYTES} bytes of a row")
+    row = problem.filter_size[-1] * channels * element_bytes
     window_bytes = next((each for each in sorted(_PLANES) if each >= row), 0)
     if not window_bytes:
         return Halo((), reason=f"a row of the filter is longer than {max(_PLANES)} bytes")
-    if sizes["filter_height"] > _MOST_TAPS or sizes["pad_height"] > _MOST_PADDING:
+    height = Axis.of(problem.sizes, "height")
+    if height.taps > _MOST_TAPS or height.pad > _MOST_PADDING:
         return Halo((), reason=f"there are more than {_MOST_TAPS} rows of taps, or {_MOST_PADDING} of padding")
-    plane, widths = Plane.of_windows(sizes, window_bytes), pixels_of(operand)
+    return _windows(height, problem.results[-1], window_bytes, problem.filters, operand, channels)
+
+
+@lru_cache(maxsize=1024)
+def _windows(height: Axis, columns: int, window_bytes: int, filters: int, operand: DType, channels: int) -> Halo:
+    plane, widths = Plane.of_windows(height, columns, window_bytes), pixels_of(operand)
     widest = _widest(plane, widths)
     if not widest:
         return Halo((), reason="a tile and its halo do not fit in shared memory")
-    pixels = fastest_pixels(plane, sizes["filters"], widths)
-    return Halo(pixels, window_bytes, ((window_bytes, widest),), fast=True)
+    most = ((window_bytes, widest),)
+    return Halo(fastest_pixels(plane, filters, widths), window_bytes, most, fast=True, channels=channels)
 
 
 def _widest(plane: Plane, widths: range) -> int:
@@ -403,7 +424,7 @@ def _columns(width: Axis, pixels: int) -> Iterator[int]:
         yield columns
         if columns * 8 < pixels or columns <= 8:
             return
-        across += 1
+        across = -(-width.output // (columns - 1))  # the fewest tiles that are narrower
 
 
 def _tallest(plane: Plane, columns: int, pixels: int) -> Tile | None:

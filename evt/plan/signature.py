@@ -16,7 +16,7 @@ from evt.ir.convolution import Convolution, ConvolutionProblem, Operator
 from evt.ir.dtype import F16, DType
 from evt.ir.node import base, direct
 from evt.layout import widest_vector
-from evt.plan.halo import NO_WINDOWS, UNKNOWN, Halo, halo_of, windows_of
+from evt.plan.halo import NO_WINDOWS, UNKNOWN, Halo, channels_of_copy, halo_of, windows_of
 
 #: How a tensor relates to the batch mode: ``strided`` (one per batch, at a run-time stride; also a problem of one
 #: batch) or ``shared`` (a batched problem, the same tensor for every batch).
@@ -60,8 +60,8 @@ class ConvolutionClass:
     whether the taps of its filters lie apart; ``large_operand``: whether A or B has 2 GiB or more.
     ``tile_columns`` is the width of tiles that its columns fill best, ``tile_bytes`` the depth of tiles that its
     channels do; ``shallow``: whether the sums are shorter than the work of an epilogue. ``row_channels`` are the
-    channels of a copy in which the rows of filters, which then are one tap, can be moved by TMA, or 0. ``halo`` is how
-    the halo kernel serves it, ``windows`` how it does over such a copy.
+    channels of a copy in which the rows of filters, which then are one tap, can be moved by TMA's im2col mode, or 0.
+    ``halo`` is how the halo kernel serves it, ``windows`` how it does over such a copy.
     """
 
     operator: Operator
@@ -226,7 +226,7 @@ def convolution_class(
         math.prod(problem.filter_size) * problem.depth * element_bytes <= _SHALLOW_BYTES,
         row_channels,
         halo_of(geometry, problem, operand),
-        windows_of(problem, row_channels, operand),
+        windows_of(problem, operand),
     )
 
 
@@ -279,10 +279,7 @@ def _row_channels(problem: ConvolutionProblem, element_bytes: int) -> int:
     few = geometry.operator == "fprop" and geometry.rank < 3 and geometry.groups == 1 and problem.channels <= 8
     if not few or geometry.dilation[-1] != 1 or not _fits_im2col(problem, geometry.rank - 1):
         return 0
-    channels = 1 << (problem.channels - 1).bit_length()
-    while channels * element_bytes * geometry.stride[-1] % 16:
-        channels *= 2
-    return channels
+    return channels_of_copy(problem.channels, element_bytes, geometry.stride[-1])
 
 
 def _group_filters(number: int) -> int:

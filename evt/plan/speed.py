@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import inf, prod
 
 from evt.plan.configurations.config import Config, ceil_div
-from evt.plan.halo import Cycles, Plane, choose, forward
+from evt.plan.halo import Axis, Cycles, Plane, choose, forward
 from evt.plan.plan import HaloConvolution, Plan
 
 #: Multiply-adds of 16 bits in a clock cycle of a multiprocessor of sm90.
@@ -54,8 +54,10 @@ def _halo_time(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> fl
     """Return how long a halo kernel takes, in clock cycles."""
     pixels, filters, channels = plan.config.tile
     element_bytes = plan.operand_bits // 8
-    windows = isinstance(plan.mainloop, HaloConvolution) and plan.mainloop.window_channels
-    plane = Plane.of_windows(sizes, channels * element_bytes) if windows else Plane.of(sizes, channels, element_bytes)
+    if plan.copies:
+        plane = Plane.of_windows(Axis.of(sizes, "height"), sizes["output_width"], channels * element_bytes)
+    else:
+        plane = Plane.of(sizes, channels, element_bytes)
     tile = choose(plane, pixels)
     if tile is None:
         return inf

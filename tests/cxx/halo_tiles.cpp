@@ -1,7 +1,7 @@
 // Prints the tiles that evt::halo::choose finds for the problems on the standard input: a problem of 15 numbers in the
 // order of evt::halo::Problem in a line, then the pixels, the channels of a plane, the bytes of an element, whether it is
-// a volume, its taps along the depth, and the pixels of a window. With each, how many of 132 thread blocks share a tile, and whether shared memory
-// has room for the sums that they exchange.
+// a volume, its taps along the depth, and the pixels of a window. With each, how many of 132 thread blocks share a tile,
+// and whether shared memory has room for the sums that they exchange. Windows that are not the problem's are refused.
 
 #include <cstdio>
 
@@ -16,6 +16,10 @@ int main() {
                     &p.dilation_width, &pixels, &channels, &element_bytes, &volume, &p.filter_depth, &p.window) == 21) {
     int const bytes = channels * element_bytes;
     evt::halo::Class const kernel{pixels, channels, bytes, true, volume != 0, bytes / p.window};
+    if (!evt::halo::has_its_windows(p, kernel)) {
+      std::printf("refused\n");
+      continue;
+    }
     evt::halo::Geometry made = evt::halo::choose(p, kernel);
     if (made.stages > 0) {
       evt::halo::split(p, kernel, 132, made);

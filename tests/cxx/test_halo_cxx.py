@@ -12,7 +12,7 @@ from cute import GXX, include_flags
 from halo_problems import MEMBERS
 
 from evt.ir.convolution import Convolution, ConvolutionProblem
-from evt.plan.halo import PIXELS, Cycles, Plane, choose
+from evt.plan.halo import PIXELS, Axis, Cycles, Plane, choose
 
 INCLUDE = Path(__file__).parents[2] / "codegen/include"
 pytestmark = [
@@ -104,8 +104,20 @@ def test_both_languages_choose_one_tile_of_windows(program: Path) -> None:
     done = subprocess.run([program], input="\n".join(lines), capture_output=True, text=True, check=True)
     planned = []
     for problem, pixels, window_bytes in cases:
-        tile = choose(Plane.of_windows(problem.sizes, window_bytes), pixels)
+        height, columns = Axis.of(problem.sizes, "height"), problem.sizes["output_width"]
+        tile = choose(Plane.of_windows(height, columns, window_bytes), pixels)
         planned.append("none" if tile is None else " ".join(map(str, (*astuple(tile), 1))))
     found = [line.rsplit(" ", 1)[0] for line in done.stdout.splitlines()]  # without the room for sums
     assert [each for each in zip(lines, found, planned, strict=True) if each[1] != each[2]] == []
     assert planned.count("none") < len(planned) / 2
+
+
+@pytest.mark.parametrize("other", [{"channels": 33}, {"stride_width": 2}, {"dilation_width": 2}])
+def test_windows_of_another_convolution_are_refused(other: dict[str, int], program: Path) -> None:
+    """A call in C may give a kernel any sizes: a longer row of taps, another stride or dilation along it."""
+    problem = Convolution.of("conv2d", {"padding": 1}).problem((1, 8, 20, 20), (64, 8, 3, 3))
+    for given, refused in (({}, False), (other, True)):
+        sizes = {**problem.sizes, **ONE_TAP, "channels": 32, "width": 23, **given}
+        line = " ".join(map(str, (*(sizes[name] for name in MEMBERS), 128, 32, 2, 0, 1, 4)))
+        done = subprocess.run([program], input=line, capture_output=True, text=True, check=True)
+        assert (done.stdout == "refused\n") == refused

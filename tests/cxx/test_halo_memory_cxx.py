@@ -239,10 +239,11 @@ PART = 8
 
 def test_a_row_of_windows_is_read_where_the_next_pixels_are(program: Path) -> None:
     """Without a swizzle, rows of an operand are 16 bytes apart, and its k goes on into those after it."""
-    (word,) = (int(line.split()[1]) for line in run(program, "operands") if line.startswith("windows"))
-    stride, swizzle = (word & 0x3FFF) << 4, word >> 30
-    leading = 16  # the 1 of every descriptor's lower word
-    assert swizzle == 0
+    lines = [line.split() for line in run(program, "operands")]
+    (upper,) = (int(word) for kind, word, *_ in lines if kind == "windows")
+    (lower,) = (int(word) for kind, address, *rest in lines if (kind, address) == ("address", "0") for word in rest)
+    stride, leading = (upper & 0x3FFF) << 4, (lower >> 16 & 0x3FFF) << 4
+    assert upper >> 30 == 0
     for m in range(64):
         for k in range(0, 32, 2):
             assert m % 8 * 16 + m // 8 * stride + k // 16 * leading + k % 16 == 16 * m + k

@@ -172,6 +172,21 @@ def test_products_of_few_steps_wait_for_their_epilogue() -> None:
     assert row_of(activated, torch.zeros(65536, 2048).half(), torch.zeros(2048, 512).half()).fused
 
 
+@pytest.mark.parametrize(("dtype", "channels", "lost"), [("f16", 3, 21.7), ("f16", 1, 23.8), ("f32", 3, 400.0)])
+def test_first_layers_take_a_copy_of_their_input(dtype: str, channels: int, lost: float) -> None:
+    """Of 8 channels for 16 bits; f32 has another kernel, which is slower than the library's."""
+    kind = {"f16": torch.float16, "f32": torch.float32}[dtype]
+    x = torch.zeros(16, channels, 224, 224, dtype=kind).to(memory_format=torch.channels_last)
+    w = torch.zeros(64, channels, 3, 3, dtype=kind).to(memory_format=torch.channels_last)
+    row = row_of(lambda x, w: torch.relu(torch.conv2d(x, w, padding=1)), x, w)
+    assert row.worth is not None
+    if dtype == "f32":
+        assert row.worth.lost > 50
+    else:
+        moved = (1 + 8 / channels) * x.nbytes / 3.6e6 / 0.7
+        assert row.worth.lost == pytest.approx(moved + 3, rel=0.01)
+
+
 def test_first_layers_are_left_to_the_library_without_windows_of_their_own() -> None:
     """A step of four columns is 32 bytes of a copy: no kernel of ours reads such windows."""
 

@@ -9,8 +9,8 @@ from evt.emission import emit
 from evt.emission.convolution import convolution
 from evt.ir.convolution import Convolution
 from evt.ir.dtype import BY_NAME
-from evt.plan import Plan, convolution_class
-from evt.plan.halo import Halo, Plane, Tile, choose
+from evt.plan import Plan, convolution_class, halo
+from evt.plan.halo import Axis, Halo, Plane, Tile, choose
 from evt.plan.plan import HaloConvolution, PaddedCopy
 
 RESIDUAL = "D = relu(acc + bias + residual)"
@@ -57,9 +57,9 @@ def test_a_row_of_taps_is_a_window(channels, taps, stride, dtype, window_bytes):
 @pytest.mark.parametrize(
     ("channels", "taps", "stride", "dtype", "reason"),
     [
-        (9, 3, 1, "f16", "no fprop of at most 8 channels"),
-        (3, 4, 4, "f16", "a step of the stride is not 16 bytes of an image's row"),
-        (8, 3, 2, "f16", "a step of the stride is not 16 bytes of an image's row"),
+        (9, 3, 1, "f16", "there are more than 8 channels"),
+        (3, 4, 4, "f16", "a step of the stride is more than 16 bytes of a row"),
+        (8, 3, 2, "f16", "a step of the stride is more than 16 bytes of a row"),
         (8, 9, 1, "f16", "a row of the filter is longer than 128 bytes"),
     ],
 )
@@ -74,10 +74,11 @@ def test_why_there_are_no_windows(channels, taps, stride, dtype, reason):
 @pytest.mark.parametrize(
     ("keywords", "operation", "reason"),
     [
-        ({"dilation": (1, 2)}, "conv2d", "taps are next to each other in a row"),
-        ({"groups": 3}, "conv2d", "there are groups"),
-        ({}, "conv3d", "taps are next to each other in a row"),
-        ({}, "conv1d", "no convolution of two dimensions"),
+        ({"dilation": (1, 2)}, "conv2d", "the taps of a row are not next to each other"),
+        ({"stride": (9, 2)}, "conv2d", "a stride is beyond 8"),
+        ({"groups": 3}, "conv2d", "no fprop of two dimensions without groups"),
+        ({}, "conv3d", "no fprop of two dimensions without groups"),
+        ({}, "conv1d", "no fprop of two dimensions without groups"),
     ],
 )
 def test_what_is_no_row_of_taps(keywords, operation, reason):
@@ -91,10 +92,12 @@ def test_what_is_no_row_of_taps(keywords, operation, reason):
 
 def test_a_tile_has_the_windows_of_its_last_pixels():
     sizes = evt.conv2d("D = acc", stride=2, padding=3).spec.convolution.problem(*STEM).sizes
-    tile = choose(Plane.of_windows(sizes, 64), 232)
+    height = Axis.of(sizes, "height")
+    tile = choose(Plane.of_windows(height, sizes["output_width"], 64), 232)
     assert tile == Tile(1, rows=2, columns=112, pitch=115, box_rows=5, tiles=56)
-    wide = dict(sizes, output_width=300)
-    assert choose(Plane.of_windows(wide, 64), 256).pitch <= 128  # TMA moves 2 KiB of a row
+    wide = choose(Plane.of_windows(height, 300, 64), 256)
+    assert wide is not None
+    assert wide.pitch <= 128  # TMA moves 2 KiB of a row
 
 
 @pytest.mark.parametrize(
@@ -123,6 +126,31 @@ def test_where_another_kernel_is_preferred(dtype, text):
     assert "8 or 16 bits, and the epilogue reads and writes a matrix each at most" in route.unmet
 
 
+def test_sizes_that_are_not_known():
+    with pytest.raises(evt.TargetError, match=r"E0502.*its sizes are not known"):
+        evt.conv2d(RESIDUAL, stride=2, route="conv-halo-padded-3x").plan("sm90", "f16", "f16")
+
+
+def test_filters_of_one_tap_are_left_to_matrix_products():
+    shapes = (4, 8, 64, 64), (64, 8, 1, 1)
+    assert evt.conv2d(RESIDUAL).plan("sm90", "f16", shapes=shapes).route in ("stock-3x", "evt-3x")
+
+
+def test_tall_padding_is_no_obstacle():
+    shapes = (2, 3, 64, 64), (64, 3, 3, 3)
+    assert evt.conv2d(RESIDUAL, padding=(200, 1)).plan("sm90", "f16", shapes=shapes).route == "conv-halo-padded-3x"
+
+
+def test_wide_rows_are_planned_soon():
+    """A million columns: the widths of tiles are tried, not the number of tiles."""
+    shapes = (2, 3, 8, 10**6), (64, 3, 3, 3)
+    made = evt.conv2d(RESIDUAL, padding=1).plan("sm90", "f16", shapes=shapes)
+    assert made.route == "conv-halo-padded-3x"
+    height = Axis(8, 8, 3, 1, 1, 1)
+    assert len(list(halo._columns(Axis(0, 10**6, 1, 1, 1, 0, 4), 256))) < 256
+    assert choose(Plane.of_windows(height, 10**6, 64), 256) is not None
+
+
 def test_the_kernel_reads_the_copies():
     made = planned()
     spelled = convolution(made)
@@ -131,7 +159,8 @@ def test_the_kernel_reads_the_copies():
     row = "4 * evt::rounded_up<2>(arguments.pad_width + arguments.width + arguments.upper_pad_width)"
     assert sizes["problem.width"] == f"static_cast<int>({row} / 8)"
     assert sizes["problem.channels"] == "static_cast<int>(4 * arguments.filter_width)"
-    assert {sizes[f"problem.{name}_width"] for name in ("filter", "stride", "dilation")} == {"1"}
+    assert sizes["problem.filter_width"] == "1"
+    assert sizes["problem.stride_width"] == "4 * arguments.stride_width == 8 ? 1 : 2"
     assert sizes["problem.pad_width"] == "0"
     assert sizes["problem.pad_height"] == "static_cast<int>(arguments.pad_height)"
     assert operands["a"] == "parts<ElementA>(arguments, workspace_of(arguments).padded_A)"

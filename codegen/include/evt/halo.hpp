@@ -113,7 +113,7 @@ struct Kernel {
     return (!Mma::kTransposed || problem.stride_depth * problem.stride_height * problem.stride_width == 1) &&
            problem.filter_height * problem.filter_width <= kMostTaps &&
            std::min(problem.pad_height, problem.pad_width) >= 0 &&
-           std::max(problem.pad_height, problem.pad_width) <= kMostPadding &&
+           std::max(problem.pad_height, problem.pad_width) <= kMostPadding && has_its_windows(problem, kClass) &&
            choose(problem, kClass, arguments.rows, arguments.columns).stages > 0 &&
            to_underlying_arguments(arguments).encoded;
   }

@@ -97,6 +97,12 @@ struct Class {
   int pixel_bytes = plane_bytes;  // of a pixel in a box
 };
 
+/// Whether windows are what a convolution needs: that its taps are in one, and that each begins with the next pixel.
+inline bool has_its_windows(Problem const& problem, Class const& kernel) {
+  return problem.window == 1 ||
+         (problem.channels <= kernel.plane && problem.stride_width == 1 && problem.dilation_width == 1);
+}
+
 /// How the planes of a slice of the output follow one another: those of channels, for each tap along the depth.
 struct Depth {
   int planes;  // of channels

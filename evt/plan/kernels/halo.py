@@ -43,7 +43,7 @@ class HaloKernel:
 
 def _mainloop(draft: Draft, over_windows: bool) -> HaloConvolution:
     fields, shape = draft.fields, draft.problem.convolution
-    copies = windows(draft) if over_windows else None
+    copies = windows(draft, shape.windows.channels) if over_windows else None
     spatial = SPATIAL[-shape.rank :]
     for name in ("images", *spatial, "channels", "filters"):
         fields.size(name)
@@ -51,7 +51,7 @@ def _mainloop(draft: Draft, over_windows: bool) -> HaloConvolution:
         for name in spatial:
             fields.size(f"{part}_{name}")
     if copies:
-        return HaloConvolution(shape.operator, shape.rank, *copies, shape.row_channels)
+        return HaloConvolution(shape.operator, shape.rank, *copies, shape.windows.channels)
     a, b = (image(draft, operand) for operand in draft.problem.dag.operands)
     return HaloConvolution(shape.operator, shape.rank, a, b)
 

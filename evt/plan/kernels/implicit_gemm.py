@@ -91,7 +91,7 @@ def padded_convolution_3x(draft: Draft) -> Convolution3x:
     """Return the same over copies; with few channels, their windows are pixels."""
     shape = draft.problem.convolution
     if shape.row_channels:
-        a, b = windows(draft)
+        a, b = windows(draft, shape.row_channels)
     else:
         _add_copies(draft)
         vector = _vector(draft)
@@ -100,9 +100,9 @@ def padded_convolution_3x(draft: Draft) -> Convolution3x:
     return Convolution3x(shape.operator, shape.rank, a, b, shape.row_channels)
 
 
-def windows(draft: Draft) -> tuple[PaddedCopy, PaddedCopy]:
-    """Return copies of A and B of few channels, in which a row of taps is next to each other, and padded."""
-    vector, channels = _vector(draft), draft.problem.convolution.row_channels
+def windows(draft: Draft, channels: int) -> tuple[PaddedCopy, PaddedCopy]:
+    """Return copies of A and B with so many channels, in which a row of taps is next to each other, and padded."""
+    vector = _vector(draft)
     _add_copies(draft)
     padding = (draft.fields.size("pad_width"), draft.fields.size("upper_pad_width"))
     originals = [image(draft, operand) for operand in draft.problem.dag.operands]

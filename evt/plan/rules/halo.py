@@ -41,10 +41,8 @@ def fits(problem: Problem) -> Verdict:
     return Refusal(reason) if reason else HOLDS
 
 
-@rule("channels are few: a row of taps is at most 128 bytes of a padded copy, and a step of the stride 16")
+@rule("channels are few: of a padded copy, a row of taps is at most 128 bytes, and a step of the stride exactly 16")
 def windows(problem: Problem) -> Verdict:
-    if problem.convolution.group_filters:
-        return Refusal("there are groups")
     reason = problem.convolution.windows.reason
     return Refusal(reason) if reason else HOLDS
 
@@ -78,8 +76,10 @@ def epilogue(problem: Problem) -> Verdict:
     return HOLDS
 
 
-@rule("the operands have 8 or 16 bits, and the epilogue reads and writes a matrix each at most")
+@rule("there are several taps, the operands have 8 or 16 bits, and the epilogue reads and writes a matrix each at most")
 def suits_windows(problem: Problem) -> Verdict:
+    if problem.convolution.unit_filter:
+        return Refusal("the filters have one tap")
     return _wide_operands(problem) or _further_matrix(problem) or HOLDS
 
 
