@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from evt.emission.expressions import as_int, read
 from evt.emission.text import ConvolutionText
 from evt.emission.workspace import copy_channels, copy_pointer, copy_strides
-from evt.plan.halo import WINDOW_BYTES
+from evt.plan.halo_tiles import WINDOW_BYTES
 from evt.plan.plan import (
     Convolution,
     Convolution2x,

@@ -174,7 +174,7 @@ class Convolution3x(Convolution):
 
 @dataclass(frozen=True, slots=True)
 class HaloConvolution(Convolution):
-    """One of ours, which loads each pixel once a tile: see evt.plan.halo.
+    """One of ours, which loads each pixel once a tile: see evt.plan.halo_tiles.
 
     ``window_channels`` are those of a copy in which a row of taps is one tap, or 0.
     """

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from math import inf, prod
 
 from evt.plan.configurations.config import Config, ceil_div
-from evt.plan.halo import Axis, Cycles, Plane, choose, forward
+from evt.plan.halo import forward
+from evt.plan.halo_tiles import Axis, Cycles, Plane, choose
 from evt.plan.plan import HaloConvolution, Plan
 
 #: Multiply-adds of 16 bits in a clock cycle of a multiprocessor of sm90.

@@ -12,7 +12,8 @@ from cute import GXX, include_flags
 from halo_problems import MEMBERS
 
 from evt.ir.convolution import Convolution, ConvolutionProblem
-from evt.plan.halo import PIXELS, Axis, Cycles, Plane, choose
+from evt.plan.halo import PIXELS
+from evt.plan.halo_tiles import Axis, Cycles, Plane, choose
 
 INCLUDE = Path(__file__).parents[2] / "codegen/include"
 pytestmark = [

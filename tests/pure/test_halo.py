@@ -30,7 +30,8 @@ from evt.plan.epilogue.nodes import (
     SourceFetch,
     Varies,
 )
-from evt.plan.halo import PIXELS, SHARED_BYTES, Cycles, Plane, Tile, choose, halo_of
+from evt.plan.halo import PIXELS, halo_of
+from evt.plan.halo_tiles import SHARED_BYTES, Cycles, Plane, Tile, choose
 from evt.plan.plan import HaloConvolution
 from evt.plan.routes.halo_3x import configs_sm90
 from evt.plan.speed import fastest

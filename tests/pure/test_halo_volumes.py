@@ -13,7 +13,8 @@ from evt.emission.convolution import convolution as spelled
 from evt.ir.convolution import Convolution
 from evt.ir.dtype import F16
 from evt.plan import Plan
-from evt.plan.halo import Plane, choose, forward, halo_of
+from evt.plan.halo import forward, halo_of
+from evt.plan.halo_tiles import Plane, choose
 from evt.plan.speed import fastest
 
 RESIDUAL = "D = relu(acc + bias + residual)"

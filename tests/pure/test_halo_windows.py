@@ -9,8 +9,9 @@ from evt.emission import emit
 from evt.emission.convolution import convolution
 from evt.ir.convolution import Convolution
 from evt.ir.dtype import BY_NAME
-from evt.plan import Plan, convolution_class, halo
-from evt.plan.halo import Axis, Halo, Plane, Tile, choose
+from evt.plan import Plan, convolution_class, halo_tiles
+from evt.plan.halo import Halo
+from evt.plan.halo_tiles import Axis, Plane, Tile, choose
 from evt.plan.plan import HaloConvolution, PaddedCopy
 
 RESIDUAL = "D = relu(acc + bias + residual)"
@@ -147,7 +148,7 @@ def test_wide_rows_are_planned_soon():
     made = evt.conv2d(RESIDUAL, padding=1).plan("sm90", "f16", shapes=shapes)
     assert made.route == "conv-halo-padded-3x"
     height = Axis(8, 8, 3, 1, 1, 1)
-    assert len(list(halo._columns(Axis(0, 10**6, 1, 1, 1, 0, 4), 256))) < 256
+    assert len(list(halo_tiles._columns(Axis(0, 10**6, 1, 1, 1, 0, 4), 256))) < 256
     assert choose(Plane.of_windows(height, 10**6, 64), 256) is not None
 
 

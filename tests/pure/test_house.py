@@ -31,7 +31,18 @@ ORDER = (
 PLANNER_ORDER = [
     group.split()
     for group in (
-        *("verdict", "gpus", "target", "options", "halo", "signature", "stock", "problem", "configurations"),
+        *(
+            "verdict",
+            "gpus",
+            "target",
+            "options",
+            "halo_tiles",
+            "halo",
+            "signature",
+            "stock",
+            "problem",
+            "configurations",
+        ),
         *("fields", "epilogue", "plan"),
         *("rules", "kernels", "routes", "speed", "survey", "__init__"),
     )

@@ -13,7 +13,7 @@ from evt.ir.dtype import BF16, F16, DType
 from evt.plan.epilogue.nodes import Access, ColumnBroadcast, Destination, Node, RowBroadcast, Single, Stride, Varies
 from evt.plan.epilogue.visitors import build_visitors, is_collective
 from evt.plan.fields import Field
-from evt.plan.halo import SHARED_BYTES
+from evt.plan.halo_tiles import SHARED_BYTES
 from evt.plan.kernels.draft import Collective, Draft, Frame, Request
 from evt.plan.kernels.epilogue_3x import tensor
 from evt.plan.kernels.implicit_gemm import image, windows

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from evt.plan.configurations.config import Config, Use
-from evt.plan.halo import FILTERS, Halo, pixels_of
+from evt.plan.halo import Halo, pixels_of
+from evt.plan.halo_tiles import FILTERS
 from evt.plan.kernels import halo as kernels
 from evt.plan.problem import Problem
 from evt.plan.routes.route import Kernel, Route
