@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch.nn import functional  # noqa: E402
+from torch.torch_version import TorchVersion  # noqa: E402
 
 from evt.fx.fuse import fuse, fusion  # noqa: E402
 
@@ -132,7 +133,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], str]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node")  # torch 2.6's export, of constants
+@pytest.mark.filterwarnings("ignore:(Attempted to insert a get_attr Node|Node lifted_tensor)")  # old torch.export's own
 @pytest.mark.parametrize("name", CASES)
 def test_one_region(name: str) -> None:
     function, inputs, formula = CASES[name]
@@ -197,6 +198,9 @@ def test_dynamic_shapes() -> None:
         compare(run(of(count, 3, 5), of(7, 5)), made(of(count, 3, 5), of(7, 5)))
 
 
+@pytest.mark.skipif(
+    (2, 9) <= TorchVersion(torch.__version__) < (2, 10), reason="torch 2.9's export guards *args by a name it lacks"
+)
 def test_dynamic_batches_of_two_dimensions() -> None:
     batch = torch.export.Dim("batch", min=2, max=64)
     run = CASES["einsum"][0]

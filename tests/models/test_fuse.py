@@ -102,6 +102,7 @@ def test_importing_evt_does_not_import_torch() -> None:
     assert done.stdout == "False\n"
 
 
+@pytest.mark.filterwarnings("ignore:The given buffer is not writable")  # torch 2.9's own, as it loads
 def test_a_fused_module_is_saved_as_exported_programs_are(tmp_path: Path) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU()).half().eval()
     x = torch.randn(8, 16).half()

@@ -188,8 +188,9 @@ def test_operands_of_8_bits_are_contiguous_along_k() -> None:
 def test_steps_are_neighbours() -> None:
     for name in ("e4m3", "e5m2"):
         dtype = BY_NAME[name]
-        codes = torch.arange(256, dtype=torch.int32).to(torch.uint8).view(getattr(torch, dtype.torch))
-        finite = codes[codes.float().isfinite()]
+        bits, kind = torch.arange(256, dtype=torch.int32).to(torch.uint8), getattr(torch, dtype.torch)
+        codes = bits.view(kind)
+        finite = bits[codes.float().isfinite()].view(kind)
         order = finite.float().argsort()
         steps = as_steps(finite, dtype, 0)[order]
         assert ((steps[1:] - steps[:-1]) <= 1).all()
