@@ -96,7 +96,7 @@ def _lower(*given: Any) -> Any:
 
 
 def _processed(given: Any) -> tuple[Any, Any]:
-    """Return an operator's results and its tensors, from a tuple before torch 2.14."""
+    """Return an operator's results and its tensors, from a tuple up to torch 2.13."""
     return given[:2] if isinstance(given, tuple) else (given.example_output, given.tensor_args)
 
 

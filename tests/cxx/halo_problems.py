@@ -1,8 +1,12 @@
-"""Random convolutions for tests of the halo kernel, and how its headers take them."""
+"""Random convolutions for tests of the halo kernel, how its headers take them, and programs over these headers."""
 
 from __future__ import annotations
 
 import random
+import subprocess
+from pathlib import Path
+
+from cute import GXX, include_flags
 
 from evt.ir.convolution import Convolution, ConvolutionProblem
 
@@ -12,6 +16,18 @@ MEMBERS = (
     *(f"{part}_{name}" for part in ("filter", "output", "pad", "stride", "dilation") for name in ("height", "width")),
 )
 OF_DEPTH = tuple(f"{part}depth" for part in ("", "filter_", "output_", "pad_", "stride_", "dilation_"))
+
+
+INCLUDE = Path(__file__).parents[2] / "codegen/include"
+
+
+def compiled(name: str, folder: Path) -> Path:
+    """Compile one of the programs beside this file."""
+    flags = ["-std=c++17", "-O1", "-w", "-fpermissive", f"-I{INCLUDE}", *include_flags()]
+    command = [GXX, *flags, "-o", str(folder / name), str(Path(__file__).with_name(f"{name}.cpp"))]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[:2000]
+    return folder / name
 
 
 def drawn(seed: int, unit: bool, dimensions: int = 2) -> ConvolutionProblem:

@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 from cute import GXX, include_flags
-from halo_problems import MEMBERS
+from halo_problems import MEMBERS, compiled
 
 from evt.ir.convolution import Convolution, ConvolutionProblem
 from evt.plan.halo import PIXELS
 from evt.plan.halo_tiles import Axis, Cycles, Plane, choose
 
-INCLUDE = Path(__file__).parents[2] / "codegen/include"
 pytestmark = [
     pytest.mark.cxx,
     pytest.mark.skipif(not GXX, reason="g++ is not on PATH"),
@@ -43,12 +42,7 @@ def drawn(seed: int) -> ConvolutionProblem:
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("halo") / "tiles"
-    flags = ["-std=c++17", "-O1", "-w", "-fpermissive", f"-I{INCLUDE}", *include_flags()]
-    source = Path(__file__).with_name("halo_tiles.cpp")
-    done = subprocess.run([GXX, *flags, "-o", str(made), str(source)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[:2000]
-    return made
+    return compiled("halo_tiles", tmp_path_factory.mktemp("halo"))
 
 
 def test_both_languages_choose_one_tile(program: Path) -> None:

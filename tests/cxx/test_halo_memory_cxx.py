@@ -15,13 +15,11 @@ from typing import NamedTuple
 import pytest
 import torch
 from cute import GXX, include_flags
-from halo_problems import MEMBERS, OF_DEPTH, drawn
+from halo_problems import MEMBERS, OF_DEPTH, compiled, drawn
 from torch.nn.functional import conv2d, conv3d, conv_transpose2d, conv_transpose3d, pad
 
 from evt.ir.convolution import Convolution, ConvolutionProblem
 from evt.plan.halo import forward
-
-INCLUDE = Path(__file__).parents[2] / "codegen/include"
 
 pytestmark = [
     pytest.mark.cxx,
@@ -32,12 +30,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("halo") / "memory"
-    flags = ["-std=c++17", "-O1", "-w", "-fpermissive", f"-I{INCLUDE}", *include_flags()]
-    source = Path(__file__).with_name("halo_memory.cpp")
-    done = subprocess.run([GXX, *flags, "-o", str(made), str(source)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[:2000]
-    return made
+    return compiled("halo_memory", tmp_path_factory.mktemp("halo"))
 
 
 def run(program: Path, what: str, lines: list[str] | None = None) -> list[str]:

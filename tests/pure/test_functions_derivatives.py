@@ -134,7 +134,7 @@ def first_target(function: Function, arguments: Sequence[Any]) -> Callable[..., 
     return lambda *given: function.torch(torch, *given)
 
 
-#: PyTorch has moved the kinks of these: of clamp since 2.14, whose derivative there is half of it.
+#: PyTorch has moved the kinks of these: of clamp after 2.13, whose derivative there is half of it.
 MOVED = {"hardswish", *(["clamp"] if TorchVersion(torch.__version__) >= (2, 14) else [])}
 
 
