@@ -55,7 +55,7 @@ class Halo:
 
 #: Of sizes that are not known: tiles of 4, 3 and 2 rows of 56 pixels.
 UNKNOWN, UNKNOWN_INTEGERS = Halo((232, 176, 120)), Halo((240, 176, 128))
-NO_WINDOWS = Halo((), reason="its sizes are not known")
+NO_WINDOWS = Halo((), reason="its sizes are not known: give the shapes of A and B")
 
 
 def forward(operator: Operator, sizes: Mapping[str, int]) -> Mapping[str, int]:
