@@ -115,11 +115,7 @@ def estimate(fused: Fused, target: str, replayed: bool = False) -> Worth:
     copies = 2 * sum(map(bytes_of, copied))
     launches = (not read) + summed
     slower = _MULTIPLIED["sm90"] / multiplied
-    if convolution and (channels := _copied_channels(fused, target)):
-        written = channels / hint(product.a.meta["val"].shape[1])
-        lost = (1 + written) * bytes_of(product.a) / (moved * _COPY_SPEED) + _COPY
-    else:
-        lost = (_lost_by_convolution if convolution else _lost_by_product)(fused, time, slower)
+    lost = _lost_by_convolution(fused, target, time, slower) if convolution else _lost_by_product(fused, time, slower)
     gain, loss = saved / moved + launches * LAUNCH, lost + copies / moved
     if replayed:
         return Worth(gain, loss, saved)
@@ -145,7 +141,7 @@ def _lost_by_product(fused: Fused, time: float, slower: float) -> float:
     return max(time * factor, epilogue - time)
 
 
-def _lost_by_convolution(fused: Fused, time: float, slower: float) -> float:
+def _lost_by_convolution(fused: Fused, target: str, time: float, slower: float) -> float:
     """Return the same as :func:`_lost_by_product` for a convolution."""
     product = fused.region.product
     further = _further(fused) * _FURTHER * slower
@@ -153,8 +149,12 @@ def _lost_by_convolution(fused: Fused, time: float, slower: float) -> float:
         return time * _SLOWER_GROUPS + further
     if product.operation.endswith("dgrad"):
         return time * _SLOWER_GRADIENT + further
-    if hint(product.a.meta["val"].shape[1]) > _FEW_CHANNELS:
+    channels = hint(product.a.meta["val"].shape[1])
+    if channels > _FEW_CHANNELS:
         return further
+    if padded := _copied_channels(fused, target):
+        moved = (1 + padded / channels) * bytes_of(product.a)
+        return moved / (_MOVED[target] * _COPY_SPEED) + _COPY + further
     result = product.node.meta["val"].shape
     pixels = math.prod(map(hint, result)) // hint(result[1])
     library = max(time, _multiplications(fused) / _MULTIPLIED["sm90"] * slower / _FIRST_SPEED)
@@ -164,8 +164,6 @@ def _lost_by_convolution(fused: Fused, time: float, slower: float) -> float:
 def _copied_channels(fused: Fused, target: str) -> int:
     """Return the channels of the copy over which the halo kernel computes a first layer; 0 where it does not."""
     product = fused.region.product
-    if product.operation != "conv2d" or hint(product.a.meta["val"].shape[1]) > _FEW_CHANNELS:
-        return 0
     a, b = (tuple(map(hint, each.meta["val"].shape)) for each in (product.a, product.b))
     types = (from_torch_name(type_name(dtype_of(each))) for each in (product.a, product.b))
     try:

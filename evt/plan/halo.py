@@ -32,6 +32,7 @@ _MOST_PADDING = 32767  # where a tile begins in the input is kept in 16 bits
 _SMALL_IMAGE, _FEW_TAPS = 100, 9
 _LARGEST_STEP = 8  # of TMA's boxes
 _FEW_CHANNELS = 8  # of an input that is copied
+_LONGEST_ROW = 1 << 34  # of the copy, whose units of 8 bytes are counted in 32 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +143,8 @@ def windows_of(problem: ConvolutionProblem | None, operand: DType) -> Halo:
     window_bytes = next((each for each in sorted(_PLANES) if each >= row), 0)
     if not window_bytes:
         return Halo((), reason=f"a row of the filter is longer than {max(_PLANES)} bytes")
+    if (sum(problem.pads[-1]) + problem.pixels[-1]) * channels * element_bytes >= _LONGEST_ROW:
+        return Halo((), reason=f"a row of the copy has {_LONGEST_ROW >> 30} GiB or more")
     height = Axis.of(problem.sizes, "height")
     if height.taps > _MOST_TAPS or height.pad > _MOST_PADDING:
         return Halo((), reason=f"there are more than {_MOST_TAPS} rows of taps, or {_MOST_PADDING} of padding")

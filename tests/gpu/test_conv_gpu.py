@@ -149,12 +149,12 @@ def program(problem: str, epilogue: str, route: str) -> evt.Program:
 def general(op, a, b, inputs):
     """Return the program in its general configuration alone, and that one's plan.
 
-    The halo kernel's is of one width, for all problems whose planes are alike.
+    Of a kernel of ours that is asked for it is of one width, for all problems whose planes are alike.
     """
     plans = plan_kernels(op.spec, bind(op.spec, a, b, inputs, {}), device_target(0))
     (_, *filters), first = plans[0].config.tile, plans[0]
     name = first.config.name
-    if first.family == "halo":
+    if op.spec.settings.route == "own":
         name = f"halo_{'x'.join(map(str, (128, *filters)))}"
     return with_config(op, name), first
 

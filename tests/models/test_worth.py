@@ -187,6 +187,24 @@ def test_first_layers_take_a_copy_of_their_input(dtype: str, channels: int, lost
         assert row.worth.lost == pytest.approx(moved + 3, rel=0.01)
 
 
+def test_a_first_layer_that_is_summed_takes_longer() -> None:
+    """Its sums are combined as those of other convolutions, beside the copy."""
+
+    def first(x: torch.Tensor, w: torch.Tensor, sums: bool) -> tuple[torch.Tensor, ...]:
+        y = torch.relu(torch.conv2d(x, w, stride=2, padding=1))
+        return (y, y.sum((0, 2, 3))) if sums else (y,)
+
+    lost = []
+    for sums in (False, True):
+        torch._dynamo.reset()
+        x = torch.zeros(16, 3, 192, 192).half().to(memory_format=torch.channels_last)
+        w = torch.zeros(32, 3, 3, 3).half().to(memory_format=torch.channels_last)
+        row = row_of(partial(first, sums=sums), x, w)
+        assert row.worth is not None
+        lost.append(row.worth.lost)
+    assert lost[1] - lost[0] == pytest.approx(16 * 96 * 96 * 32 * 1e-6, rel=0.01)
+
+
 def test_first_layers_are_left_to_the_library_without_windows_of_their_own() -> None:
     """A step of four columns is 32 bytes of a copy: no kernel of ours reads such windows."""
 
