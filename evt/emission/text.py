@@ -253,13 +253,17 @@ class WorkText:
 
 @dataclass(frozen=True, slots=True)
 class ConfigText:
-    """A configuration's types; ``epilogue_memory`` is where a convolution's epilogue has its shared memory."""
+    """A configuration's types; ``epilogue_memory`` is where a convolution's epilogue has its shared memory.
+
+    ``extended_shapes``: CUTLASS has a WGMMA instruction as wide as the tile only among those that a macro adds.
+    """
 
     tile_shape: str = ""
     kernel_schedule: str = ""
     epilogue_schedule: str = ""
     epilogue_memory: str = ""
     threadblock_swizzle: str = ""
+    extended_shapes: bool = False
 
 
 @dataclass(frozen=True, slots=True)

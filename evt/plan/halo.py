@@ -28,8 +28,9 @@ _WORTH_A_KERNEL = 0.02
 
 _MOST_TAPS = 64
 _MOST_PADDING = 32767  # where a tile begins in the input is kept in 16 bits
-#: Where CUTLASS's kernels are as fast: images of fewer pixels, filters of more taps.
-_SMALL_IMAGE, _FEW_TAPS = 100, 9
+#: Where CUTLASS's kernels are as fast: images of fewer pixels, filters of more taps, and multiples of so many filters,
+#: which fill its tiles of 160 columns.
+_SMALL_IMAGE, _FEW_TAPS, _FILLED = 100, 9, 640
 _LARGEST_STEP = 8  # of TMA's boxes
 _FEW_CHANNELS = 8  # of an input that is copied
 _LONGEST_ROW = 1 << 34  # of the copy, whose units of 8 bytes are counted in 32 bits
@@ -103,7 +104,7 @@ def _halo(depth: Axis | None, height: Axis, width: Axis, channels: int, filters:
     if max(height.pad, width.pad) > _MOST_PADDING:
         return Halo((), reason=f"the padding is beyond {_MOST_PADDING}")
     channel_bytes, widths = channels * operand.bits // 8, pixels_of(operand)
-    fast = _is_fast(height, width, channels, channel_bytes)
+    fast = _is_fast(height, width, channels, channel_bytes, filters)
     planes = {
         each: Plane(height, width, each, -(-channel_bytes // each) * slices, depth is not None) for each in _PLANES
     }
@@ -166,20 +167,23 @@ def _widest(plane: Plane, widths: range) -> int:
     return next((pixels for pixels in reversed(widths) if choose(plane, pixels) is not None), 0)
 
 
-def _is_fast(height: Axis, width: Axis, channels: int, channel_bytes: int) -> bool:
+def _is_fast(height: Axis, width: Axis, channels: int, channel_bytes: int, filters: int) -> bool:
     """Return whether the kernel is expected to be faster than those of CUTLASS, as measured on an H200 with f16.
 
     Of other types, as many bytes of channels are taken to take as long.
 
     An implicit GEMM loads the input once a tap. But of few channels, the windows of padded copies make fewer steps;
     with a stride, each tap meets few of the pixels that are loaded for it; of small images, much of a tile is padding;
-    and products of matrices with many channels keep CUTLASS's larger tiles busy.
+    and products of matrices with many channels, or with filters that fill its largest tiles, keep CUTLASS's kernels
+    busy.
     """
     taps, unit = height.taps * width.taps, height.stride == width.stride == 1
+    if channels <= 8 or filters % _FILLED == 0:
+        return False
     if taps == 1:
-        return channels > 8 and channel_bytes <= (1024 if unit else 2048)
+        return channel_bytes <= (1024 if unit else 2048)
     small = height.output * width.output < _SMALL_IMAGE
-    return taps <= _FEW_TAPS and channels > 8 and channel_bytes <= (1280 if unit else 256) and not small
+    return taps <= _FEW_TAPS and channel_bytes <= (1280 if unit else 256) and not small
 
 
 def padded_bytes(channel_bytes: int, plane_bytes: int) -> float:

@@ -55,12 +55,20 @@ CONVOLUTIONS = {
     (32, 512, 512, 7, 3, 1): "implicit_own_128x64x64_1x2",
     (256, 256, 512, 56, 1, 2): "implicit_own_128x256x64",
     (8, 320, 320, 64, 3, 1): "implicit_128x160x64_2blocks",
-    (8, 640, 640, 32, 3, 1): "implicit_own_128x128x64",
+    (8, 320, 320, 64, 3, 2): "implicit_own_128x160x64",
+    (2, 320, 320, 64, 3, 2): "implicit_own_128x64x64_1x2",
+    (8, 320, 640, 32, 3, 1): "implicit_128x160x64_2blocks",
+    (8, 640, 640, 32, 3, 1): "implicit_128x160x64_2blocks",
+    (8, 640, 640, 32, 3, 2): "implicit_own_128x128x64",
+    (2, 640, 640, 32, 3, 2): "implicit_own_128x64x64_1x2",
+    (8, 640, 1280, 16, 3, 1): "implicit_own_128x160x64",
     (128, 96, 96, 27, 5, 1): "implicit_own_256x96x32",
     (8, 96, 96, 28, 3, 1): "implicit_own_128x96x32",
     (128, 192, 192, 28, 3, 1): "implicit_own_128x192x64",
     (128, 384, 384, 14, 3, 1): "implicit_own_128x192x64",
-    (8, 1280, 1280, 16, 3, 1): "implicit_own_128x256x64",
+    (8, 1280, 1280, 16, 3, 1): "implicit_own_128x160x64",
+    (2, 1280, 1280, 16, 3, 1): "implicit_own_128x64x64_1x2",
+    (8, 2560, 1280, 16, 3, 1): "implicit_own_128x160x64",
     (1, 64, 64, 56, 3, 1): "implicit_own_128x64x64",
     (1, 512, 512, 7, 3, 1): "implicit_own_128x64x64_1x2",
     (4, 128, 128, 28, 3, 1): "implicit_own_128x64x64_1x2",
@@ -102,6 +110,26 @@ def test_halos(layer):
     images, channels, filters, pixels, size, stride = layer
     op = evt.conv2d(EPILOGUE, stride=stride, padding=size // 2, route="own")
     assert taken(op, (images, channels, pixels, pixels), (filters, channels, size, size)) == HALOS[layer]
+
+
+#: Layers for which the kernels of both routes are built: the one that was the faster.
+BOTH = {
+    (8, 640, 640, 32, 3, 1): "implicit_128x160x64_2blocks",
+    (2, 640, 640, 32, 3, 1): "halo_200x64x64",
+    (8, 640, 1280, 16, 3, 1): "implicit_own_128x160x64",
+    (2, 640, 1280, 16, 3, 1): "halo_104x64x64",
+    (8, 1280, 1280, 16, 3, 1): "implicit_own_128x160x64",
+    (2, 1280, 1280, 16, 3, 1): "halo_104x64x64",
+    (2, 1280, 1280, 8, 3, 1): "halo_152x64x64",
+    (2, 2560, 1280, 16, 3, 1): "halo_104x64x64",
+}
+
+
+@pytest.mark.parametrize("layer", BOTH)
+def test_routes_together(layer):
+    images, channels, filters, pixels, size, stride = layer
+    op = evt.conv2d(EPILOGUE, stride=stride, padding=size // 2)
+    assert taken(op, (images, channels, pixels, pixels), (filters, channels, size, size)) == BOTH[layer]
 
 
 def test_clusters_that_a_problem_does_not_fill_are_idle():

@@ -254,9 +254,12 @@ inline bool share(Problem const& problem, Class const& kernel, Taps const& taps,
     };
     if (left < fewest_stages * made.stage_bytes || slabs_beside(fewest_stages) < fewest_slabs) return false;
     made.stages = fewest_stages;
-    // A product of matrices takes one of each at a time; several taps take the filters of nine at a time.
-    auto const enough_slabs = [&](int stages) { return taps.number == 1 ? both * stages : std::max(fewest_slabs, 9 / length); };
-    while (made.stages < kMostStages && left >= (made.stages + 1) * made.stage_bytes &&
+    // A product of matrices takes one of each at a time; several taps take the filters of nine at a time. A box of so many
+    // taps lasts while the next one is loaded: what is left is for more filters.
+    constexpr int kManyTaps = 9;
+    auto const enough_slabs = [&](int stages) { return taps.number == 1 ? both * stages : std::max(fewest_slabs, kManyTaps / length); };
+    int const most_stages = taps.groups == 1 ? 1 + ceil_div(kManyTaps, taps.number) : kMostStages;
+    while (made.stages < std::min(most_stages, kMostStages) && left >= (made.stages + 1) * made.stage_bytes &&
            slabs_beside(made.stages + 1) >= enough_slabs(made.stages + 1)) {
       ++made.stages;
     }

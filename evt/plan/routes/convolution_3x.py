@@ -14,7 +14,7 @@ _CONVOLUTIONS = {
     64: ("narrow single", "triple"),
     96: ("tall_96 own_96", ""),
     128: ("pair", "own few"),
-    160: ("own", "pair_160"),
+    160: ("own_160", "pair_160 few own"),
     192: ("own_192", "few"),
     256: ("own", "wide few"),
 }
@@ -49,6 +49,7 @@ def configs_sm90(problem: Problem) -> tuple[Config, ...]:
         "narrow": shared(128, 64, 2, Speed(cost=0.94, overhead=1120)),
         "own": own(128, 128, Speed(cost=1.03, overhead=880)),
         "wide": own(128, 256, Speed(cost=0.94, overhead=910)),
+        "own_160": own(128, 160, Speed(cost=1.01, overhead=880)),
         "own_192": own(128, 192, Speed(cost=1.0, overhead=880)),
         "tall_96": own(256, 96, Speed(cost=1.15, overhead=880)),
         "own_96": own(128, 96, Speed(cost=1.35, overhead=880)),
