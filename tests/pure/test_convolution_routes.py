@@ -115,6 +115,21 @@ def test_filters_and_channels_decide_the_iterators() -> None:
         assert f"cutlass::conv::IteratorAlgorithm::k{expected.capitalize()}," in emit(plan)
 
 
+@pytest.mark.parametrize(
+    ("config", "extended"),
+    [("implicit_own_128x160x64", True), ("implicit_128x160x64_2blocks", True), ("implicit_own_128x192x64", False)],
+)
+def test_tiles_are_as_wide_as_an_instruction(config: str, extended: bool) -> None:
+    """CUTLASS multiplies 160 columns by instructions of 32, unless its extended shapes are asked for."""
+    text = evt.conv2d(TREE, padding=1, route="conv-evt-3x", config=config).emit(
+        "sm90", shapes=((8, 320, 64, 64), (320, 320, 3, 3))
+    )
+    lines = text.splitlines()
+    defined = [i for i, line in enumerate(lines) if line.startswith("#define CUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED")]
+    assert len(defined) == extended
+    assert all(i < lines.index('#include "cutlass/cutlass.h"') for i in defined)
+
+
 def test_groups_fill_tiles() -> None:
     for groups, filters, expected in ((2, 256, "kSingleGroup"), (8, 64, "kMultipleGroup")):
         shapes = ((2, 64, 14, 14), (filters, 64 // groups, 3, 3))
