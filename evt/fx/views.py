@@ -15,6 +15,8 @@ _PARTS = ("slice", "expand", "select", "narrow", "diagonal", "split", "split_wit
 _PERMUTATIONS = ("permute", "transpose", "t", "numpy_T", "mT", "swapaxes")
 #: Operators that read or reinterpret memory, whatever the elements are.
 MEMORY = ("as_strided", "view_as_real", "view_as_complex", "view.dtype")
+#: Libraries' kernels, whose operands Inductor copies one by one where they lie otherwise than they were traced.
+_ATTENTION = "_scaled_dot_product"
 
 
 def is_view(node: Node) -> bool:
@@ -29,6 +31,22 @@ def source(node: Node) -> Node:
     while is_view(node):
         node = node.all_input_nodes[0]
     return node
+
+
+def is_arranged_for_attention(node: Node) -> bool:
+    """Return whether a node copies its operand into another order in memory, for a kernel of attention."""
+    if base_name(node) != "clone" or not any(base_name(user).startswith(_ATTENTION) for user in readers(node)):
+        return False
+    (operand,) = node.all_input_nodes
+    return bool(operand.meta["val"].stride() != node.meta["val"].stride())
+
+
+def readers(node: Node) -> set[Node]:
+    """Return the operators that read a node's elements, through views."""
+    found: set[Node] = set()
+    for user in node.users:
+        found |= readers(user) if is_view(user) else {user}
+    return found
 
 
 def follow(node: Node, frame: Frame) -> Frame | None:
@@ -65,4 +83,4 @@ def _has_all(node: Node, frame: Frame) -> bool:
     return len(shape) == len(before) and all(map(same, shape, before))
 
 
-__all__ = ["MEMORY", "follow", "is_view", "permutation", "source"]
+__all__ = ["MEMORY", "follow", "is_arranged_for_attention", "is_view", "permutation", "readers", "source"]

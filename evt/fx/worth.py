@@ -34,7 +34,7 @@ from evt.fx.aten import dtype_of, type_name
 from evt.fx.build import Fused
 from evt.fx.example import bytes_of, hint, tensor_of
 from evt.fx.product import find_product
-from evt.fx.views import is_view
+from evt.fx.views import readers
 from evt.ir.dtype import from_torch_name
 from evt.plan.epilogue.cost import cost
 from evt.plan.plan import HaloConvolution
@@ -193,7 +193,7 @@ def _traffic(fused: Fused) -> tuple[int, int, bool]:
     product, follows = fused.region.product.node, _follows(fused)
     before, after, read = 2 * bytes_of(product), 0, False
     for node in (each.node for each in fused.results):
-        users = {user for user in _users(node) if user not in fused.region}
+        users = {user for user in readers(node) if user not in fused.region}
         joined = {user for user in users & follows if _is_loose(user, fused)}
         read |= bool(joined)
         after += bytes_of(node) * (2 if joined else 1)
@@ -222,14 +222,6 @@ def _is_channels_last(node: Node) -> bool:
     """Return whether a convolution reads a tensor as it lies."""
     tensor = tensor_of(node, "meta")
     return suggests_channels_last(tensor) or tensor.shape[1] == 1 or math.prod(tensor.shape[2:]) == 1
-
-
-def _users(node: Node) -> set[Node]:
-    """Return the operators that read a node's elements, through views."""
-    found: set[Node] = set()
-    for user in node.users:
-        found |= _users(user) if is_view(user) else {user}
-    return found
 
 
 def _is_loose(user: Node, fused: Fused) -> bool:

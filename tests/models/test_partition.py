@@ -165,3 +165,21 @@ def test_views_belong_to_what_reads_them() -> None:
     (region,) = partition(graph).regions
     assert [node.name for node in region.frames] == ["mm", "t", "relu"]
     assert any(is_view(node) for node in graph.nodes if node not in region)
+
+
+@pytest.mark.parametrize("attends", [True, False])
+def test_a_copy_for_attention_is_no_part_of_a_region(attends: bool) -> None:
+    """Without it, Inductor would copy the queries, the keys and the values one by one."""
+
+    def heads(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        packed = (x @ weight + bias).view(2, 5, 3, 4, 8).permute(2, 0, 3, 1, 4).contiguous()
+        queries, keys, values = packed.unbind(0)
+        if attends:
+            return torch.nn.functional.scaled_dot_product_attention(queries, keys, values)
+        return torch.softmax(queries, -1)
+
+    graph = traced(heads, torch.randn(10, 16), torch.randn(16, 96), torch.randn(96))
+    (region,) = partition(graph).regions
+    names = {node.name for node in region.frames}
+    assert "add" in names
+    assert ("clone" in names) is not attends
