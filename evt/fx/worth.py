@@ -59,9 +59,11 @@ _ELEMENT, _TRANSCENDENTAL = 1.0e-6, 2.4e-6
 #: that a reduction combines.
 _FURTHER = 1e-6
 #: A first layer, of so few channels, by CUTLASS's kernels for each pixel of its result, and how much of its speed the
-#: library reaches there. The halo kernel takes as long as the library, and a copy of the input by a kernel of its own:
-#: how much of the GPU's speed that one reaches, and what it takes at least.
+#: library reaches there.
 _FEW_CHANNELS, _FIRST_PIXEL, _FIRST_SPEED = 8, 2.7e-4, 0.15
+#: By the halo kernel and by the library, in the time that its bytes take: 1.3 to 1.8 and 2.8 to 5.2 were measured.
+#: A copy of the input, by a kernel of its own: how much of the GPU's speed that reaches, and what it takes at least.
+_FIRST_HALO, _FIRST_LIBRARY = 1.4, 3.0
 _COPY_SPEED, _COPY = 0.7, 3.0
 
 
@@ -116,7 +118,7 @@ def estimate(fused: Fused, target: str, replayed: bool = False) -> Worth:
     launches = (not read) + summed
     slower = _MULTIPLIED["sm90"] / multiplied
     lost = _lost_by_convolution(fused, target, time, slower) if convolution else _lost_by_product(fused, time, slower)
-    gain, loss = saved / moved + launches * LAUNCH, lost + copies / moved
+    gain, loss = saved / moved + launches * LAUNCH + max(0.0, -lost), max(0.0, lost) + copies / moved
     if replayed:
         return Worth(gain, loss, saved)
     calls = 1 + len(copied)
@@ -142,7 +144,7 @@ def _lost_by_product(fused: Fused, time: float, slower: float) -> float:
 
 
 def _lost_by_convolution(fused: Fused, target: str, time: float, slower: float) -> float:
-    """Return the same as :func:`_lost_by_product` for a convolution."""
+    """Return the same as :func:`_lost_by_product` for a convolution; it is less than 0 where the library is slower."""
     product = fused.region.product
     further = _further(fused) * _FURTHER * slower
     if product.geometry.get("groups", 1) != 1:
@@ -154,7 +156,8 @@ def _lost_by_convolution(fused: Fused, target: str, time: float, slower: float) 
         return further
     if padded := _copied_channels(fused, target):
         moved = (1 + padded / channels) * bytes_of(product.a)
-        return moved / (_MOVED[target] * _COPY_SPEED) + _COPY + further
+        copy = moved / (_MOVED[target] * _COPY_SPEED) + _COPY
+        return copy + time * (_FIRST_HALO - _FIRST_LIBRARY) + further
     result = product.node.meta["val"].shape
     pixels = math.prod(map(hint, result)) // hint(result[1])
     library = max(time, _multiplications(fused) / _MULTIPLIED["sm90"] * slower / _FIRST_SPEED)

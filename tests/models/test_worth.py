@@ -172,8 +172,8 @@ def test_products_of_few_steps_wait_for_their_epilogue() -> None:
     assert row_of(activated, torch.zeros(65536, 2048).half(), torch.zeros(2048, 512).half()).fused
 
 
-@pytest.mark.parametrize(("dtype", "channels", "lost"), [("f16", 3, 21.7), ("f16", 1, 23.8), ("f32", 3, 400.0)])
-def test_first_layers_take_a_copy_of_their_input(dtype: str, channels: int, lost: float) -> None:
+@pytest.mark.parametrize(("dtype", "channels"), [("f16", 3), ("f16", 1), ("f32", 3)])
+def test_first_layers_take_a_copy_of_their_input(dtype: str, channels: int) -> None:
     """Of 8 channels for 16 bits; f32 has another kernel, which is slower than the library's."""
     kind = {"f16": torch.float16, "f32": torch.float32}[dtype]
     x = torch.zeros(16, channels, 224, 224, dtype=kind).to(memory_format=torch.channels_last)
@@ -183,8 +183,24 @@ def test_first_layers_take_a_copy_of_their_input(dtype: str, channels: int, lost
     if dtype == "f32":
         assert row.worth.lost > 50
     else:
-        moved = (1 + 8 / channels) * x.nbytes / 3.6e6 / 0.7
-        assert row.worth.lost == pytest.approx(moved + 3, rel=0.01)
+        copy = (1 + 8 / channels) * x.nbytes / 3.6e6 / 0.7 + 3
+        result = 16 * 64 * 224 * 224 * 2
+        saved = 2 * result / 3.6e6 + 1.5  # relu's kernel
+        faster = 1.6 * (x.nbytes + w.nbytes + result) / 3.6e6
+        assert row.worth.saved - row.worth.lost == pytest.approx(saved + faster - copy, rel=0.01)
+
+
+@pytest.mark.parametrize(("images", "fused"), [(256, True), (32, True), (1, False)])
+def test_a_first_layer_is_faster_without_anything_saved(images: int, fused: bool) -> None:
+    """ResNet's, before the pooling which reads relu's input as well as its result: 267 us and 554 at batch 256."""
+    x = torch.zeros(images, 3, 224, 224).half().to(memory_format=torch.channels_last)
+    w = torch.zeros(64, 3, 7, 7).half().to(memory_format=torch.channels_last)
+
+    def pooled(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = torch.relu(torch.conv2d(x, w, stride=2, padding=3))
+        return torch.max_pool2d(y, 3, 2, 1)
+
+    assert row_of(pooled, x, w).fused == fused
 
 
 def test_a_first_layer_that_is_summed_takes_longer() -> None:
@@ -197,12 +213,12 @@ def test_a_first_layer_that_is_summed_takes_longer() -> None:
     lost = []
     for sums in (False, True):
         torch._dynamo.reset()
-        x = torch.zeros(16, 3, 192, 192).half().to(memory_format=torch.channels_last)
+        x = torch.zeros(1, 3, 192, 192).half().to(memory_format=torch.channels_last)
         w = torch.zeros(32, 3, 3, 3).half().to(memory_format=torch.channels_last)
         row = row_of(partial(first, sums=sums), x, w)
         assert row.worth is not None
         lost.append(row.worth.lost)
-    assert lost[1] - lost[0] == pytest.approx(16 * 96 * 96 * 32 * 1e-6, rel=0.01)
+    assert lost[1] - lost[0] == pytest.approx(96 * 96 * 32 * 1e-6, rel=0.01)
 
 
 def test_first_layers_are_left_to_the_library_without_windows_of_their_own() -> None:
