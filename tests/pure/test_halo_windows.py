@@ -183,13 +183,14 @@ def test_the_kernel_reads_the_copies():
 # Programmatic dependent launch
 
 
-def test_a_kernel_that_may_begin_early_waits_for_the_one_before_it():
-    """The one that multiplies; those that copy and finish begin when it has ended."""
+def test_kernels_that_may_begin_early_wait_for_the_one_before_them():
+    """Those that copy, multiply and finish."""
     made = planned(text="out D, s: f32[n]; D = relu(acc + bias); s = sum[m](D)")
     text = emit(made, "k")
-    assert text.count("&jobs)") == 2
+    assert text.count("&jobs, true)") == 2
     assert text.count("&last.params, true)") == 1
-    assert text.count("evt::pdl::let_next_kernel_begin();") == 1
+    assert text.count("evt::pdl::let_next_kernel_begin();") == 3
+    assert text.count("evt::pdl::wait_for_kernel_before();\n  evt::finish_all(") == 2
     (_, multiplies) = text.split("CUTLASS_DEVICE void operator()(Params const& params, char* memory)")
     assert multiplies.index("set_up(params, shared)") < multiplies.index("pdl::wait_for_kernel_before();")
 
