@@ -241,13 +241,15 @@ def explain(
     *,
     looped: bool = False,
 ) -> Explanation:
-    """Explain a survey's choice of route. Raise TargetError (E0502, E0503) when there is none.
+    """Explain a survey's choice of route. Raise TargetError where there is none (E0502, E0503).
+
+    Raise it also for a configuration that the route does not have (E0501), or that does not fit (E0502).
 
     ``products`` are the sizes of a problem and its operands' shapes, several for groups; ``measured`` are its
     measurements, and ``best`` is the kernel that is taken for it. ``loop`` is the survey of one group's product, for
     a loop that launches a kernel for each group; ``looped`` says that the loop is forced.
     """
-    problem, forced = found.problem, looped or found.named is not None
+    problem, forced = found.problem, looped or found.named is not None or found.config is not None
     looped = looped or (best is not None and best.route == LOOP)
     if best is not None and not looped:
         found = found.asked_for(best.route, best.config)

@@ -98,9 +98,9 @@ class Described:
         check_kind("gpu", gpu, str | None, "its name, as the times were measured under")
         from evt.explain import explain
 
-        route = self.spec.settings.route
-        looped = problem.grouped and route == LOOP
-        found = survey(problem, None if looped else route)
+        settings = self.spec.settings
+        looped = problem.grouped and settings.route == LOOP
+        found = survey(problem) if looped else survey(problem, settings.route, settings.config)
         if not products:
             return explain(found, loop=loop, looped=looped)
         from evt.measured import applicable, measurements, size_class

@@ -248,6 +248,15 @@ def test_a_measured_choice_is_explained_by_the_same_survey(
     assert set(planned.values()) == {1}
 
 
+def test_a_configuration_is_explained_or_refused() -> None:
+    asked = evt.gemm("D = relu(acc)", config="pingpong_64x64x64").explain("sm90")
+    assert asked.configurations == ("pingpong_64x64x64",)
+    assert asked.chosen_by == "force"
+    with pytest.raises(evt.TargetError, match="the route stock-3x has no configuration `pingpong`") as refused:
+        evt.gemm("D = relu(acc)", config="pingpong").explain("sm90")
+    assert [each.code for each in refused.value.diagnostics] == ["E0501"]
+
+
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_planning_stops_at_what_it_needs(name: str, counts: Counts) -> None:
     """Rules of routes that come later are not asked, nor is anything after a rule that refuses."""
