@@ -84,13 +84,18 @@ CONVOLUTIONS = {
 }
 
 
-@pytest.mark.parametrize("layer", CONVOLUTIONS)
-def test_convolutions(layer):
+def taken_for(layer: tuple[int, ...], **settings: str) -> str:
+    """Return the configuration of the kernel that serves a layer: images, channels, filters, pixels, filter, stride."""
     images, channels, filters, pixels, size, stride = layer
-    op = evt.conv2d(EPILOGUE, stride=stride, padding=size // 2, route="evt")
+    op = evt.conv2d(EPILOGUE, stride=stride, padding=size // 2, **settings)
     shapes = (images, channels, pixels, pixels), (filters, channels, size, size)
     assert isinstance(op.spec.convolution.problem(*shapes), ConvolutionProblem)
-    assert taken(op, *shapes) == CONVOLUTIONS[layer]
+    return taken(op, *shapes)
+
+
+@pytest.mark.parametrize("layer", CONVOLUTIONS)
+def test_convolutions(layer):
+    assert taken_for(layer, route="evt") == CONVOLUTIONS[layer]
 
 
 #: (images, channels, filters, pixels, filter, stride): the tiles of the halo kernel, wide ones where there are many.
@@ -107,9 +112,7 @@ HALOS = {
 
 @pytest.mark.parametrize("layer", HALOS)
 def test_halos(layer):
-    images, channels, filters, pixels, size, stride = layer
-    op = evt.conv2d(EPILOGUE, stride=stride, padding=size // 2, route="own")
-    assert taken(op, (images, channels, pixels, pixels), (filters, channels, size, size)) == HALOS[layer]
+    assert taken_for(layer, route="own") == HALOS[layer]
 
 
 #: Layers for which the kernels of both routes are built: the one that was the faster.
@@ -127,9 +130,7 @@ BOTH = {
 
 @pytest.mark.parametrize("layer", BOTH)
 def test_routes_together(layer):
-    images, channels, filters, pixels, size, stride = layer
-    op = evt.conv2d(EPILOGUE, stride=stride, padding=size // 2)
-    assert taken(op, (images, channels, pixels, pixels), (filters, channels, size, size)) == BOTH[layer]
+    assert taken_for(layer) == BOTH[layer]
 
 
 def test_clusters_that_a_problem_does_not_fill_are_idle():
