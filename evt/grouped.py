@@ -100,7 +100,8 @@ class GroupedProgram(Described):
         problem = grouped_problem(self.spec, arch, a, b, shapes)
         alone = replace(problem, grouped=False, options=options(settings, settings.deterministic is False))
         products = [(problem_sizes(self.spec, each), each) for each in shapes or ()]
-        return self._explain(problem, products, gpu, survey(alone))
+        config = settings.config if settings.route == LOOP else None  # else it is that of the one kernel
+        return self._explain(problem, products, gpu, survey(alone, None, config))
 
     @untraced
     def tune(

@@ -106,6 +106,12 @@ OPERATORS = {
     "e4m3": Operator("conv2d", (2, 64, 13, 11), (64, 64, 3, 3), {"padding": 1}, "e4m3"),
     "e4m3-2x": Operator("conv2d", (2, 64, 13, 11), (64, 64, 3, 3), {"padding": 1}, "e4m3", "conv-evt-2x"),
     "e5m2": Operator("conv2d", (2, 64, 13, 11), (64, 64, 3, 3), {"padding": 1}, "e5m2"),
+    **{  # tiles of 160 columns, the last of which is not full
+        f"160-columns-{dtype}": Operator(
+            "conv2d", (3, 96, 13, 11), (304, 96, 3, 3), {"padding": 1}, dtype, "conv-evt-3x"
+        )
+        for dtype in ("f16", "bf16", "f32", "e4m3", "i8")
+    },
 }
 #: A formula of scalars only: it serves every operator and shape.
 PLAIN = "D = alpha*acc"

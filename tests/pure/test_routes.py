@@ -257,6 +257,13 @@ def test_a_configuration_is_explained_or_refused() -> None:
     assert [each.code for each in refused.value.diagnostics] == ["E0501"]
 
 
+def test_a_configuration_of_a_loop_is_that_of_each_launch() -> None:
+    looped = evt.grouped_gemm("D = relu(acc)", route="loop", config="pingpong_64x64x64").explain("sm90")
+    assert looped.configurations == ("pingpong_64x64x64",)
+    with pytest.raises(evt.TargetError, match="the route stock-3x has no configuration `pingpong`"):
+        evt.grouped_gemm("D = relu(acc)", route="loop", config="pingpong").explain("sm90")
+
+
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_planning_stops_at_what_it_needs(name: str, counts: Counts) -> None:
     """Rules of routes that come later are not asked, nor is anything after a rule that refuses."""
