@@ -127,7 +127,7 @@ ACTIVATIONS = (
         derivatives=("0.5 * (1 + erf(0.7071067811865476 * x)) + 0.3989422804014327 * x * exp(-0.5 * x * x)",),
         targets=layer("gelu", "GELU"),
         fast=True,
-        stock=activation("GELU"),
+        stock=activation("GELU", is_slow=True),  # by erff, which branches
     ),
     define(
         "gelu_tanh(x)",

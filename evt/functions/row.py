@@ -49,11 +49,14 @@ class StockFunctor:
 
     ``members`` are its arguments: a number, or the name of the row's parameter, which must then be a constant. A
     functor without members serves a compute node; a stock epilogue takes an activation, with or without members.
+    One that is ``slow`` takes much longer than the row's own function, and may differ by its rounding: it is used only
+    where a stock epilogue is asked for.
     """
 
     name: str
     members: tuple[tuple[str, float | str], ...] = ()
     is_activation: bool = False
+    is_slow: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +179,9 @@ def define(
     )
 
 
-def activation(functor: str, **members: float | str) -> StockFunctor:
+def activation(functor: str, *, is_slow: bool = False, **members: float | str) -> StockFunctor:
     """Return one of CUTLASS's activations, with its arguments."""
-    return StockFunctor(f"cutlass::epilogue::thread::{functor}", tuple(members.items()), is_activation=True)
+    return StockFunctor(f"cutlass::epilogue::thread::{functor}", tuple(members.items()), True, is_slow)
 
 
 def aten(name: str, overload: str = "default") -> tuple[str, str, str]:

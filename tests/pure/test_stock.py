@@ -19,7 +19,7 @@ from evt.spec import optimised_graph
 
 THREAD = "cutlass::epilogue::thread::"
 RELU = Activation(f"{THREAD}ReLu")
-GELU = Activation(f"{THREAD}GELU", has_fast=True)
+GELU = Activation(f"{THREAD}GELU", has_fast=True, is_slow=True)
 ALPHA, BETA = Factor("alpha"), Factor("beta")
 BIAS, C, R = Term("bias"), Term("C"), Term("residual")
 
@@ -247,6 +247,19 @@ def test_stock_epilogues_are_preferred_and_either_kind_can_be_forced():
         assert route_of(problem, "evt") == f"evt-{family}"
     assert "Visitor" in text("D = relu(acc + bias)", "sm80", route="evt")
     assert isinstance(evt.gemm("D = silu(acc)").explain("sm90").plan.epilogue, Visitors)
+
+
+def test_a_slow_functor_comes_after_the_visitors():
+    """CUTLASS's GELU calls erff, which branches: a stock epilogue has it where that is asked for."""
+    for arch, family in (("sm80", "2x"), ("sm90", "3x"), ("sm120", "2x")):
+        dag = optimised_graph(evt.gemm("D = gelu(acc + bias)").spec)
+        problem = Problem(dag, natural_signature(dag), find_target(arch))
+        assert route_of(problem) == f"evt-{family}"
+        assert route_of(problem, "stock") == f"stock-{family}"
+        assert "GELU" in text("D = gelu(acc + bias)", arch, route="stock")
+        assert "GELU" not in text("out D, Z; Z = acc + bias; D = gelu(Z)", arch, route="evt")  # a region of its own
+    explained = str(evt.gemm("D = gelu(acc)").explain("sm90"))
+    assert "it applies, and is preferred where CUTLASS's functor of the activation is as fast as evt's" in explained
 
 
 def test_a_newer_generation_comes_before_a_stock_epilogue():

@@ -96,7 +96,7 @@ class Region:
 
 
 def single_function(dag: TypedDag, result: int, operands: list[int]) -> str:
-    """Return the function of a region of a single f32 operation for which CUTLASS has a functor, or "".
+    """Return the function of a region of a single f32 operation for which CUTLASS has as fast a functor, or "".
 
     The functor takes the operands of the region, ``operands``, in their order.
     """
@@ -105,7 +105,7 @@ def single_function(dag: TypedDag, result: int, operands: list[int]) -> str:
         return ""
     floats = all(dag.types[value].dtype.compute == F32 for value in (result, *operands))
     stock = TABLE[op.function].stock
-    return op.function if floats and stock is not None and not stock.members else ""
+    return op.function if floats and stock is not None and not (stock.members or stock.is_slow) else ""
 
 
 def identity(number: int, dtype: DType) -> Region:

@@ -55,6 +55,7 @@ STOCK = Route(
     ),
     kernels={"2x": Kernel(kernels.STOCK_2X, configs_implicit)},
     shapes=("convolution",),
+    suits=stock.suits,
 )
 
 EVT = Route(

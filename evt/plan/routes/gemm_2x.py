@@ -67,6 +67,7 @@ STOCK = Route(
     summary="output operator of CUTLASS's own in a multistage tensor-op kernel (CUTLASS 2.x)",
     rules=(stock.operator, mainloop.no_work, *_RULES),
     kernels={"2x": Kernel(kernels.STOCK_2X, configs_gemm)},
+    suits=stock.suits,
 )
 
 EVT = Route(

@@ -120,6 +120,7 @@ STOCK = Route(
         "sm100": Kernel(kernels.STOCK_SM100, configs_sm100),
         "sm120": Kernel(kernels.STOCK_SM120, configs_sm120),
     },
+    suits=stock.suits,
 )
 
 EVT = Route(

@@ -6,7 +6,7 @@ from evt.plan.problem import Problem
 from evt.plan.rules.rule import rule
 from evt.plan.stock.match import Stock
 from evt.plan.stock.operators import Fused, fusion_operation, output_operator
-from evt.plan.verdict import Match, Refusal, Verdict
+from evt.plan.verdict import HOLDS, Match, Refusal, Verdict
 
 
 @rule("the formula is what a fusion operation computes")
@@ -42,6 +42,14 @@ def convolution_operator(problem: Problem) -> Verdict:
             f"{name} reads a vector, and CUTLASS's convolutions with one take a step of the main loop for every tap"
         )
     return Match(fused)
+
+
+@rule("CUTLASS's functor of the activation is as fast as evt's")
+def suits(problem: Problem) -> Verdict:
+    """Tell where a visitor tree is faster than the same epilogue of CUTLASS's own."""
+    stock = problem.stock
+    slow = () if isinstance(stock, Refusal) else tuple(each for each in stock.activations if each.is_slow)
+    return Refusal(f"{slow[0].functor} takes longer than evt's function") if slow else HOLDS
 
 
 def _operator(problem: Problem, columns: str) -> Fused | Refusal:

@@ -52,6 +52,7 @@ class Activation:
     functor: str = "cutlass::epilogue::thread::Identity"
     arguments: tuple[tuple[str, float], ...] = ()
     has_fast: bool = False
+    is_slow: bool = False
 
     @property
     def is_identity(self) -> bool:
@@ -193,7 +194,7 @@ class _Match:
                     raise _MismatchError(f"`{value}` of `{name}` is no finite number", node)
                 value = given.value
             arguments.append((member, value))
-        return Activation(row.stock.name, tuple(arguments), row.fast is not None)
+        return Activation(row.stock.name, tuple(arguments), row.fast is not None, row.stock.is_slow)
 
     def multiplied(self, value: int, by: int) -> _Step:
         """Return a factor of the accumulator itself, or a tensor that multiplies what was computed from it."""

@@ -1,0 +1,57 @@
+"""The C++ functions, compiled for a GPU, where some are made of its own instructions, give what PyTorch gives."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from functions_compiled import (  # noqa: E402
+    BOUNDS,
+    INCLUDE,
+    KINDS,
+    Bound,
+    Case,
+    call,
+    check,
+    each_kind,
+    samples,
+    source,
+)
+
+from evt.compilation import find_toolchain  # noqa: E402
+
+pytestmark = pytest.mark.gpu
+
+LOOP = """
+#define LOOP(NAME, T, R, ...)                                                                \\
+  __global__ void NAME##_kernel(T const* a, T const* b, T const* c, R* y, int n) {           \\
+    int i = blockIdx.x * blockDim.x + threadIdx.x;                                           \\
+    if (i < n) y[i] = __VA_ARGS__;                                                           \\
+  }                                                                                          \\
+  extern "C" int NAME(T const* a, T const* b, T const* c, R* y, int n) {                     \\
+    NAME##_kernel<<<(n + 255) / 256, 256>>>(a, b, c, y, n);                                  \\
+    return int(cudaDeviceSynchronize());                                                     \\
+  }
+"""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    folder = tmp_path_factory.mktemp("functions")
+    text, binary = folder / "functions.cu", folder / "functions.so"
+    text.write_text(source(LOOP), encoding="utf-8")
+    major, minor = torch.cuda.get_device_capability()
+    flags = ["-O2", "-std=c++17", f"-arch=sm_{major}{minor}", "-Xcompiler", "-fPIC", "-shared", f"-I{INCLUDE}"]
+    subprocess.run([find_toolchain().nvcc, *flags, str(text), "-o", str(binary)], check=True)
+    return ctypes.CDLL(str(binary))
+
+
+@each_kind("cxx", "f64")
+def test_agrees_with_pytorch(library: ctypes.CDLL, case: Case, kind: str) -> None:
+    inputs = [tensor.to(KINDS[kind]) for tensor in samples(case.function.required)]
+    result = call(library, case, *(each.cuda() for each in inputs), kind=kind).cpu()
+    check(case, kind, result, inputs, BOUNDS.get(case.function.name, Bound()))
