@@ -32,13 +32,17 @@ from evt.errors import EvtError
 from evt.functions import TRANSCENDENTAL
 from evt.fx.aten import dtype_of, type_name
 from evt.fx.build import Fused
+from evt.fx.frame import Arrangement
 from evt.fx.example import bytes_of, hint, tensor_of
 from evt.fx.product import find_product
 from evt.fx.views import readers
+from evt.ir import Apply, TypedDag
 from evt.ir.dtype import from_torch_name
+from evt.ir.node import base
 from evt.plan.epilogue.cost import cost
 from evt.plan.plan import HaloConvolution
 from evt.runtime.memory_format import suggests_channels_last
+from evt.spec.graphs import optimised_graph
 
 #: GPUs by target: bytes and 16-bit multiply-adds per microsecond that a kernel reaches, about.
 _MOVED = {"sm80": 1.4e6, "sm86": 0.7e6, "sm89": 0.8e6, "sm90": 3.6e6, "sm100": 6e6, "sm103": 6e6, "sm120": 1.4e6}
@@ -52,9 +56,9 @@ _SLOWER = ((64, 0.35), (256, 0.12), (512, 0.06))
 _SLOWER_ELSE, _SLOWER_GROUPS, _SLOWER_GRADIENT = 0.03, 0.3, 0.05
 #: Tiles that do not fill their last wave: the library has others to choose from, and loses about half as much.
 _TILE, _PROCESSORS, _UNEVEN = 128, 132, 0.5
-#: What the following takes on sm90, in microseconds. A product's epilogue, for each element, and how much more with a
-#: transcendental function: a product of few steps waits for it.
-_ELEMENT, _TRANSCENDENTAL = 1.0e-6, 2.4e-6
+#: What the following takes on sm90, in microseconds. A product at least, for each element of its result, and how much
+#: more with a transcendental function in its epilogue. An element of a kernel of Inductor's with an error function.
+_ELEMENT, _TRANSCENDENTAL, _ERROR_FUNCTION = 1.0e-6, 1.0e-6, 1.6e-6
 #: A convolution's epilogue, for each element of a matrix that is not the first one it reads or writes, and for each
 #: that a reduction combines.
 _FURTHER = 1e-6
@@ -111,14 +115,18 @@ def estimate(fused: Fused, target: str, replayed: bool = False) -> Worth:
     summed = _sums_rows(fused)
     saved = before - after + (result if summed else 0)
     operands = sum(bytes_of(each) for each in (product.a, product.b))
+    slower, elements = _MULTIPLIED["sm90"] / multiplied, _elements(fused)
     time = max(_multiplications(fused) / multiplied, (operands + result) / moved)
-    varying = (each for each in (product.a, product.b) if each.op != "get_attr")  # constants are copied once
-    copied = [each for each in varying if convolution and not _is_channels_last(each)]
-    copies = 2 * sum(map(bytes_of, copied))
+    if not convolution:
+        time = max(time, elements * _ELEMENT * slower)
+    spared = saved / moved
+    if _calls(fused, "gelu", "erf"):
+        spared = max(spared, elements * _ERROR_FUNCTION * slower)
+    copied = _copied_images(fused) if convolution else _copied_matrices(fused)
+    copies = 2 * sum(map(bytes_of, copied)) / moved + len(copied) * LAUNCH
     launches = (not read) + summed
-    slower = _MULTIPLIED["sm90"] / multiplied
     lost = _lost_by_convolution(fused, target, time, slower) if convolution else _lost_by_product(fused, time, slower)
-    gain, loss = saved / moved + launches * LAUNCH + max(0.0, -lost), max(0.0, lost) + copies / moved
+    gain, loss = spared + launches * LAUNCH + max(0.0, -lost), max(0.0, lost) + copies
     if replayed:
         return Worth(gain, loss, saved)
     calls = 1 + len(copied)
@@ -132,15 +140,16 @@ def _lost_by_product(fused: Fused, time: float, slower: float) -> float:
     ``slower`` is how much slower than sm90 the target is.
     """
     rows, columns = _matrix(fused)
-    elements = math.prod(map(hint, fused.region.product.node.meta["val"].shape))
+    elements = _elements(fused)
     factor = next((factor for most, factor in _SLOWER if min(rows, columns) <= most), _SLOWER_ELSE)
     tiles = -(-rows // _TILE) * -(-columns // _TILE) * max(1, elements // max(1, rows * columns))
     if tiles > _PROCESSORS:
         factor += _UNEVEN * (-(-tiles // _PROCESSORS) * _PROCESSORS / tiles - 1)
-    dag = fused.program.spec.dag
-    evaluates = any(cost(dag[node]) >= TRANSCENDENTAL for node in range(len(dag)))
-    epilogue = elements * (_ELEMENT + evaluates * _TRANSCENDENTAL) * slower
-    return max(time * factor, epilogue - time)
+    lost = time * factor
+    if _evaluates(fused):
+        epilogue = elements * (_ELEMENT + _TRANSCENDENTAL) * slower
+        lost += elements * _TRANSCENDENTAL * slower * min(1.0, epilogue / time)  # the rest hides behind other tiles
+    return lost
 
 
 def _lost_by_convolution(fused: Fused, target: str, time: float, slower: float) -> float:
@@ -168,20 +177,48 @@ def _copied_channels(fused: Fused, target: str) -> int:
     """Return the channels of the copy over which the halo kernel computes a first layer; 0 where it does not."""
     product = fused.region.product
     a, b = (tuple(map(hint, each.meta["val"].shape)) for each in (product.a, product.b))
-    types = (from_torch_name(type_name(dtype_of(each))) for each in (product.a, product.b))
     try:
-        loop = fused.program.plan(target, *map(str, types), shapes=(a, b)).mainloop
+        loop = fused.program.plan(target, *_types(fused), shapes=(a, b)).mainloop
     except EvtError:
         return 0  # a call will say so
     return loop.window_channels if isinstance(loop, HaloConvolution) else 0
 
 
+def _elements(fused: Fused) -> int:
+    """Return the elements of the product."""
+    return math.prod(map(hint, fused.region.product.node.meta["val"].shape))
+
+
+def _evaluates(fused: Fused) -> bool:
+    """Return whether a transcendental function is computed of each element, and not only of sums."""
+    dag = _graph(fused)
+    tiles = (node for node in range(len(dag)) if {"m", "n"} <= set(map(base, dag.types[node].modes)))
+    return any(cost(dag[node]) >= TRANSCENDENTAL for node in tiles)
+
+
+def _calls(fused: Fused, *functions: str) -> bool:
+    """Return whether the program calls one of some functions."""
+    ops = (op for op, _ in _graph(fused).table)
+    return any(isinstance(op, Apply) and op.function in functions for op in ops)
+
+
+def _graph(fused: Fused) -> TypedDag:
+    """Return the program's graph as it is compiled."""
+    return optimised_graph(fused.program.spec, *_types(fused))
+
+
+def _types(fused: Fused) -> tuple[str, str]:
+    """Return the types of A and B."""
+    product = fused.region.product
+    a, b = (str(from_torch_name(type_name(dtype_of(each)))) for each in (product.a, product.b))
+    return a, b
+
+
 def _further(fused: Fused) -> int:
     """Return the elements of an epilogue's further matrices, and those that its reductions combine."""
-    dag, product = fused.program.spec.dag, fused.region.product.node
-    elements = math.prod(map(hint, product.meta["val"].shape))
+    dag = fused.program.spec.dag
     read, written = (sum(value.is_tile for value in values) for values in (dag.inputs, dag.outputs))
-    return elements * (max(read - 1, 0) + max(written - 1, 0) + len(dag.outputs) - written)
+    return _elements(fused) * (max(read - 1, 0) + max(written - 1, 0) + len(dag.outputs) - written)
 
 
 def _sums_rows(fused: Fused) -> bool:
@@ -221,10 +258,46 @@ def _follows(fused: Fused) -> set[Node]:
     return found
 
 
-def _is_channels_last(node: Node) -> bool:
-    """Return whether a convolution reads a tensor as it lies."""
-    tensor = tensor_of(node, "meta")
-    return suggests_channels_last(tensor) or tensor.shape[1] == 1 or math.prod(tensor.shape[2:]) == 1
+def _copied_images(fused: Fused) -> list[Node]:
+    """Return the operands that a convolution does not read as they lie; constants are copied once."""
+    found = []
+    for node in (fused.region.product.a, fused.region.product.b):
+        tensor = tensor_of(node, "meta")
+        if node.op != "get_attr" and not suggests_channels_last(tensor):
+            if tensor.shape[1] != 1 and math.prod(tensor.shape[2:]) != 1:
+                found.append(node)
+    return found
+
+
+def _copied_matrices(fused: Fused) -> list[Node]:
+    """Return what is copied for a matrix product: the inputs that no view gives the shape of a matrix, and the results
+    that lie otherwise than PyTorch's, whose readers copy them back sooner or later.
+    """
+    found = []
+    for argument in fused.arguments:
+        if _arranged(tensor_of(argument.node, "meta"), argument.arrangement) is None:
+            found.append(argument.node)
+    for result in fused.results:
+        packed = torch.empty(tuple(map(hint, result.stored)), device="meta")
+        lies = _arranged(packed, result.arrangement)
+        if lies is None or not _lies_as(lies, tensor_of(result.node, "meta")):
+            found.append(result.node)
+    return found
+
+
+def _arranged(tensor: torch.Tensor, how: Arrangement) -> torch.Tensor | None:
+    """Return the view of a tensor that an arrangement asks for, or None where that is a copy."""
+    split, merged = (tuple(map(hint, sizes)) for sizes in (how.split, how.merged))
+    try:
+        return tensor.view(split).permute(how.order).view(merged)
+    except (RuntimeError, ValueError):  # the latter on the meta device
+        return None
+
+
+def _lies_as(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether the elements of two tensors of a shape have the same order in memory."""
+    strides = zip(one.shape, one.stride(), other.stride(), strict=True)
+    return all(size == 1 or x == y for size, x, y in strides)
 
 
 def _is_loose(user: Node, fused: Fused) -> bool:

@@ -166,10 +166,70 @@ def test_what_the_host_hides_is_fused_for_the_gpu() -> None:
 
 def test_products_of_few_steps_wait_for_their_epilogue() -> None:
     """Few columns of A are multiplied in less time than tanh takes: Inductor's kernel takes no longer for it."""
-    few = row_of(activated, torch.zeros(65536, 64).half(), torch.zeros(64, 512).half())
+
+    def both(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        z = x @ w
+        return z, torch.tanh(z)
+
+    few = row_of(both, torch.zeros(32768, 64).half(), torch.zeros(64, 1024).half())
     assert "E1017" in few.reason
     torch._dynamo.reset()
-    assert row_of(activated, torch.zeros(65536, 2048).half(), torch.zeros(2048, 512).half()).fused
+    assert row_of(both, torch.zeros(32768, 2048).half(), torch.zeros(2048, 1024).half()).fused
+
+
+def test_an_error_function_is_slow_elsewhere_too() -> None:
+    """A kernel of Inductor's waits for it, rather than for memory: a product of few steps is fused all the same."""
+
+    def with_bias(function: Callable[..., torch.Tensor]) -> Row:
+        torch._dynamo.reset()
+        given = torch.zeros(100352, 96).half(), torch.zeros(96, 384).half(), torch.zeros(384).half()
+        return row_of(lambda x, w, bias: function(torch.addmm(bias, x, w)), *given)
+
+    gelu, tanh = with_bias(torch.nn.functional.gelu), with_bias(torch.tanh)
+    assert gelu.fused
+    assert gelu.worth is not None
+    assert tanh.worth is not None
+    assert gelu.worth.saved > tanh.worth.saved
+    assert gelu.worth.lost == tanh.worth.lost
+
+
+def test_a_function_of_sums_is_no_work_for_each_element() -> None:
+    """The RMS statistics of Llama's norm: a square of each element, and a root of each row's sum."""
+
+    def normed(x: torch.Tensor, w: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        z = x @ w + residual
+        return z, z * torch.rsqrt(z.float().pow(2).mean(-1, keepdim=True) + 1e-6).half()
+
+    def added(x: torch.Tensor, w: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        return x @ w + residual
+
+    given = torch.zeros(2048, 2048).half(), torch.zeros(2048, 2048).half(), torch.zeros(2048, 2048).half()
+    sums = row_of(normed, *given)
+    torch._dynamo.reset()
+    plain = row_of(added, *given)
+    assert sums.worth is not None
+    assert plain.worth is not None
+    assert sums.worth.lost == plain.worth.lost
+
+
+def test_what_lies_in_another_order_is_copied() -> None:
+    """The residual of torchvision's ViT has its rows in another order than the product, whose result is permuted."""
+
+    def added(x: torch.Tensor, w: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        z = (x.reshape(-1, 1024) @ w).view(64, 32, 1024)
+        return (z.transpose(0, 1) + residual).relu()
+
+    def lost(*shape: int, stride: tuple[int, ...]) -> float:
+        torch._dynamo.reset()
+        residual = torch.zeros(64 * 32 * 1024).half().as_strided(shape, stride)
+        row = row_of(added, torch.zeros(64, 32, 1024).half(), torch.zeros(1024, 1024).half(), residual)
+        assert row.worth is not None
+        return row.worth.lost
+
+    copy = 2 * 64 * 32 * 1024 * 2 / 3.6e6 + LAUNCH
+    as_the_product = lost(32, 64, 1024, stride=(1024, 32 * 1024, 1))
+    other = lost(32, 64, 1024, stride=(64 * 1024, 1024, 1))
+    assert other - as_the_product == pytest.approx(copy)  # and the result lies as the product does in both
 
 
 @pytest.mark.parametrize(("dtype", "channels"), [("f16", 3), ("f16", 1), ("f32", 3)])
