@@ -32,8 +32,8 @@ from evt.errors import EvtError
 from evt.functions import TRANSCENDENTAL
 from evt.fx.aten import dtype_of, type_name
 from evt.fx.build import Fused
-from evt.fx.frame import Arrangement
 from evt.fx.example import bytes_of, hint, tensor_of
+from evt.fx.frame import Arrangement
 from evt.fx.product import find_product
 from evt.fx.views import readers
 from evt.ir import Apply, TypedDag
@@ -62,6 +62,9 @@ _ELEMENT, _TRANSCENDENTAL, _ERROR_FUNCTION = 1.0e-6, 1.0e-6, 1.6e-6
 #: A convolution's epilogue, for each element of a matrix that is not the first one it reads or writes, and for each
 #: that a reduction combines.
 _FURTHER = 1e-6
+#: Kernels of CUTLASS beside the library's: a convolution to filters that are no multiple of 8, over copies, and one of
+#: one tap and more channels than the halo kernel takes.
+_NARROW, _LONG, _LONG_CHANNELS = 4.0, 2.0, 512
 #: A first layer, of so few channels, by CUTLASS's kernels for each pixel of its result, and how much of its speed the
 #: library reaches there.
 _FEW_CHANNELS, _FIRST_PIXEL, _FIRST_SPEED = 8, 2.7e-4, 0.15
@@ -160,7 +163,11 @@ def _lost_by_convolution(fused: Fused, target: str, time: float, slower: float) 
         return time * _SLOWER_GROUPS + further
     if product.operation.endswith("dgrad"):
         return time * _SLOWER_GRADIENT + further
-    channels = hint(product.a.meta["val"].shape[1])
+    filters, channels, *taps = map(hint, product.b.meta["val"].shape)
+    if filters % 8:
+        further += _NARROW
+    elif math.prod(taps) == 1 and channels > _LONG_CHANNELS:
+        further += _LONG
     if channels > _FEW_CHANNELS:
         return further
     if padded := _copied_channels(fused, target):
@@ -260,23 +267,21 @@ def _follows(fused: Fused) -> set[Node]:
 
 def _copied_images(fused: Fused) -> list[Node]:
     """Return the operands that a convolution does not read as they lie; constants are copied once."""
-    found = []
-    for node in (fused.region.product.a, fused.region.product.b):
-        tensor = tensor_of(node, "meta")
-        if node.op != "get_attr" and not suggests_channels_last(tensor):
-            if tensor.shape[1] != 1 and math.prod(tensor.shape[2:]) != 1:
-                found.append(node)
-    return found
+    varying = (each for each in (fused.region.product.a, fused.region.product.b) if each.op != "get_attr")
+    return [each for each in varying if not _is_channels_last(tensor_of(each, "meta"))]
+
+
+def _is_channels_last(tensor: torch.Tensor) -> bool:
+    """Return whether a convolution reads a tensor as it lies."""
+    return suggests_channels_last(tensor) or tensor.shape[1] == 1 or math.prod(tensor.shape[2:]) == 1
 
 
 def _copied_matrices(fused: Fused) -> list[Node]:
     """Return what is copied for a matrix product: the inputs that no view gives the shape of a matrix, and the results
     that lie otherwise than PyTorch's, whose readers copy them back sooner or later.
     """
-    found = []
-    for argument in fused.arguments:
-        if _arranged(tensor_of(argument.node, "meta"), argument.arrangement) is None:
-            found.append(argument.node)
+    given = ((each.node, each.arrangement) for each in fused.arguments)
+    found = [node for node, how in given if _arranged(tensor_of(node, "meta"), how) is None]
     for result in fused.results:
         packed = torch.empty(tuple(map(hint, result.stored)), device="meta")
         lies = _arranged(packed, result.arrangement)
