@@ -49,7 +49,7 @@ class StockFunctor:
 
     ``members`` are its arguments: a number, or the name of the row's parameter, which must then be a constant. A
     functor without members serves a compute node; a stock epilogue takes an activation, with or without members.
-    One that is ``slow`` takes much longer than the row's own function, and may differ by its rounding: it is used only
+    One that ``is_slow`` takes much longer than the row's own function, and may differ by its rounding: it is used only
     where a stock epilogue is asked for.
     """
 

@@ -9,7 +9,8 @@ kernel of Inductor's, a region
 and it is taken where it saves more than it loses. Without the region, the product is written, and read by a kernel of
 Inductor's, which does the region's work and whatever else needs no other product; it writes what is needed later. With
 it, the region's results are written, and read if there is still such a kernel: then no launch is saved. Sums over rows
-are a kernel of their own without the region, as its elements are read in another order for them.
+are a kernel of their own without the region, as its elements are read in another order for them. A kernel of Inductor's
+that evaluates an error function waits for that rather than for memory.
 
 A kernel of a few microseconds waits for the host, which takes longer to call it. So without CUDA graphs, a region's
 time and that of what it replaces are each at least the host's, and ``waiting`` is what this adds to the difference: it
@@ -32,8 +33,8 @@ from evt.errors import EvtError
 from evt.functions import TRANSCENDENTAL
 from evt.fx.aten import dtype_of, type_name
 from evt.fx.build import Fused
-from evt.fx.example import bytes_of, hint, tensor_of
-from evt.fx.frame import Arrangement
+from evt.fx.copied import copied
+from evt.fx.example import bytes_of, hint
 from evt.fx.product import find_product
 from evt.fx.views import readers
 from evt.ir import Apply, TypedDag
@@ -41,7 +42,6 @@ from evt.ir.dtype import from_torch_name
 from evt.ir.node import base
 from evt.plan.epilogue.cost import cost
 from evt.plan.plan import HaloConvolution
-from evt.runtime.memory_format import suggests_channels_last
 from evt.spec.graphs import optimised_graph
 
 #: GPUs by target: bytes and 16-bit multiply-adds per microsecond that a kernel reaches, about.
@@ -125,14 +125,14 @@ def estimate(fused: Fused, target: str, replayed: bool = False) -> Worth:
     spared = saved / moved
     if _calls(fused, "gelu", "erf"):
         spared = max(spared, elements * _ERROR_FUNCTION * slower)
-    copied = _copied_images(fused) if convolution else _copied_matrices(fused)
-    copies = 2 * sum(map(bytes_of, copied)) / moved + len(copied) * LAUNCH
+    copies = copied(fused)
+    copying = 2 * sum(map(bytes_of, copies)) / moved + len(copies) * LAUNCH
     launches = (not read) + summed
     lost = _lost_by_convolution(fused, target, time, slower) if convolution else _lost_by_product(fused, time, slower)
-    gain, loss = spared + launches * LAUNCH + max(0.0, -lost), max(0.0, lost) + copies
+    gain, loss = spared + launches * LAUNCH + max(0.0, -lost), max(0.0, lost) + copying
     if replayed:
         return Worth(gain, loss, saved)
-    calls = 1 + len(copied)
+    calls = 1 + len(copies)
     difference = max(time + gain, CALL * (1 + launches)) - max(time + loss, CALL * calls)
     return Worth(gain, loss, saved, waiting=difference - (gain - loss))
 
@@ -151,7 +151,8 @@ def _lost_by_product(fused: Fused, time: float, slower: float) -> float:
     lost = time * factor
     if _evaluates(fused):
         epilogue = elements * (_ELEMENT + _TRANSCENDENTAL) * slower
-        lost += elements * _TRANSCENDENTAL * slower * min(1.0, epilogue / time)  # the rest hides behind other tiles
+        seen = epilogue / (max(epilogue, time) or 1.0)  # the rest hides behind the multiplications of other tiles
+        lost += elements * _TRANSCENDENTAL * slower * seen
     return lost
 
 
@@ -263,46 +264,6 @@ def _follows(fused: Fused) -> set[Node]:
             (found if find_product(node) is None else later).add(node)
         node = node.next
     return found
-
-
-def _copied_images(fused: Fused) -> list[Node]:
-    """Return the operands that a convolution does not read as they lie; constants are copied once."""
-    varying = (each for each in (fused.region.product.a, fused.region.product.b) if each.op != "get_attr")
-    return [each for each in varying if not _is_channels_last(tensor_of(each, "meta"))]
-
-
-def _is_channels_last(tensor: torch.Tensor) -> bool:
-    """Return whether a convolution reads a tensor as it lies."""
-    return suggests_channels_last(tensor) or tensor.shape[1] == 1 or math.prod(tensor.shape[2:]) == 1
-
-
-def _copied_matrices(fused: Fused) -> list[Node]:
-    """Return what is copied for a matrix product: the inputs that no view gives the shape of a matrix, and the results
-    that lie otherwise than PyTorch's, whose readers copy them back sooner or later.
-    """
-    given = ((each.node, each.arrangement) for each in fused.arguments)
-    found = [node for node, how in given if _arranged(tensor_of(node, "meta"), how) is None]
-    for result in fused.results:
-        packed = torch.empty(tuple(map(hint, result.stored)), device="meta")
-        lies = _arranged(packed, result.arrangement)
-        if lies is None or not _lies_as(lies, tensor_of(result.node, "meta")):
-            found.append(result.node)
-    return found
-
-
-def _arranged(tensor: torch.Tensor, how: Arrangement) -> torch.Tensor | None:
-    """Return the view of a tensor that an arrangement asks for, or None where that is a copy."""
-    split, merged = (tuple(map(hint, sizes)) for sizes in (how.split, how.merged))
-    try:
-        return tensor.view(split).permute(how.order).view(merged)
-    except (RuntimeError, ValueError):  # the latter on the meta device
-        return None
-
-
-def _lies_as(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return whether the elements of two tensors of a shape have the same order in memory."""
-    strides = zip(one.shape, one.stride(), other.stride(), strict=True)
-    return all(size == 1 or x == y for size, x, y in strides)
 
 
 def _is_loose(user: Node, fused: Fused) -> bool:
