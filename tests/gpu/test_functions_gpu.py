@@ -56,7 +56,7 @@ OF_DEVICE = {
     "atanh": Bound(3),
     "celu": Bound(3),
     "gelu": Bound(2, of_x=2),
-    "sigmoid": Bound(4, least=2.0**-126),
+    "sigmoid": Bound(5, least=2.0**-126),  # at most 4.4: an ulp of exp, the sum, and an ulp of the reciprocal
     "logsigmoid": Bound(3),
     "mish": Bound(5, least=2.0**-140),
     "softplus": Bound(3),
