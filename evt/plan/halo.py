@@ -111,8 +111,9 @@ def _halo(depth: Axis | None, height: Axis, width: Axis, channels: int, filters:
     most = tuple((each, widest) for each, plane in planes.items() if (widest := _widest(plane, widths)))
     if not most:
         return Halo((), reason="a tile and its halo do not fit in shared memory")
-    best = min((each for each, _ in most), key=lambda each: padded_bytes(channel_bytes, each))
-    shared = height.taps * width.taps > 1 and channels > 8
+    taps = height.taps * width.taps
+    best = min((each for each, _ in most), key=lambda each: _time_of_planes(channel_bytes, each, taps))
+    shared = taps > 1 and channels > 8
     return Halo(fastest_pixels(planes[best], filters, widths), best, most, fast, shared)
 
 
@@ -186,9 +187,14 @@ def _is_fast(height: Axis, width: Axis, channels: int, channel_bytes: int, filte
     return taps <= _FEW_TAPS and channel_bytes <= (1280 if unit else 256) and not small
 
 
-def padded_bytes(channel_bytes: int, plane_bytes: int) -> float:
-    """Return the channels of a pixel in whole planes, in the time for bytes of wide planes."""
-    return -(-channel_bytes // plane_bytes) * plane_bytes * _PLANES[plane_bytes]
+def _time_of_planes(channel_bytes: int, plane_bytes: int, taps: int) -> tuple[float, int]:
+    """Return what is least for the planes that are the fastest: of one tap, the fewest.
+
+    A step over one takes longer than its multiplications. Of several taps, it is the padded channels' bytes, those of
+    narrow planes longer.
+    """
+    planes = -(-channel_bytes // plane_bytes)
+    return planes * (1 if taps == 1 else plane_bytes * _PLANES[plane_bytes]), plane_bytes
 
 
 def fastest_pixels(plane: Plane, filters: int, widths: range = PIXELS) -> tuple[int, ...]:

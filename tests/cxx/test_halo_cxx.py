@@ -116,3 +116,18 @@ def test_windows_of_another_convolution_are_refused(other: dict[str, int], progr
         line = " ".join(map(str, (*(sizes[name] for name in MEMBERS), 128, 32, 2, 0, 1, 4)))
         done = subprocess.run([program], input=line, capture_output=True, text=True, check=True)
         assert (done.stdout == "refused\n") == refused
+
+
+def test_a_divisor_divides_exactly(tmp_path: Path) -> None:
+    draw, most = random.Random(0), 2**31 - 1
+    divisors = [*range(1, 130), *(2**i + d for i in range(8, 31) for d in (-1, 0, 1)), most]
+    divisors += [draw.randrange(1, most) for _ in range(200)]
+    edges = ((0, 1, each - 1, each, most // each * each - 1, most // each * each, most) for each in divisors)
+    drawn = [draw.randrange(2 ** draw.randrange(1, 32)) for _ in divisors]
+    pairs = [
+        (number, divisor) for divisor, few, more in zip(divisors, edges, drawn, strict=True) for number in (*few, more)
+    ]
+    lines = "\n".join(f"{number} {divisor}" for number, divisor in pairs)
+    program = compiled("halo_divisor", tmp_path)
+    done = subprocess.run([program], input=lines, capture_output=True, text=True, check=True)
+    assert list(map(int, done.stdout.split())) == [number // divisor for number, divisor in pairs]

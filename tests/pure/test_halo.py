@@ -146,6 +146,16 @@ def test_planes_waste_few_channels(channels, plane_bytes):
     assert 1 <= len(found.pixels) <= 3
 
 
+@pytest.mark.parametrize(
+    ("channels", "plane_bytes"), [(8, 32), (16, 32), (24, 64), (40, 128), (72, 128), (96, 128), (112, 128), (240, 128)]
+)
+def test_one_tap_has_the_fewest_planes(channels, plane_bytes):
+    """A step over one tap takes longer than its multiplications, whatever the plane has of channels."""
+    geometry = Convolution.of("conv2d", {})
+    problem = geometry.problem((2, channels, 28, 28), (64, channels, 1, 1))
+    assert convolution_class(geometry, problem).halo.plane_bytes == plane_bytes
+
+
 @pytest.mark.parametrize("taps", [1, 3])
 @pytest.mark.parametrize(("channels", "side"), [(64, 56), (256, 14), (512, 7)])
 def test_widths_suit_few_images_and_many(channels, side, taps):
@@ -333,6 +343,16 @@ def test_no_collective_and_no_cute_is_included():
     assert not {"convolution_3x.hpp", "visitors_3x.hpp", "convert.hpp"} & set(needed(made, spell(made).functors))
     included = re.findall(r'#include ["<]((?:cutlass|cute)/[^">]+)', emit(made, "k"))
     assert set(included) == {"cutlass/cutlass.h", "cutlass/device_kernel.h"}
+
+
+def test_threads_that_act_for_a_warp_are_elected():
+    """Of a thread that is chosen by its number ptxas does not know that it is alone: TMA takes much longer."""
+    text = emit(planned(RESIDUAL), "k")
+    assert text.count("elect.sync _|p, 0xffffffff;") == 1
+    loads = text[text.index("give_registers<kProducerRegisters>();") :]
+    assert re.match(
+        r"[^;]*;\s+int const warp = \S*warp\(\);\s+if \(\S*elect\(\)\) \{\s+if \(warp == 0\) load_input", loads
+    )
 
 
 #: By the types of A, the pixels, and B, the filters: the instruction, its last words, how TMA moves both.

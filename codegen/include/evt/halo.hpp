@@ -101,6 +101,7 @@ struct Kernel {
     int images, output_height, output_width, filter_count;
     int stride_height, stride_width;
     int planes, filter_blocks, items;  // of a pair of consumers both blocks of filters are one
+    Divisor by_filter_blocks, by_tiles_wide, by_tiles_high, by_splits;
     int grid;
     int source_bytes;  // of a tile of C
     bool stores_rows;  // a row of pixels at a time: what lies between the rows of a tile belongs to its neighbours
@@ -141,6 +142,10 @@ struct Kernel {
     int const most = std::max(arguments.multiprocessors / params.filter_blocks, 1) * params.filter_blocks;
     params.grid = std::min(params.items, geometry.resident ? most : arguments.multiprocessors);
     if (geometry.splits > 1) params.grid = params.items * geometry.splits;  // of which each has one tile
+    params.by_filter_blocks = Divisor::of(params.filter_blocks);
+    params.by_tiles_wide = Divisor::of(geometry.tiles_wide);
+    params.by_tiles_high = Divisor::of(geometry.tiles_high);
+    params.by_splits = Divisor::of(geometry.splits);
     params.stores_rows = geometry.pitch > geometry.columns && geometry.tiles_wide > 1;
     params.source_bytes = geometry.stored_pixels() * kEpilogueRow;
     params.encoded = encode(arguments, params);
@@ -207,14 +212,14 @@ struct Kernel {
     int const rows = Mma::kTransposed ? problem.channels : problem.filters;
     if constexpr (kVolume) {
       return hopper::Tensor<5>{Mma::kType, Mma::kElementBytes, arguments.b,
-                               {along, problem.filter_width, problem.filter_height, problem.filter_depth, rows},
-                               {strides[3], strides[2], strides[1], strides[0]},
-                               {Filters::kLength, 1, 1, 1, Filters::kRows}, {1, 1}, Filters::kRowBytes};
+                               {along, rows, problem.filter_width, problem.filter_height, problem.filter_depth},
+                               {strides[0], strides[3], strides[2], strides[1]},
+                               {Filters::kLength, Filters::kRows, 1, 1, 1}, {1, 1}, Filters::kRowBytes};
     } else {
       return hopper::Tensor<4>{Mma::kType, Mma::kElementBytes, arguments.b,
-                               {along, problem.filter_width, problem.filter_height, rows},
-                               {strides[2], strides[1], strides[0]},
-                               {Filters::kLength, 1, 1, Filters::kRows}, {1, 1}, Filters::kRowBytes};
+                               {along, rows, problem.filter_width, problem.filter_height},
+                               {strides[0], strides[2], strides[1]},
+                               {Filters::kLength, Filters::kRows, 1, 1}, {1, 1}, Filters::kRowBytes};
     }
   }
 
@@ -338,17 +343,17 @@ struct Kernel {
 
   /// A tile of the output, and a block of filters.
   struct Item {
-    int filter, column, row, image;
+    int tile, filter, column, row, image;
 
     CUTLASS_DEVICE Item(Params const& params, int number, int consumer) {
       Geometry const& geometry = params.geometry;
-      int const block = number % params.filter_blocks;
+      tile = params.by_filter_blocks.quotient(number);
+      int const block = number - tile * params.filter_blocks;
       filter = (geometry.paired ? 2 * block + consumer : block) * kFilters;
-      int tile = number / params.filter_blocks;
-      column = tile % geometry.tiles_wide * geometry.columns;
-      tile /= geometry.tiles_wide;
-      row = tile % geometry.tiles_high * geometry.rows;
-      image = tile / geometry.tiles_high * geometry.images;
+      int const tile_row = params.by_tiles_wide.quotient(tile), tiles = params.by_tiles_high.quotient(tile_row);
+      column = (tile - tile_row * geometry.tiles_wide) * geometry.columns;
+      row = (tile_row - tiles * geometry.tiles_high) * geometry.rows;
+      image = tiles * geometry.images;
     }
   };
 
@@ -357,12 +362,12 @@ struct Kernel {
     int first, stride, block, first_plane, planes;
 
     CUTLASS_DEVICE explicit Part(Params const& params) {
-      int const splits = params.geometry.splits;
-      first = blockIdx.x / splits;
-      stride = gridDim.x / splits;
-      block = blockIdx.x % splits;  // of its cluster
-      first_plane = params.planes * block / splits;
-      planes = params.planes * (block + 1) / splits - first_plane;
+      Divisor const& by_splits = params.by_splits;
+      first = by_splits.quotient(blockIdx.x);
+      stride = by_splits.quotient(gridDim.x);
+      block = blockIdx.x - first * params.geometry.splits;  // of its cluster
+      first_plane = by_splits.quotient(params.planes * block);
+      planes = by_splits.quotient(params.planes * (block + 1)) - first_plane;
     }
   };
 
@@ -388,8 +393,8 @@ struct Kernel {
     pdl::wait_for_kernel_before();
     if (group == 0) {
       hopper::give_registers<kProducerRegisters>();
-      int const warp = threadIdx.x / 32;
-      if (threadIdx.x % 32 == 0) {
+      int const warp = hopper::warp();
+      if (hopper::elect()) {
         if (warp == 0) load_input(params, shared);
         if (warp == 3) load_filters(params, shared);
         if constexpr (kStaged) {
@@ -406,35 +411,47 @@ struct Kernel {
  private:
   CUTLASS_DEVICE static void set_up(Params const& params, Shared const& shared) {
     Geometry const& geometry = params.geometry;
-    // The pixels after a box, which are read and never loaded.
-    int const words = geometry.guard * kPixelBytes / 4;
-    for (int i = threadIdx.x; i < words * geometry.stages; i += kThreads) {
-      uint32_t const end = shared.stages + i / words * geometry.stage_bytes +
-                           geometry.box_pixels() * kPixelBytes;
-      asm volatile("st.shared.b32 [%0], %1;" ::"r"(end + i % words * 4), "r"(0) : "memory");
-    }
-    hopper::fence_async();
-    if (threadIdx.x == 0) {
-      hopper::prefetch_map(params.input);
-      hopper::prefetch_map(params.filters);
-      if constexpr (kLoadsSource) hopper::prefetch_map(params.source);
-      if constexpr (kStoresDestination) hopper::prefetch_map(params.destination);
-      constexpr int kWarps = kWarpGroup / 32;
-      for (int i = 0; i < geometry.stages; ++i) {
+    int const warp = hopper::warp();
+    if (hopper::elect()) {
+      prefetch_map(params, warp);
+      constexpr int kAllWarps = kThreads / 32, kWarps = kWarpGroup / 32;
+      for (int i = warp; i < geometry.stages; i += kAllWarps) {
         hopper::init_barrier(shared.stage_full(i), 1);
         hopper::init_barrier(shared.stage_empty(i), geometry.paired ? 2 * kWarps : kWarps);
       }
-      for (int i = 0; i < geometry.slabs; ++i) {
+      for (int i = warp; i < geometry.slabs; i += kAllWarps) {
         hopper::init_barrier(shared.slab_full(i), 1);
         hopper::init_barrier(shared.slab_empty(i), kWarps);
       }
-      for (int i = 0; i < 2; ++i) {
-        hopper::init_barrier(shared.turn(i), kWarps);
-        hopper::init_barrier(shared.source_loaded(i), 1);
-        hopper::init_barrier(shared.result_written(i), kWarpGroup);
-        hopper::init_barrier(shared.exchanged(i), geometry.splits * kWarps);
+      if (warp < 2) {
+        hopper::init_barrier(shared.turn(warp), kWarps);
+        hopper::init_barrier(shared.source_loaded(warp), 1);
+        hopper::init_barrier(shared.result_written(warp), kWarps);
+        hopper::init_barrier(shared.exchanged(warp), geometry.splits * kWarps);
       }
       hopper::fence_barriers();
+    }
+    if (geometry.guard == 0) return;
+    // The pixels after a box, which are read and never loaded.
+    int const words = geometry.guard * kPixelBytes / 4;
+    for (int stage = 0; stage < geometry.stages; ++stage) {
+      uint32_t const end = shared.stages + stage * geometry.stage_bytes + geometry.box_pixels() * kPixelBytes;
+      for (int i = threadIdx.x; i < words; i += kThreads) {
+        asm volatile("st.shared.b32 [%0], %1;" ::"r"(end + i * 4), "r"(0) : "memory");
+      }
+    }
+    hopper::fence_async();
+  }
+
+  /// A warp of the producer prefetches the map that it uses.
+  CUTLASS_DEVICE static void prefetch_map(Params const& params, int warp) {
+    if (warp == 0) hopper::prefetch_map(params.input);
+    if (warp == 3) hopper::prefetch_map(params.filters);
+    if constexpr (kLoadsSource) {
+      if (warp == 1) hopper::prefetch_map(params.source);
+    }
+    if constexpr (kStoresDestination) {
+      if (warp == 2) hopper::prefetch_map(params.destination);
     }
   }
 
@@ -492,9 +509,9 @@ struct Kernel {
               uint32_t const to = shared.slabs + ring.slot * geometry.slab_bytes + i * Filters::kBytes;
               if constexpr (kVolume) {
                 int const z = params.depth.tap_of_filters(plane, Mma::kTransposed);
-                hopper::load_box(to, params.filters, full, along, tap.x(), tap.y(), z, row);
+                hopper::load_box(to, params.filters, full, along, row, tap.x(), tap.y(), z);
               } else {
-                hopper::load_box(to, params.filters, full, along, tap.x(), tap.y(), row);
+                hopper::load_box(to, params.filters, full, along, row, tap.x(), tap.y());
               }
             }
             ring.advance(1, geometry.slabs);
@@ -681,7 +698,7 @@ struct Kernel {
       Item const item(params, number, consumer);
       int const thread = threadIdx.x % kWarpGroup;
       fragment::Tile const tile{item.filter + thread / 32 * 16 + thread % 32 / 4, params.filter_count,
-                                number / params.filter_blocks, item.filter / kFilters};
+                                item.tile, item.filter / kFilters};
       Epilogue epilogue(params.epilogue, tile);
       Accumulator accumulators[kPixels / 2];
       CUTLASS_PRAGMA_UNROLL
@@ -708,7 +725,8 @@ struct Kernel {
       epilogue.finish(tile);
       if constexpr (kStaged) {
         hopper::fence_async();
-        hopper::arrive(shared.result_written(consumer));
+        __syncwarp();
+        if (thread % 32 == 0) hopper::arrive(shared.result_written(consumer));
       }
     }
   }

@@ -30,6 +30,21 @@ constexpr int kThreads = 3 * kWarpGroup;
 CUTLASS_HOST_DEVICE constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 CUTLASS_HOST_DEVICE constexpr int aligned_bytes(int bytes) { return ceil_div(bytes, kAlignment) * kAlignment; }
 
+/// Divides numbers from 0 to 2^31 - 1 by one that the host knows, without the division that a GPU has no instruction for.
+struct Divisor {
+  uint32_t multiplier = 0;  // 2^shift / divisor, rounded up
+  int shift = 0;
+
+  static Divisor of(int divisor) {
+    int shift = 31;
+    while ((int64_t(1) << (shift - 31)) < divisor) ++shift;
+    uint64_t const power = uint64_t(1) << shift;
+    return {uint32_t((power + divisor - 1) / divisor), shift};
+  }
+
+  CUTLASS_HOST_DEVICE int quotient(int number) const { return int(uint64_t(number) * multiplier >> shift); }
+};
+
 /// A convolution as its caller knows it.
 struct Problem {
   int images, height, width, channels, filters;
@@ -144,8 +159,8 @@ struct Tap {
 /// the lower 16 bits, the row in the upper.
 struct Taps {
   int number = 0, groups = 0;
-  Tap tap[kMostTaps];
   uint32_t starts[kMostTaps];
+  Tap tap[kMostTaps];
 
   /// Read the filter backwards: what one tap multiplied, the opposite one does.
   void reverse(Problem const& problem) {
