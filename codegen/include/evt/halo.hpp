@@ -412,7 +412,7 @@ struct Kernel {
   CUTLASS_DEVICE static void set_up(Params const& params, Shared const& shared) {
     Geometry const& geometry = params.geometry;
     int const warp = hopper::warp();
-    if (hopper::elect()) {
+    if (hopper::elect()) {  // all lanes of a warp would initialize barriers one after the other
       prefetch_map(params, warp);
       constexpr int kAllWarps = kThreads / 32, kWarps = kWarpGroup / 32;
       for (int i = warp; i < geometry.stages; i += kAllWarps) {

@@ -18,11 +18,12 @@ CUTLASS_DEVICE uint32_t shared_address(void const* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-/// The number of the thread's warp, which the compiler knows to be the same for all of the warp.
+/// The number of the thread's warp, which the compiler knows to be uniform.
 CUTLASS_DEVICE int warp() { return __shfl_sync(0xffffffffu, threadIdx.x / 32, 0); }
 
-/// Whether the thread is the one of its warp that acts for it. The compiler knows that there is one: for `threadIdx.x %
-/// 32 == 0` it has a loop over the threads around each instruction that takes its operands of a whole warp, such as TMA's.
+/// Whether the thread is the one of its warp that acts for all. The compiler then knows that it is alone. With
+/// `threadIdx.x % 32 == 0` it does not, and puts a loop over the warp's threads around each instruction with uniform
+/// operands, such as TMA's.
 CUTLASS_DEVICE bool elect() {
   uint32_t elected;
   asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(elected));
