@@ -65,6 +65,17 @@ class Frame:
         return Frame(tuple(reversed(dims)))
 
     @property
+    def is_packed(self) -> bool:
+        """Whether batches, rows and columns come in this order, as a kernel writes them; False where not known."""
+        places: list[int] = []
+        for mode in MODES:
+            found = self._sorted(mode)
+            if found is None:
+                return False
+            places += found
+        return places == sorted(places)
+
+    @property
     def sizes(self) -> tuple[Size, ...]:
         return tuple(dim.size for dim in self.dims)
 

@@ -14,7 +14,7 @@ from evt.fx.frame import Frame
 from evt.fx.meaning import Applied, Reduced, meaning, number_of, operands_of
 from evt.fx.misfit import Misfit
 from evt.fx.product import Product
-from evt.fx.views import MEMORY, follow, is_arranged_for_attention, is_view
+from evt.fx.views import MEMORY, follow, is_arranged, is_view
 from evt.ir.dtype import DType
 
 #: Types of the tensors that a kernel reads at elements, and those of single numbers.
@@ -57,8 +57,8 @@ def fit(node: Node, frames: Mapping[Node, Frame]) -> Frame | Misfit:
     """Return the frame of a node of whose operands some are in a region, or why it cannot be in it."""
     if any(base_name(user) in MEMORY or operator_name(user) in MEMORY for user in node.users):
         return Misfit(node, "E1003", "an operator reads its memory as it lies")
-    if is_arranged_for_attention(node):
-        return Misfit(node, "E1003", "it is the copy that a kernel of attention reads as it lies")
+    if is_arranged(node) and not frames[node.all_input_nodes[0]].is_packed:
+        return Misfit(node, "E1003", "it is a copy in the order in which a product, or attention, reads it")
     if is_view(node):
         frame = follow(node, frames[node.all_input_nodes[0]])
         return frame or Misfit(node, "E1003", "the view shows a part of the product, or mixes its rows and columns")

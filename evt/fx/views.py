@@ -15,7 +15,9 @@ _PARTS = ("slice", "expand", "select", "narrow", "diagonal", "split", "split_wit
 _PERMUTATIONS = ("permute", "transpose", "t", "numpy_T", "mT", "swapaxes")
 #: Operators that read or reinterpret memory, whatever the elements are.
 MEMORY = ("as_strided", "view_as_real", "view_as_complex", "view.dtype")
-#: Libraries' kernels, whose operands Inductor copies one by one where they lie otherwise than they were traced.
+#: Operators whose operands Inductor copies one by one where they lie otherwise than they were traced: products of
+#: matrices, and attention, by the beginning of their names.
+_MATRICES = ("mm", "addmm", "bmm", "baddbmm", "_int_mm", "_scaled_mm")
 _ATTENTION = "_scaled_dot_product"
 
 
@@ -33,9 +35,12 @@ def source(node: Node) -> Node:
     return node
 
 
-def is_arranged_for_attention(node: Node) -> bool:
-    """Return whether a node copies its operand into another order in memory, for a kernel of attention."""
-    if base_name(node) != "clone" or not any(base_name(user).startswith(_ATTENTION) for user in readers(node)):
+def is_arranged(node: Node) -> bool:
+    """Return whether a node copies its operand into another order in memory, for a product of matrices or attention."""
+    if base_name(node) != "clone":
+        return False
+    names = map(base_name, readers(node))
+    if not any(name in _MATRICES or name.startswith(_ATTENTION) for name in names):
         return False
     (operand,) = node.all_input_nodes
     return not all(map(same, operand.meta["val"].stride(), node.meta["val"].stride()))
@@ -83,4 +88,4 @@ def _has_all(node: Node, frame: Frame) -> bool:
     return len(shape) == len(before) and all(map(same, shape, before))
 
 
-__all__ = ["MEMORY", "follow", "is_arranged_for_attention", "is_view", "permutation", "readers", "source"]
+__all__ = ["MEMORY", "follow", "is_arranged", "is_view", "permutation", "readers", "source"]

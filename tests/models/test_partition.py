@@ -167,19 +167,40 @@ def test_views_belong_to_what_reads_them() -> None:
     assert any(is_view(node) for node in graph.nodes if node not in region)
 
 
-@pytest.mark.parametrize("attends", [True, False])
-def test_a_copy_for_attention_is_no_part_of_a_region(attends: bool) -> None:
-    """Without it, Inductor would copy the queries, the keys and the values one by one."""
+def attend(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.scaled_dot_product_attention(queries, keys, values)
+
+
+def multiply(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(queries @ keys.transpose(-1, -2), -1) @ values
+
+
+def normalise(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(queries + keys * values, -1)
+
+
+@pytest.mark.parametrize(("read", "joins"), [(attend, False), (multiply, False), (normalise, True)])
+def test_a_copy_of_heads_is_no_part_of_a_region(read: Callable[..., torch.Tensor], joins: bool) -> None:
+    """With it, Inductor would copy the queries, the keys and the values one by one for what reads them in order."""
 
     def heads(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         packed = (x @ weight + bias).view(2, 5, 3, 4, 8).permute(2, 0, 3, 1, 4).contiguous()
-        queries, keys, values = packed.unbind(0)
-        if attends:
-            return torch.nn.functional.scaled_dot_product_attention(queries, keys, values)
-        return torch.softmax(queries, -1)
+        return read(*packed.unbind(0))
 
     graph = traced(heads, torch.randn(10, 16), torch.randn(16, 96), torch.randn(96))
-    (region,) = partition(graph).regions
+    region = partition(graph).regions[0]
     names = {node.name for node in region.frames}
     assert "add" in names
-    assert ("clone" in names) is not attends
+    assert ("clone" in names) is joins
+
+
+def test_a_copy_in_the_order_that_a_kernel_writes_joins() -> None:
+    """A convolution's pixels are rows as they lie: the copy that a product reads costs nothing."""
+
+    def tokens(x: torch.Tensor, filters: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        rows = torch.relu(torch.conv2d(x, filters)).flatten(2).transpose(1, 2).contiguous()
+        return rows @ weight
+
+    graph = traced(tokens, torch.randn(2, 8, 5, 5), torch.randn(16, 8, 2, 2), torch.randn(16, 24))
+    region = partition(graph).regions[0]
+    assert "clone" in {node.name for node in region.frames}
