@@ -6,7 +6,7 @@ kernel of Inductor's, a region
     saves   bytes that no kernel moves any more / bandwidth, and the launch of the kernel that it makes superfluous
     loses   time of the product * how much slower than the library's it is expected to be, and copies that it needs
 
-and it is taken where it saves more than it loses. Without the region, the product is written, and read by a kernel of
+and it is taken where it saves more than it loses, by as much as the estimate is exact. Without the region, the product is written, and read by a kernel of
 Inductor's, which does the region's work and whatever else needs no other product; it writes what is needed later. With
 it, the region's results are written, and read if there is still such a kernel: then no launch is saved. Sums over rows
 are a kernel of their own without the region, as its elements are read in another order for them. A kernel of Inductor's
@@ -47,6 +47,8 @@ from evt.spec.graphs import optimised_graph
 #: GPUs by target: bytes and 16-bit multiply-adds per microsecond that a kernel reaches, about.
 _MOVED = {"sm80": 1.4e6, "sm86": 0.7e6, "sm89": 0.8e6, "sm90": 3.6e6, "sm100": 6e6, "sm103": 6e6, "sm120": 1.4e6}
 _MULTIPLIED = {"sm80": 1.2e8, "sm86": 0.5e8, "sm89": 1.0e8, "sm90": 3.2e8, "sm100": 7e8, "sm103": 7e8, "sm120": 1.6e8}
+#: What a region has to save by the estimate, which is not more exact, in microseconds.
+LEAST_GAIN = 1.0
 #: What one kernel less in a stream saves, in microseconds.
 LAUNCH = 1.5
 #: What a call of a kernel out of Inductor's code takes the host, in microseconds: ours as well as others.
@@ -89,10 +91,11 @@ class Worth:
 
     @property
     def wins(self) -> bool:
-        difference = self.saved - self.lost + (self.waiting or 0.0)
-        if abs(difference) < 1e-6:  # the host hides it, but the GPU has less to do
-            return self.saved > self.lost
-        return difference > 0
+        gain = self.saved - self.lost
+        if self.measured:
+            return gain > 0
+        difference = gain + (self.waiting or 0.0)
+        return (gain if abs(difference) < 1e-6 else difference) > LEAST_GAIN  # the host may hide what the GPU gains
 
     def __str__(self) -> str:
         if self.measured:
