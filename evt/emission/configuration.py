@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from evt.emission.text import ConfigText
 from evt.plan import Config, Plan
 from evt.plan.configurations.config import ConfigConvolution, ConfigSm100
@@ -21,17 +23,20 @@ def configuration(plan: Plan) -> ConfigText:
     if plan.family == "halo":
         return ConfigText()
     mainloop, epilogue = _schedules(plan)
-    memory = ""
-    if isinstance(config, ConfigConvolution):  # with two consumers the epilogue loads while the main loop runs
-        memory = f"evt::convolution::EpilogueMemory::{'own' if config.consumers == 2 else 'shared'}"
     extended = plan.instructions == 90 and config.tile[1] not in _SHAPES
-    return ConfigText(
-        _tile_shape(config),
-        f"cutlass::{mainloop}",
-        f"cutlass::epilogue::{epilogue}",
-        memory,
-        extended_shapes=extended,
+    text = ConfigText(
+        _tile_shape(config), f"cutlass::{mainloop}", f"cutlass::epilogue::{epilogue}", extended_shapes=extended
     )
+    return _of_convolution(text, config) if isinstance(config, ConfigConvolution) else text
+
+
+def _of_convolution(text: ConfigText, config: ConfigConvolution) -> ConfigText:
+    """Return a configuration with its kernel; with two consumers the epilogue loads while the main loop runs."""
+    memory = f"evt::convolution::EpilogueMemory::{'own' if config.groups == 2 else 'shared'}"
+    if config.takes_turns:
+        return replace(text, kernel="evt::convolution::Sm90Pingpong", epilogue_memory=memory)
+    options = str(config.min_blocks), memory
+    return replace(text, kernel="evt::convolution::Sm90Kernel", kernel_options=options, epilogue_memory=memory)
 
 
 def _tile_shape(config: Config) -> str:

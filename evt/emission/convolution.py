@@ -85,7 +85,7 @@ def _convolution_3x(loop: Convolution3x) -> ConvolutionText:
     """Return the collectives' operator and the lists from which CUTLASS makes the problem."""
     return ConvolutionText(
         operator=_operator(loop),
-        kernel=f"evt::convolution::{'WindowKernel' if loop.window_channels else 'Sm90Kernel'}",
+        kernel="evt::convolution::OverWindows" if loop.window_channels else "",
         headers=("cutlass/conv/kernel/conv_universal.hpp", "cutlass/conv/collective/collective_builder.hpp"),
         problem=f"{_CONV}ConvProblemShape<{_operator(loop)}, {loop.rank}>",
         extents=tuple((what, f"{{{', '.join(values)}}}") for what, values in _lists(loop).items()),

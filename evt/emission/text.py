@@ -211,6 +211,8 @@ class Jobs:
 class ConvolutionText:
     """A convolution: the ``kernel`` template, the ``headers`` that have it, its last arguments, and its ``extents``.
 
+    Of CUTLASS 3.x, it is a template of a kernel, if any; the kernel is the configuration's.
+
     ``operands`` are the members of the kernel's arguments for A and B, where they have names of their own.
     """
 
@@ -253,14 +255,17 @@ class WorkText:
 
 @dataclass(frozen=True, slots=True)
 class ConfigText:
-    """A configuration's types; ``epilogue_memory`` is where a convolution's epilogue has its shared memory.
+    """A configuration's types.
 
+    Of a convolution, the ``kernel`` template with its last arguments, and where its epilogue has its shared memory.
     ``extended_shapes``: CUTLASS has a WGMMA instruction as wide as the tile only among those that a macro adds.
     """
 
     tile_shape: str = ""
     kernel_schedule: str = ""
     epilogue_schedule: str = ""
+    kernel: str = ""
+    kernel_options: tuple[str, ...] = ()
     epilogue_memory: str = ""
     threadblock_swizzle: str = ""
     extended_shapes: bool = False

@@ -6,11 +6,11 @@ kernel of Inductor's, a region
     saves   bytes that no kernel moves any more / bandwidth, and the launch of the kernel that it makes superfluous
     loses   time of the product * how much slower than the library's it is expected to be, and copies that it needs
 
-and it is taken where it saves more than it loses, by as much as the estimate is exact. Without the region, the product is written, and read by a kernel of
-Inductor's, which does the region's work and whatever else needs no other product; it writes what is needed later. With
-it, the region's results are written, and read if there is still such a kernel: then no launch is saved. Sums over rows
-are a kernel of their own without the region, as its elements are read in another order for them. A kernel of Inductor's
-that evaluates an error function waits for that rather than for memory.
+and it is taken where it saves more than it loses, by :data:`LEAST_GAIN`. Without the region, the product is written,
+and read by a kernel of Inductor's, which does the region's work and whatever else needs no other product; it writes
+what is needed later. With it, the region's results are written, and read if there is still such a kernel: then no
+launch is saved. Sums over rows are a kernel of their own without the region, as its elements are read in another order
+for them. A kernel of Inductor's that evaluates an error function waits for that rather than for memory.
 
 A kernel of a few microseconds waits for the host, which takes longer to call it. So without CUDA graphs, a region's
 time and that of what it replaces are each at least the host's, and ``waiting`` is what this adds to the difference: it

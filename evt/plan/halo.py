@@ -41,9 +41,9 @@ class Halo:
     """What a halo kernel is specialised for: its ``pixels``, those of the fastest first, and the bytes of a plane.
 
     ``most`` has the pixels of the widest instruction whose tiles fit, by the bytes of a plane. ``fast``: whether it is
-    expected to be faster than an implicit GEMM by TMA's im2col mode; ``shared``: whether it may be faster for few
-    images, which make few tiles, by sharing these. ``reason``: why there is no such kernel, or "". ``channels`` are
-    those of the copy whose windows are multiplied, or 0.
+    expected to be faster than an implicit GEMM by TMA's im2col mode; ``shared``: whether it may be faster for some
+    numbers of images, for few by sharing their few tiles. ``reason``: why there is no such kernel, or "". ``channels``
+    are those of the copy whose windows are multiplied, or 0.
     """
 
     pixels: tuple[int, ...]
@@ -113,7 +113,7 @@ def _halo(depth: Axis | None, height: Axis, width: Axis, channels: int, filters:
         return Halo((), reason="a tile and its halo do not fit in shared memory")
     taps = height.taps * width.taps
     best = min((each for each, _ in most), key=lambda each: _time_of_planes(channel_bytes, each, taps))
-    shared = taps > 1 and channels > 8
+    shared = channels > 8 and (taps > 1 or max(height.stride, width.stride) > 1)
     return Halo(fastest_pixels(planes[best], filters, widths), best, most, fast, shared)
 
 
@@ -174,15 +174,17 @@ def _is_fast(height: Axis, width: Axis, channels: int, channel_bytes: int, filte
     Of other types, as many bytes of channels are taken to take as long.
 
     An implicit GEMM loads the input once a tap. But of few channels, the windows of padded copies make fewer steps;
-    with a stride, each tap meets few of the pixels that are loaded for it; of small images, much of a tile is padding;
-    and products of matrices with many channels, or with filters that fill its largest tiles, keep CUTLASS's kernels
-    busy.
+    with a stride, each tap meets few of the pixels that are loaded for it, so that an implicit GEMM whose tiles are
+    filled is as fast, and faster for many images; of small images, much of a tile is padding; and products of matrices
+    with many channels, or with filters that fill its largest tiles, keep CUTLASS's kernels busy.
     """
     taps, unit = height.taps * width.taps, height.stride == width.stride == 1
     if channels <= 8 or filters % _FILLED == 0:
         return False
     if taps == 1:
-        return channel_bytes <= (1024 if unit else 2048)
+        return channel_bytes <= 1024
+    if not unit and filters > FILTERS:
+        return False
     small = height.output * width.output < _SMALL_IMAGE
     return taps <= _FEW_TAPS and channel_bytes <= (1280 if unit else 256) and not small
 

@@ -13,7 +13,7 @@ from evt.plan.plan import HaloConvolution, Plan
 #: Multiply-adds of 16 bits in a clock cycle of a multiprocessor of sm90.
 _A_CYCLE = 2048
 #: How much faster a kernel of another route than the first has to be: the estimates differ by as much from the truth.
-_DOUBT = 1.07
+_DOUBT = 1.05
 
 
 def fastest(plans: Sequence[Plan], sizes: Mapping[str, int], multiprocessors: int) -> int:

@@ -110,6 +110,7 @@ KINDS: dict[str, Callable[[], Call]] = {
     "conv-halo-dgrad": lambda: convolution(PLAIN, "conv-halo-3x", operation="conv2d_dgrad"),
     "conv-3x": lambda: convolution(PLAIN, "conv-evt-3x"),
     "conv-3x-reductions-masks": lambda: convolution(REDUCED, "conv-evt-3x"),
+    "conv-3x-pingpong": lambda: convolution(PLAIN, "conv-evt-3x", config="implicit_pingpong_128x128x64"),
     "conv-3x-own": lambda: convolution(PLAIN, "conv-evt-3x", config="implicit_own_128x128x64"),
     "conv-3x-dgrad": lambda: convolution(PLAIN, "conv-evt-3x", operation="conv2d_dgrad"),
     "conv-3x-few-channels": lambda: convolution(PLAIN, "conv-padded-3x", channels=3),

@@ -55,6 +55,7 @@ def convolution(text: str, channels: int, filters: int, size: int = 3, dtype: st
     return Case(text, "conv2d", pixels, (filters, channels, size, size), dtype, {"padding": size // 2, **keywords})
 
 
+CUTLASS = {"route": "conv-evt-3x"}
 CASES = {
     # By the width of tiles that the filters fill best, and the depth of those that the channels do.
     **{
@@ -70,12 +71,25 @@ CASES = {
     "conv-tf32": convolution(LIGHT, 24, 88, 3, "f32"),
     "conv-e4m3": convolution("D = relu(acc + bias)", 48, 184, 3, "e4m3"),
     "conv-i8": convolution("D = relu(acc + bias)", 96, 88, 3, "i8"),
+    # More tiles than there are multiprocessors: a persistent thread block has several, of which two may be under way.
+    **{
+        f"conv-many-{dtype}": Case(text, "conv2d", (9, 48, 61, 57), (248, 48, 3, 3), dtype, {"padding": 1, **CUTLASS})
+        for dtype, text in (
+            ("f16", STATISTICS),
+            ("bf16", LIGHT),
+            ("f32", LIGHT),
+            ("e4m3", "D = relu(acc + bias)"),
+            ("i8", "D = relu(acc + bias)"),
+        )
+    },
+    "conv-many-192": Case(LIGHT, "conv2d", (17, 48, 61, 57), (184, 48, 3, 3), "f16", {"padding": 1, **CUTLASS}),
     # Few channels: a row of the filter is one tap of a padded copy.
     **{
         f"few-{channels}-{size}-{stride}": convolution(LIGHT, channels, 56, size, stride=stride)
         for channels, size, stride in ((1, 3, 1), (2, 5, 3), (3, 7, 2), (3, 3, 1), (4, 4, 4), (5, 3, 2), (8, 3, 1))
     },
     "few-asymmetric": convolution(LIGHT, 3, 56, 7, stride=(1, 2), padding=((1, 2), (0, 5)), dilation=(2, 1)),
+    "few-many": Case(LIGHT, "conv2d", (9, 3, 61, 57), (120, 3, 7, 7), "f16", {"padding": 3, "route": "conv-padded-3x"}),
     "few-row": Case(LIGHT, "conv1d", (5, 3, 77), (72, 3, 9), "f16", {"padding": 4, "stride": 2}),
     "few-wide": convolution(STATISTICS, 3, 136, 11, stride=4, padding=2),
     "few-bf16": convolution("D = silu(acc + bias)", 3, 64, 7, "bf16", stride=2),

@@ -1,11 +1,16 @@
 #ifndef EVT_CONVOLUTION_3X_HPP
 #define EVT_CONVOLUTION_3X_HPP
 
-// The convolution kernel of sm90, over CUTLASS's implicit-GEMM main loop (TMA im2col, WGMMA) and its epilogue, which are
-// used as they are. CUTLASS's own kernel has one consumer warp group and gives every thread the same registers. This one
-// has one or two, moves registers from the producer to them, so that two or three thread blocks share a multiprocessor
-// and one multiplies while another stores, and where there is a block for each multiprocessor only, loads the tiles of
-// the epilogue into memory of their own while the main loop runs. One tile for each thread block.
+// Convolution kernels of sm90, over CUTLASS's implicit-GEMM main loop (TMA im2col, WGMMA) and its epilogue, which are
+// used as they are. CUTLASS's own kernel has one consumer warp group and gives every thread the same registers. Those
+// here move registers from the producer to the consumers.
+//
+// Sm90Kernel has one tile for each thread block, and one or two consumers that share it. Two or three thread blocks share
+// a multiprocessor, and one multiplies while another stores. Where there is a block for each multiprocessor only, the
+// tiles of the epilogue are loaded into memory of their own while the main loop runs.
+//
+// Sm90Pingpong has persistent thread blocks, and two consumers with a tile each, which take turns at the tensor cores: one
+// multiplies while the other computes its epilogue, and the operands of a tile are loaded during the one before it.
 
 #include "cutlass/cutlass.h"
 #include "cutlass/arch/reg_reconfig.h"
@@ -48,6 +53,75 @@ struct WithConsumers<
   using type = cutlass::conv::collective::CollectiveConv<Policy, TileShape, ElementA, ElementB, Mma, TraitsA, TraitsB>;
 };
 
+/// What a thread does: warp 0 of the first warp group loads operands, and either that or warp 1 the epilogue's tiles.
+struct Role {
+  int const group = cutlass::canonical_warp_group_idx();
+  bool const is_consumer = group > 0;
+  bool const loads_operands, loads_tiles;
+
+  CUTLASS_DEVICE explicit Role(int load_warp)
+      : loads_operands(cutlass::canonical_warp_idx_sync() == 0),
+        loads_tiles(cutlass::canonical_warp_idx_sync() == load_warp) {}
+};
+
+/// The pipelines of operands, of the tiles that the epilogue loads, and of those that it stores. Of each tile so many
+/// Consumers, which are threads, take part.
+template <class CollectiveMainloop, class CollectiveEpilogue, int Consumers>
+struct Pipelines {
+  using Operands = typename CollectiveMainloop::MainloopPipeline;
+  using Loads = typename CollectiveEpilogue::LoadPipeline;
+  using Stores = typename CollectiveEpilogue::StorePipeline;
+
+  struct SharedStorage {
+    alignas(16) typename CollectiveMainloop::PipelineStorage operands;
+    alignas(16) typename CollectiveEpilogue::PipelineStorage loads;
+  };
+
+  Operands operands;
+  Loads loads;
+  Stores stores;
+
+  template <class Params>
+  CUTLASS_DEVICE Pipelines(SharedStorage& shared, Params const& params, Role const& role)
+      : operands(shared.operands, of_operands(params, role), typename CollectiveMainloop::DispatchPolicy::ClusterShape{}),
+        loads(shared.loads, of_loads(params, role)),
+        stores(of_stores()) {}
+
+  template <class Params>
+  CUTLASS_DEVICE static auto of_operands(Params const& params, Role const& role) {
+    typename Operands::Params made;
+    if (role.loads_operands) made.role = Operands::ThreadCategory::Producer;
+    if (role.is_consumer) made.role = Operands::ThreadCategory::Consumer;
+    made.is_leader = threadIdx.x % cutlass::NumThreadsPerWarpGroup == 0;
+    made.num_consumers = Consumers;
+    made.transaction_bytes = params.mainloop.tma_transaction_bytes;
+    return made;
+  }
+
+  template <class Params>
+  CUTLASS_DEVICE static auto of_loads(Params const& params, Role const& role) {
+    typename Loads::Params made;
+    if (role.loads_tiles) made.role = Loads::ThreadCategory::Producer;
+    if (role.is_consumer) made.role = Loads::ThreadCategory::Consumer;
+    made.dst_blockid = cute::block_rank_in_cluster();
+    made.producer_arv_count = cutlass::NumThreadsPerWarp;
+    made.consumer_arv_count = Consumers;
+    if constexpr (CollectiveEpilogue::RequiresTransactionBytes) {
+      made.transaction_bytes = params.epilogue.tma_transaction_bytes;
+    }
+    return made;
+  }
+
+  CUTLASS_DEVICE static auto of_stores() {
+    typename Stores::Params made;
+    made.always_wait = true;
+    return made;
+  }
+};
+
+/// What a thread of the first warp group keeps: enough for the epilogue's load. With fewer ptxas ignores setmaxnreg.
+constexpr int kProducerRegisters = 40;
+
 /// The kernel. Its host side (Arguments, Params, grid and checks) is that of CUTLASS's.
 template <class ProblemShape, class CollectiveMainloop, class CollectiveEpilogue, int MinBlocks, EpilogueMemory Memory>
 struct Sm90Kernel : cutlass::conv::kernel::ConvUniversal<ProblemShape, CollectiveMainloop, CollectiveEpilogue> {
@@ -67,12 +141,12 @@ struct Sm90Kernel : cutlass::conv::kernel::ConvUniversal<ProblemShape, Collectiv
 
   // Registers of a thread: what the compiler may use of them is the same for all, then the producer gives some away.
   static constexpr int kRegisters = 65536 / ((kWarpGroup + kConsumers) * MinBlocks) / 8 * 8;
-  static constexpr int kProducerRegisters = 40;  // of the epilogue's load; with fewer ptxas ignores setmaxnreg
   static constexpr int kMostRegisters = 240;
   static constexpr int kLeft = (kRegisters * (kGroups + 1) - kProducerRegisters) / kGroups / 8 * 8;
   static constexpr int kConsumerRegisters = kLeft < kMostRegisters ? kLeft : kMostRegisters;
   static constexpr bool kMovesRegisters = kConsumerRegisters > kRegisters;
 
+  using Pipes = Pipelines<CollectiveMainloop, CollectiveEpilogue, kConsumers>;
   using MainloopTensors = typename CollectiveMainloop::TensorStorage;
   using EpilogueTensors = typename CollectiveEpilogue::TensorStorage;
 
@@ -88,52 +162,23 @@ struct Sm90Kernel : cutlass::conv::kernel::ConvUniversal<ProblemShape, Collectiv
 
   struct SharedStorage {
     cute::conditional_t<Memory == EpilogueMemory::own, SeparateTensors, OverlaidTensors> tensors;
-    alignas(16) typename CollectiveMainloop::PipelineStorage operands;
-    alignas(16) typename CollectiveEpilogue::PipelineStorage loads;
+    typename Pipes::SharedStorage pipelines;
   };
   static constexpr int SharedStorageSize = static_cast<int>(sizeof(SharedStorage));
 
   CUTLASS_DEVICE void operator()(Params const& params, char* shared_memory) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     SharedStorage& shared = *reinterpret_cast<SharedStorage*>(shared_memory);
-    constexpr int kLoadWarp = Memory == EpilogueMemory::own ? 1 : 0;  // on its own, it need not wait for the main loop
-    int const warp = cutlass::canonical_warp_idx_sync();
+    Role const role(Memory == EpilogueMemory::own ? 1 : 0);  // a warp of its own need not wait for the main loop
     int const lane = cutlass::canonical_lane_idx();
-    bool const is_consumer = cutlass::canonical_warp_group_idx() > 0;
-    bool const loads_operands = warp == 0;
-    bool const loads_tiles = warp == kLoadWarp;
     uint32_t const rank = cute::block_rank_in_cluster();
 
-    if (loads_operands && cute::elect_one_sync()) {
+    if (role.loads_operands && cute::elect_one_sync()) {
       CollectiveMainloop::prefetch_tma_descriptors(params.mainloop);
       CollectiveEpilogue::prefetch_tma_descriptors(params.epilogue);
     }
-
-    using Operands = typename CollectiveMainloop::MainloopPipeline;
-    typename Operands::Params operands_params;
-    if (loads_operands) operands_params.role = Operands::ThreadCategory::Producer;
-    if (is_consumer) operands_params.role = Operands::ThreadCategory::Consumer;
-    operands_params.is_leader = threadIdx.x % kWarpGroup == 0;
-    operands_params.num_consumers = kConsumers;
-    operands_params.transaction_bytes = params.mainloop.tma_transaction_bytes;
-    Operands operands(shared.operands, operands_params, ClusterShape{});
-
-    using Loads = typename CollectiveEpilogue::LoadPipeline;
-    typename Loads::Params loads_params;
-    if (loads_tiles) loads_params.role = Loads::ThreadCategory::Producer;
-    if (is_consumer) loads_params.role = Loads::ThreadCategory::Consumer;
-    loads_params.dst_blockid = rank;
-    loads_params.producer_arv_count = cutlass::NumThreadsPerWarp;
-    loads_params.consumer_arv_count = kConsumers;
-    if constexpr (CollectiveEpilogue::RequiresTransactionBytes) {
-      loads_params.transaction_bytes = params.epilogue.tma_transaction_bytes;
-    }
-    Loads loads(shared.loads, loads_params);
-
-    using Stores = typename CollectiveEpilogue::StorePipeline;
-    typename Stores::Params stores_params;
-    stores_params.always_wait = true;
-    Stores stores(stores_params);
+    Pipes pipes(shared.pipelines, params, role);
+    auto& [operands, loads, stores] = pipes;
 
     // All thread blocks of the cluster must see the barriers before any is used.
     if constexpr (cute::size(ClusterShape{}) > 1) {
@@ -155,18 +200,18 @@ struct Sm90Kernel : cutlass::conv::kernel::ConvUniversal<ProblemShape, Collectiv
       __syncthreads();
     }
 
-    if (!is_consumer) {
+    if (!role.is_consumer) {
       if constexpr (kMovesRegisters) cutlass::arch::warpgroup_reg_dealloc<kProducerRegisters>();
-      if (loads_operands) {
-        auto state = cutlass::make_producer_start_state<Operands>();
+      if (role.loads_operands) {
+        auto state = cutlass::make_producer_start_state<typename Pipes::Operands>();
         mainloop.load(params.mainloop, operands, state, tensors, tile, k_tile, k_tiles, lane, rank,
                       shared.tensors.mainloop);
         state.advance(k_tiles);
         mainloop.load_tail(operands, state);  // the consumers have read all stages: their memory is free
         __syncwarp();
       }
-      if (loads_tiles && epilogue.is_producer_load_needed()) {
-        auto state = cutlass::make_producer_start_state<Loads>();
+      if (role.loads_tiles && epilogue.is_producer_load_needed()) {
+        auto state = cutlass::make_producer_start_state<typename Pipes::Loads>();
         state = epilogue.load(loads, state, shape, TileShape{}, tile, tiled_mma, lane, shared.tensors.epilogue);
         epilogue.load_tail(loads, state);
       }
@@ -178,7 +223,7 @@ struct Sm90Kernel : cutlass::conv::kernel::ConvUniversal<ProblemShape, Collectiv
       mainloop.mma(operands, state, accumulators, k_tiles, thread, shared.tensors.mainloop, params.mainloop);
       mainloop.mma_tail(operands, state, k_tiles);
       typename CollectiveEpilogue::LoadPipelineState load_state;
-      auto store_state = cutlass::make_producer_start_state<Stores>();
+      auto store_state = cutlass::make_producer_start_state<typename Pipes::Stores>();
       auto [next_load, next_store] =
           epilogue.store(loads, load_state, stores, store_state, shape, TileShape{}, tile, accumulators, tiled_mma,
                          thread, shared.tensors.epilogue);
@@ -188,20 +233,155 @@ struct Sm90Kernel : cutlass::conv::kernel::ConvUniversal<ProblemShape, Collectiv
   }
 };
 
-/// The kernel over windows of rows: what of the last vector is behind a window TMA fills with zeros, so that the channels
-/// need not be whole vectors, which CUTLASS asks for.
-template <class ProblemShape, class CollectiveMainloop, class CollectiveEpilogue, int MinBlocks, EpilogueMemory Memory>
-struct WindowKernel : Sm90Kernel<ProblemShape, CollectiveMainloop, CollectiveEpilogue, MinBlocks, Memory> {
-  using Base = Sm90Kernel<ProblemShape, CollectiveMainloop, CollectiveEpilogue, MinBlocks, Memory>;
+/// The kernel of persistent thread blocks. Its host side is that of CUTLASS's but for the grid. Tiles that share rows are
+/// computed at the same time, so that the activation is read once.
+template <class ProblemShape, class CollectiveMainloop, class CollectiveEpilogue>
+struct Sm90Pingpong : cutlass::conv::kernel::ConvUniversal<ProblemShape, CollectiveMainloop, CollectiveEpilogue> {
+  using Base = cutlass::conv::kernel::ConvUniversal<ProblemShape, CollectiveMainloop, CollectiveEpilogue>;
   using Arguments = typename Base::Arguments;
+  using TileShape = typename CollectiveMainloop::TileShape;
+  using TiledMma = typename CollectiveMainloop::TiledMma;
+
+  static constexpr int kWarpGroup = cutlass::NumThreadsPerWarpGroup;
+  static constexpr int kGroups = 2;
+  static constexpr uint32_t MaxThreadsPerBlock = (1 + kGroups) * kWarpGroup;
+  static constexpr uint32_t MinBlocksPerMultiprocessor = 1;
+  static constexpr int kConsumerRegisters = 232;
+  static_assert(cute::size(TiledMma{}) == kWarpGroup, "a consumer has a tile of its own");
+  static_assert(cute::size(typename Base::ClusterShape{}) == 1, "a thread block loads its tiles alone");
+
+  using Pipes = Pipelines<CollectiveMainloop, CollectiveEpilogue, kWarpGroup>;
+  /// Who may multiply, and who may compute its epilogue.
+  using Order = cutlass::OrderedSequenceBarrier<2, kGroups>;
+
+  struct Params : Base::Params {
+    cutlass::FastDivmod by_columns;  // of tiles
+    int tiles;
+    int grid;
+  };
+
+  static Params to_underlying_arguments(Arguments const& arguments, void* workspace = nullptr) {
+    Params params{};
+    static_cast<typename Base::Params&>(params) = Base::to_underlying_arguments(arguments, workspace);
+    dim3 const tiles = Base::get_grid_shape(params);
+    params.by_columns = cutlass::FastDivmod(static_cast<int>(tiles.y));
+    params.tiles = static_cast<int>(tiles.x * tiles.y);
+    params.grid = cute::min(params.tiles, arguments.hw_info.sm_count);
+    return params;
+  }
+
+  static dim3 get_grid_shape(Params const& params) { return dim3(params.grid); }
+  static dim3 get_block_shape() { return dim3(MaxThreadsPerBlock); }
+
+  struct SharedStorage {
+    struct {
+      typename CollectiveMainloop::TensorStorage mainloop;
+      typename CollectiveEpilogue::TensorStorage epilogue;
+    } tensors;
+    typename Pipes::SharedStorage pipelines;
+    alignas(16) typename Order::SharedStorage order;
+  };
+  static constexpr int SharedStorageSize = static_cast<int>(sizeof(SharedStorage));
+
+  CUTLASS_DEVICE void operator()(Params const& params, char* shared_memory) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    SharedStorage& shared = *reinterpret_cast<SharedStorage*>(shared_memory);
+    Role const role(1);
+    int const lane = cutlass::canonical_lane_idx();
+
+    if (role.loads_operands && cute::elect_one_sync()) {
+      CollectiveMainloop::prefetch_tma_descriptors(params.mainloop);
+      CollectiveEpilogue::prefetch_tma_descriptors(params.epilogue);
+    }
+    Pipes pipes(shared.pipelines, params, role);
+    auto& [operands, loads, stores] = pipes;
+    Order order(shared.order, typename Order::Params{static_cast<uint32_t>(role.group - 1), kWarpGroup});
+
+    CollectiveMainloop mainloop;
+    CollectiveEpilogue epilogue(params.epilogue, shared.tensors.epilogue);
+    TiledMma tiled_mma;
+    auto const shape = cute::append<4>(params.problem_shape, cute::_1{});
+    auto const tensors = mainloop.load_init(shape, params.mainloop);
+    int const k_tiles = cute::size<3>(cute::get<0>(tensors));
+    auto const tile_at = [&](int number) {
+      int row, column;
+      params.by_columns(row, column, number);
+      auto const m = cute::idx2crd(row, cute::shape<2>(cute::get<0>(tensors)));
+      auto const n = cute::idx2crd(column, cute::shape<2>(cute::get<1>(tensors)));
+      return cute::make_coord(m, n, cute::_, cute::_0{});
+    };
+    __syncthreads();
+
+    int const first = blockIdx.x;
+    if (!role.is_consumer) {
+      cutlass::arch::warpgroup_reg_dealloc<kProducerRegisters>();
+      if (role.loads_operands) {
+        auto state = cutlass::make_producer_start_state<typename Pipes::Operands>();
+        for (int number = first; number < params.tiles; number += params.grid) {
+          auto k_tile = cute::make_coord_iterator(cute::shape<3>(cute::get<0>(tensors)));
+          mainloop.load(params.mainloop, operands, state, tensors, tile_at(number), k_tile, k_tiles, lane, 0,
+                        shared.tensors.mainloop);
+          state.advance(k_tiles);
+        }
+        mainloop.load_tail(operands, state);
+      }
+      if (role.loads_tiles && epilogue.is_producer_load_needed()) {
+        auto state = cutlass::make_producer_start_state<typename Pipes::Loads>();
+        for (int number = first; number < params.tiles; number += params.grid) {
+          state = epilogue.load(loads, state, shape, TileShape{}, tile_at(number), tiled_mma, lane,
+                                shared.tensors.epilogue);
+        }
+        epilogue.load_tail(loads, state);
+      }
+    } else {
+      cutlass::arch::warpgroup_reg_alloc<kConsumerRegisters>();
+      int const thread = threadIdx.x % kWarpGroup, turn = role.group - 1;
+      // Each skips in the pipelines what the other one's tiles take.
+      int const parts = CollectiveEpilogue::get_load_pipe_increment(TileShape{});
+      typename CollectiveMainloop::PipelineState state;
+      typename CollectiveEpilogue::LoadPipelineState load_state;
+      auto store_state = cutlass::make_producer_start_state<typename Pipes::Stores>();
+      state.advance(turn * k_tiles);
+      load_state.advance(turn * parts);
+      store_state.advance(turn * parts);
+      for (int number = first + turn * params.grid; number < params.tiles; number += kGroups * params.grid) {
+        cute::Tensor accumulators = cute::partition_fragment_C(tiled_mma, cute::take<0, 2>(TileShape{}));
+        order.wait();
+        mainloop.mma(operands, state, accumulators, k_tiles, thread, shared.tensors.mainloop, params.mainloop);
+        order.arrive();
+        mainloop.mma_tail(operands, state, k_tiles);
+        state.advance(kGroups * k_tiles);
+
+        order.wait();
+        auto const [loaded, stored] =
+            epilogue.store(loads, load_state, stores, store_state, shape, TileShape{}, tile_at(number), accumulators,
+                           tiled_mma, thread, shared.tensors.epilogue);
+        // The other consumer cannot wait for this one's stores: their memory has to be free when its turn comes.
+        auto const [next_load, next_store] = epilogue.store_tail(loads, loaded, stores, stored);
+        load_state = next_load;
+        store_state = next_store;
+        load_state.advance(parts);
+        store_state.advance(parts);
+        order.arrive();
+      }
+    }
+#endif
+  }
+};
+
+/// A kernel over windows of rows: what of the last vector is behind a window TMA fills with zeros, so that the channels
+/// need not be whole vectors, which CUTLASS asks for.
+template <class Kernel>
+struct OverWindows : Kernel {
+  using Arguments = typename Kernel::Arguments;
 
   static bool can_implement(Arguments arguments) {
-    constexpr int kChannels = ProblemShape::RankT - 1;
-    constexpr int kVector = 16 / static_cast<int>(sizeof(typename CollectiveMainloop::ElementA));
+    constexpr int kChannels = Kernel::ProblemShape::RankT - 1;
+    constexpr int kVector = 16 / static_cast<int>(sizeof(typename Kernel::CollectiveMainloop::ElementA));
     for (auto* shape : {&arguments.problem_shape.shape_A, &arguments.problem_shape.shape_B}) {
       (*shape)[kChannels] = ((*shape)[kChannels] + kVector - 1) / kVector * kVector;
     }
-    return Base::can_implement(arguments);
+    return Kernel::can_implement(arguments);
   }
 };
 

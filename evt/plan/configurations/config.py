@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-Schedule = Literal["pingpong", "cooperative", "implicit", "implicit_own", "halo", "one_sm", "two_sm", "multistage"]
+Schedule = Literal[
+    "pingpong", "cooperative", "implicit", "implicit_own", "implicit_pingpong", "halo", "one_sm", "two_sm", "multistage"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +114,20 @@ class ConfigConvolution(Config):
         return self.min_blocks
 
     @property
+    def takes_turns(self) -> bool:
+        """Whether there are two consumers with a tile each, instead of those that share one."""
+        return self.schedule == "implicit_pingpong"
+
+    @property
+    def groups(self) -> int:
+        """The consumer warp groups of a thread block."""
+        return 2 if self.takes_turns else self.consumers
+
+    @property
     def registers(self) -> int:
         """The registers that a consumer may have: see Sm90Kernel in convolution_3x.hpp."""
-        shared = 65536 // (128 * (1 + self.consumers) * self.min_blocks) // 8 * 8
-        return min(240, (shared * (1 + self.consumers) - 40) // self.consumers // 8 * 8)
+        shared = 65536 // (128 * (1 + self.groups) * self.min_blocks) // 8 * 8
+        return min(240, (shared * (1 + self.groups) - 40) // self.groups // 8 * 8)
 
 
 @dataclass(frozen=True, slots=True)

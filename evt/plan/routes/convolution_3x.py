@@ -13,19 +13,20 @@ from evt.plan.rules import convolution, gemm, mainloop
 _CONVOLUTIONS = {
     64: ("narrow single", "triple"),
     96: ("tall_96 own_96", ""),
-    128: ("pair", "own few"),
+    128: ("turns", "few"),
     160: ("own_160", "pair_160 few own"),
-    192: ("own_192", "few"),
-    256: ("own", "wide few"),
+    192: ("own_192", "turns_192 few"),
+    256: ("turns", "few"),
 }
 
 
 def configs_sm90(problem: Problem) -> tuple[Config, ...]:
     """Return the configurations of sm90.
 
-    Two or three tiles of one consumer share a multiprocessor, and one is stored while another is multiplied: best
-    where they are many and have few columns. Two consumers share a larger tile and keep the tensor cores busy alone.
-    Where tiles are few, small ones do that, in clusters that load a tile of the activation once.
+    Two consumers take turns with a tile each, and one is stored while another is multiplied: best where they are many.
+    Of few columns, two or three tiles of one consumer share a multiprocessor for that. Two consumers share a larger
+    tile and keep the tensor cores busy alone. Where tiles are few, small ones do that, in clusters that load a tile of
+    the activation once.
     """
     convolution = problem.convolution
     k = convolution.tile_bytes // problem.operand_bytes
@@ -42,7 +43,12 @@ def configs_sm90(problem: Problem) -> tuple[Config, ...]:
             (m, n, k), "implicit_own", (1, columns, 1), epilogue_tile, 2, 1, True, consumers=2, speed=speed
         )
 
+    def turns(n: int, speed: Speed) -> Config:
+        return ConfigConvolution((128, n, k), "implicit_pingpong", (1, 1, 1), (64, 64), 2, 1, True, speed=speed)
+
     known = {
+        "turns": turns(128, Speed(cost=0.95, overhead=250, tail=1200, bound=200)),
+        "turns_192": turns(192, Speed(cost=0.9, overhead=250, tail=1200, bound=200)),
         "pair": shared(128, 128, 2, Speed(overhead=660)),
         "pair_160": shared(128, 160, 2, Speed(cost=1.02, overhead=660)),
         "triple": shared(128, 64, 3, Speed(cost=0.83, overhead=1120)),
