@@ -83,6 +83,10 @@ CASES = {
         )
     },
     "conv-many-192": Case(LIGHT, "conv2d", (17, 48, 61, 57), (184, 48, 3, 3), "f16", {"padding": 1, **CUTLASS}),
+    "conv-many-dgrad": Case(
+        "D = alpha*acc", "conv2d_dgrad", (9, 48, 61, 57), (48, 248, 3, 3), "f16", {"padding": 1, **CUTLASS}
+    ),
+    "conv-many-slices": Case(LIGHT, "conv3d", (3, 48, 9, 31, 33), (248, 48, 3, 3, 3), "f16", {"padding": 1, **CUTLASS}),
     # Few channels: a row of the filter is one tap of a padded copy.
     **{
         f"few-{channels}-{size}-{stride}": convolution(LIGHT, channels, 56, size, stride=stride)
