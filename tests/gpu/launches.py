@@ -74,11 +74,13 @@ def convolution(
     operation: str = "conv2d",
     filters: int = 72,
     groups: int = 1,
+    images: int = 2,
     **keywords: object,
 ) -> Call:
     """Return a 3x3 convolution or a gradient, whose A is D's gradient and whose B is the weight, or the input."""
     op = evt.Program(Source(text), operation, route=route, padding=1, groups=groups, **keywords)
-    x, w, d = random(2, channels, 11, 13), random(filters, channels // groups, 3, 3), random(2, filters, 11, 13)
+    x, d = random(images, channels, 11, 13), random(images, filters, 11, 13)
+    w = random(filters, channels // groups, 3, 3)
     a, b = {"conv2d": (x, w), "conv2d_dgrad": (d, w), "conv2d_wgrad": (d, x)}[operation]
     like = {"conv2d": d, "conv2d_dgrad": x, "conv2d_wgrad": w}[operation]
     columns = like.shape[1]
@@ -110,7 +112,9 @@ KINDS: dict[str, Callable[[], Call]] = {
     "conv-halo-dgrad": lambda: convolution(PLAIN, "conv-halo-3x", operation="conv2d_dgrad"),
     "conv-3x": lambda: convolution(PLAIN, "conv-evt-3x"),
     "conv-3x-reductions-masks": lambda: convolution(REDUCED, "conv-evt-3x"),
-    "conv-3x-pingpong": lambda: convolution(PLAIN, "conv-evt-3x", config="implicit_pingpong_128x128x64"),
+    "conv-3x-pingpong": lambda: convolution(  # of two tiles or three for each thread block
+        PLAIN, "conv-evt-3x", images=260, config="implicit_pingpong_128x128x64"
+    ),
     "conv-3x-own": lambda: convolution(PLAIN, "conv-evt-3x", config="implicit_own_128x128x64"),
     "conv-3x-dgrad": lambda: convolution(PLAIN, "conv-evt-3x", operation="conv2d_dgrad"),
     "conv-3x-few-channels": lambda: convolution(PLAIN, "conv-padded-3x", channels=3),
