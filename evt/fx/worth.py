@@ -58,8 +58,10 @@ _SLOWER = ((64, 0.35), (256, 0.12), (512, 0.06))
 _SLOWER_ELSE, _SLOWER_GROUPS, _SLOWER_GRADIENT = 0.03, 0.3, 0.05
 #: Tiles that do not fill their last wave: the library has others to choose from, and loses about half as much.
 _TILE, _PROCESSORS, _UNEVEN = 128, 132, 0.5
+#: Products of fewer tiles than processors, and of so many terms: libraries share a tile's terms between processors.
+_TERMS, _UNSHARED = 4096, 0.5
 #: What the following takes on sm90, in microseconds. A product at least, for each element of its result, and how much
-#: more with a transcendental function in its epilogue. An element of a kernel of Inductor's with an error function.
+#: more with each transcendental function of its epilogue. An element of a kernel of Inductor's with an error function.
 _ELEMENT, _TRANSCENDENTAL, _ERROR_FUNCTION = 1.0e-6, 1.0e-6, 1.6e-6
 #: A convolution's epilogue, for each element of a matrix that is not the first one it reads or writes, and for each
 #: that a reduction combines.
@@ -151,12 +153,12 @@ def _lost_by_product(fused: Fused, time: float, slower: float) -> float:
     tiles = -(-rows // _TILE) * -(-columns // _TILE) * max(1, elements // max(1, rows * columns))
     if tiles > _PROCESSORS:
         factor += _UNEVEN * (-(-tiles // _PROCESSORS) * _PROCESSORS / tiles - 1)
-    lost = time * factor
-    if _evaluates(fused):
-        epilogue = elements * (_ELEMENT + _TRANSCENDENTAL) * slower
-        seen = epilogue / (max(epilogue, time) or 1.0)  # the rest hides behind the multiplications of other tiles
-        lost += elements * _TRANSCENDENTAL * slower * seen
-    return lost
+    elif hint(fused.region.product.a.meta["val"].shape[-1]) >= _TERMS:
+        factor += _UNSHARED
+    functions = elements * _evaluated(fused) * _TRANSCENDENTAL * slower
+    epilogue = functions and elements * _ELEMENT * slower + functions
+    seen = epilogue / (max(epilogue, time) or 1.0)  # the rest hides behind the multiplications of other tiles
+    return time * factor + functions * seen
 
 
 def _lost_by_convolution(fused: Fused, target: str, time: float, slower: float) -> float:
@@ -200,11 +202,14 @@ def _elements(fused: Fused) -> int:
     return math.prod(map(hint, fused.region.product.node.meta["val"].shape))
 
 
-def _evaluates(fused: Fused) -> bool:
-    """Return whether a transcendental function is computed of each element, and not only of sums."""
+def _evaluated(fused: Fused) -> int:
+    """Return how many transcendental functions are computed of each element, and not only of sums.
+
+    Those of the same operands count once, as the sigmoid and the SiLU of an element share their exponential.
+    """
     dag = _graph(fused)
     tiles = (node for node in range(len(dag)) if {"m", "n"} <= set(map(base, dag.types[node].modes)))
-    return any(cost(dag[node]) >= TRANSCENDENTAL for node in tiles)
+    return len({dag.arguments(node) for node in tiles if cost(dag[node]) >= TRANSCENDENTAL})
 
 
 def _calls(fused: Fused, *functions: str) -> bool:

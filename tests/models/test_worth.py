@@ -186,6 +186,37 @@ def test_products_of_few_steps_wait_for_their_epilogue() -> None:
     assert row_of(both, torch.zeros(33792, 2560).half(), torch.zeros(2560, 1024).half(), **replayed).fused
 
 
+def test_functions_of_several_values_take_their_time_each() -> None:
+    """GELU's derivative has an error function and an exponential, of two values: Inductor's kernel takes no longer."""
+
+    def derivative(g: torch.Tensor, w: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        wide = x.float()
+        made = (g @ w).float() * ((torch.erf(wide * 0.7071) + 1) * 0.5 + wide * torch.exp(wide * wide * -0.5) * 0.3989)
+        return made.half(), made.sum(0)
+
+    def once(g: torch.Tensor, w: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        wide = x.float()
+        made = (g @ w).float() * torch.sigmoid(wide) * (1 + torch.nn.functional.silu(wide))
+        return made.half(), made.sum(0)
+
+    values = [torch.zeros(*size).half() for size in ((8192, 256), (256, 1024), (8192, 1024))]
+    assert "E1017" in row_of(derivative, *values).reason
+    torch._dynamo.reset()
+    assert row_of(once, *values).fused
+
+
+def test_few_tiles_of_many_terms_are_shared_elsewhere() -> None:
+    """In the gradient of a weight, the library lets several processors sum a tile's terms; our kernels do not."""
+
+    def gradient(g: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return (g.t() @ x).float()
+
+    long = row_of(gradient, torch.zeros(8192, 768).half(), torch.zeros(8192, 768).half())
+    assert "E1017" in long.reason
+    torch._dynamo.reset()
+    assert row_of(gradient, torch.zeros(2048, 2048).half(), torch.zeros(2048, 2048).half()).fused
+
+
 def test_an_error_function_is_slow_elsewhere_too() -> None:
     """A kernel of Inductor's waits for it, rather than for memory: a product of few steps is fused all the same."""
 
