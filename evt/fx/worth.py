@@ -156,7 +156,7 @@ def _lost_by_product(fused: Fused, time: float, slower: float) -> float:
     elif hint(fused.region.product.a.meta["val"].shape[-1]) >= _TERMS:
         factor += _UNSHARED
     functions = elements * _evaluated(fused) * _TRANSCENDENTAL * slower
-    epilogue = functions and elements * _ELEMENT * slower + functions
+    epilogue = elements * _ELEMENT * slower + functions
     seen = epilogue / (max(epilogue, time) or 1.0)  # the rest hides behind the multiplications of other tiles
     return time * factor + functions * seen
 

@@ -119,15 +119,15 @@ class ConfigConvolution(Config):
         return self.schedule == "implicit_pingpong"
 
     @property
-    def groups(self) -> int:
-        """The consumer warp groups of a thread block."""
+    def warp_groups(self) -> int:
+        """The consumers of a thread block."""
         return 2 if self.takes_turns else self.consumers
 
     @property
     def registers(self) -> int:
         """The registers that a consumer may have: see Sm90Kernel in convolution_3x.hpp."""
-        shared = 65536 // (128 * (1 + self.groups) * self.min_blocks) // 8 * 8
-        return min(240, (shared * (1 + self.groups) - 40) // self.groups // 8 * 8)
+        shared = 65536 // (128 * (1 + self.warp_groups) * self.min_blocks) // 8 * 8
+        return min(240, (shared * (1 + self.warp_groups) - 40) // self.warp_groups // 8 * 8)
 
 
 @dataclass(frozen=True, slots=True)

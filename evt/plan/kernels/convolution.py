@@ -42,7 +42,7 @@ def _space(draft: Draft) -> Space:
     config = draft.config
     assert isinstance(config, ConfigConvolution)
     limit = _MULTIPROCESSOR_BYTES // config.min_blocks - _RESERVED_BYTES
-    return Space(limit, least_stages(draft) if config.groups == 2 else 0, takes_all=True)
+    return Space(limit, least_stages(draft) if config.warp_groups == 2 else 0, takes_all=True)
 
 
 def _visitors_3x(draft: Draft, graph: Graph, budget: Budget) -> Visitors:
