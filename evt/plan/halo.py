@@ -6,57 +6,66 @@ The widths of its instruction that are built suit the output's tiles: see :mod:`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
+from typing import NamedTuple
 
 from evt.ir.convolution import SPATIAL, Convolution, ConvolutionProblem, Operator
 from evt.ir.dtype import DType
-from evt.plan.halo_tiles import FILTERS, WINDOW_BYTES, Axis, Cycles, Plane, choose
+from evt.plan.halo_tiles import FILTERS, WINDOW_BYTES, Axis, Cycles, Plane, Tile, choose
 
 #: What the instruction multiplies at a time by 64 filters: so many pixels, of integers a multiple of 16.
 PIXELS, INTEGER_PIXELS = range(64, 257, 8), range(64, 257, 16)
 #: The bytes of a pixel in a plane, and the time for a byte of its channels, relative to that of a wide one.
 _PLANES = {128: 1.0, 64: 1.08, 32: 1.2}
-#: How many widths are built, to choose from by the number of tiles.
-_OFFERED = 3
-#: They are the best together for these numbers of images, of which many count twice, on so many multiprocessors.
-_IMAGES, _MULTIPROCESSORS = (1, 4, 32, 256, 256), 132
-#: How much of the time for these, added up, another width has to save.
+#: How many kernels are built, to choose from by the number of tiles.
+_OFFERED = 4
+#: They are the best together for these numbers of images, of which many count twice; where only calls of few images
+#: take the kernel, for few.
+_IMAGES, _FEW_IMAGES = (1, 4, 32, 256, 256), (1, 2, 4, 8, 32)
+#: How much of the time for these, added up, another kernel has to save.
 _WORTH_A_KERNEL = 0.02
 
 _MOST_TAPS = 64
 _MOST_PADDING = 32767  # where a tile begins in the input is kept in 16 bits
 #: Where CUTLASS's kernels are as fast: images of fewer pixels, filters of more taps, and multiples of so many filters,
-#: which fill its tiles of 160 columns.
+#: which fill the tiles of 160 columns of its implicit GEMM.
 _SMALL_IMAGE, _FEW_TAPS, _FILLED = 100, 9, 640
 _LARGEST_STEP = 8  # of TMA's boxes
 _FEW_CHANNELS = 8  # of an input that is copied
 _LONGEST_ROW = 1 << 34  # of the copy, whose units of 8 bytes are counted in 32 bits
 
 
+class Width(NamedTuple):
+    """The pixels of a kernel's instruction, and whether thread blocks share its tiles."""
+
+    pixels: int
+    shared: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Halo:
-    """What a halo kernel is specialised for: its ``pixels``, those of the fastest first, and the bytes of a plane.
+    """What halo kernels are specialised for: their ``widths``, that of the best one first, and the bytes of a plane.
 
-    ``most`` has the pixels of the widest instruction whose tiles fit, by the bytes of a plane. ``fast``: whether it is
-    expected to be faster than an implicit GEMM by TMA's im2col mode; ``shared``: whether it may be faster for some
-    numbers of images, for few by sharing their few tiles. ``reason``: why there is no such kernel, or "". ``channels``
-    are those of the copy whose windows are multiplied, or 0.
+    ``most`` has the widest kernel whose tiles fit, by the bytes of a plane, and also of those that share tiles.
+    ``fast``: whether they are expected to be faster than an implicit GEMM by TMA's im2col mode; ``for_few``: whether
+    they may be for few images. ``reason``: why there is no such kernel, or "". ``channels`` are those of the copy whose
+    windows are multiplied, or 0.
     """
 
-    pixels: tuple[int, ...]
+    widths: tuple[Width, ...]
     plane_bytes: int = 128
-    most: tuple[tuple[int, int], ...] = tuple((each, PIXELS[-1]) for each in _PLANES)
+    most: tuple[tuple[int, Width], ...] = tuple((each, Width(PIXELS[-1])) for each in _PLANES)
     fast: bool = False
-    shared: bool = False
+    for_few: bool = False
     reason: str = ""
     channels: int = 0
 
 
 #: Of sizes that are not known: tiles of 4, 3 and 2 rows of 56 pixels.
-UNKNOWN, UNKNOWN_INTEGERS = Halo((232, 176, 120)), Halo((240, 176, 128))
+UNKNOWN, UNKNOWN_INTEGERS = (Halo(tuple(map(Width, each))) for each in ((232, 176, 120), (240, 176, 128)))
 NO_WINDOWS = Halo((), reason="its sizes are not known: give the shapes of A and B")
 
 
@@ -108,13 +117,14 @@ def _halo(depth: Axis | None, height: Axis, width: Axis, channels: int, filters:
     planes = {
         each: Plane(height, width, each, -(-channel_bytes // each) * slices, depth is not None) for each in _PLANES
     }
-    most = tuple((each, widest) for each, plane in planes.items() if (widest := _widest(plane, widths)))
+    most = tuple((each, widest) for each, plane in planes.items() for widest in _widest(plane, widths))
     if not most:
         return Halo((), reason="a tile and its halo do not fit in shared memory")
     taps = height.taps * width.taps
     best = min((each for each, _ in most), key=lambda each: _time_of_planes(channel_bytes, each, taps))
-    shared = channels > 8 and (taps > 1 or max(height.stride, width.stride) > 1)
-    return Halo(fastest_pixels(planes[best], filters, widths), best, most, fast, shared)
+    for_few = channels > _FEW_CHANNELS
+    images = _FEW_IMAGES if for_few and not fast else _IMAGES
+    return Halo(fastest_widths(planes[best], filters, widths, images), best, most, fast, for_few)
 
 
 def channels_of_copy(channels: int, element_bytes: int, stride: int) -> int:
@@ -156,16 +166,37 @@ def windows_of(problem: ConvolutionProblem | None, operand: DType) -> Halo:
 @lru_cache(maxsize=1024)
 def _windows(height: Axis, columns: int, window_bytes: int, filters: int, operand: DType, channels: int) -> Halo:
     plane, widths = Plane.of_windows(height, columns, window_bytes), pixels_of(operand)
-    widest = _widest(plane, widths)
-    if not widest:
+    most = tuple((window_bytes, widest) for widest in _widest(plane, widths))
+    if not most:
         return Halo((), reason="a tile and its halo do not fit in shared memory")
-    most = ((window_bytes, widest),)
-    return Halo(fastest_pixels(plane, filters, widths), window_bytes, most, fast=True, channels=channels)
+    return Halo(fastest_widths(plane, filters, widths), window_bytes, most, fast=True, channels=channels)
 
 
-def _widest(plane: Plane, widths: range) -> int:
-    """Return the pixels of the widest instruction whose tiles fit, or 0."""
-    return next((pixels for pixels in reversed(widths) if choose(plane, pixels) is not None), 0)
+def _widest(plane: Plane, widths: range) -> Iterator[Width]:
+    """Yield the widest kernel whose tiles fit, and the widest of those that share them."""
+    for shared in (False, True):
+        fitting = (Width(pixels, shared) for pixels in reversed(widths))
+        if (widest := next((each for each in fitting if _cycles(plane, each) is not None), None)) is not None:
+            yield widest
+
+
+def _cycles(plane: Plane, width: Width) -> tuple[Tile, Cycles] | None:
+    """Return the tile of a kernel, and what it takes; None where there is none."""
+    tile = choose(plane, width.pixels, shared=width.shared)
+    if tile is None:
+        return None
+    cycles = Cycles.of(plane, tile, width.pixels)
+    return None if width.shared and not cycles.sharers else (tile, cycles)
+
+
+def time(plane: Plane, width: Width, images: int, filters: int) -> float:
+    """Return how many clock cycles of sm90 a kernel takes for so many images and filters; infinity if it cannot."""
+    found = _cycles(plane, width)
+    if found is None:
+        return inf
+    tile, cycles = found
+    tiles = -(-images // tile.images) * tile.tiles * -(-filters // FILTERS)
+    return cycles.shared(tiles) if width.shared else cycles.alone(tiles)
 
 
 def _is_fast(height: Axis, width: Axis, channels: int, channel_bytes: int, filters: int) -> bool:
@@ -179,10 +210,12 @@ def _is_fast(height: Axis, width: Axis, channels: int, channel_bytes: int, filte
     with many channels, or with filters that fill its largest tiles, keep CUTLASS's kernels busy.
     """
     taps, unit = height.taps * width.taps, height.stride == width.stride == 1
-    if channels <= 8 or filters % _FILLED == 0:
+    if channels <= 8:
         return False
     if taps == 1:
-        return channel_bytes <= 1024
+        return channel_bytes <= 1024 and (unit or filters % _FILLED != 0)
+    if filters % _FILLED == 0:
+        return False
     if not unit and filters > FILTERS:
         return False
     small = height.output * width.output < _SMALL_IMAGE
@@ -199,30 +232,31 @@ def _time_of_planes(channel_bytes: int, plane_bytes: int, taps: int) -> tuple[fl
     return planes * (1 if taps == 1 else plane_bytes * _PLANES[plane_bytes]), plane_bytes
 
 
-def fastest_pixels(plane: Plane, filters: int, widths: range = PIXELS) -> tuple[int, ...]:
-    """Return the widths of the instruction that are the fastest together, the best first; () where no tile fits.
+def fastest_widths(
+    plane: Plane, filters: int, widths: range = PIXELS, counts: tuple[int, ...] = _IMAGES
+) -> tuple[Width, ...]:
+    """Return the kernels that are the fastest together, the best one first; () where no tile fits.
 
-    Each is judged by what it adds: how much longer than the best of all widths the best of those taken is, for few
-    images and for many.
+    Each is judged by what it adds: how much longer than the best of all widths the best of those taken is, for these
+    numbers of images.
     """
-    times: dict[int, list[int]] = {}
-    for pixels in widths:
-        tile = choose(plane, pixels)
-        if tile is not None:
-            cycles, blocks = Cycles.of(plane, tile, pixels), tile.tiles * -(-filters // FILTERS)
-            times[pixels] = [cycles.least(-(-images // tile.images) * blocks, _MULTIPROCESSORS) for images in _IMAGES]
+    known = (Width(pixels, shared) for shared in (False, True) for pixels in widths)
+    found = {each: [time(plane, each, images, filters) for images in counts] for each in known}
+    times = {each: every for each, every in found.items() if inf not in every}
+    if not times:
+        return ()
     least = [min(each) for each in zip(*times.values(), strict=True)]
-    taken: list[int] = []
+    taken: list[Width] = []
 
-    def loss(pixels: int) -> float:
-        best = [min(each) for each in zip(*(times[other] for other in (*taken, pixels)), strict=True)]
-        return float(sum(time / shortest for time, shortest in zip(best, least, strict=True)))
+    def loss(width: Width) -> float:
+        best = [min(each) for each in zip(*(times[other] for other in (*taken, width)), strict=True)]
+        return float(sum(each / shortest for each, shortest in zip(best, least, strict=True)))
 
     lost = inf
-    while len(taken) < _OFFERED and len(taken) < len(times):
-        pixels = min((each for each in times if each not in taken), key=loss)
-        if loss(pixels) > lost - _WORTH_A_KERNEL:
+    while len(taken) < min(_OFFERED, len(times)):
+        width = min((each for each in times if each not in taken), key=loss)
+        if loss(width) > lost - _WORTH_A_KERNEL:
             break
-        lost = loss(pixels)
-        taken.append(pixels)
+        lost = loss(width)
+        taken.append(width)
     return tuple(taken)

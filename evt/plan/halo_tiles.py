@@ -3,9 +3,10 @@
 A tile is 64 filters by at most ``pixels`` output pixels: ``rows`` rows of ``columns`` pixels. Its input, with the halo
 that the taps reach, is a box of rows of ``pitch`` pixels, one after the other in shared memory; of a pixel it has the
 channels of one plane. A tap's operand is the same memory, from ``dy * pitch + dx`` pixels on. So the instruction also
-multiplies the pixels between ``columns`` and ``pitch``, in vain. Small images may be several in a tile. Of a stride,
-the taps form groups of those that meet the same pixels of every ``stride``, and each group has its own box. A volume
-is a stack of slices, whose taps along the depth are like planes of channels.
+multiplies the pixels between ``columns`` and ``pitch``, in vain; of eight columns it multiplies none, as it takes each
+eight pixels from where the next row is. Small images may be several in a tile. Of a stride, the taps form groups of
+those that meet the same pixels of every ``stride``, and each group has its own box. A volume is a stack of slices,
+whose taps along the depth are like planes of channels.
 
 Of few channels, a row of taps is one tap of a window: a pixel is 16 bytes of a padded copy of the input, the next
 windows of a row begin with the next pixels, and the instruction reads rows that overlap.
@@ -16,16 +17,23 @@ All this is codegen/include/evt/halo_geometry.hpp in Python: the kernel finds th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from math import inf
 
 #: The filters of a tile.
 FILTERS = 64
-#: Clock cycles: see evt::halo::Cycles of halo_geometry.hpp. How many thread blocks may share a tile.
-_START, _BETWEEN, _EPILOGUE_PER_PIXEL, _EXCHANGE, _EXCHANGE_PER_PIXEL = 3500, 1000, 10, 3500, 12
-_LEFT_OVER, _LOADED_BYTES, _DEPTH_BYTES, _SPLITS = 28, 33, 32, (1, 2, 4, 8)
+#: Clock cycles, fits to measurements on an H200: of a kernel with its launch, of each tile, of a run of taps at least,
+#: and of a pixel's epilogue. Where thread blocks share tiles, see evt::halo::Cycles of halo_geometry.hpp.
+_START, _BETWEEN, _STEP, _EPILOGUE_PER_PIXEL = 9300, 720, 450, 10
+_EXCHANGE_PER_BLOCK, _EXCHANGE_PER_STEP = 450, 1150
+_LEFT_OVER, _LOADED_BYTES, _DEPTH_BYTES, _MULTIPROCESSORS = 28, 38, 32, 132
+#: How many thread blocks may share a tile, and the pixels of a step of their epilogue.
+_BLOCKS, _STEP_PIXELS = (2, 4, 8), 16
 
 _LARGEST_BOX = 256  # of TMA
+#: The pixels that follow one another in an operand: how far the next are is its stride.
+EIGHT = 8
 #: The bytes of a pixel that is a part of windows, whose rows TMA moves by 8 bytes at a time.
 WINDOW_BYTES, _MOVED_BYTES = 16, 8
 
@@ -84,22 +92,28 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A tile: its images, of which several are whole ones, and the output pixels of each; the pitch of its input.
+    """A tile: its images, of which several are whole ones, and the output pixels of each.
 
-    ``box_rows`` are the rows from one image to the next, ``tiles`` are those of so many images.
+    ``pitch`` is that of its input, ``sum_pitch`` that of its sums; ``box_rows`` are the rows from one image to the
+    next, ``tiles`` are those of so many images, ``run`` the taps whose filters are loaded together. ``box_bytes`` are
+    those of the boxes that are needed at least, ``left`` is what they and filters may have of shared memory.
     """
 
     images: int
     rows: int
     columns: int
     pitch: int
+    sum_pitch: int
     box_rows: int
     tiles: int
+    run: int
+    box_bytes: int = 0
+    left: int = 0
 
     @property
     def positions(self) -> int:
         """The pixels that the instruction has to multiply."""
-        return ((self.images - 1) * self.box_rows + self.rows - 1) * self.pitch + self.columns
+        return ((self.images - 1) * self.box_rows + self.rows - 1) * self.sum_pitch + self.columns
 
     @property
     def box_pixels(self) -> int:
@@ -158,8 +172,8 @@ class Plane:
         return self.width.shared_pitch if whole else columns + self.width.halo
 
     @cached_property
-    def filters(self) -> list[tuple[int, int]]:
-        """The fewest bytes of filters in flight, and of boxes, for each length of a run."""
+    def runs(self) -> list[tuple[int, int]]:
+        """The lengths of a run, and of each the fewest boxes in flight."""
         groups = [rows * columns for rows in self.height.groups for columns in self.width.groups]
         enters = [tap == 0 for taps in groups for tap in range(taps)]
         taps = len(enters)
@@ -168,20 +182,27 @@ class Plane:
             if taps % run == 0:
                 two = ([enters[tap % taps] for tap in range(at + 1, at + 2 * run)] for at in range(0, taps, run))
                 boxes = max(2, 1 + max(map(sum, two)))
-                found.append((min(_RUNS_IN_FLIGHT, taps // run * self.planes) * run * FILTERS * self.bytes, boxes))
+                found.append((run, boxes))
         return found
+
+    def filter_bytes(self, run: int, planes: int) -> int:
+        """Return the fewest bytes of filters in flight, in runs of so many taps, for so many planes."""
+        taps = self.height.taps * self.width.taps
+        return min(_RUNS_IN_FLIGHT, taps // run * planes) * run * FILTERS * self.bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Cycles:
-    """What tiles of a halo kernel take, in clock cycles; thread blocks may share the planes of each.
+    """What tiles of a halo kernel take, in clock cycles.
 
-    ``plane`` is what a plane of a tile takes.
+    ``plane`` is what a plane of a tile takes; ``sharers`` are the numbers of thread blocks for whose sums shared memory
+    has room.
     """
 
     planes: int
     plane: int
     pixels: int
+    sharers: tuple[int, ...]
 
     @staticmethod
     def of(plane: Plane, tile: Tile, pixels: int) -> Cycles:
@@ -189,32 +210,41 @@ class Cycles:
         taps, groups = plane.height.taps * plane.width.taps, len(plane.height.groups) * len(plane.width.groups)
         multiplied = taps * (plane.bytes // _DEPTH_BYTES) * pixels // 2
         loaded = (groups * tile.box_pixels * plane.pixel_bytes + taps * FILTERS * plane.bytes) // _LOADED_BYTES
-        return Cycles(plane.planes, max(multiplied, loaded), pixels)
+        known = (each for each in _BLOCKS if each <= plane.planes)
+        sharers = tuple(each for each in known if _has_room_for_sums(plane, tile, pixels, each))
+        return Cycles(plane.planes, max(multiplied, loaded, taps // tile.run * _STEP), pixels, sharers)
 
-    def all(self, tiles: int, splits: int, multiprocessors: int) -> int:
-        """Return the time of so many tiles, of which each is shared by so many thread blocks."""
-        waves = -(-tiles * splits // (multiprocessors - multiprocessors * (splits - 1) // _LEFT_OVER))
-        once = _START + self.pixels * _EPILOGUE_PER_PIXEL
-        if splits == 1:
-            return once + waves * (self.planes * self.plane + _BETWEEN)
-        exchange = _EXCHANGE + self.pixels * _EXCHANGE_PER_PIXEL
-        return waves * (once + exchange + -(-self.planes // splits) * self.plane)
+    def alone(self, tiles: int) -> int:
+        """Return the time of so many tiles, of which each thread block has some to itself."""
+        waves = -(-tiles // _MULTIPROCESSORS)
+        return _START + self.pixels * _EPILOGUE_PER_PIXEL + waves * (self.planes * self.plane + _BETWEEN)
 
-    def splits(self, tiles: int, multiprocessors: int) -> int:
-        """Return how many thread blocks share each of so many tiles."""
-        known = [each for each in _SPLITS if each <= max(1, self.planes)]
-        return min(known, key=lambda each: self.all(tiles, each, multiprocessors))
+    def shared(self, tiles: int) -> float:
+        """Return the time of so many tiles that thread blocks share; infinity where they cannot."""
+        return min((self._shared(tiles, blocks) for blocks in self.sharers), default=inf)
 
-    def least(self, tiles: int, multiprocessors: int) -> int:
-        """Return the time of so many tiles."""
-        return self.all(tiles, self.splits(tiles, multiprocessors), multiprocessors)
+    def blocks(self, tiles: int) -> int:
+        """Return how many thread blocks share each of so many tiles, or 0."""
+        return min(self.sharers, key=lambda blocks: self._shared(tiles, blocks), default=0)
+
+    def _shared(self, tiles: int, blocks: int) -> int:
+        # The multiprocessors of a cluster are neighbours: of some groups of them, a few are left over.
+        waves = -(-tiles * blocks // (_MULTIPROCESSORS - _MULTIPROCESSORS * (blocks - 1) // _LEFT_OVER))
+        steps = -(-self.pixels // _STEP_PIXELS)
+        exchange = blocks * _EXCHANGE_PER_BLOCK + -(-steps // blocks) * _EXCHANGE_PER_STEP
+        return waves * (_START + exchange + -(-self.planes // blocks) * self.plane)
 
 
-def choose(plane: Plane, pixels: int) -> Tile | None:
-    """Return the tile for a width of the instruction, or None: the one with the fewest, then with the least to load."""
-    parts = (_tallest(plane, columns, pixels) for columns in _columns(plane.width, pixels))
-    found = [tile for tile in (*parts, _most_images(plane, pixels)) if tile is not None]
-    return min(found, key=lambda tile: tile.score, default=None)
+def choose(plane: Plane, pixels: int, *, shared: bool = False) -> Tile | None:
+    """Return the tile for a width of the instruction, or None: the one with the fewest, then with the least to load.
+
+    A thread block that shares its tiles has one consumer, whose buffer of C and D is the only one.
+    """
+    consumers = 1 if shared else 2
+    tallest = (_tallest(plane, columns, pixels, consumers) for columns in _columns(plane.width, pixels))
+    several = (_most_images(plane, pixels, consumers, eights=eights) for eights in (False, True))
+    parts = (*tallest, _tallest(plane, EIGHT, pixels, consumers, eights=True), *several)
+    return min((tile for tile in parts if tile is not None), key=lambda tile: tile.score, default=None)
 
 
 def _columns(width: Axis, pixels: int) -> Iterator[int]:
@@ -228,37 +258,56 @@ def _columns(width: Axis, pixels: int) -> Iterator[int]:
         across = -(-width.output // (columns - 1))  # the fewest tiles that are narrower
 
 
-def _tallest(plane: Plane, columns: int, pixels: int) -> Tile | None:
+def _tallest(plane: Plane, columns: int, pixels: int, consumers: int, *, eights: bool = False) -> Tile | None:
     """Return the tile of so many columns with the most rows that fits, or None."""
     output = plane.height.output
-    most = min(output, (pixels - columns) // plane.pitch(columns) + 1)
+    most = min(output, pixels // EIGHT if eights else (pixels - columns) // plane.pitch(columns) + 1)
     heights = (-(-output // high) for high in range(-(-output // most), output + 1))
-    return next((tile for rows in heights if (tile := _arrange(plane, 1, rows, columns, pixels)) is not None), None)
+    found = (_arrange(plane, 1, rows, columns, pixels, consumers, eights=eights) for rows in heights)
+    return next((tile for tile in found if tile is not None), None)
 
 
-def _most_images(plane: Plane, pixels: int) -> Tile | None:
+def _most_images(plane: Plane, pixels: int, consumers: int, *, eights: bool) -> Tile | None:
     """Return the tile of several whole images with the most of them that fits, or None; those of a volume are apart."""
-    if plane.volume:
-        return None
     rows, columns = plane.height.output, plane.width.output
-    counts = range(pixels // (plane.image_rows * plane.pitch(columns)) + 1, 1, -1)
-    return next((tile for count in counts if (tile := _arrange(plane, count, rows, columns, pixels)) is not None), None)
+    if plane.volume or (eights and columns > EIGHT):
+        return None
+    columns, pitch = (EIGHT, EIGHT) if eights else (columns, plane.pitch(columns))
+    counts = range(pixels // (plane.image_rows * pitch) + 1, 1, -1)
+    found = (_arrange(plane, images, rows, columns, pixels, consumers, eights=eights) for images in counts)
+    return next((tile for tile in found if tile is not None), None)
 
 
-def _arrange(plane: Plane, images: int, rows: int, columns: int, pixels: int) -> Tile | None:
+def _arrange(
+    plane: Plane, images: int, rows: int, columns: int, pixels: int, consumers: int, *, eights: bool
+) -> Tile | None:
     """Return a tile, or None where TMA does not move its boxes, or shared memory has no room for what is in flight."""
-    height, width, pitch = plane.height, plane.width, plane.pitch(columns)
+    height, width = plane.height, plane.width
+    pitch = EIGHT + width.halo if eights else plane.pitch(columns)
+    sum_pitch = EIGHT if eights else pitch
     reach = rows + height.halo
     box_rows = plane.image_rows if images > 1 else reach
-    made = Tile(images, rows, columns, pitch, box_rows, -(-height.output // rows) * -(-width.output // columns))
+    tiles = -(-height.output // rows) * -(-width.output // columns)
+    made = Tile(images, rows, columns, pitch, sum_pitch, box_rows, tiles, run=0)
     across = pitch * plane.pixel_bytes // _MOVED_BYTES - 1 if width.window > 1 else (pitch - 1) * width.stride
     if made.positions > pixels or max(across, (box_rows - 1) * height.stride) >= _LARGEST_BOX:
         return None
     guard = (reach - box_rows) * pitch + columns + width.halo - pitch
     box = _aligned((made.box_pixels + guard) * plane.pixel_bytes)
-    stored = made.box_pixels if images > 1 else rows * pitch
-    left = _FOR_TILES - 2 * _aligned(max(pixels, stored) * 2 * FILTERS)
-    return made if any(filters + boxes * box <= left for filters, boxes in plane.filters) else None
+    stored = (images * box_rows if images > 1 else rows) * sum_pitch
+    left = _FOR_TILES - consumers * _aligned(max(pixels, stored) * 2 * FILTERS)
+    for run, boxes in plane.runs:
+        if plane.filter_bytes(run, plane.planes) + boxes * box <= left:
+            return replace(made, run=run, box_bytes=boxes * box, left=left)
+    return None
+
+
+def _has_room_for_sums(plane: Plane, tile: Tile, pixels: int, blocks: int) -> bool:
+    """Return whether shared memory has room for the sums of so many thread blocks, and for what each of them loads."""
+    steps = -(-pixels // _STEP_PIXELS)
+    completed = -(-steps // blocks)
+    sums = blocks * completed * _STEP_PIXELS * FILTERS * 4
+    return sums + tile.box_bytes + plane.filter_bytes(tile.run, -(-plane.planes // blocks)) <= tile.left
 
 
 def _aligned(size: int) -> int:

@@ -176,10 +176,12 @@ class Convolution3x(Convolution):
 class HaloConvolution(Convolution):
     """One of ours, which loads each pixel once a tile: see evt.plan.halo_tiles.
 
-    ``window_channels`` are those of a copy in which a row of taps is one tap, or 0.
+    ``window_channels`` are those of a copy in which a row of taps is one tap, or 0. ``shared``: whether the
+    thread blocks of a cluster share tiles.
     """
 
     window_channels: int = 0
+    shared: bool = False
 
 
 Mainloop: TypeAlias = MatrixProduct | Convolution2x | Convolution3x | HaloConvolution

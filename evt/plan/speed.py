@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import inf, prod
+from math import prod
 
 from evt.plan.configurations.config import Config, ceil_div
-from evt.plan.halo import forward
-from evt.plan.halo_tiles import Axis, Cycles, Plane, choose
+from evt.plan.halo import Width, forward
+from evt.plan.halo import time as halo_time
+from evt.plan.halo_tiles import Axis, Plane
 from evt.plan.plan import HaloConvolution, Plan
 
-#: Multiply-adds of 16 bits in a clock cycle of a multiprocessor of sm90.
-_A_CYCLE = 2048
+#: Multiply-adds of 16 bits in a clock cycle of a multiprocessor of sm90, and the cycles of a launch.
+_A_CYCLE, _LAUNCH = 2048, 6000
 #: How much faster a kernel of another route than the first has to be: the estimates differ by as much from the truth.
 _DOUBT = 1.05
 
@@ -30,10 +31,10 @@ def fastest(plans: Sequence[Plan], sizes: Mapping[str, int], multiprocessors: in
 def _cycles(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> float:
     """Return how long a kernel takes, in clock cycles of sm90, or as many units of other targets."""
     if isinstance(plan.mainloop, HaloConvolution):
-        return _halo_time(plan, forward(plan.mainloop.operator, sizes), multiprocessors)
+        return _halo_time(plan, forward(plan.mainloop.operator, sizes))
     rows, columns, traffic = sizes[plan.rows], sizes[plan.columns], plan.read_bytes + plan.written_bytes
     steps = max(1, _depth(sizes) * plan.operand_bits // 16)
-    return time(plan.config, rows, columns, steps, sizes["l"], multiprocessors, traffic) / _A_CYCLE
+    return time(plan.config, rows, columns, steps, sizes["l"], multiprocessors, traffic) / _A_CYCLE + _LAUNCH
 
 
 def time(
@@ -51,20 +52,17 @@ def time(
     return m * n * speed.cost * ((speed.alone if waves == 1 else waves) * config.blocks * tile + speed.tail)
 
 
-def _halo_time(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> float:
+def _halo_time(plan: Plan, sizes: Mapping[str, int]) -> float:
     """Return how long a halo kernel takes, in clock cycles."""
-    pixels, filters, channels = plan.config.tile
+    assert isinstance(plan.mainloop, HaloConvolution)
+    pixels, _, channels = plan.config.tile
     element_bytes = plan.operand_bits // 8
     if plan.copies:
         plane = Plane.of_windows(Axis.of(sizes, "height"), sizes["output_width"], channels * element_bytes)
     else:
         plane = Plane.of(sizes, channels, element_bytes)
-    tile = choose(plane, pixels)
-    if tile is None:
-        return inf
     images = sizes["images"] * sizes.get("output_depth", 1)
-    tiles = ceil_div(images, tile.images) * tile.tiles * ceil_div(sizes["filters"], filters)
-    return Cycles.of(plane, tile, pixels).least(tiles, multiprocessors)
+    return halo_time(plane, Width(pixels, plan.mainloop.shared), images, sizes["filters"])
 
 
 def _depth(sizes: Mapping[str, int]) -> int:

@@ -77,8 +77,8 @@ void print_taps() {
     }
     evt::halo::Taps taps = evt::halo::taps_of(p, made.pitch);
     if (backwards) taps.reverse(p);
-    std::printf("%d %d %d %d %d %d %d %d", made.images, made.rows, made.columns, made.pitch, made.box_rows, made.guard,
-                taps.groups, taps.number);
+    std::printf("%d %d %d %d %d %d %d %d %d %d", made.images, made.rows, made.columns, made.pitch, made.sum_pitch,
+                made.next_eight(), made.box_rows, made.guard, taps.groups, taps.number);
     for (int i = 0; i < taps.groups; ++i) {
       std::printf(" %d %d", int(int16_t(taps.starts[i])), int(int16_t(taps.starts[i] >> 16)));
     }

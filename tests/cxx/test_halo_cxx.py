@@ -13,7 +13,7 @@ from halo_problems import MEMBERS, compiled
 
 from evt.ir.convolution import Convolution, ConvolutionProblem
 from evt.plan.halo import PIXELS
-from evt.plan.halo_tiles import Axis, Cycles, Plane, choose
+from evt.plan.halo_tiles import Axis, Cycles, Plane, Tile, choose
 
 pytestmark = [
     pytest.mark.cxx,
@@ -45,6 +45,12 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compiled("halo_tiles", tmp_path_factory.mktemp("halo"))
 
 
+def described(tile: Tile) -> tuple[int, ...]:
+    """Return the numbers of a tile, without what there is of shared memory."""
+    *found, _, _ = astuple(tile)
+    return tuple(found)
+
+
 def test_both_languages_choose_one_tile(program: Path) -> None:
     cases = [
         (problem, pixels, plane_bytes // size, size)
@@ -53,30 +59,41 @@ def test_both_languages_choose_one_tile(program: Path) -> None:
         for pixels in random.Random(seed).sample(PIXELS, 4)
         for plane_bytes in (128, 64, 32)
     ]
+    sharing = [i % 2 for i in range(len(cases))]
     of_depth = [{"depth": 9, "filter_depth": 1 + i % 5} if i % 7 == 0 else {} for i in range(len(cases))]
     lines = [
         " ".join(
-            map(str, (*(p.sizes[name] for name in MEMBERS), *rest, int(bool(depth)), depth.get("filter_depth", 1), 1))
+            map(
+                str,
+                (
+                    *(p.sizes[name] for name in MEMBERS),
+                    *rest,
+                    int(bool(depth)),
+                    depth.get("filter_depth", 1),
+                    1,
+                    shared,
+                ),
+            )
         )
-        for (p, *rest), depth in zip(cases, of_depth, strict=True)
+        for (p, *rest), depth, shared in zip(cases, of_depth, sharing, strict=True)
     ]
     done = subprocess.run([program], input="\n".join(lines), capture_output=True, text=True, check=True)
-    planned, splits = [], []
+    planned, blocks, without_room = [], [], 0
     found = done.stdout.splitlines()
-    for (problem, pixels, channels, size), depth, made in zip(cases, of_depth, found, strict=True):
+    for (problem, pixels, channels, size), depth, shared in zip(cases, of_depth, sharing, strict=True):
         plane = Plane.of({**problem.sizes, **depth}, channels, size)
-        tile = choose(plane, pixels)
+        tile = choose(plane, pixels, shared=bool(shared))
         if tile is None:
             planned.append("none")
             continue
-        tiles = tile.tiles * -(-problem.sizes["filters"] // 64)
-        has_room = made.endswith("1")
-        splits.append(Cycles.of(plane, tile, pixels).splits(tiles, 132) if has_room else 1)
-        planned.append(" ".join(map(str, (*astuple(tile), splits[-1], int(has_room)))))
+        cycles = Cycles.of(plane, tile, pixels)
+        blocks.append(cycles.blocks(tile.tiles * -(-problem.sizes["filters"] // 64)) if shared else 1)
+        without_room += cycles.planes > 1 and not cycles.sharers
+        planned.append(" ".join(map(str, (*described(tile), blocks[-1]))) if blocks[-1] else "none")
     assert [each for each in zip(lines, found, planned, strict=True) if each[1] != each[2]] == []
     assert planned.count("none") < len(planned) / 2
-    assert set(splits) == {1, 2, 4, 8}
-    assert sum(each.endswith("0") for each in planned) < len(planned) / 10
+    assert set(blocks) == {0, 1, 2, 4, 8}
+    assert 0 < without_room < len(planned) / 5
 
 
 #: What a row of taps is made of, where it is one tap.
@@ -94,15 +111,15 @@ def test_both_languages_choose_one_tile_of_windows(program: Path) -> None:
     for problem, pixels, window_bytes in cases:
         sizes = {**problem.sizes, **ONE_TAP, "width": problem.sizes["output_width"] + window_bytes // 16 - 1}
         sizes["channels"] = window_bytes // 2
-        numbers = (*(sizes[name] for name in MEMBERS), pixels, window_bytes // 2, 2, 0, 1, window_bytes // 16)
+        numbers = (*(sizes[name] for name in MEMBERS), pixels, window_bytes // 2, 2, 0, 1, window_bytes // 16, 0)
         lines.append(" ".join(map(str, numbers)))
     done = subprocess.run([program], input="\n".join(lines), capture_output=True, text=True, check=True)
     planned = []
     for problem, pixels, window_bytes in cases:
         height, columns = Axis.of(problem.sizes, "height"), problem.sizes["output_width"]
         tile = choose(Plane.of_windows(height, columns, window_bytes), pixels)
-        planned.append("none" if tile is None else " ".join(map(str, (*astuple(tile), 1))))
-    found = [line.rsplit(" ", 1)[0] for line in done.stdout.splitlines()]  # without the room for sums
+        planned.append("none" if tile is None else " ".join(map(str, (*described(tile), 1))))
+    found = done.stdout.splitlines()
     assert [each for each in zip(lines, found, planned, strict=True) if each[1] != each[2]] == []
     assert planned.count("none") < len(planned) / 2
 
@@ -113,7 +130,7 @@ def test_windows_of_another_convolution_are_refused(other: dict[str, int], progr
     problem = Convolution.of("conv2d", {"padding": 1}).problem((1, 8, 20, 20), (64, 8, 3, 3))
     for given, refused in (({}, False), (other, True)):
         sizes = {**problem.sizes, **ONE_TAP, "channels": 32, "width": 23, **given}
-        line = " ".join(map(str, (*(sizes[name] for name in MEMBERS), 128, 32, 2, 0, 1, 4)))
+        line = " ".join(map(str, (*(sizes[name] for name in MEMBERS), 128, 32, 2, 0, 1, 4, 0)))
         done = subprocess.run([program], input=line, capture_output=True, text=True, check=True)
         assert (done.stdout == "refused\n") == refused
 

@@ -120,14 +120,24 @@ class Tile:
     """A tile as the kernel arranges it, from a line of numbers."""
 
     def __init__(self, line: str) -> None:
-        numbers = list(map(int, line.split()))
-        self.images, self.rows, self.columns, self.pitch, self.box_rows, self.guard, groups, taps = numbers[:8]
-        rest = numbers[8:]
+        (self.images, self.rows, self.columns, *rest) = map(int, line.split())
+        self.pitch, self.sum_pitch, self.next_eight, self.box_rows, self.guard, groups, taps, *rest = rest
         self.starts = [(rest[2 * i + 1], rest[2 * i]) for i in range(groups)]
         rest = rest[2 * groups :]
         self.taps = [rest[4 * i : 4 * i + 4] for i in range(taps)]
         rest = rest[4 * taps :]
         self.planes = [rest[i : i + 5] for i in range(0, len(rest), 5)]
+
+    @property
+    def operand(self) -> torch.Tensor:
+        """Where a box has the pixels that an instruction multiplies, from the first one of a tap on."""
+        pixels = torch.arange(((self.images - 1) * self.box_rows + self.rows - 1) * self.sum_pitch + self.columns)
+        return pixels // 8 * self.next_eight + pixels % 8
+
+    def stored(self, sums: torch.Tensor) -> torch.Tensor:
+        """Return the pixels [image, row, column] of the tile among those that were multiplied."""
+        sums = pad(sums, (0, 0, 0, self.images * self.box_rows * self.sum_pitch - len(sums)))
+        return sums.unflatten(0, (self.images, self.box_rows, self.sum_pitch))[:, : self.rows, : self.columns]
 
 
 def computed(tile: Tile, x: torch.Tensor, filters: torch.Tensor, sizes: dict[str, int]) -> torch.Tensor:
@@ -146,13 +156,11 @@ def computed(tile: Tile, x: torch.Tensor, filters: torch.Tensor, sizes: dict[str
                     box = padded[image : image + tile.images, first[0] :: steps[0], first[1] :: steps[1]]
                     box = box[:, : tile.box_rows, : tile.pitch].reshape(-1, x.shape[-1])
                     boxes.append(torch.cat((box, x.new_zeros((tile.guard, x.shape[-1])))))
-                count = ((tile.images - 1) * tile.box_rows + tile.rows - 1) * tile.pitch + tile.columns
-                sums, group = x.new_zeros((count, sizes["filters"])), -1
+                sums, group = x.new_zeros((len(tile.operand), sizes["filters"])), -1
                 for shift, across, below, enters in tile.taps:
                     group += enters
-                    sums += boxes[group][shift : shift + count] @ filters[below, across]
-                sums = pad(sums, (0, 0, 0, tile.images * tile.box_rows * tile.pitch - count))
-                sums = sums.unflatten(0, (tile.images, tile.box_rows, tile.pitch))[:, : tile.rows, : tile.columns]
+                    sums += boxes[group][shift + tile.operand] @ filters[below, across]
+                sums = tile.stored(sums)
                 to = out[image : image + tile.images, y0 : y0 + tile.rows, x0 : x0 + tile.columns]
                 to[:] = sums[: to.shape[0], : to.shape[1], : to.shape[2]]
     return out
@@ -204,10 +212,11 @@ def test_taps_multiply_their_pixels(operator: str, dimensions: int, program: Pat
     lines = [line_of(sizes, n, backwards) for (_, sizes), n in zip(kept, pixels, strict=True)]
     found = run(program, "taps", lines)
     assert len(found) == len(kept) > len(problems) / 3
-    several, spatial = 0, range(2, 2 + dimensions)
+    several, eights, spatial = 0, 0, range(2, 2 + dimensions)
     for line, (problem, sizes) in zip(found, kept, strict=True):
         tile = Tile(line)
         several += tile.images > 1
+        eights += tile.next_eight != 8
         x, y, weight = tensors(problem)
         steps = {"stride": problem.geometry.stride, "dilation": problem.geometry.dilation}
         if backwards:
@@ -222,6 +231,7 @@ def test_taps_multiply_their_pixels(operator: str, dimensions: int, program: Pat
         got = (computed_volume if volumes else computed)(tile, operand.movedim(1, -1), filters, sizes)
         assert torch.equal(got.movedim(-1, 1), want), (line, problem)
     assert several == 0 if volumes else several > 1
+    assert volumes or eights > 1
 
 
 # Windows
@@ -248,11 +258,10 @@ def computed_of_windows(tile: Tile, copy: torch.Tensor, filters: torch.Tensor, s
     out, step, window = torch.full(shape, torch.nan).double(), sizes["stride_height"], filters.shape[1] // PART
     margin, behind = 16, tile.box_rows * step
     padded = pad(copy, (0, 0, 0, tile.pitch, margin, margin + behind, 0, tile.images))
-    count = ((tile.images - 1) * tile.box_rows + tile.rows - 1) * tile.pitch + tile.columns
     for image in range(0, shape[0], tile.images):
         for y0 in range(0, shape[1], tile.rows):
             for x0 in range(0, shape[2], tile.columns):
-                sums, group = copy.new_zeros((count, shape[3])), -1
+                sums, group = copy.new_zeros((len(tile.operand), shape[3])), -1
                 boxes = []
                 for down, right in tile.starts:
                     box = padded[image : image + tile.images, margin + y0 * step + down :: step, x0 + right :]
@@ -261,10 +270,9 @@ def computed_of_windows(tile: Tile, copy: torch.Tensor, filters: torch.Tensor, s
                 for shift, across, below, enters in tile.taps:
                     group += enters
                     assert across == 0
-                    rows = boxes[group].unfold(0, window * PART, PART)[shift : shift + count]
+                    rows = boxes[group].unfold(0, window * PART, PART)[shift + tile.operand]
                     sums += rows @ filters[below]
-                sums = pad(sums, (0, 0, 0, tile.images * tile.box_rows * tile.pitch - count))
-                sums = sums.unflatten(0, (tile.images, tile.box_rows, tile.pitch))[:, : tile.rows, : tile.columns]
+                sums = tile.stored(sums)
                 to = out[image : image + tile.images, y0 : y0 + tile.rows, x0 : x0 + tile.columns]
                 to[:] = sums[: to.shape[0], : to.shape[1], : to.shape[2]]
     return out

@@ -1,4 +1,4 @@
-"""Thousands of random convolutions by a handful of halo kernels, each against the reference in float64.
+"""Thousands of random convolutions by a handful of kernels, each against the reference in float64.
 
 Shapes, strides, dilations, paddings and batches are drawn; inputs and outputs lie in larger tensors of NaN. A launch
 that does not end is named, and ends the process, for nothing else would.
@@ -68,6 +68,13 @@ KERNELS = {
     "reductions": Kernel(
         "out D, s: f32[n], r: f32[m]; D = acc + C; s = sum[m](acc*acc); r = max[n](D)", "f16", "halo_88x64x16"
     ),
+    "implicit": Kernel(
+        "out D, s: f32[n]; D = gelu(acc + bias) + C; s = sum[m](acc*acc)",
+        "f16",
+        "implicit_pingpong_128x128x64",
+        route="conv-evt-3x",
+    ),
+    "implicit_light": Kernel("D = relu(acc + bias + C)", "bf16", "implicit_pingpong_128x192x64", route="conv-evt-3x"),
 }
 Problem = tuple[Mapping[str, Any], tuple[int, ...], tuple[int, ...]]  # the geometry, the shapes of A and B
 
@@ -231,7 +238,7 @@ def test_random_problems(name, launches, record, refused, capfd):
         worst = max(worst, *errors)
         if max(errors) > 1.0 or not all(untouched):
             wrong.append(f"{what}: {errors}, {untouched}")
-    record((name, "halo", kernel.dtype, f"{launches} random problems", f"{worst:.2f}, {len(wrong)} wrong"))
+    record((name, kernel.route, kernel.dtype, f"{launches} random problems", f"{worst:.2f}, {len(wrong)} wrong"))
     assert not wrong, "\n".join([f"{len(wrong)} of {launches}", *wrong[:10]])
 
 

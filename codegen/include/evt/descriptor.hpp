@@ -20,10 +20,11 @@ CUTLASS_HOST_DEVICE constexpr uint32_t operand_descriptor(uint32_t address) {
   return (address >> 4 & 0x3fff) | kLeading << 16;
 }
 
-/// The upper word: how far eight rows are from the next eight, and the swizzle.
-CUTLASS_HOST_DEVICE constexpr uint32_t operand_layout(int row_bytes) {
+/// The upper word: the swizzle, and how many rows there are from eight rows to the next eight. These may begin anywhere,
+/// too.
+CUTLASS_HOST_DEVICE constexpr uint32_t operand_layout(int row_bytes, int next_eight = 8) {
   uint32_t const swizzle = row_bytes == 128 ? 1 : row_bytes == 64 ? 2 : row_bytes == 32 ? 3 : 0;
-  return uint32_t(8 * row_bytes >> 4) | swizzle << 30;
+  return uint32_t(next_eight * row_bytes >> 4) | swizzle << 30;
 }
 
 /// What is added to the lower word for the k of the next instruction.

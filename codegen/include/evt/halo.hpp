@@ -8,7 +8,8 @@
 // that the taps reach, is loaded as a box of pixels, rows of `pitch` pixels one after the other; a pixel is a row of
 // shared memory with the channels of one plane. A tap's operand is the same memory, from `shift` pixels later on. So the
 // accumulator also has pixels between the rows of the tile, which are not stored. Where a row's padding is zeros, the
-// end of one row and the beginning of the next share it.
+// end of one row and the beginning of the next share it. Of a tile of eight columns it has none: WGMMA takes eight pixels
+// after one another, and the next eight from wherever the descriptor says, which is the next row.
 //
 // With a stride s, the taps form groups of those that meet the same pixels of every s: each group has its own box, of
 // every s-th pixel. A 1x1 filter is one tap and no halo: a matrix product.
@@ -29,8 +30,9 @@
 // consumers take turns at the tensor cores, each with a tile of its own, so that one multiplies while the other
 // computes its epilogue. Filters stay in shared memory where they fit; a block then keeps to one block of 64 filters.
 //
-// Where there are few tiles of many channels, a cluster of thread blocks shares each of them: every block multiplies some
-// of the planes, and the first one adds their sums, always in the same order, and computes the epilogue.
+// Where there are few tiles of many channels, the thread blocks of a cluster share each of them, in a kernel of its own: of
+// one consumer for a thread block, and without turns. Each multiplies some of the planes, gives its sums to those who
+// complete them, and completes some pixels: it adds their sums, always in the same order, and computes the epilogue.
 
 #include <algorithm>
 #include <cstdint>
@@ -50,8 +52,8 @@ namespace halo {
 
 /// The convolution with an Epilogue (see fragment.hpp), by an Mma with kElementBytes, Accumulator, kPixels, kType,
 /// kTransposed, which is that of a gradient, and `fma`. Dimensions: 2, of a volume 3. Windows: the input is a copy whose
-/// pixels are parts of windows of `Plane` elements.
-template <class Mma, int Plane, class Epilogue, int Dimensions, bool Windows = false>
+/// pixels are parts of windows of `Plane` elements. Shared: clusters share tiles.
+template <class Mma, int Plane, class Epilogue, int Dimensions, bool Windows = false, bool Shared = false>
 struct Kernel {
   using Accumulator = typename Mma::Accumulator;
   using Source = typename Epilogue::Source;
@@ -62,20 +64,22 @@ struct Kernel {
   static constexpr int kPixelBytes = Windows ? kWindowBytes : kPlaneBytes;
   using Filters = FilterRows<Mma::kElementBytes, Plane, Mma::kTransposed>;
   static constexpr int kInstructions = kPlaneBytes / hopper::kDepthBytes;
-  static constexpr int kStepPixels = 16;
+  static constexpr int kSteps = ceil_div(kPixels, kStepPixels);
   static constexpr int kEpilogueRow = 2 * kFilters;  // bytes of a pixel of C and D
   static constexpr bool kLoadsSource = !std::is_void_v<Source>;
   static constexpr bool kStoresDestination = !std::is_void_v<Destination>;
   static constexpr bool kStaged = kLoadsSource || kStoresDestination;
   static constexpr bool kVolume = Dimensions == 3;
-  static constexpr Class kClass{kPixels, Plane, kPlaneBytes, kStaged, kVolume, kPixelBytes};
+  static constexpr Class kClass{kPixels, Plane, kPlaneBytes, kStaged, kVolume, kPixelBytes, Shared};
   static_assert(!Windows || !(kVolume || Mma::kTransposed), "windows are those of an image that is multiplied forward");
 
+  static constexpr int kConsumers = Shared ? 1 : 2;
+  static constexpr int kThreads = (1 + kConsumers) * kWarpGroup;
   static constexpr int MaxThreadsPerBlock = kThreads;
   static constexpr int MinBlocksPerMultiprocessor = 1;
   static constexpr int SharedStorageSize = kSharedBytes;
   static constexpr int kProducerRegisters = 40;
-  static constexpr int kConsumerRegisters = 232;
+  static constexpr int kConsumerRegisters = 232;  // of one consumer the compiler's
   static constexpr int kMostPadding = 32767;
 
   struct Arguments {
@@ -101,9 +105,13 @@ struct Kernel {
     int images, output_height, output_width, filter_count;
     int stride_height, stride_width;
     int planes, filter_blocks, items;  // of a pair of consumers both blocks of filters are one
-    Divisor by_filter_blocks, by_tiles_wide, by_tiles_high, by_splits;
+    Divisor by_filter_blocks, by_tiles_wide, by_tiles_high, by_blocks;
+    int completed;   // steps of a shared tile by a thread block
+    Destination* d;  // where a shared tile is stored
+    int64_t d_stride;
     int grid;
     int source_bytes;  // of a tile of C
+    uint32_t input_layout;  // the upper word of its descriptors
     bool stores_rows;  // a row of pixels at a time: what lies between the rows of a tile belongs to its neighbours
     bool encoded;
     Depth depth;
@@ -115,16 +123,21 @@ struct Kernel {
            problem.filter_height * problem.filter_width <= kMostTaps &&
            std::min(problem.pad_height, problem.pad_width) >= 0 &&
            std::max(problem.pad_height, problem.pad_width) <= kMostPadding && has_its_windows(problem, kClass) &&
-           choose(problem, kClass, arguments.rows, arguments.columns).stages > 0 &&
-           to_underlying_arguments(arguments).encoded;
+           geometry_of(arguments).stages > 0 && to_underlying_arguments(arguments).encoded;
+  }
+
+  /// Return the geometry; without stages where there is none.
+  static Geometry geometry_of(Arguments const& arguments) {
+    Geometry made = choose(arguments.problem, kClass, arguments.rows, arguments.columns);
+    if (Shared && made.stages > 0 && !share(arguments.problem, kClass, made)) made.stages = 0;
+    return made;
   }
 
   static Params to_underlying_arguments(Arguments const& arguments, void* = nullptr) {
     Problem const& problem = arguments.problem;
     Params params{};
-    Geometry& geometry = params.geometry = choose(problem, kClass, arguments.rows, arguments.columns);
-    pair(problem, kClass, arguments.multiprocessors, geometry);
-    split(problem, kClass, arguments.multiprocessors, geometry);
+    Geometry& geometry = params.geometry = geometry_of(arguments);
+    if (!Shared) pair(problem, kClass, arguments.multiprocessors, geometry);
     params.epilogue = arguments.epilogue;
     params.taps = taps_of(problem, geometry.pitch);
     if (Mma::kTransposed) params.taps.reverse(problem);
@@ -141,12 +154,16 @@ struct Kernel {
     // With a multiple of the blocks of filters, every thread block keeps to one of them.
     int const most = std::max(arguments.multiprocessors / params.filter_blocks, 1) * params.filter_blocks;
     params.grid = std::min(params.items, geometry.resident ? most : arguments.multiprocessors);
-    if (geometry.splits > 1) params.grid = params.items * geometry.splits;  // of which each has one tile
+    if (Shared) params.grid = params.items * geometry.blocks;  // of which each has one tile
     params.by_filter_blocks = Divisor::of(params.filter_blocks);
     params.by_tiles_wide = Divisor::of(geometry.tiles_wide);
     params.by_tiles_high = Divisor::of(geometry.tiles_high);
-    params.by_splits = Divisor::of(geometry.splits);
-    params.stores_rows = geometry.pitch > geometry.columns && geometry.tiles_wide > 1;
+    params.by_blocks = Divisor::of(geometry.blocks);
+    params.completed = ceil_div(kSteps, geometry.blocks);
+    params.d = static_cast<Destination*>(arguments.d);
+    params.d_stride = arguments.d_stride;
+    params.input_layout = hopper::operand_layout(kPixelBytes, geometry.next_eight());
+    params.stores_rows = geometry.sum_pitch > geometry.columns && geometry.tiles_wide > 1;
     params.source_bytes = geometry.stored_pixels() * kEpilogueRow;
     params.encoded = encode(arguments, params);
     return params;
@@ -164,14 +181,14 @@ struct Kernel {
     };
     int const rows = geometry.images > 1 ? geometry.box_rows : geometry.rows;
     if constexpr (kLoadsSource) {
-      done = done && image(map_type<Source>(), arguments.c, arguments.c_stride, geometry.pitch, rows, geometry.images)
+      done = done && image(map_type<Source>(), arguments.c, arguments.c_stride, geometry.sum_pitch, rows, geometry.images)
                          .encode(params.source);
     }
     if constexpr (kStoresDestination) {
       CUtensorMapDataType const type = map_type<Destination>();
       done = done && (params.stores_rows
                           ? image(type, arguments.d, arguments.d_stride, geometry.columns, 1, 1)
-                          : image(type, arguments.d, arguments.d_stride, geometry.pitch, rows, geometry.images))
+                          : image(type, arguments.d, arguments.d_stride, geometry.sum_pitch, rows, geometry.images))
                          .encode(params.destination);
     }
     return done;
@@ -228,15 +245,15 @@ struct Kernel {
     return std::is_same_v<T, element::f16> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   }
 
-  /// The tiles of rows and of columns, into which reductions are parted.
+  /// The tiles of rows and of columns, into which reductions are parted; of a shared tile, each block has a part.
   static fragment::Tiles tiles(Arguments const& arguments) {
     Problem const& problem = arguments.problem;
-    Geometry const geometry = choose(problem, kClass, arguments.rows, arguments.columns);
-    return {geometry.tiles(problem), ceil_div(problem.filters, kFilters)};
+    Geometry const geometry = geometry_of(arguments);
+    return {geometry.tiles(problem) * geometry.blocks, ceil_div(problem.filters, kFilters)};
   }
 
   static dim3 get_grid_shape(Params const& params) { return dim3(params.grid); }
-  static dim3 get_cluster_shape(Params const& params) { return dim3(params.geometry.splits); }
+  static dim3 get_cluster_shape(Params const& params) { return dim3(params.geometry.blocks); }
   static dim3 get_block_shape() { return dim3(kThreads); }
 
   /// A ring of buffers, as one of those that use it in turn sees it.
@@ -244,15 +261,7 @@ struct Kernel {
     int slot = 0;
     uint32_t parity = 0;
 
-    /// Go to the next slot, if at all: without a branch.
-    CUTLASS_DEVICE void step(bool goes, int slots) {
-      slot += goes;
-      bool const wraps = slot == slots;
-      slot = wraps ? 0 : slot;
-      parity ^= wraps;
-    }
-
-    /// The same by one slot or two, of an even number.
+    /// Go on by at most as many slots as there are: without a branch.
     CUTLASS_DEVICE void skip(int by, int slots) {
       slot += by;
       bool const wraps = slot >= slots;
@@ -270,14 +279,15 @@ struct Kernel {
   };
 
   /// Where everything is in shared memory.
-  struct Shared {
-    uint32_t stages, slabs, epilogues, barriers;
+  struct Memory {
+    uint32_t stages, slabs, epilogues, exchange, barriers;
 
-    CUTLASS_DEVICE Shared(Geometry const& geometry, char* memory) {
+    CUTLASS_DEVICE Memory(Geometry const& geometry, char* memory) {
       stages = (hopper::shared_address(memory) + kAlignment - 1) / kAlignment * kAlignment;
       slabs = stages + geometry.stages * geometry.stage_bytes;
       epilogues = slabs + aligned_bytes(geometry.slabs * geometry.slab_bytes);
-      barriers = epilogues + 2 * geometry.epilogue_bytes;
+      exchange = epilogues + kConsumers * geometry.epilogue_bytes;
+      barriers = exchange + geometry.exchange_bytes;
     }
 
     CUTLASS_DEVICE uint32_t stage_full(int stage) const { return barriers + 16 * stage; }
@@ -290,7 +300,7 @@ struct Kernel {
     CUTLASS_DEVICE uint32_t turn(int consumer) const { return of_consumers(consumer); }
     CUTLASS_DEVICE uint32_t source_loaded(int consumer) const { return of_consumers(2 + consumer); }
     CUTLASS_DEVICE uint32_t result_written(int consumer) const { return of_consumers(4 + consumer); }
-    CUTLASS_DEVICE uint32_t exchanged(int time) const { return of_consumers(6 + time); }
+    CUTLASS_DEVICE uint32_t exchanged() const { return of_consumers(6); }
   };
 
   /// A run of taps of one plane: its operands, and whether they are known to be loaded.
@@ -303,7 +313,7 @@ struct Kernel {
     bool is_loaded;
 
     /// `of_stages` is at the box of the tap before the run, or of the first tap of a tile, and is left at the last one.
-    CUTLASS_DEVICE Step(Params const& params, Shared const& shared, int run, bool is_first, Ring& of_stages,
+    CUTLASS_DEVICE Step(Params const& params, Memory const& shared, int run, bool is_first, Ring& of_stages,
                         Ring const& of_slabs)
         : slab(of_slabs.slot), slab_parity(of_slabs.parity) {
       Geometry const& geometry = params.geometry;
@@ -313,7 +323,7 @@ struct Kernel {
       for (int i = 0; i < Length; ++i) {
         Tap const tap = params.taps.tap[run + i];
         enters[i] = tap.enters();
-        of_stages.step(enters[i] & !(is_first & i == 0), geometry.stages);
+        of_stages.skip(enters[i] & !(is_first & i == 0), geometry.stages);
         stage[i] = of_stages.slot;
         stage_parity[i] = of_stages.parity;
         b[i] = hopper::operand_descriptor(shared.stages + stage[i] * geometry.stage_bytes + tap.shift() * kPixelBytes);
@@ -321,7 +331,7 @@ struct Kernel {
       }
     }
 
-    CUTLASS_DEVICE void wait(Shared const& shared) const {
+    CUTLASS_DEVICE void wait(Memory const& shared) const {
       if (is_loaded) return;
       hopper::wait(shared.slab_full(slab), slab_parity);
       CUTLASS_PRAGMA_UNROLL
@@ -331,7 +341,7 @@ struct Kernel {
     }
 
     /// Give memory that no tap after these uses back to the producers.
-    CUTLASS_DEVICE void release(Shared const& shared, bool keeps_slab, bool leaves_last_stage) const {
+    CUTLASS_DEVICE void release(Memory const& shared, bool keeps_slab, bool leaves_last_stage) const {
       if (threadIdx.x % 32 != 0) return;
       if (!keeps_slab) hopper::arrive(shared.slab_empty(slab));
       CUTLASS_PRAGMA_UNROLL
@@ -359,15 +369,18 @@ struct Kernel {
 
   /// What a thread block has to do: every so many items, and of each so many planes.
   struct Part {
-    int first, stride, block, first_plane, planes;
+    int first, stride, block = 0, first_plane = 0, planes;
 
-    CUTLASS_DEVICE explicit Part(Params const& params) {
-      Divisor const& by_splits = params.by_splits;
-      first = by_splits.quotient(blockIdx.x);
-      stride = by_splits.quotient(gridDim.x);
-      block = blockIdx.x - first * params.geometry.splits;  // of its cluster
-      first_plane = by_splits.quotient(params.planes * block);
-      planes = by_splits.quotient(params.planes * (block + 1)) - first_plane;
+    CUTLASS_DEVICE explicit Part(Params const& params)
+        : first(blockIdx.x), stride(gridDim.x), planes(params.planes) {
+      if constexpr (Shared) {
+        int const blocks = params.geometry.blocks;
+        first = params.by_blocks.quotient(blockIdx.x);
+        stride = params.items;  // there is one
+        block = blockIdx.x - first * blocks;
+        first_plane = params.by_blocks.quotient(params.planes * block);
+        planes = params.by_blocks.quotient(params.planes * (block + 1)) - first_plane;
+      }
     }
   };
 
@@ -376,40 +389,45 @@ struct Kernel {
     int first, stride;
 
     CUTLASS_DEVICE Share(Params const& params, Part const& part, int consumer) {
-      bool const turns = !params.geometry.paired;
+      bool const turns = takes_turns(params);
       first = part.first + (turns ? consumer * part.stride : 0);
       stride = turns ? 2 * part.stride : part.stride;
     }
   };
 
+  CUTLASS_HOST_DEVICE static bool takes_turns(Params const& params) { return !Shared && !params.geometry.paired; }
+
   CUTLASS_DEVICE void operator()(Params const& params, char* memory) const {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     Geometry const& geometry = params.geometry;
-    Shared const shared(geometry, memory);
-    int const group = threadIdx.x / kWarpGroup;
+    Memory const shared(geometry, memory);
+    int const group = hopper::warp() / (kWarpGroup / 32);
     set_up(params, shared);
     __syncthreads();
-    if (geometry.splits > 1) hopper::meet_cluster();  // nobody arrives at barriers that are not there yet
+    if constexpr (Shared) hopper::arrive_in_cluster();
     pdl::wait_for_kernel_before();
     if (group == 0) {
-      hopper::give_registers<kProducerRegisters>();
+      if constexpr (!Shared) hopper::give_registers<kProducerRegisters>();
       int const warp = hopper::warp();
       if (hopper::elect()) {
         if (warp == 0) load_input(params, shared);
         if (warp == 3) load_filters(params, shared);
-        if constexpr (kStaged) {
+        if constexpr (Shared && kLoadsSource) {
+          if (warp == 1) load_source(params, shared);
+        }
+        if constexpr (!Shared && kStaged) {
           if (warp == 1 || warp == 2) move_tiles(params, shared, warp - 1);
         }
       }
     } else {
-      hopper::take_registers<kConsumerRegisters>();
+      if constexpr (!Shared) hopper::take_registers<kConsumerRegisters>();
       consume(params, shared, group - 1);
     }
 #endif
   }
 
  private:
-  CUTLASS_DEVICE static void set_up(Params const& params, Shared const& shared) {
+  CUTLASS_DEVICE static void set_up(Params const& params, Memory const& shared) {
     Geometry const& geometry = params.geometry;
     int const warp = hopper::warp();
     if (hopper::elect()) {  // all lanes of a warp would initialize barriers one after the other
@@ -427,8 +445,8 @@ struct Kernel {
         hopper::init_barrier(shared.turn(warp), kWarps);
         hopper::init_barrier(shared.source_loaded(warp), 1);
         hopper::init_barrier(shared.result_written(warp), kWarps);
-        hopper::init_barrier(shared.exchanged(warp), geometry.splits * kWarps);
       }
+      if (Shared && warp == 0) hopper::init_barrier(shared.exchanged(), 1);
       hopper::fence_barriers();
     }
     if (geometry.guard == 0) return;
@@ -456,7 +474,7 @@ struct Kernel {
   }
 
   /// Load the boxes of all tiles, plane by plane and group by group.
-  CUTLASS_DEVICE static void load_input(Params const& params, Shared const& shared) {
+  CUTLASS_DEVICE static void load_input(Params const& params, Memory const& shared) {
     Geometry const& geometry = params.geometry;
     Part const part(params);
     Ring ring;
@@ -481,14 +499,14 @@ struct Kernel {
           } else {
             hopper::load_box(to, params.input, full, plane * Plane, column, row, item.image);
           }
-          ring.advance(1, geometry.stages);
+          ring.skip(1, geometry.stages);
         }
       }
     }
   }
 
   /// Load the filters, run by run: once if they stay, else for every tile.
-  CUTLASS_DEVICE static void load_filters(Params const& params, Shared const& shared) {
+  CUTLASS_DEVICE static void load_filters(Params const& params, Memory const& shared) {
     Geometry const& geometry = params.geometry;
     Part const part(params);
     Ring ring;
@@ -514,7 +532,7 @@ struct Kernel {
                 hopper::load_box(to, params.filters, full, along, row, tap.x(), tap.y());
               }
             }
-            ring.advance(1, geometry.slabs);
+            ring.skip(1, geometry.slabs);
           }
         }
       }
@@ -522,13 +540,22 @@ struct Kernel {
     }
   }
 
+  /// Load C for a thread block that completes steps of a shared tile, which it stores itself.
+  CUTLASS_DEVICE static void load_source(Params const& params, Memory const& shared) {
+    Part const part(params);
+    if (part.block * params.completed >= kSteps) return;
+    Item const item(params, part.first, 0);
+    uint32_t const loaded = shared.source_loaded(0);
+    hopper::arrive_and_expect(loaded, params.source_bytes);
+    hopper::load_box(shared.epilogues, params.source, loaded, item.filter, item.column, item.row, item.image);
+  }
+
   /// Load C and store D, in one buffer, for the tiles of a consumer.
-  CUTLASS_DEVICE static void move_tiles(Params const& params, Shared const& shared, int consumer) {
+  CUTLASS_DEVICE static void move_tiles(Params const& params, Memory const& shared, int consumer) {
     Geometry const& geometry = params.geometry;
     uint32_t const buffer = shared.epilogues + consumer * geometry.epilogue_bytes;
     uint32_t parity = 0;
     Part const part(params);
-    if (part.block != 0) return;  // the first thread block of a cluster has the results
     Share const share(params, part, consumer);
     for (int number = share.first; number < params.items; number += share.stride, parity ^= 1) {
       Item const item(params, number, consumer);
@@ -544,7 +571,7 @@ struct Kernel {
       if constexpr (kStoresDestination) {
         if (params.stores_rows) {
           for (int row = 0; row < geometry.rows; ++row) {
-            hopper::store_box(params.destination, buffer + row * geometry.pitch * kEpilogueRow, item.filter,
+            hopper::store_box(params.destination, buffer + row * geometry.sum_pitch * kEpilogueRow, item.filter,
                               item.column, item.row + row, item.image);
           }
         } else {
@@ -558,10 +585,10 @@ struct Kernel {
 
   /// Multiply a tile in runs of `Length` taps.
   template <int Length>
-  CUTLASS_DEVICE static void multiply(Params const& params, Shared const& shared, int consumer, int planes, Ring& stage,
+  CUTLASS_DEVICE static void multiply(Params const& params, Memory const& shared, int consumer, int planes, Ring& stage,
                                       Ring& slab, Accumulator (&accumulators)[kPixels / 2]) {
     Geometry const& geometry = params.geometry;
-    constexpr int kMany = Length * kInstructions;
+    constexpr int kMany = Length * kInstructions, kHalf = (kMany - 1) / 2;
     int const steps = planes * params.taps.number / Length;
     bool const leads = threadIdx.x % 32 == 0;
     int run = 0;
@@ -574,12 +601,19 @@ struct Kernel {
       for (int j = 0; j < kMany; ++j) {
         int const tap = j / kInstructions, k = j % kInstructions;
         Mma::fma(accumulators, step.a + tap * (Filters::kBytes >> 4) + k * Filters::kNextK,
-                 step.b[tap] + k * hopper::kNextK, Filters::kLayout, hopper::operand_layout(kPixelBytes));
+                 step.b[tap] + k * hopper::kNextK, Filters::kLayout, params.input_layout);
+        if (j == kHalf) {
+          // The memory of the step before is given back halfway, while there is something left to multiply.
+          hopper::commit_multiplications();
+          hopper::wait_for_multiplications<1>();
+          if (i > 0) last.release(shared, geometry.resident, step.enters[0]);
+          if (kHalf + 1 < kMany) hopper::fence_multiplications();
+        }
         if (j == (kMany > 1)) {
           // What the next step needs is looked up meanwhile, without a branch, after which WGMMA would begin another
           // group: the tensor cores would wait for it between the steps.
           run = run + Length == params.taps.number ? 0 : run + Length;
-          slab.skip(geometry.paired ? 2 : 1, geometry.slabs);
+          slab.skip(!Shared && geometry.paired ? 2 : 1, geometry.slabs);
           bool const ends = i + 1 == steps;
           Ring then = stage;
           next = Step<Length>(params, shared, run, ends, then, slab);
@@ -587,53 +621,13 @@ struct Kernel {
           stage.parity = ends ? stage.parity : then.parity;
         }
       }
-      hopper::commit_multiplications();
-      if (i == geometry.handover && leads && !geometry.paired) hopper::arrive(shared.turn(1 - consumer));
-      hopper::wait_for_multiplications<1>();
-      if (i > 0) last.release(shared, geometry.resident, step.enters[0]);
+      if (kHalf + 1 < kMany) hopper::commit_multiplications();
+      if (i == geometry.handover && leads && takes_turns(params)) hopper::arrive(shared.turn(1 - consumer));
       last = step;
       step = next;
     }
     hopper::wait_for_multiplications<0>();
     last.release(shared, geometry.resident, true);
-  }
-
-  /// Arrive at a barrier of every thread block of the cluster, and wait for all of them. Each is used once.
-  CUTLASS_DEVICE static void meet(Params const& params, Shared const& shared, int time) {
-    __syncwarp();
-    int const lane = threadIdx.x % 32;
-    if (lane < params.geometry.splits) hopper::arrive_in_cluster(hopper::of_block(shared.exchanged(time), lane));
-    hopper::wait_in_cluster(shared.exchanged(time));
-  }
-
-  /// Add the sums of the cluster's thread blocks, each every so many words of them; the first block has all in the end.
-  /// They are written to where the operands were: a thread block that shares its tile has no other one.
-  CUTLASS_DEVICE static void exchange(
-      Params const& params, Shared const& shared, int block, Accumulator (&accumulators)[kPixels / 2]) {
-    uint32_t const mine = shared.stages + threadIdx.x % kWarpGroup * kQuadBytes;
-    uint32_t quad[4];
-    hopper::meet_warp_group();  // another warp may still multiply what is there
-    CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < kQuads; ++i) {
-      // What is stored must not be the accumulator's register itself: ptxas would serialise WGMMA (C7520).
-      CUTLASS_PRAGMA_UNROLL
-      for (int j = 0; j < 4; ++j) quad[j] = word_of(accumulators[4 * i + j] + Accumulator(0));
-      hopper::store_words(hopper::of_block(mine + i * kWarpGroup * kQuadBytes, block), quad);
-    }
-    meet(params, shared, 0);
-    switch (params.geometry.splits) {
-      case 2: add<2>(mine, block); break;
-      case 4: add<4>(mine, block); break;
-      default: add<kMostSplits>(mine, block);
-    }
-    meet(params, shared, 1);
-    if (block != 0) return;
-    CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < kQuads; ++i) {
-      hopper::load_words(quad, hopper::of_block(mine + i * kWarpGroup * kQuadBytes, 0));
-      CUTLASS_PRAGMA_UNROLL
-      for (int j = 0; j < 4; ++j) accumulators[4 * i + j] = sum_of(quad[j]);
-    }
   }
 
   static constexpr int kQuads = kPixels / 8, kQuadBytes = 16;  // four sums of a thread
@@ -648,37 +642,86 @@ struct Kernel {
     }
   }
 
-  /// Add every `Splits`-th quad of the thread blocks, from quad `block` on, into the first block's.
-  template <int Splits>
-  CUTLASS_DEVICE static void add(uint32_t mine, int block) {
-    constexpr int kTogether = 16 / Splits;  // quads whose words are under way at the same time
-    for (int first = block; first < kQuads; first += kTogether * Splits) {
-      uint32_t words[kTogether][Splits][4];
+  /// Give everyone who completes steps of the tile its part of the sums, to each thread its own quads of them, and
+  /// complete what is this thread block's.
+  template <int Blocks>
+  CUTLASS_DEVICE static void complete(Params const& params, Memory const& shared, Item const& item, int block,
+                                      Epilogue& epilogue, Accumulator (&accumulators)[kPixels / 2]) {
+    constexpr int kCompleted = ceil_div(kSteps, Blocks), kQuadsOfBlock = 2 * kCompleted;
+    constexpr int kNextQuad = kWarpGroup * kQuadBytes, kNextBlock = kQuadsOfBlock * kNextQuad;
+    int const thread = threadIdx.x % kWarpGroup, first = block * kCompleted;
+    int const quads = min(kQuadsOfBlock, kQuads - 2 * first);
+    uint32_t const mine = shared.exchange + thread * kQuadBytes, exchanged = shared.exchanged();
+    if (thread == 0 && quads > 0) hopper::arrive_and_expect(exchanged, Blocks * quads * kNextQuad);
+    hopper::wait_for_arrivals();  // nobody writes to where a thread block is not yet
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kQuads; ++i) {
+      int const to = i / kQuadsOfBlock;
+      uint32_t quad[4];
+      // What is sent must not be the accumulator's register itself: ptxas would serialise WGMMA (C7520).
       CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < kTogether; ++i) {
-        int const number = first + i * Splits;
-        uint32_t const at = mine + (number < kQuads ? number : first) * kWarpGroup * kQuadBytes;
-        CUTLASS_PRAGMA_UNROLL
-        for (int other = 0; other < Splits; ++other) hopper::load_words(words[i][other], hopper::of_block(at, other));
-      }
+      for (int j = 0; j < 4; ++j) quad[j] = word_of(accumulators[4 * i + j] + Accumulator(0));
+      hopper::send_words(hopper::of_block(mine + block * kNextBlock + i % kQuadsOfBlock * kNextQuad, to), quad,
+                         hopper::of_block(exchanged, to));
+    }
+    if (quads <= 0) return;
+    uint32_t const address = EpilogueStep::address(shared.epilogues);
+    Pixels pixels(params, item, first * kStepPixels);
+    hopper::wait_for_cluster(exchanged);
+    if constexpr (kLoadsSource) hopper::wait(shared.source_loaded(0), 0);
+    for (int i = 0; 2 * i < quads; ++i) {
+      uint32_t words[2][Blocks][4];
       CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < kTogether; ++i) {
-        uint32_t quad[4];
+      for (int half = 0; half < 2; ++half) {
         CUTLASS_PRAGMA_UNROLL
-        for (int j = 0; j < 4; ++j) {
-          Accumulator sum = sum_of(words[i][0][j]);
-          CUTLASS_PRAGMA_UNROLL
-          for (int other = 1; other < Splits; ++other) sum += sum_of(words[i][other][j]);
-          quad[j] = word_of(sum);
+        for (int from = 0; from < Blocks; ++from) {
+          hopper::load_words(words[half][from], mine + from * kNextBlock + (2 * i + half) * kNextQuad);
         }
-        int const number = first + i * Splits;
-        if (number < kQuads) hopper::store_words(hopper::of_block(mine + number * kWarpGroup * kQuadBytes, 0), quad);
+      }
+      int const step = first + i;
+      bool const whole = is_whole(step);
+      EpilogueStep now;
+      now.load(epilogue, pixels, address + step * kStepPixels * kEpilogueRow, whole);
+      Accumulator sums[fragment::kElements];
+      CUTLASS_PRAGMA_UNROLL
+      for (int j = 0; j < fragment::kElements; ++j) {
+        sums[j] = sum_of(words[j / 4][0][j % 4]);
+        CUTLASS_PRAGMA_UNROLL
+        for (int from = 1; from < Blocks; ++from) sums[j] += sum_of(words[j / 4][from][j % 4]);
+      }
+      now.template compute<fragment::kElements>(epilogue, sums);
+      now.store(address + step * kStepPixels * kEpilogueRow, whole);
+      if constexpr (kStoresDestination) {
+        __syncwarp();
+        store_step(params, item, shared.epilogues, step);
+      }
+    }
+  }
+
+  /// Store a warp's 16 columns of a step's D from the buffer, a lane 8 of a pixel's.
+  CUTLASS_DEVICE static void store_step(Params const& params, Item const& item, uint32_t buffer, int step) {
+    constexpr int kElements = 8;
+    int const lane = threadIdx.x % 32, warp = threadIdx.x % kWarpGroup / 32;
+    int const pixel = step * kStepPixels + lane / 2, chunk = 2 * warp + lane % 2;
+    int const filter = item.filter + kElements * chunk, columns = params.filter_count - filter;
+    int const row = pixel / params.geometry.sum_pitch, column = pixel - row * params.geometry.sum_pitch;
+    int const place = pixel < kPixels ? Pixels::place(params, item, row, column) : -1;
+    if (place < 0 || columns <= 0) return;
+    uint32_t words[4];
+    hopper::load_words(words, buffer + pixel * kEpilogueRow + (chunk ^ pixel % 8) * 16);
+    Destination* const to = params.d + place * params.d_stride + filter;
+    if (columns >= kElements) {
+      *reinterpret_cast<uint4*>(to) = make_uint4(words[0], words[1], words[2], words[3]);
+    } else {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kElements; ++i) {
+        if (i < columns) to[i].bits = uint16_t(words[i / 2] >> i % 2 * 16);
       }
     }
   }
 
   /// Multiply and store the tiles of a consumer.
-  CUTLASS_DEVICE static void consume(Params const& params, Shared const& shared, int consumer) {
+  CUTLASS_DEVICE static void consume(Params const& params, Memory const& shared, int consumer) {
     Geometry const& geometry = params.geometry;
     Part const part(params);
     int const length = geometry.run;
@@ -698,20 +741,25 @@ struct Kernel {
       Item const item(params, number, consumer);
       int const thread = threadIdx.x % kWarpGroup;
       fragment::Tile const tile{item.filter + thread / 32 * 16 + thread % 32 / 4, params.filter_count,
-                                item.tile, item.filter / kFilters};
+                                item.tile * geometry.blocks + part.block, item.filter / kFilters};
       Epilogue epilogue(params.epilogue, tile);
       Accumulator accumulators[kPixels / 2];
       CUTLASS_PRAGMA_UNROLL
-      for (Accumulator& each : accumulators) each = 0;  // or ptxas finds that `exchange` defines them (C7515)
-      if (!geometry.paired) hopper::wait(shared.turn(consumer), parity);
-      switch (geometry.run) {
+      for (Accumulator& each : accumulators) each = 0;
+      if (takes_turns(params)) hopper::wait(shared.turn(consumer), parity);
+      switch (length) {
         case 3: multiply<3>(params, shared, consumer, part.planes, stage, slab, accumulators); break;
         case 5: multiply<5>(params, shared, consumer, part.planes, stage, slab, accumulators); break;
         default: multiply<1>(params, shared, consumer, part.planes, stage, slab, accumulators);
       }
-      if (geometry.splits > 1) {
-        exchange(params, shared, part.block, accumulators);
-        if (part.block != 0) return;
+      if constexpr (Shared) {
+        switch (geometry.blocks) {
+          case 2: complete<2>(params, shared, item, part.block, epilogue, accumulators); break;
+          case 4: complete<4>(params, shared, item, part.block, epilogue, accumulators); break;
+          default: complete<kMostBlocks>(params, shared, item, part.block, epilogue, accumulators);
+        }
+        epilogue.finish(tile);
+        return;
       }
       // On to the consumer's next tile, beyond those that the other one uses in its turn.
       stage.advance(geometry.paired ? 1 : 1 + stages, geometry.stages);
@@ -721,7 +769,7 @@ struct Kernel {
         slab.advance(steps, geometry.slabs);
       }
       if constexpr (kStaged) hopper::wait(shared.source_loaded(consumer), parity);
-      visit(params, item, tile, epilogue, accumulators, shared.epilogues + consumer * geometry.epilogue_bytes);
+      complete_all(params, item, epilogue, accumulators, shared.epilogues + consumer * geometry.epilogue_bytes);
       epilogue.finish(tile);
       if constexpr (kStaged) {
         hopper::fence_async();
@@ -737,19 +785,20 @@ struct Kernel {
     Item const& item;
     int row, column;  // of the tile, of the first of the next 8 pixels that this thread has
 
-    CUTLASS_DEVICE Pixels(Params const& params, Item const& item)
-        : params(params), item(item), row(0), column(threadIdx.x % 4 * 2) {
+    CUTLASS_DEVICE Pixels(Params const& params, Item const& item, int first) : params(params), item(item) {
+      row = first / params.geometry.sum_pitch;
+      column = first - row * params.geometry.sum_pitch + threadIdx.x % 4 * 2;
       wrap(row, column);
     }
 
     CUTLASS_DEVICE void wrap(int& row, int& column) const {
-      while (column >= params.geometry.pitch) {
-        column -= params.geometry.pitch;
+      while (column >= params.geometry.sum_pitch) {
+        column -= params.geometry.sum_pitch;
         ++row;
       }
     }
 
-    CUTLASS_DEVICE int place(int row, int column) const {
+    CUTLASS_DEVICE static int place(Params const& params, Item const& item, int row, int column) {
       Geometry const& geometry = params.geometry;
       int image = item.image;
       if (geometry.images > 1) {
@@ -765,10 +814,10 @@ struct Kernel {
     CUTLASS_DEVICE void next(fragment::Places& places) {
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < fragment::kRows; i += 2) {
-        places.rows[i] = place(row, column);
+        places.rows[i] = place(params, item, row, column);
         int next_row = row, next_column = column + 1;
         wrap(next_row, next_column);
-        places.rows[i + 1] = place(next_row, next_column);
+        places.rows[i + 1] = place(params, item, next_row, next_column);
         column += 8;
         wrap(row, column);
       }
@@ -778,58 +827,80 @@ struct Kernel {
   /// Of kPixels the last 8 may be half a step.
   CUTLASS_HOST_DEVICE static constexpr bool is_whole(int step) { return (step + 1) * kStepPixels <= kPixels; }
 
-  CUTLASS_DEVICE static void visit(Params const& params, Item const& item, fragment::Tile const& tile,
-                                   Epilogue& epilogue, Accumulator (&accumulators)[kPixels / 2], uint32_t buffer) {
-    // A lane's row of the matrices that ldmatrix and stmatrix move: a pixel, and of its 128 bytes a swizzled chunk of 16.
-    int const lane = threadIdx.x % 32, warp = threadIdx.x % kWarpGroup / 32;
-    uint32_t const address =
-        buffer + (lane % 8 + lane / 16 * 8) * kEpilogueRow + ((2 * warp + lane / 8 % 2) ^ lane % 8) * 16;
-    constexpr int kSteps = ceil_div(kPixels, kStepPixels);
-    Pixels pixels(params, item);
-    fragment::Places places[2];
-    typename Epilogue::Fetched fetched[2];
-    uint32_t words[2][4];
-    // A step's elements are loaded while the one before it is computed.
-    auto const load = [&](int step) {
+  /// A step of the epilogue: where its elements are, and what is loaded for them.
+  struct EpilogueStep {
+    fragment::Places places;
+    typename Epilogue::Fetched fetched;
+    uint32_t words[4];  // of C, then of D
+
+    /// The address of a lane's row of the matrices that ldmatrix and stmatrix move: a pixel, and of its 128 bytes a
+    /// swizzled chunk of 16.
+    CUTLASS_DEVICE static uint32_t address(uint32_t buffer) {
+      int const lane = threadIdx.x % 32, warp = threadIdx.x % kWarpGroup / 32;
+      return buffer + (lane % 8 + lane / 16 * 8) * kEpilogueRow + ((2 * warp + lane / 8 % 2) ^ lane % 8) * 16;
+    }
+
+    CUTLASS_DEVICE void load(Epilogue const& epilogue, Pixels& pixels, uint32_t from, bool is_whole) {
       if constexpr (Epilogue::kPlaces) {
-        pixels.next(places[step % 2]);
-        epilogue.fetch(fetched[step % 2], places[step % 2]);
+        pixels.next(places);
+        epilogue.fetch(fetched, places);
       }
       if constexpr (kLoadsSource) {
-        uint32_t const from = address + step * kStepPixels * kEpilogueRow;
-        if (is_whole(step)) {
-          hopper::load_matrices(words[step % 2], from);
+        if (is_whole) {
+          hopper::load_matrices(words, from);
         } else {
-          hopper::load_two_matrices(words[step % 2], from);
+          hopper::load_two_matrices(words, from);
         }
       }
+    }
+
+    template <int Elements>
+    CUTLASS_DEVICE void compute(Epilogue& epilogue, Accumulator const* sums) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < Elements; i += 2) {
+        float sources[2] = {};
+        if constexpr (kLoadsSource) {
+          sources[0] = element::load_first<Source>(words[i / 2]);
+          sources[1] = element::load_second<Source>(words[i / 2]);
+        }
+        auto const first = epilogue.visit(i, sums[i], sources[0], fetched, places);
+        auto const second = epilogue.visit(i + 1, sums[i + 1], sources[1], fetched, places);
+        if constexpr (kStoresDestination) element::store_two(Destination{}, words[i / 2], first, second);
+      }
+    }
+
+    CUTLASS_DEVICE void store(uint32_t to, bool is_whole) const {
+      if constexpr (kStoresDestination) {
+        if (is_whole) {
+          hopper::store_matrices(to, words);
+        } else {
+          hopper::store_two_matrices(to, words);
+        }
+      }
+    }
+  };
+
+  /// Compute the epilogue of a tile. A step's elements are loaded while the one before it is computed.
+  CUTLASS_DEVICE static void complete_all(Params const& params, Item const& item, Epilogue& epilogue,
+                                       Accumulator (&accumulators)[kPixels / 2], uint32_t buffer) {
+    uint32_t const address = EpilogueStep::address(buffer);
+    Pixels pixels(params, item, 0);
+    EpilogueStep steps[2];
+    auto const load = [&](int step) {
+      steps[step % 2].load(epilogue, pixels, address + step * kStepPixels * kEpilogueRow, is_whole(step));
     };
     load(0);
     CUTLASS_PRAGMA_UNROLL
     for (int step = 0; step < kSteps; ++step) {
       if (step + 1 < kSteps) load(step + 1);
-      int const now = step % 2;
-      CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < (is_whole(step) ? fragment::kElements : fragment::kElements / 2); i += 2) {
-        float sources[2] = {};
-        if constexpr (kLoadsSource) {
-          sources[0] = element::load_first<Source>(words[now][i / 2]);
-          sources[1] = element::load_second<Source>(words[now][i / 2]);
-        }
-        int const at = fragment::kElements * step + i;
-        auto const first = epilogue.visit(i, accumulators[at], sources[0], fetched[now], places[now]);
-        auto const second =
-            epilogue.visit(i + 1, accumulators[at + 1], sources[1], fetched[now], places[now]);
-        if constexpr (kStoresDestination) element::store_two(Destination{}, words[now][i / 2], first, second);
+      EpilogueStep& now = steps[step % 2];
+      Accumulator const* const sums = accumulators + fragment::kElements * step;
+      if (is_whole(step)) {
+        now.template compute<fragment::kElements>(epilogue, sums);
+      } else {
+        now.template compute<fragment::kElements / 2>(epilogue, sums);
       }
-      if constexpr (kStoresDestination) {
-        uint32_t const to = address + step * kStepPixels * kEpilogueRow;
-        if (is_whole(step)) {
-          hopper::store_matrices(to, words[now]);
-        } else {
-          hopper::store_two_matrices(to, words[now]);
-        }
-      }
+      now.store(address + step * kStepPixels * kEpilogueRow, is_whole(step));
     }
   }
 };

@@ -20,12 +20,14 @@ constexpr int kRuns[] = {3, 5, 1};  // of taps, the best first
 constexpr int kTurnTaps = 3;       // before the end of a tile that a consumer passes the turn on
 constexpr int kSharedBytes = 232448;
 constexpr int kBarrierBytes = 8 * (2 * kMostStages + 2 * kMostSlabs + 8);
-constexpr int kMostSplits = 8;     // thread blocks of a cluster, on every GPU
+constexpr int kMostBlocks = 8;     // of a cluster, on every GPU
+constexpr int kMultiprocessors = 132;  // of most GPUs; parts of reductions are counted before it is known which one it is
 constexpr int kWindowBytes = 16;   // of a pixel that is a part of windows
 constexpr int kLargestBox = 256;   // of TMA, in any dimension
+constexpr int kEight = 8;          // pixels that follow one another in an operand; how far the next are is its stride
 constexpr int kAlignment = 1024;   // of swizzled memory
 constexpr int kWarpGroup = 128;
-constexpr int kThreads = 3 * kWarpGroup;
+constexpr int kStepPixels = 16;    // of the accumulator, for which a thread computes the epilogue at a time
 
 CUTLASS_HOST_DEVICE constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 CUTLASS_HOST_DEVICE constexpr int aligned_bytes(int bytes) { return ceil_div(bytes, kAlignment) * kAlignment; }
@@ -80,14 +82,16 @@ struct FilterRows {
 struct Geometry {
   int images = 1;             // in a tile; several only if they are whole
   int rows = 0, columns = 0;  // of output pixels
-  int pitch = 0;              // pixels from one row to the next
+  int pitch = 0;              // pixels from one row of the input to the next
+  int sum_pitch = 0;          // of the accumulator, and of C and D: `pitch`, or kEight if each eight pixels are a row
   int box_rows = 0;           // from one image to the next
   int guard = 0;              // pixels of zeros after the last row of a box
   int tiles_high = 0, tiles_wide = 0;
   int stages = 0, stage_bytes = 0;
   int run = 1;                    // of taps whose filters are loaded together
   int slabs = 0, slab_bytes = 0;  // of the filters of a run
-  int splits = 1;         // thread blocks of a cluster that share a tile: each multiplies some of its planes
+  int blocks = 1;          // of a cluster, which share a tile: each multiplies some planes, and completes some of the pixels
+  int exchange_bytes = 0;  // for the sums that they give each other
   bool paired = false;    // the consumers share a tile of pixels, each with a block of filters, and take no turns
   bool resident = false;  // the filters of a block stay in shared memory
   int handover = 0;       // the run of a tile after which a consumer passes the turn on
@@ -97,9 +101,11 @@ struct Geometry {
   /// Pixels of shared memory, without the guard.
   CUTLASS_HOST_DEVICE int box_pixels() const { return images * box_rows * pitch; }
   /// Of C and D; with several images also what is between them.
-  CUTLASS_HOST_DEVICE int stored_pixels() const { return (images > 1 ? images * box_rows : rows) * pitch; }
+  CUTLASS_HOST_DEVICE int stored_pixels() const { return (images > 1 ? images * box_rows : rows) * sum_pitch; }
   /// What the accumulator needs, from the first pixel to the last.
-  int pixels() const { return ((images - 1) * box_rows + rows - 1) * pitch + columns; }
+  int pixels() const { return ((images - 1) * box_rows + rows - 1) * sum_pitch + columns; }
+  /// From eight pixels of a tap's operand to the next.
+  int next_eight() const { return sum_pitch == pitch ? kEight : pitch; }
 };
 
 /// What a kernel has at compile time.
@@ -110,6 +116,9 @@ struct Class {
   bool staged;      // C or D are moved through shared memory
   bool volume = false;
   int pixel_bytes = plane_bytes;  // of a pixel in a box
+  bool shared = false;            // whether thread blocks share tiles; each then has one consumer
+
+  int consumers() const { return shared ? 1 : 2; }
 };
 
 /// Whether windows are what a convolution needs: that its taps are in one, and that each begins with the next pixel.
@@ -249,13 +258,14 @@ inline int handover_of(Problem const& problem, Class const& kernel, Taps const& 
   return handover;
 }
 
-/// Share the memory between the stages of the input and the filters of runs of `length` taps. Return whether it suffices.
-inline bool share(Problem const& problem, Class const& kernel, Taps const& taps, int length, Geometry& made) {
+/// Fit stages of the input, and filters of runs of `length` taps, into shared memory. Return whether the fewest fit.
+inline bool fit(Problem const& problem, Class const& kernel, Taps const& taps, int length, Geometry& made) {
   made.run = length;
   made.slab_bytes = length * kFilters * kernel.plane_bytes;
-  int const left = kSharedBytes - 2 * kAlignment - aligned_bytes(kBarrierBytes) - 2 * made.epilogue_bytes;
+  int const left = kSharedBytes - 2 * kAlignment - aligned_bytes(kBarrierBytes) -
+                   kernel.consumers() * made.epilogue_bytes - made.exchange_bytes;
   int const fewest_stages = std::max(2, taps.boxes_of_two_runs(length));
-  int const planes = problem.planes(kernel.plane), both = made.paired ? 2 : 1;
+  int const planes = ceil_div(problem.planes(kernel.plane), made.blocks), both = made.paired ? 2 : 1;
   int const needed = both * taps.number / length * planes;
   int const resident_left = left - needed * made.slab_bytes;
   made.resident = needed <= kMostSlabs && resident_left >= fewest_stages * made.stage_bytes;
@@ -263,7 +273,7 @@ inline bool share(Problem const& problem, Class const& kernel, Taps const& taps,
     made.slabs = needed;
     made.stages = std::min(kMostStages, resident_left / made.stage_bytes);
   } else {
-    int const fewest_slabs = 3 * both;
+    int const fewest_slabs = std::min(3 * both, needed);
     auto const slabs_beside = [&](int stages) {
       return (left - stages * made.stage_bytes) / made.slab_bytes / both * both;
     };
@@ -284,13 +294,15 @@ inline bool share(Problem const& problem, Class const& kernel, Taps const& taps,
   return true;
 }
 
-/// Return the geometry of tiles of images x rows x columns; without stages where they do not fit.
-inline Geometry arrange(Problem const& problem, Class const& kernel, int images, int rows, int columns) {
+/// Return the geometry of tiles of images x rows x columns, of kEight columns with each eight pixels a row; without
+/// stages where they do not fit.
+inline Geometry arrange(Problem const& problem, Class const& kernel, int images, int rows, int columns, bool eights) {
   Geometry made;
   made.images = images;
   made.rows = rows;
   made.columns = columns;
-  made.pitch = pitch_of(problem, columns);
+  made.pitch = eights ? kEight + problem.halo_width() : pitch_of(problem, columns);
+  made.sum_pitch = eights ? kEight : made.pitch;
   int const reach = rows + problem.halo_height();
   made.box_rows = images > 1 ? rows_of_image(problem) : reach;
   made.guard = (reach - made.box_rows) * made.pitch + columns + problem.halo_width() - made.pitch;
@@ -305,7 +317,7 @@ inline Geometry arrange(Problem const& problem, Class const& kernel, int images,
   if (kernel.staged) made.epilogue_bytes = aligned_bytes(std::max(kernel.pixels, made.stored_pixels()) * 128);
   Taps const taps = taps_of(problem, made.pitch);
   for (int run : kRuns) {
-    if (taps.number % run == 0 && share(problem, kernel, taps, run, made)) break;
+    if (taps.number % run == 0 && fit(problem, kernel, taps, run, made)) break;
   }
   return made;
 }
@@ -325,21 +337,29 @@ inline Geometry choose(Problem const& problem, Class const& kernel, int given_ro
     }
     return true;
   };
+  auto const consider_rows = [&](int most, int columns, bool eights) {
+    most = std::min(problem.output_height, std::max(most, 1));
+    for (int high = ceil_div(problem.output_height, most); high <= problem.output_height; ++high) {
+      int const rows = given_rows ? given_rows : ceil_div(problem.output_height, high);
+      // Fewer rows make more tiles.
+      if (consider(arrange(problem, kernel, 1, rows, columns, eights)) || given_rows) break;
+    }
+  };
+  auto const consider_images = [&](int pitch, int columns, bool eights) {
+    for (int images = kernel.pixels / (rows_of_image(problem) * pitch) + 1; images > 1; --images) {
+      if (consider(arrange(problem, kernel, images, problem.output_height, columns, eights))) break;
+    }
+  };
   int const wide = std::min(problem.output_width, kernel.pixels);
   for (int across = ceil_div(problem.output_width, wide); across <= problem.output_width; ++across) {
     int const columns = given_columns ? given_columns : ceil_div(problem.output_width, across);
-    int const most = std::min(problem.output_height, (kernel.pixels - columns) / pitch_of(problem, columns) + 1);
-    for (int high = ceil_div(problem.output_height, std::max(most, 1)); high <= problem.output_height; ++high) {
-      int const rows = given_rows ? given_rows : ceil_div(problem.output_height, high);
-      if (consider(arrange(problem, kernel, 1, rows, columns)) || given_rows) break;  // fewer rows make more tiles
-    }
+    consider_rows((kernel.pixels - columns) / pitch_of(problem, columns) + 1, columns, false);
     if (given_columns || columns * 8 < kernel.pixels || columns <= 8) break;
   }
+  if (given_columns == 0 || given_columns == kEight) consider_rows(kernel.pixels / kEight, kEight, true);
   if (given_rows || given_columns || kernel.volume) return best;
-  int const image = rows_of_image(problem) * pitch_of(problem, problem.output_width);
-  for (int images = kernel.pixels / image + 1; images > 1; --images) {
-    if (consider(arrange(problem, kernel, images, problem.output_height, problem.output_width))) break;
-  }
+  consider_images(pitch_of(problem, problem.output_width), problem.output_width, false);
+  if (problem.output_width <= kEight) consider_images(kEight, kEight, true);
   return best;
 }
 
@@ -353,51 +373,55 @@ inline void pair(Problem const& problem, Class const& kernel, int multiprocessor
   if (!waits || problem.filters <= kFilters || pairs < multiprocessors) return;
   Geometry paired = made;
   paired.paired = true;
-  if (share(problem, kernel, taps, made.run, paired)) made = paired;
+  if (fit(problem, kernel, taps, made.run, paired)) made = paired;
 }
 
-/// What tiles of a halo kernel take, in clock cycles: fits to measurements on an H200.
+/// What thread blocks that share a tile take, in clock cycles: fits to measurements on an H200, with the launch.
 struct Cycles {
-  static constexpr int kStart = 3500;    // of a thread block: barriers, the first loads, the last stores
-  static constexpr int kBetween = 1000;  // tiles of a thread block
-  static constexpr int kEpiloguePerPixel = 10;
-  static constexpr int kExchange = 3500, kExchangePerPixel = 12;  // of sums, between the thread blocks of a cluster
+  static constexpr int kStart = 9300;
+  static constexpr int kStep = 450;  // of a run of taps, at least
+  static constexpr int kExchangePerBlock = 450, kExchangePerStep = 1150;  // with the epilogue
   static constexpr int kLeftOver = 28;
-  static constexpr int kLoadedBytes = 33;  // of L2, a cycle and a multiprocessor
+  static constexpr int kLoadedBytes = 38;  // of L2, a cycle and a multiprocessor
 
   int planes;  // of a tile
-  int plane;   // what one takes: multiplications or loads
-  int epilogue, exchange;
+  int plane;   // what one takes: multiplications, loads, or at least its steps
+  int steps;   // of the epilogue
 
   static Cycles of(Problem const& problem, Class const& kernel, Geometry const& geometry) {
     Taps const taps = taps_of(problem, geometry.pitch);
     int const multiplied = taps.number * (kernel.plane_bytes / hopper::kDepthBytes) * kernel.pixels / 2;
     int const loaded = (taps.groups * geometry.box_pixels() * kernel.pixel_bytes +
                         taps.number * kFilters * kernel.plane_bytes) / kLoadedBytes;
-    return {problem.planes(kernel.plane), std::max(multiplied, loaded), kernel.pixels * kEpiloguePerPixel,
-            kExchange + kernel.pixels * kExchangePerPixel};
+    int const least = taps.number / geometry.run * kStep;
+    return {problem.planes(kernel.plane), std::max({multiplied, loaded, least}), ceil_div(kernel.pixels, kStepPixels)};
   }
 
-  /// Of so many tiles, each shared by so many thread blocks. Without sharing, epilogues overlap with multiplications.
-  int64_t all(int tiles, int splits, int multiprocessors) const {
+  /// Of so many tiles, each shared by so many thread blocks.
+  int64_t all(int tiles, int blocks) const {
     // The multiprocessors of a cluster are neighbours: of some groups of them, a few are left over.
-    int64_t const waves = ceil_div(tiles * splits, multiprocessors - multiprocessors * (splits - 1) / kLeftOver);
-    if (splits == 1) return kStart + epilogue + waves * (int64_t(planes) * plane + kBetween);
-    return waves * (kStart + epilogue + exchange + int64_t(ceil_div(planes, splits)) * plane);
+    int64_t const waves = ceil_div(tiles * blocks, kMultiprocessors - kMultiprocessors * (blocks - 1) / kLeftOver);
+    return waves * (kStart + blocks * kExchangePerBlock + ceil_div(steps, blocks) * kExchangePerStep +
+                    int64_t(ceil_div(planes, blocks)) * plane);
   }
 };
 
-/// Let the thread blocks of a cluster share each tile's planes, where there are too few tiles for all multiprocessors.
-inline void split(Problem const& problem, Class const& kernel, int multiprocessors, Geometry& made) {
+/// Let thread blocks share each tile, as many as are the fastest. Return whether shared memory has room for the sums that
+/// they give each other, and whether each has a plane.
+inline bool share(Problem const& problem, Class const& kernel, Geometry& made) {
   int const tiles = made.tiles(problem) * ceil_div(problem.filters, kFilters);
-  int const sums = kFilters * kernel.pixels * 4;  // they are exchanged where the operands were
-  if (made.paired || made.stages * made.stage_bytes + made.slabs * made.slab_bytes < sums) return;
   Cycles const cycles = Cycles::of(problem, kernel, made);
-  for (int splits = 2; splits <= std::min(kMostSplits, cycles.planes); splits *= 2) {
-    if (cycles.all(tiles, splits, multiprocessors) < cycles.all(tiles, made.splits, multiprocessors)) {
-      made.splits = splits;
-    }
+  Taps const taps = taps_of(problem, made.pitch);
+  Geometry const alone = made;
+  for (int blocks = 2; blocks <= std::min(kMostBlocks, cycles.planes); blocks *= 2) {
+    Geometry shared = alone;
+    shared.blocks = blocks;
+    // Who completes steps of a tile gets their sums from everyone.
+    shared.exchange_bytes = blocks * ceil_div(cycles.steps, blocks) * kStepPixels * kFilters * 4;
+    bool const fits = fit(problem, kernel, taps, made.run, shared);
+    if (fits && (made.blocks == 1 || cycles.all(tiles, blocks) < cycles.all(tiles, made.blocks))) made = shared;
   }
+  return made.blocks > 1;
 }
 
 }  // namespace halo

@@ -79,10 +79,11 @@ CUTLASS_DEVICE void fence_async() { asm volatile("fence.proxy.async.shared::cta;
 
 // Clusters. Shared memory of another of its thread blocks has an address of its own.
 
-/// All threads of all thread blocks: what was written before is seen after.
-CUTLASS_DEVICE void meet_cluster() {
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
+/// Say that the thread is there, and its barriers, after fence_barriers. Of other memory it says nothing: that would take
+/// a microsecond.
+CUTLASS_DEVICE void arrive_in_cluster() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+/// Wait until all threads of all thread blocks have said so.
+CUTLASS_DEVICE void wait_for_arrivals() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
 CUTLASS_DEVICE uint32_t of_block(uint32_t address, int block) {
   uint32_t result;
@@ -90,13 +91,15 @@ CUTLASS_DEVICE uint32_t of_block(uint32_t address, int block) {
   return result;
 }
 
-/// Arrive at a barrier of any thread block of the cluster, after what the thread has written.
-CUTLASS_DEVICE void arrive_in_cluster(uint32_t barrier) {
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+/// Write to a thread block's memory, whose barrier counts the bytes: nobody else has to say that they are there.
+CUTLASS_DEVICE void send_words(uint32_t to, uint32_t const (&words)[4], uint32_t barrier) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];"
+               ::"r"(to), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]), "r"(barrier)
+               : "memory");
 }
 
-/// Wait for the first phase of a barrier, at which threads of other thread blocks arrive.
-CUTLASS_DEVICE void wait_in_cluster(uint32_t barrier) {
+/// Wait for the first phase of a barrier, and for what threads of other thread blocks have written before its end.
+CUTLASS_DEVICE void wait_for_cluster(uint32_t barrier) {
   uint32_t passed = 0;
   while (!passed) {
     asm volatile(
@@ -109,15 +112,9 @@ CUTLASS_DEVICE void wait_in_cluster(uint32_t barrier) {
 }
 
 CUTLASS_DEVICE void load_words(uint32_t (&to)[4], uint32_t address) {
-  asm volatile("ld.shared::cluster.v4.b32 {%0, %1, %2, %3}, [%4];"
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                : "r"(address)
-               : "memory");
-}
-
-CUTLASS_DEVICE void store_words(uint32_t address, uint32_t const (&from)[4]) {
-  asm volatile("st.shared::cluster.v4.b32 [%0], {%1, %2, %3, %4};"
-               ::"r"(address), "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3])
                : "memory");
 }
 
@@ -192,9 +189,6 @@ CUTLASS_DEVICE void store_two_matrices(uint32_t address, uint32_t const (&from)[
                ::"r"(address), "r"(from[0]), "r"(from[1])
                : "memory");
 }
-
-/// The threads of one warp group, of which only one does this.
-CUTLASS_DEVICE void meet_warp_group() { asm volatile("bar.sync 1, 128;" ::: "memory"); }
 
 // Registers of a warp group
 

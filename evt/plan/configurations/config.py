@@ -7,7 +7,16 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 Schedule = Literal[
-    "pingpong", "cooperative", "implicit", "implicit_own", "implicit_pingpong", "halo", "one_sm", "two_sm", "multistage"
+    "pingpong",
+    "cooperative",
+    "implicit",
+    "implicit_own",
+    "implicit_pingpong",
+    "halo",
+    "halo_shared",
+    "one_sm",
+    "two_sm",
+    "multistage",
 ]
 
 

@@ -42,7 +42,7 @@ class HaloKernel:
 
 
 def _mainloop(draft: Draft, over_windows: bool) -> HaloConvolution:
-    fields, shape = draft.fields, draft.problem.convolution
+    fields, shape, shared = draft.fields, draft.problem.convolution, draft.request.config.schedule == "halo_shared"
     copies = windows(draft, shape.windows.channels) if over_windows else None
     spatial = SPATIAL[-shape.rank :]
     for name in ("images", *spatial, "channels", "filters"):
@@ -51,9 +51,9 @@ def _mainloop(draft: Draft, over_windows: bool) -> HaloConvolution:
         for name in spatial:
             fields.size(f"{part}_{name}")
     if copies:
-        return HaloConvolution(shape.operator, shape.rank, *copies, shape.windows.channels)
+        return HaloConvolution(shape.operator, shape.rank, *copies, shape.windows.channels, shared)
     a, b = (image(draft, operand) for operand in draft.problem.dag.operands)
-    return HaloConvolution(shape.operator, shape.rank, a, b)
+    return HaloConvolution(shape.operator, shape.rank, a, b, shared=shared)
 
 
 def _epilogue(draft: Draft) -> Collective:

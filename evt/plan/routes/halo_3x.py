@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from evt.plan.configurations.config import Config, Use
-from evt.plan.halo import Halo, pixels_of
+from evt.plan.configurations.config import Config, Schedule, Use
+from evt.plan.halo import Halo, Width, pixels_of
 from evt.plan.halo_tiles import FILTERS
 from evt.plan.kernels import halo as kernels
 from evt.plan.problem import Problem
@@ -22,13 +22,16 @@ def configs_of_windows(problem: Problem) -> tuple[Config, ...]:
 
 
 def _configs(problem: Problem, found: Halo) -> tuple[Config, ...]:
-    best = [(found.plane_bytes, pixels) for pixels in found.pixels]
-    widths = pixels_of(problem.dag.operands[0].dtype)
-    fitting = [(plane, pixels) for plane, most in found.most for pixels in widths if pixels <= most]
+    best = [(found.plane_bytes, width) for width in found.widths]
+    known = pixels_of(problem.dag.operands[0].dtype)
+    fitting = [
+        (plane, Width(pixels, most.shared)) for plane, most in found.most for pixels in known if pixels <= most.pixels
+    ]
 
-    def config(plane_bytes: int, pixels: int, use: Use) -> Config:
-        tile = (pixels, FILTERS, plane_bytes // problem.operand_bytes)
-        return Config(tile, "halo", epilogue_tile=(16, FILTERS), use=use)  # a thread has 8 elements of a step
+    def config(plane_bytes: int, width: Width, use: Use) -> Config:
+        tile = (width.pixels, FILTERS, plane_bytes // problem.operand_bytes)
+        schedule: Schedule = "halo_shared" if width.shared else "halo"
+        return Config(tile, schedule, epilogue_tile=(16, FILTERS), use=use)  # a thread has 8 elements of a step
 
     others = (each for each in fitting if each not in best)
     return (*(config(*each, "always") for each in best), *(config(*each, "asked") for each in others))

@@ -93,7 +93,7 @@ def suits(problem: Problem) -> Verdict:
     halo = problem.convolution.halo
     if wide := _wide_operands(problem):
         return wide
-    if not (halo.fast or halo.shared):
+    if not (halo.fast or halo.for_few):
         return Refusal("a kernel of CUTLASS is expected to be faster")
     if further := _further_matrix(problem):
         return further
