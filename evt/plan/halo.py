@@ -6,7 +6,7 @@ The widths of its instruction that are built suit the output's tiles: see :mod:`
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
@@ -237,26 +237,25 @@ def fastest_widths(
 ) -> tuple[Width, ...]:
     """Return the kernels that are the fastest together, the best one first; () where no tile fits.
 
-    Each is judged by what it adds: how much longer than the best of all widths the best of those taken is, for these
-    numbers of images.
+    They are judged by how much longer than the best of all widths the best of them is, for these numbers of images.
     """
     known = (Width(pixels, shared) for shared in (False, True) for pixels in widths)
-    found = {each: [time(plane, each, images, filters) for images in counts] for each in known}
-    times = {each: every for each, every in found.items() if inf not in every}
+    every = {each: [time(plane, each, images, filters) for images in counts] for each in known}
+    times = {each: found for each, found in every.items() if inf not in found}
     if not times:
         return ()
     least = [min(each) for each in zip(*times.values(), strict=True)]
-    taken: list[Width] = []
 
-    def loss(width: Width) -> float:
-        best = [min(each) for each in zip(*(times[other] for other in (*taken, width)), strict=True)]
+    def loss(taken: Sequence[Width]) -> float:
+        best = [min(each) for each in zip(*(times[width] for width in taken), strict=True)]
         return float(sum(each / shortest for each, shortest in zip(best, least, strict=True)))
 
-    lost = inf
-    while len(taken) < min(_OFFERED, len(times)):
-        width = min((each for each in times if each not in taken), key=loss)
-        if loss(width) > lost - _WORTH_A_KERNEL:
+    taken: list[Width] = []
+    for _ in range(_OFFERED):
+        found = min(([*taken, each] for each in times), key=loss)
+        for place in range(len(found)):  # what was the best before may not be beside the others
+            found = min(([*found[:place], each, *found[place + 1 :]] for each in times), key=loss)
+        if taken and loss(found) > loss(taken) - _WORTH_A_KERNEL:
             break
-        lost = loss(width)
-        taken.append(width)
-    return tuple(taken)
+        taken = found
+    return tuple(sorted(taken, key=lambda width: loss([width])))

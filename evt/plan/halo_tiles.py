@@ -25,9 +25,9 @@ from math import inf
 FILTERS = 64
 #: Clock cycles, fits to measurements on an H200: of a kernel with its launch, of each tile, of a run of taps at least,
 #: and of a pixel's epilogue. Where thread blocks share tiles, see evt::halo::Cycles of halo_geometry.hpp.
-_START, _BETWEEN, _STEP, _EPILOGUE_PER_PIXEL = 9300, 720, 450, 10
-_EXCHANGE_PER_BLOCK, _EXCHANGE_PER_STEP = 450, 1150
-_LEFT_OVER, _LOADED_BYTES, _DEPTH_BYTES, _MULTIPROCESSORS = 28, 38, 32, 132
+_START, _BETWEEN, _STEP, _EPILOGUE_PER_PIXEL = 8500, 640, 460, 3
+_EXCHANGE_PER_BLOCK, _EXCHANGE_PER_STEP = 320, 1240
+_LEFT_OVER, _LOADED_BYTES, _DEPTH_BYTES, _MULTIPROCESSORS = 28, 40, 32, 132
 #: How many thread blocks may share a tile, and the pixels of a step of their epilogue.
 _BLOCKS, _STEP_PIXELS = (2, 4, 8), 16
 

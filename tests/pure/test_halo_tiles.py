@@ -1,0 +1,215 @@
+"""The halo kernel's tiles against a model of its memory, and what its kernels are specialised for."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import asdict
+from math import inf
+
+import pytest
+
+import evt
+from evt.emission import emit
+from evt.ir.convolution import Convolution, ConvolutionProblem
+from evt.ir.dtype import E4M3, E5M2, F16, F32, I8, U8
+from evt.plan import convolution_class
+from evt.plan.halo import PIXELS, Width, halo_of, time
+from evt.plan.halo_tiles import SHARED_BYTES, Cycles, Plane, Tile, choose
+from evt.plan.routes.halo_3x import configs_sm90
+from evt.spec import packed_problem
+
+RESIDUAL = "D = relu(acc + bias + residual)"
+LAYER = (2, 64, 56, 56), (64, 64, 3, 3)
+
+#: An image, a row, a column.
+Pixel = tuple[int, int, int]
+
+
+def drawn(seed: int) -> ConvolutionProblem:
+    """Return a small convolution of any stride, dilation and padding."""
+    draw = random.Random(seed)
+
+    def two(*choices: int) -> tuple[int, int]:
+        return draw.choice(choices), draw.choice(choices)
+
+    taps, stride, dilation = two(1, 2, 3, 3, 5), two(1, 1, 1, 2, 3), two(1, 1, 1, 2, 3)
+    pads = tuple((draw.randrange(4), draw.randrange(4)) for _ in range(2))
+    sizes = [draw.randrange(d * (t - 1) + 1, 24) for t, d in zip(taps, dilation, strict=True)]
+    geometry = Convolution.of("conv2d", {"stride": stride, "padding": pads, "dilation": dilation})
+    return geometry.problem((1, 64, *sizes), (64, 64, *taps))
+
+
+def pixel(problem: ConvolutionProblem, image: int, row: int, column: int) -> Pixel | None:
+    """Return a pixel of the input; None for the zeros around it."""
+    height, width = problem.pixels
+    return (image, row, column) if 0 <= row < height and 0 <= column < width else None
+
+
+def box_of(problem: ConvolutionProblem, tile: Tile, first: tuple[int, int], guard: int) -> list[Pixel | None]:
+    """Return the pixels of a box in shared memory, which begins at a place of the input, and zeros behind them."""
+    steps = problem.geometry.stride
+    rows = range(first[0], first[0] + tile.box_rows * steps[0], steps[0])
+    columns = range(first[1], first[1] + tile.pitch * steps[1], steps[1])
+    places = [(image, row, column) for image in range(tile.images) for row in rows for column in columns]
+    return [pixel(problem, *place) for place in places] + [None] * guard
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_every_tap_meets_its_pixel(seed):
+    """For each pixel of a tile and each tap, memory has the pixel that the convolution multiplies, or a zero."""
+    problem, draw = drawn(seed), random.Random(seed)
+    (rows, columns), (taps_y, taps_x) = problem.results, problem.filter_size
+    (sy, sx), (dy, dx) = problem.geometry.stride, problem.geometry.dilation
+    pad_y, pad_x = (before for before, _ in problem.pads)
+    plane = Plane.of(problem.sizes, 64, 2)
+    tile = choose(plane, draw.choice(PIXELS[:8]))
+    assert tile is not None
+    guard = (tile.rows + plane.height.halo - tile.box_rows) * tile.pitch + tile.columns + plane.width.halo - tile.pitch
+    for y0 in range(0, rows, tile.rows):
+        for x0 in range(0, columns, tile.columns):
+            for ty in range(taps_y):
+                for tx in range(taps_x):
+                    (qy, ry), (qx, rx) = divmod(ty * dy, sy), divmod(tx * dx, sx)
+                    box = box_of(problem, tile, (y0 * sy + ry - pad_y, x0 * sx + rx - pad_x), guard)
+                    for y in range(min(tile.rows, rows - y0)):
+                        for x in range(min(tile.columns, columns - x0)):
+                            row, column = (y0 + y) * sy + ty * dy - pad_y, (x0 + x) * sx + tx * dx - pad_x
+                            for image in range(tile.images):
+                                found = box[(image * tile.box_rows + y + qy) * tile.pitch + x + qx]
+                                assert found == pixel(problem, image, row, column), (tile, y0 + y, x0 + x, ty, tx)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_tiles_fit_and_cover_the_output(seed):
+    problem = drawn(seed)
+    rows, columns = problem.results
+    for pixels in PIXELS:
+        tile = choose(Plane.of(problem.sizes, 32, 2), pixels)
+        if tile is not None:
+            assert tile.positions <= pixels
+            assert tile.columns <= tile.sum_pitch <= tile.pitch
+            assert tile.tiles == -(-rows // tile.rows) * -(-columns // tile.columns)
+            assert 2 * tile.box_pixels * 64 < SHARED_BYTES
+
+
+def chosen(side: int, pixels: int) -> dict[str, int]:
+    """Return the tile of a 3x3 convolution, without what there is of shared memory."""
+    sizes = evt.conv2d("D = acc", padding=1).spec.convolution.problem((2, 64, side, side), (64, 64, 3, 3)).sizes
+    found = asdict(choose(Plane.of(sizes, 64, 2), pixels))
+    return {name: found[name] for name in found if name not in ("box_bytes", "left")}
+
+
+def test_a_layer_shares_its_padding_between_rows():
+    tile = {"images": 1, "rows": 7, "columns": 28, "pitch": 29, "sum_pitch": 29, "box_rows": 9, "tiles": 4, "run": 3}
+    assert chosen(28, 208) == tile
+
+
+def test_eight_columns_waste_no_pixels():
+    """Where the width is a multiple of eight, the instruction multiplies nothing in vain."""
+    tile = {"images": 1, "rows": 28, "columns": 8, "pitch": 10, "sum_pitch": 8, "box_rows": 30, "tiles": 14, "run": 3}
+    assert chosen(56, 224) == tile
+    plane = Plane.of(evt.conv2d("D = acc", padding=1).spec.convolution.problem(*LAYER).sizes, 64, 2)
+    assert choose(plane, 224).positions == 28 * 8
+
+
+def test_small_images_share_a_tile():
+    tile = {"images": 4, "rows": 7, "columns": 7, "pitch": 8, "sum_pitch": 8, "box_rows": 8, "tiles": 1, "run": 3}
+    assert chosen(7, 256) == tile
+
+
+@pytest.mark.parametrize(
+    ("channels", "plane_bytes"), [(8, 32), (16, 32), (24, 64), (32, 64), (40, 32), (64, 128), (96, 64), (256, 128)]
+)
+def test_planes_waste_few_channels(channels, plane_bytes):
+    geometry = Convolution.of("conv2d", {"padding": 1})
+    problem = geometry.problem((2, channels, 28, 28), (64, channels, 3, 3))
+    found = convolution_class(geometry, problem).halo
+    assert found.plane_bytes == plane_bytes
+    assert found.fast == (channels > 8)
+    assert 1 <= len(found.widths) <= 4
+
+
+@pytest.mark.parametrize(
+    ("channels", "plane_bytes"), [(8, 32), (16, 32), (24, 64), (40, 128), (72, 128), (96, 128), (112, 128), (240, 128)]
+)
+def test_one_tap_has_the_fewest_planes(channels, plane_bytes):
+    """A step over one tap takes longer than its multiplications, whatever the plane has of channels."""
+    geometry = Convolution.of("conv2d", {})
+    problem = geometry.problem((2, channels, 28, 28), (64, channels, 1, 1))
+    assert convolution_class(geometry, problem).halo.plane_bytes == plane_bytes
+
+
+@pytest.mark.parametrize("taps", [1, 3])
+@pytest.mark.parametrize(("channels", "side"), [(64, 56), (256, 14), (512, 7)])
+def test_widths_suit_few_images_and_many(channels, side, taps):
+    """The best of the kernels that are built takes little longer than the best of all, by the estimate."""
+    geometry = Convolution.of("conv2d", {"padding": taps // 2})
+    for filters in (64, 512):
+        problem = geometry.problem((1, channels, side, side), (filters, channels, taps, taps))
+        found, plane = halo_of(geometry, problem, F16), Plane.of(problem.sizes, 64, 2)
+        for images in (1, 4, 32, 100, 256) if found.fast else (1, 2, 4, 8, 32):
+            known = (Width(pixels, shared) for pixels in PIXELS for shared in (False, True))
+            times = {width: time(plane, width, images, filters) for width in known}
+            assert min(times[width] for width in found.widths) <= 1.2 * min(times.values())
+
+
+def test_few_tiles_are_shared():
+    """Of one image there are 8 tiles of 8 planes for 132 multiprocessors; of many there is no need to share them."""
+    geometry = Convolution.of("conv2d", {"padding": 1})
+    problem = geometry.problem((1, 512, 7, 7), (512, 512, 3, 3))
+    plane = Plane.of(problem.sizes, 64, 2)
+    cycles = Cycles.of(plane, choose(plane, 64, shared=True), 64)
+    assert [cycles.blocks(tiles) for tiles in (8, 8 * 3, 8 * 256)] == [8, 4, 2]
+    assert [cycles.shared(tiles) < cycles.alone(tiles) for tiles in (8, 8 * 3, 8 * 256)] == [True, True, False]
+    one_plane = Plane.of({**problem.sizes, "channels": 64}, 64, 2)
+    assert time(one_plane, Width(64, shared=True), 1, 512) == inf
+    assert not Cycles.of(one_plane, choose(one_plane, 64, shared=True), 64).blocks(8)
+
+
+def test_kernels_that_share_tiles_are_other_kernels():
+    shapes = (1, 512, 7, 7), (512, 512, 3, 3)
+    op = evt.conv2d(RESIDUAL, padding=1, route="own")
+    found = configs_sm90(packed_problem(op.spec, "sm90", "f16", "f16", shapes))
+    assert {config.schedule for config in found if config.use == "always"} == {"halo", "halo_shared"}
+    made = {
+        schedule: next(config for config in found if config.schedule == schedule)
+        for schedule in ("halo", "halo_shared")
+    }
+    for schedule, config in made.items():
+        planned = evt.conv2d(RESIDUAL, padding=1, route="own", config=config.name).plan("sm90", "f16", shapes=shapes)
+        assert planned.mainloop.shared == (schedule == "halo_shared")
+        options = "2, false, true>" if planned.mainloop.shared else "2>"
+        assert f"Epilogue, {options};" in emit(planned)
+
+
+@pytest.mark.parametrize("operand", [E4M3, I8, F16, F32], ids=str)
+def test_planes_and_speed_are_matters_of_bytes(operand):
+    geometry, count = Convolution.of("conv2d", {"padding": 1}), 8 * 16 // operand.bits
+    for bytes_, (plane_bytes, fast) in {
+        96: (32, True),
+        128: (128, True),
+        1280: (128, True),
+        1408: (128, False),
+    }.items():
+        channels = bytes_ * count // 16
+        problem = geometry.problem((2, channels, 28, 28), (64, channels, 3, 3))
+        found = convolution_class(geometry, problem, operand).halo
+        assert (found.plane_bytes, found.fast) == (plane_bytes, fast)
+
+
+@pytest.mark.parametrize(("operand", "step"), [(F16, 8), (E5M2, 8), (F32, 8), (I8, 16), (U8, 16)], ids=str)
+def test_widths_of_the_instruction(operand, step):
+    op = evt.conv2d("out D: f32[m, n]; D = acc", padding=1, route="own")
+    every = configs_sm90(packed_problem(op.spec, "sm90", str(operand), str(operand), LAYER))
+    planes = {128 // (operand.bits // 8) >> i for i in range(3)}
+    assert {config.tile for config in every} <= {(n, 64, k) for n in range(64, 257, step) for k in planes}
+    alone = [config for config in every if config.schedule == "halo"]
+    assert len(alone) > 3 * (len(range(64, 257, step)) - 2)
+    unknown = configs_sm90(packed_problem(op.spec, "sm90", str(operand), str(operand)))
+    assert {config.tile[0] % step for config in unknown} == {0}
+
+
+def test_the_batch_does_not_choose_the_kernel():
+    geometry = Convolution.of("conv2d", {"padding": 1})
+    classes = {convolution_class(geometry, geometry.problem((n, *LAYER[0][1:]), LAYER[1])) for n in (1, 7, 256)}
+    assert len(classes) == 1
