@@ -6,8 +6,8 @@ import textwrap
 
 from evt.emission.expressions import COMBINE, REGISTER, comment, fragment_element, literal, part_type, read
 from evt.emission.text import Assignments, FragmentText, MultiplicationText, PartText, StepText
-from evt.emission.visitors import parts_pointer, result_pointer
-from evt.ir.dtype import BF16, E4M3, E5M2, F16, F32, I8, I32, I64, TF32, U8, DType
+from evt.emission.visitors import KEPT, parts_pointer, random_arguments, result_pointer
+from evt.ir.dtype import B1, BF16, E4M3, E5M2, F16, F32, I8, I32, I64, TF32, U8, DType
 from evt.plan import Field, Plan
 from evt.plan.epilogue.nodes import (
     Access,
@@ -17,19 +17,27 @@ from evt.plan.epilogue.nodes import (
     AuxStore,
     ColumnBroadcast,
     Coordinate,
+    Gather,
+    Indexed,
+    MaskLoad,
+    MaskStore,
     Node,
     Number,
     PlaceKeys,
+    Places,
+    RandomNumbers,
     Reduction,
     ResultShape,
     RowBroadcast,
     ScalarBroadcast,
+    Scatter,
     Single,
     Size,
     SourceFetch,
     Stride,
     Varies,
     VectorBroadcast,
+    VectorStore,
 )
 from evt.plan.plan import HaloConvolution
 
@@ -73,7 +81,7 @@ def fragment(plan: Plan) -> FragmentText:
             given = ", ".join(values[operand][1] for operand in node.operands)
             steps.append(_step(f"{type_} const {name} = {node.region.name}::apply({given});", node))
             values.append((type_, name))
-        elif isinstance(node, AuxStore | Reduction):
+        elif isinstance(node, AuxStore | MaskStore | Scatter | VectorStore | Reduction):
             values.append(values[node.operands[0]])
             if node.name in parts:
                 steps.append(_step(f"{node.name}.put({values[-1][1]}, i, places);", node))
@@ -113,8 +121,12 @@ def _value(plan: Plan, node: Node) -> tuple[str, str]:
             return REGISTER[I32], f"{node.name}.get(i)"
         case ScalarBroadcast(Single(dtype)) | RowBroadcast(dtype):
             return _register(dtype), f"{node.name}.get(i)"
-        case ColumnBroadcast(dtype) | AuxLoad(dtype):
+        case ColumnBroadcast(dtype) | AuxLoad(dtype) | Gather(dtype):
             return _register(dtype), f"{node.name}.get(i, fetched.{node.name})"
+        case MaskLoad():
+            return REGISTER[B1], f"{node.name}.get(i, fetched.{node.name})"
+        case RandomNumbers():
+            return REGISTER[F32], f"{node.name}.get(i, places)"
         case Coordinate(axis):
             return REGISTER[I32], _COORDINATES[axis]
     raise AssertionError(node)
@@ -131,7 +143,8 @@ def _has_place(node: Node) -> bool:
         return node.access is Access.DIRECT
     if isinstance(node, Coordinate | PlaceKeys):
         return node.axis == "row"
-    return isinstance(node, ColumnBroadcast | AuxLoad | Reduction)
+    placed = ColumnBroadcast | AuxLoad | MaskLoad | MaskStore | Indexed | RandomNumbers | VectorStore | Reduction
+    return isinstance(node, placed)
 
 
 def _part(node: Node) -> PartText | None:
@@ -149,6 +162,16 @@ def _part(node: Node) -> PartText | None:
             return _named(node, "MatrixLoad", dtype, _matrix(node), fetched=True)
         case AuxStore(dtype, access=Access.DIRECT):
             return _named(node, "MatrixStore", dtype, _matrix(node))
+        case MaskLoad() | MaskStore():
+            return _mask(node)
+        case Gather() | Scatter():
+            return _indexed(node)
+        case VectorStore(shape, dtype):
+            pointer = _pointer(dtype, node.pointer, "")
+            return _named(node, "VectorStore", dtype, (pointer, ("stride", read(node.stride))), KEPT[shape])
+        case RandomNumbers(wide=wide):
+            kind = "WideRandom" if wide else "Random"
+            return PartText(f"evt::fragment::{kind}", node.name, random_arguments(node), comment(node.origin))
         case Reduction():
             return _reduction(node)
     return None
@@ -166,8 +189,37 @@ def _reduction(node: Reduction) -> PartText:
     )
 
 
-def _named(node: Node, kind: str, dtype: DType, arguments: Assignments, *, fetched: bool = False) -> PartText:
-    type_ = f"evt::fragment::{kind}<{fragment_element(dtype)}>"
+def _mask(node: MaskLoad | MaskStore) -> PartText:
+    loads = isinstance(node, MaskLoad)
+    pointer = _pointer(B1, node.pointer, " const" if loads else "")
+    kind, arguments = "MaskLoad" if loads else "MaskStore", (pointer, ("row_stride", read(node.row)))
+    return PartText(f"evt::fragment::{kind}", node.name, arguments, comment(node.origin), fetched=loads)
+
+
+def _indexed(node: Gather | Scatter) -> PartText:
+    loads, (rows, columns, _) = isinstance(node, Gather), node.strides
+    arguments = [_pointer(node.dtype, node.pointer, " const" if loads else "")]
+    arguments += [("row_stride", _stride(rows)), ("column_stride", _stride(columns))]
+    found: list[str] = []
+    for member, places in (("rows", node.rows), ("columns", node.columns)):
+        found.append(_places(places))
+        if places is not None:
+            _, indices = _pointer(places.dtype, places.indices)
+            arguments.append((member, f"{{{indices}, {read(places.extent)}}}"))
+    kind = "Gather" if loads else "Scatter"
+    return _named(node, kind, node.dtype, tuple(arguments), *found, fetched=loads)
+
+
+def _places(places: Places | None) -> str:
+    """Return what finds rows or columns in a tensor."""
+    inside = f"At<{fragment_element(places.dtype)}>" if places else "InOrder"
+    return f"evt::fragment::{inside}"
+
+
+def _named(
+    node: Node, kind: str, dtype: DType, arguments: Assignments, *parameters: str, fetched: bool = False
+) -> PartText:
+    type_ = f"evt::fragment::{kind}<{', '.join((fragment_element(dtype), *parameters))}>"
     return PartText(type_, node.name, arguments, comment(node.origin), fetched)
 
 

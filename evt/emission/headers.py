@@ -98,7 +98,7 @@ def _of_epilogue(plan: Plan) -> list[str]:
         case "sm120":
             return ["auxiliary_sm120.hpp", "restage.hpp", *([] if stock else _of_nodes("3x", plan.nodes))]
         case "halo":
-            return ["fragment.hpp", *_of_fragment(plan.nodes)]
+            return ["fragment.hpp", *_of_fragment(plan)]
         case "3x_grouped":
             wrapped = [node for node in plan.nodes if isinstance(node, Packed)]
             others = [node for node in plan.nodes if not isinstance(node, Packed)]
@@ -116,11 +116,10 @@ def _of_nodes(family: str, nodes: tuple[Node, ...]) -> list[str]:
     return found
 
 
-def _of_fragment(nodes: tuple[Node, ...]) -> list[str]:
-    """Return the headers of what an epilogue on a fragment has besides elements."""
-    reductions = any(isinstance(node, Reduction) for node in nodes)
-    places = any(isinstance(node, PlaceKeys) for node in nodes)
-    return [*["fragment_reduce.hpp", "finish.hpp"] * reductions, *["place.hpp"] * places]
+def _of_fragment(plan: Plan) -> list[str]:
+    """Return the headers of what an epilogue on a fragment has besides elements; keys are no nodes there."""
+    found = ["place.hpp" if place == "_key" else f"fragment{place}.hpp" for place in _places(plan.nodes) if place]
+    return found + ["finish.hpp"] * bool(plan.reductions)
 
 
 def _of_sm100(plan: Plan) -> list[str]:

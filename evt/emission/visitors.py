@@ -69,7 +69,7 @@ from evt.plan.epilogue.nodes import (
 #: The modes of coordinates, as our nodes number them.
 _AXES = {"row": "0", "column": "1", "batch": "2"}
 #: The mode along which a vector has values, as our nodes number it.
-_KEPT = {ResultShape.COLUMN: "0", ResultShape.ROW: "1", ResultShape.SCALAR: "-1"}
+KEPT = {ResultShape.COLUMN: "0", ResultShape.ROW: "1", ResultShape.SCALAR: "-1"}
 _RESULTS = {ResultShape.ROW: "Row", ResultShape.COLUMN: "Col", ResultShape.SCALAR: "Scalar"}
 
 
@@ -111,7 +111,7 @@ class Dialect(ABC):
                 return self.own(node.name, "Index", _AXES[axis])
             case RandomNumbers(swapped=swapped):
                 template = "WideRandom" if node.wide else "Random"
-                return self.own(node.name, template, "true" if swapped else "false", arguments=_random(node))
+                return self.own(node.name, template, "true" if swapped else "false", arguments=random_arguments(node))
             case PairMember(member, distance):
                 return self.own(node.name, "Odd" if member else "Even", str(distance))
             case PairInterleave(distance, dtype):
@@ -207,7 +207,7 @@ class Dialect(ABC):
             ("stride", read(node.stride)),
             ("stride_l", read(node.batch)),
         )
-        return self.own(node.name, "VectorStore", element(node.dtype), _KEPT[node.shape], arguments=arguments)
+        return self.own(node.name, "VectorStore", element(node.dtype), KEPT[node.shape], arguments=arguments)
 
     def reduction(self, node: Reduction) -> NodeText:
         parameters = (COMBINE[node.kind], part_type(node))
@@ -264,7 +264,8 @@ def _packed_pointer(node: Packed) -> str:
     raise AssertionError(node)
 
 
-def _random(node: RandomNumbers) -> Assignments:
+def random_arguments(node: RandomNumbers) -> Assignments:
+    """Return what philox.hpp's random numbers are given."""
     arguments: list[tuple[str, str]] = []
     for member, value in (("seed", node.seed), ("offset", node.offset)):
         if isinstance(value, Number):

@@ -43,6 +43,7 @@ PAIRED = """
     D = silu(even(acc, 32)) * odd(acc, 32)
     scales = max[n%32](abs(acc))
 """
+PLACED = "out D, mask: b1[m, n]; mask = acc + bias > 0; D = dropout(acc + bias, 0.5, 1234, 7) + C"
 DROPOUT = "D = dropout(acc + bias, 0.5, 1234, 7)"
 PLAIN = "D = silu(acc + bias) + C"
 TYPED = "in bias: f16[n], C: f16[m, n]; out D: f16; D = silu(acc + bias) + C"
@@ -107,7 +108,9 @@ KINDS: dict[str, Callable[[], Call]] = {
     "gemm-mainloop": lambda: gemm(WORKED, "mainloop-2x"),
     "conv-halo": lambda: convolution(PLAIN, "conv-halo-3x"),
     "conv-halo-reductions": lambda: convolution(SUMMED, "conv-halo-3x"),
-    "conv-halo-shared": lambda: convolution(PLAIN, "conv-halo-3x", channels=520),
+    "conv-halo-bits-dropout": lambda: convolution(PLACED, "conv-halo-3x"),
+    "conv-halo-shared": lambda: convolution(PLAIN, "conv-halo-3x", channels=520, config="halo_shared_128x64x64"),
+    "conv-halo-shared-bits": lambda: convolution(PLACED, "conv-halo-3x", channels=520, config="halo_shared_64x64x64"),
     "conv-halo-few-channels": lambda: convolution(PLAIN, "conv-halo-padded-3x", channels=3),
     "conv-halo-dgrad": lambda: convolution(PLAIN, "conv-halo-3x", operation="conv2d_dgrad"),
     "conv-3x": lambda: convolution(PLAIN, "conv-evt-3x"),

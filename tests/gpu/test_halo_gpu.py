@@ -182,11 +182,33 @@ CASES = {
         (LAYERS[0], ODD[1]),
         keywords={"deterministic": False},
     ),
+    "bits": Case(
+        "in keep: b1[m, n], t: i64[m]; out D, above: b1[m, n]; above = acc > i32(t)/8; D = where(keep, acc + C, 0)",
+        (*LAYERS, *ODD[:3], LARGE[1], STRIDES[0]),
+    ),
+    "bits-i8": Case(
+        "in keep: b1[m, n]; out D: i32[m, n], above: b1[m, n]; above = acc > 3; D = where(keep, acc, 0)", LAYERS, "i8"
+    ),
+    "random-numbers": Case(
+        "in seed: i64, other: i32; out D, E; D = dropout(acc, 0.4, other, 7); E = dropout(acc, 0.4, seed, other)",
+        (*LAYERS[:4], *ODD[:2]),
+        "bf16",
+    ),
+    "vector-outputs": Case(
+        "in s: f32[n], t: f32[m], p: f16; out D, a: f32[n], b: f16[m], c: f32\n"
+        "D = acc; a = exp(s); b = sigmoid(t); c = 3*p",
+        (*LAYERS[:4], *ODD[:3]),
+    ),
     "planes-of-32": Case(RESIDUAL, channels(96, also=(24, 32, 40))),
     "planes-of-16": Case(RESIDUAL, channels(8, also=(16, 40, 48)), "bf16"),
     "wide-planes": Case("D = acc + bias", channels(64, also=(8, 24, 96, 200))),
     "shared": Case("out D, a: f32[n]; D = relu(acc + bias) + C; a = sum[m](D)", SHARED),
     "shared-wide": Case("out D: f32[m, n]; D = acc + C", (LAYERS[0], *SHARED), "bf16"),
+    "shared-bits": Case(
+        "in keep: b1[m, n], seed: i32; out D, above: b1[m, n], r: f32[n]; above = acc > 0; r = 2*scale[n]\n"
+        "D = where(keep, dropout(acc*scale[n], 0.3, seed, 1), 0)",
+        SHARED,
+    ),
     "shared-i8": Case("out D: bf16, E: i32[m, n]; E = acc; D = acc*0.5 + bias", SHARED, "i8"),
     "shared-e4m3": Case("out D: f16; D = acc + C", SHARED, "e4m3"),
     "shared-dgrad": Case("D = where(z > 0, acc, 0)", SHARED, operation="conv2d_dgrad"),
@@ -266,7 +288,10 @@ def tensors(name: str, number: int, op: evt.Program):
     for value in typed_graph(op.spec, *case.types).inputs:
         dtype = str(value.dtype)
         if not value.modes:
-            inputs[value.name] = 3 if dtype == "i32" else 1.25
+            inputs[value.name] = {"i32": 3, "i64": 2**40 + 5}.get(dtype, 1.25)
+        elif dtype == "b1":
+            keep = torch.rand((images, *pixels, problem.columns), device="cuda", generator=generator) < 0.6
+            inputs[value.name] = evt.pack_bits(keep)
         elif value.is_tile:
             inputs[value.name] = last(random((images, problem.columns, *pixels), dtype, generator))
         elif value.flexible and number % 2:

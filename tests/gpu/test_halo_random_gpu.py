@@ -24,7 +24,7 @@ from convolutions import convolution, last  # noqa: E402
 import evt  # noqa: E402
 from evt.compilation import KernelSource  # noqa: E402
 from evt.ir.convolution import Convolution  # noqa: E402
-from evt.ir.dtype import BY_NAME  # noqa: E402
+from evt.ir.dtype import B1, BY_NAME  # noqa: E402
 from evt.reference.compare import distance  # noqa: E402
 from evt.runtime.arguments import bind  # noqa: E402
 from evt.runtime.kernels import device_target, kernel_sources, plan_kernels  # noqa: E402
@@ -67,6 +67,13 @@ KERNELS = {
     "volumes": Kernel("D = relu(acc + bias)", "bf16", "halo_152x64x32", "conv3d"),
     "reductions": Kernel(
         "out D, s: f32[n], r: f32[m]; D = acc + C; s = sum[m](acc*acc); r = max[n](D)", "f16", "halo_88x64x16"
+    ),
+    "shared": Kernel("out D, s: f32[n]; D = relu(acc + bias + C); s = sum[m](acc*acc)", "f16", "halo_shared_136x64x64"),
+    "shared-i8": Kernel("out D: bf16, E: i32[m, n]; E = acc; D = acc*0.5 + bias", "i8", "halo_shared_64x64x64"),
+    "bits": Kernel(
+        "in keep: b1[m, n]; out D, above: b1[m, n]; above = acc > 0; D = where(keep, acc + C, 0)",
+        "bf16",
+        "halo_224x64x64",
     ),
     "implicit": Kernel(
         "out D, s: f32[n]; D = gelu(acc + bias) + C; s = sum[m](acc*acc)",
@@ -124,6 +131,12 @@ def poisoned(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
 MARGIN = 16
 
 
+def packed(shape: tuple[int, ...]) -> torch.Tensor:
+    """Return poisoned bytes of packed bits, whose rows lie in longer ones, at any address."""
+    made = torch.full((*shape[:-1], shape[-1] + 3), 0x55, device="cuda", dtype=torch.uint8)
+    return made[..., 1:-2]
+
+
 def embedded(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     """Return a poisoned tensor with more channels, and the ones in its middle."""
     wide = poisoned((shape[0], shape[1] + 2 * MARGIN, *shape[2:]), dtype)
@@ -148,6 +161,11 @@ def operands(kernel: Kernel, problem: Problem, seed: int) -> tuple[Any, Any, Any
     inputs = {}
     for value in typed_graph(op.spec, kernel.dtype, kernel.dtype).inputs:
         shape = (images, sizes.columns, *pixels) if value.is_tile else (sizes.columns,)
+        if value.dtype == B1:
+            uniform = torch.rand((images, *pixels, sizes.columns), device="cuda", generator=generator)
+            keep = evt.pack_bits(uniform < 0.6)
+            inputs[value.name] = packed(tuple(keep.shape)).copy_(keep)
+            continue
         made = values(shape, str(value.dtype), generator)
         inputs[value.name] = within(last(made)) if value.is_tile else made
     return op, x, weight, inputs
@@ -214,7 +232,10 @@ def test_random_problems(name, launches, record, refused, capfd):
         wides, buffers = [], []
         for exact, dtype in zip(want, dtypes, strict=True):
             element, shape = getattr(torch, dtype.torch), tuple(exact.shape)
-            wide, buffer = embedded(shape, element) if len(shape) > 3 else (None, poisoned(shape, element))
+            if dtype == B1:
+                wide, buffer = None, packed(shape)
+            else:
+                wide, buffer = embedded(shape, element) if len(shape) > 3 else (None, poisoned(shape, element))
             wides.append(wide)
             buffers.append(buffer)
         torch.cuda.synchronize()

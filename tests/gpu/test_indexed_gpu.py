@@ -1,4 +1,4 @@
-"""Gathered inputs and scattered outputs on a GPU, in both families, against the float64 oracle."""
+"""Gathered inputs and scattered outputs on a GPU, by every family, against the float64 oracle."""
 
 from __future__ import annotations
 
@@ -47,12 +47,22 @@ CASES = {
     "batched": Case("D[index[l, m], n] = acc + x[l, p[m], n]*s[p[m]]", "f16", (3, 136, 192, 80)),
     "strided": Case("in x: f16[n, index[m]]\nout D, E: bf16[n, index[m]]\nD = acc + x; E = 2*D", "f16"),
     "convolution": Case("D[index[m], n] = acc + x[index[m], n]", "f16", operation="conv2d"),
+    "convolution-both": Case(
+        "in x: f32[p[m], q[n]], s: f32[p[m]]\nout D, E: f16[p[m], q[n]]\nE = acc*s + x\nD = relu(E)",
+        "bf16",
+        operation="conv2d",
+    ),
 }
+#: Which families have them: the halo kernel is for convolutions.
+FAMILIES = [
+    (name, family) for name, case in CASES.items() for family in ("3x", "2x", *["halo"] * (case.operation == "conv2d"))
+]
 
 
 def program(name: str, family: str) -> evt.Program:
     case = CASES[name]
-    route = f"conv-evt-{family}" if case.operation == "conv2d" else f"evt-{family}"
+    kind = f"conv-{'halo-3x' if family == 'halo' else f'evt-{family}'}"
+    route = kind if case.operation == "conv2d" else f"evt-{family}"
     op = getattr(evt, case.operation)(case.text, route=route)
     return general_config(op, case.dtype, case.dtype) if family == "3x" and case.operation != "conv2d" else op
 
@@ -125,8 +135,7 @@ def every(results) -> list[torch.Tensor]:
     return [results] if isinstance(results, torch.Tensor) else list(results)
 
 
-@pytest.mark.parametrize("family", ["3x", "2x"])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "family"), FAMILIES)
 def test_indexed(name, family, record, refused):
     for source in sources_of(name, family):
         assert source not in refused, refused[source]

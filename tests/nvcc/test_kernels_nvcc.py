@@ -57,7 +57,7 @@ D = where(mask, z, 0)
 """
 ON_BOTH = "in t: f32[k]; A = relu(s[k]*(A - mu[m]) + alpha*t); B = B*u[n]; D = relu(acc + bias)"
 CONVOLUTION = "D = relu(acc + bias) + residual"
-#: Every part of an epilogue on a fragment.
+#: Every part of an epilogue on a fragment, in a few programs.
 HALO_NODES = """\
 in s: f32[m], t: f16[n?], beta: f16, other: bf16[m, n]
 out D, E: f32[m, n], sums: f32[n], most: f32, place: i32[m], norm: f32[m]
@@ -67,6 +67,19 @@ sums = sum[m](E)
 most = max[m, n](abs(E))
 place = argmax[n](E)
 norm = sqrt(sum[n](E*E)/size(n))
+"""
+HALO_PLACED = """\
+in rows: i32[m], columns: i32[n], x: f16[m, columns[n]], y: f32[rows[m]]
+out D, E: bf16[rows[m], n], r: f32[n]
+E = acc + x + y
+r = sqrt(s[n])
+D = dropout(E, 0.5, seed, 3)
+"""
+HALO_BITS = """\
+in keep: b1[m, n], t: i64[m], seed: i64
+out D, above: b1[m, n]
+above = acc > i32(t)
+D = where(keep, dropout(acc, 0.5, seed, 3), 0)
 """
 WIDE = (8, 64, 56, 56), (64, 64, 3, 3)
 VOLUME = (8, 64, 8, 28, 28), (64, 64, 3, 3, 3)
@@ -121,6 +134,8 @@ KERNELS: dict[str, Callable[[], Plan]] = {
     "sm90-conv-few": conv("sm90", FIRST),
     "sm90-halo": conv("sm90", WIDE),
     "sm90-halo-nodes": conv("sm90", WIDE, HALO_NODES),
+    "sm90-halo-placed": conv("sm90", WIDE, HALO_PLACED, route="own"),
+    "sm90-halo-bits": conv("sm90", WIDE, HALO_BITS),
     "sm90-halo-f32": conv("sm90", WIDE, a="f32"),
     "sm90-halo-e4m3": conv("sm90", WIDE, a="e4m3", b="e5m2"),
     "sm90-halo-i8": conv("sm90", WIDE, HALO_NODES, "i8"),

@@ -164,6 +164,57 @@ def test_atomic_reductions_have_no_parts():
     assert "tiles_of(arguments))" not in text
 
 
+#: What a program has besides elements: the class of its part, what fills it, and the header that it is in.
+PARTS = {
+    "in keep: b1[m, n]; D = where(keep, acc, 0)": (
+        "MaskLoad in_keep;",
+        "in_keep.row_stride = arguments.stride_m_of_in_keep;",
+        "mask",
+    ),
+    "out D, above: b1[m, n]; D = acc; above = acc > 0": (
+        "MaskStore out_above;",
+        "out_above.pointer = static_cast<uint8_t*>(arguments.out_above);",
+        "mask",
+    ),
+    "in s: f32[n]; out D, r: f32[n]; D = acc*s; r = sqrt(s)": (
+        "VectorStore<float, 1> out_r;",
+        "out_r.pointer = static_cast<float*>(arguments.out_r);",
+        "vector_store",
+    ),
+    "in seed: i32; D = dropout(acc, 0.5, seed, 2)": (
+        "Random random_",
+        "_ptr = static_cast<uint32_t const*>(arguments.in_seed);",
+        "philox",
+    ),
+    "in seed: i64; D = dropout(acc, 0.5, seed, 2)": (
+        "WideRandom random_",
+        "_ptr = {arguments.in_seed, true};",
+        "philox_wide",
+    ),
+    "in x: f32[index[m]]; D = acc*x": (
+        "Gather<float, evt::fragment::At<int32_t>, evt::fragment::InOrder> in_x;",
+        "in_x.rows = {static_cast<int32_t const*>(arguments.in_index), arguments.extent_m_of_in_x};",
+        "indexed",
+    ),
+    "D[m, index[n]] = acc": (
+        "Scatter<evt::element::f16, evt::fragment::InOrder, evt::fragment::At<int32_t>> out_D;",
+        "out_D.columns = {static_cast<int32_t const*>(arguments.in_index), arguments.extent_n_of_out_D};",
+        "indexed",
+    ),
+}
+
+
+@pytest.mark.parametrize("program", PARTS)
+def test_parts_that_know_their_places(program):
+    made = planned(program)
+    part, filled, header = PARTS[program]
+    text = emit(made, "k")
+    assert f"evt::fragment::{part}" in text
+    assert filled in text
+    assert f"fragment_{header}.hpp" in needed(made, spell(made).functors)
+    assert spell(made).fragment.places
+
+
 def test_roundings_are_those_of_element_hpp():
     text = emit(planned("out D: f32[m, n]; D = bf16(acc) + e4m3(acc*2)", numerics="match_eager"), "k")
     assert "evt::element::round_to<evt::element::bf16>(" in text

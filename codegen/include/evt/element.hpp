@@ -41,6 +41,7 @@ CUTLASS_DEVICE float load(float x) { return x; }
 CUTLASS_DEVICE int32_t load(int8_t x) { return x; }
 CUTLASS_DEVICE int32_t load(uint8_t x) { return x; }
 CUTLASS_DEVICE int32_t load(int32_t x) { return x; }
+CUTLASS_DEVICE int64_t load(int64_t x) { return x; }
 
 /// What an element is computed in.
 template <class T>
@@ -61,6 +62,7 @@ CUTLASS_DEVICE void store(e5m2& to, float x) {
 CUTLASS_DEVICE void store(float& to, float x) { to = x; }
 CUTLASS_DEVICE void store(int32_t& to, float x) { to = __float2int_rn(x); }  // saturates, NaN becomes 0
 CUTLASS_DEVICE void store(int32_t& to, int32_t x) { to = x; }
+CUTLASS_DEVICE void store(int64_t& to, int64_t x) { to = x; }
 CUTLASS_DEVICE void store(int8_t& to, int32_t x) { to = int8_t(min(max(x, -128), 127)); }
 CUTLASS_DEVICE void store(uint8_t& to, int32_t x) { to = uint8_t(min(max(x, 0), 255)); }
 CUTLASS_DEVICE void store(int8_t& to, float x) { store(to, __float2int_rn(x)); }

@@ -16,6 +16,10 @@ namespace fragment {
 constexpr int kElements = 8;  // of a step
 constexpr int kRows = 4;
 constexpr int kTileColumns = 64;
+constexpr int kWarps = 4;  // of a tile, one below the other: a warp has 16 of its columns
+
+CUTLASS_DEVICE int lane() { return threadIdx.x % 32; }
+CUTLASS_DEVICE int warp() { return threadIdx.x / 32 % kWarps; }
 
 CUTLASS_HOST_DEVICE constexpr int column_of(int i) { return i / 2 % 2; }
 CUTLASS_HOST_DEVICE constexpr int row_of(int i) { return i / 4 * 2 + i % 2; }

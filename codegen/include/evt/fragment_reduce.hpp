@@ -13,11 +13,6 @@
 namespace evt {
 namespace fragment {
 
-constexpr int kWarps = 4;  // of a tile, one below the other: a warp has 16 of the 64 columns
-
-CUTLASS_DEVICE int lane() { return threadIdx.x % 32; }
-CUTLASS_DEVICE int warp() { return threadIdx.x / 32 % kWarps; }
-
 template <class Element>
 struct ReductionParams {
   Element* pointer;

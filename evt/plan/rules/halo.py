@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from evt.ir import Fold, Input, Interleave, Output, Pick, Random
-from evt.ir.dtype import B1
+from evt.ir import Fold, Input, Interleave, Output, Pick
+from evt.ir.dtype import B1, F64
 from evt.ir.node import is_divided
-from evt.plan.epilogue.visitors import is_reduced
 from evt.plan.problem import Problem
 from evt.plan.rules.convolution import collective_types
 from evt.plan.rules.gemm import operands_moved_by_tma
@@ -47,19 +46,15 @@ def windows(problem: Problem) -> Verdict:
     return Refusal(reason) if reason else HOLDS
 
 
-@rule("the epilogue is made of matrices, vectors, scalars, coordinates, functions and reductions")
+@rule("the epilogue has no f64, and no pairs or blocks of columns")
 def epilogue(problem: Problem) -> Verdict:
     """Refuse what the fragment has no class for: see fragment.hpp."""
     dag = problem.dag
     values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
     for value in values:
         assert value.dtype is not None
-        if value.dtype == B1:
-            return Refusal(f"`{value.name}` is packed bits", value.span)
-        if value.dtype.bits == 64:
+        if value.dtype == F64:
             return Refusal(f"`{value.name}` is {value.dtype}", value.span)
-        if value.is_indexed:
-            return Refusal(f"the rows or columns of `{value.name}` are where an index says", value.span)
         if any(map(is_divided, value.modes)):
             return Refusal(f"`{value.name}` has pairs or blocks of columns", value.span)
     for node, (op, _) in enumerate(dag.table):
@@ -68,11 +63,6 @@ def epilogue(problem: Problem) -> Verdict:
                 return Refusal("there are pairs of columns", node)
             case Fold():
                 return Refusal("there are blocks of columns", node)
-            case Random():
-                return Refusal("there are random numbers", node)
-    for output in dag.outputs:
-        if not output.is_tile and not is_reduced(dag, output.name):
-            return Refusal(f"`{output.name}` is stored as a vector or a single value", output.span)
     return HOLDS
 
 
@@ -109,7 +99,7 @@ def _wide_operands(problem: Problem) -> Refusal | None:
 
 def _further_matrix(problem: Problem) -> Refusal | None:
     for values in (problem.dag.inputs, problem.dag.outputs):
-        more = [value for value in values if value.is_tile][1:]
+        more = [value for value in values if value.is_tile and value.dtype != B1][1:]
         if more:
             return Refusal(f"`{more[0].name}` is a further matrix, which is moved element by element", more[0].span)
     return None
