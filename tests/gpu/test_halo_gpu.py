@@ -209,8 +209,8 @@ CASES = {
         "D = where(keep, dropout(acc*scale[n], 0.3, seed, 1), 0)",
         SHARED,
     ),
-    "shared-i8": Case("out D: bf16, E: i32[m, n]; E = acc; D = acc*0.5 + bias", SHARED, "i8"),
-    "shared-e4m3": Case("out D: f16; D = acc + C", SHARED, "e4m3"),
+    "shared-i8": Case("out D: bf16, E: i32[m, n]; E = acc; D = acc*0.5 + bias", SHARED[:4], "i8"),
+    "shared-e4m3": Case("out D: f16; D = acc + C", SHARED[:4], "e4m3"),
     "shared-dgrad": Case("D = where(z > 0, acc, 0)", SHARED, operation="conv2d_dgrad"),
     "f32": Case(RESIDUAL, (*LAYERS, *ODD, *LARGE[2:5], STRIDES[0]), "f32"),
     "e4m3": Case(

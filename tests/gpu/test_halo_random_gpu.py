@@ -34,6 +34,8 @@ pytestmark = pytest.mark.gpu
 
 #: How many multiply-adds a reference may take, and how long a launch, in seconds.
 MOST_WORK, PATIENCE = 2 * 10**9, 30.0
+#: Products of a sum that is as exact as any.
+LONG = 8192
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class Kernel:
     config: str
     operation: str = "conv2d"
     route: str = "conv-halo-3x"
+    channels: int = 64  # of a problem that it serves
 
     @property
     def dimensions(self) -> int:
@@ -63,13 +66,17 @@ KERNELS = {
     "e4m3": Kernel("out D: f16; D = acc + C", "e4m3", "halo_120x64x64"),
     "i8": Kernel("out D: bf16, E: i32[m, n]; E = acc; D = acc*0.5 + bias", "i8", "halo_176x64x32"),
     "dgrad": Kernel("D = where(z > 0, acc, 0)", "bf16", "halo_208x64x32", "conv2d_dgrad"),
-    "few": Kernel("D = relu(acc + bias + C)", "f16", "halo_208x64x32", route="conv-halo-padded-3x"),
+    "few": Kernel("D = relu(acc + bias + C)", "f16", "halo_208x64x32", route="conv-halo-padded-3x", channels=3),
     "volumes": Kernel("D = relu(acc + bias)", "bf16", "halo_152x64x32", "conv3d"),
     "reductions": Kernel(
         "out D, s: f32[n], r: f32[m]; D = acc + C; s = sum[m](acc*acc); r = max[n](D)", "f16", "halo_88x64x16"
     ),
-    "shared": Kernel("out D, s: f32[n]; D = relu(acc + bias + C); s = sum[m](acc*acc)", "f16", "halo_shared_136x64x64"),
-    "shared-i8": Kernel("out D: bf16, E: i32[m, n]; E = acc; D = acc*0.5 + bias", "i8", "halo_shared_64x64x64"),
+    "shared": Kernel(
+        "out D, s: f32[n]; D = relu(acc + bias + C); s = sum[m](acc*acc)", "f16", "halo_shared_136x64x64", channels=256
+    ),
+    "shared-i8": Kernel(
+        "out D: bf16, E: i32[m, n]; E = acc; D = acc*0.5 + bias", "i8", "halo_shared_64x64x64", channels=256
+    ),
     "bits": Kernel(
         "in keep: b1[m, n]; out D, above: b1[m, n]; above = acc > 0; D = where(keep, acc + C, 0)",
         "bf16",
@@ -195,8 +202,7 @@ def problems(kernel: Kernel, count: int, seed: int) -> Iterator[tuple[int, Probl
 def sources_of(name: str, launches: int) -> list[KernelSource]:
     """Return the kernel, as it is built for a problem that each of them takes."""
     kernel = KERNELS[name]
-    channels = 3 if "padded" in kernel.route else 64
-    a, b = (2, channels, *[14] * kernel.dimensions), (64, channels, *[3] * kernel.dimensions)
+    a, b = (2, kernel.channels, *[14] * kernel.dimensions), (64, kernel.channels, *[3] * kernel.dimensions)
     return kernel_sources(plans(kernel, ({"padding": 1}, a, b)))
 
 
@@ -257,10 +263,16 @@ def test_random_problems(name, launches, record, refused, capfd):
             for part in (slice(MARGIN), slice(-MARGIN, None))
         ]
         worst = max(worst, *errors)
-        if max(errors) > 1.0 or not all(untouched):
+        if max(errors) > _most(problem) or not all(untouched):
             wrong.append(f"{what}: {errors}, {untouched}")
     record((name, kernel.route, kernel.dtype, f"{launches} random problems", f"{worst:.2f}, {len(wrong)} wrong"))
     assert not wrong, "\n".join([f"{len(wrong)} of {launches}", *wrong[:10]])
+
+
+def _most(problem: Problem) -> float:
+    """Return how far results may be off: tensor cores cut off sums, which of many products are less exact in f32."""
+    _, (_, channels, *_), (_, _, *taps) = problem
+    return max(1.0, channels * math.prod(taps) / LONG)
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:

@@ -17,7 +17,7 @@ constexpr int kMostTaps = 64;      // of a filter
 constexpr int kMostStages = 8;     // of the input
 constexpr int kMostSlabs = 64;     // of the filters
 constexpr int kRuns[] = {3, 5, 1};  // of taps, the best first
-constexpr int kTurnTaps = 3;       // before the end of a tile that a consumer passes the turn on
+constexpr int kTurnTaps = 1;       // before the end of a tile that a consumer passes the turn on
 constexpr int kSharedBytes = 232448;
 constexpr int kBarrierBytes = 8 * (2 * kMostStages + 2 * kMostSlabs + 8);
 constexpr int kMostBlocks = 8;     // of a cluster, on every GPU
@@ -242,7 +242,7 @@ inline int rows_of_image(Problem const& problem) {
                       problem.height);
 }
 
-/// Return the run after which a consumer passes the turn on: kTurnTaps before the last, so that no multiplication is
+/// Return the run after which a consumer passes the turn on: the last, or kTurnTaps before it, so that no multiplication is
 /// missing between two tiles. A barrier tells one phase from the one before it only. So the other consumer may begin when
 /// what was in its first slots before is known to have been loaded.
 inline int handover_of(Problem const& problem, Class const& kernel, Taps const& taps, Geometry const& made) {
