@@ -6,7 +6,7 @@ twice about a problem, and no configuration of a route is planned twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -99,13 +99,9 @@ class Candidate:
         uses = ("always", "light") if is_light(self._problem.dag) else ("always",)
         return tuple(config for config in self.configs if config.use in uses) or self.configs[:1]
 
-    def find_config(self, name: str) -> Config:
-        """Return the configuration with a name. Raise TargetError (E0501) for an unknown one."""
-        known = {config.name: config for config in self.configs}
-        if name not in known:
-            message = f"the route {self.route.name} has no configuration `{name}`"
-            raise TargetError(Diagnostic("E0501", message, help=f"configurations: {', '.join(known)}"))
-        return known[name]
+    @cached_property
+    def configs_by_name(self) -> Mapping[str, Config]:
+        return {config.name: config for config in self.configs}
 
     # Plans, of a route that applies
 
@@ -225,10 +221,20 @@ class Survey:
         """
         if self.config is not None:
             config = self.config
-            return self.chosen.plan(self.chosen.find_config(config) if isinstance(config, str) else config)
+            return self.chosen.plan(self._find_config(config) if isinstance(config, str) else config)
         general = self.chosen.general
         assert general is not None
         return general
+
+    def _find_config(self, name: str) -> Config:
+        """Return the configuration with a name. Raise TargetError (E0501), with the routes that have it."""
+        known = self.chosen.configs_by_name
+        if name in known:
+            return known[name]
+        message = f"the route {self.chosen.route.name} has no configuration `{name}`"
+        others = [each.route.name for each in self.candidates if each.applies and name in each.configs_by_name]
+        notes = (f"`{name}` is a configuration of {' and '.join(others)}: ask for that route, too",) if others else ()
+        raise TargetError(Diagnostic("E0501", message, help=f"configurations: {', '.join(known)}", notes=notes))
 
     @property
     def defaults(self) -> tuple[Plan, ...]:

@@ -264,6 +264,16 @@ def test_a_configuration_of_a_loop_is_that_of_each_launch() -> None:
         evt.grouped_gemm("D = relu(acc)", route="loop", config="pingpong").explain("sm90")
 
 
+def test_a_configuration_of_another_route():
+    """Its kernels may be built beside those of the route that is chosen."""
+    shapes = (1, 512, 7, 7), (512, 512, 3, 3)
+    with pytest.raises(evt.TargetError, match="no configuration `halo_shared_64x64x64`") as refused:
+        evt.conv2d("D = acc", padding=1, config="halo_shared_64x64x64").plan("sm90", shapes=shapes)
+    assert refused.value.diagnostics[0].notes == (
+        "`halo_shared_64x64x64` is a configuration of conv-halo-3x: ask for that route, too",
+    )
+
+
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_planning_stops_at_what_it_needs(name: str, counts: Counts) -> None:
     """Rules of routes that come later are not asked, nor is anything after a rule that refuses."""
