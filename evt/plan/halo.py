@@ -28,6 +28,7 @@ _IMAGES, _FEW_IMAGES = (1, 4, 32, 256, 256), (1, 2, 4, 8, 32)
 #: How much of the time for these, added up, another kernel has to save.
 _WORTH_A_KERNEL = 0.02
 
+_TOO_LARGE = "a tile and its halo do not fit in shared memory"
 _MOST_TAPS = 64
 _MOST_PADDING = 32767  # where a tile begins in the input is kept in 16 bits
 #: Where CUTLASS's kernels are as fast: images of fewer pixels, filters of more taps, and multiples of so many filters,
@@ -49,7 +50,8 @@ class Width(NamedTuple):
 class Halo:
     """What halo kernels are specialised for: their ``widths``, that of the best one first, and the bytes of a plane.
 
-    ``most`` has the widest kernel whose tiles fit, by the bytes of a plane, and also of those that share tiles.
+    ``most`` has the widest kernel whose tiles fit, by the bytes of a plane, and also of those that share tiles; of the
+    narrower ones, those whose tiles do not are ``gaps``.
     ``fast``: whether they are expected to be faster than an implicit GEMM by TMA's im2col mode; ``for_few``: whether
     they may be for few images. ``reason``: why there is no such kernel, or "". ``channels`` are those of the copy whose
     windows are multiplied, or 0.
@@ -58,6 +60,7 @@ class Halo:
     widths: tuple[Width, ...]
     plane_bytes: int = 128
     most: tuple[tuple[int, Width], ...] = tuple((each, Width(PIXELS[-1])) for each in _PLANES)
+    gaps: tuple[tuple[int, Width], ...] = ()
     fast: bool = False
     for_few: bool = False
     reason: str = ""
@@ -117,14 +120,15 @@ def _halo(depth: Axis | None, height: Axis, width: Axis, channels: int, filters:
     planes = {
         each: Plane(height, width, each, -(-channel_bytes // each) * slices, depth is not None) for each in _PLANES
     }
-    most = tuple((each, widest) for each, plane in planes.items() for widest in _widest(plane, widths))
+    known = {each: _kernels(plane, widths) for each, plane in planes.items()}
+    most, gaps = _limits(known, widths)
     if not most:
-        return Halo((), reason="a tile and its halo do not fit in shared memory")
+        return Halo((), reason=_TOO_LARGE)
     taps = height.taps * width.taps
     best = min((each for each, _ in most), key=lambda each: _time_of_planes(channel_bytes, each, taps))
     for_few = channels > _FEW_CHANNELS
     images = _FEW_IMAGES if for_few and not fast else _IMAGES
-    return Halo(fastest_widths(planes[best], filters, widths, images), best, most, fast, for_few)
+    return Halo(fastest_widths(known[best], filters, images), best, most, gaps, fast, for_few)
 
 
 def channels_of_copy(channels: int, element_bytes: int, stride: int) -> int:
@@ -166,21 +170,39 @@ def windows_of(problem: ConvolutionProblem | None, operand: DType) -> Halo:
 @lru_cache(maxsize=1024)
 def _windows(height: Axis, columns: int, window_bytes: int, filters: int, operand: DType, channels: int) -> Halo:
     plane, widths = Plane.of_windows(height, columns, window_bytes), pixels_of(operand)
-    most = tuple((window_bytes, widest) for widest in _widest(plane, widths))
+    known = _kernels(plane, widths)
+    most, gaps = _limits({window_bytes: known}, widths)
     if not most:
-        return Halo((), reason="a tile and its halo do not fit in shared memory")
-    return Halo(fastest_widths(plane, filters, widths), window_bytes, most, fast=True, channels=channels)
+        return Halo((), reason=_TOO_LARGE)
+    return Halo(fastest_widths(known, filters, _IMAGES), window_bytes, most, gaps, fast=True, channels=channels)
 
 
-def _widest(plane: Plane, widths: range) -> Iterator[Width]:
-    """Yield the widest kernel whose tiles fit, and the widest of those that share them."""
-    for shared in (False, True):
-        fitting = (Width(pixels, shared) for pixels in reversed(widths))
-        if (widest := next((each for each in fitting if _cycles(plane, each) is not None), None)) is not None:
-            yield widest
+def _kernels(plane: Plane, widths: range) -> Mapping[Width, tuple[Tile, Cycles]]:
+    """Return the kernels whose tiles fit, each with its tile and what it takes."""
+    made = {width: _kernel(plane, width) for width in _all(widths)}
+    return {width: each for width, each in made.items() if each is not None}
 
 
-def _cycles(plane: Plane, width: Width) -> tuple[Tile, Cycles] | None:
+def _all(widths: range) -> Iterator[Width]:
+    return (Width(pixels, shared) for shared in (False, True) for pixels in widths)
+
+
+def _limits(
+    known: Mapping[int, Mapping[Width, object]], widths: range
+) -> tuple[tuple[tuple[int, Width], ...], tuple[tuple[int, Width], ...]]:
+    """Return the widest kernels whose tiles fit, by the bytes of a plane, and the narrower ones whose tiles do not."""
+    most: list[tuple[int, Width]] = []
+    gaps: list[tuple[int, Width]] = []
+    for plane_bytes, fitting in known.items():
+        for shared in (False, True):
+            if (widest := max((each for each in fitting if each.shared == shared), default=None)) is not None:
+                most.append((plane_bytes, widest))
+                narrower = (Width(pixels, shared) for pixels in widths if pixels < widest.pixels)
+                gaps += ((plane_bytes, each) for each in narrower if each not in fitting)
+    return tuple(most), tuple(gaps)
+
+
+def _kernel(plane: Plane, width: Width) -> tuple[Tile, Cycles] | None:
     """Return the tile of a kernel, and what it takes; None where there is none."""
     tile = choose(plane, width.pixels, shared=width.shared)
     if tile is None:
@@ -191,10 +213,11 @@ def _cycles(plane: Plane, width: Width) -> tuple[Tile, Cycles] | None:
 
 def time(plane: Plane, width: Width, images: int, filters: int) -> float:
     """Return how many clock cycles of sm90 a kernel takes for so many images and filters; infinity if it cannot."""
-    found = _cycles(plane, width)
-    if found is None:
-        return inf
-    tile, cycles = found
+    found = _kernel(plane, width)
+    return inf if found is None else _time(*found, width, images, filters)
+
+
+def _time(tile: Tile, cycles: Cycles, width: Width, images: int, filters: int) -> float:
     tiles = -(-images // tile.images) * tile.tiles * -(-filters // FILTERS)
     return cycles.shared(tiles) if width.shared else cycles.alone(tiles)
 
@@ -233,17 +256,13 @@ def _time_of_planes(channel_bytes: int, plane_bytes: int, taps: int) -> tuple[fl
 
 
 def fastest_widths(
-    plane: Plane, filters: int, widths: range = PIXELS, counts: tuple[int, ...] = _IMAGES
+    known: Mapping[Width, tuple[Tile, Cycles]], filters: int, counts: tuple[int, ...]
 ) -> tuple[Width, ...]:
-    """Return the kernels that are the fastest together, the best one first; () where no tile fits.
+    """Return the kernels that are the fastest together, the best one first.
 
-    They are judged by how much longer than the best of all widths the best of them is, for these numbers of images.
+    They are judged by how much longer than the best of all the best of them is, for these numbers of images.
     """
-    known = (Width(pixels, shared) for shared in (False, True) for pixels in widths)
-    every = {each: [time(plane, each, images, filters) for images in counts] for each in known}
-    times = {each: found for each, found in every.items() if inf not in found}
-    if not times:
-        return ()
+    times = {each: [_time(*found, each, images, filters) for images in counts] for each, found in known.items()}
     least = [min(each) for each in zip(*times.values(), strict=True)]
 
     def loss(taken: Sequence[Width]) -> float:

@@ -213,3 +213,30 @@ def test_the_batch_does_not_choose_the_kernel():
     geometry = Convolution.of("conv2d", {"padding": 1})
     classes = {convolution_class(geometry, geometry.problem((n, *LAYER[0][1:]), LAYER[1])) for n in (1, 7, 256)}
     assert len(classes) == 1
+
+
+def test_configurations_are_those_whose_tiles_fit():
+    """Where a wide kernel fits, a narrower one may not: its tile is another."""
+    shapes = (2, 72, 25, 9), (280, 72, 5, 5)
+    keywords = {"padding": ((8, 2), (4, 6)), "dilation": (3, 1), "route": "own"}
+    op = evt.conv2d("D = acc", **keywords)
+    plane = Plane.of(op.spec.convolution.problem(*shapes).sizes, 64, 2)
+    names = {config.name for config in configs_sm90(packed_problem(op.spec, "sm90", "f16", "f16", shapes))}
+    for shared in (False, True):
+        for pixels in PIXELS:
+            name = f"halo{'_shared' * shared}_{pixels}x64x64"
+            assert (name in names) == (time(plane, Width(pixels, shared), 1, 64) < inf)
+    assert "halo_shared_88x64x64" in names
+    assert "halo_shared_184x64x64" in names
+    with pytest.raises(evt.TargetError, match="no configuration `halo_shared_136x64x64`"):
+        evt.conv2d("D = acc", config="halo_shared_136x64x64", **keywords).plan("sm90", shapes=shapes)
+
+
+def test_a_kernel_with_fewer_boxes_than_groups_of_taps_is_slower():
+    sizes = (
+        evt.conv2d("D = acc", padding=1, stride=2).spec.convolution.problem((16, 64, 160, 160), (128, 64, 3, 3)).sizes
+    )
+    plane = Plane.of(sizes, 64, 2)
+    found = {pixels: choose(plane, pixels) for pixels in (208, 256)}
+    assert [Cycles.of(plane, tile, pixels).held_up for pixels, tile in found.items()] == [1.0, 4 / 3]
+    assert time(plane, Width(208), 16, 128) < time(plane, Width(256), 16, 128)

@@ -129,8 +129,8 @@ BOTH = {
     (256, 512, 512, 7, 3, 1): "implicit_pingpong_128x128x64",
     (32, 512, 512, 7, 3, 1): "halo_120x64x64",
     (256, 128, 128, 56, 3, 2): "implicit_pingpong_128x128x64",
-    (1, 64, 128, 160, 3, 2): "implicit_own_128x64x64_1x2",
-    (16, 64, 128, 160, 3, 2): "implicit_pingpong_128x128x64",
+    (1, 64, 128, 160, 3, 2): "halo_104x64x64",  # as fast as implicit_own_128x64x64_1x2
+    (16, 64, 128, 160, 3, 2): "halo_208x64x64",  # not halo_256x64x64, with fewer boxes in flight than groups of taps
     (256, 256, 256, 28, 3, 2): "implicit_pingpong_128x128x64",
     (1, 256, 256, 28, 3, 2): "halo_shared_64x64x64",
     (32, 512, 512, 14, 3, 2): "implicit_own_128x64x64_1x2",

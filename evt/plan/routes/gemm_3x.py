@@ -59,7 +59,6 @@ def configs_sm90(problem: Problem) -> tuple[Config, ...]:
         "columns": _pingpong(128, 128, k, (1, 2, 1)),
         "rows": _pingpong(128, 128, k, (2, 1, 1)),
         "half": _pingpong(64, 128, k),
-        "half_rows": _pingpong(64, 128, k, (2, 1, 1)),
         "larger": _cooperative(128, 256, k, (2, 1, 1)),
         "taller": _cooperative(256, 128, k, (1, 2, 1)),
     }

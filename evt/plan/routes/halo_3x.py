@@ -25,7 +25,10 @@ def _configs(problem: Problem, found: Halo) -> tuple[Config, ...]:
     best = [(found.plane_bytes, width) for width in found.widths]
     known = pixels_of(problem.dag.operands[0].dtype)
     fitting = [
-        (plane, Width(pixels, most.shared)) for plane, most in found.most for pixels in known if pixels <= most.pixels
+        (plane, width)
+        for plane, most in found.most
+        for width in (Width(pixels, most.shared) for pixels in known if pixels <= most.pixels)
+        if (plane, width) not in found.gaps
     ]
 
     def config(plane_bytes: int, width: Width, use: Use) -> Config:
