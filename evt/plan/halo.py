@@ -50,11 +50,10 @@ class Width(NamedTuple):
 class Halo:
     """What halo kernels are specialised for: their ``widths``, that of the best one first, and the bytes of a plane.
 
-    ``most`` has the widest kernel whose tiles fit, by the bytes of a plane, and also of those that share tiles; of the
-    narrower ones, those whose tiles do not are ``gaps``.
-    ``fast``: whether they are expected to be faster than an implicit GEMM by TMA's im2col mode; ``for_few``: whether
-    they may be for few images. ``reason``: why there is no such kernel, or "". ``channels`` are those of the copy whose
-    windows are multiplied, or 0.
+    ``most`` has the widest kernel whose tiles fit, by the bytes of a plane, and also of those that share tiles;
+    ``gaps`` are the narrower ones whose tiles do not. ``fast``: whether they are expected to be faster than an implicit
+    GEMM by TMA's im2col mode; ``for_few``: whether they may be for few images. ``reason``: why there is no such kernel,
+    or "". ``channels`` are those of the copy whose windows are multiplied, or 0.
     """
 
     widths: tuple[Width, ...]
