@@ -152,10 +152,9 @@ def _convolution_halo(loop: HaloConvolution) -> ConvolutionText:
     sizes = {name: _extent(name) for name in names}
     if loop.operator == "dgrad":
         sizes |= _as_fprop(spatial)
-    over_windows = isinstance(loop.a, PaddedCopy)
-    options = [str(loop.rank), *(["true" if over_windows else "false"] * (over_windows or loop.shared))]
-    options += ["true"] * loop.shared
+    options = [str(loop.rank), *["false", "true"] * loop.shared]
     if isinstance(loop.a, PaddedCopy):
+        options.append("true")
         sizes |= _of_windows(loop, loop.a)
     extents = tuple((f"problem.{name}", value) for name, value in sizes.items())
     operands = (*_operand("a", loop.a), *_operand("b", loop.b))

@@ -39,11 +39,11 @@ from evt.plan.epilogue.nodes import (
     VectorBroadcast,
     VectorStore,
 )
+from evt.plan.halo_tiles import DEPTH_BYTES, FILTERS
 from evt.plan.plan import HaloConvolution
 
 #: The threads that share the sums, and how many of these stand in a line.
 _THREADS, _SUMS_A_LINE = 128, 6
-_ROWS = 64
 #: The types that are multiplied: in the instruction's name, and as TMA moves them.
 _MULTIPLIED = {
     F16: ("f16", "FLOAT16"),
@@ -57,7 +57,6 @@ _MULTIPLIED = {
 }
 #: The sums: in the instruction's name, and how an asm statement changes them.
 _SUMS = {F32: ("f32", "+f"), I32: ("s32", "+r")}
-_DEPTH_BYTES = 32
 _COORDINATES = {"row": "places.row(i)", "column": "tile.column(i)", "batch": "0"}
 _REDUCTIONS = {
     ResultShape.ROW: "RowReduction",
@@ -254,7 +253,7 @@ def _multiplication(plan: Plan) -> MultiplicationText:
     assert isinstance(plan.mainloop, HaloConvolution)
     a, b, transposed = plan.mainloop.a.dtype, plan.mainloop.b.dtype, plan.mainloop.operator == "dgrad"
     pixels, size = plan.config.tile[0], a.bits // 8
-    count = _ROWS * pixels // _THREADS
+    count = FILTERS * pixels // _THREADS
     (of_pixels, map_type), (of_filters, _) = _MULTIPLIED[a], _MULTIPLIED[b]
     of_sums, change = _SUMS[plan.accumulator]
     return MultiplicationText(
@@ -263,7 +262,7 @@ def _multiplication(plan: Plan) -> MultiplicationText:
         map_type=f"CU_TENSOR_MAP_DATA_TYPE_{map_type}",
         transposed=transposed,
         pixels=pixels,
-        instruction=f"wgmma.mma_async.sync.aligned.m{_ROWS}n{pixels}k{_DEPTH_BYTES // size}"
+        instruction=f"wgmma.mma_async.sync.aligned.m{FILTERS}n{pixels}k{DEPTH_BYTES // size}"
         f".{of_sums}.{of_filters}.{of_pixels}",
         registers=_lines([f"%{i}" for i in range(count)]),
         operands=_lines([f'"{change}"(sums[{i}])' for i in range(count)]),

@@ -25,7 +25,7 @@ _OFFERED = 4
 #: They are the best together for these numbers of images, of which many count twice; where only calls of few images
 #: take the kernel, for few.
 _IMAGES, _FEW_IMAGES = (1, 4, 32, 256, 256), (1, 2, 4, 8, 32)
-#: How much of the time for these, added up, another kernel has to save.
+#: How much another kernel has to save: as a part of the best time for a number of images, added up over the numbers.
 _WORTH_A_KERNEL = 0.02
 
 _TOO_LARGE = "a tile and its halo do not fit in shared memory"
@@ -107,8 +107,8 @@ def halo_of(geometry: Convolution, problem: ConvolutionProblem | None, operand: 
 @lru_cache(maxsize=1024)
 def _halo(depth: Axis | None, height: Axis, width: Axis, channels: int, filters: int, operand: DType) -> Halo:
     axes = [axis for axis in (depth, height, width) if axis is not None]
-    slices = depth.taps if depth else 1
-    if height.taps * width.taps > _MOST_TAPS:
+    slices, taps = depth.taps if depth else 1, height.taps * width.taps
+    if taps > _MOST_TAPS:
         return Halo((), reason=f"the filters have more than {_MOST_TAPS} taps")
     if min(axis.pad for axis in axes) < 0:
         return Halo((), reason="the padding of the dgrad is larger than dilation * (filter size - 1)")
@@ -123,7 +123,6 @@ def _halo(depth: Axis | None, height: Axis, width: Axis, channels: int, filters:
     most, gaps = _limits(known, widths)
     if not most:
         return Halo((), reason=_TOO_LARGE)
-    taps = height.taps * width.taps
     best = min((each for each, _ in most), key=lambda each: _time_of_planes(channel_bytes, each, taps))
     for_few = channels > _FEW_CHANNELS
     images = _FEW_IMAGES if for_few and not fast else _IMAGES
@@ -232,7 +231,7 @@ def _is_fast(height: Axis, width: Axis, channels: int, channel_bytes: int, filte
     with many channels, or with filters that fill its largest tiles, keep CUTLASS's kernels busy.
     """
     taps, unit = height.taps * width.taps, height.stride == width.stride == 1
-    if channels <= 8:
+    if channels <= _FEW_CHANNELS:
         return False
     if taps == 1:
         return channel_bytes <= 1024 and (unit or filters % _FILLED != 0)
@@ -257,9 +256,10 @@ def _time_of_planes(channel_bytes: int, plane_bytes: int, taps: int) -> tuple[fl
 def fastest_widths(
     known: Mapping[Width, tuple[Tile, Cycles]], filters: int, counts: tuple[int, ...]
 ) -> tuple[Width, ...]:
-    """Return the kernels that are the fastest together, the best one first.
+    """Return the kernels that are the fastest together, the best one first, for these numbers of images.
 
-    They are judged by how much longer than the best of all the best of them is, for these numbers of images.
+    A set of kernels loses what the best of them takes longer, for each number of images, than the best of all; the set
+    grows one by one, as long as another kernel saves enough.
     """
     times = {each: [_time(*found, each, images, filters) for images in counts] for each, found in known.items()}
     least = [min(each) for each in zip(*times.values(), strict=True)]

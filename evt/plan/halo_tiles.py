@@ -3,15 +3,16 @@
 A tile is 64 filters by at most ``pixels`` output pixels: ``rows`` rows of ``columns`` pixels. Its input, with the halo
 that the taps reach, is a box of rows of ``pitch`` pixels, one after the other in shared memory; of a pixel it has the
 channels of one plane. A tap's operand is the same memory, from ``dy * pitch + dx`` pixels on. So the instruction also
-multiplies the pixels between ``columns`` and ``pitch``, in vain; of eight columns it multiplies none, as it takes each
-eight pixels from where the next row is. Small images may be several in a tile. Of a stride, the taps form groups of
-those that meet the same pixels of every ``stride``, and each group has its own box. A volume is a stack of slices,
-whose taps along the depth are like planes of channels.
+multiplies the pixels between ``columns`` and ``pitch``, in vain; of eight columns there are none between rows, as it
+takes each eight pixels from where the next row is. Small images may be several in a tile. Of a stride, the taps form
+groups of those that meet the same pixels of every ``stride``, and each group has its own box. A volume is a stack of
+slices, whose taps along the depth are like planes of channels.
 
 Of few channels, a row of taps is one tap of a window: a pixel is 16 bytes of a padded copy of the input, the next
 windows of a row begin with the next pixels, and the instruction reads rows that overlap.
 
-All this is codegen/include/evt/halo_geometry.hpp in Python: the kernel finds the same tile at the call.
+All this is codegen/include/evt/halo_geometry.hpp in Python: the kernel finds the same tile at the call. Where it has to
+itself what C and D have here, because TMA moves neither, it may find one with longer runs.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
 
-#: The filters of a tile.
-FILTERS = 64
+#: The filters of a tile, and the bytes of k that an instruction multiplies by them.
+FILTERS, DEPTH_BYTES = 64, 32
 #: Clock cycles, fits to measurements on an H200: of a kernel with its launch, of each tile, of a run of taps at least,
 #: and of a pixel's epilogue. Where thread blocks share tiles, see evt::halo::Cycles of halo_geometry.hpp.
 _START, _BETWEEN, _STEP, _EPILOGUE_PER_PIXEL = 8500, 640, 460, 3
 _EXCHANGE_PER_BLOCK, _EXCHANGE_PER_STEP = 320, 1240
-_LEFT_OVER, _LOADED_BYTES, _DEPTH_BYTES, _MULTIPROCESSORS = 28, 40, 32, 132
+_LEFT_OVER, _LOADED_BYTES, _MULTIPROCESSORS = 28, 40, 132
 #: How many thread blocks may share a tile, and the pixels of a step of their epilogue.
 _BLOCKS, _STEP_PIXELS = (2, 4, 8), 16
 
@@ -43,6 +44,7 @@ _ALIGNMENT = 1024
 _FOR_TILES = SHARED_BYTES - 4 * _ALIGNMENT
 #: How many taps' filters are loaded together, if all taps are a multiple of so many; how many such runs are in flight.
 _RUNS, _RUNS_IN_FLIGHT = (3, 5, 1), 3
+_MOST_BOXES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +175,7 @@ class Plane:
 
     @cached_property
     def runs(self) -> list[tuple[int, int]]:
-        """The lengths of a run, and of each the fewest boxes in flight."""
+        """The lengths of a run, and of each the fewest boxes in flight, of which there can be so many."""
         groups = [rows * columns for rows in self.height.groups for columns in self.width.groups]
         enters = [tap == 0 for taps in groups for tap in range(taps)]
         taps = len(enters)
@@ -182,7 +184,8 @@ class Plane:
             if taps % run == 0:
                 two = ([enters[tap % taps] for tap in range(at + 1, at + 2 * run)] for at in range(0, taps, run))
                 boxes = max(2, 1 + max(map(sum, two)))
-                found.append((run, boxes))
+                if boxes <= _MOST_BOXES:
+                    found.append((run, boxes))
         return found
 
     def filter_bytes(self, run: int, planes: int) -> int:
@@ -195,8 +198,8 @@ class Plane:
 class Cycles:
     """What tiles of a halo kernel take, in clock cycles.
 
-    ``plane`` is what a plane of a tile takes; ``sharers`` are the numbers of thread blocks for whose sums shared memory
-    has room. ``held_up`` is how many times longer a plane takes where shared memory has room for fewer boxes than a
+    ``plane`` is what each of the ``planes`` of a tile takes, by instructions of so many ``pixels``; ``sharers`` are the
+    numbers of thread blocks for whose sums shared memory has room. ``held_up`` is how many times longer a plane takes where shared memory has room for fewer boxes than a
     plane has groups of taps: 64 -> 128 channels at 160x160 with a stride of 2 took 49 us with 3 boxes, 42 with 4.
     """
 
@@ -210,7 +213,7 @@ class Cycles:
     def of(plane: Plane, tile: Tile, pixels: int) -> Cycles:
         """Return those of a convolution's tiles, by instructions of so many pixels."""
         taps, groups = plane.height.taps * plane.width.taps, len(plane.height.groups) * len(plane.width.groups)
-        multiplied = taps * (plane.bytes // _DEPTH_BYTES) * pixels // 2
+        multiplied = taps * (plane.bytes // DEPTH_BYTES) * pixels // 2
         loaded = (groups * tile.box_pixels * plane.pixel_bytes + taps * FILTERS * plane.bytes) // _LOADED_BYTES
         known = (each for each in _BLOCKS if each <= plane.planes)
         sharers = tuple(each for each in known if _has_room_for_sums(plane, tile, pixels, each))
@@ -226,7 +229,8 @@ class Cycles:
 
     def shared(self, tiles: int) -> float:
         """Return the time of so many tiles that thread blocks share; infinity where they cannot."""
-        return min((self._shared(tiles, blocks) for blocks in self.sharers), default=inf)
+        blocks = self.blocks(tiles)
+        return self._shared(tiles, blocks) if blocks else inf
 
     def blocks(self, tiles: int) -> int:
         """Return how many thread blocks share each of so many tiles, or 0."""
@@ -299,10 +303,13 @@ def _arrange(
         return None
     guard = (reach - box_rows) * pitch + columns + width.halo - pitch
     box = _aligned((made.box_pixels + guard) * plane.pixel_bytes)
+    idle = pixels - made.positions
+    beyond = (idle // EIGHT * pitch if eights else idle) * plane.pixel_bytes  # read, and multiplied in vain
     stored = (images * box_rows if images > 1 else rows) * sum_pitch
     left = _FOR_TILES - consumers * _aligned(max(pixels, stored) * 2 * FILTERS)
     for run, boxes in plane.runs:
-        if plane.filter_bytes(run, plane.planes) + boxes * box <= left:
+        fits = plane.filter_bytes(run, plane.planes) + boxes * box <= left
+        if fits and boxes * box + beyond <= SHARED_BYTES - _ALIGNMENT:
             return replace(made, run=run, box_bytes=boxes * box, left=left)
     return None
 

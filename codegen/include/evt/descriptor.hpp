@@ -20,8 +20,7 @@ CUTLASS_HOST_DEVICE constexpr uint32_t operand_descriptor(uint32_t address) {
   return (address >> 4 & 0x3fff) | kLeading << 16;
 }
 
-/// The upper word: the swizzle, and how many rows there are from eight rows to the next eight. These may begin anywhere,
-/// too.
+/// The upper word: the swizzle, and the stride, in rows, from eight rows to the next eight, which may begin at any row, too.
 CUTLASS_HOST_DEVICE constexpr uint32_t operand_layout(int row_bytes, int next_eight = 8) {
   uint32_t const swizzle = row_bytes == 128 ? 1 : row_bytes == 64 ? 2 : row_bytes == 32 ? 3 : 0;
   return uint32_t(next_eight * row_bytes >> 4) | swizzle << 30;

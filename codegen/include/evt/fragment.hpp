@@ -16,7 +16,7 @@ namespace fragment {
 constexpr int kElements = 8;  // of a step
 constexpr int kRows = 4;
 constexpr int kTileColumns = 64;
-constexpr int kWarps = 4;  // of a tile, one below the other: a warp has 16 of its columns
+constexpr int kWarps = 4;  // of a tile, of whose columns each has 16
 
 CUTLASS_DEVICE int lane() { return threadIdx.x % 32; }
 CUTLASS_DEVICE int warp() { return threadIdx.x / 32 % kWarps; }

@@ -8,8 +8,8 @@
 // that the taps reach, is loaded as a box of pixels, rows of `pitch` pixels one after the other; a pixel is a row of
 // shared memory with the channels of one plane. A tap's operand is the same memory, from `shift` pixels later on. So the
 // accumulator also has pixels between the rows of the tile, which are not stored. Where a row's padding is zeros, the
-// end of one row and the beginning of the next share it. Of a tile of eight columns it has none: WGMMA takes eight pixels
-// after one another, and the next eight from wherever the descriptor says, which is the next row.
+// end of one row and the beginning of the next share it. Of a tile of eight columns it has none between rows: WGMMA takes
+// eight pixels after one another, and the next eight from wherever the descriptor says, which is the next row.
 //
 // With a stride s, the taps form groups of those that meet the same pixels of every s: each group has its own box, of
 // every s-th pixel. A 1x1 filter is one tap and no halo: a matrix product.
@@ -30,9 +30,10 @@
 // consumers take turns at the tensor cores, each with a tile of its own, so that one multiplies while the other
 // computes its epilogue. Filters stay in shared memory where they fit; a block then keeps to one block of 64 filters.
 //
-// Where there are few tiles of many channels, the thread blocks of a cluster share each of them, in a kernel of its own: of
-// one consumer for a thread block, and without turns. Each multiplies some of the planes, gives its sums to those who
-// complete them, and completes some pixels: it adds their sums, always in the same order, and computes the epilogue.
+// Where there are few tiles of many channels, the thread blocks of a cluster share each of them, in a kernel of its own: a
+// thread block has one tile and one consumer, and nobody takes turns. It multiplies some of the planes, gives its sums to
+// the thread blocks that complete them, and completes some pixels itself: it adds everyone's sums, always in the same
+// order, computes the epilogue, and stores D without TMA, which would store a whole tile.
 
 #include <algorithm>
 #include <cstdint>
@@ -65,6 +66,7 @@ struct Kernel {
   using Filters = FilterRows<Mma::kElementBytes, Plane, Mma::kTransposed>;
   static constexpr int kInstructions = kPlaneBytes / hopper::kDepthBytes;
   static constexpr int kSteps = ceil_div(kPixels, kStepPixels);
+  static constexpr int kQuads = kPixels / 8, kQuadBytes = 16;  // four sums of a thread, in half a step
   static constexpr int kEpilogueRow = 2 * kFilters;  // bytes of a pixel of C and D
   static constexpr bool kLoadsSource = !std::is_void_v<Source>;
   static constexpr bool kStoresDestination = !std::is_void_v<Destination>;
@@ -72,6 +74,7 @@ struct Kernel {
   static constexpr bool kVolume = Dimensions == 3;
   static constexpr Class kClass{kPixels, Plane, kPlaneBytes, kStaged, kVolume, kPixelBytes, Shared};
   static_assert(!Windows || !(kVolume || Mma::kTransposed), "windows are those of an image that is multiplied forward");
+  static_assert(!Windows || !Shared, "windows are one plane, which thread blocks cannot share");
 
   static constexpr int kConsumers = Shared ? 1 : 2;
   static constexpr int kThreads = (1 + kConsumers) * kWarpGroup;
@@ -106,8 +109,8 @@ struct Kernel {
     int stride_height, stride_width;
     int planes, filter_blocks, items;  // of a pair of consumers both blocks of filters are one
     Divisor by_filter_blocks, by_tiles_wide, by_tiles_high, by_blocks;
-    int completed;   // steps of a shared tile by a thread block
-    Destination* d;  // where a shared tile is stored
+    int steps_per_block;  // of a shared tile, that a thread block completes
+    Destination* d;       // where a shared tile is stored
     int64_t d_stride;
     int grid;
     int source_bytes;  // of a tile of C
@@ -129,7 +132,7 @@ struct Kernel {
   /// Return the geometry; without stages where there is none.
   static Geometry geometry_of(Arguments const& arguments) {
     Geometry made = choose(arguments.problem, kClass, arguments.rows, arguments.columns);
-    if (Shared && made.stages > 0 && !share(arguments.problem, kClass, made)) made.stages = 0;
+    if (Shared && made.stages > 0 && !split_over_cluster(arguments.problem, kClass, made)) made.stages = 0;
     return made;
   }
 
@@ -159,7 +162,7 @@ struct Kernel {
     params.by_tiles_wide = Divisor::of(geometry.tiles_wide);
     params.by_tiles_high = Divisor::of(geometry.tiles_high);
     params.by_blocks = Divisor::of(geometry.blocks);
-    params.completed = ceil_div(kSteps, geometry.blocks);
+    params.steps_per_block = ceil_div(kSteps, geometry.blocks);
     params.d = static_cast<Destination*>(arguments.d);
     params.d_stride = arguments.d_stride;
     params.input_layout = hopper::operand_layout(kPixelBytes, geometry.next_eight());
@@ -173,10 +176,12 @@ struct Kernel {
     Problem const& problem = arguments.problem;
     Geometry const& geometry = params.geometry;
     bool done = input_of(arguments, geometry).encode(params.input) && filters_of(arguments).encode(params.filters);
-    auto const image = [&](CUtensorMapDataType type, void const* pointer, int64_t stride, int columns, int rows, int images) {
+    auto const image = [&](CUtensorMapDataType type, void const* pointer, int64_t stride, int columns, int rows,
+                           int images) {
+      int64_t const row = stride * problem.output_width;
       return hopper::Tensor<4>{type, 2, pointer,
                                {problem.filters, problem.output_width, problem.output_height, problem.slices()},
-                               {stride, stride * problem.output_width, stride * problem.output_width * problem.output_height},
+                               {stride, row, row * problem.output_height},
                                {kFilters, columns, rows, images}, {1, 1}, kEpilogueRow};
     };
     int const rows = geometry.images > 1 ? geometry.box_rows : geometry.rows;
@@ -184,7 +189,11 @@ struct Kernel {
       done = done && image(map_type<Source>(), arguments.c, arguments.c_stride, geometry.sum_pitch, rows, geometry.images)
                          .encode(params.source);
     }
-    if constexpr (kStoresDestination) {
+    if constexpr (kStoresDestination && Shared) {
+      constexpr int kStored = sizeof(uint4);  // bytes at a time
+      done = done && reinterpret_cast<uintptr_t>(arguments.d) % kStored == 0 &&
+             arguments.d_stride * sizeof(Destination) % kStored == 0;
+    } else if constexpr (kStoresDestination) {
       CUtensorMapDataType const type = map_type<Destination>();
       done = done && (params.stores_rows
                           ? image(type, arguments.d, arguments.d_stride, geometry.columns, 1, 1)
@@ -282,8 +291,8 @@ struct Kernel {
   struct Memory {
     uint32_t stages, slabs, epilogues, exchange, barriers;
 
-    CUTLASS_DEVICE Memory(Geometry const& geometry, char* memory) {
-      stages = (hopper::shared_address(memory) + kAlignment - 1) / kAlignment * kAlignment;
+    CUTLASS_DEVICE Memory(Geometry const& geometry, char* storage) {
+      stages = (hopper::shared_address(storage) + kAlignment - 1) / kAlignment * kAlignment;
       slabs = stages + geometry.stages * geometry.stage_bytes;
       epilogues = slabs + aligned_bytes(geometry.slabs * geometry.slab_bytes);
       exchange = epilogues + kConsumers * geometry.epilogue_bytes;
@@ -313,12 +322,12 @@ struct Kernel {
     bool is_loaded;
 
     /// `of_stages` is at the box of the tap before the run, or of the first tap of a tile, and is left at the last one.
-    CUTLASS_DEVICE Step(Params const& params, Memory const& shared, int run, bool is_first, Ring& of_stages,
+    CUTLASS_DEVICE Step(Params const& params, Memory const& memory, int run, bool is_first, Ring& of_stages,
                         Ring const& of_slabs)
         : slab(of_slabs.slot), slab_parity(of_slabs.parity) {
       Geometry const& geometry = params.geometry;
-      a = hopper::operand_descriptor(shared.slabs + slab * geometry.slab_bytes);
-      is_loaded = hopper::has_passed_already(shared.slab_full(slab), slab_parity);
+      a = hopper::operand_descriptor(memory.slabs + slab * geometry.slab_bytes);
+      is_loaded = hopper::has_passed_already(memory.slab_full(slab), slab_parity);
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < Length; ++i) {
         Tap const tap = params.taps.tap[run + i];
@@ -326,27 +335,27 @@ struct Kernel {
         of_stages.skip(enters[i] & !(is_first & i == 0), geometry.stages);
         stage[i] = of_stages.slot;
         stage_parity[i] = of_stages.parity;
-        b[i] = hopper::operand_descriptor(shared.stages + stage[i] * geometry.stage_bytes + tap.shift() * kPixelBytes);
-        is_loaded &= hopper::has_passed_already(shared.stage_full(stage[i]), stage_parity[i]);
+        b[i] = hopper::operand_descriptor(memory.stages + stage[i] * geometry.stage_bytes + tap.shift() * kPixelBytes);
+        is_loaded &= hopper::has_passed_already(memory.stage_full(stage[i]), stage_parity[i]);
       }
     }
 
-    CUTLASS_DEVICE void wait(Memory const& shared) const {
+    CUTLASS_DEVICE void wait(Memory const& memory) const {
       if (is_loaded) return;
-      hopper::wait(shared.slab_full(slab), slab_parity);
+      hopper::wait(memory.slab_full(slab), slab_parity);
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < Length; ++i) {
-        hopper::wait(shared.stage_full(stage[i]), stage_parity[i]);
+        hopper::wait(memory.stage_full(stage[i]), stage_parity[i]);
       }
     }
 
     /// Give memory that no tap after these uses back to the producers.
-    CUTLASS_DEVICE void release(Memory const& shared, bool keeps_slab, bool leaves_last_stage) const {
+    CUTLASS_DEVICE void release(Memory const& memory, bool keeps_slab, bool leaves_last_stage) const {
       if (threadIdx.x % 32 != 0) return;
-      if (!keeps_slab) hopper::arrive(shared.slab_empty(slab));
+      if (!keeps_slab) hopper::arrive(memory.slab_empty(slab));
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < Length; ++i) {
-        if (i + 1 < Length ? enters[i + 1] : leaves_last_stage) hopper::arrive(shared.stage_empty(stage[i]));
+        if (i + 1 < Length ? enters[i + 1] : leaves_last_stage) hopper::arrive(memory.stage_empty(stage[i]));
       }
     }
   };
@@ -367,9 +376,10 @@ struct Kernel {
     }
   };
 
-  /// What a thread block has to do: every so many items, and of each so many planes.
+  /// What a thread block has to do: every so many items, and of each so many planes. Of a shared item it also completes
+  /// some steps of the epilogue, from `first_step` on, which have so many `quads` of a thread's sums; some may have none.
   struct Part {
-    int first, stride, block = 0, first_plane = 0, planes;
+    int first, stride, rank = 0, first_plane = 0, planes, first_step = 0, quads = kQuads;
 
     CUTLASS_DEVICE explicit Part(Params const& params)
         : first(blockIdx.x), stride(gridDim.x), planes(params.planes) {
@@ -377,18 +387,20 @@ struct Kernel {
         int const blocks = params.geometry.blocks;
         first = params.by_blocks.quotient(blockIdx.x);
         stride = params.items;  // there is one
-        block = blockIdx.x - first * blocks;
-        first_plane = params.by_blocks.quotient(params.planes * block);
-        planes = params.by_blocks.quotient(params.planes * (block + 1)) - first_plane;
+        rank = blockIdx.x - first * blocks;
+        first_plane = params.by_blocks.quotient(params.planes * rank);
+        planes = params.by_blocks.quotient(params.planes * (rank + 1)) - first_plane;
+        first_step = rank * params.steps_per_block;
+        quads = min(2 * params.steps_per_block, kQuads - 2 * first_step);
       }
     }
   };
 
-  /// A consumer's items: every second one of the thread block's, or all of them.
-  struct Share {
+  /// The items of a consumer: every second one of the thread block's, or all of them.
+  struct ConsumerItems {
     int first, stride;
 
-    CUTLASS_DEVICE Share(Params const& params, Part const& part, int consumer) {
+    CUTLASS_DEVICE ConsumerItems(Params const& params, Part const& part, int consumer) {
       bool const turns = takes_turns(params);
       first = part.first + (turns ? consumer * part.stride : 0);
       stride = turns ? 2 * part.stride : part.stride;
@@ -397,12 +409,12 @@ struct Kernel {
 
   CUTLASS_HOST_DEVICE static bool takes_turns(Params const& params) { return !Shared && !params.geometry.paired; }
 
-  CUTLASS_DEVICE void operator()(Params const& params, char* memory) const {
+  CUTLASS_DEVICE void operator()(Params const& params, char* storage) const {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     Geometry const& geometry = params.geometry;
-    Memory const shared(geometry, memory);
+    Memory const memory(geometry, storage);
     int const group = hopper::warp() / (kWarpGroup / 32);
-    set_up(params, shared);
+    set_up(params, memory);
     __syncthreads();
     if constexpr (Shared) hopper::arrive_in_cluster();
     pdl::wait_for_kernel_before();
@@ -410,50 +422,55 @@ struct Kernel {
       if constexpr (!Shared) hopper::give_registers<kProducerRegisters>();
       int const warp = hopper::warp();
       if (hopper::elect()) {
-        if (warp == 0) load_input(params, shared);
-        if (warp == 3) load_filters(params, shared);
+        if (warp == 0) load_input(params, memory);
+        if (warp == 3) load_filters(params, memory);
         if constexpr (Shared && kLoadsSource) {
-          if (warp == 1) load_source(params, shared);
+          if (warp == 1) load_source(params, memory);
         }
         if constexpr (!Shared && kStaged) {
-          if (warp == 1 || warp == 2) move_tiles(params, shared, warp - 1);
+          if (warp == 1 || warp == 2) move_tiles(params, memory, warp - 1);
         }
       }
     } else {
       if constexpr (!Shared) hopper::take_registers<kConsumerRegisters>();
-      consume(params, shared, group - 1);
+      consume(params, memory, group - 1);
     }
 #endif
   }
 
  private:
-  CUTLASS_DEVICE static void set_up(Params const& params, Memory const& shared) {
+  CUTLASS_DEVICE static void set_up(Params const& params, Memory const& memory) {
     Geometry const& geometry = params.geometry;
     int const warp = hopper::warp();
     if (hopper::elect()) {  // all lanes of a warp would initialize barriers one after the other
       prefetch_map(params, warp);
       constexpr int kAllWarps = kThreads / 32, kWarps = kWarpGroup / 32;
       for (int i = warp; i < geometry.stages; i += kAllWarps) {
-        hopper::init_barrier(shared.stage_full(i), 1);
-        hopper::init_barrier(shared.stage_empty(i), geometry.paired ? 2 * kWarps : kWarps);
+        hopper::init_barrier(memory.stage_full(i), 1);
+        hopper::init_barrier(memory.stage_empty(i), geometry.paired ? 2 * kWarps : kWarps);
       }
       for (int i = warp; i < geometry.slabs; i += kAllWarps) {
-        hopper::init_barrier(shared.slab_full(i), 1);
-        hopper::init_barrier(shared.slab_empty(i), kWarps);
+        hopper::init_barrier(memory.slab_full(i), 1);
+        hopper::init_barrier(memory.slab_empty(i), kWarps);
       }
-      if (warp < 2) {
-        hopper::init_barrier(shared.turn(warp), kWarps);
-        hopper::init_barrier(shared.source_loaded(warp), 1);
-        hopper::init_barrier(shared.result_written(warp), kWarps);
+      if (warp < kConsumers) hopper::init_barrier(memory.source_loaded(warp), 1);
+      if (!Shared && warp < kConsumers) {
+        hopper::init_barrier(memory.turn(warp), kWarps);
+        hopper::init_barrier(memory.result_written(warp), kWarps);
       }
-      if (Shared && warp == 0) hopper::init_barrier(shared.exchanged(), 1);
+      if (Shared && warp == 0) {
+        Part const part(params);
+        hopper::init_barrier(memory.exchanged(), 1);
+        int const bytes = geometry.blocks * part.quads * kWarpGroup * kQuadBytes;
+        if (bytes > 0) hopper::arrive_and_expect(memory.exchanged(), bytes);
+      }
       hopper::fence_barriers();
     }
     if (geometry.guard == 0) return;
     // The pixels after a box, which are read and never loaded.
     int const words = geometry.guard * kPixelBytes / 4;
     for (int stage = 0; stage < geometry.stages; ++stage) {
-      uint32_t const end = shared.stages + stage * geometry.stage_bytes + geometry.box_pixels() * kPixelBytes;
+      uint32_t const end = memory.stages + stage * geometry.stage_bytes + geometry.box_pixels() * kPixelBytes;
       for (int i = threadIdx.x; i < words; i += kThreads) {
         asm volatile("st.shared.b32 [%0], %1;" ::"r"(end + i * 4), "r"(0) : "memory");
       }
@@ -468,13 +485,13 @@ struct Kernel {
     if constexpr (kLoadsSource) {
       if (warp == 1) hopper::prefetch_map(params.source);
     }
-    if constexpr (kStoresDestination) {
+    if constexpr (kStoresDestination && !Shared) {
       if (warp == 2) hopper::prefetch_map(params.destination);
     }
   }
 
   /// Load the boxes of all tiles, plane by plane and group by group.
-  CUTLASS_DEVICE static void load_input(Params const& params, Memory const& shared) {
+  CUTLASS_DEVICE static void load_input(Params const& params, Memory const& memory) {
     Geometry const& geometry = params.geometry;
     Part const part(params);
     Ring ring;
@@ -486,10 +503,10 @@ struct Kernel {
           uint32_t const start = params.taps.starts[group];
           int const column = item.column * params.stride_width + int16_t(start);
           int const row = item.row * params.stride_height + int16_t(start >> 16);
-          hopper::wait(shared.stage_empty(ring.slot), ring.parity ^ 1);
-          uint32_t const full = shared.stage_full(ring.slot);
+          hopper::wait(memory.stage_empty(ring.slot), ring.parity ^ 1);
+          uint32_t const full = memory.stage_full(ring.slot);
           hopper::arrive_and_expect(full, bytes);
-          uint32_t const to = shared.stages + ring.slot * geometry.stage_bytes;
+          uint32_t const to = memory.stages + ring.slot * geometry.stage_bytes;
           if constexpr (kVolume) {
             Depth const& depth = params.depth;
             hopper::load_box(to, params.input, full, depth.plane_of_channels(plane) * Plane, column, row,
@@ -506,7 +523,7 @@ struct Kernel {
   }
 
   /// Load the filters, run by run: once if they stay, else for every tile.
-  CUTLASS_DEVICE static void load_filters(Params const& params, Memory const& shared) {
+  CUTLASS_DEVICE static void load_filters(Params const& params, Memory const& memory) {
     Geometry const& geometry = params.geometry;
     Part const part(params);
     Ring ring;
@@ -516,15 +533,15 @@ struct Kernel {
       for (int plane = part.first_plane; plane < part.first_plane + part.planes; ++plane) {
         for (int run = 0; run < params.taps.number; run += length) {
           for (int consumer = 0; consumer < consumers; ++consumer) {
-            hopper::wait(shared.slab_empty(ring.slot), ring.parity ^ 1);
-            uint32_t const full = shared.slab_full(ring.slot);
+            hopper::wait(memory.slab_empty(ring.slot), ring.parity ^ 1);
+            uint32_t const full = memory.slab_full(ring.slot);
             hopper::arrive_and_expect(full, length * Filters::kBytes);
             int const channel = (kVolume ? params.depth.plane_of_channels(plane) : plane) * Plane;
             int const first = filter + consumer * kFilters;
             int const along = Mma::kTransposed ? first : channel, row = Mma::kTransposed ? channel : first;
             for (int i = 0; i < length; ++i) {
               Tap const tap = params.taps.tap[run + i];
-              uint32_t const to = shared.slabs + ring.slot * geometry.slab_bytes + i * Filters::kBytes;
+              uint32_t const to = memory.slabs + ring.slot * geometry.slab_bytes + i * Filters::kBytes;
               if constexpr (kVolume) {
                 int const z = params.depth.tap_of_filters(plane, Mma::kTransposed);
                 hopper::load_box(to, params.filters, full, along, row, tap.x(), tap.y(), z);
@@ -541,25 +558,25 @@ struct Kernel {
   }
 
   /// Load C for a thread block that completes steps of a shared tile, which it stores itself.
-  CUTLASS_DEVICE static void load_source(Params const& params, Memory const& shared) {
+  CUTLASS_DEVICE static void load_source(Params const& params, Memory const& memory) {
     Part const part(params);
-    if (part.block * params.completed >= kSteps) return;
+    if (part.quads <= 0) return;
     Item const item(params, part.first, 0);
-    uint32_t const loaded = shared.source_loaded(0);
+    uint32_t const loaded = memory.source_loaded(0);
     hopper::arrive_and_expect(loaded, params.source_bytes);
-    hopper::load_box(shared.epilogues, params.source, loaded, item.filter, item.column, item.row, item.image);
+    hopper::load_box(memory.epilogues, params.source, loaded, item.filter, item.column, item.row, item.image);
   }
 
   /// Load C and store D, in one buffer, for the tiles of a consumer.
-  CUTLASS_DEVICE static void move_tiles(Params const& params, Memory const& shared, int consumer) {
+  CUTLASS_DEVICE static void move_tiles(Params const& params, Memory const& memory, int consumer) {
     Geometry const& geometry = params.geometry;
-    uint32_t const buffer = shared.epilogues + consumer * geometry.epilogue_bytes;
+    uint32_t const buffer = memory.epilogues + consumer * geometry.epilogue_bytes;
     uint32_t parity = 0;
     Part const part(params);
-    Share const share(params, part, consumer);
-    for (int number = share.first; number < params.items; number += share.stride, parity ^= 1) {
+    ConsumerItems const items(params, part, consumer);
+    for (int number = items.first; number < params.items; number += items.stride, parity ^= 1) {
       Item const item(params, number, consumer);
-      uint32_t const loaded = shared.source_loaded(consumer);
+      uint32_t const loaded = memory.source_loaded(consumer);
       if constexpr (kStoresDestination) hopper::wait_for_stores_to_read();
       if constexpr (kLoadsSource) {
         hopper::arrive_and_expect(loaded, params.source_bytes);
@@ -567,7 +584,7 @@ struct Kernel {
       } else {
         hopper::arrive(loaded);
       }
-      hopper::wait(shared.result_written(consumer), parity);
+      hopper::wait(memory.result_written(consumer), parity);
       if constexpr (kStoresDestination) {
         if (params.stores_rows) {
           for (int row = 0; row < geometry.rows; ++row) {
@@ -585,16 +602,16 @@ struct Kernel {
 
   /// Multiply a tile in runs of `Length` taps.
   template <int Length>
-  CUTLASS_DEVICE static void multiply(Params const& params, Memory const& shared, int consumer, int planes, Ring& stage,
+  CUTLASS_DEVICE static void multiply(Params const& params, Memory const& memory, int consumer, int planes, Ring& stage,
                                       Ring& slab, Accumulator (&accumulators)[kPixels / 2]) {
     Geometry const& geometry = params.geometry;
     constexpr int kMany = Length * kInstructions, kHalf = (kMany - 1) / 2;
     int const steps = planes * params.taps.number / Length;
     bool const leads = threadIdx.x % 32 == 0;
     int run = 0;
-    Step<Length> step(params, shared, run, true, stage, slab), last = step;
+    Step<Length> step(params, memory, run, true, stage, slab), last = step;
     for (int i = 0; i < steps; ++i) {
-      step.wait(shared);
+      step.wait(memory);
       hopper::fence_multiplications();
       Step<Length> next = step;
       CUTLASS_PRAGMA_UNROLL
@@ -606,7 +623,7 @@ struct Kernel {
           // The memory of the step before is given back halfway, while there is something left to multiply.
           hopper::commit_multiplications();
           hopper::wait_for_multiplications<1>();
-          if (i > 0) last.release(shared, geometry.resident, step.enters[0]);
+          if (i > 0) last.release(memory, geometry.resident, step.enters[0]);
           if (kHalf + 1 < kMany) hopper::fence_multiplications();
         }
         if (j == (kMany > 1)) {
@@ -616,21 +633,19 @@ struct Kernel {
           slab.skip(!Shared && geometry.paired ? 2 : 1, geometry.slabs);
           bool const ends = i + 1 == steps;
           Ring then = stage;
-          next = Step<Length>(params, shared, run, ends, then, slab);
+          next = Step<Length>(params, memory, run, ends, then, slab);
           stage.slot = ends ? stage.slot : then.slot;
           stage.parity = ends ? stage.parity : then.parity;
         }
       }
       if (kHalf + 1 < kMany) hopper::commit_multiplications();
-      if (i == geometry.handover && leads && takes_turns(params)) hopper::arrive(shared.turn(1 - consumer));
+      if (i == geometry.handover && leads && takes_turns(params)) hopper::arrive(memory.turn(1 - consumer));
       last = step;
       step = next;
     }
     hopper::wait_for_multiplications<0>();
-    last.release(shared, geometry.resident, true);
+    last.release(memory, geometry.resident, true);
   }
-
-  static constexpr int kQuads = kPixels / 8, kQuadBytes = 16;  // four sums of a thread
 
   CUTLASS_DEVICE static uint32_t word_of(float sum) { return __float_as_uint(sum); }
   CUTLASS_DEVICE static uint32_t word_of(int sum) { return uint32_t(sum); }
@@ -642,34 +657,37 @@ struct Kernel {
     }
   }
 
-  /// Give everyone who completes steps of the tile its part of the sums, to each thread its own quads of them, and
-  /// complete what is this thread block's.
+  /// Give every thread block of the cluster the sums of the steps that it completes: a thread gives its quads to the same
+  /// thread there. Then complete this thread block's steps: add what has come from all of them, in their order.
   template <int Blocks>
-  CUTLASS_DEVICE static void complete(Params const& params, Memory const& shared, Item const& item, int block,
-                                      Epilogue& epilogue, Accumulator (&accumulators)[kPixels / 2]) {
-    constexpr int kCompleted = ceil_div(kSteps, Blocks), kQuadsOfBlock = 2 * kCompleted;
+  CUTLASS_DEVICE static void exchange_and_complete(Params const& params, Memory const& memory, Item const& item,
+                                                   Part const& part, Epilogue& epilogue,
+                                                   Accumulator (&accumulators)[kPixels / 2]) {
+    constexpr int kQuadsOfBlock = 2 * ceil_div(kSteps, Blocks);
     constexpr int kNextQuad = kWarpGroup * kQuadBytes, kNextBlock = kQuadsOfBlock * kNextQuad;
-    int const thread = threadIdx.x % kWarpGroup, first = block * kCompleted;
-    int const quads = min(kQuadsOfBlock, kQuads - 2 * first);
-    uint32_t const mine = shared.exchange + thread * kQuadBytes, exchanged = shared.exchanged();
-    if (thread == 0 && quads > 0) hopper::arrive_and_expect(exchanged, Blocks * quads * kNextQuad);
+    uint32_t const mine = memory.exchange + threadIdx.x % kWarpGroup * kQuadBytes, exchanged = memory.exchanged();
     hopper::wait_for_arrivals();  // nobody writes to where a thread block is not yet
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kQuads; ++i) {
       int const to = i / kQuadsOfBlock;
       uint32_t quad[4];
-      // What is sent must not be the accumulator's register itself: ptxas would serialise WGMMA (C7520).
+      // An accumulator's register must not be sent itself: ptxas would serialise WGMMA (C7514).
       CUTLASS_PRAGMA_UNROLL
       for (int j = 0; j < 4; ++j) quad[j] = word_of(accumulators[4 * i + j] + Accumulator(0));
-      hopper::send_words(hopper::of_block(mine + block * kNextBlock + i % kQuadsOfBlock * kNextQuad, to), quad,
+      hopper::send_words(hopper::of_block(mine + part.rank * kNextBlock + i % kQuadsOfBlock * kNextQuad, to), quad,
                          hopper::of_block(exchanged, to));
     }
-    if (quads <= 0) return;
-    uint32_t const address = EpilogueStep::address(shared.epilogues);
-    Pixels pixels(params, item, first * kStepPixels);
+    if (part.quads <= 0) return;
+    uint32_t const address = EpilogueStep::address(memory.epilogues);
+    Pixels pixels(params, item, part.first_step * kStepPixels);
+    if constexpr (kLoadsSource) hopper::wait(memory.source_loaded(0), 0);
+    EpilogueStep now;
+    auto const load = [&](int step) {
+      now.load(epilogue, pixels, address + step * kStepPixels * kEpilogueRow, is_whole(step));
+    };
+    load(part.first_step);
     hopper::wait_for_cluster(exchanged);
-    if constexpr (kLoadsSource) hopper::wait(shared.source_loaded(0), 0);
-    for (int i = 0; 2 * i < quads; ++i) {
+    for (int i = 0; 2 * i < part.quads; ++i) {
       uint32_t words[2][Blocks][4];
       CUTLASS_PRAGMA_UNROLL
       for (int half = 0; half < 2; ++half) {
@@ -678,10 +696,8 @@ struct Kernel {
           hopper::load_words(words[half][from], mine + from * kNextBlock + (2 * i + half) * kNextQuad);
         }
       }
-      int const step = first + i;
-      bool const whole = is_whole(step);
-      EpilogueStep now;
-      now.load(epilogue, pixels, address + step * kStepPixels * kEpilogueRow, whole);
+      int const step = part.first_step + i;
+      if (i > 0) load(step);
       Accumulator sums[fragment::kElements];
       CUTLASS_PRAGMA_UNROLL
       for (int j = 0; j < fragment::kElements; ++j) {
@@ -690,10 +706,10 @@ struct Kernel {
         for (int from = 1; from < Blocks; ++from) sums[j] += sum_of(words[j / 4][from][j % 4]);
       }
       now.template compute<fragment::kElements>(epilogue, sums);
-      now.store(address + step * kStepPixels * kEpilogueRow, whole);
+      now.store(address + step * kStepPixels * kEpilogueRow, is_whole(step));
       if constexpr (kStoresDestination) {
         __syncwarp();
-        store_step(params, item, shared.epilogues, step);
+        store_step(params, item, memory.epilogues, step);
       }
     }
   }
@@ -721,7 +737,7 @@ struct Kernel {
   }
 
   /// Multiply and store the tiles of a consumer.
-  CUTLASS_DEVICE static void consume(Params const& params, Memory const& shared, int consumer) {
+  CUTLASS_DEVICE static void consume(Params const& params, Memory const& memory, int consumer) {
     Geometry const& geometry = params.geometry;
     Part const part(params);
     int const length = geometry.run;
@@ -731,32 +747,32 @@ struct Kernel {
     if (geometry.paired) {
       slab.slot = consumer;
     } else if (consumer == 1) {
-      if (threadIdx.x % 32 == 0) hopper::arrive(shared.turn(0));
+      if (threadIdx.x % 32 == 0) hopper::arrive(memory.turn(0));
       stage.advance(stages, geometry.stages);
       if (!geometry.resident) slab.advance(steps, geometry.slabs);
     }
     uint32_t parity = 0;
-    Share const share(params, part, consumer);
-    for (int number = share.first; number < params.items; number += share.stride, parity ^= 1) {
+    ConsumerItems const items(params, part, consumer);
+    for (int number = items.first; number < params.items; number += items.stride, parity ^= 1) {
       Item const item(params, number, consumer);
       int const thread = threadIdx.x % kWarpGroup;
       fragment::Tile const tile{item.filter + thread / 32 * 16 + thread % 32 / 4, params.filter_count,
-                                item.tile * geometry.blocks + part.block, item.filter / kFilters};
+                                item.tile * geometry.blocks + part.rank, item.filter / kFilters};
       Epilogue epilogue(params.epilogue, tile);
       Accumulator accumulators[kPixels / 2];
       CUTLASS_PRAGMA_UNROLL
       for (Accumulator& each : accumulators) each = 0;
-      if (takes_turns(params)) hopper::wait(shared.turn(consumer), parity);
+      if (takes_turns(params)) hopper::wait(memory.turn(consumer), parity);
       switch (length) {
-        case 3: multiply<3>(params, shared, consumer, part.planes, stage, slab, accumulators); break;
-        case 5: multiply<5>(params, shared, consumer, part.planes, stage, slab, accumulators); break;
-        default: multiply<1>(params, shared, consumer, part.planes, stage, slab, accumulators);
+        case 3: multiply<3>(params, memory, consumer, part.planes, stage, slab, accumulators); break;
+        case 5: multiply<5>(params, memory, consumer, part.planes, stage, slab, accumulators); break;
+        default: multiply<1>(params, memory, consumer, part.planes, stage, slab, accumulators);
       }
       if constexpr (Shared) {
         switch (geometry.blocks) {
-          case 2: complete<2>(params, shared, item, part.block, epilogue, accumulators); break;
-          case 4: complete<4>(params, shared, item, part.block, epilogue, accumulators); break;
-          default: complete<kMostBlocks>(params, shared, item, part.block, epilogue, accumulators);
+          case 2: exchange_and_complete<2>(params, memory, item, part, epilogue, accumulators); break;
+          case 4: exchange_and_complete<4>(params, memory, item, part, epilogue, accumulators); break;
+          default: exchange_and_complete<kMostBlocks>(params, memory, item, part, epilogue, accumulators);
         }
         epilogue.finish(tile);
         return;
@@ -768,13 +784,13 @@ struct Kernel {
       } else if (!geometry.paired) {
         slab.advance(steps, geometry.slabs);
       }
-      if constexpr (kStaged) hopper::wait(shared.source_loaded(consumer), parity);
-      complete_all(params, item, epilogue, accumulators, shared.epilogues + consumer * geometry.epilogue_bytes);
+      if constexpr (kStaged) hopper::wait(memory.source_loaded(consumer), parity);
+      complete(params, item, epilogue, accumulators, memory.epilogues + consumer * geometry.epilogue_bytes);
       epilogue.finish(tile);
       if constexpr (kStaged) {
         hopper::fence_async();
         __syncwarp();
-        if (thread % 32 == 0) hopper::arrive(shared.result_written(consumer));
+        if (thread % 32 == 0) hopper::arrive(memory.result_written(consumer));
       }
     }
   }
@@ -881,8 +897,8 @@ struct Kernel {
   };
 
   /// Compute the epilogue of a tile. A step's elements are loaded while the one before it is computed.
-  CUTLASS_DEVICE static void complete_all(Params const& params, Item const& item, Epilogue& epilogue,
-                                       Accumulator (&accumulators)[kPixels / 2], uint32_t buffer) {
+  CUTLASS_DEVICE static void complete(Params const& params, Item const& item, Epilogue& epilogue,
+                                      Accumulator (&accumulators)[kPixels / 2], uint32_t buffer) {
     uint32_t const address = EpilogueStep::address(buffer);
     Pixels pixels(params, item, 0);
     EpilogueStep steps[2];

@@ -17,7 +17,6 @@ constexpr int kMostTaps = 64;      // of a filter
 constexpr int kMostStages = 8;     // of the input
 constexpr int kMostSlabs = 64;     // of the filters
 constexpr int kRuns[] = {3, 5, 1};  // of taps, the best first
-constexpr int kTurnTaps = 1;       // before the end of a tile that a consumer passes the turn on
 constexpr int kSharedBytes = 232448;
 constexpr int kBarrierBytes = 8 * (2 * kMostStages + 2 * kMostSlabs + 8);
 constexpr int kMostBlocks = 8;     // of a cluster, on every GPU
@@ -113,7 +112,7 @@ struct Class {
   int pixels;       // of the accumulator
   int plane;        // channels of a plane
   int plane_bytes;  // that a tap multiplies for each pixel
-  bool staged;      // C or D are moved through shared memory
+  bool staged;      // C or D are moved by TMA, through shared memory
   bool volume = false;
   int pixel_bytes = plane_bytes;  // of a pixel in a box
   bool shared = false;            // whether thread blocks share tiles; each then has one consumer
@@ -242,13 +241,13 @@ inline int rows_of_image(Problem const& problem) {
                       problem.height);
 }
 
-/// Return the run after which a consumer passes the turn on: the last, or kTurnTaps before it, so that no multiplication is
-/// missing between two tiles. A barrier tells one phase from the one before it only. So the other consumer may begin when
-/// what was in its first slots before is known to have been loaded.
+/// Return the run after which a consumer passes the turn on: the last one, or the one before where a run is a single tap,
+/// too short to hide the turn; no multiplication is then missing between two tiles. A barrier tells one phase from the one
+/// before it only. So the other consumer may begin when what was in its first slots before is known to have been loaded.
 inline int handover_of(Problem const& problem, Class const& kernel, Taps const& taps, Geometry const& made) {
   int const runs = taps.number / made.run, planes = problem.planes(kernel.plane);
   int const steps = runs * planes;
-  int handover = std::max(0, steps - 1 - kTurnTaps / made.run);
+  int handover = std::max(0, steps - (made.run == 1 ? 2 : 1));
   for (; handover + 1 < steps; ++handover) {
     int boxes = handover / runs * taps.groups;  // that are known to be loaded
     for (int i = 0; i < (handover % runs + 1) * made.run; ++i) boxes += taps.tap[i].enters();
@@ -258,6 +257,12 @@ inline int handover_of(Problem const& problem, Class const& kernel, Taps const& 
   return handover;
 }
 
+/// What the instruction reads beyond a box, to multiply it in vain: in bytes, from the last box on.
+inline int read_beyond(Class const& kernel, Geometry const& made) {
+  int const pixels = kernel.pixels - made.pixels();
+  return (made.sum_pitch == made.pitch ? pixels : pixels / kEight * made.pitch) * kernel.pixel_bytes;
+}
+
 /// Fit stages of the input, and filters of runs of `length` taps, into shared memory. Return whether the fewest fit.
 inline bool fit(Problem const& problem, Class const& kernel, Taps const& taps, int length, Geometry& made) {
   made.run = length;
@@ -265,13 +270,17 @@ inline bool fit(Problem const& problem, Class const& kernel, Taps const& taps, i
   int const left = kSharedBytes - 2 * kAlignment - aligned_bytes(kBarrierBytes) -
                    kernel.consumers() * made.epilogue_bytes - made.exchange_bytes;
   int const fewest_stages = std::max(2, taps.boxes_of_two_runs(length));
+  // Boxes are the first in shared memory, out of which nothing may be read.
+  int const readable = kSharedBytes - kAlignment - read_beyond(kernel, made);
+  int const most_stages = std::min(kMostStages, readable / made.stage_bytes);
+  if (most_stages < fewest_stages) return false;
   int const planes = ceil_div(problem.planes(kernel.plane), made.blocks), both = made.paired ? 2 : 1;
   int const needed = both * taps.number / length * planes;
   int const resident_left = left - needed * made.slab_bytes;
   made.resident = needed <= kMostSlabs && resident_left >= fewest_stages * made.stage_bytes;
   if (made.resident) {
     made.slabs = needed;
-    made.stages = std::min(kMostStages, resident_left / made.stage_bytes);
+    made.stages = std::min(most_stages, resident_left / made.stage_bytes);
   } else {
     int const fewest_slabs = std::min(3 * both, needed);
     auto const slabs_beside = [&](int stages) {
@@ -282,9 +291,11 @@ inline bool fit(Problem const& problem, Class const& kernel, Taps const& taps, i
     // A product of matrices takes one of each at a time; several taps take the filters of nine at a time. A box of so many
     // taps lasts while the next one is loaded: what is left is for more filters.
     constexpr int kManyTaps = 9;
-    auto const enough_slabs = [&](int stages) { return taps.number == 1 ? both * stages : std::max(fewest_slabs, kManyTaps / length); };
-    int const most_stages = taps.groups == 1 ? 1 + ceil_div(kManyTaps, taps.number) : kMostStages;
-    while (made.stages < std::min(most_stages, kMostStages) && left >= (made.stages + 1) * made.stage_bytes &&
+    auto const enough_slabs = [&](int stages) {
+      return taps.number == 1 ? both * stages : std::max(fewest_slabs, kManyTaps / length);
+    };
+    int const useful_stages = taps.groups == 1 ? 1 + ceil_div(kManyTaps, taps.number) : kMostStages;
+    while (made.stages < std::min(useful_stages, most_stages) && left >= (made.stages + 1) * made.stage_bytes &&
            slabs_beside(made.stages + 1) >= enough_slabs(made.stages + 1)) {
       ++made.stages;
     }
@@ -314,7 +325,10 @@ inline Geometry arrange(Problem const& problem, Class const& kernel, int images,
                     (made.box_rows - 1) * problem.stride_height < kLargestBox;
   if (!fits) return made;
   made.stage_bytes = aligned_bytes((made.box_pixels() + made.guard) * kernel.pixel_bytes);
-  if (kernel.staged) made.epilogue_bytes = aligned_bytes(std::max(kernel.pixels, made.stored_pixels()) * 128);
+  // The thread blocks that share a tile get what is left: the planner takes it to be the same for all epilogues.
+  if (kernel.staged || kernel.shared) {
+    made.epilogue_bytes = aligned_bytes(std::max(kernel.pixels, made.stored_pixels()) * 128);
+  }
   Taps const taps = taps_of(problem, made.pitch);
   for (int run : kRuns) {
     if (taps.number % run == 0 && fit(problem, kernel, taps, run, made)) break;
@@ -408,7 +422,7 @@ struct Cycles {
 
 /// Let thread blocks share each tile, as many as are the fastest. Return whether shared memory has room for the sums that
 /// they give each other, and whether each has a plane.
-inline bool share(Problem const& problem, Class const& kernel, Geometry& made) {
+inline bool split_over_cluster(Problem const& problem, Class const& kernel, Geometry& made) {
   int const tiles = made.tiles(problem) * ceil_div(problem.filters, kFilters);
   Cycles const cycles = Cycles::of(problem, kernel, made);
   Taps const taps = taps_of(problem, made.pitch);

@@ -79,10 +79,10 @@ CUTLASS_DEVICE void fence_async() { asm volatile("fence.proxy.async.shared::cta;
 
 // Clusters. Shared memory of another of its thread blocks has an address of its own.
 
-/// Say that the thread is there, and its barriers, after fence_barriers. Of other memory it says nothing: that would take
-/// a microsecond.
+/// Arrive at the cluster's barrier, after fence_barriers: what the thread has written to barriers is then visible to those
+/// who wait. For other memory that would take a release, and a microsecond.
 CUTLASS_DEVICE void arrive_in_cluster() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
-/// Wait until all threads of all thread blocks have said so.
+/// Wait until all threads of the cluster have arrived.
 CUTLASS_DEVICE void wait_for_arrivals() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
 CUTLASS_DEVICE uint32_t of_block(uint32_t address, int block) {
@@ -91,7 +91,7 @@ CUTLASS_DEVICE uint32_t of_block(uint32_t address, int block) {
   return result;
 }
 
-/// Write to a thread block's memory, whose barrier counts the bytes: nobody else has to say that they are there.
+/// Write to a thread block's memory; its barrier counts the bytes, so that no one has to arrive at it.
 CUTLASS_DEVICE void send_words(uint32_t to, uint32_t const (&words)[4], uint32_t barrier) {
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];"
                ::"r"(to), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]), "r"(barrier)

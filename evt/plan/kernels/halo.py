@@ -108,6 +108,5 @@ class _NodesHalo(Nodes):
         return Access.TILE if name == self.draft.primary and _is_staged(self.draft, name) else Access.DIRECT
 
 
-#: Persistent; two consumers take turns at the tensor cores.
 HALO = HaloKernel()
 WINDOWS = HaloKernel(windows=True)
