@@ -67,6 +67,15 @@ STRIDES: tuple[Shape, ...] = (
     ((2, 64, 21, 19), (64, 3, 3), {"padding": 3, "stride": 2, "dilation": 3}),
 )
 
+#: Halos that are wider than the images, and taps with a box for each.
+FAR: tuple[Shape, ...] = (
+    ((3, 64, 14, 14), (64, 1, 7), {"padding": (0, 36), "dilation": (1, 12)}),
+    ((2, 128, 14, 14), (64, 1, 7), {"padding": (0, 108), "dilation": (1, 36)}),
+    ((2, 256, 7, 7), (64, 1, 7), {"padding": (0, 48), "dilation": (1, 16)}),
+    ((2, 192, 40, 77), (64, 1, 5), {"padding": (0, 2), "stride": 8}),
+    ((2, 128, 41, 40), (64, 3, 5), {"padding": (2, 8), "stride": (1, 5), "dilation": (2, 3)}),
+)
+
 
 def channels(count: int, *, also: tuple[int, ...] = ()) -> tuple[Shape, ...]:
     """Return shapes of so many channels, the first of which chooses the planes, and of others that fit them."""
@@ -157,6 +166,8 @@ CASES = {
     "residual": Case(RESIDUAL, (*LAYERS, *ODD)),
     "residual-bf16": Case(RESIDUAL, (*LAYERS[:3], *LARGE), "bf16"),
     "strides": Case("D = silu(acc + bias)", STRIDES),
+    "far": Case(RESIDUAL, FAR),
+    "far-bf16": Case("out D: f32[m, n]; D = acc + bias", FAR[::-1], "bf16"),
     "f32-output": Case("out D: f32[m, n]; D = acc + C", (*LAYERS[:4], *ODD[:3], STRIDES[2]), "bf16"),
     "broadcasts": Case(
         "in s: f32[m], t: bf16[n], p: f16, q: i32; D = acc*s + t*alpha + p*q + beta*C", (*LAYERS[:4], *ODD[:4])
@@ -204,6 +215,11 @@ CASES = {
     "wide-planes": Case("D = acc + bias", channels(64, also=(8, 24, 96, 200))),
     "shared": Case("out D, a: f32[n]; D = relu(acc + bias) + C; a = sum[m](D)", SHARED),
     "shared-wide": Case("out D: f32[m, n]; D = acc + C", (LAYERS[0], *SHARED), "bf16"),
+    "shared-strided-f32": Case(
+        "in bias: f32[n]; out D: f32[m, n]; D = acc + bias",
+        (((2, 512, 20, 20), (512, 3, 3), {"padding": 1, "stride": 2}), SHARED[0]),
+    ),
+    "shared-no-tile": Case("out a: f32[n], b: i32[m]; a = sum[m](acc); b = argmax[n](acc)", SHARED),
     "shared-bits": Case(
         "in keep: b1[m, n], seed: i32; out D, above: b1[m, n], r: f32[n]; above = acc > 0; r = 2*scale[n]\n"
         "D = where(keep, dropout(acc*scale[n], 0.3, seed, 1), 0)",

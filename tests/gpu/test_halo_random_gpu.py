@@ -97,8 +97,8 @@ def drawn(draw: random.Random, kernel: Kernel) -> Problem | None:
     """Return a problem, or None for sizes that make none."""
     backwards, each_one = kernel.backwards, range(kernel.dimensions)
     taps = [draw.choice((1, 1, 2, 3, 3, 3, 4, 5, 7)) for _ in each_one]
-    dilation = [draw.choice((1, 1, 1, 2, 3)) for _ in each_one]
-    stride = [1 if backwards else draw.choice((1, 1, 1, 2, 3)) for _ in each_one]
+    dilation = [draw.choice((1, 1, 1, 2, 3, 13)) for _ in each_one]
+    stride = [1 if backwards else draw.choice((1, 1, 1, 2, 3, 7)) for _ in each_one]
     reach = [d * (t - 1) for t, d in zip(taps, dilation, strict=True)]
     most = [each + (0 if backwards else 3) for each in reach]
     pads = [(each // 2, each - each // 2) for each in reach]
