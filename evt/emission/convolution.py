@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from evt.emission.expressions import as_int, read
 from evt.emission.text import ConvolutionText
-from evt.emission.workspace import copy_channels, copy_pointer, copy_strides
-from evt.plan.halo_tiles import WINDOW_BYTES
+from evt.emission.workspace import copy_channels, copy_strides
 from evt.plan.plan import (
     Convolution,
     Convolution2x,
@@ -152,41 +151,21 @@ def _convolution_halo(loop: HaloConvolution) -> ConvolutionText:
     sizes = {name: _extent(name) for name in names}
     if loop.operator == "dgrad":
         sizes |= _as_fprop(spatial)
-    options = [str(loop.rank), *["false", "true"] * loop.shared]
-    if isinstance(loop.a, PaddedCopy):
+    options = [str(loop.rank)]
+    if loop.shared:
         options.append("true")
-        sizes |= _of_windows(loop, loop.a)
+    if loop.windows:
+        options += ["false", *map(str, loop.windows)]
     extents = tuple((f"problem.{name}", value) for name, value in sizes.items())
     operands = (*_operand("a", loop.a), *_operand("b", loop.b))
     return ConvolutionText("", "evt::halo::Kernel", ("",), "", extents, tuple(options), operands)
 
 
 def _operand(letter: str, operand: Image | PaddedCopy) -> Iterator[tuple[str, str]]:
-    """Yield the members that say where A or B is. The taps of a copy's rows are one tap, as wide as the row."""
-    if isinstance(operand, PaddedCopy):
-        image, row, _ = copy_strides(operand)
-        pointer, strides = copy_pointer(operand), [image, row, row]
-    else:
-        pointer, strides = read(operand.pointer), [read(stride) for stride in operand.strides]
-    yield letter, pointer
-    yield from ((f"{letter}_strides[{i}]", stride) for i, stride in enumerate(strides))
-
-
-def _of_windows(loop: HaloConvolution, copy: PaddedCopy) -> dict[str, str]:
-    """Return the sizes where a row of taps is one tap, of a window of pixels of 16 bytes.
-
-    The kernel refuses a stride of another width than a pixel's, as which it is told 2.
-    """
-    _, row, _ = copy_strides(copy)
-    pixel = WINDOW_BYTES * 8 // copy.dtype.bits
-    return {
-        "width": as_int(f"{row} / {pixel}"),
-        "channels": as_int(f"{loop.window_channels} * arguments.filter_width"),
-        "window": "Kernel::kPlaneBytes / Kernel::kPixelBytes",
-        "filter_width": "1",
-        "stride_width": f"{loop.window_channels} * arguments.stride_width == {pixel} ? 1 : 2",
-        "pad_width": "0",
-    }
+    """Yield the members that say where A or B is."""
+    assert isinstance(operand, Image)
+    yield letter, read(operand.pointer)
+    yield from ((f"{letter}_strides[{i}]", read(stride)) for i, stride in enumerate(operand.strides))
 
 
 def _as_fprop(spatial: tuple[str, ...]) -> dict[str, str]:

@@ -117,7 +117,7 @@ def _of_nodes(family: str, nodes: tuple[Node, ...]) -> list[str]:
 
 
 def _of_fragment(plan: Plan) -> list[str]:
-    """Return the headers of what an epilogue on a fragment has besides elements; keys are made by a function of place.hpp."""
+    """Return the headers of what an epilogue on a fragment has besides elements; place.hpp makes keys."""
     found = ["place.hpp" if place == "_key" else f"fragment{place}.hpp" for place in _places(plan.nodes) if place]
     return found + ["finish.hpp"] * bool(plan.reductions)
 

@@ -115,7 +115,7 @@ def _aligned(plan: Plan) -> tuple[str, ...]:
         return ()
     found = []
     moved: list[Matrix | Image | Tensor] = [
-        each for each in (plan.mainloop.a, plan.mainloop.b) if isinstance(each, Matrix | Image)
+        each for each in (plan.mainloop.a, plan.mainloop.b) if isinstance(each, Matrix | Image) and each.alignment > 1
     ]
     for each in (*moved, *filter(None, (plan.source, plan.destination))):
         strides = (each.leading, each.batch) if isinstance(each, Matrix) else each.strides

@@ -73,9 +73,7 @@ _NARROW, _LONG, _LONG_CHANNELS = 4.0, 2.0, 512
 #: library reaches there.
 _FEW_CHANNELS, _FIRST_PIXEL, _FIRST_SPEED = 8, 2.7e-4, 0.15
 #: By the halo kernel and by the library, in the time that its bytes take: 1.3 to 1.8 and 2.8 to 5.2 were measured.
-#: A copy of the input, by a kernel of its own: how much of the GPU's speed that reaches, and what it takes at least.
 _FIRST_HALO, _FIRST_LIBRARY = 1.4, 3.0
-_COPY_SPEED, _COPY = 0.7, 3.0
 
 
 @dataclass(frozen=True)
@@ -176,25 +174,23 @@ def _lost_by_convolution(fused: Fused, target: str, time: float, slower: float) 
         further += _LONG
     if channels > _FEW_CHANNELS:
         return further
-    if padded := _copied_channels(fused, target):
-        moved = (1 + padded / channels) * bytes_of(product.a)
-        copy = moved / (_MOVED[target] * _COPY_SPEED) + _COPY
-        return copy + time * (_FIRST_HALO - _FIRST_LIBRARY) + further
+    if _is_halo(fused, target):
+        return time * (_FIRST_HALO - _FIRST_LIBRARY) + further
     result = product.node.meta["val"].shape
     pixels = math.prod(map(hint, result)) // hint(result[1])
     library = max(time, _multiplications(fused) / _MULTIPLIED["sm90"] * slower / _FIRST_SPEED)
     return max(0.0, pixels * _FIRST_PIXEL * slower - library) + further
 
 
-def _copied_channels(fused: Fused, target: str) -> int:
-    """Return the channels of the copy over which the halo kernel computes a first layer; 0 where it does not."""
+def _is_halo(fused: Fused, target: str) -> bool:
+    """Return whether the halo kernel computes a first layer."""
     product = fused.region.product
     a, b = (tuple(map(hint, each.meta["val"].shape)) for each in (product.a, product.b))
     try:
         loop = fused.program.plan(target, *_types(fused), shapes=(a, b)).mainloop
     except EvtError:
-        return 0  # a call will say so
-    return loop.window_channels if isinstance(loop, HaloConvolution) else 0
+        return False  # a call will say so
+    return isinstance(loop, HaloConvolution)
 
 
 def _elements(fused: Fused) -> int:

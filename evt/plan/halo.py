@@ -7,7 +7,7 @@ The widths of its instruction that are built suit the output's tiles: see :mod:`
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import inf
 from typing import NamedTuple
@@ -35,8 +35,7 @@ _MOST_PADDING = 32767  # where a tile begins in the input is kept in 16 bits
 #: which fill the tiles of 160 columns of its implicit GEMM.
 _SMALL_IMAGE, _FEW_TAPS, _FILLED = 100, 9, 640
 _LARGEST_STEP = 8  # of TMA's boxes
-_FEW_CHANNELS = 8  # of an input that is copied
-_LONGEST_ROW = 1 << 34  # of the copy, whose units of 8 bytes are counted in 32 bits
+_FEW_CHANNELS = 8  # which are widened
 
 
 class Width(NamedTuple):
@@ -53,7 +52,7 @@ class Halo:
     ``most`` has the widest kernel whose tiles fit, by the bytes of a plane, and also of those that share tiles;
     ``gaps`` are the narrower ones whose tiles do not. ``fast``: whether they are expected to be faster than an implicit
     GEMM by TMA's im2col mode; ``for_few``: whether they may be for few images. ``reason``: why there is no such kernel,
-    or "". ``channels`` are those of the copy whose windows are multiplied, or 0.
+    or "". ``channels`` are those of windows, with steps of so many pixels, or 0.
     """
 
     widths: tuple[Width, ...]
@@ -64,6 +63,7 @@ class Halo:
     for_few: bool = False
     reason: str = ""
     channels: int = 0
+    step: int = 1
 
 
 #: Of sizes that are not known: tiles of 4, 3 and 2 rows of 56 pixels.
@@ -129,8 +129,8 @@ def _halo(depth: Axis | None, height: Axis, width: Axis, channels: int, filters:
     return Halo(fastest_widths(known[best], filters, images), best, most, gaps, fast, for_few)
 
 
-def channels_of_copy(channels: int, element_bytes: int, stride: int) -> int:
-    """Return the channels of a copy whose steps along a row are multiples of 16 bytes: a power of two."""
+def widened_channels(channels: int, element_bytes: int, stride: int) -> int:
+    """Return the channels with which steps along a row are multiples of 16 bytes: a power of two."""
     padded = 1 << (channels - 1).bit_length()
     while padded * element_bytes * stride % WINDOW_BYTES:
         padded *= 2
@@ -138,7 +138,7 @@ def channels_of_copy(channels: int, element_bytes: int, stride: int) -> int:
 
 
 def windows_of(problem: ConvolutionProblem | None, operand: DType) -> Halo:
-    """Return how the halo kernel serves a convolution over a padded copy of an input of few channels."""
+    """Return how the halo kernel serves a convolution of few channels, which it widens."""
     if problem is None:
         return NO_WINDOWS
     geometry, element_bytes = problem.geometry, operand.bits // 8
@@ -148,31 +148,28 @@ def windows_of(problem: ConvolutionProblem | None, operand: DType) -> Halo:
         return Halo((), reason=f"there are more than {_FEW_CHANNELS} channels")
     if geometry.dilation[-1] != 1:
         return Halo((), reason="the taps of a row are not next to each other")
-    if geometry.stride[0] > _LARGEST_STEP:
-        return Halo((), reason=f"a stride is beyond {_LARGEST_STEP}, the largest step of TMA's boxes")
-    channels = channels_of_copy(problem.channels, element_bytes, geometry.stride[-1])
+    channels = widened_channels(problem.channels, element_bytes, geometry.stride[-1])
     if channels * element_bytes * geometry.stride[-1] != WINDOW_BYTES:
         return Halo((), reason=f"a step of the stride is more than {WINDOW_BYTES} bytes of a row")
     row = problem.filter_size[-1] * channels * element_bytes
     window_bytes = next((each for each in sorted(_PLANES) if each >= row), 0)
     if not window_bytes:
         return Halo((), reason=f"a row of the filter is longer than {max(_PLANES)} bytes")
-    if (sum(problem.pads[-1]) + problem.pixels[-1]) * channels * element_bytes >= _LONGEST_ROW:
-        return Halo((), reason=f"a row of the copy has {_LONGEST_ROW >> 30} GiB or more")
     height = Axis.of(problem.sizes, "height")
     if height.taps > _MOST_TAPS or height.pad > _MOST_PADDING:
         return Halo((), reason=f"there are more than {_MOST_TAPS} rows of taps, or {_MOST_PADDING} of padding")
-    return _windows(height, problem.results[-1], window_bytes, problem.filters, operand, channels)
+    found = _windows(height, problem.results[-1], window_bytes, problem.filters, operand)
+    return found if found.reason else replace(found, channels=problem.channels, step=geometry.stride[-1])
 
 
 @lru_cache(maxsize=1024)
-def _windows(height: Axis, columns: int, window_bytes: int, filters: int, operand: DType, channels: int) -> Halo:
+def _windows(height: Axis, columns: int, window_bytes: int, filters: int, operand: DType) -> Halo:
     plane, widths = Plane.of_windows(height, columns, window_bytes), pixels_of(operand)
     known = _kernels(plane, widths)
     most, gaps = _limits({window_bytes: known}, widths)
     if not most:
         return Halo((), reason=_TOO_LARGE)
-    return Halo(fastest_widths(known, filters, _IMAGES), window_bytes, most, gaps, fast=True, channels=channels)
+    return Halo(fastest_widths(known, filters, _IMAGES), window_bytes, most, gaps, fast=True)
 
 
 def _kernels(plane: Plane, widths: range) -> Mapping[Width, tuple[Tile, Cycles]]:
@@ -225,7 +222,7 @@ def _is_fast(height: Axis, width: Axis, channels: int, channel_bytes: int, filte
 
     Of other types, as many bytes of channels are taken to take as long.
 
-    An implicit GEMM loads the input once a tap. But of few channels, the windows of padded copies make fewer steps;
+    An implicit GEMM loads the input once a tap. But of few channels, windows make fewer steps;
     with a stride, each tap meets few of the pixels that are loaded for it, so that an implicit GEMM whose tiles are
     filled is as fast, and faster for many images; of small images, much of a tile is padding; and products of matrices
     with many channels, or with filters that fill its largest tiles, keep CUTLASS's kernels busy.

@@ -8,8 +8,8 @@ takes each eight pixels from where the next row is. Small images may be several 
 groups of those that meet the same pixels of every ``stride``, and each group has its own box. A volume is a stack of
 slices, whose taps along the depth are like planes of channels.
 
-Of few channels, a row of taps is one tap of a window: a pixel is 16 bytes of a padded copy of the input, the next
-windows of a row begin with the next pixels, and the instruction reads rows that overlap.
+Of few channels, a row of taps is one tap of a window: a pixel is 16 bytes, of so many pixels of the input as a step of
+the stride has, the next windows of a row begin with the next pixels, and the instruction reads rows that overlap.
 
 All this is codegen/include/evt/halo_geometry.hpp in Python: the kernel finds the same tile at the call. Where it has to
 itself what C and D have here, because TMA moves neither, it may find one with longer runs.
@@ -29,14 +29,16 @@ FILTERS, DEPTH_BYTES = 64, 32
 _START, _BETWEEN, _STEP, _EPILOGUE_PER_PIXEL = 8500, 640, 460, 3
 _EXCHANGE_PER_BLOCK, _EXCHANGE_PER_STEP = 320, 1240
 _LEFT_OVER, _LOADED_BYTES, _MULTIPROCESSORS = 28, 40, 132
+#: Where pixels are widened, of each of them and of a row of taps: for first layers, whose C and D are large.
+_WIDENED_PIXEL, _WIDENED_TAP = 12, 150
 #: How many thread blocks may share a tile, and the pixels of a step of their epilogue.
 _BLOCKS, _STEP_PIXELS = (2, 4, 8), 16
 
 _LARGEST_BOX = 256  # of TMA
 #: The pixels that follow one another in an operand: how far the next are is its stride.
 EIGHT = 8
-#: The bytes of a pixel that is a part of windows, whose rows TMA moves by 8 bytes at a time.
-WINDOW_BYTES, _MOVED_BYTES = 16, 8
+#: The bytes of a pixel that is a part of windows.
+WINDOW_BYTES = 16
 
 #: Shared memory: all that there is, its alignment, and what is left of it for tiles.
 SHARED_BYTES = 232448
@@ -150,13 +152,17 @@ class Plane:
     @staticmethod
     def of_windows(height: Axis, columns: int, window_bytes: int) -> Plane:
         """Return a convolution with so many columns, in which a tap multiplies so many bytes of a window."""
-        windows = Axis(0, columns, 1, 1, 1, 0, window_bytes // WINDOW_BYTES)  # rows of the copy are as long as it needs
+        windows = Axis(0, columns, 1, 1, 1, 0, window_bytes // WINDOW_BYTES)  # they do not share their padding
         return Plane(height, windows, window_bytes, 1)
 
     @property
     def pixel_bytes(self) -> int:
         """The bytes of a pixel in a box."""
-        return WINDOW_BYTES if self.width.window > 1 else self.bytes
+        return WINDOW_BYTES if self.has_windows else self.bytes
+
+    @property
+    def has_windows(self) -> bool:
+        return self.width.window > 1
 
     @property
     def is_one_group(self) -> bool:
@@ -191,7 +197,8 @@ class Plane:
     def filter_bytes(self, run: int, planes: int) -> int:
         """Return the fewest bytes of filters in flight, in runs of so many taps, for so many planes."""
         taps = self.height.taps * self.width.taps
-        return min(_RUNS_IN_FLIGHT, taps // run * planes) * run * FILTERS * self.bytes
+        runs = taps // run * planes  # those of windows stay
+        return (runs if self.has_windows else min(_RUNS_IN_FLIGHT, runs)) * run * FILTERS * self.bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,8 +206,9 @@ class Cycles:
     """What tiles of a halo kernel take, in clock cycles.
 
     ``plane`` is what each of the ``planes`` of a tile takes, by instructions of so many ``pixels``; ``sharers`` are the
-    numbers of thread blocks for whose sums shared memory has room. ``held_up`` is how many times longer a plane takes where shared memory has room for fewer boxes than a
-    plane has groups of taps: 64 -> 128 channels at 160x160 with a stride of 2 took 49 us with 3 boxes, 42 with 4.
+    numbers of thread blocks for whose sums shared memory has room. ``held_up`` is how many times longer a plane takes
+    where shared memory has room for fewer boxes than a plane has groups of taps: 64 -> 128 channels at 160x160 with a
+    stride of 2 took 49 us with 3 boxes, 42 with 4.
     """
 
     planes: int
@@ -219,7 +227,10 @@ class Cycles:
         sharers = tuple(each for each in known if _has_room_for_sums(plane, tile, pixels, each))
         box_bytes = tile.box_bytes // dict(plane.runs)[tile.run]
         boxes = (tile.left - plane.filter_bytes(tile.run, plane.planes)) // box_bytes
-        longest = max(multiplied, loaded, taps // tile.run * _STEP)
+        if plane.has_windows:
+            longest = max(multiplied, pixels * _WIDENED_PIXEL + taps * _WIDENED_TAP)
+        else:
+            longest = max(multiplied, loaded, taps // tile.run * _STEP)
         return Cycles(plane.planes, longest, pixels, sharers, max(1.0, groups / boxes))
 
     def alone(self, tiles: int) -> float:
@@ -298,8 +309,8 @@ def _arrange(
     box_rows = plane.image_rows if images > 1 else reach
     tiles = -(-height.output // rows) * -(-width.output // columns)
     made = Tile(images, rows, columns, pitch, sum_pitch, box_rows, tiles, run=0)
-    across = pitch * plane.pixel_bytes // _MOVED_BYTES - 1 if width.window > 1 else (pitch - 1) * width.stride
-    if made.positions > pixels or max(across, (box_rows - 1) * height.stride) >= _LARGEST_BOX:
+    largest = 0 if plane.has_windows else max((pitch - 1) * width.stride, (box_rows - 1) * height.stride)
+    if made.positions > pixels or largest >= _LARGEST_BOX:
         return None
     guard = (reach - box_rows) * pitch + columns + width.halo - pitch
     box = _aligned((made.box_pixels + guard) * plane.pixel_bytes)

@@ -176,11 +176,11 @@ class Convolution3x(Convolution):
 class HaloConvolution(Convolution):
     """One of ours, which loads each pixel once a tile: see evt.plan.halo_tiles.
 
-    ``window_channels`` are those of a copy in which a row of taps is one tap, or 0. ``shared``: whether the
+    ``windows`` are the channels, and the pixels of a step, where a row of taps is one tap. ``shared``: whether the
     thread blocks of a cluster share tiles.
     """
 
-    window_channels: int = 0
+    windows: tuple[int, int] | None = None
     shared: bool = False
 
 

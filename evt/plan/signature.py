@@ -16,7 +16,7 @@ from evt.ir.convolution import Convolution, ConvolutionProblem, Operator
 from evt.ir.dtype import F16, DType
 from evt.ir.node import base, direct
 from evt.layout import widest_vector
-from evt.plan.halo import NO_WINDOWS, UNKNOWN, Halo, channels_of_copy, halo_of, windows_of
+from evt.plan.halo import NO_WINDOWS, UNKNOWN, Halo, halo_of, widened_channels, windows_of
 
 #: How a tensor relates to the batch mode: ``strided`` (one per batch, at a run-time stride; also a problem of one
 #: batch) or ``shared`` (a batched problem, the same tensor for every batch).
@@ -279,7 +279,7 @@ def _row_channels(problem: ConvolutionProblem, element_bytes: int) -> int:
     few = geometry.operator == "fprop" and geometry.rank < 3 and geometry.groups == 1 and problem.channels <= 8
     if not few or geometry.dilation[-1] != 1 or not _fits_im2col(problem, geometry.rank - 1):
         return 0
-    return channels_of_copy(problem.channels, element_bytes, geometry.stride[-1])
+    return widened_channels(problem.channels, element_bytes, geometry.stride[-1])
 
 
 def _group_filters(number: int) -> int:

@@ -57,7 +57,7 @@ def _halo_time(plan: Plan, sizes: Mapping[str, int]) -> float:
     assert isinstance(plan.mainloop, HaloConvolution)
     pixels, _, channels = plan.config.tile
     element_bytes = plan.operand_bits // 8
-    if plan.copies:
+    if plan.mainloop.windows:
         plane = Plane.of_windows(Axis.of(sizes, "height"), sizes["output_width"], channels * element_bytes)
     else:
         plane = Plane.of(sizes, channels, element_bytes)

@@ -3,8 +3,8 @@
 // "operands": the rows of filters and the words of their descriptors, of K-major operands in planes of 128, 64 and 32
 // bytes and of transposed ones in planes of 64, 32 and 16 channels, with the words that CuTe makes for the same layout.
 // "taps": of each convolution on the standard input, the tile, where the boxes begin, and the taps; of a volume also, for
-// each slice of the output and each plane, what is multiplied. A line has the problem, the pixels of a window, those of
-// the instruction, the channels of a plane, the bytes of an element, whether filters are read backwards, and whether it is
+// each slice of the output and each plane, what is multiplied. A line has the problem, whether it is of windows, the pixels
+// of the instruction, the channels of a plane, the bytes of an element, whether filters are read backwards, and whether it is
 // a volume.
 
 #include <cstdio>
@@ -55,11 +55,11 @@ void print_operands() {
 
 void print_taps() {
   evt::halo::Problem p;
-  int pixels, channels, element_bytes, backwards, volume;
+  int windows, pixels, channels, element_bytes, backwards, volume;
   int* const numbers[] = {&p.images, &p.height, &p.width, &p.channels, &p.filters, &p.filter_height, &p.filter_width,
                           &p.output_height, &p.output_width, &p.pad_height, &p.pad_width, &p.stride_height,
                           &p.stride_width, &p.dilation_height, &p.dilation_width, &p.depth, &p.filter_depth,
-                          &p.output_depth, &p.pad_depth, &p.stride_depth, &p.dilation_depth, &p.window, &pixels, &channels,
+                          &p.output_depth, &p.pad_depth, &p.stride_depth, &p.dilation_depth, &windows, &pixels, &channels,
                           &element_bytes, &backwards, &volume};
   auto const read = [&] {
     for (int* number : numbers) {
@@ -69,7 +69,9 @@ void print_taps() {
   };
   while (read()) {
     int const bytes = channels * element_bytes;
-    evt::halo::Class const kernel{pixels, channels, bytes, true, volume != 0, bytes / p.window};
+    evt::halo::Class const kernel{pixels, channels, bytes, true, volume != 0,
+                                   windows ? evt::halo::kWindowBytes : bytes};
+    if (windows) p = evt::halo::over_windows(p, kernel);
     evt::halo::Geometry const made = evt::halo::choose(p, kernel);
     if (made.stages == 0) {
       std::printf("none\n");

@@ -1,8 +1,8 @@
 // Prints the tiles that evt::halo::choose finds for the problems on the standard input: a problem of 15 numbers in the
 // order of evt::halo::Problem in a line, then the pixels, the channels of a plane, the bytes of an element, whether it is
-// a volume, its taps along the depth, the pixels of a window, whether thread blocks share tiles, and whether TMA moves C or
+// a volume, its taps along the depth, whether it has windows, whether thread blocks share tiles, and whether TMA moves C or
 // D. With each, the taps of a run, how many thread blocks share a tile, and the bytes of shared memory up to the last one
-// that an instruction reads. Windows that are not the problem's are refused.
+// that an instruction reads.
 
 #include <cstdio>
 
@@ -21,19 +21,16 @@ int end_of_reads(evt::halo::Problem const& problem, evt::halo::Class const& kern
 
 int main() {
   evt::halo::Problem p;
-  int pixels, channels, element_bytes, volume, shared, staged;
+  int pixels, channels, element_bytes, volume, windows, shared, staged;
   while (std::scanf("%d %d %d %d %d %d %d %d %d %d %d %d %d %d %d %d %d %d %d %d %d %d %d", &p.images, &p.height, &p.width,
                     &p.channels, &p.filters, &p.filter_height, &p.filter_width, &p.output_height, &p.output_width,
                     &p.pad_height, &p.pad_width, &p.stride_height, &p.stride_width, &p.dilation_height,
-                    &p.dilation_width, &pixels, &channels, &element_bytes, &volume, &p.filter_depth, &p.window,
+                    &p.dilation_width, &pixels, &channels, &element_bytes, &volume, &p.filter_depth, &windows,
                     &shared, &staged) == 23) {
     int const bytes = channels * element_bytes;
-    evt::halo::Class const kernel{pixels, channels, bytes, staged != 0, volume != 0, bytes / p.window,
-                                   shared != 0};
-    if (!evt::halo::has_its_windows(p, kernel)) {
-      std::printf("refused\n");
-      continue;
-    }
+    evt::halo::Class const kernel{pixels, channels, bytes, staged != 0, volume != 0,
+                                   windows ? evt::halo::kWindowBytes : bytes, shared != 0};
+    if (windows) p = evt::halo::over_windows(p, kernel);
     evt::halo::Geometry made = evt::halo::choose(p, kernel);
     if (made.stages > 0 && (!shared || evt::halo::split_over_cluster(p, kernel, made))) {
       std::printf("%d %d %d %d %d %d %d %d %d %d\n", made.images, made.rows, made.columns, made.pitch, made.sum_pitch,

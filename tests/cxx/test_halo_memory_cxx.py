@@ -183,7 +183,7 @@ PLANE = 16
 
 def line_of(sizes: dict[str, int], pixels: int, backwards: bool) -> str:
     depth = [sizes.get(name, int("pad" not in name)) for name in OF_DEPTH]
-    last = (1, pixels, PLANE, 2, int(backwards), int("depth" in sizes))
+    last = (0, pixels, PLANE, 2, int(backwards), int("depth" in sizes))
     return " ".join(map(str, (*(sizes[name] for name in MEMBERS), *depth, *last)))
 
 
@@ -295,11 +295,8 @@ def test_windows_are_the_taps_of_a_row(seed: int, program: Path) -> None:
     copy = pad(copy, (0, 0, 0, copy.shape[2] * padded % PART // padded)).flatten(2).unflatten(2, (-1, PART))
     filters = pad(weight.permute(2, 3, 1, 0), (0, 0, 0, padded - channels)).flatten(1, 2)
     filters = pad(filters, (0, 0, 0, window - filters.shape[1]))
-    numbers = {**problem.sizes, "width": copy.shape[2], "channels": window, "filter_width": 1, "pad_width": 0}
-    numbers |= {"stride_width": 1, "dilation_width": 1}
-    line = " ".join(
-        map(str, (*(numbers[name] for name in MEMBERS), 1, 1, 1, 0, 1, 1, window // PART, 104, window, 2, 0, 0))
-    )
+    numbers = (*(problem.sizes[name] for name in MEMBERS), 1, 1, 1, 0, 1, 1, 1, 104, window, 2, 0, 0)
+    line = " ".join(map(str, numbers))
     tile = Tile(run(program, "taps", [line])[0])
     got = computed_of_windows(tile, copy, filters, problem.sizes)
     want = conv2d(pad(x, [*pads[1], *pads[0]]), weight, stride=given["stride"], dilation=given["dilation"])

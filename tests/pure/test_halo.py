@@ -235,7 +235,8 @@ def test_threads_that_act_for_a_warp_are_elected():
     assert text.count("elect.sync _|p, 0xffffffff;") == 1
     loads = text[text.index("give_registers<kProducerRegisters>();") :]
     assert re.match(
-        r"[^;]*;\s+int const warp = \S*warp\(\);\s+if \(\S*elect\(\)\) \{\s+if \(warp == 0\) load_input", loads
+        r"[^;]*;\s+int const warp = \S*warp\(\);\s+if constexpr \(kWindows\) \{[^}]*\}\s+if \(\S*elect\(\)\) \{\s+if \(!kWindows && warp == 0\) load_input",
+        loads,
     )
 
 

@@ -178,7 +178,7 @@ def test_kernels_that_share_tiles_are_other_kernels():
     for schedule, config in made.items():
         planned = evt.conv2d(RESIDUAL, padding=1, route="own", config=config.name).plan("sm90", "f16", shapes=shapes)
         assert planned.mainloop.shared == (schedule == "halo_shared")
-        options = "2, false, true>" if planned.mainloop.shared else "2>"
+        options = "2, true>" if planned.mainloop.shared else "2>"
         assert f"Epilogue, {options};" in emit(planned)
 
 

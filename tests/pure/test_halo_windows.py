@@ -1,6 +1,8 @@
-"""The halo kernel over windows of a padded copy: for first layers, which have few channels."""
+"""The halo kernel over windows of widened pixels: for first layers, which have few channels."""
 
 from __future__ import annotations
+
+import re
 
 import pytest
 
@@ -12,7 +14,7 @@ from evt.ir.dtype import BY_NAME
 from evt.plan import Plan, convolution_class, halo_tiles
 from evt.plan.halo import Halo
 from evt.plan.halo_tiles import Axis, Plane, Tile, choose
-from evt.plan.plan import HaloConvolution, PaddedCopy
+from evt.plan.plan import HaloConvolution
 
 RESIDUAL = "D = relu(acc + bias + residual)"
 #: The first layers of ResNet-50, of a detector and of a U-Net.
@@ -76,7 +78,6 @@ def test_why_there_are_no_windows(channels, taps, stride, dtype, reason):
     ("keywords", "operation", "reason"),
     [
         ({"dilation": (1, 2)}, "conv2d", "the taps of a row are not next to each other"),
-        ({"stride": (9, 2)}, "conv2d", "a stride is beyond 8"),
         ({"groups": 3}, "conv2d", "no fprop of two dimensions without groups"),
         ({}, "conv3d", "no fprop of two dimensions without groups"),
         ({}, "conv1d", "no fprop of two dimensions without groups"),
@@ -98,9 +99,20 @@ def test_a_tile_has_the_windows_of_its_last_pixels():
     assert tile == Tile(
         1, 28, columns=8, pitch=11, sum_pitch=8, box_rows=31, tiles=56, run=1, box_bytes=12288, left=168960
     )
-    wide = choose(Plane.of_windows(height, 300, 64), 256)
+    wide = choose(Plane.of_windows(Axis(1, 1, 1, 1, 1, 0), 256, 64), 256)
     assert wide is not None
-    assert wide.pitch <= 128  # TMA moves 2 KiB of a row
+    assert wide.columns == 256  # as no box of TMA has
+
+
+def test_filters_stay_in_shared_memory():
+    plane = {taps: Plane.of_windows(Axis(99, 90, taps, 1, 1, 0), 90, 128) for taps in (16, 32)}
+    assert plane[16].filter_bytes(1, 1) == 16 * 64 * 128
+    assert choose(plane[16], 256) is not None
+    assert choose(plane[32], 64) is None
+    shapes = (2, 3, 99, 99), (64, 3, 32, 5)
+    with pytest.raises(evt.TargetError, match=r"E0502.*a tile and its halo do not fit in shared memory"):
+        evt.conv2d(RESIDUAL, route="conv-halo-padded-3x").plan("sm90", "f16", shapes=shapes)
+    assert evt.conv2d(RESIDUAL).plan("sm90", "f16", shapes=shapes).route == "conv-padded-3x"
 
 
 @pytest.mark.parametrize(
@@ -110,8 +122,8 @@ def test_first_layers_take_it(shapes, keywords):
     made = planned(shapes, **keywords)
     assert made.route == "conv-halo-padded-3x"
     assert isinstance(made.mainloop, HaloConvolution)
-    assert [copy.name for copy in made.copies] == ["A", "B"]
-    assert made.mainloop.window_channels == made.copies[0].padded_channels == (8 if shapes is UNET else 4)
+    assert made.mainloop.windows == ((4, 1) if shapes is UNET else (3, 2))
+    assert not made.copies
 
 
 @pytest.mark.parametrize(
@@ -154,47 +166,38 @@ def test_wide_rows_are_planned_soon():
     assert choose(Plane.of_windows(height, 10**6, 64), 256) is not None
 
 
-def test_rows_beyond_32_bits_take_another_kernel():
-    for columns, taken in ((2**30 - 3, "conv-halo-padded-3x"), (2**30 - 2, "conv-padded-3x")):
-        made = evt.conv2d(RESIDUAL, padding=1).plan("sm90", "f16", shapes=((1, 8, 3, columns), (64, 8, 3, 3)))
-        assert made.route == taken
-
-
-def test_the_kernel_reads_the_copies():
+def test_the_kernel_reads_the_operands_themselves():
+    """Threads load them, wherever they are, and are told the convolution's own sizes."""
     made = planned()
     spelled = convolution(made)
     assert spelled is not None
     sizes, operands = dict(spelled.extents), dict(spelled.operands)
-    row = "4 * evt::rounded_up<2>(arguments.pad_width + arguments.width + arguments.upper_pad_width)"
-    assert sizes["problem.width"] == f"static_cast<int>({row} / 8)"
-    assert sizes["problem.channels"] == "static_cast<int>(4 * arguments.filter_width)"
-    assert sizes["problem.filter_width"] == "1"
-    assert sizes["problem.stride_width"] == "4 * arguments.stride_width == 8 ? 1 : 2"
-    assert sizes["problem.pad_width"] == "0"
-    assert sizes["problem.pad_height"] == "static_cast<int>(arguments.pad_height)"
-    assert operands["a"] == "parts<ElementA>(arguments, workspace_of(arguments).padded_A)"
-    assert operands["a_strides[1]"] == row
-    assert operands["b_strides[1]"] == operands["b_strides[2]"] == "4 * evt::rounded_up<2>(arguments.filter_width)"
+    assert sizes["problem.channels"] == "static_cast<int>(arguments.channels)"
+    assert sizes["problem.pad_width"] == "static_cast<int>(arguments.pad_width)"
+    assert operands["a"] == "arguments.A"
+    assert operands["a_strides[2]"] == "arguments.stride_width_of_A"
     text = emit(made, "k")
-    assert "evt::halo::Kernel<Mma, 32, Epilogue, 2, true>;" in text
-    assert "using ElementA = cutlass::half_t;" in text
-    copies = [each for each in made.copies if isinstance(each, PaddedCopy)]
-    assert [each.row.pixels for each in copies if each.row] == [2, 2]
+    assert "evt::halo::Kernel<Mma, 32, Epilogue, 2, false, 3, 2>;" in text
+    (aligned,) = re.findall(r"if \(evt::misaligned\((.*)\)\) return", text)
+    assert "residual" in aligned
+    assert "->A" not in aligned
+    assert "->B" not in aligned
 
 
 # Programmatic dependent launch
 
 
 def test_kernels_that_may_begin_early_wait_for_the_one_before_them():
-    """Those that copy, multiply and finish."""
+    """Those that multiply and finish."""
     made = planned(text="out D, s: f32[n]; D = relu(acc + bias); s = sum[m](D)")
     text = emit(made, "k")
-    assert text.count("&jobs, true)") == 2
+    assert text.count("&jobs, true)") == 1
     assert text.count("&last.params, true)") == 1
-    assert text.count("evt::pdl::let_next_kernel_begin();") == 3
-    assert text.count("evt::pdl::wait_for_kernel_before();\n  evt::finish_all(") == 2
-    (_, multiplies) = text.split("CUTLASS_DEVICE void operator()(Params const& params, char* memory)")
-    assert multiplies.index("set_up(params, shared)") < multiplies.index("pdl::wait_for_kernel_before();")
+    assert text.count("evt::pdl::let_next_kernel_begin();") == 2
+    assert text.count("evt::pdl::wait_for_kernel_before();\n  evt::finish_all(") == 1
+    (_, multiplies) = text.split("CUTLASS_DEVICE void operator()(Params const& params, char* storage)")
+    waits = multiplies.index("pdl::wait_for_kernel_before();")
+    assert multiplies.index("set_up(params, memory)") < waits < multiplies.index("widen_filters(params, memory)")
 
 
 def test_kernels_of_cutlass_are_launched_after_the_one_before_them():

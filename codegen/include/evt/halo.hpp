@@ -17,10 +17,11 @@
 // The gradient of the input, of stride 1, is a convolution too: of the output's gradient, by filters that are read
 // backwards and transposed, for their columns are the channels that they are contiguous along.
 //
-// Of few channels, a pixel has 16 bytes, in a copy of the input that has been padded: as many channels, or pixels, as a
-// step of the stride has. The taps of a row are one tap, of a window of pixels: rows of a K-major operand without a
-// swizzle are 16 bytes apart, so that they overlap. The window's last pixels may be beyond the filter, whose copy has
-// zeros there; what is not finite there makes the product NaN.
+// Of few channels, a pixel has 16 bytes in shared memory: so many pixels of the input as a step of the stride has, each
+// widened with zeros. The taps of a row are one tap, of a window of pixels: rows of a K-major operand without a swizzle are
+// 16 bytes apart, so that they overlap. The window's last pixels may be beyond the filter, which has zeros there; what is
+// not finite there makes the product NaN. TMA does not widen: warps 0 to 2 load the input, and all threads the filters, once,
+// for they have to stay; warp 3 moves the tiles of both consumers.
 //
 // A volume is a stack of slices: those of the input that the taps along the depth meet are multiplied one after the
 // other, like planes of channels.
@@ -45,6 +46,7 @@
 #include "evt/element.hpp"
 #include "evt/fragment.hpp"
 #include "evt/halo_geometry.hpp"
+#include "evt/halo_windows.hpp"
 #include "evt/hopper.hpp"
 #include "evt/pdl.hpp"
 
@@ -52,9 +54,10 @@ namespace evt {
 namespace halo {
 
 /// The convolution with an Epilogue (see fragment.hpp), by an Mma with kElementBytes, Accumulator, kPixels, kType,
-/// kTransposed, which is that of a gradient, and `fma`. Dimensions: 2, of a volume 3. Windows: the input is a copy whose
-/// pixels are parts of windows of `Plane` elements. Shared: clusters share tiles.
-template <class Mma, int Plane, class Epilogue, int Dimensions, bool Windows = false, bool Shared = false>
+/// kTransposed, which is that of a gradient, and `fma`. Dimensions: 2, of a volume 3. Shared: clusters share tiles.
+/// WindowChannels: of a convolution over windows of `Plane` elements, which has such a StrideWidth; else 0.
+template <class Mma, int Plane, class Epilogue, int Dimensions, bool Shared = false, int WindowChannels = 0,
+          int StrideWidth = 1>
 struct Kernel {
   using Accumulator = typename Mma::Accumulator;
   using Source = typename Epilogue::Source;
@@ -62,7 +65,9 @@ struct Kernel {
 
   static constexpr int kPixels = Mma::kPixels;
   static constexpr int kPlaneBytes = Plane * Mma::kElementBytes;
-  static constexpr int kPixelBytes = Windows ? kWindowBytes : kPlaneBytes;
+  static constexpr bool kWindows = WindowChannels > 0;
+  static constexpr int kPixelBytes = kWindows ? kWindowBytes : kPlaneBytes;
+  using Widened = FewChannels<Mma::kElementBytes, kWindows ? WindowChannels : 1, StrideWidth>;
   using Filters = FilterRows<Mma::kElementBytes, Plane, Mma::kTransposed>;
   static constexpr int kInstructions = kPlaneBytes / hopper::kDepthBytes;
   static constexpr int kSteps = ceil_div(kPixels, kStepPixels);
@@ -73,16 +78,17 @@ struct Kernel {
   static constexpr bool kStaged = kLoadsSource || kStoresDestination;
   static constexpr bool kVolume = Dimensions == 3;
   static constexpr Class kClass{kPixels, Plane, kPlaneBytes, kStaged, kVolume, kPixelBytes, Shared};
-  static_assert(!Windows || !(kVolume || Mma::kTransposed), "windows are those of an image that is multiplied forward");
-  static_assert(!Windows || !Shared, "windows are one plane, which thread blocks cannot share");
+  static_assert(!kWindows || !(kVolume || Mma::kTransposed), "windows are those of an image that is multiplied forward");
+  static_assert(!kWindows || !Shared, "windows are one plane, which thread blocks cannot share");
 
   static constexpr int kConsumers = Shared ? 1 : 2;
   static constexpr int kThreads = (1 + kConsumers) * kWarpGroup;
+  static constexpr int kWideners = 3;  // warps, each with boxes of its own
   static constexpr int MaxThreadsPerBlock = kThreads;
   static constexpr int MinBlocksPerMultiprocessor = 1;
   static constexpr int SharedStorageSize = kSharedBytes;
-  static constexpr int kProducerRegisters = 40;
-  static constexpr int kConsumerRegisters = 232;  // of one consumer the compiler's
+  static constexpr int kProducerRegisters = kWindows ? 88 : 40;
+  static constexpr int kConsumerRegisters = kWindows ? 208 : 232;  // of one consumer the compiler's
   static constexpr int kMostPadding = 32767;
 
   struct Arguments {
@@ -100,6 +106,15 @@ struct Kernel {
     int rows, columns;  // of a tile; 0: the best
   };
 
+  /// Operands of few channels, which TMA does not move.
+  struct Narrow {
+    typename Widened::Element const *a, *b;
+    int64_t a_image, a_row, b_filter, b_row;  // strides, in elements
+    int a_pixel, b_pixel;
+    int height, width, filter_width, pad;
+    BoxDivisor by_pitch, by_box_rows;
+  };
+
   struct Params {
     CUtensorMap input, filters, source, destination;
     typename Epilogue::Params epilogue;
@@ -115,29 +130,52 @@ struct Kernel {
     int grid;
     int source_bytes;  // of a tile of C
     uint32_t input_layout;  // the upper word of its descriptors
+    Narrow narrow;
     bool stores_rows;  // a row of pixels at a time: what lies between the rows of a tile belongs to its neighbours
     bool encoded;
     Depth depth;
   };
 
   static bool can_implement(Arguments const& arguments) {
-    Problem const& problem = arguments.problem;
+    Problem const problem = problem_of(arguments);
     return (!Mma::kTransposed || problem.stride_depth * problem.stride_height * problem.stride_width == 1) &&
            problem.filter_height * problem.filter_width <= kMostTaps &&
            std::min(problem.pad_height, problem.pad_width) >= 0 &&
-           std::max(problem.pad_height, problem.pad_width) <= kMostPadding && has_its_windows(problem, kClass) &&
-           geometry_of(arguments).stages > 0 && to_underlying_arguments(arguments).encoded;
+           std::max(problem.pad_height, problem.pad_width) <= kMostPadding &&
+           (!kWindows || has_its_windows(arguments)) && geometry_of(arguments).stages > 0 &&
+           to_underlying_arguments(arguments).encoded;
+  }
+
+  /// Whether windows are what a convolution needs: a row of taps is in one, and the next begins kWindowBytes later.
+  static bool has_its_windows(Arguments const& arguments) {
+    Problem const& problem = arguments.problem;
+    return problem.channels == WindowChannels && problem.stride_width == StrideWidth && problem.dilation_width == 1 &&
+           problem.filter_width * (kWindowBytes / StrideWidth) <= kPlaneBytes;
+  }
+
+  /// Whether the elements of a box, and of a row of taps, are so near to each other that 32 bits have the distance.
+  static bool has_near_pixels(Arguments const& arguments, Geometry const& geometry) {
+    auto const &a = arguments.a_strides, &b = arguments.b_strides;
+    int64_t const rows = geometry.box_rows * arguments.problem.stride_height, pixels = geometry.pitch * StrideWidth;
+    int64_t const of_box = (geometry.images - 1) * std::abs(a[0]) + rows * std::abs(a[1]) + pixels * std::abs(a[2]);
+    return std::max(of_box, kPlaneBytes * std::abs(b[2])) <= INT32_MAX;
+  }
+
+  /// Return the convolution that tiles are made of.
+  static Problem problem_of(Arguments const& arguments) {
+    return kWindows ? over_windows(arguments.problem, kClass) : arguments.problem;
   }
 
   /// Return the geometry; without stages where there is none.
   static Geometry geometry_of(Arguments const& arguments) {
-    Geometry made = choose(arguments.problem, kClass, arguments.rows, arguments.columns);
-    if (Shared && made.stages > 0 && !split_over_cluster(arguments.problem, kClass, made)) made.stages = 0;
+    Problem const problem = problem_of(arguments);
+    Geometry made = choose(problem, kClass, arguments.rows, arguments.columns);
+    if (Shared && made.stages > 0 && !split_over_cluster(problem, kClass, made)) made.stages = 0;
     return made;
   }
 
   static Params to_underlying_arguments(Arguments const& arguments, void* = nullptr) {
-    Problem const& problem = arguments.problem;
+    Problem const problem = problem_of(arguments);
     Params params{};
     Geometry& geometry = params.geometry = geometry_of(arguments);
     if (!Shared) pair(problem, kClass, arguments.multiprocessors, geometry);
@@ -168,6 +206,7 @@ struct Kernel {
     params.input_layout = hopper::operand_layout(kPixelBytes, geometry.next_eight());
     params.stores_rows = geometry.sum_pitch > geometry.columns && geometry.tiles_wide > 1;
     params.source_bytes = geometry.stored_pixels() * kEpilogueRow;
+    if constexpr (kWindows) params.narrow = narrow_of(arguments, geometry);
     params.encoded = encode(arguments, params);
     return params;
   }
@@ -175,7 +214,8 @@ struct Kernel {
   static bool encode(Arguments const& arguments, Params& params) {
     Problem const& problem = arguments.problem;
     Geometry const& geometry = params.geometry;
-    bool done = input_of(arguments, geometry).encode(params.input) && filters_of(arguments).encode(params.filters);
+    bool done = kWindows ? has_near_pixels(arguments, geometry) : (input_of(arguments, geometry).encode(params.input) &&
+                             filters_of(arguments).encode(params.filters));
     auto const image = [&](CUtensorMapDataType type, void const* pointer, int64_t stride, int columns, int rows,
                            int images) {
       int64_t const row = stride * problem.output_width;
@@ -203,6 +243,15 @@ struct Kernel {
     return done;
   }
 
+  static Narrow narrow_of(Arguments const& arguments, Geometry const& geometry) {
+    using Pointer = typename Widened::Element const*;
+    Problem const& problem = arguments.problem;
+    auto const &a = arguments.a_strides, &b = arguments.b_strides;
+    return {static_cast<Pointer>(arguments.a), static_cast<Pointer>(arguments.b), a[0], a[1], b[0], b[1],
+            int(a[2]), int(b[2]), problem.height, problem.width, problem.filter_width, problem.pad_width,
+            BoxDivisor::of(geometry.pitch), geometry.images > 1 ? BoxDivisor::of(geometry.box_rows) : BoxDivisor{}};
+  }
+
   static auto input_of(Arguments const& arguments, Geometry const& geometry) {
     Problem const& problem = arguments.problem;
     auto const& strides = arguments.a_strides;
@@ -214,14 +263,6 @@ struct Kernel {
                                {strides[3], strides[2], strides[1], strides[0]},
                                {Plane, columns, rows, 1, 1},
                                {problem.stride_width, problem.stride_height}, kPlaneBytes};
-    } else if constexpr (Windows) {
-      constexpr int kMoved = 8, kOfPixel = kWindowBytes / kMoved;  // bytes at a time: the longest rows that TMA moves
-      int64_t const row = strides[1] * Mma::kElementBytes / kMoved, image = strides[0] * Mma::kElementBytes / kMoved;
-      return hopper::Tensor<4>{CU_TENSOR_MAP_DATA_TYPE_UINT64, kMoved, arguments.a,
-                               {problem.width * kOfPixel, problem.height, problem.images, 1},
-                               {row, image, image * problem.images},
-                               {geometry.pitch * kOfPixel, rows, geometry.images, 1},
-                               {problem.stride_height, 1}, kWindowBytes};
     } else {
       return hopper::Tensor<4>{Mma::kType, Mma::kElementBytes, arguments.a,
                                {problem.channels, problem.width, problem.height, problem.images},
@@ -415,20 +456,29 @@ struct Kernel {
     Memory const memory(geometry, storage);
     int const group = hopper::warp() / (kWarpGroup / 32);
     set_up(params, memory);
+    if constexpr (kWindows) {
+      pdl::wait_for_kernel_before();
+      widen_filters(params, memory);
+    }
     __syncthreads();
     if constexpr (Shared) hopper::arrive_in_cluster();
-    pdl::wait_for_kernel_before();
+    if constexpr (!kWindows) pdl::wait_for_kernel_before();
     if (group == 0) {
       if constexpr (!Shared) hopper::give_registers<kProducerRegisters>();
       int const warp = hopper::warp();
+      if constexpr (kWindows) {
+        if (warp < kWideners) widen_input(params, memory, warp);
+      }
       if (hopper::elect()) {
-        if (warp == 0) load_input(params, memory);
-        if (warp == 3) load_filters(params, memory);
+        if (!kWindows && warp == 0) load_input(params, memory);
+        if (!kWindows && warp == 3) load_filters(params, memory);
         if constexpr (Shared && kLoadsSource) {
           if (warp == 1) load_source(params, memory);
         }
-        if constexpr (!Shared && kStaged) {
-          if (warp == 1 || warp == 2) move_tiles(params, memory, warp - 1);
+        if constexpr (kWindows && kStaged) {
+          if (warp == 3) move_tiles(params, memory, 0, true);
+        } else if constexpr (!Shared && kStaged) {
+          if (warp == 1 || warp == 2) move_tiles(params, memory, warp - 1, false);
         }
       }
     } else {
@@ -452,6 +502,7 @@ struct Kernel {
       for (int i = warp; i < geometry.slabs; i += kAllWarps) {
         hopper::init_barrier(memory.slab_full(i), 1);
         hopper::init_barrier(memory.slab_empty(i), kWarps);
+        if (kWindows) hopper::arrive(memory.slab_full(i));  // before anyone waits for it
       }
       if (warp < kConsumers) hopper::init_barrier(memory.source_loaded(warp), 1);
       if (!Shared && warp < kConsumers) {
@@ -480,8 +531,8 @@ struct Kernel {
 
   /// A warp of the producer prefetches the map that it uses.
   CUTLASS_DEVICE static void prefetch_map(Params const& params, int warp) {
-    if (warp == 0) hopper::prefetch_map(params.input);
-    if (warp == 3) hopper::prefetch_map(params.filters);
+    if (!kWindows && warp == 0) hopper::prefetch_map(params.input);
+    if (!kWindows && warp == 3) hopper::prefetch_map(params.filters);
     if constexpr (kLoadsSource) {
       if (warp == 1) hopper::prefetch_map(params.source);
     }
@@ -511,8 +562,6 @@ struct Kernel {
             Depth const& depth = params.depth;
             hopper::load_box(to, params.input, full, depth.plane_of_channels(plane) * Plane, column, row,
                              depth.input(item.image, plane), depth.volume(item.image));
-          } else if constexpr (Windows) {
-            hopper::load_box(to, params.input, full, column * (kWindowBytes / 8), row, item.image, 0);
           } else {
             hopper::load_box(to, params.input, full, plane * Plane, column, row, item.image);
           }
@@ -557,6 +606,78 @@ struct Kernel {
     }
   }
 
+  /// Widen the filters of the thread block's one block of them, each row of taps to a swizzled row of shared memory.
+  CUTLASS_DEVICE static void widen_filters(Params const& params, Memory const& memory) {
+    constexpr int kChunks = kPlaneBytes / kWindowBytes, kOfTap = kFilters * kChunks;
+    constexpr int kSwizzle = kPlaneBytes / kWindowBytes - 1;  // of chunks, by the bits of the address from 7 on
+    Narrow const& narrow = params.narrow;
+    int const filter = Item(params, Part(params).first, 0).filter, chunks = params.taps.number * kOfTap;
+    for (int begin = threadIdx.x; begin < chunks; begin += Widened::kInFlight * kThreads) {
+      uint32_t loaded[Widened::kInFlight][4];
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < Widened::kInFlight; ++i) {
+        int const chunk = begin + i * kThreads, row = filter + chunk / kChunks % kFilters;
+        bool const exists = chunk < chunks && row < params.filter_count;
+        int const y = exists ? params.taps.tap[chunk / kOfTap].y() : 0;
+        int const x = chunk % kChunks * StrideWidth;
+        Widened::load(loaded[i], narrow.b + row * narrow.b_filter + y * narrow.b_row + x * narrow.b_pixel, narrow.b_pixel, x,
+                      exists ? narrow.filter_width : 0);
+      }
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < Widened::kInFlight; ++i) {
+        int const chunk = begin + i * kThreads;
+        uint32_t const to = memory.slabs + chunk * kWindowBytes;
+        if (chunk < chunks) hopper::store_words(to ^ (to >> 7 & kSwizzle) * kWindowBytes, loaded[i]);
+      }
+    }
+    hopper::fence_async();
+  }
+
+  /// Load the boxes of all tiles, group by group, and widen them: every so many of them by each warp.
+  CUTLASS_DEVICE static void widen_input(Params const& params, Memory const& memory, int warp) {
+    Geometry const& geometry = params.geometry;
+    Narrow const& narrow = params.narrow;
+    Part const part(params);
+    Ring ring;
+    int const lane = threadIdx.x % 32, chunks = geometry.box_pixels();
+    int turn = warp;  // boxes before the warp's next one
+    int const next_image = int(narrow.a_image), next_row = params.stride_height * int(narrow.a_row);
+    for (int number = part.first; number < params.items; number += part.stride) {
+      Item const item(params, number, 0);
+      int const first_column = item.column * StrideWidth - narrow.pad;
+      for (int group = 0; group < params.taps.groups; ++group, ring.skip(1, geometry.stages)) {
+        if (turn-- > 0) continue;
+        turn = kWideners - 1;
+        int const first_row = item.row * params.stride_height + int16_t(params.taps.starts[group] >> 16);
+        auto const box = narrow.a + item.image * narrow.a_image + first_row * narrow.a_row +
+                         int64_t(first_column) * narrow.a_pixel;
+        uint32_t const to = memory.stages + ring.slot * geometry.stage_bytes;
+        for (int begin = 0; begin < chunks; begin += Widened::kInFlight * 32) {
+          uint32_t loaded[Widened::kInFlight][4];
+          CUTLASS_PRAGMA_UNROLL
+          for (int i = 0; i < Widened::kInFlight; ++i) {
+            int const chunk = begin + i * 32 + lane, line = narrow.by_pitch.quotient(chunk);
+            int const image = narrow.by_box_rows.quotient(line), row = line - image * geometry.box_rows;
+            int const column = (chunk - line * geometry.pitch) * StrideWidth;
+            bool const exists = chunk < chunks && item.image + image < params.images &&
+                                uint32_t(first_row + row * params.stride_height) < uint32_t(narrow.height);
+            Widened::load(loaded[i], box + (image * next_image + row * next_row + column * narrow.a_pixel),
+                          narrow.a_pixel, first_column + column, exists ? narrow.width : 0);
+          }
+          if (begin == 0) hopper::wait(memory.stage_empty(ring.slot), ring.parity ^ 1);
+          CUTLASS_PRAGMA_UNROLL
+          for (int i = 0; i < Widened::kInFlight; ++i) {
+            int const chunk = begin + i * 32 + lane;
+            if (chunk < chunks) hopper::store_words(to + chunk * kWindowBytes, loaded[i]);
+          }
+        }
+        hopper::fence_async();
+        __syncwarp();
+        if (lane == 0) hopper::arrive(memory.stage_full(ring.slot));
+      }
+    }
+  }
+
   /// Load C for a thread block that completes steps of a shared tile, which it stores itself.
   CUTLASS_DEVICE static void load_source(Params const& params, Memory const& memory) {
     Part const part(params);
@@ -567,37 +688,48 @@ struct Kernel {
     hopper::load_box(memory.epilogues, params.source, loaded, item.filter, item.column, item.row, item.image);
   }
 
-  /// Load C and store D, in one buffer, for the tiles of a consumer.
-  CUTLASS_DEVICE static void move_tiles(Params const& params, Memory const& memory, int consumer) {
+  /// Load C and store D, in one buffer for a consumer: for the tiles of one, or of both, which take turns.
+  CUTLASS_DEVICE static void move_tiles(Params const& params, Memory const& memory, int consumer, bool both) {
     Geometry const& geometry = params.geometry;
-    uint32_t const buffer = memory.epilogues + consumer * geometry.epilogue_bytes;
-    uint32_t parity = 0;
     Part const part(params);
     ConsumerItems const items(params, part, consumer);
-    for (int number = items.first; number < params.items; number += items.stride, parity ^= 1) {
-      Item const item(params, number, consumer);
+    int const stride = both ? part.stride : items.stride, ahead = both ? 2 : 1;
+    auto const load = [&](int number, int consumer) {
+      if (number >= params.items) return;
       uint32_t const loaded = memory.source_loaded(consumer);
-      if constexpr (kStoresDestination) hopper::wait_for_stores_to_read();
       if constexpr (kLoadsSource) {
+        Item const item(params, number, consumer);
+        uint32_t const buffer = memory.epilogues + consumer * geometry.epilogue_bytes;
         hopper::arrive_and_expect(loaded, params.source_bytes);
         hopper::load_box(buffer, params.source, loaded, item.filter, item.column, item.row, item.image);
       } else {
         hopper::arrive(loaded);
       }
-      hopper::wait(memory.result_written(consumer), parity);
+    };
+    for (int i = 0; i < ahead; ++i) load(items.first + i * stride, consumer + i);
+    for (int i = 0, number = items.first; number < params.items; ++i, number += stride) {
+      int const now = both ? i % 2 : consumer;
+      hopper::wait(memory.result_written(now), i / ahead % 2);
       if constexpr (kStoresDestination) {
-        if (params.stores_rows) {
-          for (int row = 0; row < geometry.rows; ++row) {
-            hopper::store_box(params.destination, buffer + row * geometry.sum_pitch * kEpilogueRow, item.filter,
-                              item.column, item.row + row, item.image);
-          }
-        } else {
-          hopper::store_box(params.destination, buffer, item.filter, item.column, item.row, item.image);
-        }
-        hopper::commit_stores();
+        store(params, Item(params, number, now), memory.epilogues + now * geometry.epilogue_bytes);
+        hopper::wait_for_stores_to_read();
       }
+      load(number + ahead * stride, now);
     }
-    if constexpr (kStoresDestination) hopper::wait_for_stores_to_read();  // the end of the kernel waits for the rest
+  }
+
+  /// Store a tile of D from its buffer. The end of the kernel waits for what is not yet written.
+  CUTLASS_DEVICE static void store(Params const& params, Item const& item, uint32_t buffer) {
+    Geometry const& geometry = params.geometry;
+    if (params.stores_rows) {
+      for (int row = 0; row < geometry.rows; ++row) {
+        hopper::store_box(params.destination, buffer + row * geometry.sum_pitch * kEpilogueRow, item.filter, item.column,
+                          item.row + row, item.image);
+      }
+    } else {
+      hopper::store_box(params.destination, buffer, item.filter, item.column, item.row, item.image);
+    }
+    hopper::commit_stores();
   }
 
   /// Multiply a tile in runs of `Length` taps.

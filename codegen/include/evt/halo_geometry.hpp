@@ -21,7 +21,7 @@ constexpr int kSharedBytes = 232448;
 constexpr int kBarrierBytes = 8 * (2 * kMostStages + 2 * kMostSlabs + 8);
 constexpr int kMostBlocks = 8;     // of a cluster, on every GPU
 constexpr int kMultiprocessors = 132;  // of most GPUs; parts of reductions are counted before it is known which one it is
-constexpr int kWindowBytes = 16;   // of a pixel that is a part of windows
+constexpr int kWindowBytes = 16;   // of a pixel that is a part of windows: of as many as a step of the stride has
 constexpr int kLargestBox = 256;   // of TMA, in any dimension
 constexpr int kEight = 8;          // pixels that follow one another in an operand; how far the next are is its stride
 constexpr int kAlignment = 1024;   // of swizzled memory
@@ -118,12 +118,17 @@ struct Class {
   bool shared = false;            // whether thread blocks share tiles; each then has one consumer
 
   int consumers() const { return shared ? 1 : 2; }
+  bool has_windows() const { return pixel_bytes < plane_bytes; }
 };
 
-/// Whether windows are what a convolution needs: that its taps are in one, and that each begins with the next pixel.
-inline bool has_its_windows(Problem const& problem, Class const& kernel) {
-  return problem.window == 1 ||
-         (problem.channels <= kernel.plane && problem.stride_width == 1 && problem.dilation_width == 1);
+/// A convolution in whose rows of windows there is one tap for each row of the filter.
+inline Problem over_windows(Problem problem, Class const& kernel) {
+  problem.window = kernel.plane_bytes / kWindowBytes;
+  problem.channels = kernel.plane;
+  problem.width = problem.output_width + problem.window - 1;
+  problem.filter_width = problem.stride_width = problem.dilation_width = 1;
+  problem.pad_width = 0;
+  return problem;
 }
 
 /// How the planes of a slice of the output follow one another: those of channels, for each tap along the depth.
@@ -281,6 +286,8 @@ inline bool fit(Problem const& problem, Class const& kernel, Taps const& taps, i
   if (made.resident) {
     made.slabs = needed;
     made.stages = std::min(most_stages, resident_left / made.stage_bytes);
+  } else if (kernel.has_windows()) {
+    return false;
   } else {
     int const fewest_slabs = std::min(3 * both, needed);
     auto const slabs_beside = [&](int stages) {
@@ -319,11 +326,9 @@ inline Geometry arrange(Problem const& problem, Class const& kernel, int images,
   made.guard = (reach - made.box_rows) * made.pitch + columns + problem.halo_width() - made.pitch;
   made.tiles_high = ceil_div(problem.output_height, rows);
   made.tiles_wide = ceil_div(problem.output_width, columns);
-  // A row of windows is moved by 8 bytes at a time.
-  int const across = problem.window > 1 ? made.pitch * kWindowBytes / 8 - 1 : (made.pitch - 1) * problem.stride_width;
-  bool const fits = made.pixels() <= kernel.pixels && across < kLargestBox &&
-                    (made.box_rows - 1) * problem.stride_height < kLargestBox;
-  if (!fits) return made;
+  bool const is_moved = kernel.has_windows() || ((made.pitch - 1) * problem.stride_width < kLargestBox &&
+                                                 (made.box_rows - 1) * problem.stride_height < kLargestBox);
+  if (made.pixels() > kernel.pixels || !is_moved) return made;
   made.stage_bytes = aligned_bytes((made.box_pixels() + made.guard) * kernel.pixel_bytes);
   // The thread blocks that share a tile get what is left: the planner takes it to be the same for all epilogues.
   if (kernel.staged || kernel.shared) {

@@ -118,6 +118,12 @@ CUTLASS_DEVICE void load_words(uint32_t (&to)[4], uint32_t address) {
                : "memory");
 }
 
+CUTLASS_DEVICE void store_words(uint32_t address, uint32_t const (&from)[4]) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
+               ::"r"(address), "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3])
+               : "memory");
+}
+
 // TMA: boxes of tensors of four dimensions, or five, the innermost coordinate first.
 
 CUTLASS_DEVICE void prefetch_map(CUtensorMap const& map) {

@@ -5,7 +5,7 @@ TMA moves C and D, of 16 bits both, through one buffer in shared memory. Other m
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from evt.ir import Input
 from evt.ir.convolution import SPATIAL
@@ -16,7 +16,7 @@ from evt.plan.fields import Field
 from evt.plan.halo_tiles import SHARED_BYTES
 from evt.plan.kernels.draft import Collective, Draft, Frame, Request
 from evt.plan.kernels.epilogue_3x import tensor
-from evt.plan.kernels.implicit_gemm import image, windows
+from evt.plan.kernels.implicit_gemm import image
 from evt.plan.kernels.memory import is_tma
 from evt.plan.kernels.nodes import Nodes
 from evt.plan.plan import HaloConvolution, Plan
@@ -28,7 +28,7 @@ _STAGED = (F16, BF16)
 
 @dataclass(frozen=True, slots=True)
 class HaloKernel:
-    """The planner of the halo kernel. ``windows``: over copies of few channels, whose windows are pixels."""
+    """The planner of the halo kernel. ``windows``: of few channels, a row of taps is one tap."""
 
     windows: bool = False
     template: str = "conv_halo"
@@ -43,16 +43,16 @@ class HaloKernel:
 
 def _mainloop(draft: Draft, over_windows: bool) -> HaloConvolution:
     fields, shape, shared = draft.fields, draft.problem.convolution, draft.request.config.schedule == "halo_shared"
-    copies = windows(draft, shape.windows.channels) if over_windows else None
     spatial = SPATIAL[-shape.rank :]
     for name in ("images", *spatial, "channels", "filters"):
         fields.size(name)
     for part in ("filter", "output", "pad", "stride", "dilation"):
         for name in spatial:
             fields.size(f"{part}_{name}")
-    if copies:
-        return HaloConvolution(shape.operator, shape.rank, *copies, shape.windows.channels, shared)
     a, b = (image(draft, operand) for operand in draft.problem.dag.operands)
+    if over_windows:  # threads load them element by element
+        a, b = replace(a, alignment=1), replace(b, alignment=1)
+        return HaloConvolution(shape.operator, shape.rank, a, b, (shape.windows.channels, shape.windows.step))
     return HaloConvolution(shape.operator, shape.rank, a, b, shared=shared)
 
 

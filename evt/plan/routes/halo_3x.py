@@ -17,7 +17,7 @@ def configs_sm90(problem: Problem) -> tuple[Config, ...]:
 
 
 def configs_of_windows(problem: Problem) -> tuple[Config, ...]:
-    """Return the same over a padded copy."""
+    """Return the same of few channels."""
     return _configs(problem, problem.convolution.windows)
 
 
@@ -64,7 +64,7 @@ PADDED = Route(
     name="conv-halo-padded-3x",
     kind="own",
     generation="3x",
-    summary="straight-line epilogue in a convolution of ours over a copy with padded channels, whose windows overlap",
+    summary="straight-line epilogue in a convolution of ours that widens few channels, a row of taps being one tap",
     rules=(
         halo.on_sm90,
         mainloop.no_work,

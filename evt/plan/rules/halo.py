@@ -40,7 +40,7 @@ def fits(problem: Problem) -> Verdict:
     return Refusal(reason) if reason else HOLDS
 
 
-@rule("channels are few: of a padded copy, a row of taps is at most 128 bytes, and a step of the stride exactly 16")
+@rule("channels are few: widened to a power of 2, a row of taps is at most 128 bytes, a step of the stride exactly 16")
 def windows(problem: Problem) -> Verdict:
     reason = problem.convolution.windows.reason
     return Refusal(reason) if reason else HOLDS
@@ -76,8 +76,8 @@ def suits_windows(problem: Problem) -> Verdict:
 @rule(
     "the operands have 8 or 16 bits; there are at most 9 taps, 9 to 640 channels of 16 bits (with a stride to 128, of "
     "at most 64 filters) and images of at least 100 output pixels, or one tap and 9 to 512 channels; unless there is "
-    "one tap and no stride, the number of filters is no multiple of 640; of other layers of more than 8 channels, it is "
-    "for few images; and the epilogue reads and writes a matrix each at most"
+    "one tap and no stride, the number of filters is no multiple of 640; other layers of more than 8 channels only for "
+    "few images; and the epilogue reads and writes a matrix each at most"
 )
 def suits(problem: Problem) -> Verdict:
     """Tell where kernels of CUTLASS wait for their input: see evt.plan.halo."""
