@@ -273,8 +273,8 @@ def test_what_lies_in_another_order_is_copied() -> None:
 
 
 @pytest.mark.parametrize(("dtype", "channels"), [("f16", 3), ("f16", 1), ("f32", 3)])
-def test_first_layers_take_a_copy_of_their_input(dtype: str, channels: int) -> None:
-    """Of 8 channels for 16 bits; f32 has another kernel, which is slower than the library's."""
+def test_first_layers_are_faster_than_the_library_s(dtype: str, channels: int) -> None:
+    """Of 16 bits; f32 has another kernel, which is slower."""
     kind = {"f16": torch.float16, "f32": torch.float32}[dtype]
     x = torch.zeros(16, channels, 224, 224, dtype=kind).to(memory_format=torch.channels_last)
     w = torch.zeros(64, channels, 3, 3, dtype=kind).to(memory_format=torch.channels_last)
@@ -283,11 +283,10 @@ def test_first_layers_take_a_copy_of_their_input(dtype: str, channels: int) -> N
     if dtype == "f32":
         assert row.worth.lost > 50
     else:
-        copy = (1 + 8 / channels) * x.nbytes / 3.6e6 / 0.7 + 3
         result = 16 * 64 * 224 * 224 * 2
         saved = 2 * result / 3.6e6 + 1.5  # relu's kernel
         faster = 1.6 * (x.nbytes + w.nbytes + result) / 3.6e6
-        assert row.worth.saved - row.worth.lost == pytest.approx(saved + faster - copy, rel=0.01)
+        assert row.worth.saved - row.worth.lost == pytest.approx(saved + faster, rel=0.01)
 
 
 @pytest.mark.parametrize(("images", "fused"), [(256, True), (32, True), (1, False)])
@@ -304,21 +303,23 @@ def test_a_first_layer_is_faster_without_anything_saved(images: int, fused: bool
 
 
 def test_a_first_layer_that_is_summed_takes_longer() -> None:
-    """Its sums are combined as those of other convolutions, beside the copy."""
+    """Its sums are combined as those of other convolutions."""
 
     def first(x: torch.Tensor, w: torch.Tensor, sums: bool) -> tuple[torch.Tensor, ...]:
         y = torch.relu(torch.conv2d(x, w, stride=2, padding=1))
         return (y, y.sum((0, 2, 3))) if sums else (y,)
 
-    lost = []
+    gained = []
     for sums in (False, True):
         torch._dynamo.reset()
         x = torch.zeros(1, 3, 192, 192).half().to(memory_format=torch.channels_last)
         w = torch.zeros(32, 3, 3, 3).half().to(memory_format=torch.channels_last)
         row = row_of(partial(first, sums=sums), x, w)
         assert row.worth is not None
-        lost.append(row.worth.lost)
-    assert lost[1] - lost[0] == pytest.approx(96 * 96 * 32 * 1e-6, rel=0.01)
+        gained.append(row.worth.saved - row.worth.lost)
+    elements = 96 * 96 * 32
+    reading = elements * 2 / 3.6e6 + LAUNCH  # by a kernel of Inductor's
+    assert gained[1] - gained[0] == pytest.approx(reading - elements * 1e-6, rel=0.01)
 
 
 def test_first_layers_are_left_to_the_library_without_windows_of_their_own() -> None:

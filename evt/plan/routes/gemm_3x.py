@@ -12,6 +12,7 @@ from evt.plan.rules import gemm, mainloop, stock
 #: for its memory traffic; two that share a tile do not.
 _PINGPONG = Speed(alone=1.2, overhead=130, tail=500, bound=150)
 _SMALL = Speed(cost=1.8, alone=1.86, overhead=130, tail=500, bound=150)
+_HALF = Speed(cost=1.35, alone=1.2, overhead=130, tail=500, bound=150)
 _WIDE = Speed(cost=0.96, alone=1.2, overhead=60, tail=900, bound=130)
 _COOPERATIVE = Speed(alone=1.2, overhead=320, tail=500)
 
@@ -33,7 +34,8 @@ def configs_sm90(problem: Problem) -> tuple[Config, ...]:
     """Return the configurations of sm90, of products and of convolutions that are products.
 
     Without a cluster, no block of one is idle where the columns are few. Wide tiles are faster where there are many and
-    leave few registers; small ones where tiles are fewer than multiprocessors, or a convolution has 64 output channels.
+    leave few registers; small ones where tiles are fewer than multiprocessors, or a convolution has 64 output channels;
+    half ones between these, for a convolution's few pixels of many channels.
     A contraction that takes less time than its epilogue is computed best by two consumers of one tile. Products of
     8-bit floats are summed in two sets of accumulators, which leaves registers for 96 elements of the tile per thread:
     nothing spills, and the general configuration is the one with the larger tile.
@@ -58,7 +60,7 @@ def configs_sm90(problem: Problem) -> tuple[Config, ...]:
         "cooperative": _cooperative(128, 128, k),
         "columns": _pingpong(128, 128, k, (1, 2, 1)),
         "rows": _pingpong(128, 128, k, (2, 1, 1)),
-        "half": _pingpong(64, 128, k),
+        "half": _pingpong(64, 128, k, speed=_HALF),
         "larger": _cooperative(128, 256, k, (2, 1, 1)),
         "taller": _cooperative(256, 128, k, (1, 2, 1)),
     }
@@ -66,6 +68,8 @@ def configs_sm90(problem: Problem) -> tuple[Config, ...]:
         return in_order(known, "small")
     if convolution is not None and convolution.shallow:
         return in_order(known, "cooperative small")
+    if convolution is not None:
+        return in_order(known, "general small half", "wide")
     return in_order(known, "general small", "wide")
 
 
