@@ -72,8 +72,9 @@ _NARROW, _LONG, _LONG_CHANNELS = 4.0, 2.0, 512
 #: A first layer, of so few channels, by CUTLASS's kernels for each pixel of its result, and how much of its speed the
 #: library reaches there.
 _FEW_CHANNELS, _FIRST_PIXEL, _FIRST_SPEED = 8, 2.7e-4, 0.15
-#: By the halo kernel and by the library, in the time that its bytes take: 1.3 to 1.8 and 2.8 to 5.2 were measured.
-_FIRST_HALO, _FIRST_LIBRARY = 1.4, 3.0
+#: A first layer by the halo kernel, for each pixel of its result and 64 filters; by the library, for each pixel at
+#: least, or for each element: fits to five layers of 1 to 64 images on an H200, with few filters (16) and many (320).
+_FIRST_HALO, _FIRST_LIBRARY, _FIRST_ELEMENT = 7.5e-5, 5.5e-5, 1.75e-6
 
 
 @dataclass(frozen=True)
@@ -174,10 +175,11 @@ def _lost_by_convolution(fused: Fused, target: str, time: float, slower: float) 
         further += _LONG
     if channels > _FEW_CHANNELS:
         return further
-    if _is_halo(fused, target):
-        return time * (_FIRST_HALO - _FIRST_LIBRARY) + further
     result = product.node.meta["val"].shape
     pixels = math.prod(map(hint, result)) // hint(result[1])
+    if _is_halo(fused, target):
+        library = max(_FIRST_LIBRARY, filters * _FIRST_ELEMENT)
+        return pixels * (-(-filters // 64) * _FIRST_HALO - library) * slower + further
     library = max(time, _multiplications(fused) / _MULTIPLIED["sm90"] * slower / _FIRST_SPEED)
     return max(0.0, pixels * _FIRST_PIXEL * slower - library) + further
 

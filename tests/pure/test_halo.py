@@ -234,8 +234,9 @@ def test_threads_that_act_for_a_warp_are_elected():
     text = emit(planned(RESIDUAL), "k")
     assert text.count("elect.sync _|p, 0xffffffff;") == 1
     loads = text[text.index("give_registers<kProducerRegisters>();") :]
+    widens, elected = r"if constexpr \(kWindows\) \{[^}]*\}", r"if \(\S*elect\(\)\) \{"
     assert re.match(
-        r"[^;]*;\s+int const warp = \S*warp\(\);\s+if constexpr \(kWindows\) \{[^}]*\}\s+if \(\S*elect\(\)\) \{\s+if \(!kWindows && warp == 0\) load_input",
+        rf"[^;]*;\s+int const warp = \S*warp\(\);\s+{widens}\s+{elected}\s+if \(!kWindows && warp == 0\) load_input",
         loads,
     )
 
