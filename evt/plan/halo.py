@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from evt.ir.convolution import SPATIAL, Convolution, ConvolutionProblem, Operator
 from evt.ir.dtype import DType
-from evt.plan.halo_tiles import FILTERS, WINDOW_BYTES, Axis, Cycles, Plane, Tile, choose
+from evt.plan.halo_tiles import EIGHT, FILTERS, WINDOW_BYTES, Axis, Cycles, Plane, Tile, choose
 
 #: What the instruction multiplies at a time by 64 filters: so many pixels, of integers a multiple of 16.
 PIXELS, INTEGER_PIXELS = range(64, 257, 8), range(64, 257, 16)
@@ -36,6 +36,7 @@ _MOST_PADDING = 32767  # where a tile begins in the input is kept in 16 bits
 _SMALL_IMAGE, _FEW_TAPS, _FILLED = 100, 9, 640
 _LARGEST_STEP = 8  # of TMA's boxes
 _FEW_CHANNELS = 8  # which are widened
+_LARGEST_BOX = 1 << 31  # of the elements that they are, whose distances have 32 bits
 
 
 class Width(NamedTuple):
@@ -158,6 +159,9 @@ def windows_of(problem: ConvolutionProblem | None, operand: DType) -> Halo:
     height = Axis.of(problem.sizes, "height")
     if height.taps > _MOST_TAPS or height.pad > _MOST_PADDING:
         return Halo((), reason=f"there are more than {_MOST_TAPS} rows of taps, or {_MOST_PADDING} of padding")
+    rows = (min(height.output, PIXELS[-1] // EIGHT) + height.halo) * height.stride
+    if rows * problem.pixels[-1] * problem.channels >= _LARGEST_BOX:
+        return Halo((), reason=f"the rows of a tile have {_LARGEST_BOX} elements or more")
     found = _windows(height, problem.results[-1], window_bytes, problem.filters, operand)
     return found if found.reason else replace(found, channels=problem.channels, step=geometry.stride[-1])
 

@@ -166,6 +166,12 @@ def test_wide_rows_are_planned_soon():
     assert choose(Plane.of_windows(height, 10**6, 64), 256) is not None
 
 
+def test_rows_beyond_32_bits_take_another_kernel():
+    for columns, taken in ((50_000_000, "conv-halo-padded-3x"), (54_000_000, "conv-padded-3x")):
+        made = evt.conv2d(RESIDUAL, padding=1).plan("sm90", "f16", shapes=((1, 8, 3, columns), (64, 8, 3, 3)))
+        assert made.route == taken
+
+
 def test_the_kernel_reads_the_operands_themselves():
     """Threads load them, wherever they are, and are told the convolution's own sizes."""
     made = planned()
