@@ -16,7 +16,6 @@ from evt.ir.interface import format_interface
 from evt.ir.node import base, divisor
 from evt.measured import Measurement, Timing
 from evt.plan import Candidate, Plan, Survey
-from evt.plan.epilogue.registers import register_limit
 from evt.plan.plan import Visitors
 from evt.plan.routes.route import Kind
 from evt.plan.verdict import Refusal
@@ -220,7 +219,7 @@ class Explanation:
         lines.append(f"configurations: {', '.join(self.configurations)}")
         lines.append(f"shared memory: at least {self.plan.shared_memory / 1024:.0f} KiB a thread block")
         if self.plan.registers:
-            limit = register_limit(self.plan.config)
+            limit = self.plan.register_limit
             fits = "" if self.plan.registers <= limit else ": values will be spilled to memory"
             lines.append(f"registers: about {self.plan.registers} of {limit} a thread, estimated{fits}")
         lines.append(
@@ -310,7 +309,7 @@ def _explain_loop(loop: Survey, taken: Plan | None, timings: Sequence[Timing]) -
         taken is not None,
         made.shared_memory if made else 0,
         made.registers if made else 0,
-        register_limit(made.config) if made and made.registers else 0,
+        made.register_limit if made and made.registers else 0,
         tuple(timing for timing in timings if timing.route == LOOP),
     )
 
@@ -335,7 +334,7 @@ def _explain_route(
         taken is not None,
         made.shared_memory if made else 0,
         made.registers if made else 0,
-        register_limit(made.config) if made and made.registers else 0,
+        made.register_limit if made and made.registers else 0,
         tuple(timing for timing in timings if timing.route == route.name),
         route.suits.statement if route.suits and candidate.applies and candidate.unsuited else "",
         beside,

@@ -149,6 +149,8 @@ def windows_of(problem: ConvolutionProblem | None, operand: DType) -> Halo:
         return Halo((), reason=f"there are more than {_FEW_CHANNELS} channels")
     if geometry.dilation[-1] != 1:
         return Halo((), reason="the taps of a row are not next to each other")
+    if geometry.stride[0] > _LARGEST_STEP:
+        return Halo((), reason=f"a stride is beyond {_LARGEST_STEP}")
     channels = widened_channels(problem.channels, element_bytes, geometry.stride[-1])
     if channels * element_bytes * geometry.stride[-1] != WINDOW_BYTES:
         return Halo((), reason=f"a step of the stride is more than {WINDOW_BYTES} bytes of a row")

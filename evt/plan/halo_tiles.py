@@ -310,7 +310,7 @@ def _arrange(
     tiles = -(-height.output // rows) * -(-width.output // columns)
     made = Tile(images, rows, columns, pitch, sum_pitch, box_rows, tiles, run=0)
     largest = 0 if plane.has_windows else max((pitch - 1) * width.stride, (box_rows - 1) * height.stride)
-    if made.positions > pixels or largest >= _LARGEST_BOX:
+    if made.positions > pixels or sum_pitch > _LARGEST_BOX or largest >= _LARGEST_BOX:
         return None
     guard = (reach - box_rows) * pitch + columns + width.halo - pitch
     box = _aligned((made.box_pixels + guard) * plane.pixel_bytes)

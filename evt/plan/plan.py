@@ -26,6 +26,7 @@ from evt.ir.dtype import DType
 from evt.plan.configurations.config import Config
 from evt.plan.epilogue.nodes import Apply, Node, Number, Reduction, Result, Single, Size, Strides
 from evt.plan.epilogue.regions import Region
+from evt.plan.epilogue.registers import BESIDE_WIDENERS, register_limit
 from evt.plan.fields import ABI, Field
 from evt.plan.options import Options
 from evt.plan.signature import Layout
@@ -382,6 +383,12 @@ class Plan:
     def copies(self) -> tuple[PaddedCopy, ...]:
         """The copies of operands that are made before the kernel."""
         return () if isinstance(self.mainloop, MatrixProduct) else self.mainloop.copies
+
+    @property
+    def register_limit(self) -> int:
+        """The registers that a thread of the epilogue may have."""
+        widens = isinstance(self.mainloop, HaloConvolution) and self.mainloop.windows is not None
+        return BESIDE_WIDENERS if widens else register_limit(self.config)
 
     @property
     def work(self) -> tuple[Work, ...]:

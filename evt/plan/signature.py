@@ -61,7 +61,7 @@ class ConvolutionClass:
     ``tile_columns`` is the width of tiles that its columns fill best, ``tile_bytes`` the depth of tiles that its
     channels do; ``shallow``: whether the sums are shorter than the work of an epilogue. ``row_channels`` are the
     channels of a copy in which the rows of filters, which then are one tap, can be moved by TMA's im2col mode, or 0.
-    ``halo`` is how the halo kernel serves it, ``windows`` how it does over such a copy.
+    ``halo`` is how the halo kernel serves it, ``windows`` how it does where it widens the channels.
     """
 
     operator: Operator

@@ -147,6 +147,19 @@ FEW_WIDE: tuple[Shape, ...] = (
     ((2, 3, 28, 21), (104, 7, 7), {"padding": 3}),
     ((1, 3, 61, 145), (64, 11, 11), {"padding": 5, "stride": 2}),
 )
+#: More tiles than multiprocessors take at once, an odd number of them for most: of several blocks of filters, of tall
+#: boxes of which two or three fit, of rows as wide as TMA's boxes, of groups of rows.
+FEW_MANY: tuple[Shape, ...] = (
+    ((5, 3, 224, 512), (72, 3, 3), {"padding": 1, "stride": 2}),
+    ((3, 3, 200, 510), (136, 3, 3), {"padding": 1, "stride": 2}),
+    ((2, 3, 331, 333), (64, 3, 4), {"padding": (2, 1), "stride": (3, 2)}),
+)
+FEW_TALL: tuple[Shape, ...] = (
+    ((2, 1, 500, 500), (64, 9, 7), {"padding": (4, 3)}),
+    ((3, 1, 256, 256), (72, 8, 5), {"padding": (4, 2)}),
+    ((64, 3, 224, 30), (64, 16, 7), {"padding": (15, 3), "dilation": (2, 1)}),
+    ((9, 2, 130, 254), (136, 3, 8), {"padding": (1, 3)}),
+)
 #: The same of 8 bits, with twice the channels in 16 bytes.
 FEW_BYTES: tuple[Shape, ...] = (
     ((2, 3, 33, 37), (72, 3, 3), PAD),
@@ -159,7 +172,7 @@ FEW_FLOATS: tuple[Shape, ...] = (
 )
 
 RESIDUAL = "D = relu(acc + bias + residual)"
-OVER_COPIES = {"route": "conv-halo-padded-3x"}
+WIDENED = {"route": "conv-halo-padded-3x"}
 #: Whose padding is within the reach of the filters, as that of a gradient has to be.
 GRADIENTS = (*LAYERS, *ODD[:3], *ODD[4:], *LARGE[:5])
 CASES = {
@@ -247,17 +260,21 @@ CASES = {
     "dgrad-bf16-planes-of-32": Case(
         "D = acc * gelu'(z)", (*channels(96, also=(24, 32, 40)), *GRADIENTS[5:]), "bf16", operation="conv2d_dgrad"
     ),
-    "few": Case(RESIDUAL, FEW, keywords=OVER_COPIES),
+    "few": Case(RESIDUAL, FEW, keywords=WIDENED),
     "few-bf16-narrow": Case(
         "out D, a: f32[n], b: f32[m]; D = relu(acc + bias) + C; a = sum[m](D); b = max[n](acc)",
         FEW_NARROW,
         "bf16",
-        keywords=OVER_COPIES,
+        keywords=WIDENED,
     ),
-    "few-wide": Case("out D: f32[m, n]; D = acc + C", FEW_WIDE, keywords=OVER_COPIES),
-    "few-i8": Case("out D: bf16, E: i32[m, n]; E = acc; D = acc*0.5 + bias", FEW_BYTES, "i8", keywords=OVER_COPIES),
-    "few-e4m3": Case("out D: f16; D = silu(acc + C)", FEW_BYTES, "e4m3", keywords=OVER_COPIES),
-    "few-f32": Case(RESIDUAL, FEW_FLOATS, "f32", keywords=OVER_COPIES),
+    "few-wide": Case("out D: f32[m, n]; D = acc + C", FEW_WIDE, keywords=WIDENED),
+    "few-many": Case(RESIDUAL, FEW_MANY, keywords=WIDENED),
+    "few-many-bf16": Case("out D, s: f32[n]; D = acc + bias; s = sum[m](D)", FEW_MANY, "bf16", keywords=WIDENED),
+    "few-tall": Case(RESIDUAL, FEW_TALL, keywords=WIDENED),
+    "few-tall-i8": Case("out D: i32[m, n]; D = acc", FEW_TALL[:2], "i8", keywords=WIDENED),
+    "few-i8": Case("out D: bf16, E: i32[m, n]; E = acc; D = acc*0.5 + bias", FEW_BYTES, "i8", keywords=WIDENED),
+    "few-e4m3": Case("out D: f16; D = silu(acc + C)", FEW_BYTES, "e4m3", keywords=WIDENED),
+    "few-f32": Case(RESIDUAL, FEW_FLOATS, "f32", keywords=WIDENED),
     "volumes": Case(RESIDUAL, (*VOLUMES, *STRIDED_VOLUMES), operation="conv3d"),
     "volumes-dgrad-bf16": Case("D = where(z > 0, acc, 0)", VOLUMES, "bf16", operation="conv3d_dgrad"),
     "dgrad-planes-of-16": Case(

@@ -23,7 +23,6 @@ from evt.compilation import BuildEvent, KernelSource, build
 from evt.diagnostics import Source
 from evt.emission import emit
 from evt.plan import Layout, Plan, Problem, Signature, find_target, natural_signature, plan
-from evt.plan.epilogue.registers import register_limit
 from evt.spec import optimised_graph, problem_sizes
 
 pytestmark = pytest.mark.nvcc
@@ -132,7 +131,11 @@ KERNELS: dict[str, Callable[[], Plan]] = {
     "sm90-stock": gemm("out D, Z; Z = alpha*acc + bias + 0.5*C; D = clamp(Z, 0, 6)", "sm90", "f16", route="stock"),
     "sm80-conv": conv("sm80", WIDE, route="evt"),
     "sm89-conv-stock": conv("sm89", WIDE, route="stock"),
-    "sm90-conv-few": conv("sm90", FIRST),
+    "sm90-conv-few": conv("sm90", FIRST, route="evt"),
+    "sm90-halo-few": conv("sm90", FIRST),
+    "sm90-halo-few-i8": conv("sm90", FIRST, HALO_NODES, "i8"),
+    "sm90-halo-few-f32": conv("sm90", ((2, 4, 33, 35), (64, 4, 3, 3)), a="f32", route="own"),
+    "sm90-halo-few-8": conv("sm90", ((2, 8, 33, 35), (64, 8, 3, 3)), HALO_NODES),
     "sm90-halo": conv("sm90", WIDE),
     "sm90-halo-nodes": conv("sm90", WIDE, HALO_NODES),
     "sm90-halo-placed": conv("sm90", WIDE, HALO_PLACED, route="own"),
@@ -226,7 +229,7 @@ def test_nothing_spills(kernel: Kernel, name: str) -> None:
     assert set(spills) == {("0", "0")}
     used = [int(number) for number in re.findall(r"Used (\d+) registers", kernel.said)]
     print(f"{name}: {used} registers, {kernel.plan.registers} estimated")
-    assert 40 < max(used) <= register_limit(kernel.plan.config)
+    assert 40 < max(used) <= kernel.plan.register_limit
 
 
 def test_needs_no_driver_to_load(kernel: Kernel) -> None:

@@ -78,6 +78,7 @@ def test_why_there_are_no_windows(channels, taps, stride, dtype, reason):
     ("keywords", "operation", "reason"),
     [
         ({"dilation": (1, 2)}, "conv2d", "the taps of a row are not next to each other"),
+        ({"stride": (9, 2)}, "conv2d", "a stride is beyond 8"),
         ({"groups": 3}, "conv2d", "no fprop of two dimensions without groups"),
         ({}, "conv3d", "no fprop of two dimensions without groups"),
         ({}, "conv1d", "no fprop of two dimensions without groups"),
@@ -101,7 +102,7 @@ def test_a_tile_has_the_windows_of_its_last_pixels():
     )
     wide = choose(Plane.of_windows(Axis(1, 1, 1, 1, 1, 0), 256, 64), 256)
     assert wide is not None
-    assert wide.columns == 256  # as no box of TMA has
+    assert (wide.columns, wide.sum_pitch) == (128, 131)  # TMA's boxes of C and D have 256 at most
 
 
 def test_filters_stay_in_shared_memory():

@@ -26,9 +26,9 @@
 // A volume is a stack of slices: those of the input that the taps along the depth meet are multiplied one after the
 // other, like planes of channels.
 //
-// The product is transposed: M are the filters, N the pixels. Blocks are persistent. The first warp group loads: warp 0
-// the input, warp 3 the filters, warps 1 and 2 load C and store D for one of the two consumers each. The
-// consumers take turns at the tensor cores, each with a tile of its own, so that one multiplies while the other
+// The product is transposed: M are the filters, N the pixels. Blocks are persistent. The first warp group loads, if TMA
+// does all of it: warp 0 the input, warp 3 the filters, warps 1 and 2 load C and store D for one of the two consumers each.
+// The consumers take turns at the tensor cores, each with a tile of its own, so that one multiplies while the other
 // computes its epilogue. Filters stay in shared memory where they fit; a block then keeps to one block of 64 filters.
 //
 // Where there are few tiles of many channels, the thread blocks of a cluster share each of them, in a kernel of its own: a
@@ -38,6 +38,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <type_traits>
 
 #include <cuda_runtime.h>
@@ -67,7 +68,7 @@ struct Kernel {
   static constexpr int kPlaneBytes = Plane * Mma::kElementBytes;
   static constexpr bool kWindows = WindowChannels > 0;
   static constexpr int kPixelBytes = kWindows ? kWindowBytes : kPlaneBytes;
-  using Widened = FewChannels<Mma::kElementBytes, kWindows ? WindowChannels : 1, StrideWidth>;
+  using Widened = FewChannels<Mma::kElementBytes, kWindows ? WindowChannels : 1, StrideWidth>;  // f32 is TF32
   using Filters = FilterRows<Mma::kElementBytes, Plane, Mma::kTransposed>;
   static constexpr int kInstructions = kPlaneBytes / hopper::kDepthBytes;
   static constexpr int kSteps = ceil_div(kPixels, kStepPixels);
@@ -87,8 +88,8 @@ struct Kernel {
   static constexpr int MaxThreadsPerBlock = kThreads;
   static constexpr int MinBlocksPerMultiprocessor = 1;
   static constexpr int SharedStorageSize = kSharedBytes;
-  static constexpr int kProducerRegisters = kWindows ? 88 : 40;
-  static constexpr int kConsumerRegisters = kWindows ? 208 : 232;  // of one consumer the compiler's
+  static constexpr int kProducerRegisters = kWindows ? 104 : 40;
+  static constexpr int kConsumerRegisters = kWindows ? 200 : 232;  // of one consumer the compiler's
   static constexpr int kMostPadding = 32767;
 
   struct Arguments {
@@ -150,13 +151,14 @@ struct Kernel {
   static bool has_its_windows(Arguments const& arguments) {
     Problem const& problem = arguments.problem;
     return problem.channels == WindowChannels && problem.stride_width == StrideWidth && problem.dilation_width == 1 &&
-           problem.filter_width * (kWindowBytes / StrideWidth) <= kPlaneBytes;
+           problem.filter_width * (kWindowBytes / StrideWidth) <= kPlaneBytes && problem.stride_height <= kLargestStep;
   }
 
   /// Whether the elements of a box, and of a row of taps, are so near to each other that 32 bits have the distance.
   static bool has_near_pixels(Arguments const& arguments, Geometry const& geometry) {
     auto const &a = arguments.a_strides, &b = arguments.b_strides;
-    int64_t const rows = geometry.box_rows * arguments.problem.stride_height, pixels = geometry.pitch * StrideWidth;
+    int64_t const rows = int64_t(geometry.box_rows) * arguments.problem.stride_height;
+    int64_t const pixels = geometry.pitch * StrideWidth;
     int64_t const of_box = (geometry.images - 1) * std::abs(a[0]) + rows * std::abs(a[1]) + pixels * std::abs(a[2]);
     return std::max(of_box, kPlaneBytes * std::abs(b[2])) <= INT32_MAX;
   }
@@ -214,8 +216,12 @@ struct Kernel {
   static bool encode(Arguments const& arguments, Params& params) {
     Problem const& problem = arguments.problem;
     Geometry const& geometry = params.geometry;
-    bool done = kWindows ? has_near_pixels(arguments, geometry) : (input_of(arguments, geometry).encode(params.input) &&
-                             filters_of(arguments).encode(params.filters));
+    bool done = false;
+    if constexpr (kWindows) {
+      done = has_near_pixels(arguments, geometry);
+    } else {
+      done = input_of(arguments, geometry).encode(params.input) && filters_of(arguments).encode(params.filters);
+    }
     auto const image = [&](CUtensorMapDataType type, void const* pointer, int64_t stride, int columns, int rows,
                            int images) {
       int64_t const row = stride * problem.output_width;
@@ -529,7 +535,7 @@ struct Kernel {
     hopper::fence_async();
   }
 
-  /// A warp of the producer prefetches the map that it uses.
+  /// A warp of the producer prefetches a map.
   CUTLASS_DEVICE static void prefetch_map(Params const& params, int warp) {
     if (!kWindows && warp == 0) hopper::prefetch_map(params.input);
     if (!kWindows && warp == 3) hopper::prefetch_map(params.filters);
@@ -646,7 +652,10 @@ struct Kernel {
       Item const item(params, number, 0);
       int const first_column = item.column * StrideWidth - narrow.pad;
       for (int group = 0; group < params.taps.groups; ++group, ring.skip(1, geometry.stages)) {
-        if (turn-- > 0) continue;
+        if (turn-- > 0) {  // each phase is waited for: a barrier tells one from the one before it only
+          hopper::wait(memory.stage_empty(ring.slot), ring.parity ^ 1);
+          continue;
+        }
         turn = kWideners - 1;
         int const first_row = item.row * params.stride_height + int16_t(params.taps.starts[group] >> 16);
         auto const box = narrow.a + item.image * narrow.a_image + first_row * narrow.a_row +

@@ -23,6 +23,7 @@ constexpr int kMostBlocks = 8;     // of a cluster, on every GPU
 constexpr int kMultiprocessors = 132;  // of most GPUs; parts of reductions are counted before it is known which one it is
 constexpr int kWindowBytes = 16;   // of a pixel that is a part of windows: of as many as a step of the stride has
 constexpr int kLargestBox = 256;   // of TMA, in any dimension
+constexpr int kLargestStep = 8;    // of its boxes, and of those of windows
 constexpr int kEight = 8;          // pixels that follow one another in an operand; how far the next are is its stride
 constexpr int kAlignment = 1024;   // of swizzled memory
 constexpr int kWarpGroup = 128;
@@ -328,7 +329,8 @@ inline Geometry arrange(Problem const& problem, Class const& kernel, int images,
   made.tiles_wide = ceil_div(problem.output_width, columns);
   bool const is_moved = kernel.has_windows() || ((made.pitch - 1) * problem.stride_width < kLargestBox &&
                                                  (made.box_rows - 1) * problem.stride_height < kLargestBox);
-  if (made.pixels() > kernel.pixels || !is_moved) return made;
+  // C and D are moved by TMA, whatever the input is by.
+  if (made.pixels() > kernel.pixels || made.sum_pitch > kLargestBox || !is_moved) return made;
   made.stage_bytes = aligned_bytes((made.box_pixels() + made.guard) * kernel.pixel_bytes);
   // The thread blocks that share a tile get what is left: the planner takes it to be the same for all epilogues.
   if (kernel.staged || kernel.shared) {

@@ -31,7 +31,7 @@ struct FewChannels {
   using Element = std::conditional_t<ElementBytes == 1, uint8_t,
                                      std::conditional_t<ElementBytes == 2, uint16_t, uint32_t>>;
   static constexpr int kWidened = kWindowBytes / ElementBytes / Pixels;  // channels
-  static constexpr int kInFlight = std::min(10, std::max(1, 48 / (Pixels * Channels)));  // chunks a thread loads at a time
+  static constexpr int kInFlight = std::min(8, std::max(1, 48 / (Pixels * Channels)));  // chunks a thread loads at a time
 
   /// Load the chunk that begins with pixel `first` of a row of so many, at `from`. Pixels are `stride` elements apart, and
   /// zeros outside of the row.
@@ -43,12 +43,20 @@ struct FewChannels {
       bool const exists = uint32_t(first + pixel) < uint32_t(pixels);
       CUTLASS_PRAGMA_UNROLL
       for (int channel = 0; channel < Channels; ++channel) {
-        put(chunk, (pixel * kWidened + channel) * ElementBytes, exists ? __ldg(from + channel) : 0);
+        put(chunk, (pixel * kWidened + channel) * ElementBytes, exists ? rounded(__ldg(from + channel)) : 0);
       }
     }
   }
 
  private:
+  /// TMA rounds f32 to TF32 as it loads, where WGMMA alone would cut it off.
+  CUTLASS_DEVICE static uint32_t rounded(Element element) {
+    if constexpr (ElementBytes < 4) return element;
+    uint32_t result;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(result) : "f"(__uint_as_float(element)));
+    return result;
+  }
+
   /// Put an element where there is nothing after it yet.
   CUTLASS_DEVICE static void put(uint32_t (&chunk)[4], int byte, uint32_t element) {
     constexpr uint32_t kPlaced[] = {0x7654, 0x6540, 0x5410, 0x4210};  // bytes of the word, then of the element

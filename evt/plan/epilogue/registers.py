@@ -16,6 +16,8 @@ _BASE = {"2x": 40, "3x": 6}
 _ADDRESS = 3
 #: Rows of an mma instruction's tile: one step of a 2.x epilogue stores that many of each warp.
 _STEP_ROWS = 8
+#: Those of a consumer of the halo kernel, where others widen the input.
+BESIDE_WIDENERS = 200
 #: Elements of a value that are alive at a time: the compiler interleaves the operations on a fragment.
 _INTERLEAVED = 4
 #: Kinds whose whole fragment is loaded before the first operation.

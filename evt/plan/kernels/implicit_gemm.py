@@ -91,7 +91,7 @@ def padded_convolution_3x(draft: Draft) -> Convolution3x:
     """Return the same over copies; with few channels, their windows are pixels."""
     shape = draft.problem.convolution
     if shape.row_channels:
-        a, b = windows(draft, shape.row_channels)
+        a, b = _windows(draft, shape.row_channels)
     else:
         _add_copies(draft)
         vector = _vector(draft)
@@ -100,7 +100,7 @@ def padded_convolution_3x(draft: Draft) -> Convolution3x:
     return Convolution3x(shape.operator, shape.rank, a, b, shape.row_channels)
 
 
-def windows(draft: Draft, channels: int) -> tuple[PaddedCopy, PaddedCopy]:
+def _windows(draft: Draft, channels: int) -> tuple[PaddedCopy, PaddedCopy]:
     """Return copies of A and B with so many channels, in which a row of taps is next to each other, and padded."""
     vector = _vector(draft)
     _add_copies(draft)
