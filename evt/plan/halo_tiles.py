@@ -47,6 +47,8 @@ _FOR_TILES = SHARED_BYTES - 4 * _ALIGNMENT
 #: How many taps' filters are loaded together, if all taps are a multiple of so many; how many such runs are in flight.
 _RUNS, _RUNS_IN_FLIGHT = (3, 5, 1), 3
 _MOST_BOXES = 8
+#: Of windows, the boxes in flight are a multiple of the warps that load them.
+_WIDENERS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +192,8 @@ class Plane:
             if taps % run == 0:
                 two = ([enters[tap % taps] for tap in range(at + 1, at + 2 * run)] for at in range(0, taps, run))
                 boxes = max(2, 1 + max(map(sum, two)))
+                if self.has_windows:
+                    boxes = -(-boxes // _WIDENERS) * _WIDENERS
                 if boxes <= _MOST_BOXES:
                     found.append((run, boxes))
         return found

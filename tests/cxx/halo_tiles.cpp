@@ -1,8 +1,8 @@
 // Prints the tiles that evt::halo::choose finds for the problems on the standard input: a problem of 15 numbers in the
 // order of evt::halo::Problem in a line, then the pixels, the channels of a plane, the bytes of an element, whether it is
 // a volume, its taps along the depth, whether it has windows, whether thread blocks share tiles, and whether TMA moves C or
-// D. With each, the taps of a run, how many thread blocks share a tile, and the bytes of shared memory up to the last one
-// that an instruction reads.
+// D. With each, the taps of a run, how many thread blocks share a tile, the boxes in flight, and the bytes of shared
+// memory up to the last one that an instruction reads.
 
 #include <cstdio>
 
@@ -33,8 +33,8 @@ int main() {
     if (windows) p = evt::halo::over_windows(p, kernel);
     evt::halo::Geometry made = evt::halo::choose(p, kernel);
     if (made.stages > 0 && (!shared || evt::halo::split_over_cluster(p, kernel, made))) {
-      std::printf("%d %d %d %d %d %d %d %d %d %d\n", made.images, made.rows, made.columns, made.pitch, made.sum_pitch,
-                  made.box_rows, made.tiles_high * made.tiles_wide, made.run, made.blocks, end_of_reads(p, kernel, made));
+      std::printf("%d %d %d %d %d %d %d %d %d %d %d\n", made.images, made.rows, made.columns, made.pitch, made.sum_pitch,
+                  made.box_rows, made.tiles_high * made.tiles_wide, made.run, made.blocks, made.stages, end_of_reads(p, kernel, made));
     } else {
       std::printf("none\n");
     }

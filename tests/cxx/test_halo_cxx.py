@@ -55,10 +55,11 @@ def described(tile: Tile) -> tuple[int, ...]:
 MOST_READ = SHARED_BYTES - 1024
 
 
-def tiles_of(printed: str) -> tuple[list[str], list[int]]:
-    """Return the tiles, and where the reads of those that exist end."""
-    lines = [line.rpartition(" ") for line in printed.splitlines()]
-    return [tile or word for tile, _, word in lines], [int(end) for tile, _, end in lines if tile]
+def tiles_of(printed: str) -> tuple[list[str], list[int], list[int]]:
+    """Return the tiles; of those that exist, the boxes in flight, and where reads end."""
+    lines = [line.rsplit(" ", 2) for line in printed.splitlines()]
+    found = [line for line in lines if len(line) > 1]
+    return [line[0] for line in lines], [int(line[1]) for line in found], [int(line[2]) for line in found]
 
 
 def test_both_languages_choose_one_tile(program: Path) -> None:
@@ -91,7 +92,7 @@ def test_both_languages_choose_one_tile(program: Path) -> None:
     ]
     done = subprocess.run([program], input="\n".join(lines), capture_output=True, text=True, check=True)
     planned, blocks, without_room = [], [], 0
-    found, ends = tiles_of(done.stdout)
+    found, stages, ends = tiles_of(done.stdout)
     for (problem, pixels, channels, size), depth, shared in zip(cases, of_depth, sharing, strict=True):
         plane = Plane.of({**problem.sizes, **depth}, channels, size)
         tile = choose(plane, pixels, shared=bool(shared))
@@ -110,6 +111,7 @@ def test_both_languages_choose_one_tile(program: Path) -> None:
     assert others == []
     assert planned.count("none") < len(planned) / 2
     assert MOST_READ - 20_000 < max(ends) <= MOST_READ
+    assert min(stages) == 2
     assert set(blocks) == {0, 1, 2, 4, 8}
     assert 0 < without_room < len(planned) / 5
 
@@ -131,9 +133,10 @@ def test_both_languages_choose_one_tile_of_windows(program: Path) -> None:
         height, columns = Axis.of(problem.sizes, "height"), problem.sizes["output_width"]
         tile = choose(Plane.of_windows(height, columns, window_bytes), pixels)
         planned.append("none" if tile is None else " ".join(map(str, (*described(tile), 1))))
-    found, ends = tiles_of(done.stdout)
+    found, stages, ends = tiles_of(done.stdout)
     assert [each for each in zip(lines, found, planned, strict=True) if each[1] != each[2]] == []
     assert max(ends) <= MOST_READ
+    assert set(stages) == {3, 6}  # as many for each of the warps that widen
     assert planned.count("none") < len(planned) / 2
 
 

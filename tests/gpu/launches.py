@@ -111,7 +111,7 @@ KINDS: dict[str, Callable[[], Call]] = {
     "conv-halo-bits-dropout": lambda: convolution(PLACED, "conv-halo-3x"),
     "conv-halo-shared": lambda: convolution(PLAIN, "conv-halo-3x", channels=520, config="halo_shared_128x64x64"),
     "conv-halo-shared-bits": lambda: convolution(PLACED, "conv-halo-3x", channels=520, config="halo_shared_64x64x64"),
-    "conv-halo-few-channels": lambda: convolution(PLAIN, "conv-halo-padded-3x", channels=3),
+    "conv-halo-few-channels": lambda: convolution(PLAIN, "conv-halo-padded-3x", channels=3, images=300),
     "conv-halo-dgrad": lambda: convolution(PLAIN, "conv-halo-3x", operation="conv2d_dgrad"),
     "conv-3x": lambda: convolution(PLAIN, "conv-evt-3x"),
     "conv-3x-reductions-masks": lambda: convolution(REDUCED, "conv-evt-3x"),

@@ -98,7 +98,7 @@ def test_a_tile_has_the_windows_of_its_last_pixels():
     height = Axis.of(sizes, "height")
     tile = choose(Plane.of_windows(height, sizes["output_width"], 64), 232)
     assert tile == Tile(
-        1, 28, columns=8, pitch=11, sum_pitch=8, box_rows=31, tiles=56, run=1, box_bytes=12288, left=168960
+        1, 28, columns=8, pitch=11, sum_pitch=8, box_rows=31, tiles=56, run=1, box_bytes=18432, left=168960
     )
     wide = choose(Plane.of_windows(Axis(1, 1, 1, 1, 1, 0), 256, 64), 256)
     assert wide is not None

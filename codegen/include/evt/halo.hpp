@@ -84,7 +84,6 @@ struct Kernel {
 
   static constexpr int kConsumers = Shared ? 1 : 2;
   static constexpr int kThreads = (1 + kConsumers) * kWarpGroup;
-  static constexpr int kWideners = 3;  // warps, each with boxes of its own
   static constexpr int MaxThreadsPerBlock = kThreads;
   static constexpr int MinBlocksPerMultiprocessor = 1;
   static constexpr int SharedStorageSize = kSharedBytes;
@@ -639,7 +638,8 @@ struct Kernel {
     hopper::fence_async();
   }
 
-  /// Load the boxes of all tiles, group by group, and widen them: every so many of them by each warp.
+  /// Load the boxes of all tiles, group by group, and widen them: every kWideners-th of them by a warp. The stages are a
+  /// multiple of kWideners, so that a warp has some to itself, and misses no phase of theirs.
   CUTLASS_DEVICE static void widen_input(Params const& params, Memory const& memory, int warp) {
     Geometry const& geometry = params.geometry;
     Narrow const& narrow = params.narrow;
@@ -652,10 +652,7 @@ struct Kernel {
       Item const item(params, number, 0);
       int const first_column = item.column * StrideWidth - narrow.pad;
       for (int group = 0; group < params.taps.groups; ++group, ring.skip(1, geometry.stages)) {
-        if (turn-- > 0) {  // each phase is waited for: a barrier tells one from the one before it only
-          hopper::wait(memory.stage_empty(ring.slot), ring.parity ^ 1);
-          continue;
-        }
+        if (turn-- > 0) continue;
         turn = kWideners - 1;
         int const first_row = item.row * params.stride_height + int16_t(params.taps.starts[group] >> 16);
         auto const box = narrow.a + item.image * narrow.a_image + first_row * narrow.a_row +

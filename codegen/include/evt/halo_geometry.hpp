@@ -15,6 +15,7 @@ namespace halo {
 constexpr int kFilters = 64;       // of a tile, M of WGMMA
 constexpr int kMostTaps = 64;      // of a filter
 constexpr int kMostStages = 8;     // of the input
+constexpr int kWideners = 3;       // warps that load boxes of few channels, each in stages of its own
 constexpr int kMostSlabs = 64;     // of the filters
 constexpr int kRuns[] = {3, 5, 1};  // of taps, the best first
 constexpr int kSharedBytes = 232448;
@@ -275,7 +276,8 @@ inline bool fit(Problem const& problem, Class const& kernel, Taps const& taps, i
   made.slab_bytes = length * kFilters * kernel.plane_bytes;
   int const left = kSharedBytes - 2 * kAlignment - aligned_bytes(kBarrierBytes) -
                    kernel.consumers() * made.epilogue_bytes - made.exchange_bytes;
-  int const fewest_stages = std::max(2, taps.boxes_of_two_runs(length));
+  int const multiple = kernel.has_windows() ? kWideners : 1;
+  int const fewest_stages = ceil_div(std::max(2, taps.boxes_of_two_runs(length)), multiple) * multiple;
   // Boxes are the first in shared memory, out of which nothing may be read.
   int const readable = kSharedBytes - kAlignment - read_beyond(kernel, made);
   int const most_stages = std::min(kMostStages, readable / made.stage_bytes);
@@ -286,7 +288,7 @@ inline bool fit(Problem const& problem, Class const& kernel, Taps const& taps, i
   made.resident = needed <= kMostSlabs && resident_left >= fewest_stages * made.stage_bytes;
   if (made.resident) {
     made.slabs = needed;
-    made.stages = std::min(most_stages, resident_left / made.stage_bytes);
+    made.stages = std::min(most_stages, resident_left / made.stage_bytes) / multiple * multiple;
   } else if (kernel.has_windows()) {
     return false;
   } else {
