@@ -90,6 +90,7 @@ struct Kernel {
   static constexpr int kProducerRegisters = kWindows ? 104 : 40;
   static constexpr int kConsumerRegisters = kWindows ? 200 : 232;  // of one consumer the compiler's
   static constexpr int kMostPadding = 32767;
+  static constexpr int kLargestStep = 8;  // of TMA's boxes, and of those of windows
 
   struct Arguments {
     Problem problem;

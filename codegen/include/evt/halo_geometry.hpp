@@ -24,7 +24,6 @@ constexpr int kMostBlocks = 8;     // of a cluster, on every GPU
 constexpr int kMultiprocessors = 132;  // of most GPUs; parts of reductions are counted before it is known which one it is
 constexpr int kWindowBytes = 16;   // of a pixel that is a part of windows: of as many as a step of the stride has
 constexpr int kLargestBox = 256;   // of TMA, in any dimension
-constexpr int kLargestStep = 8;    // of its boxes, and of those of windows
 constexpr int kEight = 8;          // pixels that follow one another in an operand; how far the next are is its stride
 constexpr int kAlignment = 1024;   // of swizzled memory
 constexpr int kWarpGroup = 128;
