@@ -71,7 +71,7 @@ class RouteExplanation:
         if self.unmet:
             yield f"it applies, and is preferred where {self.unmet}"
             if self.beside:
-                yield "its kernels are built, too: a call of few images takes one where it is expected to be faster"
+                yield "its kernels are built, too: a call takes one where it is expected to be faster"
         elif self.applies and not self.chosen:
             asked = 'it applies, and is taken where `route="loop"` asks for it or it was measured to be the fastest'
             yield asked if self.name == LOOP else "it also applies, with lower priority"

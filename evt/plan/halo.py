@@ -6,9 +6,10 @@ The widths of its instruction that are built suit the output's tiles: see :mod:`
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import product
 from math import inf
 from typing import NamedTuple
 
@@ -18,57 +19,58 @@ from evt.plan.halo_tiles import EIGHT, FILTERS, WINDOW_BYTES, Axis, Cycles, Plan
 
 #: What the instruction multiplies at a time by 64 filters: so many pixels, of integers a multiple of 16.
 PIXELS, INTEGER_PIXELS = range(64, 257, 8), range(64, 257, 16)
-#: The bytes of a pixel in a plane, and the time for a byte of its channels, relative to that of a wide one.
-_PLANES = {128: 1.0, 64: 1.08, 32: 1.2}
+#: The bytes of a pixel in a plane.
+_PLANES = (128, 64, 32)
 #: How many kernels are built, to choose from by the number of tiles.
-_OFFERED = 4
-#: They are the best together for these numbers of images, of which many count twice; where only calls of few images
-#: take the kernel, for few.
-_IMAGES, _FEW_IMAGES = (1, 4, 32, 256, 256), (1, 2, 4, 8, 32)
+_OFFERED = 5
+#: They are the best together for these numbers of images, of which many count twice.
+_IMAGES = (1, 2, 4, 12, 32, 64, 256, 256)
 #: How much another kernel has to save: as a part of the best time for a number of images, added up over the numbers.
 _WORTH_A_KERNEL = 0.02
 
 _TOO_LARGE = "a tile and its halo do not fit in shared memory"
 _MOST_TAPS = 64
 _MOST_PADDING = 32767  # where a tile begins in the input is kept in 16 bits
-#: Where CUTLASS's kernels are as fast: images of fewer pixels, filters of more taps, and multiples of so many filters,
-#: which fill the tiles of 160 columns of its implicit GEMM.
-_SMALL_IMAGE, _FEW_TAPS, _FILLED = 100, 9, 640
+#: Where CUTLASS's kernels are as fast: images of fewer pixels, many channels of images that are not large, and
+#: multiples of so many filters, which fill the tiles of 160 columns of its implicit GEMM.
+_SMALL_IMAGE, _LARGE_IMAGE, _FILLED = 100, 2048, 640
 _LARGEST_STEP = 8  # of TMA's boxes
 _FEW_CHANNELS = 8  # which are widened
 _LARGEST_BOX = 1 << 31  # of the elements that they are, whose distances have 32 bits
 
 
-class Width(NamedTuple):
-    """The pixels of a kernel's instruction, and whether thread blocks share its tiles."""
+class Variant(NamedTuple):
+    """A kernel: the bytes of a plane, the pixels of its instruction, and whether thread blocks share its tiles."""
 
+    plane_bytes: int
     pixels: int
     shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Halo:
-    """What halo kernels are specialised for: their ``widths``, that of the best one first, and the bytes of a plane.
+    """What halo kernels are specialised for: those that are ``offered``, the best one first.
 
-    ``most`` has the widest kernel whose tiles fit, by the bytes of a plane, and also of those that share tiles;
-    ``gaps`` are the narrower ones whose tiles do not. ``fast``: whether they are expected to be faster than an implicit
-    GEMM by TMA's im2col mode; ``for_few``: whether they may be for few images. ``reason``: why there is no such kernel,
-    or "". ``channels`` are those of windows, with steps of so many pixels, or 0.
+    ``most`` has the widest kernels whose tiles fit, by the bytes of a plane and whether they share tiles; ``gaps`` are
+    the narrower ones whose tiles do not. ``fast``: whether they are expected to be faster than an implicit GEMM by
+    TMA's im2col mode; ``for_some``: whether they may be for some numbers of images. ``reason``: why there is no such
+    kernel, or "". ``channels`` are those of windows, with steps of so many pixels, or 0.
     """
 
-    widths: tuple[Width, ...]
-    plane_bytes: int = 128
-    most: tuple[tuple[int, Width], ...] = tuple((each, Width(PIXELS[-1])) for each in _PLANES)
-    gaps: tuple[tuple[int, Width], ...] = ()
+    offered: tuple[Variant, ...]
+    most: tuple[Variant, ...] = tuple(Variant(each, PIXELS[-1]) for each in _PLANES)
+    gaps: tuple[Variant, ...] = ()
     fast: bool = False
-    for_few: bool = False
+    for_some: bool = False
     reason: str = ""
     channels: int = 0
     step: int = 1
 
 
 #: Of sizes that are not known: tiles of 4, 3 and 2 rows of 56 pixels.
-UNKNOWN, UNKNOWN_INTEGERS = (Halo(tuple(map(Width, each))) for each in ((232, 176, 120), (240, 176, 128)))
+UNKNOWN, UNKNOWN_INTEGERS = (
+    Halo(tuple(Variant(max(_PLANES), each) for each in pixels)) for pixels in ((232, 176, 120), (240, 176, 128))
+)
 NO_WINDOWS = Halo((), reason="its sizes are not known: give the shapes of A and B")
 
 
@@ -108,8 +110,7 @@ def halo_of(geometry: Convolution, problem: ConvolutionProblem | None, operand: 
 @lru_cache(maxsize=1024)
 def _halo(depth: Axis | None, height: Axis, width: Axis, channels: int, filters: int, operand: DType) -> Halo:
     axes = [axis for axis in (depth, height, width) if axis is not None]
-    slices, taps = depth.taps if depth else 1, height.taps * width.taps
-    if taps > _MOST_TAPS:
+    if height.taps * width.taps > _MOST_TAPS:
         return Halo((), reason=f"the filters have more than {_MOST_TAPS} taps")
     if min(axis.pad for axis in axes) < 0:
         return Halo((), reason="the padding of the dgrad is larger than dilation * (filter size - 1)")
@@ -117,17 +118,12 @@ def _halo(depth: Axis | None, height: Axis, width: Axis, channels: int, filters:
         return Halo((), reason=f"the padding is beyond {_MOST_PADDING}")
     channel_bytes, widths = channels * operand.bits // 8, pixels_of(operand)
     fast = _is_fast(height, width, channels, channel_bytes, filters)
-    planes = {
-        each: Plane(height, width, each, -(-channel_bytes // each) * slices, depth is not None) for each in _PLANES
-    }
-    known = {each: _kernels(plane, widths) for each, plane in planes.items()}
-    most, gaps = _limits(known, widths)
-    if not most:
+    planes = [Plane.cut(height, width, depth.taps if depth else None, channel_bytes, each) for each in _PLANES]
+    known = _kernels(planes, widths)
+    if not known:
         return Halo((), reason=_TOO_LARGE)
-    best = min((each for each, _ in most), key=lambda each: _time_of_planes(channel_bytes, each, taps))
-    for_few = channels > _FEW_CHANNELS
-    images = _FEW_IMAGES if for_few and not fast else _IMAGES
-    return Halo(fastest_widths(known[best], filters, images), best, most, gaps, fast, for_few)
+    for_some = channels > _FEW_CHANNELS
+    return Halo(fastest_kernels(known, filters), *_limits(known, widths), fast, for_some)
 
 
 def widened_channels(channels: int, element_bytes: int, stride: int) -> int:
@@ -171,56 +167,47 @@ def windows_of(problem: ConvolutionProblem | None, operand: DType) -> Halo:
 @lru_cache(maxsize=1024)
 def _windows(height: Axis, columns: int, window_bytes: int, filters: int, operand: DType) -> Halo:
     plane, widths = Plane.of_windows(height, columns, window_bytes), pixels_of(operand)
-    known = _kernels(plane, widths)
-    most, gaps = _limits({window_bytes: known}, widths)
-    if not most:
+    known = _kernels([plane], widths)
+    if not known:
         return Halo((), reason=_TOO_LARGE)
-    return Halo(fastest_widths(known, filters, _IMAGES), window_bytes, most, gaps, fast=True)
+    return Halo(fastest_kernels(known, filters), *_limits(known, widths), fast=True)
 
 
-def _kernels(plane: Plane, widths: range) -> Mapping[Width, tuple[Tile, Cycles]]:
+def _kernels(planes: Iterable[Plane], widths: range) -> Mapping[Variant, tuple[Tile, Cycles]]:
     """Return the kernels whose tiles fit, each with its tile and what it takes."""
-    made = {width: _kernel(plane, width) for width in _all(widths)}
-    return {width: each for width, each in made.items() if each is not None}
+    made = {
+        Variant(plane.bytes, pixels, shared): _kernel(plane, pixels, shared)
+        for plane, shared, pixels in product(planes, (False, True), widths)
+    }
+    return {variant: each for variant, each in made.items() if each is not None}
 
 
-def _all(widths: range) -> Iterator[Width]:
-    return (Width(pixels, shared) for shared in (False, True) for pixels in widths)
+def _limits(known: Collection[Variant], widths: range) -> tuple[tuple[Variant, ...], tuple[Variant, ...]]:
+    """Return the widest kernels of each kind whose tiles fit, and the narrower ones whose tiles do not."""
+    kinds = dict.fromkeys((each.plane_bytes, each.shared) for each in known)
+    most = tuple(max(each for each in known if (each.plane_bytes, each.shared) == kind) for kind in kinds)
+    narrower = (each._replace(pixels=pixels) for each in most for pixels in widths if pixels < each.pixels)
+    return most, tuple(each for each in narrower if each not in known)
 
 
-def _limits(
-    known: Mapping[int, Mapping[Width, object]], widths: range
-) -> tuple[tuple[tuple[int, Width], ...], tuple[tuple[int, Width], ...]]:
-    """Return the widest kernels whose tiles fit, by the bytes of a plane, and the narrower ones whose tiles do not."""
-    most: list[tuple[int, Width]] = []
-    gaps: list[tuple[int, Width]] = []
-    for plane_bytes, fitting in known.items():
-        for shared in (False, True):
-            if (widest := max((each for each in fitting if each.shared == shared), default=None)) is not None:
-                most.append((plane_bytes, widest))
-                narrower = (Width(pixels, shared) for pixels in widths if pixels < widest.pixels)
-                gaps += ((plane_bytes, each) for each in narrower if each not in fitting)
-    return tuple(most), tuple(gaps)
-
-
-def _kernel(plane: Plane, width: Width) -> tuple[Tile, Cycles] | None:
+def _kernel(plane: Plane, pixels: int, shared: bool) -> tuple[Tile, Cycles] | None:
     """Return the tile of a kernel, and what it takes; None where there is none."""
-    tile = choose(plane, width.pixels, shared=width.shared)
+    tile = choose(plane, pixels, shared=shared)
     if tile is None:
         return None
-    cycles = Cycles.of(plane, tile, width.pixels)
-    return None if width.shared and not cycles.sharers else (tile, cycles)
+    cycles = Cycles.of(plane, tile, pixels)
+    return None if shared and not cycles.sharers else (tile, cycles)
 
 
-def time(plane: Plane, width: Width, images: int, filters: int) -> float:
+def time(plane: Plane, pixels: int, images: int, filters: int, *, shared: bool = False) -> float:
     """Return how many clock cycles of sm90 a kernel takes for so many images and filters; infinity if it cannot."""
-    found = _kernel(plane, width)
-    return inf if found is None else _time(*found, width, images, filters)
+    found = _kernel(plane, pixels, shared)
+    return inf if found is None else _time(*found, images, filters, shared=shared)
 
 
-def _time(tile: Tile, cycles: Cycles, width: Width, images: int, filters: int) -> float:
+def _time(tile: Tile, cycles: Cycles, images: int, filters: int, *, shared: bool) -> float:
     tiles = -(-images // tile.images) * tile.tiles * -(-filters // FILTERS)
-    return cycles.shared(tiles) if width.shared else cycles.alone(tiles)
+    return cycles.shared(tiles) if shared else cycles.alone(tiles)
 
 
 def _is_fast(height: Axis, width: Axis, channels: int, channel_bytes: int, filters: int) -> bool:
@@ -234,44 +221,35 @@ def _is_fast(height: Axis, width: Axis, channels: int, channel_bytes: int, filte
     with many channels, or with filters that fill its largest tiles, keep CUTLASS's kernels busy.
     """
     taps, unit = height.taps * width.taps, height.stride == width.stride == 1
+    pixels = height.output * width.output
     if channels <= _FEW_CHANNELS:
         return False
     if taps == 1:
         return channel_bytes <= 1024 and (unit or filters % _FILLED != 0)
-    if filters % _FILLED == 0:
+    if filters % _FILLED == 0 or pixels < _SMALL_IMAGE:
         return False
-    if not unit and filters > FILTERS:
-        return False
-    small = height.output * width.output < _SMALL_IMAGE
-    return taps <= _FEW_TAPS and channel_bytes <= (1280 if unit else 256) and not small
+    if not unit:
+        return filters <= FILTERS and channel_bytes <= 256
+    return channel_bytes <= 1280 or pixels >= _LARGE_IMAGE
 
 
-def _time_of_planes(channel_bytes: int, plane_bytes: int, taps: int) -> tuple[float, int]:
-    """Return what is least for the planes that are the fastest: of one tap, the fewest.
-
-    A step over one takes longer than its multiplications. Of several taps, it is the padded channels' bytes, those of
-    narrow planes longer.
-    """
-    planes = -(-channel_bytes // plane_bytes)
-    return planes * (1 if taps == 1 else plane_bytes * _PLANES[plane_bytes]), plane_bytes
-
-
-def fastest_widths(
-    known: Mapping[Width, tuple[Tile, Cycles]], filters: int, counts: tuple[int, ...]
-) -> tuple[Width, ...]:
-    """Return the kernels that are the fastest together, the best one first, for these numbers of images.
+def fastest_kernels(known: Mapping[Variant, tuple[Tile, Cycles]], filters: int) -> tuple[Variant, ...]:
+    """Return the kernels that are the fastest together, the best one first, for several numbers of images.
 
     A set of kernels loses what the best of them takes longer, for each number of images, than the best of all; the set
     grows one by one, as long as another kernel saves enough.
     """
-    times = {each: [_time(*found, each, images, filters) for images in counts] for each, found in known.items()}
+    times = {
+        variant: [_time(*found, images, filters, shared=variant.shared) for images in _IMAGES]
+        for variant, found in known.items()
+    }
     least = [min(each) for each in zip(*times.values(), strict=True)]
 
-    def loss(taken: Sequence[Width]) -> float:
-        best = [min(each) for each in zip(*(times[width] for width in taken), strict=True)]
+    def loss(taken: Sequence[Variant]) -> float:
+        best = [min(each) for each in zip(*(times[each] for each in taken), strict=True)]
         return float(sum(each / shortest for each, shortest in zip(best, least, strict=True)))
 
-    taken: list[Width] = []
+    taken: list[Variant] = []
     for _ in range(_OFFERED):
         found = min(([*taken, each] for each in times), key=loss)
         for place in range(len(found)):  # what was the best before may not be beside the others
@@ -279,4 +257,4 @@ def fastest_widths(
         if taken and loss(found) > loss(taken) - _WORTH_A_KERNEL:
             break
         taken = found
-    return tuple(sorted(taken, key=lambda width: loss([width])))
+    return tuple(sorted(taken, key=lambda each: loss([each])))

@@ -20,19 +20,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import inf
+from math import inf, sqrt
 
 #: The filters of a tile, and the bytes of k that an instruction multiplies by them.
 FILTERS, DEPTH_BYTES = 64, 32
-#: Clock cycles, fits to measurements on an H200: of a kernel with its launch, of each tile, of a run of taps at least,
-#: and of a pixel's epilogue. Where thread blocks share tiles, see evt::halo::Cycles of halo_geometry.hpp.
-_START, _BETWEEN, _STEP, _EPILOGUE_PER_PIXEL = 8500, 640, 460, 3
-_EXCHANGE_PER_BLOCK, _EXCHANGE_PER_STEP = 320, 1240
-_LEFT_OVER, _LOADED_BYTES, _MULTIPROCESSORS = 28, 40, 132
-#: Where pixels are widened, of each of them and of a row of taps: for first layers, whose C and D are large.
-_WIDENED_PIXEL, _WIDENED_TAP = 12, 150
+#: Clock cycles, fits to measurements on an H200: of a kernel with its launch, and of each pixel of its tile; of a
+#: tile's epilogue, and of each of its pixels; and of a run of taps at least.
+_START, _START_PER_PIXEL, _EPILOGUE, _EPILOGUE_PER_PIXEL, _STEP = 13700, 1.5, 465, 15, 240
+#: The eighths of a line of L2 that TMA loads in a cycle, the bytes of shared memory that the tensor cores read, and
+#: those that are written.
+_EIGHTHS_A_CYCLE, _READ_BYTES, _WRITTEN_BYTES = 5, 128, 320
+#: The same where thread blocks share tiles, whose epilogue is not hidden: see evt::halo::Cycles of halo_geometry.hpp.
+_START_SHARED, _BETWEEN_SHARED, _EXCHANGE_PER_BLOCK, _EXCHANGE_PER_STEP = 10350, 2950, 180, 790
+_LEFT_OVER, _MULTIPROCESSORS = 28, 132
+#: By how much the estimates of tiles that are shared and of those that are not differ from the truth.
+_DOUBT = 1.06
+#: Where pixels are widened, of each tile, pixel and row of taps: for first layers, whose C and D are large.
+_WIDENED, _WIDENED_PIXEL, _WIDENED_TAP = 640, 12, 150
 #: How many thread blocks may share a tile, and the pixels of a step of their epilogue.
 _BLOCKS, _STEP_PIXELS = (2, 4, 8), 16
+#: A line of L2.
+_LINE_BYTES = 128
 
 _LARGEST_BOX = 256  # of TMA
 #: The pixels that follow one another in an operand: how far the next are is its stride.
@@ -136,6 +144,7 @@ class Plane:
     """A convolution cut into ``planes`` of channels, of a ``volume`` for each tap along the depth.
 
     Of each a tap multiplies so many ``bytes`` for a pixel, which are those of the pixel itself if it is no window.
+    Eight pixels are in so many lines of L2: see :meth:`cut`.
     """
 
     height: Axis
@@ -143,13 +152,26 @@ class Plane:
     bytes: int
     planes: int
     volume: bool = False
+    lines_of_eight: int = EIGHT
 
     @staticmethod
     def of(sizes: Mapping[str, int], channels: int, element_bytes: int) -> Plane:
         """Return a convolution of these sizes with planes of so many channels."""
         height, width = Axis.of(sizes, "height"), Axis.of(sizes, "width")
-        planes, volume = -(-sizes["channels"] // channels), "depth" in sizes
-        return Plane(height, width, channels * element_bytes, planes * sizes.get("filter_depth", 1), volume)
+        depth = sizes["filter_depth"] if "depth" in sizes else None
+        return Plane.cut(height, width, depth, sizes["channels"] * element_bytes, channels * element_bytes)
+
+    @staticmethod
+    def cut(height: Axis, width: Axis, depth_taps: int | None, channel_bytes: int, plane_bytes: int) -> Plane:
+        """Return a convolution cut into planes of so many bytes of its pixels' channels, of a volume with its taps.
+
+        Pixels and filters are taken to be dense, so that where these bytes are no multiple of a line's, many begin in
+        the middle of one: TMA takes as long for each line that a pixel touches as for a whole one.
+        """
+        planes, loaded = -(-channel_bytes // plane_bytes), min(channel_bytes, plane_bytes)
+        starts = (pixel * channel_bytes % _LINE_BYTES for pixel in range(EIGHT))
+        lines = sum(-(-(start + loaded) // _LINE_BYTES) for start in starts)
+        return Plane(height, width, plane_bytes, planes * (depth_taps or 1), depth_taps is not None, lines)
 
     @staticmethod
     def of_windows(height: Axis, columns: int, window_bytes: int) -> Plane:
@@ -225,27 +247,32 @@ class Cycles:
     def of(plane: Plane, tile: Tile, pixels: int) -> Cycles:
         """Return those of a convolution's tiles, by instructions of so many pixels."""
         taps, groups = plane.height.taps * plane.width.taps, len(plane.height.groups) * len(plane.width.groups)
-        multiplied = taps * (plane.bytes // DEPTH_BYTES) * pixels // 2
-        loaded = (groups * tile.box_pixels * plane.pixel_bytes + taps * FILTERS * plane.bytes) // _LOADED_BYTES
         known = (each for each in _BLOCKS if each <= plane.planes)
         sharers = tuple(each for each in known if _has_room_for_sums(plane, tile, pixels, each))
         box_bytes = tile.box_bytes // dict(plane.runs)[tile.run]
         boxes = (tile.left - plane.filter_bytes(tile.run, plane.planes)) // box_bytes
+        instructions = taps * (plane.bytes // DEPTH_BYTES)
+        multiplied = instructions * pixels // 2
         if plane.has_windows:
-            longest = max(multiplied, pixels * _WIDENED_PIXEL + taps * _WIDENED_TAP)
+            cycles = max(multiplied, pixels * _WIDENED_PIXEL + taps * _WIDENED_TAP) + _WIDENED
         else:
-            longest = max(multiplied, loaded, taps // tile.run * _STEP)
-        return Cycles(plane.planes, longest, pixels, sharers, max(1.0, groups / boxes))
+            rows = groups * tile.box_pixels + taps * FILTERS
+            loaded = rows * plane.lines_of_eight // _EIGHTHS_A_CYCLE
+            read, written = instructions * (FILTERS + pixels) * DEPTH_BYTES, rows * plane.bytes
+            memory = read // _READ_BYTES + written // _WRITTEN_BYTES
+            cycles = _together(max(multiplied, taps // tile.run * _STEP), loaded, memory)
+        return Cycles(plane.planes, cycles, pixels, sharers, max(1.0, groups / boxes))
 
     def alone(self, tiles: int) -> float:
         """Return the time of so many tiles, of which each thread block has some to itself."""
-        waves = -(-tiles // _MULTIPROCESSORS)
-        return _START + self.pixels * _EPILOGUE_PER_PIXEL + waves * (self.planes * self.plane * self.held_up + _BETWEEN)
+        waves, multiplied = -(-tiles // _MULTIPROCESSORS), self.planes * self.plane * self.held_up
+        both = multiplied + _EPILOGUE + self.pixels * _EPILOGUE_PER_PIXEL  # one consumer's, while the other multiplies
+        return _START + self.pixels * _START_PER_PIXEL + waves * max(multiplied, both / 2)
 
     def shared(self, tiles: int) -> float:
         """Return the time of so many tiles that thread blocks share; infinity where they cannot."""
         blocks = self.blocks(tiles)
-        return self._shared(tiles, blocks) if blocks else inf
+        return self._shared(tiles, blocks) * _DOUBT if blocks else inf
 
     def blocks(self, tiles: int) -> int:
         """Return how many thread blocks share each of so many tiles, or 0."""
@@ -256,7 +283,7 @@ class Cycles:
         waves = -(-tiles * blocks // (_MULTIPROCESSORS - _MULTIPROCESSORS * (blocks - 1) // _LEFT_OVER))
         steps = -(-self.pixels // _STEP_PIXELS)
         exchange = blocks * _EXCHANGE_PER_BLOCK + -(-steps // blocks) * _EXCHANGE_PER_STEP
-        return waves * (_START + exchange + -(-self.planes // blocks) * self.plane)
+        return _START_SHARED + waves * (_BETWEEN_SHARED + exchange + -(-self.planes // blocks) * self.plane)
 
 
 def choose(plane: Plane, pixels: int, *, shared: bool = False) -> Tile | None:
@@ -335,6 +362,11 @@ def _has_room_for_sums(plane: Plane, tile: Tile, pixels: int, blocks: int) -> bo
     completed = -(-steps // blocks)
     sums = blocks * completed * _STEP_PIXELS * FILTERS * 4
     return sums + tile.box_bytes + plane.filter_bytes(tile.run, -(-plane.planes // blocks)) <= tile.left
+
+
+def _together(*cycles: int) -> int:
+    """Return how long takes what is done at the same time: little longer than the longest, if the rest is shorter."""
+    return int(sqrt(sqrt(sum(float(each) ** 4 for each in cycles))))
 
 
 def _aligned(size: int) -> int:

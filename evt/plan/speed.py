@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from math import prod
 
 from evt.plan.configurations.config import Config, ceil_div
-from evt.plan.halo import Width, forward
+from evt.plan.halo import forward
 from evt.plan.halo import time as halo_time
 from evt.plan.halo_tiles import Axis, Plane
-from evt.plan.plan import HaloConvolution, Plan
+from evt.plan.plan import Convolution3x, HaloConvolution, Plan
 
 #: Multiply-adds of 16 bits in a clock cycle of a multiprocessor of sm90, and the cycles of a launch.
-_A_CYCLE, _LAUNCH = 2048, 6000
+_A_CYCLE, _LAUNCH = 2048, 8500
 #: How much faster a kernel of another route than the first has to be: the estimates differ by as much from the truth.
 _DOUBT = 1.05
 
@@ -33,7 +33,7 @@ def _cycles(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> float
     if isinstance(plan.mainloop, HaloConvolution):
         return _halo_time(plan, forward(plan.mainloop.operator, sizes))
     rows, columns, traffic = sizes[plan.rows], sizes[plan.columns], plan.read_bytes + plan.written_bytes
-    steps = max(1, _depth(sizes) * plan.operand_bits // 16)
+    steps = max(1, _depth(plan, sizes) * plan.operand_bits // 16)
     return time(plan.config, rows, columns, steps, sizes["l"], multiprocessors, traffic) / _A_CYCLE + _LAUNCH
 
 
@@ -62,9 +62,15 @@ def _halo_time(plan: Plan, sizes: Mapping[str, int]) -> float:
     else:
         plane = Plane.of(sizes, channels, element_bytes)
     images = sizes["images"] * sizes.get("output_depth", 1)
-    return halo_time(plane, Width(pixels, plan.mainloop.shared), images, sizes["filters"])
+    return halo_time(plane, pixels, images, sizes["filters"], shared=plan.mainloop.shared)
 
 
-def _depth(sizes: Mapping[str, int]) -> int:
-    """Return the contraction dimension; for a convolution, ``k`` alone counts only the channels."""
-    return sizes["k"] * prod(size for name, size in sizes.items() if name.startswith("filter_"))
+def _depth(plan: Plan, sizes: Mapping[str, int]) -> int:
+    """Return the contraction dimension; for a convolution, ``k`` alone counts only the channels.
+
+    TMA's im2col mode loads whole tiles of each tap's channels.
+    """
+    channels = sizes["k"]
+    if isinstance(plan.mainloop, Convolution3x) and plan.mainloop.operator != "wgrad":
+        channels = ceil_div(channels, plan.config.tile[2]) * plan.config.tile[2]
+    return channels * prod(size for name, size in sizes.items() if name.startswith("filter_"))

@@ -105,7 +105,7 @@ HALOS = {
     (256, 128, 128, 28, 3, 1): "halo_208x64x64",
     (1, 128, 128, 28, 3, 1): "halo_64x64x64",
     (256, 256, 256, 14, 3, 1): "halo_216x64x64",
-    (256, 128, 128, 56, 3, 2): "halo_216x64x64",
+    (256, 128, 128, 56, 3, 2): "halo_208x64x64",
     (128, 96, 96, 27, 5, 1): "halo_208x64x32",
 }
 
@@ -129,25 +129,28 @@ BOTH = {
     (256, 512, 512, 7, 3, 1): "implicit_pingpong_128x128x64",
     (32, 512, 512, 7, 3, 1): "halo_120x64x64",
     (256, 128, 128, 56, 3, 2): "implicit_pingpong_128x128x64",
-    (1, 64, 128, 160, 3, 2): "halo_104x64x64",  # as fast as implicit_own_128x64x64_1x2
+    (1, 64, 128, 160, 3, 2): "implicit_own_128x64x64_1x2",  # as fast as halo_104x64x64
     (16, 64, 128, 160, 3, 2): "halo_208x64x64",  # not halo_256x64x64, with fewer boxes in flight than groups of taps
     (256, 256, 256, 28, 3, 2): "implicit_pingpong_128x128x64",
     (1, 256, 256, 28, 3, 2): "halo_shared_64x64x64",
-    (32, 512, 512, 14, 3, 2): "implicit_own_128x64x64_1x2",
+    (32, 512, 512, 14, 3, 2): "halo_120x64x64",
     (1, 512, 512, 14, 3, 2): "halo_shared_64x64x64",
     (1, 256, 512, 40, 3, 2): "halo_shared_64x64x64",
     (1, 512, 512, 7, 3, 1): "halo_shared_64x64x64",
     (256, 1024, 2048, 14, 1, 2): "implicit_pingpong_128x128x64",
-    (1, 1024, 2048, 14, 1, 2): "halo_shared_64x64x64",
-    (1, 1024, 256, 14, 1, 1): "halo_shared_64x64x64",
-    (1, 2048, 512, 7, 1, 1): "halo_shared_64x64x64",
+    (1, 1024, 2048, 14, 1, 2): "halo_64x64x64",  # as fast as halo_shared_64x64x64
+    (1, 1024, 256, 14, 1, 1): "pingpong_64x64x64",
+    (1, 2048, 512, 7, 1, 1): "halo_shared_104x64x64",  # as fast as halo_shared_64x64x64
     (4, 1024, 256, 14, 1, 1): "pingpong_64x64x64",
     (32, 1024, 512, 14, 1, 1): "pingpong_64x128x64",
     (32, 1024, 256, 14, 1, 1): "pingpong_64x64x64",
     (16, 2048, 512, 7, 1, 1): "pingpong_64x64x64",
     (32, 2048, 512, 7, 1, 1): "pingpong_64x128x64",
-    (64, 2048, 512, 7, 1, 1): "pingpong_128x128x64",
-    # With a stride, of one tap or few filters: the halo kernel alone.
+    (64, 2048, 512, 7, 1, 1): "halo_200x64x64",
+    # The halo kernel alone: with unusual sizes, or of one tap or few filters with a stride.
+    (12, 256, 256, 14, 3, 1): "halo_104x64x64",
+    (12, 360, 360, 20, 3, 1): "halo_152x64x64",  # with 720 bytes, pixels begin within lines of L2
+    (4, 40, 40, 28, 7, 1): "halo_64x64x64",
     (256, 256, 512, 56, 1, 2): "halo_200x64x64",
     (32, 64, 64, 112, 3, 2): "halo_208x64x64",
 }

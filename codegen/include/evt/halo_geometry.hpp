@@ -4,6 +4,7 @@
 // How the kernel of halo.hpp cuts a convolution into tiles, and what of them is in shared memory.
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 #include "cutlass/cutlass.h"
@@ -386,44 +387,64 @@ inline Geometry choose(Problem const& problem, Class const& kernel, int given_ro
 }
 
 /// Let both consumers multiply the same pixels, where the tensor cores else wait for them: with few taps for each box,
-/// many channels, and enough pairs of tiles for all multiprocessors.
+/// many channels, enough pairs of tiles for all multiprocessors, and hardly more waves of tiles.
 inline void pair(Problem const& problem, Class const& kernel, int multiprocessors, Geometry& made) {
   constexpr int kManyPlanes = 4;
   Taps const taps = taps_of(problem, made.pitch);
-  int const pairs = made.tiles(problem) * ceil_div(problem.filters, 2 * kFilters);
+  int const tiles = made.tiles(problem), pairs = tiles * ceil_div(problem.filters, 2 * kFilters);
   bool const waits = (taps.number == 1 || taps.groups > 1) && problem.channels >= kManyPlanes * kernel.plane;
   if (!waits || problem.filters <= kFilters || pairs < multiprocessors) return;
+  int const waves = ceil_div(tiles * ceil_div(problem.filters, kFilters), multiprocessors);
+  int const waves_of_pairs = 2 * ceil_div(pairs, multiprocessors);
+  if (waves_of_pairs - waves > waves / 8) return;
   Geometry paired = made;
   paired.paired = true;
   if (fit(problem, kernel, taps, made.run, paired)) made = paired;
 }
 
-/// What thread blocks that share a tile take, in clock cycles: fits to measurements on an H200, with the launch.
+/// What thread blocks that share a tile take, in clock cycles: fits to measurements on an H200.
 struct Cycles {
-  static constexpr int kStart = 8500;
-  static constexpr int kStep = 460;  // of a run of taps, at least
-  static constexpr int kExchangePerBlock = 320, kExchangePerStep = 1240;  // with the epilogue
+  static constexpr int kBetween = 2950;
+  static constexpr int kStep = 235;  // of a run of taps, at least
+  static constexpr int kExchangePerBlock = 180, kExchangePerStep = 790;  // with the epilogue
   static constexpr int kLeftOver = 28;
-  static constexpr int kLoadedBytes = 40;  // of L2, a cycle and a multiprocessor
+  static constexpr int kLineBytes = 128, kEighthsACycle = 5;  // of lines of L2, that TMA loads
+  static constexpr int kReadBytes = 128, kWrittenBytes = 213;  // of shared memory, that an instruction reads, and beside it
 
   int planes;  // of a tile
-  int plane;   // what one takes: multiplications, loads, or at least its steps
+  int plane;   // what one takes
   int steps;   // of the epilogue
 
   static Cycles of(Problem const& problem, Class const& kernel, Geometry const& geometry) {
     Taps const taps = taps_of(problem, geometry.pitch);
-    int const multiplied = taps.number * (kernel.plane_bytes / hopper::kDepthBytes) * kernel.pixels / 2;
-    int const loaded = (taps.groups * geometry.box_pixels() * kernel.pixel_bytes +
-                        taps.number * kFilters * kernel.plane_bytes) / kLoadedBytes;
-    int const least = taps.number / geometry.run * kStep;
-    return {problem.planes(kernel.plane), std::max({multiplied, loaded, least}), ceil_div(kernel.pixels, kStepPixels)};
+    int const instructions = taps.number * (kernel.plane_bytes / hopper::kDepthBytes);
+    int const multiplied = instructions * kernel.pixels / 2;
+    int const rows = taps.groups * geometry.box_pixels() + taps.number * kFilters;
+    int const loaded = rows * lines_of_eight(problem, kernel) / kEighthsACycle;
+    int const read = instructions * (kFilters + kernel.pixels) * hopper::kDepthBytes, written = rows * kernel.plane_bytes;
+    int const memory = read / kReadBytes + written / kWrittenBytes;
+    int const computed = std::max(multiplied, taps.number / geometry.run * kStep);
+    return {problem.planes(kernel.plane), together(computed, loaded, memory), ceil_div(kernel.pixels, kStepPixels)};
+  }
+
+  /// How long takes what is done at the same time: little longer than the longest, if the rest is shorter.
+  static int together(double a, double b, double c) { return int(std::sqrt(std::sqrt(fourth(a) + fourth(b) + fourth(c)))); }
+  static double fourth(double x) { return (x * x) * (x * x); }
+
+  /// The lines of L2 that eight pixels touch, or eight filters of a tap, if they are dense.
+  static int lines_of_eight(Problem const& problem, Class const& kernel) {
+    int const stride = problem.channels * (kernel.plane_bytes / kernel.plane);
+    int const loaded = std::min(stride, kernel.plane_bytes);
+    int lines = 0;
+    for (int i = 0; i < 8; ++i) lines += ceil_div(stride % kLineBytes * i % kLineBytes + loaded, kLineBytes);
+    return lines;
   }
 
   /// Of so many tiles, each shared by so many thread blocks.
   int64_t all(int tiles, int blocks) const {
     // The multiprocessors of a cluster are neighbours: of some groups of them, a few are left over.
     int64_t const waves = ceil_div(tiles * blocks, kMultiprocessors - kMultiprocessors * (blocks - 1) / kLeftOver);
-    return waves * (kStart + blocks * kExchangePerBlock + ceil_div(steps, blocks) * kExchangePerStep +
+    return waves * (kBetween + blocks * kExchangePerBlock + ceil_div(steps, blocks) * kExchangePerStep +
                     int64_t(ceil_div(planes, blocks)) * plane);
   }
 };

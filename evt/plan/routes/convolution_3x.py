@@ -60,7 +60,7 @@ def configs_sm90(problem: Problem) -> tuple[Config, ...]:
         "tall_96": own(256, 96, Speed(cost=1.15, overhead=880)),
         "own_96": own(128, 96, Speed(cost=1.35, overhead=880)),
         "single": own(128, 64, Speed(cost=1.76, overhead=690)),
-        "few": own(128, 64, Speed(cost=1.34, overhead=880), columns=2),
+        "few": own(128, 64, Speed(cost=1.45, overhead=880), columns=2),
     }
     return in_order(known, *_CONVOLUTIONS[convolution.tile_columns])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from evt.plan.configurations.config import Config, Schedule, Use
-from evt.plan.halo import Halo, Width, pixels_of
+from evt.plan.halo import Halo, Variant, pixels_of
 from evt.plan.halo_tiles import FILTERS
 from evt.plan.kernels import halo as kernels
 from evt.plan.problem import Problem
@@ -12,7 +12,7 @@ from evt.plan.rules import gemm, halo, mainloop
 
 
 def configs_sm90(problem: Problem) -> tuple[Config, ...]:
-    """Return the configurations: those whose widths suit the output, then all others that fit."""
+    """Return the configurations: those that are the fastest together, then all others that fit."""
     return _configs(problem, problem.convolution.halo)
 
 
@@ -22,22 +22,21 @@ def configs_of_windows(problem: Problem) -> tuple[Config, ...]:
 
 
 def _configs(problem: Problem, found: Halo) -> tuple[Config, ...]:
-    best = [(found.plane_bytes, width) for width in found.widths]
-    known = pixels_of(problem.dag.operands[0].dtype)
-    fitting = [
-        (plane, width)
-        for plane, most in found.most
-        for width in (Width(pixels, most.shared) for pixels in known if pixels <= most.pixels)
-        if (plane, width) not in found.gaps
-    ]
+    others = (
+        each._replace(pixels=pixels)
+        for each in found.most
+        for pixels in pixels_of(problem.dag.operands[0].dtype)
+        if pixels <= each.pixels
+    )
 
-    def config(plane_bytes: int, width: Width, use: Use) -> Config:
-        tile = (width.pixels, FILTERS, plane_bytes // problem.operand_bytes)
-        schedule: Schedule = "halo_shared" if width.shared else "halo"
+    def config(variant: Variant, use: Use) -> Config:
+        tile = (variant.pixels, FILTERS, variant.plane_bytes // problem.operand_bytes)
+        schedule: Schedule = "halo_shared" if variant.shared else "halo"
         return Config(tile, schedule, epilogue_tile=(16, FILTERS), use=use)  # a thread has 8 elements of a step
 
-    others = (each for each in fitting if each not in best)
-    return (*(config(*each, "always") for each in best), *(config(*each, "asked") for each in others))
+    known = {*found.offered, *found.gaps}
+    asked = (config(each, "asked") for each in others if each not in known)
+    return (*(config(each, "always") for each in found.offered), *asked)
 
 
 HALO = Route(

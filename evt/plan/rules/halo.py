@@ -74,21 +74,23 @@ def suits_windows(problem: Problem) -> Verdict:
 
 
 @rule(
-    "the operands have 8 or 16 bits; there are at most 9 taps, 9 to 640 channels of 16 bits (with a stride to 128, of "
-    "at most 64 filters) and images of at least 100 output pixels, or one tap and 9 to 512 channels; unless there is "
-    "one tap and no stride, the number of filters is no multiple of 640; other layers of more than 8 channels only for "
-    "few images; and the epilogue reads and writes a matrix each at most"
+    "the operands have 8 or 16 bits; images have at least 100 output pixels and 9 to 640 channels of 16 bits, or more "
+    "of at least 2048 output pixels (with a stride to 128 channels, of at most 64 filters), or there are one tap and 9 "
+    "to 512 channels; unless there is one tap and no stride, the number of filters is no multiple of 640; other layers "
+    "of more than 8 channels only for some numbers of images; and the epilogue reads and writes a matrix each at most"
 )
 def suits(problem: Problem) -> Verdict:
     """Tell where kernels of CUTLASS wait for their input: see evt.plan.halo."""
     halo = problem.convolution.halo
     if wide := _wide_operands(problem):
         return wide
-    if not (halo.fast or halo.for_few):
+    if not (halo.fast or halo.for_some):
         return Refusal("a kernel of CUTLASS is expected to be faster")
     if further := _further_matrix(problem):
         return further
-    return HOLDS if halo.fast else Partial("a kernel of CUTLASS is expected to be faster, but for few images")
+    return (
+        HOLDS if halo.fast else Partial("a kernel of CUTLASS is expected to be faster, but for some numbers of images")
+    )
 
 
 def _wide_operands(problem: Problem) -> Refusal | None:
