@@ -234,11 +234,9 @@ def test_threads_that_act_for_a_warp_are_elected():
     text = emit(planned(RESIDUAL), "k")
     assert text.count("elect.sync _|p, 0xffffffff;") == 1
     loads = text[text.index("give_registers<kProducerRegisters>();") :]
-    widens, elected = r"if constexpr \(kWindows\) \{[^}]*\}", r"if \(\S*elect\(\)\) \{"
-    assert re.match(
-        rf"[^;]*;\s+int const warp = \S*warp\(\);\s+{widens}\s+{elected}\s+if \(!kWindows && warp == 0\) load_input",
-        loads,
-    )
+    widens, elected = r"if constexpr \(Traits::kWindows\) \{[^}]*\}", r"if \(\S*elect\(\)\) \{"
+    loads_input = r"if \(!Traits::kWindows && warp == 0\) load_input"
+    assert re.match(rf"[^;]*;\s+int const warp = \S*warp\(\);\s+{widens}\s+{elected}\s+{loads_input}", loads)
 
 
 #: By the types of A, the pixels, and B, the filters: the instruction, its last words, how TMA moves both.
