@@ -33,8 +33,8 @@ _EIGHTHS_A_CYCLE, _READ_BYTES, _WRITTEN_BYTES = 5, 128, 320
 #: The same where thread blocks share tiles, whose epilogue is not hidden: see evt::halo::Cycles of halo_geometry.hpp.
 _START_SHARED, _BETWEEN_SHARED, _EXCHANGE_PER_BLOCK, _EXCHANGE_PER_STEP = 10350, 2950, 180, 790
 _LEFT_OVER, _MULTIPROCESSORS = 28, 132
-#: By how much the estimates of tiles that are shared and of those that are not differ from the truth.
-_DOUBT = 1.06
+#: How much longer they take where they keep all multiprocessors busy.
+_CONTENTION = 0.06
 #: Where pixels are widened, of each tile, pixel and row of taps: for first layers, whose C and D are large.
 _WIDENED, _WIDENED_PIXEL, _WIDENED_TAP = 640, 12, 150
 #: How many thread blocks may share a tile, and the pixels of a step of their epilogue.
@@ -272,7 +272,8 @@ class Cycles:
     def shared(self, tiles: int) -> float:
         """Return the time of so many tiles that thread blocks share; infinity where they cannot."""
         blocks = self.blocks(tiles)
-        return self._shared(tiles, blocks) * _DOUBT if blocks else inf
+        busy = min(1.0, tiles * blocks / _MULTIPROCESSORS)
+        return self._shared(tiles, blocks) * (1 + _CONTENTION * busy) if blocks else inf
 
     def blocks(self, tiles: int) -> int:
         """Return how many thread blocks share each of so many tiles, or 0."""

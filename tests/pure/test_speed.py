@@ -139,7 +139,7 @@ BOTH = {
     (1, 512, 512, 7, 3, 1): "halo_shared_64x64x64",
     (256, 1024, 2048, 14, 1, 2): "implicit_pingpong_128x128x64",
     (1, 1024, 2048, 14, 1, 2): "halo_64x64x64",  # as fast as halo_shared_64x64x64
-    (1, 1024, 256, 14, 1, 1): "pingpong_64x64x64",
+    (1, 1024, 256, 14, 1, 1): "halo_shared_64x64x64",
     (1, 2048, 512, 7, 1, 1): "halo_shared_104x64x64",  # as fast as halo_shared_64x64x64
     (4, 1024, 256, 14, 1, 1): "pingpong_64x64x64",
     (32, 1024, 512, 14, 1, 1): "pingpong_64x128x64",

@@ -11,7 +11,7 @@ from evt.plan.rules import gemm, mainloop, stock
 #: CUTLASS's persistent kernels of sm90. Two consumers that take turns hide the epilogue behind the main loop, except
 #: for its memory traffic; two that share a tile do not.
 _PINGPONG = Speed(alone=1.2, overhead=130, tail=500, bound=150)
-_SMALL = Speed(cost=1.8, alone=1.65, overhead=130, tail=500, bound=150)
+_SMALL = Speed(cost=1.8, alone=1.68, overhead=130, tail=500, bound=150)
 _HALF = Speed(cost=1.35, alone=1.2, overhead=130, tail=500, bound=150)
 _WIDE = Speed(cost=0.96, alone=1.2, overhead=60, tail=900, bound=130)
 _COOPERATIVE = Speed(alone=1.2, overhead=320, tail=500)
