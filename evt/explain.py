@@ -197,7 +197,7 @@ class Explanation:
         if self.gpus:
             advice = "" if len(self.gpus) == 1 else "; for which of them is not said, so the rules choose"
             lines.append(f"measured on {', '.join(self.gpus)}{advice}")
-        straight = self.plan.family == "halo"
+        straight = self.plan.family == "own"
         kind = (
             "as straight-line code"
             if straight

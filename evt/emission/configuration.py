@@ -20,7 +20,7 @@ def configuration(plan: Plan) -> ConfigText:
     swizzle = f"cutlass::gemm::threadblock::GemmIdentityThreadblockSwizzle<{config.swizzle}>"
     if plan.family == "2x":
         return ConfigText(threadblock_swizzle=swizzle)
-    if plan.family == "halo":
+    if plan.family == "own":
         return ConfigText()
     mainloop, epilogue = _schedules(plan)
     extended = plan.instructions == 90 and config.tile[1] not in _SHAPES

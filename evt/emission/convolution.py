@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from evt.emission.expressions import as_int, read
+from evt.emission.expressions import as_int, fragment_element, read
 from evt.emission.text import ConvolutionText
 from evt.emission.workspace import copy_channels, copy_strides
+from evt.plan.configurations.config import ConfigDepthwise
 from evt.plan.plan import (
     Convolution,
     Convolution2x,
     Convolution3x,
+    DepthwiseConvolution,
     HaloConvolution,
     Image,
     MatrixProduct,
@@ -32,6 +34,8 @@ def convolution(plan: Plan) -> ConvolutionText | None:
             return _convolution_3x(loop)
         case HaloConvolution() as loop:
             return _convolution_halo(loop)
+        case DepthwiseConvolution() as loop:
+            return _convolution_depthwise(plan, loop)
         case MatrixProduct():
             return None
 
@@ -145,20 +149,33 @@ def _with_windows(loop: Convolution3x, lists: dict[str, list[str]]) -> dict[str,
 
 def _convolution_halo(loop: HaloConvolution) -> ConvolutionText:
     """Return the members of the kernel's arguments that say what is multiplied."""
+    options = [str(loop.rank)]
+    if loop.shared:
+        options.append("true")
+    if loop.windows:
+        options += ["false", *map(str, loop.windows)]
+    return _convolution_of_ours(loop, "evt::halo::Kernel", options)
+
+
+def _convolution_depthwise(plan: Plan, loop: DepthwiseConvolution) -> ConvolutionText:
+    """Return the same, and the filter that the kernel is made for."""
+    assert isinstance(plan.config, ConfigDepthwise)
+    numbers = (*loop.filter_size, *loop.stride, *loop.dilation, plan.config.rows, plan.config.columns)
+    backwards = "true" if loop.operator == "dgrad" else "false"
+    filter_ = f"evt::depthwise::Filter<{', '.join(map(str, numbers))}, {backwards}>"
+    return _convolution_of_ours(loop, "evt::depthwise::Kernel", [fragment_element(loop.a.dtype), filter_])
+
+
+def _convolution_of_ours(loop: Convolution, kernel: str, options: list[str]) -> ConvolutionText:
     spatial = loop.spatial
     names = ["images", *spatial, "channels", "filters"]
     names += [f"{part}_{name}" for part in ("filter", "output", "pad", "stride", "dilation") for name in spatial]
     sizes = {name: _extent(name) for name in names}
     if loop.operator == "dgrad":
         sizes |= _as_fprop(spatial)
-    options = [str(loop.rank)]
-    if loop.shared:
-        options.append("true")
-    if loop.windows:
-        options += ["false", *map(str, loop.windows)]
     extents = tuple((f"problem.{name}", value) for name, value in sizes.items())
     operands = (*_operand("a", loop.a), *_operand("b", loop.b))
-    return ConvolutionText("", "evt::halo::Kernel", ("",), "", extents, tuple(options), operands)
+    return ConvolutionText("", kernel, ("",), "", extents, tuple(options), operands)
 
 
 def _operand(letter: str, operand: Image | PaddedCopy) -> Iterator[tuple[str, str]]:

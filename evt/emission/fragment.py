@@ -67,11 +67,13 @@ _REDUCTIONS = {
 
 def fragment(plan: Plan) -> FragmentText:
     """Return the epilogue of a plan as statements, in the order of its nodes."""
+    halo = isinstance(plan.mainloop, HaloConvolution)
+    lanes = "evt::fragment::LanesOfWgmma" if halo else "evt::depthwise::Lanes"
     parts: dict[str, PartText] = {}
     steps: list[StepText] = []
     values: list[tuple[str, str]] = []  # of each node: its type and what gives it
     for node in plan.nodes:
-        part = _part(node)
+        part = _part(node, lanes)
         if part is not None:
             parts[node.name] = part
         if isinstance(node, Apply):
@@ -97,7 +99,8 @@ def fragment(plan: Plan) -> FragmentText:
         steps=tuple(steps),
         result=values[-1],
         places=any(map(_has_place, plan.nodes)),
-        multiplication=_multiplication(plan),
+        accumulator=REGISTER[plan.accumulator],
+        multiplication=_multiplication(plan) if halo else None,
     )
 
 
@@ -146,8 +149,11 @@ def _has_place(node: Node) -> bool:
     return isinstance(node, placed)
 
 
-def _part(node: Node) -> PartText | None:
-    """Return the part of the epilogue that a node needs, if it is more than an expression."""
+def _part(node: Node, lanes: str) -> PartText | None:
+    """Return the part of the epilogue that a node needs, if it is more than an expression.
+
+    ``lanes`` is the class that tells which elements the lanes of a warp have.
+    """
     match node:
         case ScalarBroadcast(Single() as value):
             return _named(node, "Scalar", value.dtype, _single(value))
@@ -162,7 +168,7 @@ def _part(node: Node) -> PartText | None:
         case AuxStore(dtype, access=Access.DIRECT):
             return _named(node, "MatrixStore", dtype, _matrix(node))
         case MaskLoad() | MaskStore():
-            return _mask(node)
+            return _mask(node, lanes)
         case Gather() | Scatter():
             return _indexed(node)
         case VectorStore(shape, dtype):
@@ -172,15 +178,18 @@ def _part(node: Node) -> PartText | None:
             kind = "WideRandom" if wide else "Random"
             return PartText(f"evt::fragment::{kind}", node.name, random_arguments(node), comment(node.origin))
         case Reduction():
-            return _reduction(node)
+            return _reduction(node, lanes)
     return None
 
 
-def _reduction(node: Reduction) -> PartText:
+def _reduction(node: Reduction, lanes: str) -> PartText:
     name, write = _REDUCTIONS[node.shape], "evt::Atomic" if node.atomic else "evt::Partial"
+    types = [COMBINE[node.kind], part_type(node), write]
+    if node.shape is not ResultShape.SCALAR:
+        types.append(lanes)
     pointer = result_pointer(node.atomic) if node.atomic else parts_pointer(node)
     return PartText(
-        f"evt::fragment::{name}<{COMBINE[node.kind]}, {part_type(node)}, {write}>",
+        f"evt::fragment::{name}<{', '.join(types)}>",
         node.name,
         (("pointer", pointer), ("kept", read(node.extent))),
         comment(node.origin),
@@ -188,11 +197,11 @@ def _reduction(node: Reduction) -> PartText:
     )
 
 
-def _mask(node: MaskLoad | MaskStore) -> PartText:
+def _mask(node: MaskLoad | MaskStore, lanes: str) -> PartText:
     loads = isinstance(node, MaskLoad)
     pointer = _pointer(B1, node.pointer, " const" if loads else "")
     kind, arguments = "MaskLoad" if loads else "MaskStore", (pointer, ("row_stride", read(node.row)))
-    return PartText(f"evt::fragment::{kind}", node.name, arguments, comment(node.origin), fetched=loads)
+    return PartText(f"evt::fragment::{kind}<{lanes}>", node.name, arguments, comment(node.origin), fetched=loads)
 
 
 def _indexed(node: Gather | Scatter) -> PartText:

@@ -23,7 +23,7 @@ def functors(plan: Plan) -> tuple[FunctorText, ...]:
     found = []
     for region in plan.regions:
         of_result, origin = region in results, comment(origins.get(region, ""))
-        rounded = _rounded_on_sm90 if plan.family == "halo" and not of_result else _rounded
+        rounded = _rounded_on_sm90 if plan.family == "own" and not of_result else _rounded
         found.append(_functor(region, plan.options, rounded, origin, of_result))
     return tuple(found)
 

@@ -36,7 +36,15 @@ from evt.plan.epilogue.nodes import (
     Size,
     VectorStore,
 )
-from evt.plan.plan import Convolution2x, Convolution3x, HaloConvolution, MatrixProduct, StockFusion, StockOperator
+from evt.plan.plan import (
+    Convolution2x,
+    Convolution3x,
+    DepthwiseConvolution,
+    HaloConvolution,
+    MatrixProduct,
+    StockFusion,
+    StockOperator,
+)
 
 #: Where our nodes are: what follows the family's part of the name of a header in codegen/include/evt.
 _PLACES: dict[type, str] = {
@@ -81,6 +89,8 @@ def _of_mainloop(plan: Plan) -> list[str]:
             return ["convolution_3x.hpp"]
         case HaloConvolution():
             return ["halo.hpp"]
+        case DepthwiseConvolution():
+            return ["depthwise.hpp"]
         case MatrixProduct():
             return []
 
@@ -97,7 +107,7 @@ def _of_epilogue(plan: Plan) -> list[str]:
             return ["restage_sm100.hpp", *([] if stock else _of_sm100(plan))]
         case "sm120":
             return ["auxiliary_sm120.hpp", "restage.hpp", *([] if stock else _of_nodes("3x", plan.nodes))]
-        case "halo":
+        case "own":
             return ["fragment.hpp", *_of_fragment(plan)]
         case "3x_grouped":
             wrapped = [node for node in plan.nodes if isinstance(node, Packed)]

@@ -26,7 +26,7 @@ from evt.plan.plan import GroupedPlan, Image, Matrix, Tensor
 from evt.plan.signature import bytes_of
 from evt.plan.target import Family
 
-#: How the nodes of a family's visitors are spelled; a halo kernel has none.
+#: How the nodes of a family's visitors are spelled; one of ours has none.
 _DIALECTS: dict[Family, Dialect] = {
     "2x": Dialect2x(),
     "3x": Dialect3x(),
@@ -76,7 +76,7 @@ def spell(plan: Plan, name: str = "") -> KernelText:
         worked=worked(plan),
         group_fields=plan.group_fields if isinstance(plan, GroupedPlan) else (),
         group_values=group_values(plan.nodes) if grouped else (),
-        fragment=fragment(plan) if plan.family == "halo" else None,
+        fragment=fragment(plan) if plan.family == "own" else None,
     )
 
 
@@ -125,7 +125,7 @@ def _aligned(plan: Plan) -> tuple[str, ...]:
 
 
 def _nest(plan: Plan) -> NestText:
-    if plan.family == "halo":
+    if plan.family == "own":
         return NestText("statements", (), ())
     node = fusion_node(plan)
     if node is not None:

@@ -16,7 +16,7 @@ from evt.emission.text import OperandText, TensorText
 from evt.emission.visitors_grouped import row
 from evt.emission.workspace import copy_pointer, copy_strides
 from evt.plan import Field, Plan
-from evt.plan.plan import GroupedPlan, HaloConvolution, Image, Matrix, MatrixProduct, PaddedCopy, Tensor
+from evt.plan.plan import GroupedPlan, Image, Matrix, MatrixProduct, PaddedCopy, Tensor
 from evt.plan.signature import bytes_of
 
 
@@ -81,7 +81,7 @@ def tensor(plan: Plan, role: str, given: Tensor | None) -> TensorText:
     loop = plan.mainloop
     if isinstance(plan, GroupedPlan):
         return _group_tensor(role, given)
-    if isinstance(loop, HaloConvolution):
+    if plan.family == "own":
         return _pixels(role.lower(), given)
     qualifier = "const*" if role == "C" else "*"
     pointer = f"static_cast<{element(given.dtype)} {qualifier}>(const_cast<void*>({read(given.pointer)}))"
@@ -94,7 +94,7 @@ def tensor(plan: Plan, role: str, given: Tensor | None) -> TensorText:
 
 
 def _pixels(role: str, given: Tensor) -> TensorText:
-    """Return a matrix of pixels that TMA moves for a kernel of ours."""
+    """Return a matrix of pixels that a kernel of ours moves as C or D."""
     pitch, _, _ = given.strides
     assert isinstance(pitch, Field)
     arguments = ((role, read(given.pointer)), (f"{role}_stride", read(pitch)))

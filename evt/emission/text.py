@@ -135,7 +135,7 @@ class MultiplicationText:
 
 @dataclass(frozen=True, slots=True)
 class FragmentText:
-    """An epilogue on an accumulator fragment, and the instruction that makes it.
+    """An epilogue on a fragment of ``accumulator`` elements, and the instruction that makes it, if one does.
 
     ``source`` and ``destination`` are the elements of C and D, or ``void``; ``result`` is that of the last output.
     ``places``: whether the ``steps`` ask where elements are.
@@ -147,7 +147,8 @@ class FragmentText:
     steps: tuple[StepText, ...]
     result: tuple[str, str]  # the type, the value
     places: bool
-    multiplication: MultiplicationText
+    accumulator: str
+    multiplication: MultiplicationText | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,7 @@ def _part_count(plan: Plan, node: Reduction) -> str:
     """Return how many partial results a reduction's node writes per batch."""
     if plan.family == "2x":
         return f"{node.name}::parts(arguments.{plan.rows}, arguments.{plan.columns})"
-    if plan.family == "halo":
+    if plan.family == "own":
         return f"decltype(Epilogue::{node.name})::parts(tiles_of(arguments))"
     return f"{node.name}::parts(problem_shape(arguments))"
 

@@ -227,7 +227,14 @@ class ConvolutionProblem:
         groups = self.geometry.groups
         filters, channels = self.filters // groups, self.channels // groups
         first = channels if self.geometry.operator == "fprop" else filters
+        if self.is_depthwise:  # all channels of a pixel are next to each other, and no group has several
+            first = self.channels
         return {**self.sizes, "A": first, "B": channels}
+
+    @property
+    def is_depthwise(self) -> bool:
+        """Whether each channel has a filter of its own, and gives one channel."""
+        return self.channels == self.filters == self.geometry.groups > 1
 
     @property
     def columns(self) -> int:

@@ -8,6 +8,7 @@
               | Convolution2x(operator, ..., work)  an implicit GEMM of CUTLASS 2.x
               | Convolution3x(operator, ...)        one of CUTLASS 3.x
               | HaloConvolution(operator, ...)      one of ours
+              | DepthwiseConvolution(operator, ...) one of ours, without a matrix product
     Epilogue  = Visitors(nodes, tree, results)      a visitor tree, or a topological visitor
               | StockOperator(fused, ...)           an output operator of CUTLASS 2.x
               | StockFusion(fused, ...)             a fusion operation of CUTLASS 3.x
@@ -185,7 +186,19 @@ class HaloConvolution(Convolution):
     shared: bool = False
 
 
-Mainloop: TypeAlias = MatrixProduct | Convolution2x | Convolution3x | HaloConvolution
+@dataclass(frozen=True, slots=True)
+class DepthwiseConvolution(Convolution):
+    """One of ours, with a filter for each channel: see evt.plan.depthwise.
+
+    The kernel is made for ``filter_size``, ``stride`` and ``dilation``, of rows and columns.
+    """
+
+    filter_size: tuple[int, int]
+    stride: tuple[int, int]
+    dilation: tuple[int, int]
+
+
+Mainloop: TypeAlias = MatrixProduct | Convolution2x | Convolution3x | HaloConvolution | DepthwiseConvolution
 
 # The epilogue.
 
@@ -347,7 +360,7 @@ class Plan:
         does not let the next one begin. With several thread blocks on a multiprocessor, as CUTLASS's convolutions have,
         those of the next kernel would crowd where the first ones have ended: one took 1.2 times as long.
         """
-        return self.family == "halo"
+        return isinstance(self.mainloop, HaloConvolution)
 
     @property
     def rows(self) -> str:
@@ -393,7 +406,7 @@ class Plan:
     @property
     def work(self) -> tuple[Work, ...]:
         """The mainloop fusions of the operands."""
-        return () if isinstance(self.mainloop, Convolution3x | HaloConvolution) else self.mainloop.work
+        return self.mainloop.work if isinstance(self.mainloop, MatrixProduct | Convolution2x) else ()
 
     @property
     def regions(self) -> tuple[Region, ...]:

@@ -16,6 +16,7 @@ from evt.ir.convolution import Convolution, ConvolutionProblem, Operator
 from evt.ir.dtype import F16, DType
 from evt.ir.node import base, direct
 from evt.layout import widest_vector
+from evt.plan.depthwise import NO_DEPTHWISE, Depthwise, depthwise_of
 from evt.plan.halo import NO_WINDOWS, UNKNOWN, Halo, halo_of, widened_channels, windows_of
 
 #: How a tensor relates to the batch mode: ``strided`` (one per batch, at a run-time stride; also a problem of one
@@ -61,7 +62,8 @@ class ConvolutionClass:
     ``tile_columns`` is the width of tiles that its columns fill best, ``tile_bytes`` the depth of tiles that its
     channels do; ``shallow``: whether the sums are shorter than the work of an epilogue. ``row_channels`` are the
     channels of a copy in which the rows of filters, which then are one tap, can be moved by TMA's im2col mode, or 0.
-    ``halo`` is how the halo kernel serves it, ``windows`` how it does where it widens the channels.
+    ``halo`` is how the halo kernel serves it, ``windows`` how it does where it widens the channels, ``depthwise`` how
+    the depthwise kernel does.
     """
 
     operator: Operator
@@ -83,6 +85,7 @@ class ConvolutionClass:
     row_channels: int = 0
     halo: Halo = UNKNOWN
     windows: Halo = NO_WINDOWS
+    depthwise: Depthwise = NO_DEPTHWISE
 
     @property
     def not_matrices(self) -> str:
@@ -227,6 +230,7 @@ def convolution_class(
         row_channels,
         halo_of(geometry, problem, operand),
         windows_of(problem, operand),
+        depthwise_of(problem, element_bytes),
     )
 
 

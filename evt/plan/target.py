@@ -15,11 +15,11 @@ from evt.plan.gpus import GPUS, NATIVE, find_gpu, native_target, plain
 Generation = Literal["3x", "2x"]
 #: The families of kernels: CUTLASS 2.x, and 3.x for sm90 (``3x``, grouped ones, and the halo kernel, one of ours), for
 #: sm100 and sm103, for sm120.
-Family = Literal["2x", "3x", "sm100", "sm120", "3x_grouped", "halo"]
+Family = Literal["2x", "3x", "sm100", "sm120", "3x_grouped", "own"]
 
 GENERATION_OF: Mapping[Family, Generation] = {
     "2x": "2x",
-    **dict.fromkeys(("3x", "sm100", "sm120", "3x_grouped", "halo"), "3x"),
+    **dict.fromkeys(("3x", "sm100", "sm120", "3x_grouped", "own"), "3x"),
 }
 
 

@@ -113,6 +113,9 @@ KINDS: dict[str, Callable[[], Call]] = {
     "conv-halo-shared-bits": lambda: convolution(PLACED, "conv-halo-3x", channels=520, config="halo_shared_64x64x64"),
     "conv-halo-few-channels": lambda: convolution(PLAIN, "conv-halo-padded-3x", channels=3, images=300),
     "conv-halo-dgrad": lambda: convolution(PLAIN, "conv-halo-3x", operation="conv2d_dgrad"),
+    "conv-depthwise": lambda: convolution(PLAIN, "conv-depthwise-3x", filters=40, groups=40),
+    "conv-depthwise-reductions": lambda: convolution(SUMMED, "conv-depthwise-3x", filters=40, groups=40),
+    "conv-depthwise-bits-dropout": lambda: convolution(PLACED, "conv-depthwise-3x", filters=40, groups=40),
     "conv-3x": lambda: convolution(PLAIN, "conv-evt-3x"),
     "conv-3x-reductions-masks": lambda: convolution(REDUCED, "conv-evt-3x"),
     "conv-3x-pingpong": lambda: convolution(  # of two tiles or three for each thread block

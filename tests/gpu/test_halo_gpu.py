@@ -5,32 +5,24 @@ A case has one kernel, whose width and planes are those of its first shape; the 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
-
 import pytest
 
 torch = pytest.importorskip("torch")
 
+import own_kernels  # noqa: E402
 from builds import build_selected  # noqa: E402
-from convolutions import convolution, last  # noqa: E402
-from one_config import with_config  # noqa: E402
+from convolutions import last  # noqa: E402
+from own_kernels import Case, Shape, check, parameters, poisoned, random, tensors  # noqa: E402
 
 import evt  # noqa: E402
 from evt.compilation import KernelSource  # noqa: E402
-from evt.ir.dtype import BY_NAME, F16, I64  # noqa: E402
+from evt.ir.dtype import F16  # noqa: E402
 from evt.plan.speed import fastest  # noqa: E402
 from evt.reference.compare import distance  # noqa: E402
 from evt.runtime.arguments import bind  # noqa: E402
-from evt.runtime.kernels import device_target, kernel_sources, plan_kernels  # noqa: E402
-from evt.spec import typed_graph  # noqa: E402
+from evt.runtime.kernels import device_target, plan_kernels  # noqa: E402
 
 pytestmark = pytest.mark.gpu
-
-#: (images, channels, height, width) of A, (columns of D, rows, columns of the filter), geometry; volumes have a depth.
-Shape = tuple[tuple[int, ...], tuple[int, ...], Mapping[str, Any]]
 
 PAD = {"padding": 1}
 LAYERS: tuple[Shape, ...] = (
@@ -82,27 +74,6 @@ def channels(count: int, *, also: tuple[int, ...] = ()) -> tuple[Shape, ...]:
     sizes = ((2, 28, 28), (3, 11, 17), *((1, 14, 9) for _ in also))
     counts = (count, count, *also)
     return tuple(((n, c, h, w), (64, 3, 3), PAD) for (n, h, w), c in zip(sizes, counts, strict=True))
-
-
-@dataclass(frozen=True)
-class Case:
-    """A program, the shapes that its kernel is given, and the types of A and of B: ``weight``, if it is another."""
-
-    text: str
-    shapes: tuple[Shape, ...]
-    dtype: str = "f16"
-    weight: str = ""
-    operation: str = "conv2d"
-    keywords: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def types(self) -> tuple[str, str]:
-        return self.dtype, self.weight or self.dtype
-
-    def operands(self, number: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the shapes of A and B."""
-        a, (columns, *taps), _ = self.shapes[number]
-        return a, (a[1], columns, *taps) if "dgrad" in self.operation else (columns, a[1], *taps)
 
 
 VOLUMES: tuple[Shape, ...] = (
@@ -286,60 +257,8 @@ CASES = {
 }
 
 
-def parameters() -> Iterator[Any]:
-    for name, case in CASES.items():
-        for number in range(len(case.shapes)):
-            yield pytest.param(name, number, id=f"{name}-{number}")
-
-
-def program(name: str, geometry: Mapping[str, Any]) -> evt.Program:
-    """Return the program in the configuration of the case's first shape."""
-    case = CASES[name]
-    route = {"route": "conv-halo-3x", **case.keywords}
-    chosen = convolution(case.text, case.operation, **case.shapes[0][2], **route)
-    config = chosen.explain("sm90", *case.types, shapes=case.operands(0)).configurations[0]
-    return with_config(convolution(case.text, case.operation, **geometry, **route), config)
-
-
-def random(shape, dtype: str, generator, scale: float = 1.0):
-    found = BY_NAME[dtype]
-    if not found.is_float:
-        return torch.randint(-9, 10, shape, device="cuda", generator=generator).to(getattr(torch, found.torch))
-    made = torch.randn(shape, device="cuda", generator=generator, dtype=torch.float64) * scale
-    return made.to(getattr(torch, found.torch))
-
-
-def tensors(name: str, number: int, op: evt.Program):
-    case = CASES[name]
-    generator = torch.Generator("cuda").manual_seed(number)
-    shape, of_weight = case.operands(number)
-    x = last(random(shape, case.dtype, generator))
-    weight = last(random(of_weight, case.types[1], generator, (shape[1] * math.prod(of_weight[2:])) ** -0.5))
-    problem = op.spec.convolution.problem(shape, of_weight)
-    images, *pixels = problem.leads["m"]
-    extents = {"m": math.prod(problem.leads["m"]), "n": problem.columns}
-    inputs = {}
-    for value in typed_graph(op.spec, *case.types).inputs:
-        dtype = str(value.dtype)
-        if not value.modes:
-            inputs[value.name] = {"i32": 3, "i64": 2**40 + 5}.get(dtype, 1.25)
-        elif dtype == "b1":
-            keep = torch.rand((images, *pixels, problem.columns), device="cuda", generator=generator) < 0.6
-            inputs[value.name] = evt.pack_bits(keep)
-        elif value.is_tile:
-            inputs[value.name] = last(random((images, problem.columns, *pixels), dtype, generator))
-        elif value.flexible and number % 2:
-            inputs[value.name] = 0.75
-        else:
-            inputs[value.name] = random(tuple(extents[mode] for mode in value.modes), dtype, generator)
-    return x, weight, inputs
-
-
 def sources_of(name: str, number: int) -> list[KernelSource]:
-    op = program(name, CASES[name].shapes[number][2])
-    x, weight, inputs = tensors(name, number, op)
-    atomic = op.spec.settings.deterministic is False
-    return kernel_sources(plan_kernels(op.spec, bind(op.spec, x, weight, inputs, {}), device_target(0), atomic))
+    return own_kernels.sources_of(CASES[name], number)
 
 
 @pytest.fixture(scope="session")
@@ -348,45 +267,12 @@ def refused(request):
     return build_selected(request, test_halo, sources_of)
 
 
-def poisoned(tensor):
-    """Return a buffer like an output, of NaN, or of a pattern that is unlikely."""
-    if tensor.dtype.is_floating_point:
-        return torch.full_like(tensor, float("nan"))
-    return torch.full_like(tensor, 0x55)
-
-
-def bits(tensor):
-    return tensor.contiguous().reshape(-1).view(torch.uint8)
-
-
-@pytest.mark.parametrize(("name", "number"), list(parameters()))
+@pytest.mark.parametrize(("name", "number"), list(parameters(CASES)))
 def test_halo(name, number, record, refused):
     case = CASES[name]
-    op = program(name, case.shapes[number][2])
-    x, weight, inputs = tensors(name, number, op)
     for source in sources_of(name, number):
         assert source not in refused, refused[source]
-    fresh = op(x, weight, **inputs)
-    single = len(op.outputs) == 1
-    shapes = [fresh] if single else list(fresh)
-    want = op.reference(x, weight, float64=True, **inputs)
-    want = [want] if single else list(want)
-    dtypes = [output.dtype for output in typed_graph(op.spec, *case.types).outputs]
-    assert I64 not in dtypes
-    buffers = [poisoned(each) for each in shapes]
-    first = None
-    for _ in range(2):  # twice on the same buffers
-        op(x, weight, out=buffers[0] if single else tuple(buffers), **inputs)
-        errors = [
-            distance(got, right, dtype, operand=BY_NAME[case.dtype], inside=dtype if dtype.bits == 16 else None)
-            for got, right, dtype in zip(buffers, want, dtypes, strict=True)
-        ]
-        assert max(errors) <= 1.0, errors
-        first = first or [each.clone() for each in buffers]
-        if op.spec.settings.deterministic is not False:
-            for buffer, earlier, other in zip(buffers, first, shapes, strict=True):
-                assert torch.equal(bits(buffer), bits(earlier))
-                assert torch.equal(bits(buffer), bits(other))
+    errors = check(case, number)
     shape = case.shapes[number]
     record(
         (f"{name}-{number}", "halo", case.dtype, f"{shape[0]} {shape[1]}", " ".join(f"{each:.2f}" for each in errors))
@@ -395,9 +281,9 @@ def test_halo(name, number, record, refused):
 
 def test_given_tiles_and_pitches():
     """Channels of a larger tensor are read and written in place, and nothing beside them."""
-    geometry = CASES["residual"].shapes[0][2]
-    op = program("residual", geometry)
-    x, weight, inputs = tensors("residual", 0, op)
+    case = CASES["residual"]
+    op = case.program(case.shapes[0][2])
+    x, weight, inputs = tensors(case, 0, op)
     want = op(x, weight, **inputs)
     wide = last(torch.full((2, 192, 56, 56), float("nan"), device="cuda", dtype=torch.float16))
     wide[:, 64:128] = x

@@ -48,6 +48,8 @@ class Kernel:
     operation: str = "conv2d"
     route: str = "conv-halo-3x"
     channels: int = 64  # of a problem that it serves
+    #: The taps, strides and dilations that a depthwise kernel is made for.
+    filter: tuple[tuple[int, int], tuple[int, int], tuple[int, int]] | None = None
 
     @property
     def dimensions(self) -> int:
@@ -82,6 +84,35 @@ KERNELS = {
         "bf16",
         "halo_224x64x64",
     ),
+    "depthwise": Kernel(
+        "out D, s: f32[n], r: f32[m]; D = relu(acc + bias + C); s = sum[m](acc*acc); r = max[n](D)",
+        "f16",
+        "depthwise_2x7",
+        route="conv-depthwise-3x",
+        filter=((3, 3), (1, 1), (1, 1)),
+    ),
+    "depthwise-rows": Kernel(
+        "D = relu(acc + bias + C)",
+        "bf16",
+        "depthwise_4x7",
+        route="conv-depthwise-3x",
+        filter=((5, 7), (2, 1), (1, 1)),
+    ),
+    "depthwise-bits": Kernel(
+        "in keep: b1[m, n]; out D, above: b1[m, n]; above = acc > 0; D = where(keep, acc + C, 0)",
+        "f16",
+        "depthwise_1x5",
+        route="conv-depthwise-3x",
+        filter=((2, 3), (1, 2), (3, 2)),
+    ),
+    "depthwise-dgrad": Kernel(
+        "D = where(z > 0, acc, 0)",
+        "bf16",
+        "depthwise_2x8",
+        "conv2d_dgrad",
+        "conv-depthwise-3x",
+        filter=((3, 5), (1, 1), (1, 1)),
+    ),
     "implicit": Kernel(
         "out D, s: f32[n]; D = gelu(acc + bias) + C; s = sum[m](acc*acc)",
         "f16",
@@ -99,6 +130,8 @@ def drawn(draw: random.Random, kernel: Kernel) -> Problem | None:
     taps = [draw.choice((1, 1, 2, 3, 3, 3, 4, 5, 7)) for _ in each_one]
     dilation = [draw.choice((1, 1, 1, 2, 3, 13)) for _ in each_one]
     stride = [1 if backwards else draw.choice((1, 1, 1, 2, 3, 7)) for _ in each_one]
+    if kernel.filter:
+        taps, stride, dilation = map(list, kernel.filter)
     reach = [d * (t - 1) for t, d in zip(taps, dilation, strict=True)]
     most = [each + (0 if backwards else 3) for each in reach]
     pads = [(each // 2, each - each // 2) for each in reach]
@@ -113,6 +146,8 @@ def drawn(draw: random.Random, kernel: Kernel) -> Problem | None:
     columns = 8 * draw.choice((draw.randint(1, 9), draw.randint(1, 40)))
     a = (images, channels, *sizes)
     b = (channels, columns, *taps) if backwards else (columns, channels, *taps)
+    if kernel.filter:
+        geometry["groups"], b = channels, (channels, 1, *taps)
     try:
         problem = Convolution.of(kernel.operation, geometry).problem(a, b)
     except ValueError:
@@ -162,7 +197,8 @@ def operands(kernel: Kernel, problem: Problem, seed: int) -> tuple[Any, Any, Any
     generator = torch.Generator("cuda").manual_seed(seed)
     op = kernel.program(geometry)
     x = within(last(values(a, kernel.dtype, generator)))
-    weight = last(values(b, kernel.dtype, generator, (a[1] * math.prod(b[2:])) ** -0.5))
+    inner = a[1] // geometry.get("groups", 1)
+    weight = last(values(b, kernel.dtype, generator, (inner * math.prod(b[2:])) ** -0.5))
     sizes = op.spec.convolution.problem(a, b)
     images, *pixels = sizes.leads["m"]
     inputs = {}
@@ -203,6 +239,10 @@ def sources_of(name: str, launches: int) -> list[KernelSource]:
     """Return the kernel, as it is built for a problem that each of them takes."""
     kernel = KERNELS[name]
     a, b = (2, kernel.channels, *[14] * kernel.dimensions), (64, kernel.channels, *[3] * kernel.dimensions)
+    if kernel.filter:
+        taps, stride, dilation = kernel.filter
+        geometry = {"stride": stride, "dilation": dilation, "padding": 1, "groups": kernel.channels}
+        return kernel_sources(plans(kernel, (geometry, a, (kernel.channels, 1, *taps))))
     return kernel_sources(plans(kernel, ({"padding": 1}, a, b)))
 
 

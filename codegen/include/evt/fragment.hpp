@@ -1,10 +1,9 @@
 #ifndef EVT_FRAGMENT_HPP
 #define EVT_FRAGMENT_HPP
 
-// What the epilogue of a kernel of ours is made of. The product is computed transposed, so WGMMA leaves a thread with
-// two columns of the matrix [m, n], 8 apart, and two neighbouring rows out of every eight. The epilogue takes them in
-// steps of 16 rows, of which a thread has 8 elements: element i is in column i / 2 % 2, and in row i / 4 * 2 + i % 2
-// of its four. i is a constant once loops are unrolled.
+// What the epilogue of a kernel of ours is made of. It takes a thread's elements of the matrix [m, n] in steps of two
+// columns and four rows: element i is in column i / 2 % 2, and in row i / 4 * 2 + i % 2. i is a constant once loops are
+// unrolled. Lanes tells which columns and rows the lanes of a warp have.
 
 #include <cstdint>
 
@@ -15,32 +14,44 @@ namespace fragment {
 
 constexpr int kElements = 8;  // of a step
 constexpr int kRows = 4;
-constexpr int kTileColumns = 64;
-constexpr int kWarps = 4;  // of a tile, of whose columns each has 16
 
 CUTLASS_DEVICE int lane() { return threadIdx.x % 32; }
-CUTLASS_DEVICE int warp() { return threadIdx.x / 32 % kWarps; }
 
 CUTLASS_HOST_DEVICE constexpr int column_of(int i) { return i / 2 % 2; }
 CUTLASS_HOST_DEVICE constexpr int row_of(int i) { return i / 4 * 2 + i % 2; }
+CUTLASS_HOST_DEVICE constexpr int element_of(int column, int row) { return row / 2 * 4 + column * 2 + row % 2; }
 
-/// The thread's columns of a tile, and which tile it is: of all tiles of rows and of all blocks of columns.
+/// The lanes of a warp: so many of one row have two columns each, `Distance` apart; kRows of the same columns have other
+/// rows. Lane `column * kRows + row`. A warp's columns are a strip of the matrix, which begins at a multiple of them.
+template <int Columns, int Distance>
+struct Lanes {
+  static constexpr int kColumns = Columns, kRows = 32 / Columns;
+  static constexpr int kDistance = Distance;
+  static constexpr int kStrip = 2 * Columns;  // columns
+};
+
+/// Those of WGMMA: its rows are our columns, as the product is computed transposed.
+using LanesOfWgmma = Lanes<8, 8>;
+
+/// The thread's columns, and where its warp's elements are: in which tile of rows, and in which strip of columns, of so
+/// many. Reductions keep a result for each of both.
 struct Tile {
   int first;
   int columns;  // of the matrix
   int number;
-  int block;
+  int strip, strips;
+  int distance;
 
-  CUTLASS_DEVICE int column(int i) const { return first + 8 * column_of(i); }
+  CUTLASS_DEVICE int column(int i) const { return first + distance * column_of(i); }
   CUTLASS_DEVICE bool has(int i) const { return column(i) < columns; }
-  /// Of two blocks that are computed together, the second may be beyond the matrix.
-  CUTLASS_DEVICE bool exists() const { return block * kTileColumns < columns; }
+  /// Of two blocks of strips that are computed together, the second may be beyond the matrix.
+  CUTLASS_DEVICE bool exists() const { return strip < strips; }
 };
 
-/// How many tiles there are, and blocks of 64 columns.
+/// How many tiles there are, and strips.
 struct Tiles {
   int64_t number;
-  int64_t blocks;
+  int64_t strips;
 };
 
 /// Where the rows of a step are in the matrix; a row that is not there is -1.

@@ -25,8 +25,8 @@ struct ReductionParams {
   }
 };
 
-/// One value per column: over the rows. The four lanes of a column meet at the end of a tile.
-template <class Op, class Element, class Write>
+/// One value per column: over the rows. The lanes of a column meet at the end of a tile.
+template <class Op, class Element, class Write, class Lanes>
 struct RowReduction {
   using Params = ReductionParams<Element>;
 
@@ -45,20 +45,20 @@ struct RowReduction {
   CUTLASS_DEVICE void finish() const {
     CUTLASS_PRAGMA_UNROLL
     for (int half = 0; half < 2; ++half) {
-      Element const total = reduce_over_lanes<Op, 4>(totals[half]);
-      if (lane() % 4 == 0 && tile.has(2 * half)) {
+      Element const total = reduce_over_lanes<Op, Lanes::kRows>(totals[half]);
+      if (lane() % Lanes::kRows == 0 && tile.has(2 * half)) {
         write_result<Op, Write>(params.template part<Write>(tile.number) + tile.column(2 * half), total);
       }
     }
   }
 };
 
-/// One value per row: over the columns. The eight lanes of a row meet when it is complete, each warp for itself.
-template <class Op, class Element, class Write>
+/// One value per row: over the columns. The lanes of a row meet when it is complete, each warp for itself.
+template <class Op, class Element, class Write, class Lanes>
 struct ColumnReduction {
   using Params = ReductionParams<Element>;
 
-  static int64_t parts(Tiles const& tiles) { return tiles.blocks * kWarps; }
+  static int64_t parts(Tiles const& tiles) { return tiles.strips; }
 
   Params const& params;
   Tile tile;
@@ -73,9 +73,9 @@ struct ColumnReduction {
       total = own;
       return;
     }
-    total = reduce_over_lanes<Op, 8, 4>(Op::apply(total, own));
-    if (lane() / 4 == 0 && places.has(i) && tile.exists()) {
-      write_result<Op, Write>(params.template part<Write>(tile.block * kWarps + warp()) + places.row(i), total);
+    total = reduce_over_lanes<Op, Lanes::kColumns, Lanes::kRows>(Op::apply(total, own));
+    if (lane() / Lanes::kRows == 0 && places.has(i) && tile.exists()) {
+      write_result<Op, Write>(params.template part<Write>(tile.strip) + places.row(i), total);
     }
   }
 
@@ -87,15 +87,13 @@ template <class Op, class Element, class Write>
 struct ScalarReduction {
   using Params = ReductionParams<Element>;
 
-  static int64_t parts(Tiles const& tiles) { return tiles.number * tiles.blocks * kWarps; }
+  static int64_t parts(Tiles const& tiles) { return tiles.number * tiles.strips; }
 
   Params const& params;
   Tile tile;
-  int64_t blocks;
   Element total = Op::template identity<Element>();
 
-  CUTLASS_DEVICE ScalarReduction(Params const& params, Tile const& tile)
-      : params(params), tile(tile), blocks((tile.columns + kTileColumns - 1) / kTileColumns) {}
+  CUTLASS_DEVICE ScalarReduction(Params const& params, Tile const& tile) : params(params), tile(tile) {}
 
   CUTLASS_DEVICE void put(Element value, int i, Places const& places) {
     if (tile.has(i) && places.has(i)) total = Op::apply(total, value);
@@ -104,7 +102,7 @@ struct ScalarReduction {
   CUTLASS_DEVICE void finish() const {
     Element const all = reduce_over_lanes<Op, 32>(total);
     if (lane() == 0 && tile.exists()) {
-      write_result<Op, Write>(params.template part<Write>((tile.number * blocks + tile.block) * kWarps + warp()), all);
+      write_result<Op, Write>(params.template part<Write>(int64_t(tile.number) * tile.strips + tile.strip), all);
     }
   }
 };

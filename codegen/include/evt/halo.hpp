@@ -148,8 +148,10 @@ struct Kernel {
     for (int number = items.first; number < params.items; number += items.stride, parity ^= 1) {
       Item const item(params, number, consumer);
       int const thread = threadIdx.x % kWarpGroup;
-      fragment::Tile const tile{item.filter + thread / 32 * 16 + thread % 32 / 4, params.filter_count,
-                                item.tile * geometry.blocks + part.rank, item.filter / kFilters};
+      fragment::Tile const tile{item.filter + thread / 32 * Lanes::kStrip + thread % 32 / Lanes::kRows,
+                                params.filter_count, item.tile * geometry.blocks + part.rank,
+                                item.filter / Lanes::kStrip + thread / 32, strips_of(params.filter_count),
+                                Lanes::kDistance};
       Epilogue epilogue(params.epilogue, tile);
       typename Traits::Accumulator accumulators[Traits::kPixels / 2];
       CUTLASS_PRAGMA_UNROLL

@@ -20,6 +20,8 @@
 namespace evt {
 namespace halo {
 
+using Lanes = fragment::LanesOfWgmma;
+
 template <class Traits>
 struct Arguments {
   Problem problem;
@@ -83,12 +85,15 @@ Geometry geometry_of(Arguments<Traits> const& arguments) {
   return made;
 }
 
-/// The tiles of rows and of columns, into which reductions are parted; of a shared tile, each block has a part.
+/// The strips of 16 filters in whole blocks of them.
+CUTLASS_HOST_DEVICE int strips_of(int filters) { return ceil_div(filters, kFilters) * (kFilters / Lanes::kStrip); }
+
+/// The tiles of rows, and the strips, into which reductions are parted; of a shared tile, each block has a part.
 template <class Traits>
 fragment::Tiles tiles(Arguments<Traits> const& arguments) {
   Problem const& problem = arguments.problem;
   Geometry const geometry = geometry_of(arguments);
-  return {geometry.tiles(problem) * geometry.blocks, ceil_div(problem.filters, kFilters)};
+  return {geometry.tiles(problem) * geometry.blocks, strips_of(problem.filters)};
 }
 
 /// Whether windows are what a convolution needs: a row of taps is in one, and the next begins kWindowBytes later.

@@ -14,6 +14,7 @@ Schedule = Literal[
     "implicit_pingpong",
     "halo",
     "halo_shared",
+    "depthwise",
     "one_sm",
     "two_sm",
     "multistage",
@@ -137,6 +138,22 @@ class ConfigConvolution(Config):
         """The registers that a consumer may have: see Sm90Kernel in convolution_3x.hpp."""
         shared = 65536 // (128 * (1 + self.warp_groups) * self.min_blocks) // 8 * 8
         return min(240, (shared * (1 + self.warp_groups) - 40) // self.warp_groups // 8 * 8)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigDepthwise(Config):
+    """A configuration of the depthwise kernel: a thread computes ``rows`` of ``columns`` pixels, of two channels.
+
+    ``tile`` is the largest that a thread block may have.
+    """
+
+    rows: int = 1
+    columns: int = 1
+
+    @property
+    def name(self) -> str:
+        """How a configuration is named: ``depthwise_4x7``."""
+        return f"{self.schedule}_{self.rows}x{self.columns}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from evt.ir import TypedDag
 from evt.ir.dtype import DType, accumulator
 from evt.ir.node import divisor
-from evt.plan.configurations.config import Config, ConfigConvolution, ceil_div
+from evt.plan.configurations.config import Config, ConfigConvolution, ConfigDepthwise, ceil_div
 from evt.plan.epilogue.visitors import WRITES, Graph, Visitor
 
 #: Registers for addresses, coordinates, loop counters and predicates.
@@ -18,6 +18,8 @@ _ADDRESS = 3
 _STEP_ROWS = 8
 #: Those of a consumer of the halo kernel, where others widen the input.
 BESIDE_WIDENERS = 200
+#: Those of the depthwise kernel, and its threads at most.
+_DEPTHWISE, _DEPTHWISE_THREADS = 128, 256
 #: Elements of a value that are alive at a time: the compiler interleaves the operations on a fragment.
 _INTERLEAVED = 4
 #: Kinds whose whole fragment is loaded before the first operation.
@@ -48,12 +50,14 @@ def register_limit(config: Config) -> int:
     """Return the registers that a thread of the epilogue may have.
 
     2.x: the most that an instruction can address. 3.x: what the consumers of CUTLASS's warp-specialised kernels
-    request.
+    request; of our depthwise kernel, what leaves room for a second thread block.
     """
     if _family(config) == "2x":
         return 255
     if isinstance(config, ConfigConvolution):
         return config.registers
+    if isinstance(config, ConfigDepthwise):
+        return _DEPTHWISE
     m, n, _ = config.tile
     return 240 if m * n // _threads(config) >= 208 else 232
 
@@ -74,6 +78,8 @@ def _threads(config: Config) -> int:
         return 32 * (config.tile[0] // config.warp[0]) * (config.tile[1] // config.warp[1])
     if isinstance(config, ConfigConvolution):
         return 128 * config.consumers
+    if isinstance(config, ConfigDepthwise):
+        return _DEPTHWISE_THREADS
     return 256 if config.schedule == "cooperative" else 128
 
 

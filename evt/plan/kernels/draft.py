@@ -26,7 +26,7 @@ from evt.plan.target import Family
 from evt.plan.verdict import Matches
 
 #: The families whose registers are estimated.
-_ESTIMATED: tuple[Family, ...] = ("2x", "3x", "halo")
+_ESTIMATED: tuple[Family, ...] = ("2x", "3x", "own")
 
 
 @dataclass(frozen=True, slots=True)

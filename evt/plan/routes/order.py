@@ -10,12 +10,13 @@ from __future__ import annotations
 from evt.diagnostics import Diagnostic
 from evt.errors import TargetError
 from evt.plan.problem import Problem
-from evt.plan.routes import convolution_2x, convolution_3x, gemm_2x, gemm_3x, grouped_3x, halo_3x
+from evt.plan.routes import convolution_2x, convolution_3x, depthwise_3x, gemm_2x, gemm_3x, grouped_3x, halo_3x
 from evt.plan.routes.route import Route
 
 ROUTES: tuple[Route, ...] = (
     halo_3x.PADDED,
     halo_3x.HALO,
+    depthwise_3x.DEPTHWISE,
     gemm_3x.STOCK,
     gemm_3x.EVT,
     grouped_3x.EVT,

@@ -1,0 +1,48 @@
+"""Depthwise convolutions by a kernel of ours on sm90: the route ``conv-depthwise-3x``."""
+
+from __future__ import annotations
+
+from evt.plan.configurations.config import Config, ConfigDepthwise, Use
+from evt.plan.depthwise import CHANNELS, UNITS, Unit
+from evt.plan.kernels import depthwise as kernels
+from evt.plan.problem import Problem
+from evt.plan.routes.route import Kernel, Route
+from evt.plan.rules import depthwise, gemm, halo, mainloop
+
+#: The pixels and channels of a step of the epilogue, of which a thread has 8 elements.
+_STEP = (4 * UNITS, CHANNELS)
+
+
+def configs_sm90(problem: Problem) -> tuple[Config, ...]:
+    """Return the configurations: the best for many images and for few, that of light epilogues, then all that fit."""
+    found = problem.convolution.depthwise
+
+    def config(unit: Unit, use: Use) -> Config:
+        tile = (UNITS * unit.rows * unit.columns, CHANNELS, 1)
+        return ConfigDepthwise(tile, "depthwise", epilogue_tile=_STEP, use=use, rows=unit.rows, columns=unit.columns)
+
+    uses: tuple[tuple[Use, tuple[Unit, ...]], ...] = (
+        ("always", found.offered),
+        ("light", found.light),
+        ("asked", found.others),
+    )
+    return tuple(config(each, use) for use, units in uses for each in units)
+
+
+DEPTHWISE = Route(
+    name="conv-depthwise-3x",
+    kind="own",
+    generation="3x",
+    summary="straight-line epilogue in a depthwise convolution of ours (TMA, multiply-adds in f32, no CuTe)",
+    rules=(
+        depthwise.on_sm90,
+        mainloop.no_work,
+        gemm.few_tensors,
+        depthwise.depthwise,
+        depthwise.operand_types,
+        depthwise.tma,
+        halo.epilogue,
+    ),
+    kernels={"3x": Kernel(kernels.DEPTHWISE, configs_sm90, max_batches=None)},
+    shapes=("convolution",),
+)

@@ -1,0 +1,36 @@
+"""The rules of the depthwise kernel."""
+
+from __future__ import annotations
+
+from evt.ir.dtype import BF16, F16, F32
+from evt.plan.problem import Problem
+from evt.plan.rules.rule import rule
+from evt.plan.verdict import HOLDS, Refusal, Verdict
+
+
+@rule("the target is the one that the kernel is made for: sm90")
+def on_sm90(problem: Problem) -> Verdict:
+    return HOLDS if problem.target.family("3x") == "3x" else Refusal(f"the target is {problem.target.name}")
+
+
+@rule("each channel has a filter of its own, of at most 128 taps, and it is a fprop of images, or a dgrad of stride 1")
+def depthwise(problem: Problem) -> Verdict:
+    reason = problem.convolution.depthwise.reason
+    return Refusal(reason) if reason else HOLDS
+
+
+@rule("A and B are f16, bf16 or f32, both the same")
+def operand_types(problem: Problem) -> Verdict:
+    a, b = problem.dag.operands
+    for operand in (a, b):
+        if operand.dtype not in (F16, BF16, F32):
+            return Refusal(f"`{operand.name}` is {operand.dtype}", operand.span)
+    return HOLDS if a.dtype == b.dtype else Refusal(f"A is {a.dtype}, and B is {b.dtype}", b.span)
+
+
+@rule("A can be moved by TMA: 16-byte aligned address, strides and channels")
+def tma(problem: Problem) -> Verdict:
+    size = problem.signature.a.alignment * problem.operand_bytes
+    if size >= 16:
+        return HOLDS
+    return Refusal(f"`A` is aligned to {size} bytes: address, strides and channels must be multiples of 16 bytes")
