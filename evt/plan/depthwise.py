@@ -31,7 +31,7 @@ _MOST_TAPS = 128
 _MOST_REGISTERS = 96
 #: TMA's boxes, in each dimension.
 _LARGEST_BOX = 256
-_BARRIER_BYTES = 16
+_BARRIER_BYTES = 24
 #: Cycles of an instruction on a multiprocessor of sm90, of many warps and of one alone, and those who issue them.
 _ISSUE, _ALONE, _SCHEDULERS = 1.5, 5.0, 4
 
@@ -116,7 +116,8 @@ def _depthwise(height: _Reach, width: _Reach, rows: int, columns: int, element_b
     quick = min((each for each in known if each.rows == 1), key=work)
     best_of_all = min(known, key=work)
     offered = tuple(dict.fromkeys((best, quick)))
-    light = (best_of_all,) if work(best_of_all) < work(best) else ()
+    # With a stride, rows share little of their input: measured, two of them are faster.
+    light = (best_of_all,) if height.stride == 1 and work(best_of_all) < work(best) else ()
     others = tuple(each for each in known if each not in (*offered, *light))
     filter_size, dilation, stride = zip(height, width, strict=True)
     return Depthwise(filter_size, stride, dilation, offered, light, others)
@@ -131,7 +132,7 @@ def least_bytes(
 
 
 def _bytes(unit: Unit, height: _Reach, width: _Reach, element_bytes: int) -> int:
-    taps = 4 * _PITCH * height.taps * width.taps
+    taps = (4 * _PITCH + CHANNELS * element_bytes) * height.taps * width.taps
     return height.span(unit.rows) * width.span(unit.columns) * CHANNELS * element_bytes + taps + _BARRIER_BYTES
 
 

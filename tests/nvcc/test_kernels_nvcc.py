@@ -82,6 +82,7 @@ D = where(keep, dropout(acc, 0.5, seed, 3), 0)
 """
 WIDE = (8, 64, 56, 56), (64, 64, 3, 3)
 DEEP = (1, 512, 7, 7), (512, 512, 3, 3)
+DEPTHWISE = (8, 96, 56, 56), (96, 1, 3, 3)
 VOLUME = (8, 64, 8, 28, 28), (64, 64, 3, 3, 3)
 FIRST = (2, 3, 33, 35), (64, 3, 7, 7)
 PADDED = (2, 20, 9, 11), (64, 20, 3, 3)
@@ -149,12 +150,21 @@ KERNELS: dict[str, Callable[[], Plan]] = {
         "sm90", "bf16", shapes=WIDE
     ),
     "sm90-halo-volume": lambda: evt.conv3d(CONVOLUTION, padding=1, route="own").plan("sm90", shapes=VOLUME),
+    "sm90-depthwise": conv("sm90", DEPTHWISE, groups=96),
+    "sm90-depthwise-rows": conv("sm90", DEPTHWISE, a="bf16", groups=96, config="depthwise_4x7"),
+    "sm90-depthwise-f32": conv("sm90", DEPTHWISE, a="f32", groups=96),
+    "sm90-depthwise-nodes": conv("sm90", DEPTHWISE, HALO_NODES, groups=96, config="depthwise_1x7"),
+    "sm90-depthwise-placed": conv("sm90", DEPTHWISE, HALO_PLACED, groups=96),
+    "sm90-depthwise-bits": conv("sm90", DEPTHWISE, HALO_BITS, groups=96),
+    "sm90-depthwise-dgrad": lambda: evt.Program(
+        Source("D = where(z > 0, acc, 0)"), "conv2d_dgrad", padding=1, groups=96
+    ).plan("sm90", "bf16", shapes=DEPTHWISE),
     "sm90-conv-padded": conv("sm90", PADDED),
     "sm80-mainloop": gemm(ON_BOTH, "sm80", "bf16"),
     "sm80-conv-mainloop": conv("sm80", WIDE, "A = relu(s[k]*A + t[k]); D = relu(acc + bias) + C"),
 }
 #: Those that are not left to `make test-slow`.
-QUICK = ("sm90-f16", "sm90-halo")
+QUICK = ("sm90-f16", "sm90-halo", "sm90-depthwise")
 #: Of kernels that copy their operands: the channels of the copies, the pixels of a row, and the taps.
 COPIES = {"sm80-conv-few": (4, 35, 7), "sm90-conv-few": (8, 37, 7)}
 
@@ -203,13 +213,13 @@ def kernel(name: str) -> Kernel:
 
 def test_the_few_are_representative() -> None:
     plans = [make() for make in KERNELS.values()]
-    assert {each.family for each in plans} == {"2x", "3x", "halo", "sm100", "sm120"}
+    assert {each.family for each in plans} == {"2x", "3x", "own", "sm100", "sm120"}
     assert {each.tree for each in plans} == {True, False}
     assert {each.target.name for each in plans} == {"sm80", "sm89", "sm90", "sm100", "sm120"}
     schedules = {"pingpong", "cooperative", "implicit", "one_sm", "multistage"}
     assert schedules <= {each.config.schedule for each in plans}
     templates = {"gemm_2x", "gemm_2x_stock", "gemm_2x_mainloop", "conv_2x", "conv_2x_stock", "conv_2x_mainloop"}
-    templates |= {"gemm_3x", "conv_3x", "conv_halo", "gemm_sm100", "gemm_sm120"}
+    templates |= {"gemm_3x", "conv_3x", "conv_halo", "conv_depthwise", "gemm_sm100", "gemm_sm120"}
     assert {each.template for each in plans} == templates
 
 

@@ -52,7 +52,7 @@ def node_of(made: Plan, kind: type):
 
 def test_tma_moves_c_and_d():
     made = planned(RESIDUAL)
-    assert (made.family, made.template, made.shared_memory) == ("halo", "conv_halo", SHARED_BYTES)
+    assert (made.family, made.template, made.shared_memory) == ("own", "conv_halo", SHARED_BYTES)
     assert isinstance(made.mainloop, HaloConvolution)
     assert [type(node) for node in made.nodes] == [AccFetch, RowBroadcast, SourceFetch, Apply, AuxStore]
     assert node_of(made, AuxStore).access is Access.TILE
@@ -149,8 +149,8 @@ def test_reductions_are_finished_with_each_tile():
     assert isinstance(node_of(made, PlaceKeys), PlaceKeys)
     names = [node.name for node in made.nodes if isinstance(node, Reduction)]
     text = emit(made, "k")
-    assert "evt::fragment::RowReduction<evt::Sum, float, evt::Partial>" in text
-    assert "evt::fragment::ColumnReduction<evt::MaxKey, int64_t, evt::Partial>" in text
+    assert "evt::fragment::RowReduction<evt::Sum, float, evt::Partial, evt::fragment::LanesOfWgmma>" in text
+    assert "evt::fragment::ColumnReduction<evt::MaxKey, int64_t, evt::Partial, evt::fragment::LanesOfWgmma>" in text
     for name in names:
         assert f"    {name}.finish();\n" in text
         assert f"decltype(Epilogue::{name})::parts(tiles_of(arguments))" in text

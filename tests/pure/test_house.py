@@ -38,6 +38,7 @@ PLANNER_ORDER = [
             "options",
             "halo_tiles",
             "halo",
+            "depthwise",
             "signature",
             "stock",
             "problem",

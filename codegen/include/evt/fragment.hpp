@@ -22,7 +22,7 @@ CUTLASS_HOST_DEVICE constexpr int row_of(int i) { return i / 4 * 2 + i % 2; }
 CUTLASS_HOST_DEVICE constexpr int element_of(int column, int row) { return row / 2 * 4 + column * 2 + row % 2; }
 
 /// The lanes of a warp: so many of one row have two columns each, `Distance` apart; kRows of the same columns have other
-/// rows. Lane `column * kRows + row`. A warp's columns are a strip of the matrix, which begins at a multiple of them.
+/// rows: lane `column * kRows + row`. A warp's columns are a strip of the matrix, which begins at a multiple of them.
 template <int Columns, int Distance>
 struct Lanes {
   static constexpr int kColumns = Columns, kRows = 32 / Columns;

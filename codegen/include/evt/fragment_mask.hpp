@@ -123,7 +123,7 @@ struct MaskStore {
       static_assert(Lanes::kRows == 2, "every second bit is a lane of this row, and a first column");
       return votes & 0x55555555u;
     } else {
-      static_assert(Lanes::kRows == 4 && Lanes::kDistance == 8, "every fourth bit is a lane, and a byte has all of them");
+      static_assert(Lanes::kRows == 4 && Lanes::kDistance == 8, "every fourth bit is a lane of this row");
       uint32_t bits = votes & 0x11111111u;
       bits = (bits | bits >> 3) & 0x03030303u;
       bits = (bits | bits >> 6) & 0x000f000fu;

@@ -146,6 +146,13 @@ CUTLASS_DEVICE void load_box(
       : "memory");
 }
 
+/// Load bytes that follow one another: multiples of 16, as both addresses are.
+CUTLASS_DEVICE void load_bytes(uint32_t to, void const* from, int bytes, uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+               ::"r"(to), "l"(from), "r"(bytes), "r"(barrier)
+               : "memory");
+}
+
 CUTLASS_DEVICE void store_box(CUtensorMap const& map, uint32_t from, int c0, int c1, int c2, int c3) {
   asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];"
                ::"l"(reinterpret_cast<uint64_t>(&map)), "r"(from), "r"(c0), "r"(c1), "r"(c2), "r"(c3)

@@ -1,0 +1,85 @@
+#ifndef EVT_DEPTHWISE_PLACES_HPP
+#define EVT_DEPTHWISE_PLACES_HPP
+
+// Where thread blocks and threads of the kernel of depthwise.hpp are: in the output, and in shared memory.
+
+#include "evt/depthwise_geometry.hpp"
+#include "evt/fragment.hpp"
+
+namespace evt {
+namespace depthwise {
+
+/// Which lanes of a warp have which elements of a step: see fragment.hpp. Those of a row are of one unit.
+using Lanes = fragment::Lanes<kPairs, 1>;
+constexpr int kWarpUnits = Lanes::kRows;
+
+/// A thread block's tile: its first channel and pixel.
+template <class Filter>
+struct Tile {
+  int number, channel, image, row, column;
+
+  CUTLASS_DEVICE Tile(Geometry const& geometry, int block) {
+    number = block / geometry.channel_blocks;
+    channel = (block - number * geometry.channel_blocks) * kChannels;
+    int const of_row = number / geometry.tiles_wide, group = of_row / geometry.tiles_high;
+    column = (number - of_row * geometry.tiles_wide) * geometry.columns * Filter::kColumns;
+    row = (of_row - group * geometry.tiles_high) * geometry.rows * Filter::kRows;
+    image = group * geometry.images;
+  }
+};
+
+/// A thread's pair of channels, and its first pixel in the tile.
+template <class Filter>
+struct Unit {
+  int pair, image, row, column;
+  bool exists;  // the warp's other unit may be the tile's last one
+
+  CUTLASS_DEVICE Unit(Geometry const& geometry, int thread) {
+    int const number = thread / 32 * kWarpUnits + thread % kWarpUnits, of_row = number / geometry.columns;
+    pair = thread % 32 / kWarpUnits;
+    image = of_row / geometry.rows;
+    row = (of_row - image * geometry.rows) * Filter::kRows;
+    column = (number - of_row * geometry.columns) * Filter::kColumns;
+    exists = image < geometry.images;
+  }
+
+  /// Where its input begins in shared memory.
+  CUTLASS_DEVICE int input(Geometry const& geometry) const {
+    int const pixel = (image * geometry.box_rows + row * Filter::kStrideHeight) * geometry.box_columns +
+                      column * Filter::kStrideWidth;
+    return (exists ? pixel * kChannels : 0) + 2 * pair;
+  }
+
+  /// Where pixel i of C is in shared memory.
+  CUTLASS_DEVICE int source(Geometry const& geometry, int i) const {
+    int const of_row = (image * geometry.rows * Filter::kRows + row + i / Filter::kColumns) * geometry.columns;
+    return (of_row * Filter::kColumns + column + i % Filter::kColumns) * kChannels + 2 * pair;
+  }
+};
+
+/// Where a thread's pixels are in the output.
+template <class Filter>
+struct Pixels {
+  int first;          // the row of the matrix of the first one
+  int width;          // of the output
+  int rows, columns;  // that are in it, from the first one on
+
+  CUTLASS_DEVICE Pixels(Problem const& problem, int image, int row, int column)
+      : first((image * problem.output_height + row) * problem.output_width + column),
+        width(problem.output_width),
+        rows(image < problem.images ? problem.output_height - row : 0),
+        columns(problem.output_width - column) {}
+
+  CUTLASS_DEVICE bool has(int i) const {
+    return i < Filter::kPixels && i / Filter::kColumns < rows && i % Filter::kColumns < columns;
+  }
+  /// The row of the matrix of pixel i; of one that is outside of it, -1.
+  CUTLASS_DEVICE int place(int i) const {
+    return has(i) ? first + i / Filter::kColumns * width + i % Filter::kColumns : -1;
+  }
+};
+
+}  // namespace depthwise
+}  // namespace evt
+
+#endif  // EVT_DEPTHWISE_PLACES_HPP
