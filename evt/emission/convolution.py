@@ -160,7 +160,7 @@ def _convolution_halo(loop: HaloConvolution) -> ConvolutionText:
 def _convolution_depthwise(plan: Plan, loop: DepthwiseConvolution) -> ConvolutionText:
     """Return the same, and the filter that the kernel is made for."""
     assert isinstance(plan.config, ConfigDepthwise)
-    numbers = (*loop.filter_size, *loop.stride, *loop.dilation, plan.config.rows, plan.config.columns)
+    numbers = (*loop.filter.taps, *loop.filter.stride, *loop.filter.dilation, *plan.config.unit)
     backwards = "true" if loop.operator == "dgrad" else "false"
     filter_ = f"evt::depthwise::Filter<{', '.join(map(str, numbers))}, {backwards}>"
     return _convolution_of_ours(loop, "evt::depthwise::Kernel", [fragment_element(loop.a.dtype), filter_])

@@ -8,7 +8,7 @@ decide: see depthwise_geometry.hpp.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -18,20 +18,20 @@ from evt.ir.convolution import ConvolutionProblem
 from evt.plan.halo import forward
 from evt.plan.halo_tiles import SHARED_BYTES
 
-#: The channels of a thread block, the floats between taps in shared memory, and the threads of a warp's two units.
-CHANNELS, _PITCH, _PAIRS = 32, 34, 16
-#: The most units of a thread block.
-UNITS = 16
+#: The channels of a thread block, and its units at most; of each, so many threads.
+CHANNELS, UNITS = 32, 16
+_THREADS = CHANNELS // 2
 #: What a unit may have; with so many rows, registers are left for a light epilogue only.
-_ROWS, _COLUMNS = (1, 2, 4), tuple(range(1, 9))
+_ROWS, _COLUMNS = (1, 2, 4), range(1, 9)
 _MANY_ROWS = 4
 #: The most taps: all are unrolled for each pixel of a unit.
 _MOST_TAPS = 128
 #: The registers that a unit's sums and a row of its input may take.
 _MOST_REGISTERS = 96
-#: TMA's boxes, in each dimension.
-_LARGEST_BOX = 256
-_BARRIER_BYTES = 24
+#: TMA's boxes, in each dimension, and the bytes to which they are aligned in shared memory.
+_LARGEST_BOX, _ALIGNMENT = 256, 128
+#: The floats from tap to tap in shared memory, the bytes of barriers, and those of an element of C, at most.
+_PITCH, _BARRIER_BYTES, _SOURCE_BYTES = 34, 24, 2
 #: Cycles of an instruction on a multiprocessor of sm90, of many warps and of one alone, and those who issue them.
 _ISSUE, _ALONE, _SCHEDULERS = 1.5, 5.0, 4
 
@@ -43,12 +43,15 @@ class Unit(NamedTuple):
     columns: int
 
 
+ONE_PIXEL = Unit(1, 1)
+
+
 class _Reach(NamedTuple):
-    """A filter along one dimension: its taps, how far they lie apart, and the stride of the output."""
+    """A filter along one dimension: its taps, the stride of the output, and how far the taps lie apart."""
 
     taps: int
-    dilation: int
     stride: int
+    dilation: int
 
     def span(self, outputs: int) -> int:
         """Return the inputs from the first to the last one that so many outputs meet."""
@@ -61,17 +64,68 @@ class _Reach(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Filter:
+    """The filter of a channel, and how it moves: each (rows, columns)."""
+
+    taps: tuple[int, int]
+    stride: tuple[int, int]
+    dilation: tuple[int, int]
+
+    @property
+    def reaches(self) -> tuple[_Reach, _Reach]:
+        height, width = zip(self.taps, self.stride, self.dilation, strict=True)
+        return _Reach(*height), _Reach(*width)
+
+    def least_bytes(self, unit: Unit, element_bytes: int, source_bytes: int) -> int:
+        """Return the shared memory of a thread block of one unit, of elements of A and of C of so many bytes."""
+        (height, width), taps = self.reaches, self.taps[0] * self.taps[1]
+        box = height.span(unit.rows) * width.span(unit.columns) * CHANNELS * element_bytes
+        source = unit.rows * unit.columns * CHANNELS * source_bytes
+        weights = (4 * _PITCH + CHANNELS * element_bytes) * taps
+        return -(-box // _ALIGNMENT) * _ALIGNMENT + source + weights + _BARRIER_BYTES
+
+    def fits(self, unit: Unit, element_bytes: int) -> bool:
+        """Return whether registers, TMA's boxes and shared memory have room for a unit."""
+        height, width = self.reaches
+        return (
+            2 * unit.rows * unit.columns + 2 * width.met(unit.columns) <= _MOST_REGISTERS
+            and max(height.span(unit.rows), width.span(unit.columns)) <= _LARGEST_BOX
+            and self.least_bytes(unit, element_bytes, _SOURCE_BYTES) <= SHARED_BYTES
+        )
+
+    def instructions(self, unit: Unit) -> int:
+        """Return about how many instructions a thread has: see Filter in depthwise_geometry.hpp."""
+        (height, width), taps = self.reaches, self.taps[0] * self.taps[1]
+        pixels, inputs = unit.rows * unit.columns, height.span(unit.rows) * width.span(unit.columns)
+        return taps * (2 * pixels + unit.rows) + 3 * inputs + 14 * pixels + 110
+
+    def cost(self, unit: Unit) -> int:
+        """Return what the time of a thread grows with.
+
+        Where the units of a row are an even number of pixels apart, the two of a warp read the same banks of shared
+        memory.
+        """
+        height, width = self.reaches
+        conflicts = 0 if unit.columns * width.stride % 2 else 2 * height.met(unit.rows) * width.met(unit.columns)
+        return self.instructions(unit) + conflicts
+
+    def time(self, unit: Unit, sizes: Mapping[str, int], multiprocessors: int) -> float:
+        """Return about how many clock cycles of sm90 a kernel computes; what it moves is the same with all units."""
+        units = sizes["images"] * -(-sizes["output_height"] // unit.rows) * -(-sizes["output_width"] // unit.columns)
+        warps = units * -(-sizes["channels"] // CHANNELS) * _THREADS / 32
+        return max(_ALONE, _ISSUE * warps / _SCHEDULERS / multiprocessors) * self.cost(unit)
+
+
+@dataclass(frozen=True, slots=True)
 class Depthwise:
-    """The filter that a kernel is made for, by (rows, columns), and the units that threads may have.
+    """The filter that a kernel is made for, and the units that threads may have.
 
     ``offered`` are the best one for many images, and the best one for few where that is another; ``light`` is a better
     one that leaves fewer registers to the epilogue, if any; ``others`` fit too. ``reason``: why there is no such
     kernel, or "".
     """
 
-    filter_size: tuple[int, int] = (1, 1)
-    stride: tuple[int, int] = (1, 1)
-    dilation: tuple[int, int] = (1, 1)
+    filter: Filter = Filter((1, 1), (1, 1), (1, 1))
     offered: tuple[Unit, ...] = ()
     light: tuple[Unit, ...] = ()
     others: tuple[Unit, ...] = ()
@@ -82,7 +136,7 @@ NO_DEPTHWISE = Depthwise(reason="its sizes are not known: give the shapes of A a
 
 
 def depthwise_of(problem: ConvolutionProblem, element_bytes: int) -> Depthwise:
-    """Return how the depthwise kernel serves a convolution."""
+    """Return how the depthwise kernel serves a convolution of elements of so many bytes."""
     geometry = problem.geometry
     if not problem.is_depthwise:
         return Depthwise(reason="its groups are not one input channel and one output channel each")
@@ -91,81 +145,30 @@ def depthwise_of(problem: ConvolutionProblem, element_bytes: int) -> Depthwise:
     if geometry.rank > 2:
         return Depthwise(reason="it is one of volumes")
     sizes = forward(geometry.operator, problem.sizes)
-    height, width = (
-        _Reach(sizes[f"filter_{name}"], sizes[f"dilation_{name}"], sizes[f"stride_{name}"])
-        for name in ("height", "width")
-    )
     if min(sizes["pad_height"], sizes["pad_width"]) < 0:
         return Depthwise(reason="the padding of the dgrad is larger than dilation * (filter size - 1)")
-    return _depthwise(height, width, sizes["output_height"], sizes["output_width"], element_bytes)
+    taps, stride, dilation = (
+        (sizes[f"{part}_height"], sizes[f"{part}_width"]) for part in ("filter", "stride", "dilation")
+    )
+    return _depthwise(Filter(taps, stride, dilation), sizes["output_height"], sizes["output_width"], element_bytes)
 
 
 @lru_cache(maxsize=1024)
-def _depthwise(height: _Reach, width: _Reach, rows: int, columns: int, element_bytes: int) -> Depthwise:
-    if height.taps * width.taps > _MOST_TAPS:
+def _depthwise(filter_: Filter, rows: int, columns: int, element_bytes: int) -> Depthwise:
+    if filter_.taps[0] * filter_.taps[1] > _MOST_TAPS:
         return Depthwise(reason=f"the filters have more than {_MOST_TAPS} taps")
-    units = [Unit(*each) for each in product(_ROWS, _COLUMNS)]
-    known = [each for each in units if _fits(each, height, width, element_bytes)]
+    units = (Unit(*each) for each in product(_ROWS, _COLUMNS))
+    known = [each for each in units if filter_.fits(each, element_bytes)]
     if not known:
         return Depthwise(reason="a thread's pixels and their halo do not fit in registers and shared memory")
 
     def work(unit: Unit) -> int:
-        return -(-rows // unit.rows) * -(-columns // unit.columns) * _instructions(unit, height, width)
+        return -(-rows // unit.rows) * -(-columns // unit.columns) * filter_.cost(unit)
 
     best = min((each for each in known if each.rows < _MANY_ROWS), key=work)
     quick = min((each for each in known if each.rows == 1), key=work)
-    best_of_all = min(known, key=work)
     offered = tuple(dict.fromkeys((best, quick)))
+    best_of_all = min(known, key=work)
     # With a stride, rows share little of their input: measured, two of them are faster.
-    light = (best_of_all,) if height.stride == 1 and work(best_of_all) < work(best) else ()
-    others = tuple(each for each in known if each not in (*offered, *light))
-    filter_size, dilation, stride = zip(height, width, strict=True)
-    return Depthwise(filter_size, stride, dilation, offered, light, others)
-
-
-def least_bytes(
-    unit: Unit, filter_size: Sequence[int], stride: Sequence[int], dilation: Sequence[int], size: int
-) -> int:
-    """Return the shared memory of a thread block of one unit of elements of so many bytes."""
-    height, width = map(_Reach, filter_size, dilation, stride)
-    return _bytes(unit, height, width, size)
-
-
-def _bytes(unit: Unit, height: _Reach, width: _Reach, element_bytes: int) -> int:
-    taps = (4 * _PITCH + CHANNELS * element_bytes) * height.taps * width.taps
-    return height.span(unit.rows) * width.span(unit.columns) * CHANNELS * element_bytes + taps + _BARRIER_BYTES
-
-
-def _fits(unit: Unit, height: _Reach, width: _Reach, element_bytes: int) -> bool:
-    registers = 2 * unit.rows * unit.columns + 2 * width.met(unit.columns)
-    return (
-        registers <= _MOST_REGISTERS
-        and max(height.span(unit.rows), width.span(unit.columns)) <= _LARGEST_BOX
-        and _bytes(unit, height, width, element_bytes) <= SHARED_BYTES
-    )
-
-
-def _instructions(unit: Unit, height: _Reach, width: _Reach) -> int:
-    """Return about how many instructions a thread has: see Filter in depthwise_geometry.hpp.
-
-    The two units of a warp read the same banks of shared memory where a unit's pixels are an even number of them.
-    """
-    pixels, taps = unit.rows * unit.columns, height.taps * width.taps
-    loads = height.met(unit.rows) * width.met(unit.columns)
-    conflicts = 0 if unit.columns * width.stride % 2 else 2 * loads
-    return taps * (2 * pixels + unit.rows) + 3 * loads + conflicts + 14 * pixels + 110
-
-
-def time(
-    unit: Unit,
-    filter_size: Sequence[int],
-    stride: Sequence[int],
-    dilation: Sequence[int],
-    sizes: Mapping[str, int],
-    multiprocessors: int,
-) -> float:
-    """Return about how many clock cycles of sm90 a kernel computes; what it moves is the same with all units."""
-    instructions = _instructions(unit, *map(_Reach, filter_size, dilation, stride))
-    units = sizes["images"] * -(-sizes["output_height"] // unit.rows) * -(-sizes["output_width"] // unit.columns)
-    warps = units * -(-sizes["channels"] // CHANNELS) * _PAIRS / 32
-    return max(_ALONE, _ISSUE * warps / _SCHEDULERS / multiprocessors) * instructions
+    light = (best_of_all,) if filter_.stride[0] == 1 and work(best_of_all) < work(best) else ()
+    return Depthwise(filter_, offered, light, tuple(each for each in known if each not in (*offered, *light)))

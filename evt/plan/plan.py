@@ -25,6 +25,7 @@ from typing import Literal, TypeAlias
 from evt.ir.convolution import SPATIAL, Operator
 from evt.ir.dtype import DType
 from evt.plan.configurations.config import Config
+from evt.plan.depthwise import Filter
 from evt.plan.epilogue.nodes import Apply, Node, Number, Reduction, Result, Single, Size, Strides
 from evt.plan.epilogue.regions import Region
 from evt.plan.epilogue.registers import BESIDE_WIDENERS, register_limit
@@ -188,14 +189,9 @@ class HaloConvolution(Convolution):
 
 @dataclass(frozen=True, slots=True)
 class DepthwiseConvolution(Convolution):
-    """One of ours, with a filter for each channel: see evt.plan.depthwise.
+    """One of ours, with a ``filter`` for each channel, whose sizes the kernel is made for: see evt.plan.depthwise."""
 
-    The kernel is made for ``filter_size``, ``stride`` and ``dilation``, of rows and columns.
-    """
-
-    filter_size: tuple[int, int]
-    stride: tuple[int, int]
-    dilation: tuple[int, int]
+    filter: Filter
 
 
 Mainloop: TypeAlias = MatrixProduct | Convolution2x | Convolution3x | HaloConvolution | DepthwiseConvolution

@@ -88,6 +88,11 @@ class ConvolutionClass:
     depthwise: Depthwise = NO_DEPTHWISE
 
     @property
+    def is_depthwise(self) -> bool:
+        """Whether each channel has a filter of its own."""
+        return self.group_filters == self.group_channels == 1
+
+    @property
     def not_matrices(self) -> str:
         """Why it is not a matrix product, or ""."""
         reasons = {

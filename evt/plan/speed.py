@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from math import prod
 
 from evt.plan.configurations.config import Config, ConfigDepthwise, ceil_div
-from evt.plan.depthwise import Unit
-from evt.plan.depthwise import time as depthwise_time
 from evt.plan.halo import forward
 from evt.plan.halo import time as halo_time
 from evt.plan.halo_tiles import Axis, Plane
@@ -35,7 +33,8 @@ def _cycles(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> float
     if isinstance(plan.mainloop, HaloConvolution):
         return _halo_time(plan, forward(plan.mainloop.operator, sizes))
     if isinstance(plan.mainloop, DepthwiseConvolution):
-        return _depthwise_time(plan, plan.mainloop, forward(plan.mainloop.operator, sizes), multiprocessors)
+        assert isinstance(plan.config, ConfigDepthwise)
+        return plan.mainloop.filter.time(plan.config.unit, forward(plan.mainloop.operator, sizes), multiprocessors)
     rows, columns, traffic = sizes[plan.rows], sizes[plan.columns], plan.read_bytes + plan.written_bytes
     steps = max(1, _depth(plan, sizes) * plan.operand_bits // 16)
     return time(plan.config, rows, columns, steps, sizes["l"], multiprocessors, traffic) / _A_CYCLE + _LAUNCH
@@ -67,13 +66,6 @@ def _halo_time(plan: Plan, sizes: Mapping[str, int]) -> float:
         plane = Plane.of(sizes, channels, element_bytes)
     images = sizes["images"] * sizes.get("output_depth", 1)
     return halo_time(plane, pixels, images, sizes["filters"], shared=plan.mainloop.shared)
-
-
-def _depthwise_time(plan: Plan, loop: DepthwiseConvolution, sizes: Mapping[str, int], multiprocessors: int) -> float:
-    """Return how long a depthwise kernel computes, in clock cycles."""
-    assert isinstance(plan.config, ConfigDepthwise)
-    unit = Unit(plan.config.rows, plan.config.columns)
-    return depthwise_time(unit, loop.filter_size, loop.stride, loop.dilation, sizes, multiprocessors)
 
 
 def _depth(plan: Plan, sizes: Mapping[str, int]) -> int:

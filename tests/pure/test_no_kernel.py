@@ -43,10 +43,15 @@ REFUSED: dict[str, tuple[Callable[[], Any], str, Callable[[], Any] | None]] = {
         r"on any GPU; .*\nE0503: CUTLASS permutes the rows of a dgrad with a stride",
         lambda: evt.conv2d_dgrad("D = acc", stride=2)(X, WEIGHT),
     ),
-    "depthwise": (
-        lambda: evt.conv2d("D = acc", groups=8)(X, WEIGHT[:, :1].contiguous()),
-        "E0503: .*depthwise needs a kernel of its own",
+    "two filters a channel": (
+        lambda: evt.conv2d("D = acc", groups=8)(X, torch.ones(16, 1, 3, 3, dtype=torch.float16)),
+        "E0503: a group's channels must be multiples of 4 bytes, and are 1 channels",
         None,
+    ),
+    "depthwise of doubles": (
+        lambda: evt.conv2d("D = acc", groups=8)(X.double(), WEIGHT[:, :1].double()),
+        "E0503: `A` is f64",
+        lambda: evt.conv2d("D = acc", groups=8)(X, WEIGHT[:, :1]),
     ),
     "forced": (
         lambda: evt.gemm("D = acc", route="evt-3x")(H[:, :9].contiguous(), H[:9]),

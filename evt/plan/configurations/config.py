@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from evt.plan.depthwise import ONE_PIXEL, Unit
+
 Schedule = Literal[
     "pingpong",
     "cooperative",
@@ -142,18 +144,14 @@ class ConfigConvolution(Config):
 
 @dataclass(frozen=True, slots=True)
 class ConfigDepthwise(Config):
-    """A configuration of the depthwise kernel: a thread computes ``rows`` of ``columns`` pixels, of two channels.
+    """A configuration of the depthwise kernel: the ``unit`` of a thread; ``tile`` is the largest of a thread block."""
 
-    ``tile`` is the largest that a thread block may have.
-    """
-
-    rows: int = 1
-    columns: int = 1
+    unit: Unit = ONE_PIXEL
 
     @property
     def name(self) -> str:
         """How a configuration is named: ``depthwise_4x7``."""
-        return f"{self.schedule}_{self.rows}x{self.columns}"
+        return f"{self.schedule}_{self.unit.rows}x{self.unit.columns}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from evt.plan.configurations.config import ConfigDepthwise
-from evt.plan.depthwise import Unit, least_bytes
 from evt.plan.halo_tiles import SHARED_BYTES
 from evt.plan.kernels.draft import Draft, Frame, Request
 from evt.plan.kernels.fragment import add_sizes, fragment_epilogue
 from evt.plan.kernels.implicit_gemm import image
 from evt.plan.plan import DepthwiseConvolution, Plan
+from evt.plan.signature import bytes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,15 +22,16 @@ class DepthwiseKernel:
     def __call__(self, request: Request) -> Plan:
         draft = Draft(request, batched=False)
         shape, config = draft.problem.convolution, request.config
-        found = shape.depthwise
         assert isinstance(config, ConfigDepthwise)
         add_sizes(draft)
         a, b = (image(draft, operand) for operand in draft.problem.dag.operands)
-        b = replace(b, alignment=1)  # threads load it element by element
-        filter_ = (found.filter_size, found.stride, found.dilation)
-        mainloop = DepthwiseConvolution(shape.operator, shape.rank, a, b, *filter_)
-        memory = least_bytes(Unit(config.rows, config.columns), *filter_, draft.problem.operand_bytes)
-        return draft.finish(Frame("own", self.template, 90, SHARED_BYTES), mainloop, fragment_epilogue(draft, memory))
+        b = replace(b, alignment=1)  # threads load it element by element where TMA cannot
+        filter_, epilogue = shape.depthwise.filter, fragment_epilogue(draft)
+        source_bytes = bytes_of(epilogue.source.dtype) if epilogue.source else 0
+        memory = filter_.least_bytes(config.unit, draft.problem.operand_bytes, source_bytes)
+        mainloop = DepthwiseConvolution(shape.operator, shape.rank, a, b, filter_)
+        frame = Frame("own", self.template, 90, SHARED_BYTES)
+        return draft.finish(frame, mainloop, replace(epilogue, shared_memory=memory))
 
 
 DEPTHWISE = DepthwiseKernel()

@@ -11,6 +11,7 @@ from evt.ir.dtype import BF16, F16, DType
 from evt.plan.epilogue.nodes import Access, ColumnBroadcast, Destination, Node, RowBroadcast, Single, Stride, Varies
 from evt.plan.epilogue.visitors import build_visitors, is_collective
 from evt.plan.fields import Field
+from evt.plan.halo_tiles import SHARED_BYTES
 from evt.plan.kernels.draft import Collective, Draft
 from evt.plan.kernels.epilogue_3x import tensor
 from evt.plan.kernels.memory import is_tma
@@ -31,13 +32,13 @@ def add_sizes(draft: Draft) -> None:
             draft.fields.size(f"{part}_{name}")
 
 
-def fragment_epilogue(draft: Draft, shared_memory: int) -> Collective:
-    """Return the epilogue of a kernel that has so many bytes of shared memory."""
+def fragment_epilogue(draft: Draft) -> Collective:
+    """Return the epilogue of a kernel that takes all shared memory."""
     source = _source(draft)
     graph = build_visitors(draft.dag, source=source, implicit_store=None, fused=draft.request.fused, nested=False)
     c = tensor(draft, source) if source else None
     d = tensor(draft, draft.primary) if _is_staged(draft, draft.primary) else None
-    return Collective(_NodesFragment(draft).make(graph), graph, c, d, d.dtype if d else F16, shared_memory)
+    return Collective(_NodesFragment(draft).make(graph), graph, c, d, d.dtype if d else F16, SHARED_BYTES)
 
 
 def _source(draft: Draft) -> str | None:

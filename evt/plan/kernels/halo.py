@@ -20,7 +20,7 @@ class HaloKernel:
 
     def __call__(self, request: Request) -> Plan:
         draft = Draft(request, batched=False)
-        mainloop, epilogue = _mainloop(draft, self.windows), fragment_epilogue(draft, SHARED_BYTES)
+        mainloop, epilogue = _mainloop(draft, self.windows), fragment_epilogue(draft)
         for setting in ("tile_rows", "tile_columns"):
             draft.fields.size(setting)
         return draft.finish(Frame("own", self.template, 90, SHARED_BYTES), mainloop, epilogue)

@@ -19,7 +19,7 @@ def configs_sm90(problem: Problem) -> tuple[Config, ...]:
 
     def config(unit: Unit, use: Use) -> Config:
         tile = (UNITS * unit.rows * unit.columns, CHANNELS, 1)
-        return ConfigDepthwise(tile, "depthwise", epilogue_tile=_STEP, use=use, rows=unit.rows, columns=unit.columns)
+        return ConfigDepthwise(tile, "depthwise", epilogue_tile=_STEP, use=use, unit=unit)
 
     uses: tuple[tuple[Use, tuple[Unit, ...]], ...] = (
         ("always", found.offered),
@@ -45,4 +45,5 @@ DEPTHWISE = Route(
     ),
     kernels={"3x": Kernel(kernels.DEPTHWISE, configs_sm90, max_batches=None)},
     shapes=("convolution",),
+    alone=lambda problem: problem.convolution.is_depthwise,
 )

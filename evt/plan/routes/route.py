@@ -40,7 +40,8 @@ class Route:
     the shapes of problems that it concerns, and ``kernels`` has its kernel for each family of targets that
     the rules admit. ``otherwise`` is what a user can type instead where the rules refuse. ``suits`` is a rule about
     speed: where it fails, routes that come later are preferred; where it holds in part, its kernels are built beside
-    those of the preferred route, and each call takes what is expected to be the fastest for its sizes.
+    those of the preferred route, and each call takes what is expected to be the fastest for its sizes. ``alone`` tells
+    the problems that no other route compiles: what it refuses there is what matters.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Route:
     shapes: tuple[Shape, ...] = ("gemm", "convolution")
     otherwise: str = ""
     suits: Rule | None = None
+    alone: Callable[[Problem], bool] | None = None
 
     def kernel(self, target: Target) -> Kernel:
         """Return the kernel for a target that the rules admit."""

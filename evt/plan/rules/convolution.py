@@ -98,9 +98,7 @@ def whole_groups(problem: Problem) -> Verdict:
         return Refusal("CUTLASS has groups for the fprop of one and two dimensions only")
     if convolution.group_channels * problem.operand_bytes < 4:
         given = f"{convolution.group_channels} channels"
-        return Refusal(
-            f"a group's channels must be multiples of 4 bytes, and are {given}: depthwise needs a kernel of its own"
-        )
+        return Refusal(f"a group's channels must be multiples of 4 bytes, and are {given}")
     filters = convolution.group_filters
     if 64 % filters and filters % 64:
         return Refusal(

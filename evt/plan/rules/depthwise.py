@@ -10,7 +10,9 @@ from evt.plan.verdict import HOLDS, Refusal, Verdict
 
 @rule("the target is the one that the kernel is made for: sm90")
 def on_sm90(problem: Problem) -> Verdict:
-    return HOLDS if problem.target.family("3x") == "3x" else Refusal(f"the target is {problem.target.name}")
+    if problem.target.family("3x") == "3x":
+        return HOLDS
+    return Refusal(f"depthwise convolutions have a kernel on sm90 only, and the target is {problem.target.name}")
 
 
 @rule("each channel has a filter of its own, of at most 128 taps, and it is a fprop of images, or a dgrad of stride 1")

@@ -1,0 +1,139 @@
+"""The depthwise kernel: its units, its plan, and its text."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+import evt
+from evt.emission import emit
+from evt.emission.kernel import spell
+from evt.ir.convolution import Convolution
+from evt.plan import Plan
+from evt.plan.depthwise import Depthwise, Filter, Unit, depthwise_of
+from evt.plan.epilogue.nodes import Access, AccFetch, Apply, AuxLoad, AuxStore, RowBroadcast, SourceFetch
+from evt.plan.plan import DepthwiseConvolution
+from evt.plan.speed import fastest
+from evt.plan.survey import survey
+from evt.spec import packed_problem, problem_sizes
+
+RESIDUAL = "D = relu(acc + bias + residual)"
+LAYER = (2, 96, 56, 56), (96, 1, 3, 3)
+
+
+def planned(text: str, dtype: str = "f16", shapes: Any = LAYER, **keywords: Any) -> Plan:
+    given = {"padding": 1, "groups": shapes[0][1], **keywords}
+    return evt.conv2d(text, **given).plan("sm90", dtype, dtype, shapes=shapes)
+
+
+def found(images: int, channels: int, side: int, taps: int, **geometry: Any) -> Depthwise:
+    made = Convolution.of("conv2d", {"padding": taps // 2, "groups": channels, **geometry})
+    return depthwise_of(made.problem((images, channels, side, side), (channels, 1, taps, taps)), 2)
+
+
+def test_units_divide_the_output() -> None:
+    assert found(32, 96, 56, 3).offered == (Unit(2, 7), Unit(1, 7))
+    assert found(32, 96, 56, 3).light == (Unit(4, 7),)
+    assert found(32, 96, 14, 7).light == ()  # four rows do not divide 14
+    assert found(32, 96, 64, 3).offered[0].columns == 8
+    assert found(32, 96, 20, 3).offered[0].columns == 7  # three units, where five columns make four
+    assert found(32, 96, 3, 3).offered[0].columns == 3
+
+
+def test_rows_share_little_with_a_stride() -> None:
+    assert found(32, 96, 56, 5, stride=2).light == ()
+
+
+def test_a_row_of_input_fits_in_registers() -> None:
+    for taps, dilation in ((7, 1), (7, 6), (11, 1)):
+        every = found(1, 64, 112, taps, padding="same", dilation=dilation)
+        units = (*every.offered, *every.light, *every.others)
+        assert units
+        for unit in units:
+            met = {column + tap * dilation for column in range(unit.columns) for tap in range(taps)}
+            assert 2 * unit.rows * unit.columns + 2 * len(met) <= 96
+
+
+def test_larger_units_issue_less_for_each_pixel() -> None:
+    filter_ = Filter((3, 3), (1, 1), (1, 1))
+    issued = [filter_.instructions(unit) / math.prod(unit) for unit in (Unit(1, 7), Unit(2, 7), Unit(4, 7))]
+    assert issued == sorted(issued, reverse=True)
+    assert filter_.cost(Unit(2, 8)) > filter_.instructions(Unit(2, 8))  # two units read the same banks
+    assert filter_.cost(Unit(2, 7)) == filter_.instructions(Unit(2, 7))
+
+
+@pytest.mark.parametrize(
+    ("images", "side", "text", "expected"),
+    [
+        (64, 56, "D = acc", "depthwise_4x7"),
+        (64, 14, "D = acc", "depthwise_2x7"),
+        (1, 14, "D = acc", "depthwise_1x7"),
+        (64, 56, "D = gelu(acc) * silu(bias*acc)", "depthwise_2x7"),  # which leaves registers to the epilogue
+    ],
+)
+def test_the_number_of_images_and_the_epilogue_choose(images: int, side: int, text: str, expected: str) -> None:
+    shapes = (images, 384, side, side), (384, 1, 7, 7)
+    op = evt.conv2d(text, padding=3, groups=384)
+    plans = survey(packed_problem(op.spec, "sm90", "f16", shapes=shapes)).defaults
+    sizes = problem_sizes(op.spec, shapes)
+    assert plans[fastest(plans, sizes, 132)].config.name == expected
+
+
+def test_the_plan() -> None:
+    made = planned(RESIDUAL)
+    assert (made.route, made.family, made.template) == ("conv-depthwise-3x", "own", "conv_depthwise")
+    assert isinstance(made.mainloop, DepthwiseConvolution)
+    assert made.mainloop.filter == Filter((3, 3), (1, 1), (1, 1))
+    assert (made.mainloop.a.alignment, made.mainloop.b.alignment) == (8, 1)
+    assert [type(node) for node in made.nodes] == [AccFetch, RowBroadcast, SourceFetch, Apply, AuxStore]
+    assert not made.with_pdl
+    assert made.register_limit == 128
+    box, source, filters = 4 * 9 * 64, 14 * 64, 9 * (64 + 34 * 4)
+    assert made.shared_memory == math.ceil(box / 128) * 128 + source + filters + 24
+    assert planned("D = acc").shared_memory == made.shared_memory - source
+
+
+def test_other_types_are_moved_element_by_element() -> None:
+    made = planned("out D: f32[m, n]; D = acc + C")
+    assert (made.source, made.destination) == (None, None)
+    accesses = [node.access for node in made.nodes if isinstance(node, AuxLoad | AuxStore)]
+    assert accesses == [Access.DIRECT, Access.DIRECT]
+
+
+def test_the_kernel_is_made_for_its_filter() -> None:
+    text = emit(planned(RESIDUAL, "bf16", stride=(1, 2), dilation=(2, 1), config="depthwise_2x5"))
+    kernel = (
+        "evt::depthwise::Kernel<evt::element::bf16, evt::depthwise::Filter<3, 3, 1, 2, 2, 1, 2, 5, false>, Epilogue>"
+    )
+    assert kernel in text
+    assert '#include "cute' not in text
+    assert "Kernel::get_shared_bytes(last.params)" in text
+    op = evt.Program(evt.diagnostics.Source("D = acc"), "conv2d_dgrad", padding=1, groups=96)
+    gradient = op.plan("sm90", "f32", "f32", shapes=LAYER)
+    text = emit(gradient)
+    assert "evt::depthwise::Kernel<float, evt::depthwise::Filter<3, 3, 1, 1, 1, 1, 2, 7, true>, Epilogue>" in text
+    assert (
+        "result.problem.pad_height = static_cast<int>(arguments.dilation_height * (arguments.filter_height - 1)" in text
+    )
+
+
+def test_lanes_meet_as_the_kernel_deals_out_columns() -> None:
+    made = planned(
+        "in keep: b1[m, n]; out D, a: f32[n], b: f32[m], c: f32\n"
+        "D = where(keep, acc, 0); a = sum[m](acc); b = max[n](acc); c = max[m, n](acc)"
+    )
+    types = {part.name: part.type for part in spell(made).fragment.parts}
+    lanes = "evt::depthwise::Lanes"
+    assert types["in_keep"] == f"evt::fragment::MaskLoad<{lanes}>"
+    meet = {each.partition("<")[0]: lanes in each for each in types.values() if "Reduction" in each}
+    prefix = "evt::fragment::"
+    assert meet == {f"{prefix}RowReduction": True, f"{prefix}ColumnReduction": True, f"{prefix}ScalarReduction": False}
+
+
+def test_conv1d_is_one_of_height_1() -> None:
+    op = evt.conv1d("D = acc", padding=3, groups=64)
+    made = op.plan("sm90", shapes=((8, 64, 500), (64, 1, 7)))
+    assert made.mainloop.filter == Filter((1, 7), (1, 1), (1, 1))
+    assert made.config.name.startswith("depthwise_1x")
