@@ -14,6 +14,7 @@ class Layer:
     filters: int
     side: int
     stride: int = 1
+    groups: int = 1
 
     @property
     def padding(self) -> int:
@@ -21,7 +22,8 @@ class Layer:
 
     def __str__(self) -> str:
         stride = f"/{self.stride}" if self.stride > 1 else ""
-        return f"{self.taps}x{self.taps}{stride} {self.channels}->{self.filters} @{self.side}"
+        channels = f"{self.channels}->{self.filters}" if self.groups == 1 else f"{self.channels} depthwise"
+        return f"{self.taps}x{self.taps}{stride} {channels} @{self.side}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +50,12 @@ def _bottlenecks(side: int, channels: int, width: int, stride: int) -> tuple[Lay
     return tuple(dict.fromkeys(layers))
 
 
-#: ResNet-50 v1.5 at 224 x 224 (torchvision), the U-Net of Stable Diffusion 1.5 at latents of 64 x 64, and a detector
-#: like YOLOv8-s at 640 x 640.
+def _depthwise(taps: int, channels: int, side: int, stride: int = 1) -> Layer:
+    return Layer(taps, channels, channels, side, stride, groups=channels)
+
+
+#: ResNet-50 v1.5 at 224 x 224 (torchvision), the U-Net of Stable Diffusion 1.5 at latents of 64 x 64, a detector like
+#: YOLOv8-s at 640 x 640, and the depthwise layers of EfficientNet-B0, and of ConvNeXt-T, at 224 x 224.
 NETWORKS = {
     "resnet": Network(
         256,
@@ -92,6 +98,27 @@ NETWORKS = {
             Layer(3, 256, 512, 40, 2),
             Layer(3, 256, 256, 20),
             Layer(1, 512, 512, 20),
+        ),
+    ),
+    "depthwise": Network(
+        32,
+        (
+            _depthwise(3, 32, 112),
+            _depthwise(3, 96, 112, 2),
+            _depthwise(3, 144, 56),
+            _depthwise(5, 144, 56, 2),
+            _depthwise(5, 240, 28),
+            _depthwise(3, 240, 28, 2),
+            _depthwise(3, 480, 14),
+            _depthwise(5, 480, 14),
+            _depthwise(5, 672, 14),
+            _depthwise(5, 672, 14, 2),
+            _depthwise(5, 1152, 7),
+            _depthwise(3, 1152, 7),
+            _depthwise(7, 96, 56),
+            _depthwise(7, 192, 28),
+            _depthwise(7, 384, 14),
+            _depthwise(7, 768, 7),
         ),
     ),
 }

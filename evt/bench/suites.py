@@ -80,12 +80,13 @@ def _convolutions(network: Network, dtype: str, images: int | None) -> Iterator[
     """Yield a network's layers with each epilogue; cases of one text and geometry share a program."""
 
     @functools.cache
-    def program(text: str, stride: int, padding: int) -> Program:
-        return Program(Source(f"D = {text}"), "conv2d", stride=stride, padding=padding)
+    def program(text: str, stride: int, padding: int, groups: int) -> Program:
+        return Program(Source(f"D = {text}"), "conv2d", stride=stride, padding=padding, groups=groups)
 
     for layer, text in product(network.layers, _OF_LAYERS):
         shapes = (
             (images or network.images, layer.channels, layer.side, layer.side),
-            (layer.filters, layer.channels, layer.taps, layer.taps),
+            (layer.filters, layer.channels // layer.groups, layer.taps, layer.taps),
         )
-        yield convolution_case(f"{layer} {text}", program(text, layer.stride, layer.padding), shapes, dtype=dtype)
+        geometry = (layer.stride, layer.padding, layer.groups)
+        yield convolution_case(f"{layer} {text}", program(text, *geometry), shapes, dtype=dtype)

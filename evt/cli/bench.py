@@ -18,7 +18,7 @@ _SIZE, _HOST_SIZE = 4096, 256
 #: For the help text.
 _DEFAULTS = {"m": f"{_SIZE}; {_HOST_SIZE} with --host", "n": "as --m", "k": "as --m"}
 #: Suites of convolutions, with the usual batch size of each.
-_NETWORKS = {"resnet": 256, "unet": 2, "detector": 1}
+_NETWORKS = {"resnet": 256, "unet": 2, "detector": 1, "depthwise": 32}
 
 #: Suites of whole models.
 _OF_MODELS = ("models", "training")
@@ -116,10 +116,10 @@ def command(
 
     The suite gemm checks evt's performance bars against torch.compile. The suite epilogue times several epilogues of
     one product side by side, without baselines. It compares them with the bare store of D, and with a bound: the time
-    of the bare store plus that of copying the epilogue's other tensors. The suites resnet, unet and detector have the
-    convolutions of a network with three epilogues each: of ResNet-50, of Stable Diffusion's U-Net, and of an object
-    detector. The suites models and training time whole models through eager, torch.compile and backend="evt":
-    inference, and a training step without the optimizer.
+    of the bare store plus that of copying the epilogue's other tensors. The suites resnet, unet, detector and depthwise
+    have the convolutions of a network with three epilogues each: of ResNet-50, of Stable Diffusion's U-Net, of an
+    object detector, and the depthwise ones of EfficientNet and ConvNeXt. The suites models and training time whole
+    models through eager, torch.compile and backend="evt": inference, and a training step without the optimizer.
 
     The tensors of a convolution are channels_last. Without --a-shape and --b-shape it has batch size 2, 64 channels and
     a 3x3 kernel.

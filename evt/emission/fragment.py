@@ -68,7 +68,7 @@ _REDUCTIONS = {
 def fragment(plan: Plan) -> FragmentText:
     """Return the epilogue of a plan as statements, in the order of its nodes."""
     halo = isinstance(plan.mainloop, HaloConvolution)
-    lanes = "evt::fragment::LanesOfWgmma" if halo else "evt::depthwise::Lanes"
+    lanes = f"evt::{'halo' if halo else 'depthwise'}::Lanes"
     parts: dict[str, PartText] = {}
     steps: list[StepText] = []
     values: list[tuple[str, str]] = []  # of each node: its type and what gives it

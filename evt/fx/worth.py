@@ -168,8 +168,11 @@ def _lost_by_convolution(fused: Fused, target: str, time: float, slower: float) 
     product = fused.region.product
     further = _further(fused) * _FURTHER * slower
     if product.geometry.get("groups", 1) != 1:
-        if isinstance(_mainloop(fused, target), DepthwiseConvolution):
-            return further - _elements(fused) * hint(product.b.meta["val"].shape[-1]) * _DEPTHWISE * slower
+        loop = _mainloop(fused, target)
+        if isinstance(loop, DepthwiseConvolution):
+            measured = loop.operator == "fprop" and loop.a.dtype.bits == 16
+            columns = hint(product.b.meta["val"].shape[-1])
+            return further - (_elements(fused) * columns * _DEPTHWISE * slower if measured else 0.0)
         return time * _SLOWER_GROUPS + further
     if product.operation.endswith("dgrad"):
         return time * _SLOWER_GRADIENT + further

@@ -62,6 +62,7 @@ class ConvolutionClass:
     ``tile_columns`` is the width of tiles that its columns fill best, ``tile_bytes`` the depth of tiles that its
     channels do; ``shallow``: whether the sums are shorter than the work of an epilogue. ``row_channels`` are the
     channels of a copy in which the rows of filters, which then are one tap, can be moved by TMA's im2col mode, or 0.
+    ``is_depthwise``: whether each channel has a filter of its own, and gives one channel.
     ``halo`` is how the halo kernel serves it, ``windows`` how it does where it widens the channels, ``depthwise`` how
     the depthwise kernel does.
     """
@@ -85,12 +86,8 @@ class ConvolutionClass:
     row_channels: int = 0
     halo: Halo = UNKNOWN
     windows: Halo = NO_WINDOWS
+    is_depthwise: bool = False
     depthwise: Depthwise = NO_DEPTHWISE
-
-    @property
-    def is_depthwise(self) -> bool:
-        """Whether each channel has a filter of its own."""
-        return self.group_filters == self.group_channels == 1
 
     @property
     def not_matrices(self) -> str:
@@ -235,6 +232,7 @@ def convolution_class(
         row_channels,
         halo_of(geometry, problem, operand),
         windows_of(problem, operand),
+        problem.is_depthwise,
         depthwise_of(problem, element_bytes),
     )
 

@@ -187,7 +187,7 @@ class Survey:
         That a formula is no stock epilogue is one where only those are asked for. Kernels of ours are an addition.
         """
         alone = [each for each in self.asked if each.route.alone is not None and each.route.alone(self.problem)]
-        if alone:
+        if alone or candidate.route.alone is not None:
             return candidate not in alone
         kinds = {each.route.kind for each in self.asked}
         unused = {"stock", "own", *([] if self.problem.dag.feeds else ["mainloop"])}

@@ -18,6 +18,9 @@ from evt.reference.convolution import from_view, to_view
 from evt.runtime.layout import LIMIT, TensorArgument, strides_of
 from evt.runtime.report import Report
 
+#: The bytes to which TMA is aligned.
+_TMA = 16
+
 
 def is_readable(view: torch.Tensor) -> bool:
     """Return whether kernels read an operand's view [N, ..., C] as it is: contiguous channels, pixels at any pitch."""
@@ -50,12 +53,21 @@ def convolution_views(
             continue
         if name not in ("A", "B") and not _is_shaped(problem, name, view, tensor, report):
             continue
-        if is_readable(view) if name in ("A", "B") else _is_walkable(problem, view):
+        readable = is_readable(view) if name in ("A", "B") else _is_walkable(problem, view)
+        if readable and not (name == "A" and problem.is_depthwise and _may_be_aligned(view)):
             found[name] = view
         else:
             copied.append(name)
             found[name] = torch.empty(view.shape, dtype=tensor.dtype, device="meta")
     return found, tuple(copied)
+
+
+def _may_be_aligned(view: torch.Tensor) -> bool:
+    """Return whether a copy of an activation can be moved by TMA, and the view cannot: no other kernel is depthwise."""
+    size = view.element_size()
+    steps = [stride for extent, stride in zip(view.shape[:-1], view.stride()[:-1], strict=True) if extent > 1]
+    places = [view.data_ptr(), *(stride * size for stride in steps)]
+    return view.shape[-1] * size % _TMA == 0 and any(place % _TMA for place in places)
 
 
 def _is_shaped(

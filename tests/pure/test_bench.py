@@ -41,7 +41,7 @@ from evt.reference.compare import as_numbers, as_steps
 
 
 def test_suite() -> None:
-    assert SUITES == ("gemm", "epilogue", "resnet", "unet", "detector")
+    assert SUITES == ("gemm", "epilogue", "resnet", "unet", "detector", "depthwise")
     cases = suite("gemm")
     issue = [(case.m, case.n, case.k, case.bar) for case in cases[:3]]
     assert issue == [(6304, 3072, 768, 0.70), (16384, 1024, 1024, 0.70), (4096, 14336, 4096, 1.0)]

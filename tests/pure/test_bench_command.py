@@ -217,7 +217,7 @@ def test_command_help_is_light() -> None:
         "print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "--suite [gemm|epilogue|resnet|unet|detector|models|training]" in done.stdout
+    assert "--suite [gemm|epilogue|resnet|unet|detector|depthwise|models|training]" in done.stdout
     assert "eager,compile,max-autotune,mm" in done.stdout
     assert done.stdout.endswith("False\n")
 
@@ -232,7 +232,7 @@ def test_command_help_is_light() -> None:
         (["D = acc", "--op", "linear", "--l", "2"], 2, "--l is for gemm"),
         (["--suite", "resnet", "--stride", "2"], 2, "--suite brings its own"),
         (["--suite", "resnet", "--a-shape", "2,8,5,5"], 2, "--suite brings its own"),
-        (["--suite", "gemm", "--batch", "8"], 2, "--batch is for the suites resnet, unet, detector"),
+        (["--suite", "gemm", "--batch", "8"], 2, "--batch is for the suites resnet, unet, detector, depthwise"),
         (["--suite", "models", "--rounds", "0"], 2, "0 is not in the range"),
         (["--suite", "training", "--filter", "alexnet"], 2, "nothing of the suite has `alexnet` in its name"),
         (["--suite", "models", "--dtype", "f17"], 1, "E0303"),

@@ -53,7 +53,7 @@ def case_of(text: str, operation: str = "conv2d", shape: tuple[int, ...] = (2, 8
 
 def test_networks() -> None:
     assert {name: network.images for name, network in NETWORKS.items()} == _NETWORKS
-    assert [len(network.layers) for network in NETWORKS.values()] == [23, 12, 11]
+    assert [len(network.layers) for network in NETWORKS.values()] == [23, 12, 11, 16]
     names = [str(layer) for layer in NETWORKS["resnet"].layers]
     assert names[:6] == [
         "7x7/2 3->64 @224",
@@ -71,6 +71,7 @@ def test_networks() -> None:
         "1x1 512->128 @28",
     ]
     assert names[-1] == "1x1 2048->512 @7"
+    assert str(NETWORKS["depthwise"].layers[1]) == "3x3/2 96 depthwise @112"
 
 
 @pytest.mark.parametrize("network", NETWORKS)
@@ -78,20 +79,22 @@ def test_suites_of_networks(network: str) -> None:
     cases, layers = suite(network), NETWORKS[network].layers
     assert len({case.name for case in cases}) == len(cases) == 3 * len(layers)
     assert {str(case.dag.operands[0].dtype) for case in cases} == {"f16"}
-    assert len({id(case.program) for case in cases}) <= 3 * len({(layer.taps, layer.stride) for layer in layers})
+    geometries = {(layer.taps, layer.stride, layer.groups) for layer in layers}
+    assert len({id(case.program) for case in cases}) <= 3 * len(geometries)
     for case, layer in zip(cases[::3], layers, strict=True):
         assert case.problem is not None
         sides = [-(-layer.side // layer.stride)] * 2
         assert list(case.problem.results) == sides
         assert case.m == NETWORKS[network].images * sides[0] * sides[1]
-        assert (case.n, case.k) == (layer.filters, layer.channels * layer.taps**2)
+        assert (case.n, case.k) == (layer.filters, layer.channels // layer.groups * layer.taps**2)
     few = suite(network, "bf16", 3)
     assert {case.shapes[0][0] for case in few if case.shapes is not None} == {3}
     assert str(few[0].dag.operands[0].dtype) == "bf16"
 
 
-def test_formulas_of_networks_are_right() -> None:
-    small = [case for case in suite("detector", "f32", 1) if case.name.startswith("3x3 256->256 @20")]
+@pytest.mark.parametrize(("network", "layer"), [("detector", "3x3 256->256 @20"), ("depthwise", "5x5/2 672 depthwise")])
+def test_formulas_of_networks_are_right(network: str, layer: str) -> None:
+    small = [case for case in suite(network, "f32", 1) if case.name.startswith(layer)]
     assert len(small) == 3
     for case in small:
         check(case, 2e-5)

@@ -169,7 +169,6 @@ def kw(**keywords: Any) -> tuple[tuple[str, Any], ...]:
 
 
 _PERMUTES = "CUTLASS permutes the rows of a dgrad with a stride, which visitors do not support"
-_DEPTHWISE = of((2, 64, 14, 14), (64, 1, 3, 3))
 _GROUPS = "CUTLASS has groups for the fprop of one and two dimensions only"
 _REACH = "a stride is beyond 8, or padding or dilated filters reach too far"
 _K = "8-bit operands must be contiguous along k, and the channels of"
@@ -294,84 +293,6 @@ REFUSALS = {
     "halo of a mainloop fusion": Refusal(
         "conv-halo-3x", "`A` has a mainloop fusion", arch="sm90", text="A = relu(A); D = acc"
     ),
-    "depthwise of sm100": Refusal(
-        *("conv-depthwise-3x", "depthwise convolutions have a kernel on sm90 only, and the target is sm100"),
-        arch="sm100",
-        shapes=_DEPTHWISE,
-        keywords=kw(groups=64),
-    ),
-    "depthwise of any size": Refusal(
-        "conv-depthwise-3x", "its sizes are not known: give the shapes of A and B", arch="sm90", keywords=kw(groups=64)
-    ),
-    "depthwise of groups": Refusal(
-        *("conv-depthwise-3x", "its groups are not one input channel and one output channel each"),
-        arch="sm90",
-        shapes=of((2, 64, 14, 14), (64, 32, 3, 3)),
-        keywords=kw(groups=2),
-    ),
-    "depthwise of several filters": Refusal(
-        *("conv-depthwise-3x", "its groups are not one input channel and one output channel each"),
-        arch="sm90",
-        shapes=of((2, 64, 14, 14), (128, 1, 3, 3)),
-        keywords=kw(groups=64),
-    ),
-    "depthwise of a strided dgrad": Refusal(
-        *("conv-depthwise-3x", "it is no fprop, nor a dgrad of stride 1", "conv2d_dgrad", "sm90"),
-        shapes=_DEPTHWISE,
-        keywords=kw(groups=64, stride=2),
-        text="D = acc",
-    ),
-    "depthwise of a wgrad": Refusal(
-        *("conv-depthwise-3x", "it is no fprop, nor a dgrad of stride 1", "conv2d_wgrad", "sm90"),
-        shapes=of((2, 64, 12, 12), (2, 64, 14, 14)),
-        keywords=kw(groups=64, kernel_size=3),
-    ),
-    "depthwise of a padded dgrad": Refusal(
-        *("conv-depthwise-3x", "the padding of the dgrad is larger than dilation * (filter size - 1)", "conv2d_dgrad"),
-        arch="sm90",
-        shapes=_DEPTHWISE,
-        keywords=kw(groups=64, padding=3),
-    ),
-    "depthwise of volumes": Refusal(
-        *("conv-depthwise-3x", "it is one of volumes", "conv3d", "sm90"),
-        shapes=of((2, 64, 8, 9, 10), (64, 1, 3, 3, 3)),
-        keywords=kw(groups=64),
-    ),
-    "depthwise of a large filter": Refusal(
-        *("conv-depthwise-3x", "the filters have more than 128 taps"),
-        arch="sm90",
-        shapes=of((2, 64, 14, 14), (64, 1, 12, 12)),
-        keywords=kw(groups=64),
-    ),
-    "depthwise of far taps": Refusal(
-        *("conv-depthwise-3x", "a thread's pixels and their halo do not fit in registers and shared memory"),
-        arch="sm90",
-        shapes=of((2, 64, 14, 300), (64, 1, 1, 3)),
-        keywords=kw(groups=64, dilation=(1, 128)),
-    ),
-    "depthwise of 8 bits": Refusal(
-        "conv-depthwise-3x", "`A` is i8", arch="sm90", dtype="i8", shapes=_DEPTHWISE, keywords=kw(groups=64)
-    ),
-    "depthwise of unaligned channels": Refusal(
-        *("conv-depthwise-3x", "`A` is aligned to 8 bytes: address, strides and channels must be multiples of 16"),
-        arch="sm90",
-        shapes=of((2, 60, 14, 14), (60, 1, 3, 3)),
-        keywords=kw(groups=60),
-    ),
-    "depthwise of pairs": Refusal(
-        *("conv-depthwise-3x", "`h` has pairs or blocks of columns"),
-        arch="sm90",
-        shapes=_DEPTHWISE,
-        text=PAIRS,
-        keywords=kw(groups=64),
-    ),
-    "depthwise of a mainloop fusion": Refusal(
-        *("conv-depthwise-3x", "`A` has a mainloop fusion"),
-        arch="sm90",
-        shapes=_DEPTHWISE,
-        text="A = relu(A); D = acc",
-        keywords=kw(groups=64),
-    ),
     "taps as a GEMM": Refusal("evt-2x", "the filters have more than one tap", shapes=TYPICAL),
     "stride as a GEMM": Refusal("evt-3x", "the stride is not 1", arch="sm90", shapes=POINTWISE, keywords=kw(stride=2)),
     "padding as a GEMM": Refusal("evt-2x", "the input is padded", shapes=POINTWISE, keywords=kw(padding=1)),
@@ -403,10 +324,6 @@ NOTHING_LEFT = {
     *("e4m3 dgrad", "halo of an e4m3 dgrad", "i8 wgrad", "e4m3 on sm80"),
     *("f64", "f64, stock", "f64, 3x", "halo of f64"),
     *("work on volumes", "work in groups"),
-    *("depthwise of sm100", "depthwise of volumes", "depthwise of 8 bits"),
-    *("depthwise of several filters", "depthwise of a strided dgrad", "depthwise of a wgrad"),
-    *("depthwise of a padded dgrad", "depthwise of a large filter", "depthwise of far taps"),
-    *("depthwise of unaligned channels", "depthwise of pairs", "depthwise of a mainloop fusion"),
 }
 
 

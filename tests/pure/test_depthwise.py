@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import evt
+from evt.diagnostics import Source
 from evt.emission import emit
 from evt.emission.kernel import spell
 from evt.ir.convolution import Convolution
@@ -17,6 +18,7 @@ from evt.plan.epilogue.nodes import Access, AccFetch, Apply, AuxLoad, AuxStore, 
 from evt.plan.plan import DepthwiseConvolution
 from evt.plan.speed import fastest
 from evt.plan.survey import survey
+from evt.runtime.arguments import bind
 from evt.spec import packed_problem, problem_sizes
 
 RESIDUAL = "D = relu(acc + bias + residual)"
@@ -110,7 +112,7 @@ def test_the_kernel_is_made_for_its_filter() -> None:
     assert kernel in text
     assert '#include "cute' not in text
     assert "Kernel::get_shared_bytes(last.params)" in text
-    op = evt.Program(evt.diagnostics.Source("D = acc"), "conv2d_dgrad", padding=1, groups=96)
+    op = evt.Program(Source("D = acc"), "conv2d_dgrad", padding=1, groups=96)
     gradient = op.plan("sm90", "f32", "f32", shapes=LAYER)
     text = emit(gradient)
     assert "evt::depthwise::Kernel<float, evt::depthwise::Filter<3, 3, 1, 1, 1, 1, 2, 7, true>, Epilogue>" in text
@@ -137,3 +139,94 @@ def test_conv1d_is_one_of_height_1() -> None:
     made = op.plan("sm90", shapes=((8, 64, 500), (64, 1, 7)))
     assert made.mainloop.filter == Filter((1, 7), (1, 1), (1, 1))
     assert made.config.name.startswith("depthwise_1x")
+
+
+VOLUME = (2, 64, 8, 9, 10), (64, 1, 3, 3, 3)
+SMALL = (2, 64, 14, 14), (64, 1, 3, 3)
+PAIRS = "out D: f32[m, n], h: f32[m, n/2]; D = acc; h = even(acc)*odd(acc)"
+ONE_EACH = "its groups are not one input channel and one output channel each"
+#: The reason; the operation, the target, the type, the shapes of A and B, the formula, and the geometry.
+REFUSALS: dict[str, tuple[str, dict[str, Any]]] = {
+    "sm80": ("have a kernel on sm90 only, and the target is sm80", {"arch": "sm80"}),
+    "sm100": ("have a kernel on sm90 only, and the target is sm100", {"arch": "sm100"}),
+    "strided dgrad": (
+        "it is no fprop, nor a dgrad of stride 1",
+        {"operation": "conv2d_dgrad", "shapes": ((2, 64, 7, 7), (64, 1, 3, 3)), "stride": 2},
+    ),
+    "wgrad": (
+        "it is no fprop, nor a dgrad of stride 1",
+        {"operation": "conv2d_wgrad", "shapes": ((2, 64, 12, 12), (2, 64, 14, 14)), "kernel_size": 3, "padding": 0},
+    ),
+    "padded dgrad": (
+        "the padding of the dgrad is larger than dilation * (filter size - 1)",
+        {"operation": "conv2d_dgrad", "padding": 3},
+    ),
+    "volumes": ("it is one of volumes", {"operation": "conv3d", "shapes": VOLUME}),
+    "large filters": ("the filters have more than 128 taps", {"shapes": ((2, 64, 14, 14), (64, 1, 12, 12))}),
+    "far taps": (
+        "a thread's pixels and their halo do not fit in registers and shared memory",
+        {"shapes": ((2, 64, 14, 300), (64, 1, 1, 3)), "dilation": (1, 128)},
+    ),
+    "8 bits": ("`A` is i8", {"dtype": "i8"}),
+    "unaligned channels": (
+        "`A` is aligned to 8 bytes: address, strides and channels must be multiples of 16",
+        {"shapes": ((2, 60, 14, 14), (60, 1, 3, 3))},
+    ),
+    "pairs": ("`h` has pairs or blocks of columns", {"text": PAIRS}),
+    "mainloop fusion": ("`A` has a mainloop fusion", {"text": "A = relu(A); D = acc"}),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_refusals_are_what_a_user_is_told(name: str) -> None:
+    reason, given = REFUSALS[name]
+    case = {"operation": "conv2d", "arch": "sm90", "dtype": "f16", "shapes": SMALL, "text": "D = acc", "padding": 1}
+    case |= given
+    operation, arch, dtype, shapes, text = (case.pop(each) for each in ("operation", "arch", "dtype", "shapes", "text"))
+    for route, code in (("conv-depthwise-3x", "E0502"), (None, "E0503")):
+        op = evt.Program(Source(text), operation, groups=shapes[0][1], route=route, **case)
+        with pytest.raises(evt.TargetError, match=code) as caught:
+            op.plan(arch, dtype, dtype, shapes=shapes)
+        assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "groups", "reason"),
+    [
+        (None, 64, "its sizes are not known: give the shapes of A and B"),
+        (((2, 64, 14, 14), (64, 32, 3, 3)), 2, ONE_EACH),
+        (((2, 64, 14, 14), (128, 1, 3, 3)), 64, ONE_EACH),
+    ],
+)
+def test_other_groups_are_refused(shapes: Any, groups: int, reason: str) -> None:
+    with pytest.raises(evt.TargetError, match=reason):
+        evt.conv2d("D = acc", groups=groups, route="conv-depthwise-3x").plan("sm90", shapes=shapes)
+
+
+def test_groups_of_three_channels_hear_of_cutlass() -> None:
+    with pytest.raises(evt.TargetError, match="a group's channels must be multiples of 4 bytes"):
+        evt.conv2d("D = acc", groups=64).plan("sm90", shapes=((2, 192, 14, 14), (64, 3, 3, 3)))
+    with pytest.raises(evt.TargetError, match="the filters have more than 64 taps"):
+        evt.conv2d("D = acc", route="own").plan("sm90", shapes=((2, 64, 30, 30), (64, 64, 17, 17)))
+
+
+@pytest.mark.parametrize(("arch", "channels", "taps"), [("sm80", 64, 3), ("sm90", 62, 3), ("sm90", 64, 12)])
+def test_f32_elsewhere_is_read_one_channel_at_a_time(arch: str, channels: int, taps: int) -> None:
+    """By CUTLASS 2.x, whose accesses have to stay within a group."""
+    shapes = ((2, channels, 14, 14), (channels, 1, taps, taps))
+    made = evt.conv2d("D = silu(acc)", padding=1, groups=channels).plan(arch, "f32", "f32", shapes=shapes)
+    assert made.route == "conv-evt-2x"
+    assert made.mainloop.alignments == (1, 1)
+    assert (made.mainloop.a.alignment, made.mainloop.b.alignment) == (1, 1)
+
+
+def test_what_tma_does_not_move_is_copied() -> None:
+    """No other kernel is depthwise. Of channels that a copy would not align, none is made."""
+    torch = pytest.importorskip("torch")
+    op = evt.conv2d("D = acc", padding=1, groups=64)
+    weight = torch.zeros(64, 1, 3, 3).half()
+    for first, count, copied in ((0, 64, ()), (8, 64, ()), (4, 64, ("A",)), (4, 60, ())):
+        wide = torch.zeros(2, 9, 7, 72).half().movedim(3, 1)
+        shapes = op if count == 64 else evt.conv2d("D = acc", padding=1, groups=count)
+        found = bind(shapes.spec, wide[:, first : first + count], weight[:count], {}, {})
+        assert found.copied == copied

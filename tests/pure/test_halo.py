@@ -149,8 +149,8 @@ def test_reductions_are_finished_with_each_tile():
     assert isinstance(node_of(made, PlaceKeys), PlaceKeys)
     names = [node.name for node in made.nodes if isinstance(node, Reduction)]
     text = emit(made, "k")
-    assert "evt::fragment::RowReduction<evt::Sum, float, evt::Partial, evt::fragment::LanesOfWgmma>" in text
-    assert "evt::fragment::ColumnReduction<evt::MaxKey, int64_t, evt::Partial, evt::fragment::LanesOfWgmma>" in text
+    assert "evt::fragment::RowReduction<evt::Sum, float, evt::Partial, evt::halo::Lanes>" in text
+    assert "evt::fragment::ColumnReduction<evt::MaxKey, int64_t, evt::Partial, evt::halo::Lanes>" in text
     for name in names:
         assert f"    {name}.finish();\n" in text
         assert f"decltype(Epilogue::{name})::parts(tiles_of(arguments))" in text
@@ -167,12 +167,12 @@ def test_atomic_reductions_have_no_parts():
 #: What a program has besides elements: the class of its part, what fills it, and the header that it is in.
 PARTS = {
     "in keep: b1[m, n]; D = where(keep, acc, 0)": (
-        "MaskLoad in_keep;",
+        "MaskLoad<evt::halo::Lanes> in_keep;",
         "in_keep.row_stride = arguments.stride_m_of_in_keep;",
         "mask",
     ),
     "out D, above: b1[m, n]; D = acc; above = acc > 0": (
-        "MaskStore out_above;",
+        "MaskStore<evt::halo::Lanes> out_above;",
         "out_above.pointer = static_cast<uint8_t*>(arguments.out_above);",
         "mask",
     ),

@@ -50,7 +50,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str, Callable[[], Any] | None]] = {
     ),
     "depthwise of doubles": (
         lambda: evt.conv2d("D = acc", groups=8)(X.double(), WEIGHT[:, :1].double()),
-        "E0503: `A` is f64",
+        "E0503: CUTLASS.s convolutions have no f64",
         lambda: evt.conv2d("D = acc", groups=8)(X, WEIGHT[:, :1]),
     ),
     "forced": (

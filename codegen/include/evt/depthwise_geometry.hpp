@@ -15,7 +15,7 @@ namespace depthwise {
 constexpr int kChannels = 32;             // of a thread block
 constexpr int kPairs = kChannels / 2;     // a thread has two of them
 constexpr int kThreads = 256, kBlocks = 2;  // the most threads of a block, and how many blocks registers are left for
-constexpr int kSharedBytes = 232448;      // of a multiprocessor's
+constexpr int kSharedBytes = 232448;      // of a thread block, at most
 constexpr int kWeightPitch = kChannels + 2;  // neighbouring taps of a channel, and two of its pairs, are in other banks
 
 CUTLASS_HOST_DEVICE constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -115,6 +115,7 @@ double cycles(Geometry const& geometry, ElementBytes elements) {
   constexpr int kMultiprocessors = 132;  // of most GPUs; parts of reductions are counted before the GPU is known
   constexpr int kSchedulers = 4, kRegisters = 128, kMostRegisters = 65536, kMostThreads = 2048;
   constexpr int kReservedBytes = 1024;                 // of each thread block's shared memory, by CUDA
+  constexpr int kAllSharedBytes = kSharedBytes + kReservedBytes;
   constexpr double kIssue = 1.5, kAlone = 5.0;         // cycles of an instruction, of several warps and of one
   constexpr double kLoaded = 36.0, kStored = 10.0;     // bytes a cycle
   constexpr double kLatency = 1500.0, kWeight = 8.0;   // of a thread block's first load; of each weight it converts
@@ -126,7 +127,7 @@ double cycles(Geometry const& geometry, ElementBytes elements) {
   double const stored = double(geometry.units()) * Filter::kPixels * kChannels * elements.a / kStored;
   int64_t const busiest = ceil_div(geometry.blocks(), kMultiprocessors);
   int64_t const fitting = std::min({kMostThreads / threads, kMostRegisters / kRegisters / threads,
-                                    kSharedBytes / (memory.bytes + kReservedBytes)});
+                                    kAllSharedBytes / (memory.bytes + kReservedBytes)});
   int64_t const resident = std::max<int64_t>(std::min(busiest, fitting), 1);
   double const alone = kLatency + loaded + kAlone * instructions;
   return std::max(busiest * std::max(issued, loaded + stored), double(busiest) / resident * alone);

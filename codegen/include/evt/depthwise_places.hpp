@@ -9,9 +9,8 @@
 namespace evt {
 namespace depthwise {
 
-/// Which lanes of a warp have which elements of a step: see fragment.hpp. Those of a row are of one unit.
+/// Which lanes of a warp have which elements of a step: see fragment.hpp. Those of a row are of one unit, of kRows.
 using Lanes = fragment::Lanes<kPairs, 1>;
-constexpr int kWarpUnits = Lanes::kRows;
 
 /// A thread block's tile: its first channel and pixel.
 template <class Filter>
@@ -35,8 +34,8 @@ struct Unit {
   bool exists;  // the warp's other unit may be the tile's last one
 
   CUTLASS_DEVICE Unit(Geometry const& geometry, int thread) {
-    int const number = thread / 32 * kWarpUnits + thread % kWarpUnits, of_row = number / geometry.columns;
-    pair = thread % 32 / kWarpUnits;
+    int const number = thread / 32 * Lanes::kRows + thread % Lanes::kRows, of_row = number / geometry.columns;
+    pair = thread % 32 / Lanes::kRows;
     image = of_row / geometry.rows;
     row = (of_row - image * geometry.rows) * Filter::kRows;
     column = (number - of_row * geometry.columns) * Filter::kColumns;
@@ -50,7 +49,7 @@ struct Unit {
     return (exists ? pixel * kChannels : 0) + 2 * pair;
   }
 
-  /// Where pixel i of C is in shared memory.
+  /// Where pixel i of C is in shared memory, of a unit that exists.
   CUTLASS_DEVICE int source(Geometry const& geometry, int i) const {
     int const of_row = (image * geometry.rows * Filter::kRows + row + i / Filter::kColumns) * geometry.columns;
     return (of_row * Filter::kColumns + column + i % Filter::kColumns) * kChannels + 2 * pair;

@@ -40,6 +40,8 @@ def _convolution_2x(draft: Draft, work: tuple[Work, ...]) -> Convolution2x:
             draft.fields.size(f"{part}{name}")
     few = draft.problem.has_few_channels
     a, b = (image(draft, operand) for operand in draft.problem.dag.operands)
+    if shape.is_depthwise:  # an access does not reach into the next group
+        a = replace(a, alignment=b.alignment)
     alignments = [vector or image.alignment for image in (a, b)] if shape.rank == 2 else []
     iterators: Iterators = "analytic" if shape.large_filter or (groups == "multiple" and not work) else "optimized"
     return Convolution2x(

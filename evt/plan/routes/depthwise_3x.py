@@ -35,15 +35,15 @@ DEPTHWISE = Route(
     generation="3x",
     summary="straight-line epilogue in a depthwise convolution of ours (TMA, multiply-adds in f32, no CuTe)",
     rules=(
+        depthwise.depthwise,
+        depthwise.operand_types,
         depthwise.on_sm90,
         mainloop.no_work,
         gemm.few_tensors,
-        depthwise.depthwise,
-        depthwise.operand_types,
         depthwise.tma,
         halo.epilogue,
     ),
     kernels={"3x": Kernel(kernels.DEPTHWISE, configs_sm90, max_batches=None)},
     shapes=("convolution",),
-    alone=lambda problem: problem.convolution.is_depthwise,
+    alone=lambda problem: problem.convolution.is_depthwise and problem.operand_bytes < 4,
 )

@@ -41,7 +41,7 @@ class Route:
     the rules admit. ``otherwise`` is what a user can type instead where the rules refuse. ``suits`` is a rule about
     speed: where it fails, routes that come later are preferred; where it holds in part, its kernels are built beside
     those of the preferred route, and each call takes what is expected to be the fastest for its sizes. ``alone`` tells
-    the problems that no other route compiles: what it refuses there is what matters.
+    the problems that no other route compiles: there, what it refuses is what a user is told, and elsewhere it is not.
     """
 
     name: str
