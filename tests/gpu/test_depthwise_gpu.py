@@ -16,7 +16,7 @@ from torch.nn import functional  # noqa: E402
 
 import evt  # noqa: E402
 from evt.compilation import KernelSource  # noqa: E402
-from evt.ir.dtype import F16  # noqa: E402
+from evt.ir.dtype import F16, F32  # noqa: E402
 from evt.plan.speed import fastest  # noqa: E402
 from evt.reference.compare import distance  # noqa: E402
 from evt.runtime.arguments import bind  # noqa: E402
@@ -158,6 +158,52 @@ def test_given_pitches():
     op(wide[:, 64:160], weight, out=out[:, 64:160], **inputs)
     assert torch.equal(out[:, 64:160], want)
     assert bool(out[:, :64].isnan().all() and out[:, 160:].isnan().all())
+
+
+@pytest.mark.parametrize("name", ["3x3", "3x3-f32", "dgrad-5x4"])
+def test_filters_lie_anywhere(name):
+    """Taps of larger filters, filters at any address, every second filter."""
+    made = CASES[name]
+    op = made.program(made.shapes[0][2])
+    x, weight, inputs = tensors(made, 0, op)
+    want = op(x, weight, **inputs)
+    count, _, rows, columns = weight.shape
+    larger = torch.full((count, 1, rows + 2, columns + 2), float("nan"), device="cuda", dtype=weight.dtype)
+    larger[:, :, 1:-1, 1:-1] = weight
+    line = torch.full((weight.numel() + 1,), float("nan"), device="cuda", dtype=weight.dtype)
+    line[1:] = weight.flatten()
+    pairs = torch.full((2 * count, 1, rows, columns), float("nan"), device="cuda", dtype=weight.dtype)
+    pairs[::2] = weight
+    turned = weight.mT.contiguous().mT
+    for other in (larger[:, :, 1:-1, 1:-1], line[1:].view(weight.shape), pairs[::2], turned):
+        out = poisoned(want)
+        op(x, other, out=out, **inputs)
+        assert torch.equal(out, want)
+
+
+def test_channels_at_any_address_are_copied():
+    """TMA does not move them, and there is no other kernel."""
+    made = CASES["3x3"]
+    op = made.program(made.shapes[0][2])
+    x, weight, inputs = tensors(made, 0, op)
+    want = op(x, weight, **inputs)
+    wide = last(torch.full((2, 144, 56, 56), float("nan"), device="cuda", dtype=torch.float16))
+    for first in (1, 4, 8):
+        wide[:, first : first + 96] = x
+        assert torch.equal(op(wide[:, first : first + 96], weight, **inputs), want)
+
+
+@pytest.mark.parametrize(("channels", "taps"), [(62, 3), (64, 12)])
+def test_f32_that_the_kernel_refuses_is_left_to_cutlass(channels, taps):
+    """Whose products are TF32: their accesses stay within a group."""
+    op = evt.conv2d("D = silu(acc + bias)", padding=taps // 2, groups=channels)
+    generator = torch.Generator("cuda").manual_seed(1)
+    x = last(random((3, channels, 17, 19), "f32", generator))
+    weight, bias = random((channels, 1, taps, taps), "f32", generator, 1 / taps), random((channels,), "f32", generator)
+    plans = plan_kernels(op.spec, bind(op.spec, x, weight, {"bias": bias}, {}), device_target(0))
+    assert {plan.route for plan in plans} == {"conv-evt-2x"}
+    want = op.reference(x, weight, float64=True, bias=bias)
+    assert distance(op(x, weight, bias=bias), want, F32, operand=F32) <= 1.0
 
 
 def test_few_images_take_a_unit_of_one_row():
