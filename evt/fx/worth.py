@@ -75,9 +75,9 @@ _FEW_CHANNELS, _FIRST_PIXEL, _FIRST_SPEED = 8, 2.7e-4, 0.15
 #: A first layer by the halo kernel, for each pixel of its result and 64 filters; by the library, for each pixel at
 #: least, or for each element: fits to five layers of 1 to 64 images on an H200, with few filters (16) and many (320).
 _FIRST_HALO, _FIRST_LIBRARY, _FIRST_ELEMENT = 7.5e-5, 5.5e-5, 1.75e-6
-#: What our depthwise kernel saves for each element of its result and each column of taps: of 14 layers of MobileNet,
-#: EfficientNet and ConvNeXt on an H200, 0.8e-6 to 1.7e-6.
-_DEPTHWISE = 1e-6
+#: What our depthwise kernel of 16 bits saves for each element of its result and each tap, and that of a gradient: of five
+#: layers of EfficientNet and ConvNeXt on an H200, 4.7e-8 to 1.1e-7 and 1.8e-8 to 2.9e-7. With f32 it may take as long.
+_DEPTHWISE, _DEPTHWISE_GRADIENT = 5e-8, 2e-8
 
 
 @dataclass(frozen=True)
@@ -170,9 +170,8 @@ def _lost_by_convolution(fused: Fused, target: str, time: float, slower: float) 
     if product.geometry.get("groups", 1) != 1:
         loop = _mainloop(fused, target)
         if isinstance(loop, DepthwiseConvolution):
-            measured = loop.operator == "fprop" and loop.a.dtype.bits == 16
-            columns = hint(product.b.meta["val"].shape[-1])
-            return further - (_elements(fused) * columns * _DEPTHWISE * slower if measured else 0.0)
+            faster = _DEPTHWISE if loop.operator == "fprop" else _DEPTHWISE_GRADIENT
+            return further - (_multiplications(fused) * faster * slower if loop.a.dtype.bits == 16 else 0.0)
         return time * _SLOWER_GROUPS + further
     if product.operation.endswith("dgrad"):
         return time * _SLOWER_GRADIENT + further

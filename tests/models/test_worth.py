@@ -337,13 +337,14 @@ def test_first_layers_are_left_to_the_library_without_windows_of_their_own() -> 
 
 
 def test_depthwise_convolutions_are_faster_than_the_library_s() -> None:
-    """By the kernel of ours: 70 us and 200."""
+    """By the kernel of ours: 65 us and 152 in bf16, which are further apart than is assumed."""
     w, b = torch.zeros(96, 1, 7, 7).half(), torch.zeros(96).half()
     x = torch.zeros(64, 96, 56, 56).half().to(memory_format=torch.channels_last)
     row = row_of(lambda x, w, b: torch.conv2d(x, w, b, padding=3, groups=96), x, w, b)
     assert row.worth is not None
     assert row.fused
-    assert row.worth.saved - row.worth.lost == pytest.approx(64 * 96 * 56 * 56 * 7 * 1e-6, rel=0.1)
+    saved = 2 * x.numel() / 3.6e6 + LAUNCH  # the bias is added by a kernel of Inductor's
+    assert row.worth.saved - row.worth.lost == pytest.approx(saved + x.numel() * 49 * 5e-8, rel=0.01)
 
 
 @pytest.mark.parametrize(
