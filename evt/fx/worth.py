@@ -75,8 +75,8 @@ _FEW_CHANNELS, _FIRST_PIXEL, _FIRST_SPEED = 8, 2.7e-4, 0.15
 #: A first layer by the halo kernel, for each pixel of its result and 64 filters; by the library, for each pixel at
 #: least, or for each element: fits to five layers of 1 to 64 images on an H200, with few filters (16) and many (320).
 _FIRST_HALO, _FIRST_LIBRARY, _FIRST_ELEMENT = 7.5e-5, 5.5e-5, 1.75e-6
-#: What our depthwise kernel of 16 bits saves for each element of its result and each tap, and that of a gradient: of five
-#: layers of EfficientNet and ConvNeXt on an H200, 4.7e-8 to 1.1e-7 and 1.8e-8 to 2.9e-7. With f32 it may take as long.
+#: What our depthwise kernel of 16 bits saves for each element of its result and each tap, and that of a gradient: of
+#: five layers of EfficientNet and ConvNeXt on an H200, 4.7e-8 to 1.1e-7 and 1.8e-8 to 2.9e-7. f32 may take as long.
 _DEPTHWISE, _DEPTHWISE_GRADIENT = 5e-8, 2e-8
 
 
