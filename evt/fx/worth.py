@@ -75,9 +75,10 @@ _FEW_CHANNELS, _FIRST_PIXEL, _FIRST_SPEED = 8, 2.7e-4, 0.15
 #: A first layer by the halo kernel, for each pixel of its result and 64 filters; by the library, for each pixel at
 #: least, or for each element: fits to five layers of 1 to 64 images on an H200, with few filters (16) and many (320).
 _FIRST_HALO, _FIRST_LIBRARY, _FIRST_ELEMENT = 7.5e-5, 5.5e-5, 1.75e-6
-#: What our depthwise kernel of 16 bits saves for each element of its result and each tap, and that of a gradient: of
-#: five layers of EfficientNet and ConvNeXt on an H200, 4.7e-8 to 1.1e-7 and 1.8e-8 to 2.9e-7. f32 may take as long.
-_DEPTHWISE, _DEPTHWISE_GRADIENT = 5e-8, 2e-8
+#: What our depthwise kernel of 16 bits saves for each element of its result and each tap, with a stride, and that of a
+#: gradient: of layers of EfficientNet and ConvNeXt on an H200, 4.7e-8 to 1.1e-7, 1.3e-7 to 6.5e-7, and 1.8e-8 to
+#: 2.9e-7. f32 may take as long as the library.
+_DEPTHWISE, _DEPTHWISE_STRIDED, _DEPTHWISE_GRADIENT = 5e-8, 1.3e-7, 2e-8
 
 
 @dataclass(frozen=True)
@@ -170,8 +171,7 @@ def _lost_by_convolution(fused: Fused, target: str, time: float, slower: float) 
     if product.geometry.get("groups", 1) != 1:
         loop = _mainloop(fused, target)
         if isinstance(loop, DepthwiseConvolution):
-            faster = _DEPTHWISE if loop.operator == "fprop" else _DEPTHWISE_GRADIENT
-            return further - (_multiplications(fused) * faster * slower if loop.a.dtype.bits == 16 else 0.0)
+            return further - _multiplications(fused) * _gained_by_depthwise(loop) * slower
         return time * _SLOWER_GROUPS + further
     if product.operation.endswith("dgrad"):
         return time * _SLOWER_GRADIENT + further
@@ -189,6 +189,15 @@ def _lost_by_convolution(fused: Fused, target: str, time: float, slower: float) 
         return pixels * (-(-filters // 64) * _FIRST_HALO - library) * slower + further
     library = max(time, _multiplications(fused) / _MULTIPLIED["sm90"] * slower / _FIRST_SPEED)
     return max(0.0, pixels * _FIRST_PIXEL * slower - library) + further
+
+
+def _gained_by_depthwise(loop: DepthwiseConvolution) -> float:
+    """Return what our kernel saves for each multiplication, in microseconds."""
+    if loop.a.dtype.bits > 16:
+        return 0.0
+    if loop.operator == "dgrad":
+        return _DEPTHWISE_GRADIENT
+    return _DEPTHWISE if max(loop.filter.stride) == 1 else _DEPTHWISE_STRIDED
 
 
 def _mainloop(fused: Fused, target: str) -> Mainloop | None:
