@@ -13,8 +13,8 @@ from evt.plan.gpus import GPUS, NATIVE, find_gpu, native_target, plain
 
 #: The generations of CUTLASS's kernels.
 Generation = Literal["3x", "2x"]
-#: The families of kernels: CUTLASS 2.x, and 3.x for sm90 (``3x``, grouped ones, and the halo kernel, one of ours), for
-#: sm100 and sm103, for sm120.
+#: The families of kernels: CUTLASS 2.x, and 3.x for sm90 (``3x``, grouped ones, and our ``own``, whose epilogue is
+#: straight-line code), for sm100 and sm103, for sm120.
 Family = Literal["2x", "3x", "sm100", "sm120", "3x_grouped", "own"]
 
 GENERATION_OF: Mapping[Family, Generation] = {

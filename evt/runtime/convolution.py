@@ -54,7 +54,7 @@ def convolution_views(
         if name not in ("A", "B") and not _is_shaped(problem, name, view, tensor, report):
             continue
         readable = is_readable(view) if name in ("A", "B") else _is_walkable(problem, view)
-        if readable and not (name == "A" and problem.is_depthwise and _may_be_aligned(view)):
+        if readable and not (name == "A" and problem.is_depthwise and _is_aligned_by_a_copy(view)):
             found[name] = view
         else:
             copied.append(name)
@@ -62,8 +62,8 @@ def convolution_views(
     return found, tuple(copied)
 
 
-def _may_be_aligned(view: torch.Tensor) -> bool:
-    """Return whether a copy of an activation can be moved by TMA, and the view cannot: no other kernel is depthwise."""
+def _is_aligned_by_a_copy(view: torch.Tensor) -> bool:
+    """Return whether TMA can move a copy of an activation, and not the view: what is depthwise has no other kernel."""
     size = view.element_size()
     steps = [stride for extent, stride in zip(view.shape[:-1], view.stride()[:-1], strict=True) if extent > 1]
     places = [view.data_ptr(), *(stride * size for stride in steps)]

@@ -169,7 +169,7 @@ REFUSALS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "8 bits": ("`A` is i8", {"dtype": "i8"}),
     "unaligned channels": (
-        "`A` is aligned to 8 bytes: address, strides and channels must be multiples of 16",
+        "`A` is aligned to 8 bytes: address, strides and extent along `k` must be multiples of 16 bytes",
         {"shapes": ((2, 60, 14, 14), (60, 1, 3, 3))},
     ),
     "pairs": ("`h` has pairs or blocks of columns", {"text": PAIRS}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from evt.ir.dtype import BF16, F16, F32
 from evt.plan.problem import Problem
+from evt.plan.rules.gemm import moved
 from evt.plan.rules.rule import rule
 from evt.plan.verdict import HOLDS, Refusal, Verdict
 
@@ -32,7 +33,4 @@ def operand_types(problem: Problem) -> Verdict:
 
 @rule("A can be moved by TMA: 16-byte aligned address, strides and channels")
 def tma(problem: Problem) -> Verdict:
-    size = problem.signature.a.alignment * problem.operand_bytes
-    if size >= 16:
-        return HOLDS
-    return Refusal(f"`A` is aligned to {size} bytes: address, strides and channels must be multiples of 16 bytes")
+    return moved("A", problem.signature.a, problem.operand_bytes)

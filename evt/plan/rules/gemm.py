@@ -152,7 +152,7 @@ def moved_by_tma(problem: Problem) -> Verdict:
 def operands_moved_by_tma(problem: Problem) -> Verdict:
     dag, signature = problem.dag, problem.signature
     for operand, layout in zip(dag.operands, (signature.a, signature.b), strict=True):
-        verdict = _moved(operand.name, layout, problem.operand_bytes)
+        verdict = moved(operand.name, layout, problem.operand_bytes)
         if isinstance(verdict, Refusal):
             return verdict
     return HOLDS
@@ -162,13 +162,14 @@ def d_moved_by_tma(problem: Problem) -> Verdict:
     """Whether TMA moves D; where none of its modes has stride 1, a visitor stores it."""
     name = problem.dag.primary.name
     stored = stores_d(problem.dag, problem.signature)
-    return _moved(name, problem.signature[name], problem.tensor_bytes(name)) if stored else HOLDS
+    return moved(name, problem.signature[name], problem.tensor_bytes(name)) if stored else HOLDS
 
 
 tma = Rule("A, B and D can be moved by TMA: 16-byte aligned addresses, strides and contiguous extents", moved_by_tma)
 
 
-def _moved(name: str, layout: Layout, size: int) -> Verdict:
+def moved(name: str, layout: Layout, size: int) -> Verdict:
+    """Return whether TMA moves a tensor of elements of so many bytes."""
     if layout.contiguous is None:
         return _no_stride_1(name)
     if layout.alignment * size < 16:
