@@ -97,7 +97,7 @@ _TABLE = (
     Code("E0801", "no usable GPU"),
     Code("E0802", "a kernel built for another GPU"),
     Code("E0803", "the kernel could not be launched"),
-    Code("E0804", "CUTLASS refused the problem"),
+    Code("E0804", "the kernel refused the problem"),
     Code("E0805", "a driver without a needed entry point"),
     # evt itself
     Code("E0901", "not supported yet"),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from evt.emission.expressions import as_int, fragment_element, read
-from evt.emission.text import ConvolutionText
+from evt.emission.text import Assignments, ConvolutionText
 from evt.emission.workspace import copy_channels, copy_strides
+from evt.ir.convolution import SPATIAL
 from evt.plan.configurations.config import ConfigDepthwise
 from evt.plan.plan import (
     Convolution,
@@ -14,13 +16,16 @@ from evt.plan.plan import (
     Convolution3x,
     DepthwiseConvolution,
     HaloConvolution,
+    HaloProduct,
     Image,
+    Matrix,
     MatrixProduct,
     PaddedCopy,
     Plan,
 )
 
 _CONV = "cutlass::conv::"
+_HALO = "evt::halo::Kernel"
 _ITERATORS = {"optimized": "kOptimized", "analytic": "kAnalytic", "fixed channels": "kFixedChannels"}
 _GROUPS = {"one": "", "single": "kSingleGroup", "multiple": "kMultipleGroup"}
 
@@ -36,6 +41,8 @@ def convolution(plan: Plan) -> ConvolutionText | None:
             return _convolution_halo(loop)
         case DepthwiseConvolution() as loop:
             return _convolution_depthwise(plan, loop)
+        case HaloProduct() as loop:
+            return _product_halo(loop)
         case MatrixProduct():
             return None
 
@@ -154,7 +161,28 @@ def _convolution_halo(loop: HaloConvolution) -> ConvolutionText:
         options.append("true")
     if loop.windows:
         options += ["false", *map(str, loop.windows)]
-    return _convolution_of_ours(loop, "evt::halo::Kernel", options)
+    made = _convolution_of_ours(loop, _HALO, options)
+    settings = tuple((name, _extent(f"tile_{name}")) for name in ("rows", "columns"))
+    remark = "The convolution, and the size of tiles where the caller has one in mind."
+    return replace(made, settings=settings, remark=remark)
+
+
+def _product_halo(loop: HaloProduct) -> ConvolutionText:
+    """Return a product as a convolution with one tap: of one image, whose one row has a pixel for each row of A."""
+    spatial = SPATIAL[-2:]
+    sizes = dict.fromkeys(_sizes(spatial), "1")
+    sizes |= dict.fromkeys([f"pad_{name}" for name in spatial], "0")
+    sizes |= {"channels": _extent("k"), "filters": _extent("n"), "width": _extent("m"), "output_width": _extent("m")}
+    options = ("2", "true") if loop.shared else ("2",)
+    operands = (*_rows("a", loop.a), *_rows("b", loop.b))
+    made = _ours(_HALO, sizes, options, operands)
+    return replace(made, remark="The product, as a convolution with one tap.", refused="arguments->l != 1")
+
+
+def _rows(letter: str, matrix: Matrix) -> Iterator[tuple[str, str]]:
+    """Yield the members that say where A or B is: all dimensions but the rows have one element."""
+    yield letter, read(matrix.pointer)
+    yield from ((f"{letter}_strides[{i}]", read(matrix.leading)) for i in range(3))
 
 
 def _convolution_depthwise(plan: Plan, loop: DepthwiseConvolution) -> ConvolutionText:
@@ -167,15 +195,21 @@ def _convolution_depthwise(plan: Plan, loop: DepthwiseConvolution) -> Convolutio
 
 
 def _convolution_of_ours(loop: Convolution, kernel: str, options: list[str]) -> ConvolutionText:
-    spatial = loop.spatial
-    names = ["images", *spatial, "channels", "filters"]
-    names += [f"{part}_{name}" for part in ("filter", "output", "pad", "stride", "dilation") for name in spatial]
-    sizes = {name: _extent(name) for name in names}
+    sizes = {name: _extent(name) for name in _sizes(loop.spatial)}
     if loop.operator == "dgrad":
-        sizes |= _as_fprop(spatial)
+        sizes |= _as_fprop(loop.spatial)
+    return _ours(kernel, sizes, tuple(options), (*_operand("a", loop.a), *_operand("b", loop.b)))
+
+
+def _sizes(spatial: tuple[str, ...]) -> list[str]:
+    """Return the sizes of a convolution, by the names of the kernels' Problem."""
+    of_dimensions = [f"{part}_{name}" for part in ("filter", "output", "pad", "stride", "dilation") for name in spatial]
+    return ["images", *spatial, "channels", "filters", *of_dimensions]
+
+
+def _ours(kernel: str, sizes: Mapping[str, str], options: tuple[str, ...], operands: Assignments) -> ConvolutionText:
     extents = tuple((f"problem.{name}", value) for name, value in sizes.items())
-    operands = (*_operand("a", loop.a), *_operand("b", loop.b))
-    return ConvolutionText("", kernel, ("",), "", extents, tuple(options), operands)
+    return ConvolutionText("", kernel, ("",), "", extents, options, operands, remark="The convolution.")
 
 
 def _operand(letter: str, operand: Image | PaddedCopy) -> Iterator[tuple[str, str]]:

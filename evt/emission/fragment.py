@@ -40,7 +40,7 @@ from evt.plan.epilogue.nodes import (
     VectorStore,
 )
 from evt.plan.halo_tiles import DEPTH_BYTES, FILTERS
-from evt.plan.plan import HaloConvolution
+from evt.plan.plan import HaloConvolution, HaloProduct
 
 #: The threads that share the sums, and how many of these stand in a line.
 _THREADS, _SUMS_A_LINE = 128, 6
@@ -67,7 +67,7 @@ _REDUCTIONS = {
 
 def fragment(plan: Plan) -> FragmentText:
     """Return the epilogue of a plan as statements, in the order of its nodes."""
-    halo = isinstance(plan.mainloop, HaloConvolution)
+    halo = isinstance(plan.mainloop, HaloConvolution | HaloProduct)
     lanes = f"evt::{'halo' if halo else 'depthwise'}::Lanes"
     parts: dict[str, PartText] = {}
     steps: list[StepText] = []
@@ -259,8 +259,9 @@ def _stride(stride: Stride) -> str:
 
 def _multiplication(plan: Plan) -> MultiplicationText:
     """Return the instruction that multiplies filters by pixels, whose sums are registers of the asm statement."""
-    assert isinstance(plan.mainloop, HaloConvolution)
-    a, b, transposed = plan.mainloop.a.dtype, plan.mainloop.b.dtype, plan.mainloop.operator == "dgrad"
+    loop = plan.mainloop
+    assert isinstance(loop, HaloConvolution | HaloProduct)
+    a, b, transposed = loop.a.dtype, loop.b.dtype, loop.transposes_filters
     pixels, size = plan.config.tile[0], a.bits // 8
     count = FILTERS * pixels // _THREADS
     (of_pixels, map_type), (of_filters, _) = _MULTIPLIED[a], _MULTIPLIED[b]

@@ -41,6 +41,7 @@ from evt.plan.plan import (
     Convolution3x,
     DepthwiseConvolution,
     HaloConvolution,
+    HaloProduct,
     MatrixProduct,
     StockFusion,
     StockOperator,
@@ -87,7 +88,7 @@ def _of_mainloop(plan: Plan) -> list[str]:
             return ["convolution_2x_stock.hpp" if stock else "convolution_2x.hpp"]
         case Convolution3x():
             return ["convolution_3x.hpp"]
-        case HaloConvolution():
+        case HaloConvolution() | HaloProduct():
             return ["halo.hpp"]
         case DepthwiseConvolution():
             return ["depthwise.hpp"]

@@ -214,7 +214,8 @@ class ConvolutionText:
 
     Of CUTLASS 3.x, it is a template of a kernel, if any; the kernel is the configuration's.
 
-    ``operands`` are the members of the kernel's arguments for A and B, where they have names of their own.
+    Of ours, ``remark`` says what it is, ``operands`` are the members of the kernel's arguments for A and B and
+    ``settings`` those of the size of tiles, if a call may give one; calls that meet ``refused`` are not taken.
     """
 
     operator: str
@@ -224,6 +225,9 @@ class ConvolutionText:
     extents: Assignments
     options: tuple[str, ...] = ()
     operands: Assignments = ()
+    settings: Assignments = ()
+    remark: str = ""
+    refused: str = ""
 
 
 @dataclass(frozen=True, slots=True)

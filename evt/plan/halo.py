@@ -37,6 +37,9 @@ _SMALL_IMAGE, _LARGE_IMAGE, _FILLED = 100, 2048, 640
 _LARGEST_STEP = 8  # of TMA's boxes
 _FEW_CHANNELS = 8  # which are widened
 _LARGEST_BOX = 1 << 31  # of the elements that they are, whose distances have 32 bits
+#: Rows, and bytes of a row, of a matrix that fills tiles; and what products are offered: pixels, and whether shared.
+_MANY = 1 << 14
+_PRODUCTS = ((192,), (256,), (160,), (64,), (128, True), (64, True))
 
 
 class Variant(NamedTuple):
@@ -126,6 +129,15 @@ def _halo(depth: Axis | None, height: Axis, width: Axis, channels: int, filters:
     return Halo(fastest_kernels(known, filters), *_limits(known, widths), fast, for_some)
 
 
+@lru_cache(maxsize=8)
+def halo_of_products(operand: DType) -> Halo:
+    """Return how the halo kernel serves products of matrices of a type, whose sizes are not known."""
+    widths = pixels_of(operand)
+    known = _kernels([Plane.of_product(_MANY, _MANY, max(_PLANES))], widths)
+    offered = tuple(Variant(max(_PLANES), *each) for each in _PRODUCTS)
+    return Halo(offered, *_limits(known, widths))
+
+
 def widened_channels(channels: int, element_bytes: int, stride: int) -> int:
     """Return the channels with which steps along a row are multiples of 16 bytes: a power of two."""
     padded = 1 << (channels - 1).bit_length()
@@ -206,8 +218,8 @@ def time(plane: Plane, pixels: int, images: int, filters: int, *, shared: bool =
 
 
 def _time(tile: Tile, cycles: Cycles, images: int, filters: int, *, shared: bool) -> float:
-    tiles = -(-images // tile.images) * tile.tiles * -(-filters // FILTERS)
-    return cycles.shared(tiles) if shared else cycles.alone(tiles)
+    tiles = -(-images // tile.images) * tile.tiles
+    return cycles.shared(tiles * -(-filters // FILTERS)) if shared else cycles.alone(tiles, filters)
 
 
 def _is_fast(height: Axis, width: Axis, channels: int, channel_bytes: int, filters: int) -> bool:

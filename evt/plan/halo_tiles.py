@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from math import inf, sqrt
 
 #: The filters of a tile, and the bytes of k that an instruction multiplies by them.
@@ -35,6 +36,9 @@ _START_SHARED, _BETWEEN_SHARED, _EXCHANGE_PER_BLOCK, _EXCHANGE_PER_STEP = 10350,
 _LEFT_OVER, _MULTIPROCESSORS = 28, 132
 #: How much longer they take where they keep all multiprocessors busy.
 _CONTENTION = 0.06
+#: Of one tap: the planes from which on the consumers are paired; how much longer a plane takes that each loads alone,
+#: where more than half of the multiprocessors do; and the part of an epilogue that pairs do not hide.
+_MANY_PLANES, _NOT_PAIRED, _NOT_HIDDEN = 4, 1.3, 0.25
 #: Where pixels are widened, of each tile, pixel and row of taps: for first layers, whose C and D are large.
 _WIDENED, _WIDENED_PIXEL, _WIDENED_TAP = 640, 12, 150
 #: How many thread blocks may share a tile, and the pixels of a step of their epilogue.
@@ -174,6 +178,11 @@ class Plane:
         return Plane(height, width, plane_bytes, planes * (depth_taps or 1), depth_taps is not None, lines)
 
     @staticmethod
+    def of_product(rows: int, row_bytes: int, plane_bytes: int) -> Plane:
+        """Return a matrix as an image of one row, which has a pixel of so many bytes for each of the matrix's rows."""
+        return Plane.cut(Axis(1, 1, 1, 1, 1, 0), Axis(rows, rows, 1, 1, 1, 0), None, row_bytes, plane_bytes)
+
+    @staticmethod
     def of_windows(height: Axis, columns: int, window_bytes: int) -> Plane:
         """Return a convolution with so many columns, in which a tap multiplies so many bytes of a window."""
         windows = Axis(0, columns, 1, 1, 1, 0, window_bytes // WINDOW_BYTES)  # they do not share their padding
@@ -234,7 +243,8 @@ class Cycles:
     ``plane`` is what each of the ``planes`` of a tile takes, by instructions of so many ``pixels``; ``sharers`` are the
     numbers of thread blocks for whose sums shared memory has room. ``held_up`` is how many times longer a plane takes
     where shared memory has room for fewer boxes than a plane has groups of taps: 64 -> 128 channels at 160x160 with a
-    stride of 2 took 49 us with 3 boxes, 42 with 4.
+    stride of 2 took 49 us with 3 boxes, 42 with 4. ``waits``: whether there is one tap, so that the tensor cores wait
+    for L2, and two consumers may share tiles of pixels: see evt::halo::pair in halo_geometry.hpp.
     """
 
     planes: int
@@ -242,6 +252,7 @@ class Cycles:
     pixels: int
     sharers: tuple[int, ...]
     held_up: float = 1.0
+    waits: bool = False
 
     @staticmethod
     def of(plane: Plane, tile: Tile, pixels: int) -> Cycles:
@@ -261,13 +272,21 @@ class Cycles:
             read, written = instructions * (FILTERS + pixels) * DEPTH_BYTES, rows * plane.bytes
             memory = read // _READ_BYTES + written // _WRITTEN_BYTES
             cycles = _together(max(multiplied, taps // tile.run * _STEP), loaded, memory)
-        return Cycles(plane.planes, cycles, pixels, sharers, max(1.0, groups / boxes))
+        return Cycles(plane.planes, cycles, pixels, sharers, max(1.0, groups / boxes), waits=taps == 1)
 
-    def alone(self, tiles: int) -> float:
-        """Return the time of so many tiles, of which each thread block has some to itself."""
-        waves, multiplied = -(-tiles // _MULTIPROCESSORS), self.planes * self.plane * self.held_up
-        both = multiplied + _EPILOGUE + self.pixels * _EPILOGUE_PER_PIXEL  # one consumer's, while the other multiplies
-        return _START + self.pixels * _START_PER_PIXEL + waves * max(multiplied, both / 2)
+    def alone(self, tiles: int, filters: int) -> float:
+        """Return the time of so many tiles for each 64 of the filters, of which a thread block has some to itself."""
+        items, pairs = tiles * -(-filters // FILTERS), tiles * -(-filters // (2 * FILTERS))
+        waves, waves_of_pairs = -(-items // _MULTIPROCESSORS), 2 * -(-pairs // _MULTIPROCESSORS)
+        multiplied = self.planes * self.plane * self.held_up
+        epilogue = _EPILOGUE + self.pixels * _EPILOGUE_PER_PIXEL
+        start = _START + self.pixels * _START_PER_PIXEL
+        if self.waits and self.planes >= _MANY_PLANES and filters > FILTERS:
+            if waves_of_pairs - waves <= waves // 8:
+                return start + waves_of_pairs * (multiplied + _NOT_HIDDEN * epilogue)
+            multiplied *= _NOT_PAIRED if 2 * items > _MULTIPROCESSORS else 1
+        # One consumer completes its tile while the other multiplies.
+        return start + waves * max(multiplied, (multiplied + epilogue) / 2)
 
     def shared(self, tiles: int) -> float:
         """Return the time of so many tiles that thread blocks share; infinity where they cannot."""
@@ -293,9 +312,11 @@ def choose(plane: Plane, pixels: int, *, shared: bool = False) -> Tile | None:
     A thread block that shares its tiles has one consumer, whose buffer of C and D is the only one.
     """
     consumers = 1 if shared else 2
-    tallest = (_tallest(plane, columns, pixels, consumers) for columns in _columns(plane.width, pixels))
+    tallest = filter(None, (_tallest(plane, columns, pixels, consumers) for columns in _columns(plane.width, pixels)))
+    # Fewer columns of a single row make more tiles.
+    wide = islice(tallest, 1 if plane.height.output == 1 else None)
     several = (_most_images(plane, pixels, consumers, eights=eights) for eights in (False, True))
-    parts = (*tallest, _tallest(plane, EIGHT, pixels, consumers, eights=True), *several)
+    parts = (*wide, _tallest(plane, EIGHT, pixels, consumers, eights=True), *several)
     return min((tile for tile in parts if tile is not None), key=lambda tile: tile.score, default=None)
 
 

@@ -7,7 +7,8 @@
     Mainloop  = MatrixProduct(a, b, work)           two matrices
               | Convolution2x(operator, ..., work)  an implicit GEMM of CUTLASS 2.x
               | Convolution3x(operator, ...)        one of CUTLASS 3.x
-              | HaloConvolution(operator, ...)      one of ours
+              | HaloProduct(a, b, shared)           two matrices, by a kernel of ours
+              | HaloConvolution(operator, ...)      a convolution by the same
               | DepthwiseConvolution(operator, ...) one of ours, without a matrix product
     Epilogue  = Visitors(nodes, tree, results)      a visitor tree, or a topological visitor
               | StockOperator(fused, ...)           an output operator of CUTLASS 2.x
@@ -127,6 +128,18 @@ class MatrixProduct:
 
 
 @dataclass(frozen=True, slots=True)
+class HaloProduct(MatrixProduct):
+    """One of ours, of pixels, which are the rows of A, and filters with one tap: see :class:`HaloConvolution`."""
+
+    shared: bool = False
+
+    @property
+    def transposes_filters(self) -> bool:
+        """Whether filters are rows of columns for each channel: see FilterRows in halo_geometry.hpp."""
+        return self.b.contiguous == "n"
+
+
+@dataclass(frozen=True, slots=True)
 class Convolution:
     """An implicit GEMM; its sizes are members of the call by the names of ConvolutionProblem."""
 
@@ -185,6 +198,11 @@ class HaloConvolution(Convolution):
 
     windows: tuple[int, int] | None = None
     shared: bool = False
+
+    @property
+    def transposes_filters(self) -> bool:
+        """Whether filters are rows of columns for each channel: see FilterRows in halo_geometry.hpp."""
+        return self.operator == "dgrad"
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,7 +374,7 @@ class Plan:
         does not let the next one begin. With several thread blocks on a multiprocessor, as CUTLASS's convolutions have,
         those of the next kernel would crowd where the first ones have ended: one took 1.2 times as long.
         """
-        return isinstance(self.mainloop, HaloConvolution)
+        return isinstance(self.mainloop, HaloConvolution | HaloProduct)
 
     @property
     def rows(self) -> str:

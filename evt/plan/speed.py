@@ -9,7 +9,7 @@ from evt.plan.configurations.config import Config, ConfigDepthwise, ceil_div
 from evt.plan.halo import forward
 from evt.plan.halo import time as halo_time
 from evt.plan.halo_tiles import Axis, Plane
-from evt.plan.plan import Convolution3x, DepthwiseConvolution, HaloConvolution, Plan
+from evt.plan.plan import Convolution3x, DepthwiseConvolution, HaloConvolution, HaloProduct, Plan
 
 #: Multiply-adds of 16 bits in a clock cycle of a multiprocessor of sm90, and the cycles of a launch.
 _A_CYCLE, _LAUNCH = 2048, 8500
@@ -32,6 +32,8 @@ def _cycles(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> float
     """Return how long a kernel takes, in clock cycles of sm90, or as many units of other targets."""
     if isinstance(plan.mainloop, HaloConvolution):
         return _halo_time(plan, forward(plan.mainloop.operator, sizes))
+    if isinstance(plan.mainloop, HaloProduct):
+        return _product_time(plan, sizes)
     if isinstance(plan.mainloop, DepthwiseConvolution):
         assert isinstance(plan.config, ConfigDepthwise)
         return plan.mainloop.filter.time(plan.config.unit, forward(plan.mainloop.operator, sizes), multiprocessors)
@@ -66,6 +68,15 @@ def _halo_time(plan: Plan, sizes: Mapping[str, int]) -> float:
         plane = Plane.of(sizes, channels, element_bytes)
     images = sizes["images"] * sizes.get("output_depth", 1)
     return halo_time(plane, pixels, images, sizes["filters"], shared=plan.mainloop.shared)
+
+
+def _product_time(plan: Plan, sizes: Mapping[str, int]) -> float:
+    """Return the same of a product of matrices."""
+    assert isinstance(plan.mainloop, HaloProduct)
+    pixels, _, depth = plan.config.tile
+    element_bytes = plan.operand_bits // 8
+    plane = Plane.of_product(sizes["m"], sizes["k"] * element_bytes, depth * element_bytes)
+    return halo_time(plane, pixels, 1, sizes["n"], shared=plan.mainloop.shared)
 
 
 def _depth(plan: Plan, sizes: Mapping[str, int]) -> int:

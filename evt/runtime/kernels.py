@@ -13,6 +13,8 @@ from evt.emission import emitted
 from evt.errors import LaunchError
 from evt.measured import Store, applicable, measurements
 from evt.plan import Plan, Problem, Target, find_target, survey
+from evt.plan.plan import HaloProduct
+from evt.plan.routes.route import Route
 from evt.plan.speed import fastest
 from evt.runtime.bound import Bound
 from evt.runtime.library import Library, load_library
@@ -27,8 +29,9 @@ class Kernels:
     libraries: tuple[Library, ...]
 
     def best(self, sizes: Mapping[str, int], multiprocessors: int) -> tuple[Plan, Library]:
-        """Return the kernel for a problem's extents, given by mode."""
+        """Return the kernel for a problem's extents, given by mode. Raise LaunchError (E0804) where it takes others."""
         choice = fastest(self.plans, sizes, multiprocessors)
+        check_depth(self.plans[choice], sizes)
         return self.plans[choice], self.libraries[choice]
 
 
@@ -60,16 +63,29 @@ def plan_kernels(spec: Spec, bound: Bound, target: Target, atomic: bool = False)
     """Return the plans of all configurations that serve a bound call. Raise TargetError, LaunchError (E0804)."""
     settings = spec.settings
     found = survey(call_problem(spec, bound, target, atomic), settings.route, settings.config)
-    plans, most = found.defaults, found.chosen.route.kernel(target).max_batches
-    if most is not None and bound.sizes["l"] > most:
-        raise LaunchError(
-            Diagnostic(
-                "E0804",
-                f"{bound.sizes['l']} batches: the route {plans[0].route} takes at most {most}",
-                help="split the batch" + (", or align A, B and D for evt-3x" if "3x" in target.families else ""),
-            )
+    check_batches(found.chosen.route, target, bound.sizes)
+    return found.defaults
+
+
+def check_batches(route: Route, target: Target, sizes: Mapping[str, int]) -> None:
+    """Raise LaunchError (E0804) for more batches than a route's kernels take."""
+    most, batches = route.kernel(target).max_batches, sizes.get("l", 1)
+    if most is not None and batches > most:
+        instead = (
+            ""
+            if "3x" not in target.families
+            else ", or take evt-3x" + ("" if route.generation == "3x" else ", for which A, B and D have to be aligned")
         )
-    return plans
+        message = f"{batches} batches: the route {route.name} takes at most {most}"
+        raise LaunchError(Diagnostic("E0804", message, help=f"split the batch{instead}"))
+
+
+def check_depth(plan: Plan, sizes: Mapping[str, int]) -> None:
+    """Raise LaunchError (E0804) for a product that is too short to be shared."""
+    loop, depth = plan.mainloop, plan.config.tile[2]
+    if isinstance(loop, HaloProduct) and loop.shared and sizes["k"] <= depth:
+        message = f"k = {sizes['k']}: {plan.config.name} shares tiles among thread blocks that take {depth} of k each"
+        raise LaunchError(Diagnostic("E0804", message, help="leave `config` out, or take one that shares no tiles"))
 
 
 def make_kernels(spec: Spec, bound: Bound, target: Target, atomic: bool = False) -> Kernels:

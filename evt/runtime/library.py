@@ -67,7 +67,9 @@ def launch_failure(code: int) -> LaunchError:
     match kind:
         case 2:
             return LaunchError(
-                Diagnostic("E0804", f"CUTLASS refused the problem (status {detail})", notes=("nothing was launched",))
+                Diagnostic(
+                    "E0804", f"the kernel refused the problem (status {detail})", notes=("nothing was launched",)
+                )
             )
         case 3:
             return LaunchError(Diagnostic("E0801", f"no usable CUDA device: {_cuda_error(detail)}"))

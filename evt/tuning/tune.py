@@ -21,7 +21,14 @@ from evt.reference.compare import error, limit
 from evt.runtime.arguments import bind, split_held
 from evt.runtime.bound import Bound
 from evt.runtime.call import Caller
-from evt.runtime.kernels import call_problem, device_target, is_atomic, kernel_sources
+from evt.runtime.kernels import (
+    call_problem,
+    check_batches,
+    check_depth,
+    device_target,
+    is_atomic,
+    kernel_sources,
+)
 from evt.spec import Spec
 from evt.tuning.clock import GpuClock, RoundTimer, interleave
 
@@ -146,7 +153,7 @@ def measure(
     ``call_of`` makes the call of a kernel on the GPU of this ``index``; the times are kept for these ``sizes``.
     """
     problem = found.problem
-    plans, failed = kernels_of(found)
+    plans, failed = kernels_of(found, sizes)
     progress(f"building {len(plans)} kernels")
     with suppress(BuildError):  # it is raised again where the kernel is called
         build(kernel_sources(plans.values()))
@@ -170,14 +177,17 @@ def names_of(found: Survey) -> list[Name]:
     return [(candidate.route.name, config.name) for candidate, config in found.kernels]
 
 
-def kernels_of(found: Survey) -> tuple[dict[Name, Plan], dict[Name, Row]]:
-    """Return the plans of a problem's kernels, and rows saying why the others have none."""
+def kernels_of(found: Survey, sizes: Mapping[str, int]) -> tuple[dict[Name, Plan], dict[Name, Row]]:
+    """Return the plans of the kernels that take a problem's sizes, and rows saying why the others do not."""
     plans: dict[Name, Plan] = {}
     failed: dict[Name, Row] = {}
     for candidate, config in found.kernels:
         name = candidate.route.name, config.name
         try:
-            plans[name] = candidate.plan(config)
+            check_batches(candidate.route, found.problem.target, sizes)
+            made = candidate.plan(config)
+            check_depth(made, sizes)
+            plans[name] = made
         except EvtError as error:
             failed[name] = Row(*name, failure=_reason(error))
     return plans, failed

@@ -2,9 +2,11 @@
 // order of evt::halo::Problem in a line, then the pixels, the channels of a plane, the bytes of an element, whether it is
 // a volume, its taps along the depth, whether it has windows, whether thread blocks share tiles, and whether TMA moves C or
 // D. With each, the taps of a run, how many thread blocks share a tile, the boxes in flight, and the bytes of shared
-// memory up to the last one that an instruction reads.
+// memory up to the last one that an instruction reads. With an argument, that many multiprocessors, instead: whether
+// consumers are paired, whether filters stay, the boxes in flight, the runs of filters in flight, and the thread blocks.
 
 #include <cstdio>
+#include <cstdlib>
 
 #include "evt/halo_geometry.hpp"
 
@@ -19,7 +21,17 @@ int end_of_reads(evt::halo::Problem const& problem, evt::halo::Class const& kern
   return end;
 }
 
-int main() {
+/// Print what the number of multiprocessors decides.
+void print_work(evt::halo::Problem const& problem, evt::halo::Class const& kernel, int multiprocessors) {
+  evt::halo::Geometry made = evt::halo::choose(problem, kernel);
+  evt::halo::pair(problem, kernel, multiprocessors, made);
+  evt::halo::stream_filters(problem, kernel, multiprocessors, made);
+  int const blocks = evt::halo::ceil_div(problem.filters, evt::halo::kFilters * (made.paired ? 2 : 1));
+  int const grid = evt::halo::grid_of(made.tiles(problem) * blocks, blocks, multiprocessors, made.resident);
+  std::printf("%d %d %d %d %d\n", made.paired, made.resident, made.stages, made.slabs, grid);
+}
+
+int main(int argc, char** argv) {
   evt::halo::Problem p;
   int pixels, channels, element_bytes, volume, windows, shared, staged;
   while (std::scanf("%d %d %d %d %d %d %d %d %d %d %d %d %d %d %d %d %d %d %d %d %d %d %d", &p.images, &p.height, &p.width,
@@ -31,6 +43,10 @@ int main() {
     evt::halo::Class const kernel{pixels, channels, bytes, staged != 0, volume != 0,
                                    windows ? evt::halo::kWindowBytes : bytes, shared != 0};
     if (windows) p = evt::halo::over_windows(p, kernel);
+    if (argc > 1) {
+      print_work(p, kernel, std::atoi(argv[1]));
+      continue;
+    }
     evt::halo::Geometry made = evt::halo::choose(p, kernel);
     if (made.stages > 0 && (!shared || evt::halo::split_over_cluster(p, kernel, made))) {
       std::printf("%d %d %d %d %d %d %d %d %d %d %d\n", made.images, made.rows, made.columns, made.pitch, made.sum_pitch,

@@ -116,6 +116,55 @@ def test_both_languages_choose_one_tile(program: Path) -> None:
     assert 0 < without_room < len(planned) / 5
 
 
+def line_of(problem: ConvolutionProblem, pixels: int, *, shared: bool = False) -> str:
+    """Return the line of a problem of 16 bits, in planes of 64 channels."""
+    return " ".join(map(str, (*(problem.sizes[name] for name in MEMBERS), pixels, 64, 2, 0, 1, 0, int(shared), 1)))
+
+
+def test_both_languages_choose_one_tile_of_a_row(program: Path) -> None:
+    """A matrix is a row of as many pixels as it has rows; the widest tiles that fit are the fewest."""
+    draw, cases = random.Random(0), []
+    for _ in range(200):
+        width, taps = draw.choice((draw.randrange(1, 600), draw.randrange(600, 200_000))), draw.choice((1, 1, 3, 7))
+        geometry = Convolution.of("conv2d", {"padding": (0, taps // 2)})
+        cases.append((geometry.problem((1, 520, 1, width), (200, 520, 1, taps)), draw.choice(PIXELS)))
+    done = subprocess.run(
+        [program], input="\n".join(line_of(*each) for each in cases), capture_output=True, text=True, check=True
+    )
+    found, _, _ = tiles_of(done.stdout)
+    for (problem, pixels), printed in zip(cases, found, strict=True):
+        tile = choose(Plane.of(problem.sizes, 64, 2), pixels)
+        assert tile is not None
+        assert printed == " ".join(map(str, (*described(tile), 1)))
+        if problem.sizes["filter_width"] == 1 and problem.sizes["output_width"] > pixels:
+            assert tile.tiles == -(-problem.sizes["output_width"] // pixels)
+
+
+#: Rows, columns and k of products, and the pixels of a tile; on 132 multiprocessors, whether consumers are paired,
+#: whether filters stay, the boxes and the runs of filters in flight, and the thread blocks.
+WORK = {
+    # 128 pairs of tiles take no more waves than 256 tiles, which load each pixel twice.
+    (512, 4096, 4096, 128): "1 0 5 12 128",
+    (512, 4096, 4096, 256): "0 0 3 7 128",  # 64 pairs would leave half of the multiprocessors idle
+    (50176, 256, 64, 256): "0 1 4 1 132",  # one plane: its filters stay
+    (200704, 256, 128, 128): "0 1 8 2 132",
+    (6272, 256, 1024, 128): "1 0 5 12 98",
+    (1024, 4096, 1024, 192): "0 0 5 8 132",  # filters that stay would leave two boxes
+    (8192, 1280, 640, 128): "1 0 5 12 132",
+    (12544, 1024, 256, 192): "1 0 4 8 132",  # on 128 of 132 multiprocessors there would be a wave more
+    (12544, 2048, 512, 64): "1 1 8 16 128",
+    (4096, 64, 512, 128): "0 1 7 8 32",
+}
+
+
+def test_the_work_of_products(program: Path) -> None:
+    geometry = Convolution.of("conv2d", {})
+    problems = [(geometry.problem((1, k, 1, m), (n, k, 1, 1)), pixels) for m, n, k, pixels in WORK]
+    lines = "\n".join(line_of(*each) for each in problems)
+    done = subprocess.run([program, "132"], input=lines, capture_output=True, text=True, check=True)
+    assert dict(zip(WORK, done.stdout.splitlines(), strict=True)) == WORK
+
+
 def test_both_languages_choose_one_tile_of_windows(program: Path) -> None:
     cases = [
         (drawn(seed), pixels, window_bytes)

@@ -60,10 +60,14 @@ def random(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
 
 
 def gemm(
-    text: str, route: str, dtype: torch.dtype = torch.float16, sizes: tuple[int, int, int] = (200, 136, 80)
+    text: str,
+    route: str,
+    dtype: torch.dtype = torch.float16,
+    sizes: tuple[int, int, int] = (200, 136, 80),
+    config: str | None = None,
 ) -> Call:
     m, n, k = sizes
-    op = evt.linear(text, route=route)
+    op = evt.linear(text, route=route, config=config)
     found = {"bias": random(n), "C": random(m, n), "s": random(k), "t": random(k)}
     return op, random(m, k, dtype=dtype), random(n, k, dtype=dtype), found
 
@@ -106,6 +110,12 @@ KINDS: dict[str, Callable[[], Call]] = {
     "gemm-2x-f64": lambda: gemm(TYPED, "evt-2x", torch.float64),
     "gemm-2x-stock": lambda: gemm("D = relu(acc + bias)", "stock-2x"),
     "gemm-mainloop": lambda: gemm(WORKED, "mainloop-2x"),
+    "halo": lambda: gemm(PLAIN, "halo-3x"),
+    "halo-reductions": lambda: gemm(SUMMED, "halo-3x", sizes=(200, 136, 328), config="halo_64x64x64"),
+    "halo-bits-dropout": lambda: gemm(PLACED, "halo-3x"),
+    "halo-paired": lambda: gemm(PLAIN, "halo-3x", sizes=(3201, 256, 264), config="halo_64x64x64"),
+    "halo-shared": lambda: gemm(PLAIN, "halo-3x", sizes=(200, 136, 520), config="halo_shared_128x64x64"),
+    "halo-i8": lambda: gemm(TYPED, "halo-3x", torch.int8),
     "conv-halo": lambda: convolution(PLAIN, "conv-halo-3x"),
     "conv-halo-reductions": lambda: convolution(SUMMED, "conv-halo-3x"),
     "conv-halo-bits-dropout": lambda: convolution(PLACED, "conv-halo-3x"),

@@ -14,7 +14,7 @@ from one_config import with_config
 
 import evt
 from evt.compilation import KernelSource
-from evt.ir.dtype import BY_NAME, I64
+from evt.ir.dtype import BY_NAME, I64, from_torch_name
 from evt.reference.compare import distance
 from evt.runtime.arguments import bind
 from evt.runtime.kernels import device_target, kernel_sources, plan_kernels
@@ -117,23 +117,34 @@ def bits(tensor):
     return tensor.contiguous().reshape(-1).view(torch.uint8)
 
 
+def named(dtype: torch.dtype) -> str:
+    found = from_torch_name(str(dtype).removeprefix("torch."))
+    assert found is not None
+    return found.name
+
+
 def check(case: Case, number: int) -> list[float]:
     """Run a case's kernel for a shape, twice on the same buffers; return how far its outputs are off, of 1 at most."""
     op = case.program(case.shapes[number][2])
-    x, weight, inputs = tensors(case, number, op)
-    fresh = op(x, weight, **inputs)
+    return check_call(op, *tensors(case, number, op))
+
+
+def check_call(op: evt.Program, a, b, inputs: Mapping[str, Any]) -> list[float]:
+    """Call a program twice on the same buffers; return how far its outputs are off, of 1 at most."""
+    types = tuple(named(each.dtype) for each in (a, b))
+    fresh = op(a, b, **inputs)
     single = len(op.outputs) == 1
     shapes = [fresh] if single else list(fresh)
-    want = op.reference(x, weight, float64=True, **inputs)
+    want = op.reference(a, b, float64=True, **inputs)
     want = [want] if single else list(want)
-    dtypes = [output.dtype for output in typed_graph(op.spec, *case.types).outputs]
+    dtypes = [output.dtype for output in typed_graph(op.spec, *types).outputs]
     assert I64 not in dtypes
     buffers = [poisoned(each) for each in shapes]
     first = None
     for _ in range(2):  # twice on the same buffers
-        op(x, weight, out=buffers[0] if single else tuple(buffers), **inputs)
+        op(a, b, out=buffers[0] if single else tuple(buffers), **inputs)
         errors = [
-            distance(got, right, dtype, operand=BY_NAME[case.dtype], inside=dtype if dtype.bits == 16 else None)
+            distance(got, right, dtype, operand=BY_NAME[types[0]], inside=dtype if dtype.bits == 16 else None)
             for got, right, dtype in zip(buffers, want, dtypes, strict=True)
         ]
         assert max(errors) <= 1.0, errors

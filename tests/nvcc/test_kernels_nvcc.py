@@ -23,6 +23,7 @@ from evt.compilation import BuildEvent, KernelSource, build
 from evt.diagnostics import Source
 from evt.emission import emit
 from evt.plan import Layout, Plan, Problem, Signature, find_target, natural_signature, plan
+from evt.plan.plan import HaloProduct
 from evt.spec import optimised_graph, problem_sizes
 
 pytestmark = pytest.mark.nvcc
@@ -150,6 +151,9 @@ KERNELS: dict[str, Callable[[], Plan]] = {
         "sm90", "bf16", shapes=WIDE
     ),
     "sm90-halo-volume": lambda: evt.conv3d(CONVOLUTION, padding=1, route="own").plan("sm90", shapes=VOLUME),
+    "sm90-halo-product": gemm(RELU_RESIDUAL, "sm90", "f16", route="own", config="halo_256x64x64"),
+    "sm90-halo-product-nodes": gemm(HALO_NODES, "sm90", "i8", route="own"),
+    "sm90-halo-product-shared": gemm(RELU_RESIDUAL, "sm90", "bf16", route="own", config="halo_shared_128x64x64"),
     "sm90-depthwise": conv("sm90", DEPTHWISE, groups=96),
     "sm90-depthwise-rows": conv("sm90", DEPTHWISE, a="bf16", groups=96, config="depthwise_4x7"),
     "sm90-depthwise-f32": conv("sm90", DEPTHWISE, a="f32", groups=96),
@@ -256,6 +260,15 @@ def test_says_what_it_takes(kernel: Kernel) -> None:
     schema = json.loads(library.evt_schema())
     assert schema == json.loads(kernel.plan.schema)
     assert schema["fields"] == [[field.name, field.kind] for field in kernel.plan.fields]
+
+
+def test_a_product_of_several_batches_is_refused(kernel: Kernel) -> None:
+    if not isinstance(kernel.plan.mainloop, HaloProduct):
+        pytest.skip("takes batches, or is a convolution")
+    kernel.library.evt_run.argtypes = (ctypes.c_char_p, ctypes.c_size_t, ctypes.c_void_p)
+    members = [2 if field.name == "l" else 64 for field in kernel.plan.fields]
+    packed = struct.pack(f"={len(members)}q", *members)
+    assert kernel.library.evt_run(packed, len(packed), None) == 1 << 16  # evt::Failure::arguments
 
 
 def test_refuses_arguments_of_another_size(kernel: Kernel) -> None:

@@ -81,6 +81,7 @@ def test_explain_has_what_refuses_every_route() -> None:
     assert [note.partition(": ")[0] for note in found.notes] == [
         "stock-3x",
         "evt-3x",
+        "halo-3x",
         "stock-2x",
         "evt-2x",
         "mainloop-2x",

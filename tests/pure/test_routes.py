@@ -292,7 +292,7 @@ def test_what_is_tuned_over_is_planned_once(name: str, counts: Counts) -> None:
 
     asked, planned = counts
     found = survey(problem_of(*PROBLEMS[name]))
-    plans, failed = kernels_of(found)
+    plans, failed = kernels_of(found, {"m": 64, "n": 64, "k": 128, "l": 1})
     assert [*plans, *failed] == names_of(found) == list(planned)
     assert set(planned.values()) == {1}
     assert set(asked.values()) == {1}
@@ -306,7 +306,12 @@ def test_a_formula_is_matched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     match = module.match_stock
     monkeypatch.setattr(module, "match_stock", lambda dag: calls.append(dag) or match(dag))
     explained = explain(survey(problem_of("D = relu(acc + bias)", "sm90")))
-    assert [route.name for route in explained.routes if route.applies][:3] == ["stock-3x", "evt-3x", "stock-2x"]
+    assert [route.name for route in explained.routes if route.applies][:4] == [
+        "stock-3x",
+        "evt-3x",
+        "halo-3x",
+        "stock-2x",
+    ]
     assert len(calls) == 1
 
 

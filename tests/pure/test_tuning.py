@@ -30,7 +30,7 @@ from evt.runtime import prepare as prepare_module
 from evt.runtime.arguments import bind
 from evt.runtime.kernels import Kernels, call_problem, plan_kernels
 from evt.runtime.library import Library
-from evt.spec import Spec
+from evt.spec import Spec, packed_problem
 from evt.tuning import tune as tune_module
 from evt.tuning.tune import Tuning, kernels_of, names_of, time_kernels, tune
 
@@ -169,7 +169,7 @@ SIZES = ("--m", "40", "--n", "16", "--k", "24")
 def test_explain_shows_what_was_measured() -> None:
     op = evt.gemm(FORMULA)
     before = cli("explain", FORMULA, *SIZES).stdout
-    assert "measured" not in before
+    assert "ms measured" not in before
     Store().add(key_of(op, A, B), measurement(*TIMES))
     text = cli("explain", FORMULA, *SIZES).stdout
     assert "-> evt-2x: visitor tree in a multistage tensor-op kernel (CUTLASS 2.x) (by measurement)\n" in text
@@ -182,7 +182,7 @@ def test_explain_shows_what_was_measured() -> None:
     routes = {route["name"]: route for route in found["routes"]}
     assert routes["evt-2x"]["chosen"]
     assert routes["evt-3x"]["measured"] == [{"config": NEW, "ms": 0.25}]
-    assert cli("explain", FORMULA).stdout.count("measure") == 0  # of no sizes
+    assert cli("explain", FORMULA).stdout.count("ms measured") == 0  # of no sizes
     assert "measured on" not in cli("explain", FORMULA, *SIZES, "--gpu", "NVIDIA H100").stdout
 
 
@@ -266,13 +266,29 @@ def test_kernels_are_compared_and_timed() -> None:
 
 def test_every_route_in_its_default_configurations() -> None:
     program, a, b, inputs = CALLS["conv2d"]
-    problem = call_problem(program.spec, bind(program.spec, a, b, inputs, {}), SM90)
+    bound = bind(program.spec, a, b, inputs, {})
+    problem = call_problem(program.spec, bound, SM90)
     names = names_of(survey(problem))
     routes = ["conv-evt-3x", "conv-stock-2x", "conv-evt-2x", "conv-halo-3x"]  # of few pixels
     assert list(dict.fromkeys(route for route, _ in names)) == routes
     assert len(set(names)) == len(names)
-    plans, failed = kernels_of(survey(problem))
+    plans, failed = kernels_of(survey(problem), bound.sizes)
     assert (list(plans), failed) == (names, {})
+
+
+def test_kernels_that_do_not_take_the_sizes_are_not_built() -> None:
+    found = survey(packed_problem(evt.gemm("D = relu(acc)").spec, "sm90", "f16", "f16"))
+    names = [name for name in names_of(found) if name[0] == "halo-3x"]
+    assert len(names) == 6
+    for sizes, refused in (
+        ({"m": 64, "n": 64, "k": 65, "l": 1}, []),
+        ({"m": 64, "n": 64, "k": 64, "l": 1}, [name for name in names if "shared" in name[1]]),
+        ({"m": 64, "n": 64, "k": 512, "l": 2}, names),
+    ):
+        plans, failed = kernels_of(found, sizes)
+        assert list(failed) == refused
+        assert sorted([*plans, *failed]) == sorted(names_of(found))
+        assert all(row.failure for row in failed.values())
 
 
 def test_a_table() -> None:

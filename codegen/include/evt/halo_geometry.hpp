@@ -16,6 +16,7 @@ namespace halo {
 constexpr int kFilters = 64;       // of a tile, M of WGMMA
 constexpr int kMostTaps = 64;      // of a filter
 constexpr int kMostStages = 8;     // of the input
+constexpr int kEnoughStages = 5;   // of a product whose filters stay
 constexpr int kWideners = 3;       // warps that load boxes of few channels, each in stages of its own
 constexpr int kMostSlabs = 64;     // of the filters
 constexpr int kRuns[] = {3, 5, 1};  // of taps, the best first
@@ -271,7 +272,8 @@ inline int read_beyond(Class const& kernel, Geometry const& made) {
 }
 
 /// Fit stages of the input, and filters of runs of `length` taps, into shared memory. Return whether the fewest fit.
-inline bool fit(Problem const& problem, Class const& kernel, Taps const& taps, int length, Geometry& made) {
+inline bool fit(Problem const& problem, Class const& kernel, Taps const& taps, int length, Geometry& made,
+                bool may_stay = true) {
   made.run = length;
   made.slab_bytes = length * kFilters * kernel.plane_bytes;
   int const left = kSharedBytes - 2 * kAlignment - aligned_bytes(kBarrierBytes) -
@@ -285,10 +287,13 @@ inline bool fit(Problem const& problem, Class const& kernel, Taps const& taps, i
   int const planes = ceil_div(problem.planes(kernel.plane), made.blocks), both = made.paired ? 2 : 1;
   int const needed = both * taps.number / length * planes;
   int const resident_left = left - needed * made.slab_bytes;
-  made.resident = needed <= kMostSlabs && resident_left >= fewest_stages * made.stage_bytes;
+  int const stages_beside = std::min(most_stages, resident_left / made.stage_bytes) / multiple * multiple;
+  // The filters of a product take the room of boxes, of which a tile needs one for each plane.
+  int const enough_stages = taps.number == 1 && !kernel.shared ? std::min(planes, kEnoughStages) : fewest_stages;
+  made.resident = may_stay && needed <= kMostSlabs && stages_beside >= std::max(fewest_stages, enough_stages);
   if (made.resident) {
     made.slabs = needed;
-    made.stages = std::min(most_stages, resident_left / made.stage_bytes) / multiple * multiple;
+    made.stages = stages_beside;
   } else if (kernel.has_windows()) {
     return false;
   } else {
@@ -360,13 +365,14 @@ inline Geometry choose(Problem const& problem, Class const& kernel, int given_ro
     }
     return true;
   };
-  auto const consider_rows = [&](int most, int columns, bool eights) {
+  auto const consider_rows = [&](int most, int columns, bool eights) {  // return whether any fit
     most = std::min(problem.output_height, std::max(most, 1));
     for (int high = ceil_div(problem.output_height, most); high <= problem.output_height; ++high) {
       int const rows = given_rows ? given_rows : ceil_div(problem.output_height, high);
-      // Fewer rows make more tiles.
-      if (consider(arrange(problem, kernel, 1, rows, columns, eights)) || given_rows) break;
+      if (consider(arrange(problem, kernel, 1, rows, columns, eights))) return true;  // fewer rows make more tiles
+      if (given_rows) break;
     }
+    return false;
   };
   auto const consider_images = [&](int pitch, int columns, bool eights) {
     for (int images = kernel.pixels / (rows_of_image(problem) * pitch) + 1; images > 1; --images) {
@@ -376,8 +382,9 @@ inline Geometry choose(Problem const& problem, Class const& kernel, int given_ro
   int const wide = std::min(problem.output_width, kernel.pixels);
   for (int across = ceil_div(problem.output_width, wide); across <= problem.output_width; ++across) {
     int const columns = given_columns ? given_columns : ceil_div(problem.output_width, across);
-    consider_rows((kernel.pixels - columns) / pitch_of(problem, columns) + 1, columns, false);
+    bool const fits = consider_rows((kernel.pixels - columns) / pitch_of(problem, columns) + 1, columns, false);
     if (given_columns || columns * 8 < kernel.pixels || columns <= 8) break;
+    if (fits && problem.output_height == 1) break;  // fewer columns of a single row make more tiles
   }
   if (given_columns == 0 || given_columns == kEight) consider_rows(kernel.pixels / kEight, kEight, true);
   if (given_rows || given_columns || kernel.volume) return best;
@@ -393,13 +400,34 @@ inline void pair(Problem const& problem, Class const& kernel, int multiprocessor
   Taps const taps = taps_of(problem, made.pitch);
   int const tiles = made.tiles(problem), pairs = tiles * ceil_div(problem.filters, 2 * kFilters);
   bool const waits = (taps.number == 1 || taps.groups > 1) && problem.channels >= kManyPlanes * kernel.plane;
-  if (!waits || problem.filters <= kFilters || pairs < multiprocessors) return;
+  if (!waits || problem.filters <= kFilters) return;
   int const waves = ceil_div(tiles * ceil_div(problem.filters, kFilters), multiprocessors);
   int const waves_of_pairs = 2 * ceil_div(pairs, multiprocessors);
   if (waves_of_pairs - waves > waves / 8) return;
   Geometry paired = made;
   paired.paired = true;
   if (fit(problem, kernel, taps, made.run, paired)) made = paired;
+}
+
+/// The thread blocks for so many items. Where filters stay, they are a multiple of the blocks of filters, so that each
+/// keeps to one of them.
+inline int grid_of(int items, int filter_blocks, int multiprocessors, bool resident) {
+  int const most = std::max(multiprocessors / filter_blocks, 1) * filter_blocks;
+  return std::min(items, resident ? most : multiprocessors);
+}
+
+/// Load the filters of a product for each tile where fewer thread blocks, each with filters that stay, have more waves of
+/// tiles.
+inline void stream_filters(Problem const& problem, Class const& kernel, int multiprocessors, Geometry& made) {
+  Taps const taps = taps_of(problem, made.pitch);
+  if (!made.resident || taps.number > 1 || kernel.has_windows()) return;
+  int const blocks = ceil_div(problem.filters, made.paired ? 2 * kFilters : kFilters);
+  int const items = made.tiles(problem) * blocks, grid = grid_of(items, blocks, multiprocessors, true);
+  int const waves = ceil_div(items, multiprocessors);
+  int const waves_of_resident = ceil_div(items, grid) * ceil_div(grid, multiprocessors);
+  if (waves_of_resident - waves <= waves / 16) return;
+  Geometry streamed = made;
+  if (fit(problem, kernel, taps, made.run, streamed, false)) made = streamed;
 }
 
 /// What thread blocks that share a tile take, in clock cycles: fits to measurements on an H200.

@@ -215,7 +215,10 @@ Params<Traits> to_underlying_arguments(Arguments<Traits> const& arguments) {
   Problem const problem = problem_of(arguments);
   Params<Traits> params{};
   Geometry& geometry = params.geometry = geometry_of(arguments);
-  if (!Traits::kShared) pair(problem, Traits::kClass, arguments.multiprocessors, geometry);
+  if (!Traits::kShared) {
+    pair(problem, Traits::kClass, arguments.multiprocessors, geometry);
+    stream_filters(problem, Traits::kClass, arguments.multiprocessors, geometry);
+  }
   params.epilogue = arguments.epilogue;
   params.taps = taps_of(problem, geometry.pitch);
   if (Traits::Mma::kTransposed) params.taps.reverse(problem);
@@ -229,9 +232,7 @@ Params<Traits> to_underlying_arguments(Arguments<Traits> const& arguments) {
   params.depth = Depth::of(problem, Traits::kPlane);
   params.filter_blocks = ceil_div(problem.filters, kFilters * (geometry.paired ? 2 : 1));
   params.items = geometry.tiles(problem) * params.filter_blocks;
-  // With a multiple of the blocks of filters, every thread block keeps to one of them.
-  int const most = std::max(arguments.multiprocessors / params.filter_blocks, 1) * params.filter_blocks;
-  params.grid = std::min(params.items, geometry.resident ? most : arguments.multiprocessors);
+  params.grid = grid_of(params.items, params.filter_blocks, arguments.multiprocessors, geometry.resident);
   if (Traits::kShared) params.grid = params.items * geometry.blocks;  // of which each has one tile
   params.by_filter_blocks = Divisor::of(params.filter_blocks);
   params.by_tiles_wide = Divisor::of(geometry.tiles_wide);

@@ -1,4 +1,4 @@
-"""The halo kernel, a convolution of ours for sm90. TMA moves C and D through one buffer in shared memory."""
+"""The halo kernel of ours for sm90, for convolutions and products. TMA moves C and D through one shared buffer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from evt.plan.halo_tiles import SHARED_BYTES
 from evt.plan.kernels.draft import Draft, Frame, Request
 from evt.plan.kernels.fragment import add_sizes, fragment_epilogue
 from evt.plan.kernels.implicit_gemm import image
-from evt.plan.plan import HaloConvolution, Plan
+from evt.plan.kernels.matrices import matrix_product
+from evt.plan.plan import HaloConvolution, HaloProduct, Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,24 @@ class HaloKernel:
         mainloop, epilogue = _mainloop(draft, self.windows), fragment_epilogue(draft)
         for setting in ("tile_rows", "tile_columns"):
             draft.fields.size(setting)
-        return draft.finish(Frame("own", self.template, 90, SHARED_BYTES), mainloop, epilogue)
+        return draft.finish(_frame(self.template), mainloop, epilogue)
+
+
+@dataclass(frozen=True, slots=True)
+class HaloProductKernel:
+    """The planner of the same kernel for a product of matrices."""
+
+    template: str = "conv_halo"
+
+    def __call__(self, request: Request) -> Plan:
+        draft = Draft(request, batched=False)
+        product = matrix_product(draft)
+        mainloop = HaloProduct(product.a, product.b, shared=request.config.schedule == "halo_shared")
+        return draft.finish(_frame(self.template), mainloop, fragment_epilogue(draft))
+
+
+def _frame(template: str) -> Frame:
+    return Frame("own", template, 90, SHARED_BYTES)
 
 
 def _mainloop(draft: Draft, over_windows: bool) -> HaloConvolution:
@@ -38,3 +56,4 @@ def _mainloop(draft: Draft, over_windows: bool) -> HaloConvolution:
 
 HALO = HaloKernel()
 WINDOWS = HaloKernel(windows=True)
+PRODUCT = HaloProductKernel()

@@ -1,9 +1,9 @@
-"""Convolutions by a kernel of ours on sm90: the routes ``conv-halo-3x`` and ``conv-halo-padded-3x``."""
+"""A kernel of ours on sm90: the routes ``conv-halo-3x`` and ``conv-halo-padded-3x``, and ``halo-3x`` of products."""
 
 from __future__ import annotations
 
 from evt.plan.configurations.config import Config, Schedule, Use
-from evt.plan.halo import Halo, Variant, pixels_of
+from evt.plan.halo import Halo, Variant, halo_of_products, pixels_of
 from evt.plan.halo_tiles import FILTERS
 from evt.plan.kernels import halo as kernels
 from evt.plan.problem import Problem
@@ -19,6 +19,11 @@ def configs_sm90(problem: Problem) -> tuple[Config, ...]:
 def configs_of_windows(problem: Problem) -> tuple[Config, ...]:
     """Return the same of few channels."""
     return _configs(problem, problem.convolution.windows)
+
+
+def configs_of_products(problem: Problem) -> tuple[Config, ...]:
+    """Return those of matrices: of tiles from wide to narrow, then shared ones for few tiles, then all others."""
+    return _configs(problem, halo_of_products(problem.dag.operands[0].dtype))
 
 
 def _configs(problem: Problem, found: Halo) -> tuple[Config, ...]:
@@ -75,4 +80,22 @@ PADDED = Route(
     suits=halo.suits_windows,
     kernels={"3x": Kernel(kernels.WINDOWS, configs_of_windows, max_batches=None)},
     shapes=("convolution",),
+)
+
+PRODUCT = Route(
+    name="halo-3x",
+    kind="own",
+    generation="3x",
+    summary="straight-line epilogue in a matrix product of ours, which is built in seconds (TMA, WGMMA, no CuTe)",
+    rules=(
+        halo.on_sm90,
+        mainloop.no_work,
+        gemm.few_tensors,
+        halo.matrices,
+        halo.tma,
+        halo.epilogue,
+    ),
+    suits=halo.suits_products,
+    kernels={"3x": Kernel(kernels.PRODUCT, configs_of_products, max_batches=1)},
+    shapes=("gemm",),
 )

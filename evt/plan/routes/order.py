@@ -19,6 +19,7 @@ ROUTES: tuple[Route, ...] = (
     depthwise_3x.DEPTHWISE,
     gemm_3x.STOCK,
     gemm_3x.EVT,
+    halo_3x.PRODUCT,
     grouped_3x.EVT,
     convolution_3x.PADDED,
     convolution_3x.EVT,

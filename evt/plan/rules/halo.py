@@ -30,6 +30,18 @@ def operator(problem: Problem) -> Verdict:
     return Refusal("there are groups") if convolution.group_filters else HOLDS
 
 
+@rule("WGMMA multiplies the operands' types; A is contiguous along k, and so is B, unless it has 16 bits")
+def matrices(problem: Problem) -> Verdict:
+    a, b = problem.dag.operands
+    if a.dtype.bits == 64:
+        return Refusal("f64 is multiplied by the mma instructions of 2.x kernels", a.span)
+    for operand, layout in ((a, problem.signature.a), (b, problem.signature.b)):
+        if layout.contiguous != "k" and (operand is a or operand.dtype.bits != 16):
+            given = f"`{operand.name}` is {operand.dtype} and contiguous along {layout.contiguous}"
+            return Refusal(given, operand.span)
+    return HOLDS
+
+
 operand_types = Rule("WGMMA multiplies the operands' types", collective_types.check)
 tma = Rule("A and B can be moved by TMA: 16-byte aligned addresses, strides and channels", operands_moved_by_tma)
 
@@ -64,6 +76,12 @@ def epilogue(problem: Problem) -> Verdict:
             case Fold():
                 return Refusal("there are blocks of columns", node)
     return HOLDS
+
+
+@rule('`route="own"` asks for it, or it was measured to be the fastest')
+def suits_products(problem: Problem) -> Verdict:
+    """Leave products to CUTLASS's kernels, which share operands over clusters: large products are faster."""
+    return Refusal("kernels of CUTLASS are expected to be faster")
 
 
 @rule("there are several taps, the operands have 8 or 16 bits, and the epilogue reads and writes a matrix each at most")

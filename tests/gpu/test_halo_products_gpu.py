@@ -1,0 +1,238 @@
+"""Matrix products by the halo kernel on a GPU: epilogues, types, layouts, many sizes, poisoned outputs, float64.
+
+Each case has the kernels of the configurations that are offered; every size is run by each of them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import own_kernels  # noqa: E402
+from builds import build_selected  # noqa: E402
+from one_config import with_config  # noqa: E402
+from own_kernels import check_call  # noqa: E402
+
+import evt  # noqa: E402
+from evt.compilation import KernelSource  # noqa: E402
+from evt.diagnostics import Source  # noqa: E402
+from evt.plan import Config, plan, survey  # noqa: E402
+from evt.plan.speed import fastest  # noqa: E402
+from evt.runtime.arguments import bind  # noqa: E402
+from evt.runtime.kernels import call_problem, device_target, kernel_sources, plan_kernels  # noqa: E402
+from evt.spec import packed_problem, typed_graph  # noqa: E402
+
+pytestmark = pytest.mark.gpu
+
+ROUTE = "halo-3x"
+#: (m, n, k): nothing is a multiple of a tile; operands of 8 bits have twice the k, of 32 half of it.
+SIZES = (
+    (333, 264, 136),
+    (1, 8, 1032),
+    (5, 72, 520),
+    (1001, 136, 328),
+    (63, 1096, 200),
+    (257, 520, 2056),
+    (8191, 40, 136),
+    (40_000, 200, 264),
+)
+RESIDUAL = "D = relu(acc + bias + residual)"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program, and the types of A and of B: ``weight``, if it is another."""
+
+    text: str
+    dtype: str = "f16"
+    weight: str = ""
+    operation: str = "linear"
+    deterministic: bool | None = None
+
+    @property
+    def types(self) -> tuple[str, str]:
+        return self.dtype, self.weight or self.dtype
+
+    def program(self, config: str | None = None) -> evt.Program:
+        op = evt.Program(Source(self.text), self.operation, route=ROUTE, deterministic=self.deterministic)
+        return op if config is None else with_config(op, config)
+
+    def configs(self) -> tuple[Config, ...]:
+        """Return the configurations that are offered."""
+        (found,) = survey(packed_problem(self.program().spec, "sm90", *self.types), ROUTE).asked
+        return tuple(config for config in found.configs if config.use == "always")
+
+
+CASES = {
+    "residual": Case(RESIDUAL),
+    "residual-bf16-gemm": Case(RESIDUAL, "bf16", operation="gemm"),
+    "residual-f32": Case(RESIDUAL, "f32"),
+    "f32-output-gemm": Case("out D: f32[m, n]; D = acc + C", operation="gemm"),
+    "broadcasts": Case("in s: f32[m], t: bf16[n], p: f16, q: i32; D = acc*s + t*alpha + p*q + beta*C"),
+    "flexible": Case("in s: f32[m?], t: f16[n?] = 0.5; out D: f16; D = acc*s + t"),
+    "column-major": Case("in C[n, m]; out D[n, m], E: f32[n, m]; E = acc; D = relu(acc + C)"),
+    "two-outputs": Case(
+        "in gate: f32[m, n]; out D, E, F: e4m3[m, n]; E = acc + bias; D = hardswish(E) + C*gate; F = 4*E", "bf16"
+    ),
+    "places": Case("out D: f32[m, n], E: i32[m, n]; D = where(iota(n) <= iota(m) - 32, acc, size(k)); E = 20*acc"),
+    "reductions": Case(
+        "out D, a: f32[n], b: f32[m], c: f32, r: f32[m]\n"
+        "D = acc + bias; a = sum[m](D*D); b = max[n](D); c = max[m, n](abs(acc))\n"
+        "r = rsqrt(sum[n](acc*acc)/size(n) + 0.1)"
+    ),
+    "atomic": Case(
+        "out D, a: f32[n], b: f32[m], c: f32; D = acc; a = sum[m](acc); b = max[n](acc); c = sum[m, n](acc*acc)",
+        deterministic=False,
+    ),
+    "no-tile": Case("out a: f32[n], b: f32[m]; a = sum[m](acc); b = max[n](acc)", operation="gemm"),
+    "bits-random-numbers": Case(
+        "in keep: b1[m, n], seed: i64; out D, above: b1[m, n]; above = acc > 0.25\n"
+        "D = where(keep, dropout(acc + C, 0.4, seed, 7), 0)"
+    ),
+    "vector-outputs": Case(
+        "in s: f32[n], t: f32[m], p: f16; out D, a: f32[n], b: f16[m], c: f32\n"
+        "D = acc; a = exp(s); b = sigmoid(t); c = 3*p"
+    ),
+    "e4m3": Case("out D: f16, E: e4m3[m, n]; E = acc/2; D = relu(acc + bias) + C", "e4m3"),
+    "e4m3-e5m2": Case("D = silu(acc + bias)", "e4m3", "e5m2"),
+    "i8": Case(
+        "out D: i8, E: i32[m, n], F: bf16[m, n], a: i32[n], p: i32[m], q: i32[n]\n"
+        "D = acc/32 + bias; E = acc; F = acc*0.5 + C; a = sum[m](acc); p = argmax[n](acc); q = argmin[m](acc)",
+        "i8",
+    ),
+    "u8-i8": Case("D = relu(acc + C)", "u8", "i8"),
+}
+#: Matrices of n columns with addresses that TMA does not move as C and D; and operands with a pitch.
+ODD = {"odd-columns": (77, 133, 72), "odd-columns-wide": (300, 1, 136)}
+
+
+def kernels() -> Iterator[Any]:
+    for name, case in CASES.items():
+        yield from (pytest.param(name, config.name, id=f"{name}-{config.name}") for config in case.configs())
+
+
+def sized(case: Case, m: int, n: int, k: int) -> tuple[int, int, int]:
+    """Return sizes whose rows of A and of B TMA moves."""
+    return m, n, {"f32": k // 2, "i8": 2 * k, "u8": 2 * k, "e4m3": 2 * k}.get(case.dtype, k)
+
+
+def tensors(case: Case, m: int, n: int, k: int, seed: int = 0) -> tuple[Any, Any, dict[str, Any]]:
+    """Return what a program is called with: A, B and the inputs by name."""
+    generator = torch.Generator("cuda").manual_seed(seed)
+    of_b = (n, k) if case.operation == "linear" else (k, n)
+    a, b = (
+        own_kernels.random(shape, dtype, generator, k**-0.25)
+        for shape, dtype in zip(((m, k), of_b), case.types, strict=True)
+    )
+    extents, inputs = {"m": m, "n": n}, {}
+    for value in typed_graph(case.program().spec, *case.types).inputs:
+        dtype = str(value.dtype)
+        if not value.modes:
+            inputs[value.name] = {"i32": 3, "i64": 2**40 + 5}.get(dtype, 1.25)
+        elif dtype == "b1":
+            inputs[value.name] = evt.pack_bits(torch.rand((m, n), device="cuda", generator=generator) < 0.6)
+        elif value.flexible and m % 2:
+            inputs[value.name] = 0.75
+        else:
+            inputs[value.name] = own_kernels.random([extents[mode] for mode in value.modes], dtype, generator)
+    return a, b, inputs
+
+
+def sources_of(name: str, config: str) -> list[KernelSource]:
+    case = CASES[name]
+    op = case.program(config)
+    a, b, inputs = tensors(case, *sized(case, *SIZES[0]))
+    atomic = case.deterministic is False
+    return kernel_sources(plan_kernels(op.spec, bind(op.spec, a, b, inputs, {}), device_target(0), atomic))
+
+
+@pytest.fixture(scope="session")
+def refused(request):
+    """Which kernels of the selected tests nvcc refuses, all built in one go."""
+    return build_selected(request, test_products, sources_of)
+
+
+@pytest.mark.parametrize(("name", "config"), list(kernels()))
+def test_products(name, config, record, refused):
+    case, worst = CASES[name], 0.0
+    for source in sources_of(name, config):
+        assert source not in refused, refused[source]
+    op = case.program(config)
+    for seed, size in enumerate(SIZES):
+        worst = max(worst, *check_call(op, *tensors(case, *sized(case, *size), seed)))
+    record((name, config, case.dtype, f"{len(SIZES)} sizes", f"{worst:.2f}"))
+
+
+@pytest.mark.parametrize("launches", [30, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["residual", "residual-bf16-gemm", "reductions", "i8", "e4m3"])
+def test_random_sizes(name, launches, record):
+    """The kernel that is expected to be the fastest for sizes that are drawn."""
+    case, draw, worst = CASES[name], random.Random(launches), 0.0
+    op = case.program()
+    for _ in range(launches):
+        m, n = draw.choice((draw.randrange(1, 100), draw.randrange(1, 5000))), 8 * draw.randrange(1, 100)
+        size = sized(case, m, n, 8 * draw.randrange(1, draw.choice((20, 300))))
+        worst = max(worst, *check_call(op, *tensors(case, *size, seed=draw.randrange(2**31))))
+    record((name, "fastest", case.dtype, f"{launches} random sizes", f"{worst:.2f}"))
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_columns_that_tma_does_not_move(name, record):
+    case = CASES["residual"]
+    errors = check_call(case.program(), *tensors(case, *ODD[name]))
+    record(("residual", name, case.dtype, str(ODD[name]), f"{max(errors):.2f}"))
+
+
+def test_pitches_and_views(record):
+    """Operands and D in larger tensors, whose other elements are neither read nor written."""
+    case = CASES["residual"]
+    op, m, n, k = case.program(), 333, 264, 136
+    a, b, inputs = tensors(case, m, n, k)
+    want = op(a, b, **inputs)
+    wide = torch.full((m, 3 * k), float("nan"), device="cuda", dtype=torch.float16)
+    wide[:, k : 2 * k] = a
+    out = torch.full((m + 2, 3 * n), float("nan"), device="cuda", dtype=torch.float16)
+    op(wide[:, k : 2 * k], b, out=out[1:-1, n : 2 * n], **inputs)
+    assert torch.equal(out[1:-1, n : 2 * n], want)
+    assert bool(out[:, :n].isnan().all() and out[:, 2 * n :].isnan().all())
+    assert bool(out[0].isnan().all() and out[-1].isnan().all())
+    folded = op(a.view(3, 111, k), b, bias=inputs["bias"], residual=inputs["residual"].view(3, 111, n))
+    assert torch.equal(folded.view(m, n), want)
+    record(("residual", "pitches", case.dtype, str((m, n, k)), "equal"))
+
+
+def test_batches_are_refused():
+    op = evt.gemm("D = acc", route=ROUTE)
+    a, b = (torch.ones(shape, device="cuda", dtype=torch.float16) for shape in ((3, 16, 32), (3, 32, 24)))
+    with pytest.raises(evt.LaunchError, match="E0804"):
+        op(a, b)
+    assert torch.equal(op(a[:1], b[:1]), a[:1] @ b[:1])
+
+
+def test_a_shared_tile_of_one_plane_is_refused():
+    """Each thread block of a cluster multiplies some of the planes."""
+    case = CASES["residual"]
+    a, b, inputs = tensors(case, 40, 64, 64)
+    with pytest.raises(evt.LaunchError, match=r"E0804\]: k = 64: halo_shared_64x64x64 shares tiles"):
+        case.program("halo_shared_64x64x64")(a, b, **inputs)
+    assert max(check_call(case.program(), a, b, inputs)) <= 1
+
+
+def test_one_program_takes_several_kernels():
+    """A few rows of many columns are shared by thread blocks, many have wide tiles."""
+    op = CASES["residual"].program()
+    taken = set()
+    for m, n, k in ((16, 512, 8192), (9000, 1024, 512)):
+        a, b, inputs = tensors(CASES["residual"], m, n, k)
+        check_call(op, a, b, inputs)
+        bound = bind(op.spec, a, b, inputs, {})
+        plans = survey(call_problem(op.spec, bound, device_target(0)), ROUTE).defaults
+        taken.add(plans[fastest(plans, bound.sizes, 132)].config.schedule)
+    assert taken == {"halo", "halo_shared"}
+    assert plan(call_problem(op.spec, bound, device_target(0))).route != ROUTE

@@ -1,0 +1,189 @@
+"""The halo kernel as a matrix product: its plan, its arguments as text, what it refuses, and when it is taken."""
+
+from __future__ import annotations
+
+import pytest
+
+import evt
+from evt.emission import emit
+from evt.ir.dtype import BY_NAME
+from evt.plan import Plan, survey
+from evt.plan.epilogue.nodes import Access, AuxLoad, AuxStore
+from evt.plan.halo import INTEGER_PIXELS, PIXELS
+from evt.plan.halo_tiles import SHARED_BYTES
+from evt.plan.plan import HaloProduct
+from evt.plan.speed import fastest
+from evt.runtime.kernels import check_depth
+from evt.spec import packed_problem
+
+RESIDUAL = "D = relu(acc + bias + residual)"
+OFFERED = ["halo_192x64x64", "halo_256x64x64", "halo_160x64x64", "halo_64x64x64"]
+OFFERED += ["halo_shared_128x64x64", "halo_shared_64x64x64"]
+
+
+def planned(text: str = RESIDUAL, dtype: str = "f16", operation: str = "linear", **keywords: object) -> Plan:
+    op = evt.Program(evt.diagnostics.Source(text), operation, route="halo-3x", **keywords)
+    return op.plan("sm90", dtype, dtype)
+
+
+# The plan
+
+
+def test_tma_moves_c_and_d() -> None:
+    made = planned()
+    assert (made.family, made.template, made.shared_memory) == ("own", "conv_halo", SHARED_BYTES)
+    assert isinstance(made.mainloop, HaloProduct)
+    assert (made.mainloop.a.name, made.mainloop.b.name, made.transposed) == ("A", "B", False)
+    assert made.source is not None
+    assert made.destination is not None
+    assert (made.source.pointer.name, made.destination.pointer.name) == ("in_residual", "out_D")
+    (store,) = (node for node in made.nodes if isinstance(node, AuxStore))
+    assert store.access is Access.TILE
+    assert {"tile_rows", "tile_columns", "images"}.isdisjoint(field.name for field in made.fields)
+    assert made.with_pdl
+
+
+def test_a_column_major_d_is_stored_element_by_element() -> None:
+    made = planned("in C[n, m]; out D[n, m]; D = relu(acc + C)")
+    assert (made.source, made.destination) == (None, None)
+    assert [node.access for node in made.nodes if isinstance(node, AuxLoad | AuxStore)] == [Access.DIRECT] * 2
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "tf32", "e4m3", "e5m2", "i8", "u8"])
+def test_configurations(dtype: str) -> None:
+    op = evt.linear("out D: f16; D = acc + bias", route="own")
+    (found,) = survey(packed_problem(op.spec, "sm90", dtype, dtype), "halo-3x").asked
+    offered = [config.name for config in found.configs if config.use == "always"]
+    assert offered == [name.rpartition("x")[0] + f"x{128 * 8 // BY_NAME[dtype].bits}" for name in OFFERED]
+    assert len({config.name for config in found.configs}) == len(found.configs)
+    widths = {config.tile[0] for config in found.configs if config.schedule == "halo"}
+    assert widths == set(PIXELS if BY_NAME[dtype].is_float else INTEGER_PIXELS)
+
+
+# Its text
+
+
+def test_a_product_is_a_convolution_with_one_tap() -> None:
+    text = emit(planned(config="halo_256x64x64"), "k")
+    for member, value in {
+        "images": "1",
+        "height": "1",
+        "width": "static_cast<int>(arguments.m)",
+        "channels": "static_cast<int>(arguments.k)",
+        "filters": "static_cast<int>(arguments.n)",
+        "filter_width": "1",
+        "output_width": "static_cast<int>(arguments.m)",
+        "pad_height": "0",
+        "stride_width": "1",
+    }.items():
+        assert f"  result.problem.{member} = {value};\n" in text
+    assert "result.a_strides[2] = arguments.stride_m_of_A;" in text
+    assert "result.b_strides[0] = arguments.stride_n_of_B;" in text
+    assert "using Kernel = evt::halo::Kernel<Mma, 64, Epilogue, 2>;" in text
+    assert "The product, as a convolution with one tap." in text
+    assert "if (arguments->l != 1) return evt::report(evt::Failure::arguments);" in text
+    assert "cute::" not in text
+    shared = emit(planned(config="halo_shared_64x64x64"), "k")
+    assert "using Kernel = evt::halo::Kernel<Mma, 64, Epilogue, 2, true>;" in shared
+
+
+def test_rows_of_columns_are_transposed_filters() -> None:
+    text = emit(planned(operation="gemm"), "k")
+    assert "static constexpr bool kTransposed = true;" in text
+    assert "}, a, b, p, 1, 1, 1, 0;" in text
+    assert "result.b_strides[0] = arguments.stride_k_of_B;" in text
+    assert "static constexpr bool kTransposed = false;" in emit(planned(), "k")
+
+
+# What it refuses
+
+
+REFUSED = {
+    "a column-major A": ("gemm(A: f16[k, m], B: f16[n, k])\nD = acc", "`A` is f16 and contiguous along m"),
+    "f32 rows of columns": ("gemm(A: f32[m, k], B: f32[k, n])\nD = acc", "`B` is f32 and contiguous along n"),
+    "f64": ("gemm(A: f64[m, k], B: f64[n, k])\nD = acc", "f64 is multiplied by the mma instructions of 2.x kernels"),
+    "f64 values": ("gemm(A: f16[m, k], B: f16[n, k])\nin x: f64[n]; D = acc + x", "`x` is f64"),
+    "pairs": (
+        "gemm(A: f16[m, k], B: f16[n, k])\nout D[m, n/2]; D = silu(even(acc))*odd(acc)",
+        "`D` has pairs or blocks of columns",
+    ),
+    "a mainloop fusion": ("gemm(A: f16[m, k], B: f16[n, k])\nA = relu(A); D = acc", "`A` has a mainloop fusion"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_refusals(what: str) -> None:
+    text, reason = REFUSED[what]
+    with pytest.raises(evt.TargetError) as raised:
+        evt.gemm(text, route="halo-3x").plan("sm90")
+    (found,) = raised.value.diagnostics
+    assert found.code == "E0502"
+    assert reason in f"{found.message} {found.notes}"
+
+
+def test_targets_without_wgmma() -> None:
+    for arch in ("sm80", "sm100", "sm120"):
+        with pytest.raises(evt.TargetError, match=f"the target is {arch}"):
+            evt.linear("D = acc", route="halo-3x").plan(arch)
+
+
+# When it is taken
+
+
+def test_it_is_taken_where_it_is_asked_for() -> None:
+    assert evt.linear(RESIDUAL).plan("sm90").route == "stock-3x"
+    assert evt.linear(RESIDUAL, route="own").plan("sm90").route == "halo-3x"
+    explained = evt.linear(RESIDUAL).explain("sm90")
+    (route,) = (each for each in explained.routes if each.name == "halo-3x")
+    assert (route.applies, route.chosen, route.beside) == (True, False, False)
+    assert 'it applies, and is preferred where `route="own"` asks for it' in str(explained)
+    assert evt.linear("in x: f16[m]; D = acc*x").plan("sm80").route == "evt-2x"
+
+
+def test_a_problem_that_cutlass_3x_refuses_goes_to_2x() -> None:
+    """A product of ours takes no batches, which are known only when it is called."""
+    problem = packed_problem(evt.linear(RESIDUAL).spec, "sm90", "f16", "f16", ((64, 72), (133, 72)))
+    found = survey(problem)
+    applying = {each.route.name for each in found.candidates if each.applies}
+    assert {"halo-3x", "stock-2x"} <= applying
+    assert applying.isdisjoint({"evt-3x", "stock-3x"})
+    assert found.plan.route == "stock-2x"
+
+
+#: (m, n, k): what was the fastest of those that are offered, or as fast, on an H200.
+FASTEST = {
+    (4096, 4096, 4096): "halo_256x64x64",
+    (8192, 8192, 8192): "halo_256x64x64",
+    (4096, 768, 3072): "halo_192x64x64",
+    (4096, 768, 768): "halo_192x64x64",
+    (8192, 1280, 640): "halo_160x64x64",
+    (512, 4096, 4096): "halo_160x64x64",
+    (16, 14336, 4096): "halo_64x64x64",
+    (784, 256, 512): "halo_64x64x64",
+    (64, 4096, 4096): "halo_shared_64x64x64",
+    (128, 1024, 8192): "halo_shared_128x64x64",
+    (256, 256, 16384): "halo_shared_128x64x64",
+}
+
+
+@pytest.mark.parametrize("size", FASTEST)
+def test_the_fastest(size: tuple[int, int, int]) -> None:
+    op = evt.linear(RESIDUAL, route="own")
+    plans = survey(packed_problem(op.spec, "sm90", "f16", "f16"), "own").defaults
+    assert [each.config.name for each in plans] == OFFERED
+    chosen = plans[fastest(plans, {**dict(zip("mnk", size, strict=True)), "l": 1}, 132)]
+    assert chosen.config.name == FASTEST[size]
+
+
+def test_one_plane_is_not_shared() -> None:
+    plans = survey(packed_problem(evt.linear("D = acc").spec, "sm90", "f16", "f16"), "own").defaults
+    alone = next(each for each in plans if each.config.name == "halo_64x64x64")
+    shared = next(each for each in plans if each.config.name == "halo_shared_64x64x64")
+    for k, taken in ((64, alone), (8192, shared)):
+        pair = (shared, alone)
+        assert pair[fastest(pair, {"m": 16, "n": 64, "k": k, "l": 1}, 132)] is taken
+    sizes = {"m": 16, "n": 64, "k": 64, "l": 1}
+    with pytest.raises(evt.LaunchError, match=r"E0804\]: k = 64: halo_shared_64x64x64 shares tiles(.|\n)*`config`"):
+        check_depth(shared, sizes)
+    check_depth(shared, {**sizes, "k": 65})
+    check_depth(alone, sizes)
