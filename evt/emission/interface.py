@@ -6,7 +6,7 @@ from evt.emission.text import MemberText
 from evt.ir.dtype import B1
 from evt.ir.node import written
 from evt.plan import Field, Plan
-from evt.plan.plan import Convolution, GroupedPlan, PaddedCopy, Parameter
+from evt.plan.plan import Convolution, GroupedPlan, HaloProduct, PaddedCopy, Parameter
 from evt.plan.signature import bytes_of
 
 #: What strides lead from and to, by mode.
@@ -108,6 +108,8 @@ def _plain(plan: Plan, field: Field) -> str:
         return "1 where it is a vector in every group, 0 where it is a single value"
     if isinstance(plan.mainloop, Convolution) and field.role in _MODES[plan.mainloop.operator]:
         return _MODES[plan.mainloop.operator][field.role]
+    if field.role == "l" and isinstance(plan.mainloop, HaloProduct):
+        return "batches: 1"
     if field.role in _PLAIN:
         return _PLAIN[field.role]
     part, _, dimension = field.role.rpartition("_")

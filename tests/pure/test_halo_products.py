@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 import evt
@@ -82,6 +84,7 @@ def test_a_product_is_a_convolution_with_one_tap() -> None:
     assert "using Kernel = evt::halo::Kernel<Mma, 64, Epilogue, 2>;" in text
     assert "The product, as a convolution with one tap." in text
     assert "if (arguments->l != 1) return evt::report(evt::Failure::arguments);" in text
+    assert re.search(r"int64_t l; +// batches: 1\n", text)
     assert "cute::" not in text
     shared = emit(planned(config="halo_shared_64x64x64"), "k")
     assert "using Kernel = evt::halo::Kernel<Mma, 64, Epilogue, 2, true>;" in shared
