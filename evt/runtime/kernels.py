@@ -71,13 +71,9 @@ def check_batches(route: Route, target: Target, sizes: Mapping[str, int]) -> Non
     """Raise LaunchError (E0804) for more batches than a route's kernels take."""
     most, batches = route.kernel(target).max_batches, sizes.get("l", 1)
     if most is not None and batches > most:
-        instead = (
-            ""
-            if "3x" not in target.families
-            else ", or take evt-3x" + ("" if route.generation == "3x" else ", for which A, B and D have to be aligned")
-        )
+        other = ", or take evt-3x, for which A, B and D have to be aligned" if "3x" in target.families else ""
         message = f"{batches} batches: the route {route.name} takes at most {most}"
-        raise LaunchError(Diagnostic("E0804", message, help=f"split the batch{instead}"))
+        raise LaunchError(Diagnostic("E0804", message, help=f"split the batch{other}"))
 
 
 def check_depth(plan: Plan, sizes: Mapping[str, int]) -> None:

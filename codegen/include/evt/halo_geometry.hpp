@@ -393,8 +393,8 @@ inline Geometry choose(Problem const& problem, Class const& kernel, int given_ro
   return best;
 }
 
-/// Let both consumers multiply the same pixels, where the tensor cores else wait for them: with few taps for each box,
-/// many channels, enough pairs of tiles for all multiprocessors, and hardly more waves of tiles.
+/// Let both consumers multiply the same pixels, where the tensor cores else wait for them: with few taps for each box and
+/// many channels, if that takes hardly more waves of tiles.
 inline void pair(Problem const& problem, Class const& kernel, int multiprocessors, Geometry& made) {
   constexpr int kManyPlanes = 4;
   Taps const taps = taps_of(problem, made.pitch);
