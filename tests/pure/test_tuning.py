@@ -341,10 +341,14 @@ def _pretended(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", CALLS)
 def test_tune_keeps_what_it_measures(name: str) -> None:
     program, a, b, inputs = CALLS[name]
-    names = names_of(survey(call_problem(program.spec, bind(program.spec, a, b, inputs, {}), SM90)))
+    bound = bind(program.spec, a, b, inputs, {})
+    surveyed = survey(call_problem(program.spec, bound, SM90))
+    plans, refused = kernels_of(surveyed, bound.sizes)
+    names = list(plans)
     found = program.tune(a, b, **inputs)
-    assert [(row.route, row.config) for row in found.rows] == names
-    assert not any(row.failure for row in found.rows)
+    assert [(row.route, row.config) for row in found.rows] == names_of(surveyed)
+    assert {(row.route, row.config) for row in found.rows if row.failure} == set(refused)
+    assert all(route == "halo-3x" for route, _ in refused)
     assert found.chosen == Timing(*names[-1], 1 / len(names))
     (kept,) = Store().find(key_of(program, a, b))
     assert (kept.gpu, kept.target, kept.program) == (GPU, "sm90", " ".join(program.spec.source.text.split()))
@@ -360,7 +364,7 @@ def test_tune_keeps_what_it_measures(name: str) -> None:
 def test_a_buffer_of_scattered_rows_is_left_alone() -> None:
     program, held = evt.gemm("D[index[m], n] = acc"), torch.ones(50, 16).half()
     found = program.tune(A, B, index=torch.randperm(50)[:40].int(), D=held)
-    assert not any(row.failure for row in found.rows)
+    assert not any(row.failure for row in found.rows if row.route != "halo-3x")  # which takes no k as short
     assert torch.equal(held, torch.ones_like(held))
     assert program.explain(shapes=(A.shape, B.shape)).chosen_by == "measurement"
 
