@@ -19,6 +19,12 @@ from evt.compilation import Cache, KernelSource, Toolchain, build
 
 Process = subprocess.Popen[str]
 
+
+def hear_hangups() -> None:
+    """Let a process end at SIGHUP, also where the tests run under nohup, which has it ignored."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 #: Logs "start" and "stop" beside itself; lines such as `// fail host` in the source tell it what to do.
 FAKE_NVCC = """\
 #!/bin/sh
@@ -118,6 +124,7 @@ class Room:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=hear_hangups,
         )
         self.spawned.append(process)
         return process

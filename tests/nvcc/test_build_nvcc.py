@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fake_nvcc import Room, wait_for
+from fake_nvcc import Room, hear_hangups, wait_for
 
 from evt.compilation import BuildEvent, Cache, KernelSource, build, find_toolchain
 from evt.errors import BuildError
@@ -197,6 +197,7 @@ def test_a_process_that_is_killed_leaves_nothing(tmp_path: Path, sent: signal.Si
     builder = subprocess.Popen(
         [sys.executable, "-c", program, work.text, work.gencode],
         env={**os.environ, "EVT_CACHE_DIR": str(cache.root), "PYTHONPATH": str(Path(__file__).parents[2])},
+        preexec_fn=hear_hangups,
     )
     room = Room(find_toolchain(), cache, tmp_path / "log")
     wait_for(lambda: len(room.compilers()) >= 4)
