@@ -68,7 +68,7 @@ class RouteExplanation:
         for rule, reason in self.rules:
             if reason or self.chosen:
                 yield f"{'fails' if reason else 'holds'}  {rule}{f': {reason}' if reason else ''}"
-        if self.unmet:
+        if self.unmet and self.applies:
             yield f"it applies, and is preferred where {self.unmet}"
             if self.beside:
                 yield "its kernels are built, too: a call takes one where it is expected to be faster"
@@ -258,12 +258,14 @@ def explain(
     except TargetError as error:
         raise _in_full(error) from None
     made = plans[0]
+    batches = max((sizes.get("l", 1) for sizes, _ in products), default=1)
     timings = measured[0].timings if len(measured) == 1 else ()
     built = {each.route for each in plans}
     routes = [
         _explain_route(
             each,
             made if each is taken.chosen else None,
+            batches,
             timings,
             each is not taken.chosen and each.route.name in built,
         )
@@ -315,9 +317,12 @@ def _explain_loop(loop: Survey, taken: Plan | None, timings: Sequence[Timing]) -
 
 
 def _explain_route(
-    candidate: Candidate, taken: Plan | None, timings: Sequence[Timing], beside: bool
+    candidate: Candidate, taken: Plan | None, batches: int, timings: Sequence[Timing], beside: bool
 ) -> RouteExplanation:
-    """Explain a route; ``taken`` is the plan if it is the one taken, ``beside`` whether its kernels are built, too."""
+    """Explain a route for so many batches.
+
+    ``taken`` is the plan if it is the one taken, ``beside`` whether its kernels are built, too.
+    """
     route, made = candidate.route, taken
     rules = [
         (rule.statement, verdict.reason if isinstance(verdict, Refusal) else "") for rule, verdict in candidate.verdicts
@@ -326,6 +331,10 @@ def _explain_route(
         made = candidate.general
         if made is None:
             rules += [("a configuration fits in shared memory", each.reason) for each in candidate.misfits]
+    if candidate.applies:
+        most = candidate.max_batches
+        if most is not None and batches > most:
+            rules.append((f"batches are at most {most}", f"there are {batches}"))
     return RouteExplanation(
         route.name,
         route.kind,

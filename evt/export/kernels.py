@@ -211,7 +211,7 @@ def _kernel(spec: Spec, problem: Problem, absent: tuple[str, ...], name: str) ->
     found = survey(problem, spec.settings.route, spec.settings.config)
     plan = found.plan
     made = emitted(plan, name)
-    most = found.chosen.route.kernel(problem.target).max_batches
+    most = found.chosen.max_batches
 
     def same(signature: Signature) -> bool:
         """Return whether another signature makes the same kernel."""

@@ -45,7 +45,7 @@ class Candidate:
 
     def __init__(self, route: Route, verdicts: _Verdicts, fused: bool) -> None:
         self.route = route
-        self._problem = verdicts.problem
+        self.problem = verdicts.problem
         self._verdicts = verdicts
         self._fused = fused
         self._made: dict[Config, Plan | Refusal] = {}
@@ -83,20 +83,27 @@ class Candidate:
         """Whether a route that applies is expected to be the fastest for some sizes of the problem."""
         return self.applies and self.route.suits is not None and isinstance(self._verdicts[self.route.suits], Partial)
 
+    # Of a route that applies
+
+    @property
+    def max_batches(self) -> int | None:
+        """The most batches of a call, known once there is one; None where there is no limit."""
+        return self.route.kernel(self.problem.target).max_batches
+
     # Configurations, of a route that applies
 
     @cached_property
     def configs(self) -> tuple[Config, ...]:
         """The configurations that the kernel may have, the general one first."""
-        known = self.route.kernel(self._problem.target).configurations(self._problem)
-        columns = self._problem.columns_together
+        known = self.route.kernel(self.problem.target).configurations(self.problem)
+        columns = self.problem.columns_together
         visiting = tuple(config for config in known if config.visits(columns))
         return visiting or tuple(wide for config in known if (wide := config.widened(columns)) is not None)
 
     @property
     def default_configs(self) -> tuple[Config, ...]:
         """Those of :attr:`configs` that are built for every kernel, to choose from by the problem's size."""
-        uses = ("always", "light") if is_light(self._problem.dag) else ("always",)
+        uses = ("always", "light") if is_light(self.problem.dag) else ("always",)
         return tuple(config for config in self.configs if config.use in uses) or self.configs[:1]
 
     @cached_property
@@ -122,8 +129,8 @@ class Candidate:
     def misfits(self) -> tuple[Refusal, ...]:
         """Why no configuration fits."""
         if not self.configs:
-            columns = self._problem.columns_together
-            known = self.route.kernel(self._problem.target).configurations(self._problem)
+            columns = self.problem.columns_together
+            known = self.route.kernel(self.problem.target).configurations(self.problem)
             most = min(MOST_COLUMNS, max(config.tile[1] for config in known))
             return (Refusal(f"blocks or pairs take {columns} columns together, and the epilogue at most {most}"),)
         made = map(self.try_plan, self.configs)
@@ -133,8 +140,8 @@ class Candidate:
         """Return the plan of a configuration, or why it does not fit in shared memory."""
         if config not in self._made:
             route, matches = self.route, Matches(verdict for _, verdict in self.verdicts)
-            kernel = route.kernel(self._problem.target)
-            made = kernel.planner(Request(self._problem, route.name, config, self._fused, matches))
+            kernel = route.kernel(self.problem.target)
+            made = kernel.planner(Request(self.problem, route.name, config, self._fused, matches))
             exceeded = exceeded_memory(made)
             self._made[config] = Refusal(exceeded) if exceeded else made
         return self._made[config]

@@ -14,8 +14,8 @@ from evt.errors import LaunchError
 from evt.measured import Store, applicable, measurements
 from evt.plan import Plan, Problem, Target, find_target, survey
 from evt.plan.plan import HaloProduct
-from evt.plan.routes.route import Route
 from evt.plan.speed import fastest
+from evt.plan.survey import Candidate
 from evt.runtime.bound import Bound
 from evt.runtime.library import Library, load_library
 from evt.spec import Spec, optimised_for, options
@@ -63,16 +63,17 @@ def plan_kernels(spec: Spec, bound: Bound, target: Target, atomic: bool = False)
     """Return the plans of all configurations that serve a bound call. Raise TargetError, LaunchError (E0804)."""
     settings = spec.settings
     found = survey(call_problem(spec, bound, target, atomic), settings.route, settings.config)
-    check_batches(found.chosen.route, target, bound.sizes)
+    check_batches(found.chosen, bound.sizes)
     return found.defaults
 
 
-def check_batches(route: Route, target: Target, sizes: Mapping[str, int]) -> None:
+def check_batches(candidate: Candidate, sizes: Mapping[str, int]) -> None:
     """Raise LaunchError (E0804) for more batches than a route's kernels take."""
-    most, batches = route.kernel(target).max_batches, sizes.get("l", 1)
+    most, batches = candidate.max_batches, sizes.get("l", 1)
     if most is not None and batches > most:
-        other = ", or take evt-3x, for which A, B and D have to be aligned" if "3x" in target.families else ""
-        message = f"{batches} batches: the route {route.name} takes at most {most}"
+        has_3x = "3x" in candidate.problem.target.families
+        other = ", or take evt-3x, for which A, B and D have to be aligned" if has_3x else ""
+        message = f"{batches} batches: the route {candidate.route.name} takes at most {most}"
         raise LaunchError(Diagnostic("E0804", message, help=f"split the batch{other}"))
 
 

@@ -184,7 +184,7 @@ def kernels_of(found: Survey, sizes: Mapping[str, int]) -> tuple[dict[Name, Plan
     for candidate, config in found.kernels:
         name = candidate.route.name, config.name
         try:
-            check_batches(candidate.route, found.problem.target, sizes)
+            check_batches(candidate, sizes)
             made = candidate.plan(config)
             check_depth(made, sizes)
             plans[name] = made

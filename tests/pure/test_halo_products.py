@@ -8,6 +8,7 @@ import pytest
 
 import evt
 from evt.emission import emit
+from evt.emission.kernel import spell
 from evt.ir.dtype import BY_NAME
 from evt.plan import Plan, survey
 from evt.plan.epilogue.nodes import Access, AuxLoad, AuxStore
@@ -153,29 +154,31 @@ def test_a_problem_that_cutlass_3x_refuses_goes_to_2x() -> None:
     assert found.plan.route == "stock-2x"
 
 
-#: (m, n, k): what was the fastest of those that are offered, or as fast, on an H200.
-FASTEST = {
-    (4096, 4096, 4096): "halo_256x64x64",
-    (8192, 8192, 8192): "halo_256x64x64",
-    (4096, 768, 3072): "halo_192x64x64",
-    (4096, 768, 768): "halo_192x64x64",
-    (8192, 1280, 640): "halo_160x64x64",
-    (512, 4096, 4096): "halo_160x64x64",
-    (16, 14336, 4096): "halo_64x64x64",
-    (784, 256, 512): "halo_64x64x64",
-    (64, 4096, 4096): "halo_shared_64x64x64",
-    (128, 1024, 8192): "halo_shared_128x64x64",
-    (256, 256, 16384): "halo_shared_128x64x64",
-}
+def test_explain_counts_batches() -> None:
+    """That there are too many is known once the sizes are."""
+    shapes = (3, 64, 32), (3, 32, 16)
+    for route, refused in (("own", True), ("evt", False)):
+        op = evt.gemm("D = acc", route=route)
+        (chosen,) = (each for each in op.explain("sm90", shapes=shapes).routes if each.chosen)
+        assert (("batches are at most 1", "there are 3") in chosen.rules) == refused
+        assert chosen.applies == (not refused)
+        assert "batches" not in str(op.explain("sm90", shapes=((64, 32), (32, 16))))
+    many = evt.gemm("D = acc", route="evt").explain("sm80", shapes=((70_000, 8, 32), (70_000, 32, 16)))
+    assert "fails  batches are at most 65535: there are 70000" in str(many)
 
 
-@pytest.mark.parametrize("size", FASTEST)
-def test_the_fastest(size: tuple[int, int, int]) -> None:
-    op = evt.linear(RESIDUAL, route="own")
-    plans = survey(packed_problem(op.spec, "sm90", "f16", "f16"), "own").defaults
-    assert [each.config.name for each in plans] == OFFERED
-    chosen = plans[fastest(plans, {**dict(zip("mnk", size, strict=True)), "l": 1}, 132)]
-    assert chosen.config.name == FASTEST[size]
+def test_values_of_the_batch_are_those_of_its_one() -> None:
+    """Where the modes of a tensor have a batch, the epilogue has the same classes, which are given the same."""
+
+    def parts(text: str) -> list[tuple[str, object]]:
+        found = spell(planned(text, operation="gemm")).fragment
+        assert found is not None
+        return [(part.type, part.arguments) for part in found.parts]
+
+    batched = "in b: f16[l, n], s: f32[l, m], g: f32[l], x[l, m, n]; out D[l, m, n], r: f32[l]; D = g*acc*s + b + x"
+    assert parts(batched + "; r = max[m, n](acc)") == parts(
+        "in b: f16[n], s: f32[m], g: f32, x[m, n]; out D[m, n], r: f32; D = g*acc*s + b + x; r = max[m, n](acc)"
+    )
 
 
 def test_one_plane_is_not_shared() -> None:

@@ -42,6 +42,28 @@ def test_products(size):
     assert taken(evt.linear(EPILOGUE), (m, k), (n, k)) == PRODUCTS[size]
 
 
+#: (m, n, k): the same of the halo kernel's.
+OWN_PRODUCTS = {
+    (4096, 4096, 4096): "halo_256x64x64",
+    (8192, 8192, 8192): "halo_256x64x64",
+    (4096, 768, 3072): "halo_192x64x64",
+    (4096, 768, 768): "halo_192x64x64",
+    (8192, 1280, 640): "halo_160x64x64",
+    (512, 4096, 4096): "halo_160x64x64",
+    (16, 14336, 4096): "halo_64x64x64",
+    (784, 256, 512): "halo_64x64x64",
+    (64, 4096, 4096): "halo_shared_64x64x64",
+    (128, 1024, 8192): "halo_shared_128x64x64",
+    (256, 256, 16384): "halo_shared_128x64x64",
+}
+
+
+@pytest.mark.parametrize("size", OWN_PRODUCTS)
+def test_products_of_ours(size):
+    m, n, k = size
+    assert taken(evt.linear(EPILOGUE, route="own"), (m, k), (n, k)) == OWN_PRODUCTS[size]
+
+
 #: (images, channels, filters, pixels, filter, stride) as measured.
 CONVOLUTIONS = {
     (256, 64, 64, 56, 3, 1): "implicit_128x64x64_3blocks",

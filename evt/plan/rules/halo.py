@@ -43,7 +43,9 @@ def matrices(problem: Problem) -> Verdict:
 
 
 operand_types = Rule("WGMMA multiplies the operands' types", collective_types.check)
-tma = Rule("A and B can be moved by TMA: 16-byte aligned addresses, strides and channels", operands_moved_by_tma)
+tma = Rule(
+    "A and B can be moved by TMA: 16-byte aligned addresses, strides and contiguous extents", operands_moved_by_tma
+)
 
 
 @rule("a tile and its halo fit TMA's boxes and shared memory")
