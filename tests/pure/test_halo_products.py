@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,7 @@ import evt
 from evt.emission import emit
 from evt.emission.kernel import spell
 from evt.ir.dtype import BY_NAME
-from evt.plan import Plan, survey
+from evt.plan import Plan, plan, survey
 from evt.plan.epilogue.nodes import Access, AuxLoad, AuxStore
 from evt.plan.halo import INTEGER_PIXELS, PIXELS
 from evt.plan.halo_tiles import SHARED_BYTES
@@ -165,6 +166,15 @@ def test_explain_counts_batches() -> None:
         assert "batches" not in str(op.explain("sm90", shapes=((64, 32), (32, 16))))
     many = evt.gemm("D = acc", route="evt").explain("sm80", shapes=((70_000, 8, 32), (70_000, 32, 16)))
     assert "fails  batches are at most 65535: there are 70000" in str(many)
+
+
+def test_operands_that_batches_share_are_refused_before_they_are_counted() -> None:
+    op = evt.gemm("D = acc", route="halo-3x")
+    problem = packed_problem(op.spec, "sm90", "f16", "f16")
+    shared = replace(problem, signature=replace(problem.signature, b=replace(problem.signature.b, batch="shared")))
+    with pytest.raises(evt.TargetError, match=r"E0502\](.|\n)*several batches share `B`"):
+        plan(shared, "halo-3x")
+    assert plan(shared).route == "stock-3x"
 
 
 def test_values_of_the_batch_are_those_of_its_one() -> None:

@@ -92,6 +92,7 @@ PRODUCT = Route(
         mainloop.no_work,
         gemm.few_tensors,
         halo.matrices,
+        halo.one_batch,
         halo.tma,
         halo.epilogue,
     ),

@@ -42,6 +42,15 @@ def matrices(problem: Problem) -> Verdict:
     return HOLDS
 
 
+@rule("there is one batch")
+def one_batch(problem: Problem) -> Verdict:
+    """Refuse what only several batches have; whether there are several where all tensors have their own, calls say."""
+    for operand, layout in zip(problem.dag.operands, (problem.signature.a, problem.signature.b), strict=True):
+        if layout.batch == "shared":
+            return Refusal(f"several batches share `{operand.name}`", operand.span)
+    return HOLDS
+
+
 operand_types = Rule("WGMMA multiplies the operands' types", collective_types.check)
 tma = Rule(
     "A and B can be moved by TMA: 16-byte aligned addresses, strides and contiguous extents", operands_moved_by_tma
