@@ -5,6 +5,7 @@ from __future__ import annotations
 from evt.emission.text import MemberText
 from evt.ir.dtype import B1
 from evt.ir.node import written
+from evt.ir.number import decimal
 from evt.plan import Field, Plan
 from evt.plan.plan import Convolution, GroupedPlan, HaloProduct, PaddedCopy, Parameter
 from evt.plan.signature import bytes_of
@@ -92,7 +93,7 @@ def _comment(plan: Plan, field: Field, parameter: Parameter | None) -> str:
         case "size":
             return _stride(plan, field, parameter)
         case _:
-            default = "" if parameter.default is None else f"; the program's default is {parameter.default:g}"
+            default = "" if parameter.default is None else f"; the program's default is {decimal(parameter.default)}"
             return f"the value of {_named(parameter)} where {_member(plan, parameter, 'pointer')} is null{default}"
 
 

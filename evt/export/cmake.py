@@ -11,6 +11,7 @@ from evt import resources
 from evt.export.example import Data, Example
 from evt.export.kernels import Kernel, Named, is_optional, kernels_of
 from evt.export.names import check_names
+from evt.export.number import cxx_number
 from evt.export.print import kernel_row, rendered, text_of
 from evt.ir import Output
 from evt.plan import Target
@@ -114,8 +115,8 @@ class _Project:
                 if size := self.example.sizes.get((field.tensor, field.role), 0):
                     yield field.name, str(size)
             elif not isinstance(given, Data):
-                number = defaults[field.tensor] or 0 if given is None else given
-                yield field.name, f"INT64_C({int(number)})" if field.kind == "integer" else _double(float(number))
+                number = next((each for each in (given, defaults[field.tensor]) if each is not None), 0)
+                yield field.name, cxx_number(number, field.kind == "integer")
 
     def has_workspace(self, kernel: Kernel) -> bool:
         return any(field.role == "workspace" for field in kernel.plan.fields)
@@ -139,12 +140,6 @@ def _shown(value: Data) -> str:
 def _array(data: bytes) -> str:
     lines = (", ".join(map(str, data[at : at + _LINE])) for at in range(0, len(data), _LINE))
     return ",\n    ".join(lines)
-
-
-def _double(value: float) -> str:
-    if math.isfinite(value):
-        return repr(value)
-    return f"{'-' if value < 0 else ''}INFINITY"
 
 
 def cmake_project(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import keyword
 import math
+import sys
 from dataclasses import dataclass
 
 from evt.diagnostics import Diagnostic
@@ -77,7 +78,13 @@ def _argument(value: Input, tensors: bool) -> str:
     kind = "bool" if value.dtype == BOOL else "float" if value.dtype.is_float else "int"
     if value.default is None:
         return f"{kind} {value.name}"
-    if not math.isfinite(value.default):  # schemas have no word for it
+    if kind == "float" and not _is_written(value.default):
         return f"{kind}? {value.name}=None"
-    default = {"bool": str(bool(value.default)), "int": f"{value.default:.0f}", "float": repr(value.default)}[kind]
-    return f"{kind} {value.name}={default}"
+    default = bool(value.default) if kind == "bool" else value.default
+    return f"{kind} {value.name}={default!r}"
+
+
+def _is_written(value: float) -> bool:
+    """Return whether PyTorch's text of schemas keeps a double: no infinity, no subnormal number, no negative zero."""
+    zero = value == 0 and math.copysign(1, value) > 0
+    return zero or sys.float_info.min <= abs(value) < math.inf

@@ -6,10 +6,10 @@ The structs are those of ``codegen/export/torch/csrc/program.hpp``.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Sequence
 
 from evt.export.kernels import Kernel, Named
+from evt.export.number import cxx_number
 from evt.export.schema import is_number
 from evt.ir import Input, Interleave, Operand, Output, TypedDag
 from evt.ir.convolution import Convolution
@@ -93,27 +93,16 @@ def _is_image(value: Input | Output, geometry: Convolution | None) -> bool:
 
 
 def _input(value: Input, geometry: Convolution | None) -> str:
+    assert value.dtype is not None
     kind = "number" if is_number(value) else "flexible" if value.flexible else "tensor"
     fallback, range_ = "std::nullopt", ""
     if value.default is not None:
-        fallback = f"c10::Scalar({_number(value)})"
+        fallback = f"c10::Scalar({cxx_number(value.default, not value.dtype.is_float)})"
     if value.dtype in (I32, I64, BOOL) and is_number(value):
-        low, high = {I32: (-(2**31), 2**31 - 1), I64: (-(2**63), 2**63 - 1), BOOL: (0, 1)}[value.dtype]
-        least = "std::numeric_limits<std::int64_t>::min()" if low == -(2**63) else str(low)
-        range_ = f", {least}, {high}"
+        range_ = f", {cxx_number(value.dtype.least, True)}, {cxx_number(value.dtype.largest, True)}"
     flags = ", ".join(map(_bool, (value.batchable, value.dtype == B1, _is_image(value, geometry))))
     name = json.dumps(value.name)
     return f"{{{name}, {_type(value.dtype)}, Kind::{kind}, {_modes(value.modes)}, {flags}, {fallback}{range_}}}"
-
-
-def _number(value: Input) -> str:
-    """Return an input's default as a number of C++."""
-    assert value.default is not None
-    if value.dtype is not None and not value.dtype.is_float:
-        return f"std::int64_t({value.default:.0f})"
-    if math.isfinite(value.default):
-        return repr(float(value.default))
-    return f"{'-' if value.default < 0 else ''}std::numeric_limits<double>::infinity()"
 
 
 def _output(value: Output, geometry: Convolution | None) -> str:

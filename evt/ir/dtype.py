@@ -46,13 +46,13 @@ class DType:
 
     @property
     def largest(self) -> float:
-        """The largest finite value."""
-        return _FORMATS[self.name].largest if self.is_float else float(_RANGES[self.name][1])
+        """The largest finite value: an int for an integer type."""
+        return _FORMATS[self.name].largest if self.is_float else _RANGES[self.name][1]
 
     @property
     def least(self) -> float:
-        """The least finite value."""
-        return -_FORMATS[self.name].largest if self.is_float else float(_RANGES[self.name][0])
+        """The least finite value: an int for an integer type."""
+        return -_FORMATS[self.name].largest if self.is_float else _RANGES[self.name][0]
 
     def spans(self, value: float) -> bool:
         """Whether a number is within the range; infinities are in that of floats which casts do not saturate to."""
@@ -63,7 +63,13 @@ class DType:
         """The type's range, in words."""
         if self.is_float:
             return f"{self} holds magnitudes up to {self.largest:g}"
-        return f"{self} holds {self.least:.0f} to {self.largest:.0f}"
+        return f"{self} holds {self.least} to {self.largest}"
+
+    def number(self, value: float) -> float:
+        """Return a number as this type keeps it: an int for an integer or truth type if it is whole, else a float."""
+        if self.is_float:
+            return float(value)
+        return int(value) if math.isfinite(value) and value == int(value) else value
 
     @property
     def format(self) -> Format:

@@ -5,8 +5,6 @@ A value that is read once stands where it is read, others have names, ``v1``, ``
 
 from __future__ import annotations
 
-import math
-
 from evt.functions import TABLE
 from evt.ir.dag import Dag
 from evt.ir.dtype import DType
@@ -30,6 +28,7 @@ from evt.ir.node import (
     Store,
     shown,
 )
+from evt.ir.number import decimal
 
 #: Functions that are written as operators: the symbol, and how tightly it binds.
 _OPERATORS = {
@@ -142,9 +141,7 @@ class _Printer:
 
 
 def _number(value: float) -> tuple[str, int]:
-    if math.isinf(value):
-        return ("inf", _ATOM) if value > 0 else ("-inf", 6)
-    text = repr(int(value)) if value.is_integer() and abs(value) < 2**53 and str(value) != "-0.0" else repr(value)
+    text = decimal(value)
     return text, 6 if text.startswith("-") else _ATOM
 
 

@@ -20,6 +20,7 @@ from evt.ir.convolution import CONVOLUTIONS
 from evt.ir.dag import Dag
 from evt.ir.dtype import DType
 from evt.ir.node import Inferred, Input, Output, written
+from evt.ir.number import decimal
 
 MARK = "*"
 NOTE = f"{MARK} inferred, not written in the program"
@@ -63,8 +64,7 @@ def _value(value: Input | Output) -> str:
     flexible = isinstance(value, Input) and value.flexible
     text = _written(value.name, value.dtype, value.modes, value.inferred, flexible)
     if isinstance(value, Input) and value.default is not None:
-        whole = value.default.is_integer() and abs(value.default) < 2**53
-        text += f" = {value.default:.0f}" if whole else f" = {value.default!r}"
+        text += f" = {decimal(value.default)}"
     return text
 
 

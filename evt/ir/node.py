@@ -302,6 +302,7 @@ class Input:
     ``modes`` are in the order of the tensor's shape. ``dtype`` None means undeclared: it follows D's.
     ``batchable``: no subscript was written, so a batched call may give it with a leading batch mode.
     ``default`` makes it optional: the value of a scalar, or of every element of a tensor, that a call leaves out.
+    It is a Python int for an integer or truth type, which keeps 64 bits, and otherwise a float.
     ``flexible``: ``[m?]``, a vector or a single value, decided at call time.
     ``span``: where its name is declared, or else read first; ``default_span``: where its default is written.
     """
@@ -315,6 +316,11 @@ class Input:
     span: Span | None = field(default=None, compare=False)
     default_span: Span | None = field(default=None, compare=False)
     inferred: tuple[Inferred, ...] = field(default=(), compare=False)
+
+    def __post_init__(self) -> None:
+        if self.default is not None:
+            kept = float(self.default) if self.dtype is None else self.dtype.number(self.default)
+            object.__setattr__(self, "default", kept)
 
     @property
     def is_indexed(self) -> bool:

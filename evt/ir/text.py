@@ -12,8 +12,9 @@
     ...
 
 Undeclared types print as ``auto``; ``...`` marks a tensor that a batched call may give a leading batch mode.
-The type after ``:`` is printed for typed graphs only. Constants print exactly, as hexadecimal floats. Where asked for,
-a comment says where each node comes from, ``# 3:5 relu(acc + bias)``; comments are not read back.
+The type after ``:`` is printed for typed graphs only. Numbers print exactly: defaults of integer types as hexadecimal
+integers, others as hexadecimal floats. On request, a comment names each node's origin, ``# 3:5 relu(acc + bias)``;
+comments are not read back.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import re
 from collections.abc import Sequence
 
 from evt.ir.dag import Builder, Dag, TypedDag
-from evt.ir.dtype import BY_NAME, DType
+from evt.ir.dtype import BY_NAME, I64, DType
 from evt.ir.infer import infer
 from evt.ir.node import (
     Acc,
@@ -54,7 +55,7 @@ def format_dag(dag: Dag, *, origins: bool = False) -> str:
     lines = [f"{dag.operation}({operands})"]
     lines += [
         f"in {i.name}: {i.dtype or 'auto'}{_modes(i.modes, i.batchable, i.flexible)}"
-        + (f" = {i.default.hex()}" if i.default is not None else "")
+        + (f" = {_exact(i.default)}" if i.default is not None else "")
         for i in dag.inputs
     ]
     lines += [f"out {o.name}: {o.dtype or 'auto'}{_modes(o.modes, o.batchable)}" for o in dag.outputs]
@@ -129,7 +130,7 @@ def parse_dag(text: str) -> Dag:
     for line in lines[1:]:
         if line.startswith("in "):
             name, dtype, modes, batchable, default = _tensor(line[3:])
-            value = None if default is None else float.fromhex(default)
+            value = None if default is None else _number(default, _dtype(dtype))
             flexible = any(mode.endswith("?") for mode in modes)
             modes = tuple(mode.removesuffix("?") for mode in modes)
             inputs.append(Input(name, _dtype(dtype), modes, value, batchable, flexible))
@@ -179,6 +180,19 @@ def _node(word: str, attribute: str | None) -> Node:
         case function, None:
             return Apply(function)
     raise ValueError(f"not a node: {word} {attribute}")
+
+
+def _exact(value: float) -> str:
+    """Return a number as a hexadecimal float, or as a hexadecimal integer, which older versions read as a float."""
+    return hex(value) if isinstance(value, int) else value.hex()
+
+
+def _number(text: str, dtype: DType | None) -> float:
+    """Read back a default; an older version wrote that of an i64 as a float, which can be one beyond the range."""
+    if re.fullmatch(r"-?0x[0-9a-f]+", text):
+        return int(text, 16)
+    value = float.fromhex(text)
+    return dtype.largest if dtype == I64 and value == 2.0**63 else value
 
 
 def _modes(modes: Sequence[str], batchable: bool = False, flexible: bool = False) -> str:

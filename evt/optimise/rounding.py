@@ -18,7 +18,7 @@ def round_constant(dtype: DType, value: float) -> float:
     if dtype == B1:
         return float(value != 0.0)
     if not dtype.is_float:
-        return min(max(float(_whole(value)), dtype.least), dtype.largest)
+        return float(min(max(_whole(value), dtype.least), dtype.largest))
     rounded = round_f32(value)
     if dtype != F32:
         rounded = nearest(rounded, dtype.format.fraction, dtype.format.least_exponent)

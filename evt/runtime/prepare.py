@@ -162,7 +162,7 @@ def prepare(
     chosen, library = kernels.best(bound.sizes, multiprocessors)
 
     fresh = [output for output in bound.dag.outputs if output.name not in buffers]
-    constants = (0, *(int(value.default or 0) if value.dtype == I64 else value.default or 0.0 for value in dag.inputs))
+    constants = (0, *(0 if value.default is None else value.default for value in dag.inputs))
     null = len(tensors) + len(numbers)
     pointers = {name: slot for slot, (name, _) in enumerate(tensors)}
     pointers |= {output.name: null + len(constants) + index for index, output in enumerate(fresh)}

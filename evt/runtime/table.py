@@ -80,7 +80,7 @@ def make_table(plan: GroupedPlan, groups: Sequence[Group], known: Sequence[Known
             rows.append(struct.pack(f"={len(groups)}Q", *addresses))
         else:
             declared = inputs[name]
-            default = 0.0 if declared.default is None else declared.default
+            default = 0 if declared.default is None else declared.default
             numbers = [value if isinstance(value, int | float) else default for value in values]
             if declared.dtype == I64:
                 numbers = [min(max(value, I32.least), I32.largest) for value in numbers]

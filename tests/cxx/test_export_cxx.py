@@ -39,7 +39,9 @@ PROGRAMS = {
     ),
     "pairs": evt.gemm("in mask: b1[m, n]; out D: f16[m, n/2]; D = silu(even(acc))*odd(where(mask, acc, 0.0))"),
     "gather": evt.gemm("in place: i32[m]; D = acc + table[place[m], n]"),
-    "dropout": evt.gemm("in seed: i64, offset: i64 = 7; D = dropout(acc, 0.5, seed, offset)"),
+    "dropout": evt.gemm(
+        "in seed: i64 = 9223372036854775807, offset: i64 = -9223372036854775808; D = dropout(acc, 0.5, seed, offset)"
+    ),
     "batches": evt.gemm("in s: f32[l], v: f32[l, n]; D = acc*s + v"),
     "conv": evt.conv2d("D = relu(acc + bias) + residual", padding=1, stride=(2, 1)),
     "same": evt.conv1d("D = acc", padding="same", dilation=3),
@@ -139,6 +141,7 @@ CALLS: dict[str, tuple[str, Callable[[], tuple[Any, Any, dict[str, Any]]]]] = {
     ),
     "gather": ("gather", lambda: (f16(33, 40), f16(40, 24), {"place": i32(33), "table": f16(7, 24)})),
     "dropout": ("dropout", lambda: (f16(33, 40), f16(40, 24), {"seed": 2**62 + 1})),
+    "default seed": ("dropout", lambda: (f16(33, 40), f16(40, 24), {})),
     "batches": ("batches", lambda: (f16(3, 33, 40), f16(3, 40, 24), {"s": f32(3), "v": f32(3, 24)})),
     "conv": (
         "conv",

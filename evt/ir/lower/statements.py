@@ -190,7 +190,7 @@ class Statements:
             return
         dtype = read_dtype(self.report, declaration.dtype)
         modes = read_modes(self.report, declaration.subscript, summed=True) if declaration.subscript else ()
-        default = read_number(self.report, declaration.default) if declaration.default else None
+        default = read_number(self.report, declaration.default, dtype) if declaration.default else None
         if declaration.subscript is not None:
             self.subscripted.add(name)
         flexible = bool(declaration.subscript and modes and is_flexible(self.report, declaration.subscript, modes))
@@ -200,7 +200,7 @@ class Statements:
             assert declaration.default is not None
             message = f"the default of `{name}` is beyond the range of {dtype}"
             self.report("E0306", message, declaration.default.span, "out of range", dtype.range_text)
-        elif default is not None and dtype is not None and not dtype.is_float and not default.is_integer():
+        elif default is not None and dtype is not None and not dtype.is_float and default != int(default):
             assert declaration.default is not None
             self.report(
                 "E0306",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import struct
 
-from evt.ir.dtype import BY_NAME, TYPES, DType
+from evt.functions.single import round_f32
+from evt.ir.dtype import BY_NAME, F32, F64, TYPES, DType
 from evt.ir.lower.report import Report
 from evt.ir.missing import unknown_type
 from evt.ir.node import MODES, base
@@ -44,6 +44,11 @@ NOT_NUMBERS = {
     **dict.fromkeys(("infinity", "INF", "Inf", "Infinity"), "write `inf`"),
     **dict.fromkeys(("nan", "NaN", "NAN"), "there is no constant NaN; whether a value is one says `isnan(x)`"),
 }
+#: Truth values as other languages write them, with what to write.
+_TRUTHS = {"true": "write `1`", "True": "write `1`", "false": "write `0`", "False": "write `0`"}
+#: The digits of the longest integer that is read exactly; every type of 64 bits has fewer.
+_LONGEST_INTEGER = 400
+_F32_RANGE = "f32 holds magnitudes from 1.4e-45 to 3.4e38"
 #: Widths of the blocks of columns that are reduced within a kernel, and distances of paired columns.
 FOLD_WIDTHS = (8, 16, 32, 64, 128)
 PAIR_BLOCKS = (1, 8, 16, 32)
@@ -125,23 +130,33 @@ def read_dtype(report: Report, identifier: syntax.Identifier | None) -> DType | 
     return dtype
 
 
-def read_number(report: Report, constant: syntax.Constant | syntax.Number) -> float | None:
-    """Return the value of a literal, or None after reporting."""
+def read_number(report: Report, constant: syntax.Constant | syntax.Number, dtype: DType | None = None) -> float | None:
+    """Return the value of a literal, or None after reporting.
+
+    A literal of digits alone is an int where an integer or truth type is declared, so that it keeps 64 bits.
+    A constant of a formula is a double: one of digits alone that no double equals is refused.
+    """
     sign, word = (-1.0, constant.text[1:]) if constant.text.startswith("-") else (1.0, constant.text)
     if word == INFINITY:
         return sign * math.inf
-    try:
-        value = float(constant.text)
-        rounded: float = struct.unpack("<f", struct.pack("<f", value))[0]
-    except (ValueError, OverflowError):
-        rounded = value = math.inf
-    mantissa = constant.text.lower().partition("e")[0]
     if not word[0].isdigit() and not word.startswith("."):
-        hint = NOT_NUMBERS.get(word, "write a number, or `inf`")
+        hint = (NOT_NUMBERS | _TRUTHS).get(word, "write a number, or `inf`")
         report("E0107", f"`{word}` is not a constant", constant.span, "not a number", hint)
         return None
-    if not math.isfinite(rounded) or (rounded == 0 and any(digit in mantissa for digit in "123456789")):
-        hint = "f32 holds magnitudes from 1.4e-45 to 3.4e38" + ("" if rounded == 0 else "; infinity is `inf`")
-        report("E0107", f"`{constant.text}` cannot be represented in f32", constant.span, "not representable", hint)
+    value = float(constant.text)
+    whole = int(constant.text) if word.isdigit() and len(word) <= _LONGEST_INTEGER else None
+    if dtype is not None and not dtype.is_float:
+        return value if whole is None else whole
+    kept = value if dtype == F64 else round_f32(value)
+    mantissa = constant.text.lower().partition("e")[0]
+    if not math.isfinite(kept) or (kept == 0 and any(digit in mantissa for digit in "123456789")):
+        range_ = "f64 holds magnitudes from 4.9e-324 to 1.8e308" if dtype == F64 else _F32_RANGE
+        hint = range_ + ("" if kept == 0 else "; infinity is `inf`")
+        message = f"`{constant.text}` cannot be represented in {dtype if dtype == F64 else F32}"
+        report("E0107", message, constant.span, "not representable", hint)
+        return None
+    if isinstance(constant, syntax.Number) and whole is not None and value != whole:
+        message = f"`{constant.text}` is an integer that no double equals, and constants of formulas are doubles"
+        report("E0107", message, constant.span, "not exact", f"write `{value!r}` for the nearest double")
         return None
     return value
