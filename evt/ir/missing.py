@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,10 +21,13 @@ class Missing:
 def unknown_type(name: str, types: Sequence[DType]) -> tuple[str, str]:
     """Return the message and the help for a type that there is not; ``types`` are those that may be meant."""
     message, known = f"there is no type `{name}`", MISSING_TYPES.get(name.lower())
+    meant = [each for dtype in types for each in (dtype.name, *dtype.aliases)]
+    listed = f"types: {' '.join(map(str, types))}"
     if known is not None:
-        return f"{message}: {known.why}", known.instead
-    guess = closest(name, [each for dtype in types for each in (dtype.name, *dtype.aliases)])
-    return message, f"did you mean `{guess}`?" if guess else f"types: {' '.join(map(str, types))}"
+        fits = not types or not set(re.findall(r"write `(\w+)`", known.instead)).isdisjoint(meant)
+        return f"{message}: {known.why}", known.instead if fits else listed
+    guess = closest(name, meant)
+    return message, f"did you mean `{guess}`?" if guess else listed
 
 
 _BLOCK_SCALED = Missing(
@@ -35,12 +39,14 @@ _NARROW_INTEGER = Missing(
     "integers of 4 bits are neither multiplied nor stored", "unpack them, one to a byte, and write `i8`"
 )
 _BLOCK_SCALE = Missing("scales of blocks are not stored as powers of two", "write `f32`")
+_UNSIGNED = Missing("floats of 8 bits have a sign, and e4m3 holds every value of it", "write `e4m3`")
 #: Types of elements, in lower case.
 MISSING_TYPES: dict[str, Missing] = {
     **dict.fromkeys(("nvfp4", "nvf4", "mxfp4", "mxf4", "mxfp6", "mxf6", "mxfp8", "mxf8", "mxf8f6f4"), _BLOCK_SCALED),
     **dict.fromkeys(("e2m1", "e2m3", "e3m2", "fp4", "f4", "fp6", "f6", "float4", "nf4"), _NARROW_FLOAT),
     **dict.fromkeys(("i4", "int4", "s4", "u4", "uint4"), _NARROW_INTEGER),
-    **dict.fromkeys(("e8m0", "ue8m0", "ue4m3"), _BLOCK_SCALE),
+    **dict.fromkeys(("e8m0", "ue8m0"), _BLOCK_SCALE),
+    "ue4m3": _UNSIGNED,
     **dict.fromkeys(
         ("i16", "int16", "short", "u16", "uint16", "u32", "uint32"),
         Missing("integers are i64, i32, i8 and u8", "write `i32`"),

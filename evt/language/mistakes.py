@@ -255,7 +255,8 @@ def _method(source: Source, token: lark.Token) -> str:
     before, after = _around(source, token)
     owner, called = re.search(r"\w+$", before), re.match(r"(?:[A-Za-z_]+\.)*((\w+)\(([^()]*)\))", after)
     if owner is not None and re.match(r"m?T\b", after):
-        return f"write `{owner[0]}[n, m]` for the transpose"
+        stored = owner[0] == "acc"
+        return "store the transpose: `out D[n, m]`" if stored else f"write `{owner[0]}[n, m]` for the transpose"
     if owner is None or called is None:
         return ""
     if owner[0] in _MODULES:

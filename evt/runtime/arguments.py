@@ -6,7 +6,7 @@ Only metadata is read (shapes, strides, dtypes, devices, addresses), so this ser
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from evt.runtime.bound import Bound
 from evt.runtime.convolution import convolution_views
 from evt.runtime.layout import LIMIT, TensorArgument, modes_of, repeated
 from evt.runtime.plain import fault, is_number, plain, tracing_fault
-from evt.runtime.report import Report
+from evt.runtime.report import Report, copied_back
 from evt.runtime.tensors import (
     buffer_argument,
     dtype_of,
@@ -179,14 +179,14 @@ def _tensors(
             _refuse_kind(name, value, declared, report)
     report.check()
     if not memory:
-        _check_devices(tensors, ("cpu", "cuda", "meta"), report)
+        _check_devices(tensors, buffers, ("cpu", "cuda", "meta"), report)
         report.check()
         return tensors
     report.add(tracing_fault())
     report.check()
     report.add(*(fault(name, tensor, written=name in buffers) for name, tensor in tensors.items()))
     report.check()
-    _check_devices(tensors, ("cpu", "cuda"), report)
+    _check_devices(tensors, buffers, ("cpu", "cuda"), report)
     report.check()
     tensors = {name: plain(tensor) for name, tensor in tensors.items()}
     for name in buffers:
@@ -275,11 +275,15 @@ def _describe(value: object) -> str:
     return f"of type {type(value).__name__}"
 
 
-def _check_devices(tensors: Mapping[str, torch.Tensor], kinds: Sequence[str], report: Report) -> None:
+def _check_devices(
+    tensors: Mapping[str, torch.Tensor], buffers: Container[str], kinds: Sequence[str], report: Report
+) -> None:
     device = tensors["A"].device
     for name, tensor in tensors.items():
         if tensor.device != device:
-            report("E0605", f"`{name}` is on {tensor.device}, A is on {device}", f"move it: {name}.to('{device}')")
+            move = f"to('{device}')"
+            hint = copied_back(name, move) if name in buffers else f"move it: {name}.{move}"
+            report("E0605", f"`{name}` is on {tensor.device}, A is on {device}", hint)
     if device.type not in kinds:
         report("E0605", f"A is on {device}", "tensors must be on a CUDA device, or on the CPU for the reference")
 

@@ -288,7 +288,9 @@ class GroupedCaller:
             for index, mode in zip(indices, modes, strict=True):
                 if mode != modes[0]:
                     message = f"`{name}` is contiguous along {mode} in group {index}, {modes[0]} in group {indices[0]}"
-                    help_text = f'pass {name}.contiguous() in every group, or use route="loop"'
+                    help_text = 'use route="loop"'
+                    if name in ("A", "B"):
+                        help_text = f"pass {name}.contiguous() in every group, or {help_text}"
                     raise ArgumentError(Diagnostic("E0606", message, help=help_text))
         common = common_signature(list(found.values()))
         with self._lock:

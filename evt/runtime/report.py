@@ -22,3 +22,11 @@ class Report:
     def check(self) -> None:
         if self.diagnostics:
             raise ArgumentError(self.diagnostics)
+
+
+def copied_back(name: str, copy: str, back: str = "") -> str:
+    """Return the help for a buffer that no kernel writes to: the call writes to a copy, which is copied back.
+
+    ``copy`` is the method that makes the copy, ``back`` the one that undoes a change of shape.
+    """
+    return f"copy it, and copy the result back: made = {name}.{copy}; op(..., {name}=made); {name}.copy_(made{back})"

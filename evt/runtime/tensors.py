@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 import torch
@@ -18,7 +18,7 @@ from evt.plan import Layout
 from evt.runtime.bound import Bound, packed
 from evt.runtime.convolution import convolution_operand
 from evt.runtime.layout import LIMIT, TensorArgument, classify, strides_of
-from evt.runtime.report import Report
+from evt.runtime.report import Report, copied_back
 
 
 def operand_argument(bound: Bound, operand: Operand, tensor: torch.Tensor, report: Report) -> TensorArgument | None:
@@ -175,8 +175,21 @@ def _wrong_shape(bound: Bound, value: Input | Output, tensor: torch.Tensor, code
         and not (bits or indexed)
         and tensor.numel() == math.prod(size for _, dims in wanted for size in dims)
     ):
-        help_text += f"; pass {value.name}.reshape({shape})"
+        sizes = [size for _, dims in wanted for size in dims]
+        if isinstance(value, Input) or _is_viewable(tensor, sizes):
+            help_text += f"; pass {value.name}.{'reshape' if isinstance(value, Input) else 'view'}({shape})"
+        else:
+            help_text += f"; {copied_back(value.name, f'reshape({shape})', f'.view({_shape(tensor)[1:-1]})')}"
     report(code, f"`{value.name}` has shape {_shape(tensor)}; expected [{shape}]", help_text)
+
+
+def _is_viewable(tensor: torch.Tensor, shape: Sequence[int]) -> bool:
+    """Return whether a tensor can be viewed as another shape."""
+    try:
+        torch.empty_strided(tensor.shape, tensor.stride(), device="meta").view(*shape)
+    except RuntimeError:
+        return False
+    return True
 
 
 def _modes_of(bound: Bound, tensor: torch.Tensor) -> tuple[str, ...]:
@@ -198,7 +211,7 @@ def buffer_argument(bound: Bound, output: Output, tensor: torch.Tensor, report: 
         if isinstance(strides, str):
             shown = tuple(tensor.stride())
             message = f"the buffer `{output.name}` has strides {shown}: its leading dimensions have no single stride"
-            report("E0608", message, "pass a contiguous one")
+            report("E0608", message, copied_back(output.name, "contiguous()"))
             return None
         if strides is not None:
             sizes = {mode: math.prod(dims) for mode, dims in groups}
@@ -209,7 +222,7 @@ def buffer_argument(bound: Bound, output: Output, tensor: torch.Tensor, report: 
                 report(
                     "E0608",
                     f"the buffer `{output.name}` has strides {shown}; the last must be 1",
-                    "pass a contiguous one",
+                    copied_back(output.name, "contiguous()"),
                 )
                 return None
             return _classified(bound, output, tensor, strides, _indexed_extents(output, groups))
@@ -255,7 +268,8 @@ def _check_dtype(value: Input | Output, tensor: torch.Tensor, report: Report) ->
     if found is not None and found in STORAGE and found.torch == value.dtype.torch:
         return True
     keyword = "in" if isinstance(value, Input) else "out"
-    help_text = f"convert it: {value.name}.to(torch.{value.dtype.torch})"
+    convert = f"to(torch.{value.dtype.torch})"
+    help_text = f"convert it: {value.name}.{convert}" if keyword == "in" else copied_back(value.name, convert)
     if value.dtype == B1:
         help_text = "b1 is packed in uint8, eight columns to a byte: evt.pack_bits(mask)"
         if found == BOOL:

@@ -30,15 +30,16 @@ def lower(tree: syntax.Tree, operation: str = "gemm") -> Dag:
     report = Report(tree.source)
     statements = Statements(tree, report)
     operands = statements.operands()
-    names = Names(statements, report)
+    header = statements.header
+    operation = header.operation.text if header and header.operation.text in OPERATIONS else operation
+    modes = dict(zip(("A", "B"), OPERATIONS[operation], strict=True)) | {each.name: each.modes for each in operands}
+    names = Names(statements, {} if operation in CONVOLUTIONS else modes, report)
     expressions = Expressions(statements, names, report)
     for name in names.order():
         expressions.values[name] = expressions.add(statements.assigns[name].value)
     feeds = lower_operands(statements, expressions)
     expressions.check_defined()
     report.check()  # names; modes from here on
-    header = statements.header
-    operation = header.operation.text if header else operation
     check_operands(operation, feeds, statements, names, expressions, report)
     outputs = resolve_subscripts(statements, names, expressions, report)
     if operation in CONVOLUTIONS:

@@ -41,6 +41,7 @@ class Expressions:
         self.defined = statements.defined
         self.assigns = statements.assigns
         self.inputs = names.inputs
+        self.feeds = statements.feeds
         self.builder = Builder()
         self.values: dict[str, int] = {}
         self.derivatives = Derivatives(self.builder)
@@ -116,6 +117,12 @@ class Expressions:
         declared = self.inputs.get(name)
         narrowed = declared is not None and declared.dtype == I64
         return self.builder.add(Cast(I32), load) if narrowed else load
+
+    def operand_of(self, call: syntax.Call) -> str:
+        """Return the operand whose formula has a call, itself or in a user's function; "" for the epilogue."""
+        places = (call.span, *self._calls)
+        covering = (name for name, feed in self.feeds.items() if any(map(feed.span.covers, places)))
+        return next(covering, "")
 
     def modes(self) -> list[tuple[str, ...]]:
         """Return the modes over which the nodes that there are vary."""
@@ -326,8 +333,9 @@ class Expressions:
             message = f"there is no reduction `{name}`: {known.why}"
             self.report("E0201", message, call.function.span, "not a reduction", known.instead)
         elif find_function(name) is not None or name in self.defined or name in SPECIAL or name in BY_NAME:
-            hint = f"write `{name}`; the modes of a value follow from its operands"
-            place = call.function.span.to(subscript.span)
+            written = SPECIAL.get(name, name)
+            hint = f"write `{written}`; the modes of a value follow from its operands"
+            place = call.span if name in SPECIAL else call.function.span.to(subscript.span)
             self.report("E0201", f"`{name}` is not a reduction", place, "takes no modes", hint)
         else:
             known_reductions = (*REDUCTIONS, "mean", *PLACES)

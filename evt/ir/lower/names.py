@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from evt.diagnostics import Label, Misspellings, Span
@@ -36,10 +36,14 @@ class _Use:
 
 
 class Names:
-    """The names of a program: ``inputs`` in order of first use, ``outputs`` in ``out`` order."""
+    """The names of a program: ``inputs`` in order of first use, ``outputs`` in ``out`` order.
 
-    def __init__(self, statements: Statements, report: Report) -> None:
+    ``operand_modes`` are the modes of A and B in memory, where these are matrices.
+    """
+
+    def __init__(self, statements: Statements, operand_modes: Mapping[str, Sequence[str]], report: Report) -> None:
         self.tree = statements.tree
+        self.operand_modes = operand_modes
         self.report = report
         self.assigns = statements.assigns
         self.feeds = statements.feeds
@@ -106,20 +110,16 @@ class Names:
                             "compute it before the call, and pass it",
                         )
                     elif use.subscript is not None:
-                        self.report(
-                            "E0302",
-                            f"`{name}` is computed here and takes no subscript",
-                            use.subscript.span,
-                            "",
-                            f"write `{name}`",
-                        )
+                        message = f"`{name}` is computed here and takes no subscript"
+                        self.report("E0302", message, use.subscript.span, "", _without_subscript(name, use.subscript))
             elif name == "acc":
                 for use in uses:
                     if use.subscript is not None and read_modes(self.report, use.subscript) not in (
                         ("m", "n"),
                         None,
                     ):
-                        self.report("E0302", "`acc` is [m, n]", use.subscript.span, "", "write `acc`")
+                        hint = _without_subscript(name, use.subscript)
+                        self.report("E0302", "`acc` is [m, n]", use.subscript.span, "", hint)
             elif name in self.feeds:
                 self.check_subscripts(name, uses)
             elif self.is_input_name(name, uses, known):
@@ -141,8 +141,16 @@ class Names:
         modes = ELEMENT_MODES[name]
         for subscript in (*([target] if target else []), *(use.subscript for use in uses if use.subscript)):
             if {mode.name for mode in subscript.modes} != set(modes) or len(subscript.modes) != 2:
-                shown = ", ".join(modes)
-                self.report("E0302", f"`{name}` is [{shown}]", subscript.span, "not these", f"write `{name}`")
+                hint = f"write `{name}`"
+                if subscript is not target and (index := _index_in(subscript)) is not None:
+                    plain = {mode.name for mode in subscript.modes}
+                    selected = next((mode for mode in modes if mode not in plain), modes[0])
+                    hint += ", and gather before the call"
+                    if name in self.operand_modes:
+                        dimension = self.operand_modes[name].index(selected) - 2
+                        hint += f": pass {name}.index_select({dimension}, {index})"
+                shown = ", ".join(self.operand_modes.get(name, modes))
+                self.report("E0302", f"`{name}` is [{shown}]", subscript.span, "not these", hint)
 
     def is_input_name(self, name: str, uses: Sequence[_Use], known: Misspellings) -> bool:
         """Return whether an unassigned name may be an input.
@@ -327,3 +335,19 @@ class Names:
                     )
                     return order
         return order
+
+
+def _index_in(subscript: syntax.Subscript) -> str | None:
+    """Return the input that names places in a subscript: ``index`` of ``[index[m], n]``."""
+    return next((mode.name for mode in subscript.modes if mode.subscript is not None), None)
+
+
+def _without_subscript(name: str, subscript: syntax.Subscript) -> str:
+    """Return the help for a subscript at a value of the kernel, which is read where it is computed."""
+    if (index := _index_in(subscript)) is not None:
+        dimension = -2 if subscript.modes[-1].subscript is None else -1
+        stored = "D" if name == "acc" else name
+        return f"store it, and gather after the call: {stored}.index_select({dimension}, {index})"
+    if [mode.name for mode in subscript.modes if mode.name != "l"] == ["n", "m"]:
+        return "store the transpose: `out D[n, m]`"
+    return f"write `{name}`"

@@ -9,6 +9,7 @@ from evt.ir.dag import Builder
 from evt.ir.dtype import I32
 from evt.ir.lower.words import PAIR_BLOCKS, SPECIAL, read_reduced_modes
 from evt.ir.node import (
+    ELEMENT_MODES,
     MODES,
     PLACES,
     Apply,
@@ -71,13 +72,9 @@ def _mean(expressions: Expressions, modes: tuple[str, ...], operand: int) -> int
 
 def _without_modes(expressions: Expressions, call: syntax.Call, operands: list[int]) -> int:
     name = call.function.text
-    expressions.report(
-        "E0203",
-        f"`{name}` with one argument needs the modes to reduce over",
-        call.function.span,
-        "no modes",
-        f"write `{name}[n]`, or `{name}[m]` or `{name}[m, n]`",
-    )
+    hint = f"write `{name}[n]` or `{name}[m]`" + (f" or `{name}[m, n]`" if name not in PLACES else "")
+    message = f"`{name}` with one argument needs the modes to reduce over"
+    expressions.report("E0203", message, call.function.span, "no modes", hint)
     return expressions.mistake()
 
 
@@ -85,6 +82,9 @@ def _of_mode(make: Callable[[str], Node], modes: tuple[str, ...]) -> _Form:
     def lower(expressions: Expressions, call: syntax.Call, operands: list[int]) -> int:
         """``iota(m)``: the element's coordinate; ``size(m)``: the extent of a mode."""
         name, arguments = call.function.text, [argument.value for argument in call.arguments]
+        if name == "iota" and (operand := expressions.operand_of(call)):
+            _no_coordinate(expressions, call, operand)
+            return expressions.mistake()
         if len(arguments) == 1 and isinstance(arguments[0], syntax.Name) and arguments[0].name in modes:
             return expressions.builder.add(make(arguments[0].name))
         forms = [f"`{name}({mode})`" for mode in modes]
@@ -93,6 +93,20 @@ def _of_mode(make: Callable[[str], Node], modes: tuple[str, ...]) -> _Form:
         return expressions.mistake()
 
     return lower
+
+
+def _no_coordinate(expressions: Expressions, call: syntax.Call, operand: str) -> None:
+    """Report ``iota`` in the formula of an operand, where a vector gives the coordinates."""
+    modes = [argument.value.name for argument in call.arguments if isinstance(argument.value, syntax.Name)]
+    mode = next((mode for mode in modes if mode in ELEMENT_MODES[operand]), None)
+    message = f"the formula of `{operand}` has a coordinate: `iota` counts rows, columns and batches of the result"
+    hint = "compute it by a kernel of its own"
+    if mode is not None:
+        vector = f"at_{mode}"
+        hint = (
+            f"read a vector: declare `in {vector}: i32[{mode}]`, write `{vector}`, and pass {vector}=torch.arange(...)"
+        )
+    expressions.report("E0411", message, call.span, "not element by element", hint)
 
 
 def _rand(expressions: Expressions, call: syntax.Call, operands: list[int]) -> int:

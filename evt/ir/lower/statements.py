@@ -7,7 +7,7 @@ from dataclasses import replace
 from evt.diagnostics import Span, hint
 from evt.functions import lookup as find_function
 from evt.ir.convolution import CONVOLUTIONS, OPERAND_MODES
-from evt.ir.dtype import BY_NAME, DType
+from evt.ir.dtype import BY_NAME, OPERANDS, DType
 from evt.ir.lower.report import Report
 from evt.ir.lower.words import (
     INFINITY,
@@ -263,7 +263,7 @@ class Statements:
             return ()
         result = []
         for operand, default in zip(declared, OPERATIONS[operation.text], strict=True):
-            dtype = read_dtype(self.report, operand.dtype)
+            dtype = read_dtype(self.report, operand.dtype, OPERANDS)
             modes = self.operand_modes(operand, default)
             if dtype is not None and modes is not None:
                 inferred: tuple[Inferred, ...] = () if operand.subscript else ("modes",)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from evt.functions.single import round_f32
 from evt.ir.dtype import BY_NAME, F32, F64, TYPES, DType
@@ -65,8 +66,8 @@ def read_modes(report: Report, subscript: syntax.Subscript, summed: bool = False
             return None
         if mode.subscript is None and mode.name not in allowed:
             hint = "the modes are m (rows), n (columns) and l (batch); n/2, n/32 and the like are fewer columns"
-            if len(mode.name) > 1 and mode.name.isidentifier():
-                hint += f"; rows that a vector names are `[{mode.name}[m], n]`"
+            if gather := _gather(subscript, mode):
+                hint += f"; with places from the vector `{mode.name}`, write `{gather}`"
             if mode.name == "k":
                 hint = "the product has summed over k; only mainloop fusions have it: `A = s[k] * A`"
             report("E0301", f"there is no mode `{mode.name}` here", mode.span, "unknown mode", hint)
@@ -75,6 +76,17 @@ def read_modes(report: Report, subscript: syntax.Subscript, summed: bool = False
         report("E0301", "a subscript names a mode once", subscript.span, "repeated")
         return None
     return names
+
+
+def _gather(subscript: syntax.Subscript, mode: syntax.Mode) -> str:
+    """Return a subscript whose mode is a name that may be an index: ``[m, places]`` -> ``[m, places[n]]``, or ""."""
+    modes = [each.name for each in subscript.modes]
+    free = [each for each in ("m", "n") if each not in map(base, modes)]
+    if len(mode.name) < 2 or not mode.name.isidentifier() or mode.optional or not free:
+        return ""
+    along = "n" if "n" in free and modes.index(mode.name) == len(modes) - 1 > 0 else free[0]
+    texts = [f"{mode.name}[{along}]" if each is mode else syntax.format_mode(each) for each in subscript.modes]
+    return f"[{', '.join(texts)}]"
 
 
 def _read_index(report: Report, mode: syntax.Mode) -> str:
@@ -94,7 +106,9 @@ def is_flexible(report: Report, subscript: syntax.Subscript, names: tuple[str, .
     """Return whether the subscript is that of a vector that may be given as a single value, ``[m?]``."""
     marked = [mode for mode in subscript.modes if mode.optional]
     if marked and [mode for mode in names if mode != "l"] not in (["m"], ["n"]):
-        report("E0301", f"`{marked[0].name}?` stands alone", marked[0].span, "vector or single value", "write `[m?]`")
+        mode = marked[0].name
+        hint = f"write `[{mode}?]`" if mode in ("m", "n") else f"write `{mode}`"
+        report("E0301", f"`{mode}?` stands alone", marked[0].span, "vector or single value", hint)
     elif marked and "l" in names and names[0] != "l":
         report("E0301", "the batches of such a vector come first", subscript.span, "", "write `[l, m?]`")
     elif marked and marked[0].name == "l":
@@ -119,13 +133,13 @@ def read_reduced_modes(report: Report, subscript: syntax.Subscript) -> tuple[str
     return tuple(sorted(names, key=lambda name: MODES.index(name) if name in MODES else 0))
 
 
-def read_dtype(report: Report, identifier: syntax.Identifier | None) -> DType | None:
-    """Return the type with a name; None where there is none or after reporting."""
+def read_dtype(report: Report, identifier: syntax.Identifier | None, types: Sequence[DType] = TYPES) -> DType | None:
+    """Return the type with a name; None where there is none or after reporting. ``types``: those to propose."""
     if identifier is None:
         return None
     dtype = BY_NAME.get(identifier.text)
     if dtype is None:
-        message, hint = unknown_type(identifier.text, TYPES)
+        message, hint = unknown_type(identifier.text, types)
         report("E0303", message, identifier.span, "unknown type", hint)
     return dtype
 
