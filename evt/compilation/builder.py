@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from evt.compilation.cache import Cache
+from evt.compilation.cache import Cache, Failure
 from evt.compilation.event import BuildEvent, Reporter
 from evt.compilation.inputs import Inputs, find_inputs
 from evt.compilation.pool import run_all
@@ -39,12 +39,14 @@ def build(
     """Return the libraries of ``sources``, in their order: from the cache, or built now.
 
     At most ``jobs`` passes of nvcc run at a time. If another process is building a source, wait for it; if it fails
-    there, it fails here. When a source fails, the others are still built. The compilers end with this process, however
-    it ends. ``on_event`` gets each step, one call at a time but from several threads.
+    there, it fails here. When a source fails, the others are still built. A source is locked only while it is built, so
+    the number of open files depends on ``jobs`` alone. The compilers end with this process, however it ends.
+    ``on_event`` gets each step, one call at a time but from several threads.
 
     Raise BuildError: E0701 or E0702 without usable tools, E0703 when nvcc refuses a source (a bug in evt), E0653 when
     it refuses the C++ of a user's function, E0704 when the cache cannot be used, E0705 when another user could have
-    written it, E0706 when nvcc is too old, E0707 when headers change meanwhile. Raise ValueError for less than one job.
+    written it, E0706 when nvcc is too old, E0707 when headers change meanwhile, E0708 when too many files are open.
+    Raise ValueError for less than one job.
     """
     if jobs is not None and jobs < 1:
         raise ValueError(f"jobs is {jobs}: at least one is needed")
@@ -106,6 +108,7 @@ class _Build:
         missing = [key for key in self._wanted if not self._found(key)]
         if not missing:
             return self._libraries
+        from evt.compilation.limits import affordable
         from evt.compilation.process import Supervisor, default_jobs
 
         self._cache.prepare()
@@ -113,22 +116,12 @@ class _Build:
         with Supervisor.start() as supervisor:
             while missing:
                 with ExitStack() as held:
-                    compilations = []
-                    for key, lock in self._claim(missing, held, supervisor).items():
-                        failure = self._cache.failure(key)
-                        if self._found(key, locked=True):  # built by another process since we looked
-                            lock.release()
-                        elif failure is not None and failure != earlier[key]:  # not built by another process since then
-                            lock.release()
-                            self._problems += failure.problems
-                            self._report(self._event("failed", key, failure.problems[0].message))
-                        else:
-                            compilations.append(self._compilation(key, lock, supervisor))
-                            held.callback(compilations[-1].close)
-                    self._compile(compilations, jobs or default_jobs())
+                    self._compile(self._claimed(missing, earlier, supervisor, held), affordable(jobs or default_jobs()))
                 if self._problems:
                     raise BuildError(self._problems)
                 missing = [key for key in missing if key not in self._libraries]
+                if missing:
+                    self._wait(missing[0])
         return self._libraries
 
     def _found(self, key: str, locked: bool = False) -> bool:
@@ -140,22 +133,37 @@ class _Build:
             self._report(self._event("damaged", key, damage))
         return library is not None
 
-    def _claim(self, missing: Sequence[str], held: ExitStack, supervisor: Supervisor) -> dict[str, KeyLock]:
-        """Return locks for the keys that nobody builds, or wait for the first one; ``held`` releases them."""
-        locks: dict[str, KeyLock] = {}
+    def _claimed(
+        self, missing: Sequence[str], earlier: Mapping[str, Failure | None], supervisor: Supervisor, held: ExitStack
+    ) -> Iterator[Compilation]:
+        """Yield the compilations of the keys that nobody else builds or has built; ``held`` closes them.
 
-        def claim(key: str, wait: bool) -> None:
-            if lock := self._cache.lock(key, wait=wait):
-                held.callback(lock.release)
-                supervisor.keep(lock)
-                locks[key] = lock
-
+        A key is locked when its compilation is asked for. No lock is waited for here, so that there is no deadlock
+        between processes that build the same keys in other orders.
+        """
         for key in missing:
-            claim(key, wait=False)
-        if not locks:  # wait for a lock only while holding none, so that there is no deadlock
-            self._report(self._event("wait", missing[0]))
-            claim(missing[0], wait=True)
-        return locks
+            lock = self._cache.lock(key, wait=False)
+            if lock is None:
+                continue
+            supervisor.keep(lock)
+            held.callback(supervisor.release, lock)
+            failure = self._cache.failure(key)
+            if self._found(key, locked=True):  # built by another process since we looked
+                supervisor.release(lock)
+            elif failure is not None and failure != earlier[key]:  # not built by another process since then
+                supervisor.release(lock)
+                self._problems += failure.problems
+                self._report(self._event("failed", key, failure.problems[0].message))
+            else:
+                compilation = self._compilation(key, lock, supervisor)
+                held.callback(compilation.close)
+                yield compilation
+
+    def _wait(self, key: str) -> None:
+        """Wait until another process has built a key, holding no lock."""
+        self._report(self._event("wait", key))
+        if lock := self._cache.lock(key, wait=True):
+            lock.release()
 
     def _compilation(self, key: str, lock: KeyLock, supervisor: Supervisor) -> Compilation:
         from evt.compilation.compilation import Compilation
@@ -165,17 +173,22 @@ class _Build:
     def _unchanged(self) -> bool:
         return find_inputs(self._toolchain, self._cache.digests()) == self._read
 
-    def _compile(self, compilations: Sequence[Compilation], jobs: int) -> None:
-        """Run all passes of all sources, ``jobs`` at a time."""
-        tasks = [partial(each.run, step, self._report) for each in compilations for step in each.passes]
+    def _compile(self, claimed: Iterator[Compilation], jobs: int) -> None:
+        """Run all passes of all sources, ``jobs`` at a time; a source is claimed when its first pass can start."""
+        begun: list[Compilation] = []
+
+        def steps() -> Iterator[Callable[[], None]]:
+            for each in claimed:
+                begun.append(each)
+                yield from (partial(each.run, step, self._report) for step in each.passes)
 
         def give_up() -> None:
-            for each in compilations:
+            for each in begun:
                 each.kill()
 
-        run_all(tasks, jobs, give_up)
-        self._libraries |= {each.key: each.library for each in compilations if each.library}
-        self._problems += [problem for each in compilations for problem in each.problems]
+        run_all(steps(), jobs, give_up)
+        self._libraries |= {each.key: each.library for each in begun if each.library}
+        self._problems += [problem for each in begun for problem in each.problems]
 
     def _event(self, kind: Literal["hit", "damaged", "wait", "failed"], key: str, text: str = "") -> BuildEvent:
         return BuildEvent(kind, key, self._wanted[key][0], text=text)

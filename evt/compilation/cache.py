@@ -26,6 +26,7 @@ from pathlib import Path
 from evt.compilation.dependencies import changed_since
 from evt.compilation.fingerprint import Digests
 from evt.compilation.inputs import find_inputs
+from evt.compilation.limits import require_files
 from evt.compilation.lock import KeyLock
 from evt.compilation.source import KernelSource, cache_key
 from evt.compilation.toolchain import Toolchain
@@ -62,8 +63,8 @@ class Entry:
 class Cache:
     """The libraries under ``root``: by default ``$EVT_CACHE_DIR``, or the user's cache directory.
 
-    Every method raises BuildError E0704 where the directory cannot be used, and E0705 where another user
-    could have written it. Nothing is created before something is built.
+    Every method raises BuildError E0704 where the directory cannot be used, E0705 where another user could have written
+    it, and E0708 where too many files are open. Nothing is created before something is built.
     """
 
     def __init__(self, root: Path | None = None) -> None:
@@ -268,6 +269,7 @@ class Cache:
         try:
             yield
         except OSError as error:
+            require_files(error)
             at = f" ({error.filename})" if error.filename and str(error.filename) != str(self.root) else ""
             raise _unusable(str(self.root), f"{error.strerror or type(error).__name__}{at}") from error
 

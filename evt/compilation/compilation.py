@@ -16,6 +16,7 @@ from evt.compilation.cache import LIBRARY, SOURCE, Cache
 from evt.compilation.dependencies import Read, files_read
 from evt.compilation.environment import compiler_environment, is_plain
 from evt.compilation.event import BuildEvent, Reporter
+from evt.compilation.limits import require_files
 from evt.compilation.lock import KeyLock
 from evt.compilation.process import Children, Supervisor
 from evt.compilation.source import FLAGS, LINK_FLAGS, KernelSource
@@ -54,9 +55,10 @@ def link_pass(toolchain: Toolchain) -> Pass:
 
 
 class Compilation:
-    """Builds one key, whose lock it holds until ``close``. ``run`` is called once per pass, from any thread.
+    """Builds one key, whose lock it holds until its passes have ended, or until ``close``.
 
-    A failure does not raise: it ends up in ``problems``, a success in ``library``. ``unchanged`` says whether the
+    ``run`` is called once per pass, from any thread. A failure does not raise: it ends up in ``problems``, a success in
+    ``library``. ``unchanged`` says whether the
     inputs in the key are still the same; if not, it is unknown which of them the compilers have read.
     """
 
@@ -78,7 +80,9 @@ class Compilation:
         self.problems: tuple[Diagnostic, ...] = ()
         self.library: Path | None = None
         self._toolchain, self._cache, self._lock, self._unchanged = toolchain, cache, lock, unchanged
-        self._children, self._mutex, self._left = Children(supervisor), threading.Lock(), len(self.passes)
+        self._supervisor, self._children, self._mutex = supervisor, Children(supervisor), threading.Lock()
+        #: How many passes are left to succeed, and how many to end.
+        self._left = self._open = len(self.passes)
         self._started, self._wall = time.monotonic(), time.time_ns()
         self._done: list[dict[str, object]] = []
         self._work = cache.workspace(key, {SOURCE: source.text, "embed.cpp": _EMBED.read_text()}, self._links)
@@ -92,7 +96,6 @@ class Compilation:
                 last = ok and self._left == 0
             if last and self._run(link_pass(self._linked), report):
                 self.library = self._cache.publish(self.key, self._work, {"read": self._read(), **self._record()})
-                self.close()
                 report(BuildEvent("built", self.key, self.index, seconds=time.monotonic() - self._started))
         except BuildError as error:
             problems = error.diagnostics
@@ -104,15 +107,21 @@ class Compilation:
             self._children.kill()  # the other pass is useless now
             if first:
                 report(BuildEvent("failed", self.key, self.index, step.name, text=problems[0].message))
+        finally:
+            with self._mutex:
+                self._open -= 1
+                ended = self._open == 0
+            if ended:
+                self.close()
 
     def kill(self) -> None:
         """End the passes that run and start no more."""
         self._children.kill()
 
     def close(self) -> None:
-        """Remove the working directory and release the lock."""
+        """Remove the working directory and release the lock; a second call does nothing."""
         shutil.rmtree(self._work, ignore_errors=True)
-        self._lock.release()
+        self._supervisor.release(self._lock)
 
     def _run(self, step: Pass, report: Reporter) -> bool:
         """Run a pass; return False when the compilation was given up. Raise BuildError when nvcc fails."""
@@ -125,6 +134,7 @@ class Compilation:
         try:
             done = self._children.run(step.argv, self._work, environment, self._work / f"{step.name}.log")
         except OSError as error:
+            require_files(error)
             message = f"nvcc cannot be started: {error}"
             raise BuildError(Diagnostic("E0701", message, help="evt doctor")) from error
         if self._children.killed():
@@ -158,6 +168,7 @@ class Compilation:
         try:
             read, changed = files_read(self._work, rules, ("cutlass", "evt"), self._home)
         except OSError as error:
+            require_files(error)
             message = f"nvcc does not say which files it has read: {error}"
             raise BuildError(Diagnostic("E0701", message, help="set CUDACXX to another nvcc")) from error
         if changed > self._wall or not self._unchanged():

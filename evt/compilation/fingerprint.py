@@ -11,6 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from evt.compilation.limits import require_files
 from evt.compilation.trust import read_private
 
 #: For each file: its name below the root, size, times of the last change of the content and of the file, inode.
@@ -92,7 +93,8 @@ def listing(root: Path) -> Listing:
     for prefix, folder in folders:
         try:
             entries = os.scandir(folder)
-        except OSError:
+        except OSError as error:
+            require_files(error)
             continue
         with entries:
             for entry in entries:
@@ -130,7 +132,9 @@ def _content(root: Path, files: Listing) -> str:
     for name, size, *_ in files:
         data = b""
         if size != _NO_FILE:
-            with contextlib.suppress(OSError):  # what cannot be read is useless to a compiler as well
+            try:
                 data = (root / name).read_bytes()
+            except OSError as error:  # what cannot be read is useless to a compiler as well
+                require_files(error)
         digest.update(f"{name}\0{len(data)}\0".encode("utf-8", "surrogateescape") + data)
     return digest.hexdigest()

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from evt.compilation.environment import compiler_environment, deciding_variables, host_compilers
 from evt.compilation.fingerprint import Digests
+from evt.compilation.limits import require_files
 from evt.compilation.toolchain import Toolchain
 
 #: The programs that gcc calls, besides those in its own directories.
@@ -79,7 +80,8 @@ def _program(path: Path) -> tuple[object, ...]:
         status = os.stat(real)
         small = status.st_size <= _SCRIPT
         content = hashlib.sha256(Path(real).read_bytes()).hexdigest() if small else ""
-    except OSError:
+    except OSError as error:
+        require_files(error)
         return real, 0, 0, ""
     return real, status.st_size, status.st_mtime_ns, content
 
@@ -96,5 +98,7 @@ def _version(path: Path, facts: tuple[object, ...]) -> str:
             timeout=60,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
+        if isinstance(error, OSError):
+            require_files(error)
         return type(error).__name__
     return done.stdout.decode(errors="replace")

@@ -38,9 +38,14 @@ class KeyLock:
     def fileno(self) -> int:
         return self._descriptor
 
+    @property
+    def is_held(self) -> bool:
+        """Whether it is not released yet."""
+        return self._descriptor >= 0
+
     def release(self) -> None:
         """Remove the file and release the lock; a second call does nothing."""
-        if self._descriptor < 0:
+        if not self.is_held:
             return
         with contextlib.suppress(OSError):
             self.path.unlink()

@@ -2,40 +2,42 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable
-from threading import Condition, Thread
+from threading import Condition, Lock, Thread
 
 
 def run_all(tasks: Iterable[Callable[[], None]], workers: int, give_up: Callable[[], None]) -> None:
     """Run tasks, at most ``workers`` at a time, and wait for them.
 
-    At the first error, and at Ctrl-C, call ``give_up``, which ends the running tasks; start no others, and raise the
-    error.
+    A worker that is free takes the next task from the iterable, one worker at a time: what a generator opens for a task
+    is open only while the task runs.
+
+    At the first error, also of the iterable, and at Ctrl-C, call ``give_up``, which ends the running tasks; start no
+    others, and raise the error.
 
     A pool of concurrent.futures would keep the interpreter from exiting before its threads; and after a Ctrl-C,
     Thread.join mistakes a running thread for one that has ended.
     """
-    todo = deque(tasks)
+    todo = iter(tasks)
     errors: list[BaseException] = []
+    taking = Lock()
     changed = Condition()
-    running = 0
+    started = running = 0
 
     def stop(error: BaseException) -> None:
-        errors.append(error)
-        todo.clear()
+        with taking:  # no task is taken from here on
+            errors.append(error)
         give_up()
 
     def next_task() -> Callable[[], None] | None:
-        try:
-            return todo.popleft()
-        except IndexError:
-            return None
+        with taking:
+            return None if errors else next(todo, None)
 
     def work() -> None:
         nonlocal running
         try:
             while task := next_task():
+                start()
                 task()
         except BaseException as error:
             stop(error)
@@ -45,9 +47,12 @@ def run_all(tasks: Iterable[Callable[[], None]], workers: int, give_up: Callable
                 changed.notify_all()
 
     def start() -> None:
-        nonlocal running
+        """Start a worker, unless all are there."""
+        nonlocal started, running
         with changed:
-            running += 1
+            if started == workers:
+                return
+            started, running = started + 1, running + 1
         try:
             Thread(target=work, name="evt-build", daemon=True).start()
         except BaseException:
@@ -60,8 +65,7 @@ def run_all(tasks: Iterable[Callable[[], None]], workers: int, give_up: Callable
             changed.wait_for(lambda: running == 0)
 
     try:
-        for _ in range(min(workers, len(todo))):
-            start()
+        start()
         wait()
     except BaseException as error:
         stop(error)

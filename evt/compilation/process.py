@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from evt.compilation.limits import require_files
 from evt.compilation.lock import KeyLock
 from evt.compilation.supervisor import FAREWELL
 from evt.diagnostics import Diagnostic
@@ -47,25 +48,15 @@ class Supervisor:
 
     @classmethod
     def start(cls) -> Supervisor:
-        """Start a supervisor, and wait until it is ready. Raise BuildError (E0701) where it does not start."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        """Start a supervisor, and wait until it is ready. Raise BuildError where it does not start (E0701, E0708)."""
         command = [_python(), "-S", "-s", str(_PROGRAM), str(os.getpid())]
-        silent = subprocess.DEVNULL
         try:
-            with theirs:
-                process = subprocess.Popen(
-                    command, stdin=theirs.fileno(), stdout=silent, stderr=silent, start_new_session=True
-                )
-            ours.settimeout(_PATIENCE)
-            if ours.recv(16):
-                ours.settimeout(None)
-                return cls(process, ours)
-            reason = "it ended at once"
+            return cls(*_start(command))
         except OSError as error:
-            reason = str(error)
-        ours.close()
-        mend = f"make sure that {command[0]} is Python; multiprocessing.set_executable says which program is"
-        raise BuildError(Diagnostic("E0701", f"the process that runs nvcc cannot be started: {reason}", help=mend))
+            require_files(error)
+            mend = f"make sure that {command[0]} is Python; multiprocessing.set_executable says which program is"
+            message = f"the process that runs nvcc cannot be started: {error}"
+            raise BuildError(Diagnostic("E0701", message, help=mend)) from error
 
     def __enter__(self) -> Supervisor:
         return self
@@ -83,9 +74,16 @@ class Supervisor:
             self._process.wait()
 
     def keep(self, lock: KeyLock) -> None:
-        """Hold a lock as long as we do; if we are killed, until the commands have ended."""
+        """Hold a lock until :meth:`release`; if we are killed, until the commands have ended."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # then it runs no commands either
-            self.send({"lock": str(lock.path)}, lock.fileno())
+            self.send({"keep": str(lock.path)}, lock.fileno())
+
+    def release(self, lock: KeyLock) -> None:
+        """Release a lock that is kept; a second call does nothing."""
+        if lock.is_held:
+            lock.release()
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                self.send({"drop": str(lock.path)})
 
     def send(self, request: Mapping[str, object], *descriptors: int) -> None:
         """Send a request. Raise OSError when the supervisor is gone."""
@@ -129,7 +127,7 @@ class Children:
         leader = 0
         while reply := self._receive(answer):
             if "error" in reply:
-                raise OSError(reply["error"])
+                raise OSError(int(reply["error"]), os.strerror(int(reply["error"])))
             if "returncode" in reply:
                 return int(reply["returncode"])
             leader = int(reply["pid"])
@@ -162,6 +160,25 @@ class Children:
             for answer in self._answers:
                 with contextlib.suppress(OSError):
                     answer.shutdown(socket.SHUT_WR)
+
+
+def _start(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Start the supervisor's program, and wait until it is ready. Raise OSError where it does not start."""
+    silent = subprocess.DEVNULL
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        with theirs:
+            process = subprocess.Popen(
+                command, stdin=theirs.fileno(), stdout=silent, stderr=silent, start_new_session=True
+            )
+        ours.settimeout(_PATIENCE)
+        if not ours.recv(16):
+            raise OSError("it ended at once")
+        ours.settimeout(None)
+    except BaseException:
+        ours.close()
+        raise
+    return process, ours
 
 
 def _python() -> str:

@@ -2,8 +2,8 @@
 
 A program of its own, ``python supervisor.py PARENT``, using the standard library alone; :mod:`evt.compilation.process`
 starts it and talks to it. Its standard input is a socket. Each message is a request and brings its descriptors: a
-command to run, with the socket for its answer and the file for its output, or a lock to keep. Closing the socket of an
-answer kills its command; the parent's death ends everything.
+command to run, with the socket for its answer and the file for its output, or a lock to keep, or names a lock to drop.
+Closing the socket of an answer kills its command; the parent's death ends everything.
 
 The parent's death is found by polling, because nothing reports it reliably: the signal at a parent's death comes when
 its *thread* ends, and a pipe stays open as long as a process that the parent forked holds its other end. Nor does
@@ -18,7 +18,7 @@ import fcntl
 import glob
 import json
 import os
-import select
+import selectors
 import shutil
 import signal
 import socket
@@ -41,21 +41,19 @@ _SET_PDEATHSIG, _SET_CHILD_SUBREAPER = 1, 36
 
 
 class Charges:
-    """The running commands, by their process, and the locks held."""
+    """The running commands, by their process, and the locks held. ``answers`` become readable where one is to end."""
 
-    def __init__(self) -> None:
+    def __init__(self, answers: selectors.BaseSelector) -> None:
+        self._selector = answers
         self._answers: dict[int, socket.socket] = {}
-        self._killed: set[int] = set()
-        self._locks: list[tuple[int, str]] = []
-
-    def waiting(self) -> dict[socket.socket, int]:
-        """Return the running commands, by the sockets of their answers."""
-        return {answer: pid for pid, answer in self._answers.items() if pid not in self._killed}
+        self._locks: dict[str, int] = {}
 
     def take(self, request: dict[str, Any], descriptors: list[int]) -> None:
         """Handle a request."""
-        if "lock" in request:
-            self._locks.append((descriptors[0], request["lock"]))
+        if "keep" in request:
+            self._locks[request["keep"]] = descriptors[0]
+        elif "drop" in request:
+            os.close(self._locks.pop(request["drop"]))
         else:
             self._start(request, socket.socket(fileno=descriptors[0]), descriptors[1])
 
@@ -72,35 +70,36 @@ class Charges:
                 preexec_fn=lambda: prctl(_SET_PDEATHSIG, signal.SIGKILL),
             )
         except OSError as error:
-            _send(answer, {"error": error.strerror or str(error)})
+            _send(answer, {"error": error.errno})
             answer.close()
         else:
             child.returncode = 0  # it is reaped below, whatever this object thinks
             self._answers[child.pid] = answer
+            self._selector.register(answer, selectors.EVENT_READ, child.pid)
             _send(answer, {"pid": child.pid})
         finally:
             os.close(output)
 
-    def kill(self, pids: Iterable[int]) -> None:
-        """Kill commands with all that they started; they are reaped and answered like others."""
-        for pid in pids:
-            self._killed.add(pid)
-            end(partial(members, pid))
+    def kill(self, pid: int) -> None:
+        """Kill a command with all that it started; it is reaped and answered like others."""
+        self._selector.unregister(self._answers[pid])
+        end(partial(members, pid))
 
     def reap(self) -> None:
         """Send the answers of commands that have ended."""
         with contextlib.suppress(ChildProcessError):
             while (found := os.waitpid(-1, os.WNOHANG))[0]:
                 pid, status = found
-                self._killed.discard(pid)
                 if answer := self._answers.pop(pid, None):
+                    with contextlib.suppress(KeyError):  # it was killed
+                        self._selector.unregister(answer)
                     _send(answer, {"returncode": os.waitstatus_to_exitcode(status)})
                     answer.close()
 
     def clear(self) -> None:
         """Clean up for a builder that is gone: end everything, and release the locks."""
         end(partial(descendants, os.getpid()))
-        for descriptor, path in self._locks:
+        for path, descriptor in self._locks.items():
             with contextlib.suppress(OSError):
                 if os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(descriptor)):
                     for work in glob.glob(f"{glob.escape(path.removesuffix('.lock'))}-*"):
@@ -178,11 +177,13 @@ def main(parent: int) -> None:
     waker.setblocking(False)
     signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    builder, charges = socket.socket(fileno=os.dup(0)), Charges()
+    builder, selector = socket.socket(fileno=os.dup(0)), selectors.DefaultSelector()
+    selector.register(builder, selectors.EVENT_READ)
+    selector.register(woken, selectors.EVENT_READ)
+    charges = Charges(selector)
     builder.send(b"ready")
     while os.getppid() == parent:
-        waiting = charges.waiting()
-        ready = select.select([builder, woken, *waiting], [], [], INTERVAL)[0]
+        ready = {key.fileobj: key.data for key, _ in selector.select(INTERVAL)}
         with contextlib.suppress(BlockingIOError):
             woken.recv(4096)
         if builder in ready:
@@ -192,8 +193,14 @@ def main(parent: int) -> None:
             if not message:
                 break
             charges.take(json.loads(message), descriptors)
-        charges.kill(waiting[answer] for answer in ready if answer in waiting)
+        for pid in filter(None, ready.values()):
+            charges.kill(pid)
         charges.reap()
+    builder.setblocking(False)
+    with contextlib.suppress(BlockingIOError):  # locks that the builder took just before it died
+        while (received := socket.recv_fds(builder, MOST_BYTES, 2))[0] not in (b"", FAREWELL):
+            if "argv" not in (request := json.loads(received[0])):
+                charges.take(request, received[1])
     charges.clear()
 
 

@@ -93,6 +93,7 @@ _TABLE = (
     Code("E0705", "a library or directory that others could have written"),
     Code("E0706", "the CUDA compiler is too old for the target"),
     Code("E0707", "headers that changed during a build"),
+    Code("E0708", "too many open files"),
     # running
     Code("E0801", "no usable GPU"),
     Code("E0802", "a kernel built for another GPU"),

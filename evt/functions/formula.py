@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from evt.diagnostics import Diagnostic, Source, Span
@@ -18,6 +19,7 @@ _PREFIX = "D = "
 _MOST = (2.0 - 2.0**-23) * 2.0**127
 
 
+@cache
 def parse_formula(text: str) -> syntax.Expression:
     """Return the tree of a formula; its places count from before ``D = ``. Raise ProgramError."""
     from evt.language import parse

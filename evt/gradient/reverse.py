@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import cached_property
 
 from evt.functions import TABLE
 from evt.ir.dag import Builder, Dag, Entry, TypedDag
@@ -56,7 +57,7 @@ class Joint:
     arriving: Mapping[str, Input]
     leaving: Mapping[str, Output]
 
-    @property
+    @cached_property
     def stores(self) -> dict[str, int]:
         """The Store node of each leaving gradient, by the input's name."""
         found = {op.name: node for node, (op, _) in enumerate(self.table) if isinstance(op, Store)}
