@@ -33,6 +33,7 @@ from evt.runtime.tensors import (
     operand_argument,
     operand_shapes,
     shapes_of,
+    squeezed,
 )
 from evt.spec import Spec, typed_for
 
@@ -123,13 +124,22 @@ def _outline(
     if spec.convolution is None:
         sizes, leads = _sizes(spec, tensors["A"], tensors["B"], report)
         report.check()
-        return replace(bound, sizes=sizes, leads=leads), tensors
+        return _squeezed(replace(bound, sizes=sizes, leads=leads), tensors)
     try:
         problem = spec.convolution.problem(tensors["A"].shape, tensors["B"].shape)
     except ValueError as error:
         raise ArgumentError(Diagnostic("E0604", str(error))) from None
     _check_limits(problem.sizes, "of", report)
-    return replace(bound, sizes=problem.sizes, leads=problem.leads, convolution=problem), tensors
+    return _squeezed(replace(bound, sizes=problem.sizes, leads=problem.leads, convolution=problem), tensors)
+
+
+def _squeezed(bound: Bound, tensors: dict[str, torch.Tensor]) -> tuple[Bound, dict[str, torch.Tensor]]:
+    """Return a call whose inputs have all batches, and vectors their own dimensions only; and its tensors."""
+    given = ((value, tensors[name]) for name, value in bound.dag.input.items() if name in tensors)
+    inputs = {
+        value.name: spread(squeezed(bound, value, tensor), shapes_of(bound, value, tensor)) for value, tensor in given
+    }
+    return replace(bound, values={**bound.values, **inputs}), {**tensors, **inputs}
 
 
 def given_inputs(dag: Dag, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -384,9 +394,7 @@ def _batches(bound: Bound, tensors: dict[str, torch.Tensor]) -> tuple[Bound, dic
     shapes = {operand.name: operand_shapes(bound, operand) for operand in dag.operands}
     shapes |= {value.name: shapes_of(bound, value, tensors.get(value.name)) for value in values}
     if bound.leads["l"]:
-        read = {name: spread(tensor, shapes[name]) for name, tensor in tensors.items() if name not in dag.output}
-        tensors = {**tensors, **read}
-        bound = replace(bound, values={**bound.values, **{name: read[name] for name in read if name in dag.input}})
+        tensors |= {each.name: spread(tensors[each.name], shapes[each.name]) for each in dag.operands}
     mode = "l" if bound.leads["l"] else "m"  # of a linear map
     lead = bound.leads[mode]
     if len(lead) < 2:

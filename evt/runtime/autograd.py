@@ -31,6 +31,7 @@ from evt.runtime.bound import Bound
 from evt.runtime.kernels import device_target
 from evt.runtime.plain import PLAIN, is_watched, transforming
 from evt.runtime.repeat import record
+from evt.runtime.tensors import squeezed
 from evt.spec import Spec, read_spec, traced
 
 #: What a backward pass makes of tensors.
@@ -61,10 +62,10 @@ def run_recorded(
     spec = _read(program)
     order = tuple(spec.inputs if names is None else names)
     given = dict(zip(order, (*tensors, *(floats or ()), *(integers or ())), strict=True))
-    if transforming():
-        return run_in_pytorch(spec, _outline(spec, a, b, given), a, b, given)
-    if spec.dag.feeds:
-        return _run_fed(spec, _outline(spec, a, b, given), a, b, given)
+    if transforming() or spec.dag.feeds:
+        bound = _outline(spec, a, b, given)
+        given |= {name: bound.values[name] for name, value in given.items() if isinstance(value, torch.Tensor)}
+        return (run_in_pytorch if transforming() else _run_fed)(spec, bound, a, b, given)
     facts = [(each.size(), each.dtype, each.device, each.requires_grad) for each in (a, b, *tensors)]
     key = (program, order, *facts)
     try:
@@ -75,6 +76,9 @@ def run_recorded(
         if len(_RECORDED) >= _MAX_RECORDED:
             _RECORDED.clear()
         recorded = _RECORDED[key] = _Recorded.of(spec, a, b, given)
+    if recorded.views is not None:
+        shapes = zip(tensors, recorded.views, recorded.shapes.values(), strict=True)
+        tensors = [each.view(own).expand(shape) for each, own, shape in shapes]
     results = _Program.apply(recorded, run or torch.ops.evt.run, floats, integers, a, b, *tensors)  # type: ignore[no-untyped-call]
     return list(results[: len(spec.outputs)])
 
@@ -147,7 +151,8 @@ class _Recorded:
     """What calls have in common whose tensors have the same sizes, types and devices.
 
     Gradients of ``wanted`` are asked for. ``names`` are those of the call's values, tensors first; ``shapes`` are those
-    of tensors. ``bound`` has no values.
+    of tensors with all batches. Where the call gives others, ``views`` are the shapes as which these are expanded.
+    ``bound`` has no values.
     """
 
     spec: Spec
@@ -155,6 +160,7 @@ class _Recorded:
     wanted: tuple[str, ...]
     names: tuple[str, ...]
     shapes: Mapping[str, tuple[int, ...]]
+    views: Sequence[tuple[int, ...]] | None
     #: Backward passes by the metadata of their tensors; None the first time, since sizes may never come again.
     repeated: dict[object, _Pass | None] = field(default_factory=dict)
 
@@ -164,8 +170,11 @@ class _Recorded:
         wanted = tuple(name for name, value in tensors.items() if value.requires_grad)
         if a.requires_grad or b.requires_grad:
             wanted = (ACCUMULATOR, *wanted)
-        shapes = {name: value.shape for name, value in tensors.items()}
-        return _Recorded(spec, replace(_outline(spec, a, b, given), values={}), wanted, tuple(given), shapes)
+        bound = _outline(spec, a, b, given)
+        shapes = {name: bound.values[name].shape for name in tensors}
+        views = [squeezed(bound, spec.dag.input[name], value).shape for name, value in tensors.items()]
+        usual = all(shapes[name] == value.shape for name, value in tensors.items())
+        return _Recorded(spec, replace(bound, values={}), wanted, tuple(given), shapes, None if usual else views)
 
     def gradient(self, arriving: tuple[str, ...] | None = None) -> Gradient:
         """Return the program's gradient for those of some outputs. Raise ArgumentError (E0614)."""

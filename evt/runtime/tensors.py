@@ -15,6 +15,7 @@ from evt.ir.interface import declaration
 from evt.ir.node import base, direct, index_of, is_divided, written
 from evt.ir.operand import formula_of
 from evt.plan import Layout
+from evt.runtime.batches import spread
 from evt.runtime.bound import Bound, packed
 from evt.runtime.convolution import convolution_operand
 from evt.runtime.layout import LIMIT, TensorArgument, classify, strides_of
@@ -90,6 +91,36 @@ def _indexed_extents(value: Input | Output, groups: _Groups) -> dict[str, int]:
     """Return the extents of the modes where an index names places."""
     found = dict(groups)
     return {base(mode): math.prod(found[base(mode)]) for mode in value.modes if index_of(mode)}
+
+
+def squeezed(bound: Bound, value: Input, tensor: torch.Tensor) -> torch.Tensor:
+    """Return a vector without the dimensions of one element that broadcasting gives it: ``[m, 1]``, ``[1, n]``.
+
+    A tensor of any other shape comes back as it is.
+    """
+    if value.is_tile or value.is_indexed:
+        return tensor
+    shapes = shapes_of(bound, value, tensor)
+    known = [tuple(size for _, dims in groups for size in dims) for groups in shapes]
+    if tuple(tensor.shape) in known:
+        return tensor
+    modes = set(map(base, value.modes))
+    for axes in _axes(bound, "k" in modes):
+        places = axes[len(axes) - tensor.dim() :] if tensor.dim() <= len(axes) else ()
+        lacking = tuple(place for place, mode in enumerate(places) if mode not in modes)
+        if lacking and all(tensor.shape[place] == 1 for place in lacking):
+            found = tensor.squeeze(lacking)
+            if tuple(spread(found, shapes).shape) in known:
+                return found
+    return tensor
+
+
+def _axes(bound: Bound, summed: bool) -> list[tuple[str, ...]]:
+    """Return the mode of each dimension of the result; of both operands for a vector along k, if it is ``summed``."""
+    batches, rows = ("l",) * len(bound.leads["l"]), ("m",) * len(bound.leads["m"])
+    if bound.convolution is not None:  # [N, C, ...]
+        return [("m", "k" if summed else "n", *rows[1:])]
+    return [(*batches, *rows, "k"), (*batches, "k", "n")] if summed else [(*batches, *rows, "n")]
 
 
 def has_own_columns(value: Input | Output) -> bool:

@@ -246,7 +246,7 @@ CALLS = [
     ("D = acc + C", {"C": (16, 6)}, "has shape [16, 6]; expected [6, 16]", "`C[n, m]`"),
     ("D = acc + C", {"C": (16,)}, "has shape [16]; expected [6, 16]", "`C[n]`"),
     ("D = acc + bias", {"bias": (6,)}, "has shape [6]; expected [16]", "`bias[m]`"),
-    ("D = acc*s[m]", {"s": (6, 1)}, "has shape [6, 1]; expected [6]", "pass s.reshape(6)"),
+    ("D = acc*s[m]", {"s": (2, 3)}, "has shape [2, 3]; expected [6]", "pass s.reshape(6)"),
 ]
 
 
