@@ -49,7 +49,8 @@ def command(
 ) -> None:
     """Check programs and report every mistake; nothing is generated.
 
-    For a valid program, print its inputs and outputs with types, modes and defaults.
+    For a valid program, print its inputs and outputs with types, modes and defaults, and warnings, which do not
+    change the exit code.
     """
     from evt.diagnostics import visible
 
@@ -57,33 +58,37 @@ def command(
     for text in programs:
         request = Request(text, op, a, b, DEFAULT_ARCH if arch is None else arch, settings, **sizes)
         name = "<stdin>" if text == "-" else text if is_file(text) else "<formula>"
-        interface, diagnostics = _check(request, plan=arch is not None)
-        found.append((name, interface, diagnostics))
+        interface, diagnostics, warnings = _check(request, plan=arch is not None)
+        found.append((name, interface, diagnostics, warnings))
         if json:
             continue
-        if diagnostics:
-            report(diagnostics)
-        elif not quiet:
+        if diagnostics or warnings:
+            report((*diagnostics, *warnings))
+        if not diagnostics and not quiet:
             print_text("\n".join([f"{visible(name)}: ok", *(f"    {line}" for line in interface)]))
-    ok = not any(diagnostics for *_, diagnostics in found)
+    ok = not any(diagnostics for _, _, diagnostics, _ in found)
     if json:
-        every = [diagnostic.to_json() for *_, diagnostics in found for diagnostic in diagnostics]
-        by_program = [
+        by_program: list[dict[str, Any]] = [
             {
                 "name": name,
                 "ok": not diagnostics,
                 "interface": list(interface),
                 "diagnostics": [each.to_json() for each in diagnostics],
+                "warnings": [each.to_json() for each in warnings],
             }
-            for name, interface, diagnostics in found
+            for name, interface, diagnostics, warnings in found
         ]
-        print_json({"ok": ok, "diagnostics": every, "programs": by_program})
+        every = {
+            kind: [each for program in by_program for each in program[kind]] for kind in ("diagnostics", "warnings")
+        }
+        print_json({"ok": ok, **every, "programs": by_program})
     ctx.exit(0 if ok else 1)
 
 
-def _check(request: Request, *, plan: bool) -> tuple[tuple[str, ...], tuple[Diagnostic, ...]]:
-    """Return the interface of a program that is right, or what is wrong with it."""
+def _check(request: Request, *, plan: bool) -> tuple[tuple[str, ...], tuple[Diagnostic, ...], tuple[Diagnostic, ...]]:
+    """Return the interface of a program that is right, or what is wrong with it; and warnings."""
     from evt.errors import EvtError, InternalError
+    from evt.ir.doubts import doubts
     from evt.ir.interface import format_interface
     from evt.spec import problem_sizes, typed_graph
 
@@ -97,5 +102,5 @@ def _check(request: Request, *, plan: bool) -> tuple[tuple[str, ...], tuple[Diag
     except InternalError:
         raise
     except EvtError as error:
-        return (), error.diagnostics
-    return format_interface(typed), ()
+        return (), error.diagnostics, ()
+    return format_interface(typed), (), doubts(typed)

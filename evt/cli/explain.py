@@ -25,7 +25,7 @@ def command(request: Request, gpu: str | None, json: bool) -> None:
     also what the problem costs, and what `evt tune` measured for it, which then decides the route.
     For a code, as in `evt explain E0203`: what it means, with an example.
     """
-    if re.fullmatch(r"[Ee]\d+", request.text):
+    if re.fullmatch(r"[EeWw]\d+", request.text):
         _explain_code(request.text.upper(), json)
         return
     program = request.program

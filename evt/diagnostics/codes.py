@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """A code and its meaning, in one phrase."""
+    """A code and its meaning, in one phrase; E of an error, W of a warning."""
 
     id: str
     title: str
@@ -125,6 +125,8 @@ _TABLE = (
     Code("E1019", "a region whose kernel cannot be built"),
     Code("E1020", "a module that torch.export cannot capture"),
     Code("E1021", "a gradient that evt leaves to PyTorch"),
+    # warnings
+    Code("W0401", "an input that is a matrix and reads like a scalar"),
 )
 
 CODES: dict[str, Code] = {code.id: code for code in _TABLE}

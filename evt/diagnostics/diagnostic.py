@@ -43,6 +43,11 @@ class Diagnostic:
         for name in ("message", "label", "help"):
             object.__setattr__(self, name, _shorten(getattr(self, name)))
 
+    @property
+    def severity(self) -> str:
+        """Return "error" or "warning"."""
+        return "warning" if self.code.startswith("W") else "error"
+
     def to_json(self) -> dict[str, object]:
         """Return a JSON-ready form; positions are 1-based lines and columns."""
         where: dict[str, object] = {}

@@ -13,6 +13,7 @@ from evt.diagnostics.visible import visible
 _RESET = "\x1b[0m"
 _STYLES = {
     "error": "\x1b[1;31m",
+    "warning": "\x1b[1;33m",
     "bold": "\x1b[1m",
     "frame": "\x1b[1;34m",
     "help": "\x1b[1;36m",
@@ -27,7 +28,8 @@ def render(diagnostic: Diagnostic, *, color: bool = False) -> str:
     def paint(style: str, text: str) -> str:
         return f"{_STYLES[style]}{text}{_RESET}" if color else text
 
-    lines = [paint("error", f"error[{diagnostic.code}]") + paint("bold", f": {visible(diagnostic.message)}")]
+    head = paint(diagnostic.severity, f"{diagnostic.severity}[{diagnostic.code}]")
+    lines = [head + paint("bold", f": {visible(diagnostic.message)}")]
     margin = " "
     if diagnostic.source is not None and diagnostic.span is not None:
         number, column = diagnostic.source.position(diagnostic.span.start)
@@ -67,7 +69,7 @@ def _marks(source: Source, place: Span, diagnostic: Diagnostic) -> list[_Mark]:
         text = sign * max(1, _columns(line[start : start + width]))
         return _Mark(number, line, " " * _columns(line[:start]), f"{text} {visible(label)}" if label else text, style)
 
-    marks = [mark(place, diagnostic.label, "^", "error")]
+    marks = [mark(place, diagnostic.label, "^", diagnostic.severity)]
     marks += [mark(label.span, label.text, "-", "frame") for label in diagnostic.secondary]
     return sorted(marks, key=lambda each: each.number)
 

@@ -1,4 +1,4 @@
-"""Vectors as broadcasting writes them, [m, 1] and [1, n]: the same results, and gradients in the shape that was given."""
+"""Vectors as broadcasting writes them, [m, 1] and [1, n]: the same results, and gradients in the shapes given."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_its_gradient_has_the_shape_that_was_given(
 
 @pytest.mark.parametrize("case", [CASES[0], CASES[1], CASES[4], CASES[8], CASES[11], CASES[14], CASES[17]])
 def test_torch_compile_takes_it(case: Any) -> None:
-    text, operation, shape_a, shape_b, own, (shape, *_) = case
+    text, operation, shape_a, shape_b, _, (shape, *_) = case
     op, a, b = of_case(text, operation, shape_a, shape_b)
     given = torch.randn(shape)
 

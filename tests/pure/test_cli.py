@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -333,3 +334,22 @@ def test_exit_codes_of_a_process(tmp_path: Path) -> None:
     done = process("emit", os.fsdecode(b"D = \xff"), LC_ALL="POSIX", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
     assert done.returncode == 1
     assert process("check", "D = größe", PYTHONIOENCODING="ascii").returncode in (0, 1)
+
+
+@pytest.mark.parametrize("name", ["scale", "eps", "p", "beta_1", "slope", "gain", "factor", "lr", "w_scale", "cap2"])
+def test_check_warns_of_a_matrix_that_reads_like_a_scalar(name: str) -> None:
+    """The exit code stays 0; the help, typed, leaves no warning."""
+    text = f"D = alpha*acc + {name}*x"
+    result = run("check", text)
+    assert result.exit_code == 0
+    assert result.stderr.startswith(f"warning[W0401]: `{name}` is a matrix [m, n]")
+    (warning,) = document(run("check", "--json", text))["warnings"]
+    declared, *subscripted = re.findall(r"`([^`]+)`", warning["help"])
+    for changed in (f"{declared}; {text}", *(text.replace(f"{name}*", f"{each}*") for each in subscripted)):
+        assert run("check", changed).stderr == ""
+
+
+def test_check_does_not_warn_of_customary_names() -> None:
+    samples = sorted(str(path) for path in (Path(__file__).parents[2] / "samples").glob("*.evt"))
+    for programs in (samples, ["D = alpha*acc + beta*C + bias + residual*mask + x + other"]):
+        assert run("check", *programs).stderr == ""

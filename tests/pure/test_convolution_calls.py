@@ -133,7 +133,7 @@ def test_shapes_are_pytorchs() -> None:
         ("residual", half(2, 9, 7, 24), "`residual` has shape [2, 9, 7, 24]; expected [2, 24, 9, 7]"),
         ("residual", half(1, 24, 9, 7), "`residual` has shape [1, 24, 9, 7]; expected [2, 24, 9, 7]"),
         ("bias", half(9), "`bias` has shape [9]; expected [24]"),
-        ("bias", half(1, 24, 1, 1), "`bias` has shape [1, 24, 1, 1]; expected [24]"),
+        ("bias", half(1, 24, 1, 2), "`bias` has shape [1, 24, 1, 2]; expected [24]"),
     ):
         inputs = {"bias": half(24), "residual": last(half(*IMAGE)), name: wrong}
         with pytest.raises(evt.ArgumentError) as caught:
