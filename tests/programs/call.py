@@ -118,8 +118,9 @@ def _matrices(program: Program, sizes: Sizes, maker: Maker) -> Data:
     if len(batch) > 1 and of_a == of_b and maker.random.random() < 0.4 and not counts(program, "l"):
         of_a, of_b = (batch[0], 1), (1, *batch[1:])
     extents = {"m": rows, "n": sizes.n, "k": sizes.k}
-    a = maker.operand(program.a, (*of_a, *(extents[mode] for mode in modes_a)))
-    b = maker.operand(program.b, (*of_b, *(extents[mode] for mode in modes_b)))
+    rare = min(0.01, 0.2 / max(sizes.k, 1))  # so that most sums are finite
+    a = maker.operand(program.a, (*of_a, *(extents[mode] for mode in modes_a)), rare)
+    b = maker.operand(program.b, (*of_b, *(extents[mode] for mode in modes_b)), rare)
     count = math.prod(batch)
 
     def whole(array: Array, swap: bool) -> Array:

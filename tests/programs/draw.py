@@ -16,16 +16,19 @@ _GRADIENTS = ("conv1d_dgrad", "conv2d_dgrad", "conv3d_dgrad", "conv1d_wgrad", "c
 
 @dataclass(frozen=True)
 class Profile:
-    """Of what programs are made: all of the language, or less of it.
+    """The part of the language that programs use.
 
-    ``functions``: those that are called, all where None; ``folding``: those that constants alone may meet; ``tame``:
-    small data and constants, no derivatives, no work on operands, no settings.
+    ``pairs``: the types of A and B, all where None. ``functions``: the functions that are called, all where None;
+    ``folding``: the functions that constants alone may meet; ``tame``: small data and constants, no derivatives, no
+    mainloop fusions, no settings. ``feeds``: whether operands have mainloop fusions, by chance where None.
     """
 
     operations: tuple[str, ...] = (*_PRODUCTS, *_CONVOLUTIONS, *_GRADIENTS)
     functions: tuple[str, ...] | None = None
     folding: tuple[str, ...] | None = None
     tame: bool = False
+    pairs: tuple[tuple[str, str], ...] | None = None
+    feeds: bool | None = None
 
 
 class Draw:

@@ -71,7 +71,8 @@ class _Generator:
     def program(self) -> Program:
         draw, of = self.draw, self.of
         header = self.header()
-        feeds = self.feeds() if draw.chance(8) and not self.profile.tame else ()
+        fed = self.profile.feeds
+        feeds = self.feeds() if (draw.chance(8) and not self.profile.tame if fed is None else fed) else ()
         outputs = self.outputs()
         grouped = self.operation == "grouped_gemm"
         made = normalised(
@@ -102,6 +103,8 @@ class _Generator:
 
     def operands(self) -> tuple[str, str]:
         """Return the types of A and B: every pair, though rarely those of which few kernels form this product."""
+        if self.profile.pairs is not None:
+            return self.draw.pick(self.profile.pairs)
         if self.operation.endswith(("dgrad", "wgrad")) and not self.draw.chance(5):
             return self.draw.pick(_HALVES)
         found = self.draw.pick((*PAIRS, ("f64", "f64")))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from .generator import normalised
 from .tree import Acc, Assign, Define, Expression, Input, Number, Program, Sizes, children, index_name, with_children
@@ -13,17 +14,28 @@ _LEAVES: tuple[Expression, ...] = (Acc(), Number("1"))
 
 def shrink(program: Program, fails: Callable[[Program], bool], most: int = 600) -> Program:
     """Take the first smaller program that fails, until there is none or ``most`` were tried."""
+    return shrink_together(program, lambda group: next(filter(fails, group), None), 1, most)
+
+
+def shrink_together(
+    program: Program, first: Callable[[Sequence[Program]], Program | None], together: int, most: int
+) -> Program:
+    """Shrink a program as :func:`shrink` does; ``first`` returns the first of several programs that fails, or None."""
     tried = set[str]()
-    while True:
+
+    def untried() -> Iterator[Program]:
         for smaller in _smaller(program):
             key = str(smaller)
-            if key in tried or smaller == program:
-                continue
-            tried.add(key)
-            if len(tried) > most:
-                return program
-            if fails(smaller):
-                program = smaller
+            if key not in tried and smaller != program and len(tried) < most:
+                tried.add(key)
+                yield smaller
+
+    while True:
+        candidates = untried()
+        while group := list(islice(candidates, together)):
+            found = first(group)
+            if found is not None:
+                program = found
                 break
         else:
             return program

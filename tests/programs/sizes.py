@@ -2,8 +2,31 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 from .draw import Draw
 from .tree import Geometry, Sizes
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The extents of convolutions.
+
+    ``channels`` and ``filters`` are drawn, as multiples of ``inner`` and ``outer``; ``channels`` are contracted.
+    ``pixels`` is the range that the image exceeds the filter by. ``depthwise``: each channel has a filter of its own.
+    """
+
+    channels: tuple[int, ...] = (1, 2, 3)
+    filters: tuple[int, ...] = (1, 2, 4)
+    inner: int = 1
+    outer: int = 1
+    pixels: tuple[int, int] = (2, 4)
+    images: tuple[int, ...] = (1, 2, 3)
+    depthwise: bool = False
+
+
+SMALL = Scale()
 
 
 def extent(draw: Draw) -> int:
@@ -29,7 +52,7 @@ def matrices(draw: Draw, operation: str, step: int) -> Sizes:
     return Sizes(batch, rows, columns(draw, step), k)
 
 
-def geometry(draw: Draw, operation: str, step: int) -> Geometry:
+def geometry(draw: Draw, operation: str, step: int, scale: Scale = SMALL) -> Geometry:
     """Return a convolution and its sizes; most have strides, dilation and groups that some kernel takes."""
     rank, operator = int(operation[4]), operation.partition("_")[2] or "fprop"
     taps = tuple(draw.pick((1, 2, 3, 3)) for _ in range(rank))
@@ -38,7 +61,10 @@ def geometry(draw: Draw, operation: str, step: int) -> Geometry:
     dilation = tuple(draw.pick((1, 1, 2)) for _ in range(rank))
     grouped = (operator == "fprop" and rank < 3) or draw.chance(8)
     groups = draw.pick((1, 1, 1, 2)) if grouped else 1
-    others, last = groups * draw.pick((1, 2, 3)), (step if step > 1 else groups) * draw.pick((1, 2, 4))
+    others = groups * scale.inner * draw.pick(scale.channels)
+    last = math.lcm(step if step > 1 else groups, scale.outer) * draw.pick(scale.filters)
+    if scale.depthwise:
+        groups = others = last
     channels, filters = (last, others) if operator == "dgrad" else (others, last)
     words: dict[str, object] = {}
     match draw.pick(("numbers", "pairs", "same", "valid", "none")):
@@ -57,8 +83,9 @@ def geometry(draw: Draw, operation: str, step: int) -> Geometry:
             padding = ((0, 0),) * rank
             words |= {"padding": "valid"} if style == "valid" else {}
     spans = [each * (count - 1) + 1 for each, count in zip(dilation, taps, strict=True)]
-    least = 1 if rank == 3 else 2
-    pixels = tuple(max(span - sum(pad), 1) + draw.whole(least, 4) for span, pad in zip(spans, padding, strict=True))
+    least, most = scale.pixels
+    least = 1 if rank == 3 else least
+    pixels = tuple(max(span - sum(pad), 1) + draw.whole(least, most) for span, pad in zip(spans, padding, strict=True))
     if set(stride) != {1} or draw.chance(3):
         words["stride"] = stride if rank > 1 or draw.chance(2) else stride[0]
     if set(dilation) != {1} or draw.chance(3):
@@ -67,7 +94,7 @@ def geometry(draw: Draw, operation: str, step: int) -> Geometry:
         words["groups"] = groups
     if operator == "wgrad":
         words["kernel_size"] = taps
-    images = draw.pick((1, 2, 3))
+    images = draw.pick(scale.images)
     found = Geometry(operator, stride, padding, dilation, groups, taps, pixels, images, channels, filters)
     if operator == "dgrad":  # the pixels that the stride leaves open
         sizes = zip(pixels, found.results, stride, padding, spans, strict=True)

@@ -1,0 +1,178 @@
+"""A problem's call with tensors in larger buffers, and the kernel that evt plans for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from evt.compilation import KernelSource
+from evt.plan import Problem, Target, survey
+from evt.plan.survey import Survey
+from evt.runtime.arguments import bind
+from evt.runtime.groups import split
+from evt.runtime.kernels import call_problem, check_batches, check_depth, kernel_sources
+from evt.spec import Spec, typed_for, typed_graph
+
+from ..call import Data, arguments, buffers, problems
+from ..checks import make, operand_types
+from ..interface import is_image, memory_modes, reductions
+from ..outputs import shape_of
+from ..tree import Input, Output, Program
+from ..views import Views
+from .memory import MARGIN, POISON, Freedom, Kept, Place, place
+
+
+@dataclass(frozen=True)
+class Member:
+    """The tensors of one product: A and B, inputs (numbers too), buffers of outputs."""
+
+    a: Kept
+    b: Kept
+    inputs: Mapping[str, Kept | float | int]
+    outputs: Mapping[str, Kept]
+
+    @property
+    def read(self) -> Iterator[tuple[str, Kept]]:
+        """The tensors that a kernel only reads."""
+        yield from (("A", self.a), ("B", self.b))
+        yield from ((name, value) for name, value in self.inputs.items() if isinstance(value, Kept))
+
+
+@dataclass(frozen=True)
+class Call:
+    """A program's call: one member, or one for each group."""
+
+    program: Program
+    op: Any
+    members: tuple[Member, ...]
+
+    @property
+    def grouped(self) -> bool:
+        return self.program.operation == "grouped_gemm"
+
+    def given(self) -> tuple[Any, Any, dict[str, Any], Any]:
+        """Return A, B, the inputs and ``out`` as evt gets them."""
+        members = [(m.a.tensor, m.b.tensor, _tensors(m.inputs), _tensors(m.outputs)) for m in self.members]
+        if not self.grouped:
+            a, b, inputs, out = members[0]
+            return a, b, inputs, out if len(out) > 1 else next(iter(out.values()))
+        a, b = ([each[index] for each in members] for index in (0, 1))
+        inputs, out = ({name: [each[at][name] for each in members] for name in members[0][at]} for at in (2, 3))
+        return a, b, inputs, out if len(out) > 1 else next(iter(out.values()))
+
+    def poisoned(self, byte: int) -> Call:
+        """Return the call with other buffers for its outputs, of other poison."""
+        outputs = [{name: kept.poisoned(byte) for name, kept in each.outputs.items()} for each in self.members]
+        members = (replace(each, outputs=new) for each, new in zip(self.members, outputs, strict=True))
+        return replace(self, members=tuple(members))
+
+    def run(self) -> None:
+        a, b, inputs, out = self.given()
+        self.op(a, b, out=out, **inputs)
+
+    def problem(self, target: Target) -> tuple[Problem, Mapping[str, int]]:
+        """Return the planner's problem of the call on a target, and its extents. Raise EvtError."""
+        a, b, inputs, out = self.given()
+        spec = self.op.spec
+        if self.grouped:
+            caller = self.op._caller
+            groups = split(caller.spec, a, b, inputs, out, None)
+            known = [caller._bind(index, group) for index, group in enumerate(groups.members)]
+            busy = [index for index, each in enumerate(known) if not each.empty]
+            checked = [known[index] for index in busy]
+            return caller._problem(checked[0].bound, caller._signature(busy, checked), target), {}
+        named = out if isinstance(out, dict) else {self.op.outputs[0]: out}
+        bound = bind(spec, a, b, inputs, named)
+        return call_problem(spec, bound, target, spec.settings.deterministic is False), bound.sizes
+
+    def survey(self, target: Target) -> Survey:
+        """Return the survey of the call's kernels, of which the route and the configuration are the program's."""
+        problem, sizes = self.problem(target)
+        settings = self.op.spec.settings
+        found = survey(problem, settings.route, settings.config)
+        if not self.grouped:
+            check_batches(found.chosen, sizes)
+            check_depth(found.plan, sizes)
+        return found
+
+    def source(self, target: Target) -> KernelSource:
+        (source,) = kernel_sources([self.survey(target).plan])
+        return source
+
+
+def _tensors(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value.tensor if isinstance(value, Kept) else value for name, value in values.items()}
+
+
+def made_call(program: Program, layouts: int, device: str, op: Any = None, margin: int = MARGIN) -> Call:
+    """Return a program's call on a device, with poison in its outputs. Raise EvtError."""
+    op = op or make(program)
+    spec = getattr(op, "_member", op).spec
+    members = (_member(program, spec, each, layouts, device, margin) for each in problems(program))
+    return Call(program, op, tuple(members))
+
+
+def _member(program: Program, spec: Spec, data: Data, layouts: int, device: str, margin: int) -> Member:
+    views = Views(program, data)
+    a, b, given = arguments(program, data)
+
+    def placed(name: str, value: torch.Tensor, freedom: Freedom) -> Place:
+        return place(value, freedom, name, layouts, program.seed, margin)
+
+    def kept(name: str, value: torch.Tensor, freedom: Freedom) -> Kept:
+        return Kept.of(value, placed(name, value, freedom), device, POISON[0])
+
+    inputs: dict[str, Kept | float | int] = {}
+    for value in program.inputs:
+        if value.name in given:
+            found = given[value.name]
+            if isinstance(found, torch.Tensor):
+                found = kept(value.name, found, _of_input(program, value, views, found.dim()))
+            inputs[value.name] = found
+    held, over = buffers(program, data), reductions(program)
+    absent = [each.name for each in program.inputs if each.given == "absent" and each.modes]
+    dag = typed_for(spec, typed_graph(spec, *operand_types(program)).operands, tuple(absent))
+    types = {each.name: each.dtype for each in dag.outputs}
+    outputs = {}
+    for output in program.outputs:
+        dtype, value = types[output.name], held.get(output.name)
+        assert dtype is not None
+        if value is None:
+            shape = shape_of(program, data, output, dtype.name, over.get(output.name, frozenset()))
+            like = torch.empty(shape, dtype=getattr(torch, dtype.torch), device="meta")
+        else:
+            like = value
+        where = placed(output.name, like, _of_output(program, output, like.dim()))
+        outputs[output.name] = Kept.of(value, where, device, POISON[0])
+    return Member(kept("A", a, _of_operand(program, a)), kept("B", b, _of_operand(program, b)), inputs, outputs)
+
+
+def _of_operand(program: Program, value: torch.Tensor) -> Freedom:
+    if program.geometry is not None:
+        return Freedom(image=True)
+    unit = value.dim() - (1 if value.stride(-1) == 1 else 2)
+    return Freedom(unit, chained=value.dim() > 3 or (program.operation == "linear" and value.dim() > 2))
+
+
+def _of_input(program: Program, value: Input, views: Views, rank: int) -> Freedom:
+    modes = ("l", *value.modes) if value.given == "batched" else value.modes
+    fixed = value.flexible or value.type == "b1" or "n/2" in value.modes or value.name in views.unit
+    tile = {"m", "n"} <= set(modes)
+    image = program.geometry is not None and tile and value.type != "b1" and not value.indexed
+    return _freedom(program, rank, tile, fixed, image)
+
+
+def _of_output(program: Program, output: Output, rank: int) -> Freedom:
+    modes = memory_modes(output, reductions(program).get(output.name, frozenset()))
+    tile = {"m", "n"} <= {each.partition("/")[0] for each in modes}
+    return _freedom(program, rank, tile, output.type == "b1" or not tile, is_image(program, output))
+
+
+def _freedom(program: Program, rank: int, tile: bool, fixed: bool, image: bool) -> Freedom:
+    several = len(program.sizes.batch) > 1 or len(program.sizes.rows) > 1
+    chained = several or (program.geometry is not None and not image) or not tile
+    return Freedom(rank - 1 if fixed and rank else None, image, chained, sparse=not fixed and not chained)
+

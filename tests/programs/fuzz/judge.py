@@ -1,0 +1,44 @@
+"""A launch's outputs against the evaluator, element by element: ``judge(program, outputs) -> Verdict``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..call import problems
+from ..checks import Report
+from ..compare import compare
+from ..evaluator import Mode, evaluate
+from ..interface import reductions
+from ..tree import Program
+from .launch import Fault, Stored, restored
+
+#: The part of a product by which tensor cores may be off: operands rounded to tf32, sums of fewer bits.
+PRODUCT = {
+    **dict.fromkeys(("f16", "bf16"), 2.0**-19),
+    "f32": 2.0**-9,
+    "tf32": 2.0**-12,
+    **dict.fromkeys(("e4m3", "e5m2"), 2.0**-10),
+}
+#: By how many units in the last place CUDA's functions, and what contraction makes of formulas, may be off.
+FUNCTION = 16.0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is wrong with the outputs of a launch; how many elements were compared, and how many of them in doubt."""
+
+    faults: tuple[Fault, ...]
+    compared: int
+    doubted: int
+
+
+def judge(program: Program, outputs: Sequence[Mapping[str, Stored]]) -> Verdict:
+    """Compare the outputs of a launch with what the program means."""
+    report, relaxed = Report(), bool(dict(program.settings).get("relaxed"))
+    mode = Mode(single=True, loose=True, finite=relaxed, function=FUNCTION, product=PRODUCT.get(program.a, 0.0))
+    for data, found in zip(problems(program), outputs, strict=True):
+        tensors = {name: restored(each) for name, each in found.items()}
+        compare(program, data, "kernel", evaluate(program, data, mode), tensors, reductions(program), report)
+    faults = tuple(Fault("value", each.detail) for each in report.failures)
+    return Verdict(faults, report.counts["compared kernel"], report.counts["in doubt kernel"])
