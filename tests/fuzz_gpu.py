@@ -18,7 +18,7 @@ from pathlib import Path
 from .programs.fuzz.judge import judge
 from .programs.fuzz.kinds import ROUTES, TYPES
 from .programs.fuzz.reproduce import describe, read
-from .programs.fuzz.run import Fatal, Options, Run
+from .programs.fuzz.run import FatalError, Options, Run
 from .programs.fuzz.table import features
 
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
@@ -70,12 +70,17 @@ def main(words: list[str]) -> int:
     run = Run(options)
     try:
         if given.list:
-            return listed(run)
-        if given.reproduce:
-            return reproduced(run, given.reproduce, given.margin)
-        return sanitized(run, given.sanitize) if given.sanitize else run.all()
+            code = listed(run)
+        elif given.reproduce:
+            code = reproduced(run, given.reproduce, given.margin)
+        else:
+            code = sanitized(run, given.sanitize) if given.sanitize else run.all()
     finally:
-        run.close()
+        idle = run.close()
+    if not idle:  # nvcc ends with this process, which would wait for it
+        sys.stdout.flush()
+        os._exit(code)
+    return code
 
 
 def target_of(device: str) -> str:
@@ -111,7 +116,7 @@ def reproduced(run: Run, text: str, margin: int | None) -> int:
     print(f"{problem}\nlayouts {layouts}", flush=True)
     try:
         launch = run.attempt(problem, layouts, None, **({} if margin is None else {"margin": margin}))
-    except Fatal as error:
+    except FatalError as error:
         print(f"crash: {error}", flush=True)
         return 1
     faults = [*launch.faults, *(judge(problem, launch.outputs).faults if launch.outputs else ())]
@@ -153,6 +158,4 @@ def sanitized(run: Run, tool: str) -> int:
 
 if __name__ == "__main__":
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    code = main(sys.argv[1:])
-    sys.stdout.flush()
-    os._exit(code)  # a build that is under way ends with this process
+    sys.exit(main(sys.argv[1:]))

@@ -175,4 +175,3 @@ def _freedom(program: Program, rank: int, tile: bool, fixed: bool, image: bool) 
     several = len(program.sizes.batch) > 1 or len(program.sizes.rows) > 1
     chained = several or (program.geometry is not None and not image) or not tile
     return Freedom(rank - 1 if fixed and rank else None, image, chained, sparse=not fixed and not chained)
-

@@ -105,4 +105,3 @@ def _program(draw: Draw, slot: Slot, number: int) -> Program:
     kept = [(name, value) for name, value in program.settings if name not in ("fast_math", "route")]
     route = [] if kind.grouped else [("route", kind.route)]
     return replace(program, settings=(*kept, *route), views=False)
-

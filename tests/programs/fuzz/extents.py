@@ -115,4 +115,3 @@ def _geometry(draw: Draw, kind: Kind, program: Program, units: Units, first: boo
 
 def _grouped(geometry: Geometry, groups: int) -> tuple[tuple[str, object], ...]:
     return tuple({**dict(geometry.words), "groups": groups}.items())
-

@@ -20,7 +20,7 @@ PATIENCE = 30.0
 Stored = tuple[np.ndarray, str, tuple[int, ...]]
 
 
-class Stuck(Exception):
+class StuckError(Exception):
     """A launch that does not end."""
 
 
@@ -43,7 +43,7 @@ class Launch:
 def launched(
     call: Call, deterministic: bool = True, run: Callable[[Call], None] = Call.run, patience: float = PATIENCE
 ) -> Launch:
-    """Run a call twice, with buffers of different poison. Raise Stuck."""
+    """Run a call twice, with buffers of different poison. Raise StuckError."""
     result = Launch()
     runs = [call, call.poisoned(POISON[1])]
     for each in runs:
@@ -71,7 +71,7 @@ def _faults(name: str, runs: list[Kept], deterministic: bool) -> list[Fault]:
 
 
 def _wait(call: Call, patience: float) -> None:
-    """Wait for a launch. Raise Stuck when it does not end in time."""
+    """Wait for a launch. Raise StuckError when it does not end in time."""
     if call.members[0].a.buffer.device.type != "cuda":
         return
     event = torch.cuda.Event()
@@ -79,7 +79,7 @@ def _wait(call: Call, patience: float) -> None:
     until = time.monotonic() + patience
     while not event.query():
         if time.monotonic() > until:
-            raise Stuck(f"a launch takes more than {patience:.0f} s")
+            raise StuckError(f"a launch takes more than {patience:.0f} s")
         time.sleep(1e-4)
 
 

@@ -54,9 +54,7 @@ class Place:
         return buffer.view(_WORDS[self.dtype.itemsize]).as_strided(self.shape, self.strides, self.offset)
 
 
-def place(
-    value: torch.Tensor, freedom: Freedom, name: str, layouts: int, seed: int, margin: int = MARGIN
-) -> Place:
+def place(value: torch.Tensor, freedom: Freedom, name: str, layouts: int, seed: int, margin: int = MARGIN) -> Place:
     """Return a place for a tensor's elements.
 
     The case's number ``layouts`` and the name decide about order and alignment, which all problems of a kernel have in

@@ -27,7 +27,7 @@ from .calls import Call, made_call
 from .cases import Case, draw_case
 from .judge import Verdict, judge
 from .kinds import ROUTES, TYPES, Slot, schedule
-from .launch import PATIENCE, Fault, Launch, Stuck, launched
+from .launch import PATIENCE, Fault, Launch, StuckError, launched
 from .memory import MARGIN
 from .reproduce import describe
 from .table import Table
@@ -69,10 +69,12 @@ class Finding:
 
     def __str__(self) -> str:
         lines = [f"{each.kind}: {each.detail}" for each in self.faults]
-        return "\n".join([f"# {self.case.route}, {self.case.types}, case {self.case.index}", *(f"# {e}" for e in lines)])
+        return "\n".join(
+            [f"# {self.case.route}, {self.case.types}, case {self.case.index}", *(f"# {e}" for e in lines)]
+        )
 
 
-class Fatal(Exception):
+class FatalError(Exception):
     """The GPU is of no further use to this process."""
 
 
@@ -127,7 +129,7 @@ class Run:
                     waiting -= 1
             if waiting:
                 print(f"the time is over: {waiting} kernels were not launched", flush=True)
-        except Fatal as error:
+        except FatalError as error:
             print(f"the run ends: {error}", flush=True)
         self._collect(judged)
         print(self.table, flush=True)
@@ -140,13 +142,17 @@ class Run:
         """The seconds that are left."""
         return self.until - time.monotonic()
 
-    def close(self) -> None:
-        """End the processes of the run."""
+    def close(self) -> bool:
+        """End the processes of the run; return whether no build is under way."""
         self.builders.shutdown(wait=False, cancel_futures=True)
         if self.workers:
-            self.workers.shutdown(wait=False, cancel_futures=True)
-            for each in list((self.workers._processes or {}).values()):
+            processes = list((self.workers._processes or {}).values())
+            self.workers.shutdown(wait=self.left > 0, cancel_futures=True)
+            for each in processes:
                 each.terminate()
+        for thread in self.builders._threads:
+            thread.join(timeout=1.0)
+        return not any(thread.is_alive() for thread in self.builders._threads)
 
     # Building
 
@@ -204,9 +210,14 @@ class Run:
             yield case, problem, launch, self._judged(problem, launch)
 
     def attempt(
-        self, problem: Program, layouts: int, source: KernelSource | None, case: Case | None = None, margin: int = MARGIN
+        self,
+        problem: Program,
+        layouts: int,
+        source: KernelSource | None,
+        case: Case | None = None,
+        margin: int = MARGIN,
     ) -> Launch:
-        """Launch a problem. Raise Fatal, after noting the case, where the GPU fails."""
+        """Launch a problem. Raise FatalError, after noting the case, where the GPU fails."""
         deterministic = dict(problem.settings).get("deterministic") is not False
         try:
             with warnings.catch_warnings():
@@ -217,10 +228,10 @@ class Run:
                 return launched(call, deterministic, self.launch, PATIENCE)
         except EvtError as error:
             return Launch([Fault("error", str(error))])
-        except (RuntimeError, Stuck) as error:
+        except (RuntimeError, StuckError) as error:
             if case is not None:
                 self._found(case, problem, [Fault("crash", str(error).splitlines()[0])])
-            raise Fatal(str(error).splitlines()[0]) from error
+            raise FatalError(str(error).splitlines()[0]) from error
 
     def _judged(self, problem: Program, launch: Launch) -> Future[Verdict]:
         if self.workers:
@@ -270,7 +281,7 @@ class Run:
             seen.append(kind)
             try:
                 problem, layouts = self.smallest(finding)
-            except Fatal as error:
+            except FatalError as error:
                 print(f"the run ends: {error}", flush=True)
                 return
             self.say(finding, problem, layouts, " made small")

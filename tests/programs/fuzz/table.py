@@ -23,13 +23,25 @@ from ..tree import (
     Read,
     Reduce,
     Size,
+    walk,
 )
 from .cases import Case
 from .kinds import ROUTES, TYPES
 
 _NODES: dict[type[Expression], str] = {
-    **{Acc: "acc", Element: "A, B", Number: "number", Read: "name", Call: "function", Cast: "cast", Size: "size"},
-    **{Block: "block", Pair: "pair", Interleave: "interleave", Iota: "iota", Rand: "rand", Dropout: "dropout"},
+    Acc: "acc",
+    Element: "A, B",
+    Number: "number",
+    Read: "name",
+    Call: "function",
+    Cast: "cast",
+    Size: "size",
+    Block: "block",
+    Pair: "pair",
+    Interleave: "interleave",
+    Iota: "iota",
+    Rand: "rand",
+    Dropout: "dropout",
 }
 #: The parts of the language that a run covers.
 FEATURES = (
@@ -58,7 +70,7 @@ def _features(program: Program) -> Iterator[str]:
             yield "derivative"
     reduced = {name for name, value in values.items() if isinstance(value, Reduce)}
     for name, value in values.items():
-        if name not in reduced and any(isinstance(node, Reduce) for node in _below(value)):
+        if name not in reduced and any(isinstance(node, Reduce) for node in walk(value)):
             yield "after a reduction"
     settings = dict(program.settings)
     g = program.geometry
@@ -92,12 +104,6 @@ def _features(program: Program) -> Iterator[str]:
         yield from ["left out"] if value.given == "absent" else []
         yield from ["[m?]"] if value.flexible else []
         yield from ["gather"] if value.indexed else []
-
-
-def _below(node: Expression) -> Iterator[Expression]:
-    from ..tree import walk
-
-    return walk(node)
 
 
 @dataclass
