@@ -1,49 +1,65 @@
-"""Whole models through eager PyTorch, torch.compile and ``backend="evt"``: ``bench_models(names, dtypes) -> results``.
+"""Whole models through eager PyTorch, torch.compile and ``backend="evt"``: ``bench_models(names) -> results``.
 
-A sample is a call as a user makes it, host time included, and the versions take turns. Inference is measured in the
-type; a training step, forward and backward, under autocast to it, without the optimizer's update. Images are
-channels_last.
+A sample of the wall time is a call as a user makes it, host time included. The GPU time is that of the same call in a
+CUDA graph. The versions of a model take turns. Inference is measured in the model's type; a training step, forward and
+backward, under autocast to that type, without the optimizer's update. Images are channels_last.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
+from multiprocessing import get_context
 from typing import Any
 
 import torch
 
 from evt.bench.machine import require_gpu
-from evt.bench.models import MODELS
+from evt.bench.models import MODELS, memory_format
 from evt.bench.run import reason
+from evt.compilation import BuildEvent, KernelSource, build
+from evt.errors import BuildError
 
 Progress = Callable[[str], object]
 
-#: The versions beside eager: by name, the arguments of torch.compile.
-VERSIONS: Mapping[str, Mapping[str, Any]] = {
-    "compile": {},
+EAGER, COMPILE, EVT = "eager", "compile", "evt"
+#: The versions by name, with the arguments of torch.compile; eager PyTorch has none.
+VERSIONS: Mapping[str, Mapping[str, Any] | None] = {
+    EAGER: None,
+    COMPILE: {},
     "max-autotune": {"mode": "max-autotune"},
-    "evt": {"backend": "evt"},
-    "evt measured": {"backend": "evt", "options": {"evt.tune": True}},
-    "evt max-autotune": {"backend": "evt", "mode": "max-autotune"},
+    EVT: {"backend": "evt"},
+    "evt-measured": {"backend": "evt", "options": {"evt.tune": True}},
+    "evt-max-autotune": {"backend": "evt", "mode": "max-autotune"},
 }
-EAGER = "eager"
+#: The versions that are measured where none is asked for.
+DEFAULT_VERSIONS = (EAGER, COMPILE, EVT)
+#: The largest ratio of evt's time to torch.compile's that counts as "not slower": repeated runs differ by 1 to 2 %.
+BAR = 1.02
 _WARM_UPS = 4
-#: By which a loss is multiplied, as GradScaler does: the gradients of 16 bits would vanish.
+#: The factor of a loss, as GradScaler has it: without a factor the gradients of 16 bits would vanish.
 _SCALE = 65536.0
 #: A gradient may be nothing but rounding, as that of a bias before a softmax: errors are relative to this at least.
 _LEAST = 1e-3
+#: The most processes that trace models at a time: each holds a model on the GPU.
+_TRACERS = 8
 
 
 @dataclass
 class ModelResult:
     """A model in a type, by version.
 
-    ``times`` are medians of a call in ms, ``kernels`` what a call launches, ``errors`` relative to eager in f32: of the
+    ``times`` are medians of a call in ms, ``gpu_times`` those of a CUDA graph of the call, ``first`` the seconds of the
+    first call, which compiles. ``kernels`` counts what a call launches, ``errors`` are relative to eager in f32: of the
     result, or of the worst parameter's gradient. ``saved`` are the bytes that a forward pass leaves allocated for the
     backward. ``products`` has for each of evt's graphs how many there are, how many of them are fused, and the
-    operators they absorbed.
+    operators they absorbed. ``failures`` says by version why there is no time, ``skipped`` why there is no version.
     """
 
     name: str
@@ -51,98 +67,204 @@ class ModelResult:
     batch: int
     training: bool = False
     times: dict[str, float] = field(default_factory=dict)
+    gpu_times: dict[str, float] = field(default_factory=dict)
+    first: dict[str, float] = field(default_factory=dict)
     kernels: dict[str, int] = field(default_factory=dict)
     errors: dict[str, float] = field(default_factory=dict)
     saved: dict[str, int] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     products: dict[str, dict[str, tuple[int, int, int]]] = field(default_factory=dict)
+    skipped: str = ""
+
+    @property
+    def title(self) -> str:
+        return f"{self.name}, {self.dtype}, batch {self.batch}{', a training step' if self.training else ''}"
+
+    @property
+    def ratios(self) -> dict[str, float]:
+        """The ratios of evt to torch.compile: ``wall``, and ``gpu`` where both have a CUDA graph."""
+        times = {"wall": self.times, "gpu": self.gpu_times}
+        return {kind: each[EVT] / each[COMPILE] for kind, each in times.items() if {EVT, COMPILE} <= each.keys()}
+
+    @property
+    def is_slower(self) -> bool:
+        """Whether evt is slower than torch.compile by more than :data:`BAR`."""
+        return any(ratio > BAR for ratio in self.ratios.values())
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**asdict(self), "ratios": self.ratios}
+
+    def line(self, version: str) -> str:
+        """Return the numbers of a version, or why there are none."""
+        if version not in self.times:
+            return f"  {version:<16} {self.failures[version]}"
+        gpu = f"GPU {self.gpu_times[version]:9.3f} ms" if version in self.gpu_times else " " * 16
+        said = f"{self.times[version]:9.3f} ms  {gpu}  {self.kernels[version]:5} kernels"
+        said += f"  first call {self.first[version]:5.1f} s  error {self.errors[version]:.1e}"
+        if version in self.saved:
+            said += f"  saved {self.saved[version] / 1e6:.0f} MB"
+        for graph, (products, fused, absorbed) in self.products.get(version, {}).items():
+            said += f"  {graph}{' ' if graph else ''}{fused} of {products} products fused, with {absorbed} operators"
+        if version in self.failures:
+            said += f"  {self.failures[version]}"
+        return f"  {version:<16} {said}"
+
+    @property
+    def verdict(self) -> str:
+        """The ratios in words; or why nothing was measured."""
+        if self.skipped:
+            return f"skipped: {self.skipped}"
+        words = {"wall": "wall time", "gpu": "GPU time"}
+        said = ", ".join(f"{words[kind]} {ratio:.3f}" for kind, ratio in self.ratios.items())
+        if not said:
+            return f"evt / torch.compile: not measured{self._why}"
+        return f"evt / torch.compile: {said}{f', above {BAR}' if self.is_slower else ''}"
+
+    @property
+    def _why(self) -> str:
+        missing = [f"{version}: {self.failures[version]}" for version in (COMPILE, EVT) if version in self.failures]
+        return f" ({'; '.join(missing)})" if missing else ""
 
     def __str__(self) -> str:
-        lines = [f"{self.name}, {self.dtype}, batch {self.batch}{', a training step' if self.training else ''}"]
-        for version in (EAGER, *VERSIONS):
-            if version in self.failures:
-                lines.append(f"  {version:<17} {self.failures[version]}")
-            if version not in self.times:
-                continue
-            said = f"{self.times[version]:9.3f} ms {self.kernels[version]:5} kernels  error {self.errors[version]:.1e}"
-            if version in self.saved:
-                said += f"  saved {self.saved[version] / 1e6:.0f} MB"
-            for graph, (products, fused, absorbed) in self.products.get(version, {}).items():
-                said += (
-                    f"  {graph}{' ' if graph else ''}{fused} of {products} products fused, with {absorbed} operators"
-                )
-            lines.append(f"  {version:<17} {said}")
-        return "\n".join(lines)
+        known = [version for version in VERSIONS if version in self.times or version in self.failures]
+        return "\n".join((self.title, *map(self.line, known), f"  {self.verdict}"))
 
 
 def bench_models(
     names: Sequence[str],
-    dtypes: Sequence[str] = ("float16", "bfloat16"),
+    dtypes: Sequence[str] = (),
     *,
     training: bool = False,
     batch: int | None = None,
-    versions: Sequence[str] = tuple(VERSIONS),
+    versions: Sequence[str] = DEFAULT_VERSIONS,
     rounds: int = 31,
+    build_first: bool = False,
     progress: Progress = lambda text: None,
-) -> Iterator[ModelResult]:
-    """Measure models one after the other. Raise LaunchError (E0801) without a GPU."""
-    device = require_gpu()
+) -> Iterator[tuple[ModelResult, str]]:
+    """Measure models one after the other, each in some types or in its own.
 
-    def run() -> Iterator[ModelResult]:
-        for name in names:
-            for dtype in dtypes:
-                progress(f"{name}, {dtype}")
-                result = ModelResult(name, dtype, batch or MODELS[name].batch, training)
-                with torch.set_grad_enabled(training):
-                    _measure(result, device, versions, rounds, progress)
-                yield result
-                torch.cuda.empty_cache()
+    Yield a model's result and the version, once for each version: the result has the times of all versions so far. A
+    model that cannot be made is yielded once, without a version. ``build_first`` builds the kernels of all models
+    before, side by side. Raise LaunchError (E0801) without a GPU.
+    """
+    device = require_gpu()
+    wanted = [
+        ModelResult(name, dtype, batch or MODELS[name].batch, training)
+        for name in names
+        for dtype in dtypes or (MODELS[name].dtype,)
+    ]
+
+    def run() -> Iterator[tuple[ModelResult, str]]:
+        if build_first:
+            with ProcessPoolExecutor(min(_TRACERS, os.cpu_count() or 1, len(wanted)), get_context("spawn")) as pool:
+                build_kernels(wanted, device, pool, progress)
+        for result in wanted:
+            progress(result.title)
+            with torch.set_grad_enabled(training):
+                yield from _measure(result, device, versions, rounds, progress)
+            torch.cuda.empty_cache()
 
     return run()
 
 
+def build_kernels(wanted: Sequence[ModelResult], device: torch.device, pool: Executor, progress: Progress) -> None:
+    """Build the kernels that models take with ``backend="evt"``; a model that fails here fails again when measured."""
+    traced = [pool.submit(sources_of, each.name, each.dtype, each.batch, each.training, device) for each in wanted]
+    sources: dict[KernelSource, None] = {}
+    for count, done in enumerate(as_completed(traced), 1):
+        sources |= dict.fromkeys(done.result())
+        progress(f"{count} of {len(traced)} models traced, {len(sources)} kernels")
+    built = 0
+
+    def on_event(event: BuildEvent) -> None:
+        nonlocal built
+        built += event.kind in ("hit", "built", "failed")
+        progress(f"{built} of {len(sources)} kernels ready")
+
+    with suppress(BuildError):  # the model whose kernel it is says so
+        build(list(sources), on_event=on_event)
+
+
+def sources_of(name: str, dtype: str, batch: int, training: bool, device: torch.device) -> list[KernelSource]:
+    """Return the sources of a model's kernels; none where the model cannot be made or compiled."""
+    from evt.fx.backend import kernels_of
+
+    with suppress(Exception), torch.set_grad_enabled(training):  # whatever a package or a compiler may raise
+        kind: torch.dtype = getattr(torch, dtype)
+        work = _work_of(MODELS[name].make().eval().to(device), name, device, kind, batch, training)
+        args, keywords = work.inputs
+        with work.autocast():
+            return kernels_of(work.model, args or keywords, dynamic=False)[0]
+    return []
+
+
+def _work_of(
+    made: torch.nn.Module, name: str, device: torch.device, kind: torch.dtype, batch: int, training: bool
+) -> _Work:
+    """Return what is measured of a model in f32: in a type, or for training under autocast to the type."""
+    inputs = MODELS[name].inputs(device, kind, batch)
+    model: Any = made if training else made.to(kind)
+    images = [each for each in (*inputs[0], *inputs[1].values()) if each.ndim > 3]
+    if images:
+        model = model.to(memory_format=memory_format(images[0].shape))
+    return _Work(model, inputs, kind, training)
+
+
 def _measure(
     result: ModelResult, device: torch.device, versions: Sequence[str], rounds: int, progress: Progress
-) -> None:
-    kind: torch.dtype = getattr(torch, result.dtype)
+) -> Iterator[tuple[ModelResult, str]]:
+    """Yield a model's result after each version."""
     known = MODELS[result.name]
     torch.manual_seed(0)
     torch._dynamo.reset()
     try:
         made = known.make().eval().to(device)
-    except ImportError:
-        result.failures[EAGER] = f"{known.package} is not installed"
+    except Exception as problem:  # whatever a package may raise
+        missing = isinstance(problem, ImportError) and find_spec(known.package) is None
+        result.skipped = f"{known.package} is not installed" if missing else reason(problem)
+        yield result, ""
         return
     exact = known.inputs(device, torch.float32, result.batch)
     with torch.backends.cudnn.flags(allow_tf32=False):  # type: ignore[no-untyped-call, unused-ignore]
         if not result.training:
             _settle(made, lambda: made(*exact[0], **exact[1]))
         want = _Work(made, exact, None, result.training).results(made)
-    model: Any = made if result.training else made.to(kind)
-    if exact[0]:
-        model = model.to(memory_format=torch.channels_last)
-    work = _Work(model, known.inputs(device, kind, result.batch), kind, result.training)
+    work = _work_of(made, result.name, device, getattr(torch, result.dtype), result.batch, result.training)
     calls: dict[str, Callable[[], object]] = {}
-    for version in (EAGER, *versions):
-        progress(f"{result.name}, {result.dtype}: {version}")
+    replays: dict[str, Callable[[], object]] = {}
+    for version in versions:
+        progress(f"{result.title}: {version}")
         try:
-            function: Any = model if version == EAGER else _compiled(model, version)
-            result.errors[version] = _error(work.results(function), want)
-            for _ in range(_WARM_UPS):
-                work.run(function)
-            result.kernels[version] = _launched(lambda f=function: work.run(f))  # type: ignore[misc]
-            if result.training:
-                result.saved[version] = work.saved(function)
-            if version.startswith("evt"):
-                result.products[version] = _products(model)
+            calls[version] = _prepared(result, version, work, want)
         except Exception as problem:  # whatever a compiler may raise
             result.failures[version] = reason(problem)
+            yield result, version
             continue
-        calls[version] = lambda f=function: work.run(f)  # type: ignore[misc]
-    result.times.update(_timed(calls, rounds))
+        if version != EAGER and "mode" not in (VERSIONS[version] or {}):  # max-autotune has CUDA graphs of its own
+            try:
+                replays[version] = _captured(calls[version])
+            except Exception as problem:
+                result.failures[version] = f"no CUDA graph: {reason(problem)}"
+        result.times.update(_timed(calls, rounds))
+        result.gpu_times.update(_timed(replays, rounds))
+        yield result, version
+
+
+def _prepared(result: ModelResult, version: str, work: _Work, want: Sequence[torch.Tensor]) -> Callable[[], object]:
+    """Return a call of a version, compiled and warm; put all but times into the result."""
+    function = _compiled(work.model, version)
+    start = time.perf_counter()
+    found = work.results(function)
+    result.first[version] = time.perf_counter() - start
+    result.errors[version] = _error(found, want)
+    for _ in range(_WARM_UPS):
+        work.run(function)
+    result.kernels[version] = _launched(lambda: work.run(function))
+    if result.training:
+        result.saved[version] = work.saved(function)
+    if version.startswith(EVT):
+        result.products[version] = _products(work.model)
+    return lambda: work.run(function)
 
 
 @dataclass(frozen=True)
@@ -187,9 +309,13 @@ class _Work:
 
     def _forward(self, function: Callable[..., Any]) -> torch.Tensor:
         self.model.zero_grad(set_to_none=True)
-        device = next(self.model.parameters()).device.type
-        with torch.autocast(device, dtype=self.kind, enabled=self.kind is not None):
+        with self.autocast():
             return _SCALE * self._call(function).float().square().mean()
+
+    def autocast(self) -> torch.autocast:
+        """Return the context of a step; an inference has none."""
+        device = next(self.model.parameters()).device.type
+        return torch.autocast(device, dtype=self.kind, enabled=self.training and self.kind is not None)
 
     def _call(self, function: Callable[..., Any]) -> torch.Tensor:
         args, keywords = self.inputs
@@ -218,8 +344,8 @@ def _compiled(model: torch.nn.Module, version: str) -> Any:
     from evt.fx.report import RECORDS
 
     RECORDS.clear()
-    keywords: dict[str, Any] = dict(VERSIONS[version])
-    return torch.compile(model, dynamic=False, **keywords)
+    keywords = VERSIONS[version]
+    return model if keywords is None else torch.compile(model, dynamic=False, **dict(keywords))
 
 
 def _first(found: Any) -> torch.Tensor:
@@ -259,8 +385,24 @@ def _launched(call: Callable[[], object]) -> int:
     return sum(not each.name.startswith(("Memcpy", "Memset")) for each in on_device)
 
 
+def _captured(call: Callable[[], object]) -> Callable[[], object]:
+    """Return the replay of a CUDA graph of a call. Raise what PyTorch raises of calls that a graph cannot have."""
+    side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call, unused-ignore]
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(_WARM_UPS):
+            call()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    graph: Any = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    replay: Callable[[], object] = graph.replay
+    return replay
+
+
 def _timed(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Return the median times of calls in ms, host time included."""
+    """Return the median times of calls in ms, the host's included."""
     samples: dict[str, list[float]] = {name: [] for name in calls}
     event: Any = torch.cuda.Event  # has no types in some versions of torch
     for _ in range(rounds):

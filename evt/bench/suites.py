@@ -71,8 +71,8 @@ def suite(name: str, dtype: str | None = None, images: int | None = None) -> tup
 
 
 def chosen(names: Iterable[str], words: str | None) -> tuple[str, ...]:
-    """Return the names that contain one of the words that commas separate; without words, all."""
-    wanted = [word for word in (words or "").split(",") if word]
+    """Return the names that contain one of the words, which spaces or commas separate; without words, all."""
+    wanted = (words or "").replace(",", " ").split()
     return tuple(name for name in names if not wanted or any(word in name for word in wanted))
 
 

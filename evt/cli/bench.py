@@ -27,6 +27,9 @@ _BASELINES = ("eager", "compile", "max-autotune", "mm")
 _OF_ONE_CONVOLUTION = ("eager", "compile", "max-autotune", "cudnn", "conv")
 #: For suites of convolutions: max-autotune takes minutes there.
 _OF_NETWORKS = ("eager", "compile", "cudnn", "conv")
+#: For suites of whole models, what is measured where nothing is asked for, and all that can be.
+_OF_WHOLE_MODELS = ("eager", "compile")
+_ALL_OF_MODELS = ("eager", "compile", "max-autotune", "evt-measured", "evt-max-autotune")
 _KNOWN = tuple(dict.fromkeys((*_BASELINES, *_OF_ONE_CONVOLUTION)))
 
 
@@ -45,12 +48,15 @@ def _new_file(ctx: click.Context, parameter: click.Parameter, path: str | None) 
 def _names(ctx: click.Context, parameter: click.Parameter, given: str | None) -> tuple[str, ...] | None:
     if given is None:
         return None
-    names = [name.strip() for name in given.split(",") if name.strip()]
-    for name in names:
-        if name not in _KNOWN:
-            message = f"there is no baseline `{name}`. Baselines: {', '.join(_KNOWN)}."
-            raise click.BadParameter(message, ctx, parameter)
-    return tuple(dict.fromkeys(names))
+    return tuple(dict.fromkeys(name.strip() for name in given.split(",") if name.strip()))
+
+
+def _check_names(names: tuple[str, ...] | None, suite: str | None) -> None:
+    known = _ALL_OF_MODELS if suite in _OF_MODELS else _KNOWN
+    for name in names or ():
+        if name not in known:
+            message = f"there is no baseline `{name}`. Baselines{f' of {suite}' if suite else ''}: {', '.join(known)}."
+            raise click.BadParameter(message, param_hint="'--baselines'")
 
 
 @click.command("bench", epilog="Example: evt bench 'D = gelu(acc + bias)' --m 4096 --n 4096 --k 1024 --json bench.json")
@@ -63,7 +69,7 @@ def _names(ctx: click.Context, parameter: click.Parameter, given: str | None) ->
     type=click.Choice(["gemm", "epilogue", *_NETWORKS, *_OF_MODELS]),
     help="Fixed programs and sizes in place of PROGRAM; convolutions are of f16.",
 )
-@click.option("--filter", "wanted", metavar="WORDS", help="Of a suite, what has one of these words in its name.")
+@click.option("--filter", "wanted", metavar="WORDS", help="Select cases of a suite by words in their names.")
 @click.option(
     "--batch",
     type=click.IntRange(1, 65535),
@@ -76,8 +82,9 @@ def _names(ctx: click.Context, parameter: click.Parameter, given: str | None) ->
     metavar="LIST",
     callback=_names,
     help=f"Baselines to measure. [default: {','.join(_BASELINES)}; of a convolution {','.join(_OF_ONE_CONVOLUTION)}; "
-    f"of networks {','.join(_OF_NETWORKS)}]",
+    f"of networks {','.join(_OF_NETWORKS)}; of models {','.join(_OF_WHOLE_MODELS)}; of epilogue none]",
 )
+@click.option("--build-first", is_flag=True, help="Build the kernels of all models first, side by side.")
 @click.option(
     "--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Seed of the random data."
 )
@@ -97,6 +104,7 @@ def command(
     batch: int | None,
     rounds: int,
     baselines: tuple[str, ...] | None,
+    build_first: bool,
     seed: int,
     json_file: str | None,
     host: bool,
@@ -115,11 +123,15 @@ def command(
     timed twice, which shows the noise.
 
     The suite gemm checks evt's performance bars against torch.compile. The suite epilogue times several epilogues of
-    one product side by side, without baselines. It compares them with the bare store of D, and with a bound: the time
+    one product side by side. It compares them with the bare store of D, and with a bound: the time
     of the bare store plus that of copying the epilogue's other tensors. The suites resnet, unet, detector and depthwise
     have the convolutions of a network with three epilogues each: of ResNet-50, of Stable Diffusion's U-Net, of an
-    object detector, and the depthwise ones of EfficientNet and ConvNeXt. The suites models and training time whole
-    models through eager, torch.compile and backend="evt": inference, and a training step without the optimizer.
+    object detector, and the depthwise ones of EfficientNet and ConvNeXt.
+
+    The suites models and training time whole models through eager PyTorch, torch.compile and backend="evt": inference,
+    and a training step without the optimizer. They report the wall time, and the GPU's time in a CUDA graph. Further
+    baselines there: max-autotune, evt-measured (evt.tune) and evt-max-autotune. Each version is printed, and written
+    with --json, as soon as it is measured. Words of --filter are separated by spaces or commas.
 
     The tensors of a convolution are channels_last. Without --a-shape and --b-shape it has batch size 2, 64 channels and
     a 3x3 kernel.
@@ -129,6 +141,7 @@ def command(
     from evt.program import Program
     from evt.spec import problem_sizes, typed_graph
 
+    _check_names(baselines, suite)
     given = (program, op, *(value or None for value in sizes.values()))
     if suite is not None and (host or settings or any(value is not None for value in given)):
         raise click.UsageError("--suite brings its own programs, sizes and kernels.")
@@ -138,10 +151,15 @@ def command(
     if wanted is not None and suite in (None, "epilogue"):
         raise click.UsageError("--filter selects of a suite, but not of epilogue, which compares all.")
     if suite in _OF_MODELS:
-        if baselines is not None:
-            raise click.UsageError(f"--baselines is not for the suite {suite}, whose versions are fixed.")
-        _models(wanted, dtype, rounds, json_file, training=suite == "training", batch=batch)
-        return
+        complete = _models(
+            *(wanted, dtype, rounds, json_file, _OF_WHOLE_MODELS if baselines is None else baselines),
+            training=suite == "training",
+            batch=batch,
+            build_first=build_first,
+        )
+        ctx.exit(0 if complete else 1)
+    if build_first:
+        raise click.UsageError(f"--build-first is for the suites {' and '.join(_OF_MODELS)}.")
     request = Request(_formula(op) if program is None else program, op, dtype, dtype, settings=settings, **sizes)
     known = request.program  # its diagnostics, before torch is imported
     if host and known.spec.convolution is not None:
@@ -178,8 +196,8 @@ def command(
         cases = (Case(_title(request), known, m, n, k, l, dtype),)
     if baselines is None:
         baselines = _OF_ONE_CONVOLUTION if cases[0].product == "conv" else _BASELINES
-        baselines = _OF_NETWORKS if suite in _NETWORKS else baselines
-    measured = {"rounds": rounds, "baselines": () if suite == "epilogue" else baselines, "seed": seed, "suite": suite}
+        baselines = _OF_NETWORKS if suite in _NETWORKS else () if suite == "epilogue" else baselines
+    measured = {"rounds": rounds, "baselines": baselines, "seed": seed, "suite": suite}
     report = Report(describe_machine(require_gpu()), {**measured, **settings}, json_file)
     try:
         if host:
@@ -189,7 +207,7 @@ def command(
         if suite == "epilogue":
             for group in bench_epilogues(cases, rounds=rounds, seed=seed, progress=progress):
                 report.add_epilogues(group)
-        else:
+        if suite != "epilogue" or baselines:
             for result in measure(cases, rounds=rounds, baselines=baselines, seed=seed, progress=progress):
                 report.add(result)
             if suite in _NETWORKS:
@@ -206,11 +224,19 @@ def command(
 
 
 def _models(
-    wanted: str | None, dtype: str | None, rounds: int, json_file: str | None, *, training: bool, batch: int | None
-) -> None:
-    """Measure whole models, and write all results so far after each."""
+    wanted: str | None,
+    dtype: str | None,
+    rounds: int,
+    json_file: str | None,
+    baselines: tuple[str, ...],
+    *,
+    training: bool,
+    batch: int | None,
+    build_first: bool,
+) -> bool:
+    """Measure whole models, print and write each version at once; return whether evt ran all models that are there."""
     try:
-        from evt.bench.compiled import bench_models
+        from evt.bench.compiled import BAR, EVT, VERSIONS, bench_models
         from evt.bench.document import write_json
         from evt.bench.machine import describe_machine, require_gpu
         from evt.bench.models import MODELS
@@ -219,17 +245,36 @@ def _models(
     from evt.spec.given import read_dtype
 
     names = _chosen(MODELS, wanted)
-    dtypes = ("float16", "bfloat16") if dtype is None else (read_dtype(dtype).torch,)
+    dtypes = () if dtype is None else (read_dtype(dtype).torch,)
     if not {"float16", "bfloat16", "float32"}.issuperset(dtypes):
         raise click.UsageError(f"models are measured in f16, bf16 or f32, not in {dtype}.")
+    versions = [version for version in VERSIONS if version == EVT or version in baselines]
     machine = describe_machine(require_gpu())
-    done = []
-    measured = bench_models(names, dtypes, training=training, batch=batch, rounds=rounds, progress=progress)
-    for result in measured:
-        click.echo(str(result))
-        done.append(result.to_json())
+    done: list[Any] = []
+    measured = bench_models(
+        *(names, dtypes),
+        training=training,
+        batch=batch,
+        versions=versions,
+        rounds=rounds,
+        build_first=build_first,
+        progress=progress,
+    )
+    for result, version in measured:
+        if not done or done[-1] is not result:
+            done.append(result)
+            click.echo(result.title)
+        if version:
+            click.echo(result.line(version))
+        if version in ("", versions[-1]):
+            click.echo(f"  {result.verdict}")
         if json_file is not None:
-            write_json(json_file, {"machine": machine, "models": done})
+            write_json(json_file, {"machine": machine, "bar": BAR, "models": [each.to_json() for each in done]})
+    if len(done) > 1:
+        click.echo("\nin short")
+        for result in done:
+            click.echo(f"  {result.title:<36} {result.verdict}")
+    return all(result.skipped or EVT in result.times for result in done)
 
 
 def _chosen(names: Iterable[str], wanted: str | None) -> tuple[str, ...]:

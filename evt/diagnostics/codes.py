@@ -125,6 +125,7 @@ _TABLE = (
     Code("E1019", "a region whose kernel cannot be built"),
     Code("E1020", "a module that torch.export cannot capture"),
     Code("E1021", "a gradient that evt leaves to PyTorch"),
+    Code("E1022", "a kernel whose speed was not measured"),
     # warnings
     Code("W0401", "an input that is a matrix and reads like a scalar"),
 )

@@ -46,7 +46,7 @@ RULES = ("estimate", "measure", "always")
 #: Options of torch.compile that are ours, as ``options={"evt.rule": "always"}``.
 _OPTIONS = ("evt.rule", "evt.devices", "evt.tune")
 #: Why a product that was given others has no kernel in the end.
-_LOST = ("E1015", "E1017", "E1018", "E1019")
+_LOST = ("E1015", "E1017", "E1018", "E1019", "E1022")
 #: The options of Inductor's that choose by measuring, and by which we do too.
 _MEASURES = ("max_autotune", "max_autotune_gemm")
 
@@ -133,7 +133,8 @@ def _graph_name() -> str:
 
 
 def _losers(worths: Mapping[Node, Worth]) -> dict[Node, Misfit]:
-    return {node: Misfit(node, "E1017", str(worth)) for node, worth in worths.items() if not worth.wins}
+    """Return why products are left to the libraries: regions that lose, and kernels that no measurement covers."""
+    return {node: Misfit(node, worth.code, str(worth)) for node, worth in worths.items() if not worth.wins}
 
 
 def _estimate(fused: Fused) -> Worth:
@@ -256,18 +257,25 @@ def prebuild(model: Callable[..., Any], inputs: Sequence[Any] | Mapping[str, Any
     Raise BuildError where kernels cannot be built; warn with NoKernelWarning where the model has products and none of
     them gets a kernel. Raise ArgumentError (E0607) for arguments of other kinds.
     """
+    wanted, reasons = kernels_of(model, inputs, **keywords)
+    if reasons and not wanted:
+        said = "\n".join(dict.fromkeys(f"  {each}" for each in reasons))
+        warnings.warn(f"no product of the model gets a kernel:\n{said}", NoKernelWarning, stacklevel=2)
+    build_all(wanted)
+    return len(wanted)
+
+
+def kernels_of(
+    model: Callable[..., Any], inputs: Sequence[Any] | Mapping[str, Any], **keywords: Any
+) -> tuple[list[KernelSource], list[Misfit]]:
+    """Return the sources that :func:`prebuild` builds, and why products have no kernel."""
     check_kind("model", model, Callable, "a model, or a function")
     check_kind("inputs", inputs, tuple | list | Mapping, "a tuple of them, as in `(x,)`, or a mapping")
     positional, named = ((), inputs) if isinstance(inputs, Mapping) else (inputs, {})
     with _collected() as found:
         compiled: Any = torch.compile(model, backend=_fresh_backend(), **keywords)
         compiled(*positional, **named)
-    wanted = list(dict.fromkeys(found.sources))
-    if found.reasons and not wanted:
-        reasons = "\n".join(dict.fromkeys(f"  {each}" for each in found.reasons))
-        warnings.warn(f"no product of the model gets a kernel:\n{reasons}", NoKernelWarning, stacklevel=2)
-    build_all(wanted)
-    return len(wanted)
+    return list(dict.fromkeys(found.sources)), found.reasons
 
 
 def _fresh_backend() -> Callable[..., Any]:

@@ -22,7 +22,10 @@ from evt.errors import BuildError, EvtError
 from evt.fx.build import Fused
 from evt.fx.example import example
 from evt.fx.misfit import Misfit
+from evt.plan import Plan, find_target
+from evt.plan.speed import fastest
 from evt.runtime.arguments import bind
+from evt.runtime.bound import Bound
 from evt.runtime.kernels import device_target, is_atomic, kernel_sources, measured_best, plan_kernels
 
 _LOGGER = logging.getLogger("evt")
@@ -30,13 +33,24 @@ _LOGGER = logging.getLogger("evt")
 
 def sources_of(fused: Fused) -> list[KernelSource]:
     """Return the sources of the kernels that calls of a region take. Raise what a call would, before nvcc."""
-    spec = fused.program.spec
-    with unset_fake_temporarily():
-        a, b, inputs = example(fused)
-        bound = bind(spec, a, b, inputs, {}, memory=False)
+    spec, bound = fused.program.spec, bound_example(fused)
     atomic = is_atomic(spec)
     plans = plan_kernels(measured_best(spec, bound, atomic), bound, device_target(bound.index), atomic)
     return kernel_sources(plans)
+
+
+def kernel_of(fused: Fused, target: str, multiprocessors: int) -> Plan:
+    """Return the kernel that a call of a region takes on a target. Raise what a call would, before nvcc."""
+    spec, bound = fused.program.spec, bound_example(fused)
+    plans = plan_kernels(spec, bound, find_target(target), is_atomic(spec))
+    return plans[fastest(plans, bound.sizes, multiprocessors)]
+
+
+def bound_example(fused: Fused) -> Bound:
+    """Return the call of a region in the graph, without memory."""
+    with unset_fake_temporarily():
+        a, b, inputs = example(fused)
+        return bind(fused.program.spec, a, b, inputs, {}, memory=False)
 
 
 #: The devices that run kernels; on others the reference computes a region.

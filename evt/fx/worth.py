@@ -34,7 +34,9 @@ from evt.functions import TRANSCENDENTAL
 from evt.fx.aten import dtype_of, type_name
 from evt.fx.build import Fused
 from evt.fx.copied import copied
+from evt.fx.covered import FEW_CHANNELS, uncovered
 from evt.fx.example import bytes_of, hint
+from evt.fx.kernels import kernel_of, reason_of
 from evt.fx.product import find_product
 from evt.fx.views import readers
 from evt.ir import Apply, TypedDag
@@ -44,9 +46,8 @@ from evt.plan.epilogue.cost import cost
 from evt.plan.plan import DepthwiseConvolution, HaloConvolution, Mainloop
 from evt.spec.graphs import optimised_graph
 
-#: GPUs by target: bytes and 16-bit multiply-adds per microsecond that a kernel reaches, about.
-_MOVED = {"sm80": 1.4e6, "sm86": 0.7e6, "sm89": 0.8e6, "sm90": 3.6e6, "sm100": 6e6, "sm103": 6e6, "sm120": 1.4e6}
-_MULTIPLIED = {"sm80": 1.2e8, "sm86": 0.5e8, "sm89": 1.0e8, "sm90": 3.2e8, "sm100": 7e8, "sm103": 7e8, "sm120": 1.6e8}
+#: Bytes and 16-bit multiply-adds per microsecond that a kernel reaches on sm90, the one target that is measured.
+_MOVED, _MULTIPLIED = 3.6e6, 3.2e8
 #: What a region has to save by the estimate, which is not more exact, in microseconds.
 LEAST_GAIN = 1.0
 #: What one kernel less in a stream saves, in microseconds.
@@ -55,7 +56,7 @@ LAUNCH = 1.5
 CALL = 5.0
 #: How much slower than the library's a product is assumed to be: of up to so many rows or columns.
 _SLOWER = ((64, 0.35), (256, 0.12), (512, 0.06))
-_SLOWER_ELSE, _SLOWER_GROUPS, _SLOWER_GRADIENT = 0.03, 0.3, 0.05
+_SLOWER_ELSE, _SLOWER_GRADIENT = 0.03, 0.05
 #: Tiles that do not fill their last wave: the library has others to choose from, and loses about half as much.
 _TILE, _PROCESSORS, _UNEVEN = 128, 132, 0.5
 #: Products of fewer tiles than processors, and of so many terms: libraries share a tile's terms between processors.
@@ -66,26 +67,26 @@ _ELEMENT, _TRANSCENDENTAL, _ERROR_FUNCTION = 1.0e-6, 1.0e-6, 1.6e-6
 #: A convolution's epilogue, for each element of a matrix that is not the first one it reads or writes, and for each
 #: that a reduction combines.
 _FURTHER = 1e-6
-#: Kernels of CUTLASS beside the library's: a convolution to filters that are no multiple of 8, over copies, and one of
-#: one tap and more channels than the halo kernel takes.
-_NARROW, _LONG, _LONG_CHANNELS = 4.0, 2.0, 512
+#: A convolution of one tap and more channels than the halo kernel takes, by a kernel of CUTLASS beside the library's.
+_LONG, _LONG_CHANNELS = 2.0, 512
 #: A first layer, of so few channels, by CUTLASS's kernels for each pixel of its result, and how much of its speed the
 #: library reaches there.
-_FEW_CHANNELS, _FIRST_PIXEL, _FIRST_SPEED = 8, 2.7e-4, 0.15
+_FIRST_PIXEL, _FIRST_SPEED = 2.7e-4, 0.15
 #: A first layer by the halo kernel, for each pixel of its result and 64 filters; by the library, for each pixel at
 #: least, or for each element: fits to five layers of 1 to 64 images on an H200, with few filters (16) and many (320).
 _FIRST_HALO, _FIRST_LIBRARY, _FIRST_ELEMENT = 7.5e-5, 5.5e-5, 1.75e-6
 #: What our depthwise kernel of 16 bits saves for each element of its result and each tap, with a stride, and that of a
 #: gradient: of layers of EfficientNet and ConvNeXt on an H200, 4.7e-8 to 1.1e-7, 1.3e-7 to 6.5e-7, and 1.8e-8 to
-#: 2.9e-7. f32 may take as long as the library.
-_DEPTHWISE, _DEPTHWISE_STRIDED, _DEPTHWISE_GRADIENT = 5e-8, 1.3e-7, 2e-8
+#: 2.9e-7. In f32 our kernel took at most 1.1 times as long as the library's.
+_DEPTHWISE, _DEPTHWISE_STRIDED, _DEPTHWISE_GRADIENT, _SLOWER_DEPTHWISE = 5e-8, 1.3e-7, 2e-8, 0.1
 
 
 @dataclass(frozen=True)
 class Worth:
     """What a region saves and loses, in microseconds; ``measured`` where both were timed.
 
-    ``waiting`` is what the GPU waits less for the host, more where it is negative; None under CUDA graphs.
+    ``waiting`` is what the GPU waits less for the host, more where it is negative; None under CUDA graphs. ``unknown``
+    says why there is no estimate. A region that does not win is left to the libraries under the code ``code``.
     """
 
     saved: float
@@ -93,9 +94,13 @@ class Worth:
     bytes: int = 0
     measured: bool = False
     waiting: float | None = None
+    unknown: str = ""
+    code: str = "E1017"
 
     @property
     def wins(self) -> bool:
+        if self.unknown:
+            return False
         gain = self.saved - self.lost
         if self.measured:
             return gain > 0
@@ -103,6 +108,8 @@ class Worth:
         return (gain if abs(difference) < 1e-6 else difference) > LEAST_GAIN  # the host may hide what the GPU gains
 
     def __str__(self) -> str:
+        if self.unknown:
+            return self.unknown
         if self.measured:
             return f"measured: {self.lost:.1f} us fused, {self.saved:.1f} us unfused"
         said = f"saves {self.bytes / 1e6:.2f} MB, about {self.saved:.1f} us; loses about {self.lost:.1f} us"
@@ -116,27 +123,32 @@ def estimate(fused: Fused, target: str, replayed: bool = False) -> Worth:
 
     ``replayed``: by a CUDA graph, so that the host calls no kernel.
     """
-    moved, multiplied = _MOVED.get(target, _MOVED["sm90"]), _MULTIPLIED.get(target, _MULTIPLIED["sm90"])
     product = fused.region.product
     result = bytes_of(product.node)
     convolution = product.is_convolution
     if len(fused.nodes) == 1 and not convolution:  # the library adds what belongs to the product
         return Worth(0.0, LAUNCH)
+    try:
+        kernel = kernel_of(fused, target, _PROCESSORS)
+    except EvtError as error:
+        return Worth(0.0, 0.0, unknown=reason_of(error), code="E1018")
+    if unknown := uncovered(kernel, product):
+        return Worth(0.0, 0.0, unknown=unknown, code="E1022")
     before, after, read = _traffic(fused)
     summed = _sums_rows(fused)
     saved = before - after + (result if summed else 0)
     operands = sum(bytes_of(each) for each in (product.a, product.b))
-    slower, elements = _MULTIPLIED["sm90"] / multiplied, _elements(fused)
-    time = max(_multiplications(fused) / multiplied, (operands + result) / moved)
+    elements = _elements(fused)
+    time = max(_multiplications(fused) / _MULTIPLIED, (operands + result) / _MOVED)
     if not convolution:
-        time = max(time, elements * _ELEMENT * slower)
-    spared = saved / moved
+        time = max(time, elements * _ELEMENT)
+    spared = saved / _MOVED
     if _calls(fused, "gelu", "erf"):
-        spared = max(spared, elements * _ERROR_FUNCTION * slower)
+        spared = max(spared, elements * _ERROR_FUNCTION)
     copies = copied(fused)
-    copying = 2 * sum(map(bytes_of, copies)) / moved + len(copies) * LAUNCH
+    copying = 2 * sum(map(bytes_of, copies)) / _MOVED + len(copies) * LAUNCH
     launches = (not read) + summed
-    lost = _lost_by_convolution(fused, target, time, slower) if convolution else _lost_by_product(fused, time, slower)
+    lost = _lost_by_convolution(fused, kernel.mainloop, time) if convolution else _lost_by_product(fused, time)
     gain, loss = spared + launches * LAUNCH + max(0.0, -lost), max(0.0, lost) + copying
     if replayed:
         return Worth(gain, loss, saved)
@@ -145,11 +157,8 @@ def estimate(fused: Fused, target: str, replayed: bool = False) -> Worth:
     return Worth(gain, loss, saved, waiting=difference - (gain - loss))
 
 
-def _lost_by_product(fused: Fused, time: float, slower: float) -> float:
-    """Return how much longer than the library's product of that time a region's kernel takes, in microseconds.
-
-    ``slower`` is how much slower than sm90 the target is.
-    """
+def _lost_by_product(fused: Fused, time: float) -> float:
+    """Return how much longer than the library's product of that time a region's kernel takes, in microseconds."""
     rows, columns = _matrix(fused)
     elements = _elements(fused)
     factor = next((factor for most, factor in _SLOWER if min(rows, columns) <= most), _SLOWER_ELSE)
@@ -158,56 +167,41 @@ def _lost_by_product(fused: Fused, time: float, slower: float) -> float:
         factor += _UNEVEN * (-(-tiles // _PROCESSORS) * _PROCESSORS / tiles - 1)
     elif hint(fused.region.product.a.meta["val"].shape[-1]) >= _TERMS:
         factor += _UNSHARED
-    functions = elements * _evaluated(fused) * _TRANSCENDENTAL * slower
-    epilogue = elements * _ELEMENT * slower + functions
+    functions = elements * _evaluated(fused) * _TRANSCENDENTAL
+    epilogue = elements * _ELEMENT + functions
     seen = epilogue / (max(epilogue, time) or 1.0)  # the rest hides behind the multiplications of other tiles
     return time * factor + functions * seen
 
 
-def _lost_by_convolution(fused: Fused, target: str, time: float, slower: float) -> float:
+def _lost_by_convolution(fused: Fused, loop: Mainloop, time: float) -> float:
     """Return the same as :func:`_lost_by_product` for a convolution; it is less than 0 where the library is slower."""
     product = fused.region.product
-    further = _further(fused) * _FURTHER * slower
-    if product.geometry.get("groups", 1) != 1:
-        loop = _mainloop(fused, target)
-        if isinstance(loop, DepthwiseConvolution):
-            return further - _multiplications(fused) * _gained_by_depthwise(loop) * slower
-        return time * _SLOWER_GROUPS + further
+    further = _further(fused) * _FURTHER
+    if isinstance(loop, DepthwiseConvolution):
+        if loop.a.dtype.bits > 16:
+            return time * _SLOWER_DEPTHWISE + further
+        return further - _multiplications(fused) * _gained_by_depthwise(loop)
     if product.operation.endswith("dgrad"):
         return time * _SLOWER_GRADIENT + further
     filters, channels, *taps = map(hint, product.b.meta["val"].shape)
-    if filters % 8:
-        further += _NARROW
-    elif math.prod(taps) == 1 and channels > _LONG_CHANNELS:
+    if math.prod(taps) == 1 and channels > _LONG_CHANNELS:
         further += _LONG
-    if channels > _FEW_CHANNELS:
+    if channels > FEW_CHANNELS:
         return further
     result = product.node.meta["val"].shape
     pixels = math.prod(map(hint, result)) // hint(result[1])
-    if isinstance(_mainloop(fused, target), HaloConvolution):
+    if isinstance(loop, HaloConvolution):
         library = max(_FIRST_LIBRARY, filters * _FIRST_ELEMENT)
-        return pixels * (-(-filters // 64) * _FIRST_HALO - library) * slower + further
-    library = max(time, _multiplications(fused) / _MULTIPLIED["sm90"] * slower / _FIRST_SPEED)
-    return max(0.0, pixels * _FIRST_PIXEL * slower - library) + further
+        return pixels * (-(-filters // 64) * _FIRST_HALO - library) + further
+    library = max(time, _multiplications(fused) / _MULTIPLIED / _FIRST_SPEED)
+    return max(0.0, pixels * _FIRST_PIXEL - library) + further
 
 
 def _gained_by_depthwise(loop: DepthwiseConvolution) -> float:
-    """Return what our kernel saves for each multiplication, in microseconds."""
-    if loop.a.dtype.bits > 16:
-        return 0.0
+    """Return what our kernel of 16 bits saves for each multiplication, in microseconds."""
     if loop.operator == "dgrad":
         return _DEPTHWISE_GRADIENT
     return _DEPTHWISE if max(loop.filter.stride) == 1 else _DEPTHWISE_STRIDED
-
-
-def _mainloop(fused: Fused, target: str) -> Mainloop | None:
-    """Return the main loop of a region's kernel; None where there is no kernel."""
-    product = fused.region.product
-    a, b = (tuple(map(hint, each.meta["val"].shape)) for each in (product.a, product.b))
-    try:
-        return fused.program.plan(target, *_types(fused), shapes=(a, b)).mainloop
-    except EvtError:
-        return None  # a call will say so
 
 
 def _elements(fused: Fused) -> int:

@@ -272,21 +272,16 @@ def test_what_lies_in_another_order_is_copied() -> None:
     assert other - as_the_product == pytest.approx(copy)  # and the result lies as the product does in both
 
 
-@pytest.mark.parametrize(("dtype", "channels"), [("f16", 3), ("f16", 1), ("f32", 3)])
-def test_first_layers_are_faster_than_the_library_s(dtype: str, channels: int) -> None:
-    """Of 16 bits; f32 has another kernel, which is slower."""
-    kind = {"f16": torch.float16, "f32": torch.float32}[dtype]
-    x = torch.zeros(16, channels, 224, 224, dtype=kind).to(memory_format=torch.channels_last)
-    w = torch.zeros(64, channels, 3, 3, dtype=kind).to(memory_format=torch.channels_last)
+@pytest.mark.parametrize("channels", [3, 1])
+def test_first_layers_are_faster_than_the_library_s(channels: int) -> None:
+    x = torch.zeros(16, channels, 224, 224).half().to(memory_format=torch.channels_last)
+    w = torch.zeros(64, channels, 3, 3).half().to(memory_format=torch.channels_last)
     row = row_of(lambda x, w: torch.relu(torch.conv2d(x, w, padding=1)), x, w)
     assert row.worth is not None
-    if dtype == "f32":
-        assert row.worth.lost > 50
-    else:
-        result = 16 * 64 * 224 * 224 * 2
-        saved = 2 * result / 3.6e6 + 1.5  # relu's kernel
-        faster = 16 * 224 * 224 * (64 * 1.75e-6 - 7.5e-5)
-        assert row.worth.saved - row.worth.lost == pytest.approx(saved + faster, rel=0.01)
+    result = 16 * 64 * 224 * 224 * 2
+    saved = 2 * result / 3.6e6 + 1.5  # relu's kernel
+    faster = 16 * 224 * 224 * (64 * 1.75e-6 - 7.5e-5)
+    assert row.worth.saved - row.worth.lost == pytest.approx(saved + faster, rel=0.01)
 
 
 @pytest.mark.parametrize(("images", "fused"), [(256, True), (32, True), (1, False)])
@@ -336,9 +331,9 @@ def test_first_layers_are_left_to_the_library_without_windows_of_their_own() -> 
         assert row.fused == fused, row
 
 
-@pytest.mark.parametrize(("dtype", "stride", "each"), [("half", 1, 5e-8), ("half", 2, 1.3e-7), ("float", 1, 0.0)])
-def test_depthwise_convolutions_are_faster_than_the_library_s(dtype: str, stride: int, each: float) -> None:
-    """By the kernel of ours: 65 us and 152 in bf16, which are further apart than is assumed."""
+@pytest.mark.parametrize(("dtype", "stride", "each"), [("half", 1, 5e-8), ("half", 2, 1.3e-7), ("float", 1, None)])
+def test_depthwise_convolutions_are_faster_than_the_library_s(dtype: str, stride: int, each: float | None) -> None:
+    """By our kernel: 65 us and 152 in bf16, which are further apart than is assumed; in f32 it may be slower."""
     kind = getattr(torch, dtype)
     x = torch.zeros(64, 96, 56, 56, dtype=kind).to(memory_format=torch.channels_last)
     w, b = torch.zeros(96, 1, 7, 7, dtype=kind), torch.zeros(96, dtype=kind)
@@ -347,11 +342,12 @@ def test_depthwise_convolutions_are_faster_than_the_library_s(dtype: str, stride
     assert row.fused
     elements = x.numel() // stride**2
     saved = elements * x.element_size() / 3.6e6 + LAUNCH  # the bias is added by a kernel of Inductor's
-    assert row.worth.saved - row.worth.lost == pytest.approx(saved + elements * 49 * each, rel=0.01)
+    faster = elements * 49 * each if each is not None else -0.1 * 2 * elements * x.element_size() / 3.6e6
+    assert row.worth.saved - row.worth.lost == pytest.approx(saved + faster, rel=0.01)
 
 
 @pytest.mark.parametrize(
-    ("channels", "filters", "taps", "lost"), [(64, 64, 1, 0.0), (64, 60, 1, 4.0), (640, 64, 1, 2.0), (640, 64, 3, 0.0)]
+    ("channels", "filters", "taps", "lost"), [(64, 64, 1, 0.0), (640, 64, 1, 2.0), (640, 64, 3, 0.0)]
 )
 def test_convolutions_that_cutlass_computes_no_faster(channels: int, filters: int, taps: int, lost: float) -> None:
     def activated(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:

@@ -176,6 +176,11 @@ def test_command_measures_epilogues(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert [len(each["epilogues"]) for each in document["epilogues"]] == [12, 12]
     assert document["settings"]["suite"] == "epilogue"
     assert document["cases"] == []
+    asked = ["--baselines", "mm", "--rounds", "1", "--json", str(path)]
+    outcome = CliRunner().invoke(main, ["bench", "--suite", "epilogue", *asked])
+    assert outcome.exit_code == 0, outcome.output
+    cases = json.loads(path.read_text())["cases"]
+    assert [list(case["versions"]) for case in cases] == 22 * [["evt", "evt again", "mm"]]
 
 
 # Without a GPU, and the command line
@@ -236,7 +241,9 @@ def test_command_help_is_light() -> None:
         (["--suite", "models", "--rounds", "0"], 2, "0 is not in the range"),
         (["--suite", "training", "--filter", "alexnet"], 2, "nothing of the suite has `alexnet` in its name"),
         (["--suite", "models", "--dtype", "f17"], 1, "E0303"),
-        (["--suite", "training", "--baselines", "eager"], 2, "--baselines is not for the suite training"),
+        (["--suite", "training", "--baselines", "cudnn"], 2, "Baselines of training: eager, compile, max-autotune"),
+        (["--suite", "gemm", "--baselines", "evt-measured"], 2, "there is no baseline `evt-measured`"),
+        (["--suite", "gemm", "--build-first"], 2, "--build-first is for the suites models and training"),
         (["--suite", "models", "--dtype", "e4m3"], 2, "measured in f16, bf16 or f32, not in e4m3"),
         (["--filter", "3x3"], 2, "--filter selects of a suite"),
         (["--suite", "epilogue", "--filter", "bias"], 2, "--filter selects of a suite"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ from torch import nn
 import evt.bench.machine
 from evt.bench import compiled
 from evt.bench.compiled import ModelResult, bench_models
-from evt.bench.models import MODELS, Model
+from evt.bench.models import LATER, MODELS, Model
 from evt.bench.unet import UNet
 from evt.cli import main
 
@@ -73,19 +74,29 @@ def _missing() -> nn.Module:
     raise ImportError("it is not there")
 
 
+def _broken() -> nn.Module:
+    raise RuntimeError("Unknown model")
+
+
+#: All models, before the fixture replaces them.
+KNOWN = dict(MODELS)
+
+
 @pytest.fixture(autouse=True)
 def small_models(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let small models be all there are, on a simulated GPU, without Inductor."""
     known = {
-        "small": Model("torch", _Small, _images, 4),
+        "small": Model("torch", _Small, _images, 4, "bfloat16"),
         "missing": Model("nowhere", _missing, _images, 1),
+        "broken": Model("torch", _broken, _images, 1),
     }
     for name in list(MODELS):
         monkeypatch.delitem(MODELS, name)  # type: ignore[misc]
     for name, model in known.items():
         monkeypatch.setitem(MODELS, name, model)  # type: ignore[misc]
-    versions = {"compile": {"backend": "aot_eager"}, "evt": {"backend": "evt"}}
+    versions = {"eager": None, "compile": {"backend": "aot_eager"}, "evt": {"backend": "eager"}}
     monkeypatch.setattr(compiled, "VERSIONS", versions)
+    monkeypatch.setattr(compiled, "_captured", lambda call: call)
     monkeypatch.setattr(torch.cuda, "Event", _Event)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
     monkeypatch.setattr(torch.profiler, "profile", _Profile)
@@ -95,23 +106,25 @@ def small_models(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def measure(name: str, **keywords: Any) -> ModelResult:
-    (result,) = bench_models([name], ["bfloat16"], rounds=2, **keywords)
+    """Return a model's result after its last version."""
+    *_, (result, _) = bench_models([name], rounds=2, **keywords)
     return result
 
 
 def test_inference() -> None:
-    result = measure("small", versions=("compile",))
+    result = measure("small", versions=("eager", "compile"))
     assert (result.name, result.dtype, result.batch, result.training) == ("small", "bfloat16", 4, False)
     assert result.times == {"eager": 0.5, "compile": 0.5}
+    assert result.gpu_times == {"compile": 0.5}
     assert result.kernels == {"eager": 2, "compile": 2}
-    assert set(result.errors) == {"eager", "compile"}
+    assert set(result.errors) == set(result.first) == {"eager", "compile"}
     assert 0 < result.errors["eager"] < 3e-2  # of a head that is no longer zero
     assert not result.saved
     assert not result.failures
 
 
 def test_a_training_step() -> None:
-    result = measure("small", training=True, batch=6, versions=("compile",))
+    result = measure("small", training=True, batch=6, versions=("eager", "compile"))
     assert (result.batch, result.training) == (6, True)
     assert result.times == {"eager": 0.5, "compile": 0.5}
     assert 0 < result.errors["eager"] < 0.1  # dropout would draw other numbers
@@ -125,14 +138,80 @@ def test_what_fails_is_said_and_the_rest_measured(monkeypatch: pytest.MonkeyPatc
     def refuse(module: Any, inputs: Any) -> Any:
         raise ValueError("too hard")
 
-    monkeypatch.setattr(compiled, "VERSIONS", {"compile": {"backend": refuse}})
-    result = measure("small", versions=("compile",))
+    monkeypatch.setattr(compiled, "VERSIONS", {"eager": None, "compile": {"backend": refuse}})
+    result = measure("small", versions=("eager", "compile"))
     assert list(result.times) == ["eager"]
     assert "too hard" in result.failures["compile"]
-    assert "too hard" in str(result)
-    missing = measure("missing", versions=("compile",))
-    assert not missing.times
-    assert "nowhere is not installed" in str(missing)
+    assert "too hard" in result.verdict
+    for name, why in (("missing", "nowhere is not installed"), ("broken", "RuntimeError: Unknown model")):
+        skipped = measure(name)
+        assert not skipped.times
+        assert skipped.verdict == f"skipped: {why}"
+
+
+def test_a_call_without_a_cuda_graph_has_a_wall_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(call: object) -> Any:
+        raise RuntimeError("a stream is being captured")
+
+    monkeypatch.setattr(compiled, "_captured", refuse)
+    result = measure("small", versions=("compile", "evt"))
+    assert result.ratios == {"wall": 1.0}
+    assert "no CUDA graph: RuntimeError: a stream is being captured" in result.line("evt")
+
+
+def test_versions_come_one_by_one() -> None:
+    """A run that is cut off has printed and written what it had measured."""
+    seen = [
+        (version, sorted(result.times))
+        for result, version in bench_models(["small", "missing"], rounds=1, versions=("compile", "evt"))
+    ]
+    assert seen == [("compile", ["compile"]), ("evt", ["compile", "evt"]), ("", [])]
+
+
+@pytest.mark.parametrize(
+    ("wall", "gpu", "said"),
+    [
+        (0.9, 1.02, "wall time 0.900, GPU time 1.020"),
+        (1.03, 0.8, "wall time 1.030, GPU time 0.800, above 1.02"),
+        (0.9, 1.021, "wall time 0.900, GPU time 1.021, above 1.02"),
+    ],
+)
+def test_the_bar(wall: float, gpu: float, said: str) -> None:
+    result = ModelResult("a", "float16", 1, times={"compile": 2.0, "evt": 2 * wall})
+    result.gpu_times = {"compile": 1.0, "evt": gpu}
+    assert result.verdict == f"evt / torch.compile: {said}"
+    assert result.to_json()["ratios"] == {"wall": pytest.approx(wall), "gpu": pytest.approx(gpu)}
+    assert result.is_slower == ("above" in said)
+
+
+def test_kernels_of_all_models_are_built_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of models that cannot be made are none."""
+    monkeypatch.setattr(
+        "evt.fx.backend.kernels_of", lambda model, inputs, **keywords: (["a", type(model).__name__], [])
+    )
+    built: list[object] = []
+    monkeypatch.setattr(compiled, "build", lambda sources, on_event: built.extend(sources))
+    wanted = [ModelResult(name, "bfloat16", 1, training) for name in MODELS for training in (False, True)]
+    with ThreadPoolExecutor(1) as pool:
+        compiled.build_kernels(wanted, CPU, pool, lambda text: None)
+    assert sorted(built) == ["_Small", "a"]  # type: ignore[type-var]
+
+
+def test_models_of_later() -> None:
+    """Those of transformers are made without memory; other packages may be missing."""
+    assert len(LATER) >= 20
+    assert {each.dtype for each in KNOWN.values()} == {"float16", "bfloat16"}
+    made = 0
+    for name, model in KNOWN.items():
+        if name in LATER and model.package == "transformers":
+            pytest.importorskip("transformers")
+            with torch.device("meta"):
+                found = model.make()
+            made += 1
+            args, keywords = model.inputs(torch.device("cpu"), torch.float32, 1)
+            assert sum(each.numel() for each in found.parameters()) > 1e7
+            assert len(args) + len(keywords) == 1
+    assert made >= 10
 
 
 def test_errors_are_those_of_the_worst_tensor() -> None:
@@ -149,16 +228,39 @@ def test_command_measures_models(
     rows.append(SimpleNamespace(graph=graphs[0], fused=False, absorbed=()))
     monkeypatch.setattr("evt.fx.report.report", lambda model: SimpleNamespace(rows=rows))
     path = tmp_path / "models.json"
-    monkeypatch.setattr(compiled, "VERSIONS", {"compile": {"backend": "eager"}, "evt": {"backend": "eager"}})
-    options = ["--filter", "small,missing", "--batch", "2", "--dtype", "bf16", "--rounds", "1", "--json", str(path)]
+    options = ["--filter", "small missing", "--batch", "2", "--dtype", "bf16", "--rounds", "1", "--json", str(path)]
     outcome = CliRunner().invoke(main, ["bench", "--suite", suite, *options])
     assert outcome.exit_code == 0, outcome.output
     assert "small, bfloat16, batch 2" in outcome.stdout
     assert "1 of 2 products fused, with 2 operators" in outcome.stdout
+    assert "evt / torch.compile: wall time 1.000, GPU time 1.000" in outcome.stdout
     small, missing = json.loads(path.read_text())["models"]
     assert small["training"] == (suite == "training")
+    assert list(small["times"]) == ["eager", "compile", "evt"]
     assert list(small["products"]["evt"]) == graphs
-    assert missing["failures"] == {"eager": "nowhere is not installed"}
+    assert missing["skipped"] == "nowhere is not installed"
+
+
+def test_command_measures_the_versions_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that is cut off while a version is compiled has written the others."""
+    monkeypatch.setattr("evt.fx.report.report", lambda model: SimpleNamespace(rows=[]))
+
+    def interrupted(module: Any, inputs: Any) -> Any:
+        raise KeyboardInterrupt
+
+    path = tmp_path / "models.json"
+    command = ["bench", "--suite", "training", "--filter", "small", "--rounds", "1", "--json", str(path)]
+    outcome = CliRunner().invoke(main, [*command, "--baselines", "compile"])
+    assert outcome.exit_code == 0, outcome.output
+    assert list(json.loads(path.read_text())["models"][0]["times"]) == ["compile", "evt"]
+    monkeypatch.setitem(compiled.VERSIONS, "evt", {"backend": interrupted})  # type: ignore[misc]
+    outcome = CliRunner().invoke(main, [*command, "--baselines", "compile"])
+    assert outcome.exit_code != 0
+    assert "compile" in outcome.stdout
+    assert list(json.loads(path.read_text())["models"][0]["times"]) == ["compile"]
+    outcome = CliRunner().invoke(main, [*command, "--baselines", "cudnn"])
+    assert outcome.exit_code == 2
+    assert "Baselines of training: eager, compile, max-autotune, evt-measured, evt-max-autotune" in outcome.stderr
 
 
 def test_the_unet_keeps_the_size() -> None:

@@ -103,7 +103,7 @@ def test_formulas_of_networks_are_right(network: str, layer: str) -> None:
 def test_cases_are_chosen_by_words() -> None:
     names = ("3x3 64->64 @56", "1x1 64->256 @56", "3x3/2 128->128 @56")
     assert chosen(names, None) == chosen(names, "") == names
-    assert chosen(names, "3x3 ,->256") == names[:2]
+    assert chosen(names, "3x3/,->256") == chosen(names, " 3x3/  ->256, ") == names[1:]
     assert chosen(names, "5x5") == ()
 
 

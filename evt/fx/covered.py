@@ -1,0 +1,103 @@
+"""The kernels that the default rule may take: ``uncovered(plan, product) -> reason``, by the table :data:`COVERED`.
+
+The default rule takes a region only if measurements cover the class of its kernel: only then does the model of
+:mod:`evt.fx.worth` know how long the kernel takes beside PyTorch's libraries. All other products stay with the
+libraries (E1022). A route, target, type or kind of convolution gets a row here once it is measured, and not before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from evt.fx.example import hint
+from evt.fx.product import Product
+from evt.plan import Plan
+
+#: The most channels of a first layer, and the most taps along a side of the other measured filters.
+FEW_CHANNELS, _MOST_TAPS = 8, 5
+
+
+def _is_any(product: Product) -> bool:
+    return True
+
+
+def _is_aligned(product: Product) -> bool:
+    """Return whether rows of channels and of filters are multiples of 16 bytes, and the filter is not large."""
+    filters, channels, *taps = map(hint, product.b.meta["val"].shape)
+    return filters % 8 == 0 and channels % 8 == 0 and max(taps) <= _MOST_TAPS
+
+
+def _is_first(product: Product) -> bool:
+    """Return whether a convolution is a first layer: few channels, and filters in multiples of 16 bytes."""
+    filters, channels, *_ = map(hint, product.b.meta["val"].shape)
+    return filters % 8 == 0 and channels <= FEW_CHANNELS
+
+
+@dataclass(frozen=True)
+class Class:
+    """A class of kernels: operations, routes and types of operands on a target, and the source of its measurements.
+
+    ``takes`` says which products of the operations are in the class.
+    """
+
+    title: str
+    target: str
+    operations: tuple[str, ...]
+    routes: tuple[str, ...]
+    types: tuple[str, ...]
+    source: str
+    takes: Callable[[Product], bool] = _is_any
+
+
+_PRODUCTS = ("stock-3x", "evt-3x")
+_HALF = ("f16", "bf16")
+#: Everything that is measured, 2026-11. A route computes a convolution of 1x1 filters as a product, too.
+COVERED = (
+    Class(
+        *("matrix products", "sm90", ("gemm", "linear"), (*_PRODUCTS, "halo-3x"), _HALF),
+        "evt bench --suite gemm and 35 sizes on an H200; 48 cases of 1 to 8192 rows on an H100",
+    ),
+    Class(
+        *("2-d convolutions without groups", "sm90", ("conv2d",), ("conv-halo-3x", "conv-evt-3x", *_PRODUCTS), _HALF),
+        "evt bench --suite resnet, unet, detector and 250 other layers on an H200; 58 layers on an H100",
+        _is_aligned,
+    ),
+    Class(
+        *("first layers", "sm90", ("conv2d",), ("conv-halo-padded-3x", "conv-padded-3x"), _HALF),
+        "5 layers of 1 to 64 images, and those of networks, on an H200",
+        _is_first,
+    ),
+    Class(
+        *("gradients of the inputs of such convolutions", "sm90", ("conv2d_dgrad",)),
+        *(("conv-halo-3x", "conv-evt-3x", *_PRODUCTS), _HALF),
+        "3x3 layers and training steps of ResNet-50 on an H200; of resnet18 and mobilenet_v2 on an H100",
+        _is_aligned,
+    ),
+    Class(
+        *("depthwise convolutions", "sm90", ("conv2d",), ("conv-depthwise-3x",), (*_HALF, "f32")),
+        "evt bench --suite depthwise, and 43 other layers, on an H200; f32: 5 layers",
+    ),
+    Class(
+        *("gradients of the inputs of depthwise convolutions", "sm90", ("conv2d_dgrad",), ("conv-depthwise-3x",)),
+        *(_HALF, "5 layers on an H200"),
+    ),
+)
+
+
+def uncovered(plan: Plan, product: Product) -> str:
+    """Return why the default rule leaves a product to the libraries, or "" where measurements cover its kernel."""
+    types = {each.dtype.name for each in plan.parameters if each.kind == "operand"}
+    for known in COVERED:
+        if (
+            known.target == plan.target.name
+            and product.operation in known.operations
+            and plan.route in known.routes
+            and types <= set(known.types)
+            and known.takes(product)
+        ):
+            return ""
+    groups = product.geometry.get("groups", 1)
+    what = f"{product.operation} of {groups} groups" if groups != 1 else product.operation
+    kernel = ", ".join((*sorted(types), f"route {plan.route}", plan.target.name))
+    return f"no measurements of {what} ({kernel}) say that it wins"

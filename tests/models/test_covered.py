@@ -1,0 +1,155 @@
+"""The default rule takes kernels that measurements cover, and leaves all others to the libraries (E1022)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import product
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch._subclasses import FakeTensorMode  # noqa: E402
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+from evt.diagnostics import page  # noqa: E402
+from evt.fx.backend import FusePass  # noqa: E402
+from evt.fx.covered import COVERED  # noqa: E402
+from evt.fx.fuse import Outcome, find_regions  # noqa: E402
+from evt.fx.worth import estimate  # noqa: E402
+from evt.plan import ROUTES, TARGETS  # noqa: E402
+
+HALF = (torch.float16, torch.bfloat16)
+#: A function, the shapes of its tensors, their type, and the target.
+Case = tuple[Callable[..., Any], tuple[tuple[int, ...], ...], Any, str]
+
+
+def outcomes(function: Callable[..., Any], *given: torch.Tensor) -> tuple[Outcome, ...]:
+    """Return what the default rule makes of a function's products, on the CPU as if that was an sm90."""
+    graph = make_fx(function)(*given).graph
+    found, _ = FusePass(devices=("cpu",)).settle(graph)
+    return found
+
+
+def code_of(case: Case) -> str:
+    """Return the code under which the estimate leaves a function's only product to the libraries, or ""."""
+    function, shapes, dtype, target = case
+    with FakeTensorMode():
+        given = [torch.empty(shape, dtype=dtype) for shape in shapes]
+        given = [each.contiguous(memory_format=_FORMATS.get(each.ndim, torch.contiguous_format)) for each in given]
+        graph = make_fx(function)(*given).graph
+    (outcome,) = find_regions(graph, ("cpu",)).outcomes
+    assert outcome.fused is not None
+    worth = estimate(outcome.fused, target)
+    return "" if worth.wins else worth.code
+
+
+_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def linear(dtype: Any, target: str = "sm90", rows: int = 4096, columns: int = 4096, k: int = 1024) -> Case:
+    return lambda x, w: torch.relu(functional.linear(x, w)), ((rows, k), (columns, k)), dtype, target
+
+
+def convolution(
+    dtype: Any,
+    target: str = "sm90",
+    *,
+    rank: int = 2,
+    channels: int = 128,
+    filters: int = 128,
+    taps: int = 3,
+    groups: int = 1,
+    transposed: bool = False,
+    stride: int = 1,
+) -> Case:
+    """Return a convolution, large enough to be taken, and an activation."""
+    call = getattr(functional, f"conv{'_transpose' if transposed else ''}{rank}d")
+    options = {"padding": taps // 2, "groups": groups, "stride": stride}
+    weights = (channels, filters // groups) if transposed else (filters, channels // groups)
+    shapes = ((8, channels, *(56,) * min(rank, 2), *(8,) * (rank - 2)), (*weights, *(taps,) * rank))
+    return lambda x, w: torch.relu(call(x, w, **options)), shapes, dtype, target
+
+
+def covered() -> Iterator[Case]:
+    for dtype in HALF:
+        yield linear(dtype)
+        for channels, filters, taps in ((64, 64, 3), (128, 256, 1), (256, 128, 5), (1024, 256, 1)):
+            yield convolution(dtype, channels=channels, filters=filters, taps=taps)
+        yield convolution(dtype, transposed=True)
+        for taps in (3, 7):
+            yield convolution(dtype, channels=3, filters=64, taps=taps)
+            yield convolution(dtype, groups=128, taps=taps)
+    yield convolution(torch.float32, groups=128)
+
+
+def uncovered() -> Iterator[Case]:
+    for name, dtype in product(TARGETS, HALF):
+        if name != "sm90":
+            yield linear(dtype, name)
+            yield convolution(dtype, name)
+    for dtype in (*HALF, torch.float32):
+        yield linear(dtype, k=1022)
+        yield linear(dtype, columns=4095)
+        yield convolution(dtype, rank=1)
+        yield convolution(dtype, rank=3)
+        for channels, groups in product((128, 256), (2, 4, 8, 32)):
+            yield convolution(dtype, channels=channels, filters=channels, groups=groups)
+        for channels, filters in ((18, 18), (20, 64), (64, 60), (100, 100), (3, 21)):
+            yield convolution(dtype, channels=channels, filters=filters)
+        yield convolution(dtype, taps=7)
+        yield convolution(dtype, transposed=True, taps=2, stride=2)
+    for dtype in (torch.float32, torch.float64):
+        yield linear(dtype)
+    yield lambda a, b: torch._int_mm(a, b).float() * 0.5, ((4096, 1024), (1024, 4096)), torch.int8, "sm90"
+    yield convolution(torch.float32)
+    yield convolution(torch.float32, channels=3)
+
+
+@pytest.mark.parametrize("case", tuple(covered()))
+def test_measured_classes_are_taken(case: Case) -> None:
+    assert code_of(case) == ""
+
+
+@pytest.mark.parametrize("case", tuple(uncovered()))
+def test_other_classes_stay_with_the_library(case: Case) -> None:
+    assert code_of(case) in ("E1022", "E1018")
+
+
+def test_the_report_says_so() -> None:
+    x = torch.zeros(2, 128, 28, 28).half().contiguous(memory_format=torch.channels_last)
+    w = torch.zeros(128, 4, 3, 3).half().contiguous(memory_format=torch.channels_last)
+    (outcome,) = outcomes(lambda x, w: torch.relu(torch.conv2d(x, w, padding=1, groups=32)), x, w)
+    assert outcome.fused is None
+    assert outcome.reason is not None
+    assert outcome.reason.code == "E1022"
+    said = "no measurements of conv2d of 32 groups (f16, route conv-stock-2x, sm90) say that it wins"
+    assert outcome.reason.reason == said
+
+
+def test_what_an_uncovered_product_leaves_may_go_to_another() -> None:
+    """The grouped convolution, which was given the sum, stays with the library; the other one takes the sum."""
+    x = torch.zeros(32, 128, 56, 56).half().contiguous(memory_format=torch.channels_last)
+    w = torch.zeros(128, 128, 3, 3).half().contiguous(memory_format=torch.channels_last)
+    grouped = torch.zeros(128, 4, 3, 3).half().contiguous(memory_format=torch.channels_last)
+
+    def both(x: torch.Tensor, w: torch.Tensor, grouped: torch.Tensor) -> torch.Tensor:
+        return torch.relu(torch.conv2d(x, grouped, padding=1, groups=32) + torch.conv2d(x, w, padding=1))
+
+    first, second = outcomes(both, x, w, grouped)
+    assert first.reason is not None
+    assert first.reason.code == "E1022"
+    assert second.fused is not None
+    assert [node.name for node in second.fused.nodes] == ["convolution_1", "add", "relu"]
+
+
+def test_the_table_names_what_there_is() -> None:
+    """Routes and targets exist, each class has a source, and the page names each class."""
+    text = " ".join(page("E1022").split())
+    for known in COVERED:
+        assert known.target in TARGETS
+        assert set(known.routes) <= {route.name for route in ROUTES}
+        assert known.source
+        assert known.title.replace("gradients of the inputs of depthwise", "depthwise") in text
