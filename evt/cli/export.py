@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -91,10 +92,10 @@ def command(
     except ModuleNotFoundError as error:
         raise click.ClickException("evt export needs PyTorch: pip install 'evt-compiler[torch]'") from error
     from evt.export import cmake_project, torch_extension, write_folder
-    from evt.export.names import check_name
+    from evt.export.names import check_package
     from evt.plan import find_target
 
-    check_name("the package", package)
+    check_package("torch" if extension is not None else "cmake", package)
     named = _named(programs, package, op, a, b, settings)
     words = [word.strip() for arch in archs for word in arch.split(",")]
     targets = list({target.name: target for target in map(find_target, words)}.values())
@@ -107,7 +108,9 @@ def command(
         raise _unwritable(folder, error.strerror or str(error)) from error
     kernels = sum(path.endswith(".cu") for path in files)
     made = f"{len(named)} program{'s' * (len(named) > 1)}, {kernels} kernel{'s' * (kernels > 1)}"
-    how = f"pip install --no-build-isolation {folder}" if extension is not None else f"cmake -S {folder} -B build"
+    # A path without a separator is a name to pip, and one that begins with a hyphen is an option.
+    path = shlex.quote(folder if os.path.dirname(folder) else os.path.join(".", folder))
+    how = f"pip install --no-build-isolation {path}" if extension is not None else f"cmake -S {path} -B build"
     print_text(f"{folder}: {made} for {', '.join(each.name for each in targets)}; {how}")
 
 

@@ -1,6 +1,7 @@
 """Programs as packages of other build systems: ``torch_extension(name, programs)`` and ``cmake_project(...)``.
 
-In the order of the data: :mod:`names` (what programs and arguments may be called), :mod:`kernels` (the kernels of a
+In the order of the data: :mod:`names` (names that the generated files can have), :mod:`number` (numbers as C++),
+:mod:`kernels` (the kernels of a
 program, and what each needs of its tensors), :mod:`schema` (a program as an operator of PyTorch), :mod:`tables` (a
 program as tables of C++), :mod:`example` (a call with its results, for the tests), :mod:`extension` and :mod:`cmake`
 (the files), :mod:`folder` (writing them), :mod:`building` (an extension built where it is written).

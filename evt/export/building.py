@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from evt.compilation.process import default_jobs
 from evt.compilation.toolchain import find_cutlass, find_nvcc
 from evt.diagnostics import Diagnostic
 from evt.errors import BuildError
@@ -24,7 +23,7 @@ def build_extension(folder: Path) -> Path:
     where they fail (E0703).
     """
     find_cutlass()
-    environment = {"MAX_JOBS": str(default_jobs()), **os.environ, "CUDACXX": str(find_nvcc().path)}
+    environment = {**os.environ, "CUDACXX": str(find_nvcc().path)}
     built = folder / "build"
     command = [
         sys.executable,

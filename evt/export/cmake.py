@@ -152,7 +152,7 @@ def cmake_project(
 
     Raise ArgumentError (E0607) for names that cannot be; ProgramError and TargetError for what cannot be compiled.
     """
-    check_names(name, programs)
+    check_names("cmake", name, programs)
     projects = [
         _Project(program, kernels_of(program, targets, f"{name}_{program.name}"), example_of(program))
         for program in programs

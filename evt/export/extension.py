@@ -70,7 +70,7 @@ def torch_extension(
     programs, so that a process may load several libraries of one name, of which the first counts.
     Raise ArgumentError (E0607) for names that cannot be; ProgramError and TargetError for what cannot be compiled.
     """
-    check_names(name, programs)
+    check_names("torch", name, programs)
     operators = [
         _Operator(program, kernels_of(program, targets, f"{name}_{program.name}"), schemas_of(program), name)
         for program in programs

@@ -1,48 +1,108 @@
-"""What programs, packages and arguments may be called where they are exported."""
+"""Names of programs and packages that the generated files can have: ``check_names(kind, package, programs)``.
+
+The files keep the user's names apart from their own by prefixes. What remains reserved is listed here.
+"""
 
 from __future__ import annotations
 
 import keyword
 import re
+import sys
 from collections.abc import Iterable
+from typing import Literal, TypeAlias
 
 from evt.diagnostics import Diagnostic, shown
 from evt.errors import ArgumentError
 from evt.export.kernels import Named
 
+#: What is exported: an extension of PyTorch, or a CMake project.
+Kind: TypeAlias = Literal["torch", "cmake"]
+
 #: Longer names would make names of functions that emission refuses.
 _LONGEST = 30
-#: Words of C++ that a program may not be called, besides Python's.
 # fmt: off
-_RESERVED = frozenset([
-    "alignas", "alignof", "auto", "bool", "case", "catch", "char", "class", "const", "constexpr", "default",
-    "delete", "do", "double", "enum", "explicit", "export", "extern", "float", "friend", "goto", "inline",
-    "int", "long", "mutable", "namespace", "new", "operator", "private", "protected", "public", "register",
-    "short", "signed", "sizeof", "static", "struct", "switch", "template", "this", "throw", "typedef",
-    "typename", "union", "unsigned", "using", "virtual", "void", "volatile",
+#: Keywords and alternative tokens of C++, and macros of its standard library: a caller of the kernels writes in C++.
+_CXX = frozenset([
+    "alignas", "alignof", "and", "and_eq", "asm", "auto", "bitand", "bitor", "bool", "break", "case", "catch", "char",
+    "char16_t", "char32_t", "char8_t", "class", "co_await", "co_return", "co_yield", "compl", "concept", "const",
+    "const_cast", "consteval", "constexpr", "constinit", "continue", "decltype", "default", "delete", "do", "double",
+    "dynamic_cast", "else", "enum", "explicit", "export", "extern", "false", "float", "for", "friend", "goto", "if",
+    "inline", "int", "long", "mutable", "namespace", "new", "noexcept", "not", "not_eq", "nullptr", "operator", "or",
+    "or_eq", "private", "protected", "public", "register", "reinterpret_cast", "requires", "return",
+    "short", "signed", "sizeof", "static", "static_assert", "static_cast", "struct", "switch", "template", "this",
+    "thread_local", "throw", "true", "try", "typedef", "typeid", "typename", "typeof", "union", "unsigned", "using",
+    "virtual", "void", "volatile", "wchar_t", "while", "xor", "xor_eq",
+    "EOF", "HUGE_VAL", "INFINITY", "NAN", "NULL", "assert", "errno", "linux", "offsetof", "setjmp", "stderr", "stdin",
+    "stdout", "unix",
+])
+#: Modules that an extension, its build or its tests import, and names that PyTorch's modules of operators have.
+_MODULES = frozenset([
+    "cutlass", "cutlass_library", "distutils", "evt", "functorch", "numpy", "nvidia", "pip", "pkg_resources", "pytest",
+    "setuptools", "torch", "torchgen", "triton", "wheel",
+    "import_module", "load_library", "loaded_libraries",
+])
+#: Folders and files that stand beside the folder of an extension.
+_FOLDERS = frozenset(["build", "csrc", "dist", "setup", "tests"])
+#: Namespaces of PyTorch's own operators.
+_NAMESPACES = frozenset([
+    "aten", "c10d", "c10d_functional", "debug_mode_ops", "debugprims", "export", "fbgemm", "flex_lib", "fsdp",
+    "higher_order", "inductor", "inductor_prims", "mkl", "mkldnn", "mkldnn_prepacked", "onednn", "onnx",
+    "onnx_symbolic", "prim", "prims", "profiler", "quantization", "quantized", "quantized_decomposed", "rngprims",
+    "sparse", "static_runtime", "streams", "symm_mem", "torchaudio", "torchvision",
+])
+#: Targets of CMake, CTest and CPack, and packages whose variables a project of that name would set.
+_TARGETS = frozenset([
+    "ALL_BUILD", "CMAKE", "CTest", "CUDA", "CUDAToolkit", "CUTLASS", "INSTALL", "PACKAGE", "PROJECT", "Python3",
+    "RUN_TESTS", "Threads", "ZERO_CHECK", "all", "clean", "depend", "edit_cache", "help", "install",
+    "list_install_components", "package", "package_source", "preinstall", "rebuild_cache", "test",
+    *(f"{model}{step}" for model in ("Continuous", "Experimental", "Nightly") for step in
+      ("", "Build", "Configure", "Coverage", "MemCheck", "Start", "Submit", "Test", "Update")), "NightlyMemoryCheck",
 ])
 # fmt: on
+#: What PyTorch's parser of schemas reads as a value or a type, and the name of a namespace itself.
+_OPERATORS = frozenset(["NoneType", "name"])
 
 
-def check_name(what: str, name: str) -> None:
-    """Raise ArgumentError (E0607) for what cannot be a package or an operator."""
-    fits = re.fullmatch(rf"[A-Za-z][A-Za-z0-9_]{{0,{_LONGEST - 1}}}", name)
-    if fits and not keyword.iskeyword(name) and name not in _RESERVED:
-        return
-    suggested = re.sub(r"[^A-Za-z0-9_]+", "_", name).lstrip("_0123456789")[:_LONGEST] or "kernels"
-    suggested += "_op" if keyword.iskeyword(suggested) or suggested in _RESERVED else ""
-    message = f"{what} is called {shown(name)}; expected a letter, then letters, digits and underscores"
-    message += f", at most {_LONGEST}, and no word of Python or C++"
-    raise ArgumentError(Diagnostic("E0607", message, help=f"call it `{suggested}`"))
+def check_package(kind: Kind, name: str) -> None:
+    """Raise ArgumentError (E0607) for a name that a package cannot have."""
+    if kind == "cmake":
+        _check("the package", name, _TARGETS, "a target or a variable of CMake")
+    else:
+        taken = _MODULES | _FOLDERS | _NAMESPACES | sys.stdlib_module_names
+        _check("the package", name, taken, "a module of Python, a namespace of PyTorch or a folder of the sources")
 
 
-def check_names(package: str, programs: Iterable[Named]) -> None:
+def check_names(kind: Kind, package: str, programs: Iterable[Named]) -> None:
     """Raise ArgumentError (E0607) for names that a package and its programs cannot have, or that two have."""
-    check_name("the package", package)
+    check_package(kind, package)
     seen: set[str] = set()
     for name in (program.name for program in programs):
-        check_name("a program", name)
+        _check("a program", name, _OPERATORS if kind == "torch" else frozenset(), "a word of PyTorch")
         if name.lower() in seen:  # some file systems do not tell them apart
             message = f"two programs are called `{name}`"
             raise ArgumentError(Diagnostic("E0607", message, help="name each: `NAME: FORMULA`, or rename its file"))
         seen.add(name.lower())
+
+
+def _check(what: str, name: str, taken: frozenset[str], of: str) -> None:
+    """Raise ArgumentError (E0607) for a name of another form, a word of Python or C++, and a name that is ``taken``."""
+    if _is_free(name, taken):
+        return
+    if is_identifier(name):
+        message = f"{what} is called `{name}`, which is {of if name in taken else 'a word of Python or C++'}"
+    else:
+        message = f"{what} is called {shown(name)}; expected a letter, then letters, digits and single underscores"
+        message += f" between them, at most {_LONGEST}"
+    plain = re.sub(r"[^A-Za-z0-9]+", "_", name).lstrip("_0123456789")
+    suggested = (f"{plain[: _LONGEST - len(end)].rstrip('_')}{end}" for end in ("", "_op"))
+    help = next((each for each in suggested if plain and _is_free(each, taken)), "kernels")
+    raise ArgumentError(Diagnostic("E0607", message, help=f"call it `{help}`"))
+
+
+def _is_free(name: str, taken: frozenset[str]) -> bool:
+    return is_identifier(name) and not keyword.iskeyword(name) and name not in _CXX and name not in taken
+
+
+def is_identifier(name: str) -> bool:
+    """Return whether a name has the form of one: C++ reserves double underscores, and packages end in no underscore."""
+    return len(name) <= _LONGEST and re.fullmatch(r"[A-Za-z](_?[A-Za-z0-9])*", name) is not None

@@ -52,7 +52,7 @@ def program_table(program: Named, kernels: Sequence[Kernel], qualified: str) -> 
         _list(_columns(dag)),
         _block([_kernel(each, places) for each in kernels]),
     ]
-    return f"Program const {program.name}{{\n    " + ",\n    ".join(parts) + "};\n"
+    return f"Program const program_{program.name}{{\n    " + ",\n    ".join(parts) + "};\n"
 
 
 def _list(items: Iterable[str]) -> str:

@@ -83,7 +83,7 @@ def stubbed(files: dict[str, str], folder: Path) -> Stubbed:
 
 
 def compiled(
-    files: dict[str, str], folder: Path, capability: int = 80
+    files: dict[str, str], folder: Path, capability: int = 80, device: str = "CPU"
 ) -> tuple[Path, dict[str, list[tuple[str, str]]]]:
     """Compile the binding of an extension with stubs; return the library, and the arguments of its kernels."""
     fields = {}
@@ -99,7 +99,7 @@ def compiled(
     (folder / "stubs.cpp").write_text(text + "}\n")
     root = Path(torch.__file__).parent
     headers = [root / "include", root / "include/torch/csrc/api/include"]
-    own = [f"-I{folder / 'csrc'}", f"-I{folder / 'csrc/kernels'}", "-DEVT_TORCH_DEVICE=CPU"]
+    own = [f"-I{folder / 'csrc'}", f"-I{folder / 'csrc/kernels'}", f"-DEVT_TORCH_DEVICE={device}"]
     system = [word for each in headers for word in ("-isystem", str(each))]
     library = folder / "stubbed.so"
     command = [GXX, "-std=c++17", "-O0", "-Wall", "-Wextra", "-Wconversion", "-Werror", "-fPIC", *own, *system]

@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 from cute import GXX, include_flags  # noqa: E402
 from export_stubs import Stubbed, compiled  # noqa: E402
 from packages import Layers, run_in_cxx  # noqa: E402
+from torch._inductor import graph as inductor_graph  # noqa: E402
 
 import evt  # noqa: E402
 import evt.export.building  # noqa: E402
@@ -78,11 +79,21 @@ def compute(stubs: Stubbed) -> int:
 
 
 @pytest.mark.slow
-def test_a_package_runs_in_python_and_in_cxx(fields: dict[str, list[tuple[str, str]]], tmp_path: Path) -> None:
+def test_a_package_runs_in_python_and_in_cxx(
+    fields: dict[str, list[tuple[str, str]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A model is packaged for any number of rows, and run beside eager; then by a program of C++."""
     model = Layers().half()
     shapes = ({0: torch.export.Dim("m", min=2, max=4096)},)
+    implicit: list[str] = []
+    make = inductor_graph.make_fallback
+    monkeypatch.setattr(
+        inductor_graph,
+        "make_fallback",
+        lambda operator, *rest, **named: implicit.append(str(operator)) or make(operator, *rest, **named),
+    )
     made = evt.package(model, (f16(64, 16),), tmp_path / "model", dynamic_shapes=shapes, options=ALWAYS)
+    assert [each for each in implicit if each.startswith("evt_")] == []
     assert made.library == tmp_path / "model/operators.so"
     assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["model.pt2", "operators.so", "sources"]
     assert not (tmp_path / "model/sources/build").exists()

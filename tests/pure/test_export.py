@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -192,13 +193,32 @@ def test_usage(tmp_path: Path, arguments: list[str], message: str) -> None:
     assert sorted(os.listdir(tmp_path)) == ["file", "full"]
 
 
+@pytest.mark.parametrize("folder", ["ops", "my ops", "-r", "a;b", "in $(it)/ops", "it's", "s/ops"])
+@pytest.mark.parametrize(("option", "at"), [("--torch", 3), ("--cmake", 2)])
+def test_the_printed_command_names_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, option: str, at: int
+) -> None:
+    """A shell reads the command as words, one of which is the folder's path: to pip a bare word is a name."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / folder).parent.mkdir(exist_ok=True)
+    told = ok("export", "D = acc", f"{option}={folder}", "--name", "some_ops", "--arch", "sm80")
+    word = shlex.split(told.rpartition("; pip" if option == "--torch" else "; cmake")[2])[at - 1]
+    assert os.path.samefile(word, tmp_path / folder)
+    assert os.sep in word
+    assert not word.startswith("-")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["D = acc", "--torch", "my-ops"], "error[E0607]: the package is called my-ops;"),
         (["D = acc", "--torch", "x", "--name", "class"], "help: call it `class_op`"),
         (["a-b: D = acc", "--torch", "x"], "help: call it `a_b`"),
-        (["int: D = acc", "--torch", "x"], "and no word of Python or C++"),
+        (["int: D = acc", "--torch", "x"], "which is a word of Python or C++"),
+        (["xor: D = acc", "--cmake", "x"], "a program is called `xor`, which is a word of Python or C++"),
+        (["D = acc", "--torch", "json"], "the package is called `json`, which is a module of Python, a namespace"),
+        (["D = acc", "--cmake", "test"], "the package is called `test`, which is a target or a variable of CMake"),
+        (["name: D = acc", "--torch", "x"], "a program is called `name`, which is a word of PyTorch"),
         (["f: D = acc", "F: D = acc", "--torch", "x"], "error[E0607]: two programs are called `F`"),
         (["D = acc", "--torch", "x", "--dtype", "e4m3"], "error[E0503]: no route compiles this program for sm80"),
         (["D = acc", "--torch", "x", "--arch", "sm70"], "error[E0501]"),

@@ -423,6 +423,13 @@ void call(c10::OperatorHandle const& handle, c10::DispatchKeySet, torch::jit::St
   for (at::Tensor const& each : results) torch::jit::push(*stack, each);
 }
 
+/// The operator of a program for tensors of a device without kernels.
+template <Program const& program>
+void refuse(c10::OperatorHandle const& handle, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  c10::IValue const& a = torch::jit::last(*stack, handle.schema().arguments().size())[0];
+  EVT_REFUSE(program, "E0605", "the kernels need CUDA tensors, and `A` is on ", a.toTensor().device());
+}
+
 /// Define an operator of a program.
 template <Program const& program>
 void define(torch::Library& library, char const* name, char const* schema) {
@@ -432,6 +439,8 @@ void define(torch::Library& library, char const* name, char const* schema) {
                                      CppFunction::makeFromBoxedFunction<&call<program, true>>()));
   library.impl(name, torch::dispatch(c10::DispatchKey::Meta,
                                      CppFunction::makeFromBoxedFunction<&call<program, false>>()));
+  library.impl(name, torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd,
+                                     CppFunction::makeFromBoxedFunction<&refuse<program>>()));
   library.impl(name, torch::dispatch(c10::DispatchKey::Autograd, torch::autograd::autogradNotImplementedFallback()));
 }
 
