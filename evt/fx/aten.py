@@ -7,6 +7,9 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+#: The key in ``node.meta`` of what parameters and buffers alone decide.
+CONSTANT = "evt_constant"
+
 
 def operator_name(node: Node) -> str | None:
     """Return ``add.Tensor`` of a call of ``torch.ops.aten.add.Tensor``; also of ``prims``."""
@@ -36,6 +39,11 @@ def type_name(dtype: torch.dtype) -> str:
 
 def is_tensor(node: object) -> bool:
     return isinstance(node, Node) and isinstance(node.meta.get("val"), torch.Tensor)
+
+
+def is_constant(node: Node) -> bool:
+    """Return whether a node is an attribute of the graph's module, or an input that seldom changes: a parameter."""
+    return node.op == "get_attr" or bool(node.meta.get(CONSTANT))
 
 
 class Arguments:

@@ -30,11 +30,11 @@ from evt.compilation import KernelSource
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError, NoKernelWarning
 from evt.fx.build import Fused
-from evt.fx.fuse import Fusion, Outcome, find_regions
 from evt.fx.kernels import build_all, built, planned
 from evt.fx.lowering import register
 from evt.fx.measure import measured
 from evt.fx.misfit import Misfit
+from evt.fx.regions import Fusion, Outcome, find_regions
 from evt.fx.report import Owner, Record, keep, row_of
 from evt.fx.rewrite import LAUNCH, rewrite
 from evt.fx.worth import Worth, estimate

@@ -1,23 +1,50 @@
-"""A module as a graph of ATen's operators: ``capture(module, inputs) -> GraphModule``."""
+"""A module as a graph of ATen's operators without side effects: ``capture(module, inputs) -> Captured``."""
 
 from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
+from operator import attrgetter
 from typing import Any
 
 import torch
 from torch._decomp import decomposition_table
 from torch.export import ExportedProgram
-from torch.fx import GraphModule
+from torch.export.graph_signature import InputKind
+from torch.fx import GraphModule, Node
 
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError
 from evt.fx.expand import expand
-from evt.fx.fold import fold
+from evt.fx.fold import Folding, is_small
 from evt.fx.meaning import known_operators
+from evt.fx.results import Result, results_of
+
+_MUTATIONS = ("BUFFER_MUTATION", "PARAMETER_MUTATION", "USER_INPUT_MUTATION")
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A module's functional graph for a kind of inputs.
+
+    The graph takes the module's tensors, by their qualified ``names``, and then the leaves of the inputs. It returns
+    the new values of the inputs in ``written``, and then the leaves of the module's result. ``results`` has the memory
+    of these leaves in eager mode. ``structure`` is the structure of the module's result.
+    """
+
+    module: GraphModule
+    names: tuple[str, ...]
+    written: tuple[Node, ...]
+    results: tuple[Result | None, ...]
+    structure: Any
+
+    @property
+    def inputs(self) -> list[Node]:
+        return [node for node in self.module.graph.nodes if node.op == "placeholder"]
 
 
 def capture(
@@ -25,24 +52,93 @@ def capture(
     inputs: Sequence[Any],
     keywords: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
-) -> GraphModule:
-    """Return a module's graph for such inputs, with parameters as attributes and without operators in place.
-
-    Raise ArgumentError (E1020) where torch.export does not.
+) -> Captured:
+    """Return a module's graph for such inputs. Raise ArgumentError (E1020) where torch.export cannot capture it.
 
     Elementwise operators that evt has no function for are decomposed as PyTorch does it, all others stay whole.
     """
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # torch.export's own
-        exported = export(module, inputs, keywords, dynamic_shapes).run_decompositions(_decompositions())
-        guarded = "check_guards" in inspect.signature(type(exported).module).parameters
-        made = exported.module(check_guards=False) if guarded else exported.module()
-    assert isinstance(made, GraphModule)
-    _detach(made)
+    exported = export(module, inputs, keywords, dynamic_shapes)
+    eager = results_of(exported)
+    with _captured(module):
+        exported = _decomposed(exported)
+        kinds = {each.kind for each in exported.graph_signature.input_specs}
+        if unknown := kinds - {InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR, InputKind.USER_INPUT}:
+            raise NotImplementedError(f"the graph has inputs of the kind {min(each.name for each in unknown)}")
+    made = GraphModule(exported.graph_module, exported.graph)
+    inputs_by_name = {node.name: node for node in made.graph.nodes if node.op == "placeholder"}
+    names = {}
+    for spec in exported.graph_signature.input_specs:
+        node = inputs_by_name[spec.arg.name]
+        if spec.kind == InputKind.CONSTANT_TENSOR and _attribute(module, spec.target) is None:
+            _keep(made, node, str(spec.target), exported.constants[str(spec.target)])
+        elif spec.kind != InputKind.USER_INPUT:
+            names[spec.target] = node
+    targets = {**names, **inputs_by_name}
+    specs = exported.graph_signature.output_specs
+    written = tuple(targets[spec.target] for spec in specs if spec.kind.name in _MUTATIONS)
     expand(made.graph)
-    fold(made)
     made.recompile()
+    return Captured(made, tuple(map(str, names)), written, eager, exported.call_spec.out_spec)
+
+
+def _attribute(module: torch.nn.Module, name: str | None) -> Any:
+    """Return what a module has under a qualified name, or None."""
+    try:
+        return attrgetter(str(name))(module)
+    except AttributeError:
+        return None
+
+
+def _keep(module: GraphModule, node: Node, name: str, value: torch.Tensor) -> None:
+    """Make a tensor that a module's code creates, and that is no attribute of the module, an attribute of its graph."""
+    module.register_buffer(name, value)
+    with module.graph.inserting_after(list(module.graph.find_nodes(op="placeholder"))[-1]):
+        made = module.graph.get_attr(name)
+    made.meta = dict(node.meta)
+    node.replace_all_uses_with(made)
+    module.graph.erase_node(node)
+
+
+def frozen(
+    module: torch.nn.Module,
+    inputs: Sequence[Any],
+    keywords: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
+) -> GraphModule:
+    """Return a module with the same result, in which what parameters alone decide is a buffer. Raise as capture does.
+
+    It shares the memory of the module's parameters, and is called as the module is.
+    """
+    exported = export(module, inputs, keywords, dynamic_shapes)
+    with _captured(module):
+        exported = _decomposed(exported)
+        guarded = "check_guards" in inspect.signature(type(exported).module).parameters
+        made: Any = exported.module(check_guards=False) if guarded else exported.module()
+    for name, parameter in list(made.named_parameters(remove_duplicate=False)):  # without those that autograd follows
+        owner, _, last = name.rpartition(".")
+        setattr(made.get_submodule(owner), last, torch.nn.Parameter(parameter.detach(), requires_grad=False))
+    expand(made.graph)
+    written = {node.args[0] for node in made.graph.nodes if _writes(node)}
+    constants = [
+        node
+        for node in made.graph.nodes
+        if node.op == "get_attr" and isinstance(_attribute(made, node.target), torch.Tensor) and node not in written
+    ]
+    folding = Folding.of(constants)
+    folding.take(made.graph, is_small)
+    values = [_attribute(made, node.target) for node in constants]
+    with torch.no_grad():
+        for node, value in zip(folding.inputs, folding.finish(made)(*values), strict=True):
+            _keep(made, node, node.name, value.detach().clone())
+    made.graph.eliminate_dead_code()
+    made.delete_all_unused_submodules()
+    made.recompile()
+    assert isinstance(made, GraphModule)
     return made
+
+
+def _writes(node: Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
 def export(
@@ -52,22 +148,29 @@ def export(
     dynamic_shapes: Any = None,
 ) -> ExportedProgram:
     """Return what torch.export does. Raise ArgumentError (E1020) where it raises anything."""
-    try:
+    with _captured(module):
         return torch.export.export(
             module, tuple(inputs), dict(keywords or {}), dynamic_shapes=dynamic_shapes, strict=False
         )
-    except Exception as error:  # the module's own, for these inputs, or of what torch.export cannot trace
+
+
+def _decomposed(exported: ExportedProgram) -> ExportedProgram:
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # torch.export's own
+        made: ExportedProgram = exported.run_decompositions(_decompositions())
+        return made
+
+
+@contextmanager
+def _captured(module: torch.nn.Module) -> Iterator[None]:
+    """Raise ArgumentError (E1020) for any exception of torch.export's, and of the module's own for these inputs."""
+    try:
+        yield
+    except Exception as error:
         said = next(iter(str(error).strip().splitlines()), type(error).__name__)
         message = f"torch.export cannot capture the {type(module).__name__}: {said}"
         hint = 'call the module with these inputs; if that works, use torch.compile(module, backend="evt")'
         raise ArgumentError(Diagnostic("E1020", message, help=hint)) from error
-
-
-def _detach(module: torch.nn.Module) -> None:
-    """Put parameters of the same memory into a module's place of those that autograd follows."""
-    for name, parameter in list(module.named_parameters(remove_duplicate=False)):
-        owner, _, last = name.rpartition(".")
-        setattr(module.get_submodule(owner), last, torch.nn.Parameter(parameter.detach(), requires_grad=False))
 
 
 #: Products that PyTorch makes of others.

@@ -7,6 +7,7 @@ import math
 import torch
 from torch.fx import Node
 
+from evt.fx.aten import is_constant
 from evt.fx.build import Fused
 from evt.fx.example import hint, tensor_of
 from evt.fx.frame import Arrangement
@@ -25,7 +26,7 @@ def copied(fused: Fused) -> list[Node]:
 
 def _images(fused: Fused) -> list[Node]:
     operands = fused.region.product.a, fused.region.product.b
-    varying = (each for each in operands if each.op != "get_attr")  # constants are copied once
+    varying = (each for each in operands if not is_constant(each))  # constants are copied once
     return [each for each in varying if not _is_channels_last(tensor_of(each, "meta"))]
 
 

@@ -1,13 +1,18 @@
-"""Vectors that parameters alone decide, computed once: ``fold(module)``, in place."""
+"""Values that parameters and buffers alone decide, in a graph of their own: ``Folding(constants).take(graph, fits)``.
+
+A batch norm's factors, and a filter's copy with its channels last, change when the model's tensors change, and not from
+call to call. Their operators move out of the graph; the graph gets an input for each value.
+"""
 
 from __future__ import annotations
 
-from operator import attrgetter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 
-from evt.fx.aten import is_tensor
+from evt.fx.aten import CONSTANT, is_tensor
 from evt.fx.meaning import Applied, meaning
 from evt.fx.views import is_view
 
@@ -15,37 +20,61 @@ from evt.fx.views import is_view
 _LARGEST = 1 << 16
 
 
-def fold(module: GraphModule) -> None:
-    """Replace elementwise operators and views of parameters and buffers, if small, by buffers with their values."""
-    graph = module.graph
-    known: dict[Node, torch.Tensor] = {}
-    computed = []
-    for node in graph.nodes:
-        if node.op == "get_attr" and is_tensor(node):
-            known[node] = attrgetter(str(node.target))(module)
-        elif _is_elementwise(node) and all(each in known for each in node.all_input_nodes):
-            with torch.no_grad():
-                args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), known.__getitem__)
-                known[node] = node.target(*args, **kwargs)
-            computed.append(node)
-    for node in computed:
-        if all(user in known for user in node.users):
-            continue
-        name = f"evt_{node.name}"
-        module.register_buffer(name, known[node].detach().clone(), persistent=True)
-        with graph.inserting_before(node):
-            made = graph.get_attr(name)
-        made.meta = dict(node.meta)
-        node.replace_all_uses_with(made)
-    graph.eliminate_dead_code()
-    module.delete_all_unused_submodules()
+@dataclass
+class Folding:
+    """Operators that constants alone decide.
+
+    ``graph`` computes them from the constants; ``copies`` has its node for each node of the graph that they come from.
+    ``inputs`` are the inputs that this graph got instead, in the order of the results.
+    """
+
+    graph: Graph = field(default_factory=Graph)
+    copies: dict[Node, Node] = field(default_factory=dict)
+    inputs: list[Node] = field(default_factory=list)
+
+    @staticmethod
+    def of(constants: Iterable[Node]) -> Folding:
+        """Return an empty folding, whose inputs are these nodes."""
+        made = Folding()
+        for node in constants:
+            made.copies[node] = made.graph.placeholder(node.name)
+        return made
+
+    def take(self, graph: Graph, fits: Callable[[Node], bool]) -> None:
+        """Move the operators that fit out of a graph, and give it an input for each value that it still reads."""
+        taken = []
+        for node in list(graph.nodes):
+            operands = node.all_input_nodes
+            if node.op == "call_function" and operands and all(each in self.copies for each in operands) and fits(node):
+                self.copies[node] = self.graph.node_copy(node, self.copies.__getitem__)
+                taken.append(node)
+        first = next(node for node in graph.nodes if node.op != "placeholder")
+        for node in taken:
+            if all(user in self.copies for user in node.users):
+                continue
+            with graph.inserting_before(first):
+                made = graph.placeholder(f"evt_{node.name}")
+            made.meta = {**node.meta, CONSTANT: True}
+            node.replace_all_uses_with(made, delete_user_cb=lambda user: user not in self.copies)
+            self.copies[made] = self.copies[node]
+            self.inputs.append(made)
+        for node in reversed(taken):
+            if not node.users:
+                graph.erase_node(node)
+
+    def finish(self, root: torch.nn.Module) -> GraphModule:
+        """Return the function from the constants to the values of ``inputs``."""
+        self.graph.output(tuple(self.copies[node] for node in self.inputs))
+        self.graph.eliminate_dead_code()
+        return GraphModule(root, self.graph)
 
 
-def _is_elementwise(node: Node) -> bool:
-    if node.op != "call_function" or not is_tensor(node) or not node.all_input_nodes:
+def is_small(node: Node) -> bool:
+    """Return whether a node is an elementwise operator or a view, of few elements."""
+    if not is_tensor(node):
         return False
     count = node.meta["val"].numel()
     return isinstance(count, int) and count <= _LARGEST and (is_view(node) or isinstance(meaning(node), Applied))
 
 
-__all__ = ["fold"]
+__all__ = ["Folding", "is_small"]

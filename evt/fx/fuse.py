@@ -1,77 +1,26 @@
-"""The way of a graph: capture, partition, build, rewrite."""
+"""Fused models: ``fuse(module, inputs) -> FusedModule``, and what was fused: ``fusion(module) -> Fusion``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import GraphModule
+from torch.utils import _pytree
 
 from evt.diagnostics import Diagnostic, shown
-from evt.errors import ArgumentError, EvtError
-from evt.fx.absorb import absorb
-from evt.fx.aten import dtype_of, shape_of, type_name
-from evt.fx.build import Fused, UnbuiltError, build
-from evt.fx.capture import capture
-from evt.fx.leave import leave
-from evt.fx.misfit import Misfit
-from evt.fx.partition import Partition, partition
-from evt.fx.product import find_product
-from evt.fx.region import Region
-from evt.fx.rewrite import rewrite
-from evt.fx.views import is_view
+from evt.errors import ArgumentError
+from evt.fx.dispatch import Dispatch, TensorKind
+from evt.fx.module import FusedModule, dispatch_of, stand_in
+from evt.fx.regions import Fusion
 from evt.settings import Keywords, Settings
 from evt.spec.given import check_kind
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of a product: a fused region, or the reason why there is none.
-
-    ``behind`` are the reasons why operators that read its results are not computed with it, ``wanted`` the nodes that
-    were given to it.
-    """
-
-    product: Node
-    fused: Fused | None
-    reason: Misfit | None = None
-    behind: tuple[Misfit, ...] = ()
-    wanted: tuple[Node, ...] = ()
-
-
-@dataclass(frozen=True)
-class Fusion:
-    """What became of a graph's products, in its order; prints as text."""
-
-    outcomes: tuple[Outcome, ...]
-
-    def __deepcopy__(self, memo: object) -> Fusion:
-        return self  # it describes the graph that it was found in
-
-    @property
-    def regions(self) -> tuple[Fused, ...]:
-        return tuple(each.fused for each in self.outcomes if each.fused is not None)
-
-    @property
-    def reasons(self) -> tuple[Misfit, ...]:
-        """All reasons, of products and of the operators behind them."""
-        found = [misfit for each in self.outcomes for misfit in (each.reason, *each.behind) if misfit is not None]
-        return tuple(dict.fromkeys(found))
-
-    def __str__(self) -> str:
-        lines = [f"{len(self.regions)} of {len(self.outcomes)} products fused"]
-        for each in self.outcomes:
-            lines.append(f"{each.product.name}: {each.reason or ''}".rstrip(": ") if each.fused is None else "")
-            if each.fused is not None:
-                lines[-1] = f"{', '.join(node.name for node in each.fused.nodes)}:"
-                lines += [f"    {line}" for line in str(each.fused.program).splitlines()]
-            lines += [f"    not fused: {misfit}" for misfit in each.behind]
-        return "\n".join(lines)
+_INPUTS = "a tuple of them, as in `(x,)`, or a mapping"
 
 
 def fuse(
@@ -80,145 +29,65 @@ def fuse(
     *,
     dynamic_shapes: Any = None,
     **settings: Unpack[Keywords],
-) -> GraphModule:
-    """Return a module, or a graph of ATen's operators, with its products fused; it is called as the module is.
+) -> FusedModule:
+    """Return a module that stands in for a model, or a graph of ATen's operators, and runs it with its products fused.
 
-    ``example_inputs`` are the arguments of a call, or its keyword arguments as a mapping. ``dynamic_shapes`` is that of
-    torch.export.export; without it the result takes inputs of these shapes only. The keywords are those of
+    ``example_inputs`` are the arguments of a call, or its keyword arguments as a mapping. The keywords are those of
     :class:`evt.settings.Settings`. What was fused, and why the rest was not, is ``fusion(result)``.
     Raise ArgumentError for arguments of other kinds (E0607), and where torch.export cannot capture the module (E1020).
 
-    The result is for inference: gradients are not computed, and the module's mode is that in which it is, so call
-    ``module.eval()`` first. What parameters alone decide, such as the factors of a batch norm, is computed now.
+    The result has the parameters, buffers, submodules and methods of the model. Inputs of other shapes, strides, types
+    and devices are planned when they first come. The model itself runs in training mode, where gradients are recorded,
+    and where nothing can be captured or fused. Values that parameters alone decide, such as the factors of a batch
+    norm, are computed again when a parameter has changed. Writes through ``tensor.data`` are not seen.
+
+    ``dynamic_shapes`` is that of torch.export.export: one graph then serves all such shapes.
 
     A region computes in f32 and rounds where it stores and where the graph casts, as Inductor does; with
     ``numerics="match_eager"`` it rounds after every operator.
     """
     check_kind("module", module, torch.nn.Module, "a torch.nn.Module")
-    check_kind("example_inputs", example_inputs, tuple | list | Mapping, "a tuple of them, as in `(x,)`, or a mapping")
+    check_kind("example_inputs", example_inputs, tuple | list | Mapping, _INPUTS)
     Settings.of(**settings)
-    keywords = example_inputs if isinstance(example_inputs, Mapping) else {}
-    inputs = () if isinstance(example_inputs, Mapping) else example_inputs
-    made = capture(module, inputs, keywords, dynamic_shapes)
-    found = find_regions(made.graph, settings=settings)
-    rewrite(made.graph, found.regions)
-    made.meta["evt"] = found
-    made.recompile()
-    kind: Any = type(made)  # of this module alone
-    kind.__reduce__ = _refuse_pickling
-    return made
+    known = dispatch_of(module)
+    call = _call(example_inputs)
+    dispatch = Dispatch(
+        module if known is None else known.model,
+        _pytree.tree_map(TensorKind.of, call),
+        dict(settings),
+        dynamic_shapes,
+    )
+    dispatch.plan_of(*call)
+    return stand_in(dispatch)
 
 
-def _refuse_pickling(module: GraphModule) -> Any:
-    """Raise ArgumentError (E0607): PyTorch's checks of an exported module's inputs do not pickle."""
-    message = "what evt.fuse returned does not pickle, as modules of torch.export do not"
-    hint = "torch.export.save(torch.export.export(module, inputs), path); `import evt` before torch.export.load(path)"
-    raise ArgumentError(Diagnostic("E0607", message, help=hint))
+def fusion(module: torch.nn.Module, inputs: Sequence[Any] | Mapping[str, Any] | None = None) -> Fusion:
+    """Return what :func:`fuse` did for its example, or does for other inputs.
 
-
-def fusion(module: GraphModule) -> Fusion:
-    """Return what :func:`fuse` did. Raise ArgumentError (E0607) for what it did not return."""
-    found = getattr(module, "meta", {}).get("evt")
-    if not isinstance(found, Fusion):
-        raise ArgumentError(Diagnostic("E0607", f"`module` is {shown(module)}; expected what evt.fuse returned"))
-    return found
-
-
-def find_regions(
-    graph: Graph,
-    devices: Sequence[str] = ("cpu", "cuda"),
-    settings: Mapping[str, Any] | None = None,
-    inlined: bool = False,
-    left: Mapping[Node, Misfit] | None = None,
-) -> Fusion:
-    """Return the regions of a graph on one of the devices, as programs.
-
-    ``inlined``: what stays in the graph is compiled, so that elementwise operators are computed where they are read.
-    Products that are ``left`` have no regions, for these reasons.
+    Raise ArgumentError for a module that it did not return (E0607), and for inputs that cannot be captured (E1020).
     """
-    Settings.of(**(settings or {}))
-    found = partition(graph, left=left)
-    outcomes = {node: Outcome(node, None, misfit) for node, misfit in found.misfits.items() if _is_product(misfit)}
-    behind = {region.product.node: _behind(found, region) for region in found.regions}
-    wanted = {region.product.node: tuple(region.frames) for region in found.regions}
-    absorb(graph, found.regions)
-    if inlined:
-        leave(graph, found.regions)
-    for region in found.regions:
-        node = region.product.node
-        made = _outcome(region, devices, settings or {}, behind[node])
-        outcomes[node] = replace(made, wanted=wanted[node])
-    return Fusion(tuple(outcomes[node] for node in graph.nodes if node in outcomes))
+    dispatch = dispatch_of(module)
+    if dispatch is None:
+        raise ArgumentError(Diagnostic("E0607", f"`module` is {shown(module)}; expected what evt.fuse returned"))
+    check_kind("inputs", inputs, tuple | list | Mapping | None, _INPUTS)
+    return (dispatch.example_plan() if inputs is None else dispatch.plan_of(*_call(inputs))).fusion
 
 
-def _is_product(misfit: Misfit) -> bool:
-    return find_product(misfit.node) is not None
+def graph(module: torch.nn.Module, inputs: Sequence[Any] | Mapping[str, Any] | None = None) -> GraphModule:
+    """Return the fused graph of the example, or of other inputs, to look at.
+
+    Its inputs are parameters and buffers, the tensors of a call, and values that were computed from parameters. The
+    graph for other programs is ``torch.export.export(module, inputs)``. Raise as :func:`fusion` does.
+    """
+    fusion(module, inputs)
+    dispatch = dispatch_of(module)
+    assert dispatch is not None
+    return (dispatch.example_plan() if inputs is None else dispatch.plan_of(*_call(inputs))).graph
 
 
-def _outcome(
-    region: Region, devices: Sequence[str], settings: Mapping[str, Any], behind: tuple[Misfit, ...]
-) -> Outcome:
-    node = region.product.node
-    kind = node.meta["val"].device.type
-    if kind not in devices:
-        reason = Misfit(node, "E1016", f"it is on the {kind.upper()}, and kernels run on CUDA devices")
-        return Outcome(node, None, reason, behind)
-    if len(region.frames) == 1 and not region.product.terms and region.product.alpha == 1:
-        return Outcome(node, None, Misfit(node, "E1014", "nothing behind it can be computed with it"), behind)
-    whole = _build(region, settings)
-    if isinstance(whole, Fused):
-        return Outcome(node, whole, None, behind)
-    smaller = region.without_reductions()
-    if len(smaller.frames) in (1, len(region.frames)):
-        return Outcome(node, None, whole, behind)
-    made = _build(smaller, settings)
-    if isinstance(made, Fused):
-        return Outcome(node, made, None, (*behind, whole))
-    return Outcome(node, None, made, behind)
+def _call(inputs: Sequence[Any] | Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of a call by position, and those by keyword."""
+    return ((), dict(inputs)) if isinstance(inputs, Mapping) else (tuple(inputs), {})
 
 
-def _build(region: Region, settings: Mapping[str, Any]) -> Fused | Misfit:
-    """Return the program of a region, or why there is none that a kernel of the region's device computes."""
-    node = region.product.node
-    try:
-        made = build(region, settings)
-        _check_kernel(made)
-        return made
-    except UnbuiltError as error:
-        return Misfit(node, "E1015", str(error))
-    except EvtError as error:
-        first = error.diagnostics[0]
-        return Misfit(node, "E1015", f"{first.code}: {first.message}")
-
-
-def _check_kernel(fused: Fused) -> None:
-    """Raise TargetError if a region is on a GPU for which evt has no kernel of its program."""
-    operands = (fused.region.product.a, fused.region.product.b)
-    device = fused.region.product.node.meta["val"].device
-    if device.type == "cuda" and torch.cuda.is_available():
-        target = "sm{}{}".format(*torch.cuda.get_device_capability(device))
-        shapes = [shape_of(each) for each in operands]
-        known = all(isinstance(size, int) for shape in shapes for size in shape) and fused.batches is None
-        a, b = (type_name(dtype_of(each)) for each in operands)
-        fused.program.plan(target, a, b, shapes=(shapes[0], shapes[1]) if known else None)
-
-
-def _behind(found: Partition, region: Region) -> tuple[Misfit, ...]:
-    """Return why the operators that read these are not fused with them."""
-    owner = {node: other for other in found.regions for node in other.frames}
-    readers = dict.fromkeys(user for node in region.frames for user in _readers(node, region))
-    misfits = []
-    for user in readers:
-        if user in found.misfits and not _is_product(found.misfits[user]):
-            misfits.append(found.misfits[user])
-        elif user in owner and user is not owner[user].product.node:
-            misfits.append(Misfit(user, "E1013", f"it is computed with `{owner[user].product.node.name}`"))
-    return tuple(misfits)
-
-
-def _readers(node: Node, region: Region) -> Iterator[Node]:
-    """Yield what reads a node outside of its region, and what reads a view of it there."""
-    for user in node.users:
-        if user not in region:
-            yield user
-            yield from _readers(user, region) if is_view(user) else ()
+__all__ = ["Fusion", "fuse", "fusion", "graph"]

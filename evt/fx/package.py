@@ -33,10 +33,11 @@ from evt.export.schema import schemas_of
 from evt.fx.aten import shape_of
 from evt.fx.backend import FusePass, read_options
 from evt.fx.build import Fused
-from evt.fx.capture import capture, export
+from evt.fx.capture import export, frozen
 from evt.fx.example import example
 from evt.fx.kernels import reason_of
 from evt.fx.misfit import Misfit
+from evt.fx.module import dispatch_of
 from evt.fx.report import Report, Row, row_of
 from evt.fx.rewrite import listed, rewrite
 from evt.plan import Target, find_target
@@ -96,9 +97,11 @@ def package(
     rule, devices, patches = read_options(None, options)
     keywords = example_inputs if isinstance(example_inputs, Mapping) else {}
     inputs = () if isinstance(example_inputs, Mapping) else example_inputs
+    fused = dispatch_of(module)
+    module = module if fused is None else fused.model  # which is fused again, into operators of the package
     path = Path(folder)
     with staged(path, replace=replace) as made, torch.no_grad():
-        constant = capture(module, inputs, keywords, dynamic_shapes)  # what parameters alone decide is computed now
+        constant = frozen(module, inputs, keywords, dynamic_shapes)  # what parameters alone decide is computed now
         exported = export(constant, inputs, keywords, dynamic_shapes)
         packaging = _Packaging(rule, devices, made)
         patches["post_grad_custom_pre_pass"] = packaging
@@ -173,6 +176,7 @@ class _Exported:
 
     operators: Mapping[Node, OpOverload]
     copies: bool = field(default=True, init=False)
+    strided: bool = field(default=False, init=False)
 
     def __call__(
         self, graph: Graph, fused: Fused, operands: Sequence[Node], arguments: Sequence[Node]

@@ -13,8 +13,8 @@ import torch
 from torch.fx import GraphModule
 
 from evt.fx.aten import base_name, is_tensor, shape_of
-from evt.fx.fuse import Outcome
 from evt.fx.product import Product, find_product
+from evt.fx.regions import Outcome
 from evt.fx.worth import Worth
 from evt.spec.given import check_kind
 

@@ -13,11 +13,12 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Graph, Node
 
-from evt.fx.aten import operator_name, shape_of
+from evt.fx.aten import CONSTANT, is_constant, operator_name, shape_of
 from evt.fx.build import Fused
 from evt.fx.example import tensor_of
 from evt.fx.frame import Arrangement, Size, same
 from evt.fx.gradient import leave_unread
+from evt.fx.results import keep_strides
 from evt.fx.sizes import written
 from evt.reference.convolution import from_view, to_view
 from evt.runtime.convolution import is_readable, pitch_of
@@ -34,6 +35,10 @@ class Caller(Protocol):
     def copies(self) -> bool:
         """Whether images that kernels cannot read are copied by the graph, or else by the call."""
 
+    @property
+    def strided(self) -> bool:
+        """Whether results get PyTorch's strides. Inductor takes any, and restores those of its results."""
+
     def __call__(
         self, graph: Graph, fused: Fused, operands: Sequence[Node], arguments: Sequence[Node]
     ) -> tuple[Node, list[Node]]:
@@ -46,6 +51,7 @@ class Listed:
 
     operator: OpOverload
     copies: bool
+    strided: bool
 
     def __call__(
         self, graph: Graph, fused: Fused, operands: Sequence[Node], arguments: Sequence[Node]
@@ -62,7 +68,8 @@ def listed(graph: Graph, call: Node, count: int) -> list[Node]:
 
 
 #: What computes at once, and what launches a kernel under Inductor.
-RUN, LAUNCH = Listed(torch.ops.evt.run.default, False), Listed(torch.ops.evt.launch.default, True)
+RUN = Listed(torch.ops.evt.run.default, copies=False, strided=True)
+LAUNCH = Listed(torch.ops.evt.launch.default, copies=True, strided=False)
 
 
 def rewrite(graph: Graph, fused: Sequence[Fused], caller: Caller = RUN) -> None:
@@ -107,12 +114,14 @@ def _replace(graph: Graph, fused: Fused, now: dict[Node, Node], images: dict[Nod
                 arguments = [_image(graph, each, images, _is_walkable) for each in arguments]
             last = follows_channels_last(spec.convolution, *(tensor_of(each, "meta") for each in operands))
             if last:  # so are the results of PyTorch, which thus stay as they are
-                operands = [_image(graph, x, images, is_readable) if x.op == "get_attr" else x for x in operands]
+                operands = [_image(graph, x, images, is_readable) if is_constant(x) else x for x in operands]
         call, values = caller(graph, fused, operands, arguments)
         for made, result in zip(values, fused.results, strict=True):
             node = result.node
             made.meta = {**node.meta, "val": _packed(node.meta["val"], result.stored, last)}
             shaped = _arranged(graph, made, result.arrangement)
+            if caller.strided:
+                shaped = keep_strides(graph, shaped, node.meta["val"].stride())
             now[node] = shaped
             node.replace_all_uses_with(shaped, delete_user_cb=lambda user: user not in fused.region)
         if call not in values:
@@ -140,8 +149,9 @@ def _is_walkable(view: torch.Tensor) -> bool:
 def _image(graph: Graph, node: Node, known: dict[Node, Node], fits: Callable[[torch.Tensor], bool]) -> Node:
     """Return an image, or a filter, with its channels last, as kernels read them.
 
-    A copy is a part of the graph, which can make it where the image is computed; that of a constant is made now. A
-    parameter that is an input of the graph may be written to between calls, so that it is copied at each call.
+    A copy is a part of the graph, which can make it where the image is computed; that of an attribute is made now. A
+    parameter that is an input of the graph may be written to between calls, so that it is copied at each call, unless
+    the copy is folded (:mod:`evt.fx.fold`).
     """
     value = node.meta["val"]
     if value.dim() < 3 or fits(to_view(tensor_of(node, "meta"))):
@@ -163,7 +173,7 @@ def _constant(graph: Graph, node: Node) -> Node:
 
 
 def _copied(graph: Graph, node: Node) -> Node:
-    """Return a copy by operators: the copy of a permuted view, permuted back."""
+    """Return a copy by operators: the copy of a permuted view, permuted back. That of a constant is one."""
     dims = range(node.meta["val"].dim())
     last, first = [0, *dims[2:], 1], [0, len(dims) - 1, *dims[1:-1]]
     view = graph.call_function(aten.permute.default, (node, last))
@@ -172,6 +182,8 @@ def _copied(graph: Graph, node: Node) -> Node:
     copy.meta["val"] = view.meta["val"].clone(memory_format=torch.contiguous_format)
     made = graph.call_function(aten.permute.default, (copy, first))
     made.meta["val"] = copy.meta["val"].permute(first)
+    for each in (view, copy, made):
+        each.meta[CONSTANT] = is_constant(node)
     return made
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from evt.fx.fuse import Fusion, fuse, fusion
+from evt.fx.module import dispatch_of
 
 #: Relative to the largest result: what rounding once instead of after every operator may change.
 TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 6e-2}
@@ -27,10 +28,18 @@ class Function(torch.nn.Module):
 def fused(function: Callable[..., Any], *inputs: torch.Tensor, **keywords: Any) -> Fusion:
     """Return what became of a function's products, once its results are found to be eager's."""
     module = function if isinstance(function, torch.nn.Module) else Function(function)
-    made = fuse(module, inputs, **keywords)
+    made = fuse(module, inputs, **keywords).eval()
     with torch.no_grad():
         compare(module(*inputs), made(*inputs), *(each.dtype for each in inputs))
+    check_answers(made)
     return fusion(made)
+
+
+def check_answers(made: torch.nn.Module) -> None:
+    """Assert that the fused graph answered the calls of a fused module, or would if there was anything in it."""
+    dispatch = dispatch_of(made)
+    assert dispatch is not None
+    assert dispatch.answers.keys() <= {"fused", "nothing of it is fused"}
 
 
 def compare(expected: Any, got: Any, *dtypes: torch.dtype) -> None:

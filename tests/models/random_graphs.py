@@ -21,7 +21,7 @@ from torch.nn import functional
 from evt.fx.fuse import fuse, fusion
 from evt.fx.report import RECORDS
 
-from .fusing import compare
+from .fusing import check_answers, compare
 from .training import fused
 
 Value = torch.Tensor
@@ -157,8 +157,9 @@ class _Maker:
 def check(seed: int) -> int:
     """Assert that a random module gives the same fused; return how many regions it has."""
     module, inputs = make(seed)
-    made = fuse(module, inputs)
+    made = fuse(module, inputs).eval()
     compare(module(*inputs), made(*inputs), *(each.dtype for each in inputs))
+    check_answers(made)
     return len(fusion(made).regions)
 
 

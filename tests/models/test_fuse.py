@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import pickle
 import subprocess
 import sys
@@ -14,6 +13,7 @@ torch = pytest.importorskip("torch")
 
 import evt  # noqa: E402
 from evt.fx.fuse import fusion  # noqa: E402
+from evt.fx.module import FusedModule  # noqa: E402
 
 from .fusing import Function, compare  # noqa: E402
 
@@ -28,23 +28,7 @@ def test_a_module_is_called_as_before() -> None:
     fused = evt.fuse(plain, (x,))
     with torch.no_grad():
         compare(plain(x), fused(x))
-    assert isinstance(fused, torch.fx.GraphModule)
-
-
-def test_autograd_is_left_out() -> None:
-    """Parameters that require grad are read without it; the module itself stays as it was."""
-    plain = model()
-    fused = evt.fuse(plain, (torch.randn(4, 5),))
-    assert not fused(torch.randn(4, 5)).requires_grad
-    assert all(each.requires_grad for each in plain.parameters())
-
-
-def test_parameters_are_shared() -> None:
-    plain, x = model(), torch.randn(4, 5)
-    fused = evt.fuse(plain, (x,))
-    with torch.no_grad():
-        plain[0].weight.mul_(2)
-        compare(plain(x), fused(x))
+    assert isinstance(fused, FusedModule)
 
 
 def test_keyword_arguments() -> None:
@@ -80,10 +64,8 @@ def test_values_know_their_nodes() -> None:
     assert names == {"linear", "gelu"}
 
 
-@pytest.mark.filterwarnings("ignore::FutureWarning")  # torch's own, of a copied graph
-def test_results_pickle_and_copy() -> None:
-    fused, x = evt.fuse(model(), (torch.randn(4, 5),)), torch.randn(4, 5)
-    assert torch.equal(copy.deepcopy(fused)(x), fused(x))
+def test_programs_pickle() -> None:
+    fused = evt.fuse(model(), (torch.randn(4, 5),))
     (program,) = {region.program for region in fusion(fused).regions[:1]}
     assert pickle.loads(pickle.dumps(program)) == program
 
@@ -107,10 +89,9 @@ def test_a_fused_module_is_saved_as_exported_programs_are(tmp_path: Path) -> Non
     model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU()).half().eval()
     x = torch.randn(8, 16).half()
     fused = evt.fuse(model, (x,))
-    with pytest.raises(evt.ArgumentError, match=r"E0607.*\n.*torch.export.save\(torch.export.export\(module, inputs\)"):
-        pickle.dumps(fused)
     file = tmp_path / "fused.pt2"
     torch.export.save(torch.export.export(fused, (x,)), file)
     found = torch.export.load(file).module()
     assert "torch.ops.evt.run" in found.code
-    assert torch.equal(found(x), fused(x))
+    with torch.no_grad():
+        assert torch.equal(found(x), fused(x))

@@ -25,7 +25,7 @@ GATE = "D = silu(acc)*x0"
 def fused(name: str, dtype: torch.dtype = torch.float32) -> Fusion:
     torch.manual_seed(0)
     model, inputs = language_model(name, dtype)
-    made: Any = fuse(Logits(model), inputs)
+    made: Any = fuse(Logits(model).eval(), inputs)
     with torch.no_grad():
         compare(Logits(model)(**inputs), made(**inputs), dtype)
     return fusion(made)

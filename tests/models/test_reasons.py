@@ -15,8 +15,9 @@ from torch.nn import functional  # noqa: E402
 
 from evt.diagnostics import CODES  # noqa: E402
 from evt.errors import ArgumentError  # noqa: E402
-from evt.fx import fuse as fusing  # noqa: E402
-from evt.fx.fuse import Fusion, find_regions, fuse, fusion  # noqa: E402
+from evt.fx import regions  # noqa: E402
+from evt.fx.fuse import Fusion, fuse, fusion  # noqa: E402
+from evt.fx.regions import find_regions  # noqa: E402
 from evt.fx.report import report  # noqa: E402
 
 from .fusing import Function, fused  # noqa: E402
@@ -106,14 +107,14 @@ def test_devices() -> None:
 
 def test_regions_that_are_no_program(monkeypatch: pytest.MonkeyPatch) -> None:
     """A region that evt refuses is tried without its reductions, and else left alone."""
-    build = fusing.build
+    build = regions.build
 
     def refuse(region: Any, settings: Any) -> Any:
         if any(frame.reduced for frame in region.frames.values()):
             build(region, {"route": "evt-3x"}).program.plan("sm80", "f16", "f16")
         return build(region, settings)
 
-    monkeypatch.setattr(fusing, "build", refuse)
+    monkeypatch.setattr(regions, "build", refuse)
     found = fused(lambda a, b: (x := a @ b + 1, x.sum(-1)), A, B)
     assert [each[:5] for each in reasons(found, "E1015")] == ["E0502"]
     assert [str(each.program).splitlines()[-1] for each in found.regions] == ["D = acc + 1"]

@@ -18,8 +18,8 @@ from torch.nn import functional  # noqa: E402
 import evt  # noqa: E402
 from evt.fx import kernels  # noqa: E402
 from evt.fx.backend import backend  # noqa: E402
-from evt.fx.fuse import find_regions  # noqa: E402
 from evt.fx.measure import unfused  # noqa: E402
+from evt.fx.regions import find_regions  # noqa: E402
 from evt.fx.report import RECORDS, Report, Row  # noqa: E402
 
 from . import training  # noqa: E402

@@ -43,7 +43,7 @@ def make(name: str, dtype: torch.dtype = torch.float32, device: str = "cpu") -> 
     torch.manual_seed(0)
     if name in _LANGUAGE:
         model, inputs = language_model(name, dtype, **_LANGUAGE[name])
-        return Logits(model).to(device), {key: value.to(device) for key, value in inputs.items()}
+        return Logits(model).to(device).eval(), {key: value.to(device) for key, value in inputs.items()}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         package = "torchvision.models" if name in _TORCHVISION else "timm.models"

@@ -1,0 +1,269 @@
+"""Calls of a model by the plans of their kinds: ``Dispatch(model, example, settings)(args, keywords)``."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Container, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+from torch.utils import _pytree
+
+from evt.errors import EvtError, InternalError, NoKernelWarning
+from evt.fx.plan import Plan, plan
+from evt.fx.watch import Watch
+from evt.runtime.plain import PLAIN, transforming
+
+#: The most kinds of inputs that are planned; the model itself runs for others.
+MOST_PLANS = 32
+#: How often the attributes of a model may change before the model itself runs for good.
+_MOST_CHANGES = 32
+#: How many of them are remembered: one plan may serve several.
+_MOST_KEYS = 1024
+#: Whether the structures of PyTorch's trees have hashes, as from 2.12 on.
+_HASHED = _pytree.TreeSpec.__hash__ is not None and "dict_context" in _pytree.TreeSpec.__hash__.__code__.co_varnames
+#: The types of inputs, besides tensors, that a graph can take for given.
+_GIVEN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+
+
+@dataclass(frozen=True)
+class TensorKind:
+    """A tensor without its values."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    @staticmethod
+    def of(leaf: Any) -> Any:
+        """Return the kind of a tensor, and other values as they are."""
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        return TensorKind(tuple(leaf.shape), leaf.stride(), leaf.dtype, leaf.device)
+
+    @staticmethod
+    def example(leaf: Any) -> Any:
+        """Return a tensor of a kind, with any values, and other values as they are."""
+        if not isinstance(leaf, TensorKind):
+            return leaf
+        return torch.empty_strided(leaf.size, leaf.stride, dtype=leaf.dtype, device=leaf.device)
+
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+@dataclass
+class Dispatch:
+    """A model, its settings, its example, and the plans that were made.
+
+    ``example`` are the arguments of a call, with a :class:`TensorKind` for each tensor. ``plans`` are by what a graph
+    takes for given of a call, with the reason in place of a plan where there is none. ``answers`` counts how calls ran:
+    "fused", or the reason why the model itself did.
+    """
+
+    model: torch.nn.Module
+    example: Arguments
+    settings: Mapping[str, Any]
+    dynamic_shapes: Any = None
+    plans: dict[object, Plan | str] = field(default_factory=dict)
+    answers: Counter[str] = field(default_factory=Counter)
+    _general: Plan | None = None
+    _watch: Watch | None = None
+    _changes: int = 0
+    _refusal: str = ""
+    _lock: Any = field(default_factory=threading.RLock)
+
+    def __call__(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """Run the plan of a call, or else the model."""
+        found = self._found(args, keywords)
+        if not isinstance(found, str):
+            known, watch, leaves = found
+            try:
+                result = known.run(watch, leaves)
+            except InternalError:
+                raise
+            except EvtError as error:  # before the graph wrote to anything
+                found = f"a kernel does not run: {error.diagnostics[0].message}"
+                self.plans = {key: found if each is known else each for key, each in self.plans.items()}
+                warnings.warn(f"the model runs unfused: {found}", NoKernelWarning, stacklevel=6)
+            else:
+                self.answers["fused"] += 1
+                return result
+        self.answers[found] += 1
+        return self.model(*args, **keywords)
+
+    def plan_of(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> Plan:
+        """Return the plan of calls in evaluation mode, made now if need be. Raise ArgumentError (E1020)."""
+        with self._lock, _evaluating(self.model):
+            self._watched()
+            try:
+                key = _read(args, keywords)[1]
+            except (TypeError, RuntimeError):
+                key = None  # of inputs that no later call finds again
+            known = self.plans.get(key)
+            if not isinstance(known, Plan) or key is None:
+                known = self.plans[key] = self._planned(args, keywords)
+            return known
+
+    def trace(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """Run a call where PyTorch traces it: the graph of a kind of inputs that is planned, or else the model."""
+        known, watch = None, self._watch
+        if watch is not None and watch.keeps_attributes() and not self.model.training and not transforming():
+            leaves = _pytree.tree_leaves((args, keywords))
+            with suppress(TypeError, RuntimeError):
+                known = self.plans.get(_read(args, keywords)[1])
+            if known is None and self._general is not None and self._general.takes(leaves):
+                known = self._general
+            if isinstance(known, Plan):
+                return known.trace(watch, leaves)
+        return self.model(*args, **keywords)
+
+    def example_plan(self) -> Plan:
+        """Return the plan of the example. Raise ArgumentError (E1020)."""
+        with self._lock:
+            return self.plan_of(*_pytree.tree_map(TensorKind.example, self.example))
+
+    def _found(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Plan, Watch, list[Any]] | str:
+        """Return the plan of a call and the leaves of its inputs, or why the model itself runs."""
+        if self.model.training:
+            return "the model is in training mode"
+        if transforming() or forward_ad._current_level >= 0 or torch._C._get_tracing_state() is not None:
+            return "PyTorch transforms or traces the call"
+        watch = self._watched()
+        if self._refusal or watch.refusal:
+            return self._refusal or watch.refusal
+        if watch.hooked:
+            return "a module within has hooks"
+        try:
+            leaves, key = _read(args, keywords, PLAIN)
+        except (TypeError, RuntimeError):
+            return "an input is no plain tensor, number or string"
+        if torch.is_grad_enabled() and (
+            watch.recorded or any(getattr(each, "requires_grad", False) for each in leaves)
+        ):
+            return "gradients are recorded"
+        known = self.plans.get(key) or self._new(key, leaves, args, keywords)
+        if isinstance(known, str):
+            return known
+        if not known.fusion.regions:
+            return "nothing of it is fused"
+        watch = self._watch or watch
+        if known.is_entangled(watch, leaves):
+            return "a tensor that the model writes to shares memory with another one"
+        return known, watch, leaves
+
+    def _watched(self) -> Watch:
+        """Return the watch of the model as it is; forget the plans if it has changed."""
+        watch = self._watch
+        if watch is None or not watch.holds():
+            with self._lock:
+                self._changes += watch is not None
+                if self._changes > _MOST_CHANGES:
+                    self._refusal = "the attributes of the model keep changing"
+                watch = self._watch = Watch(self.model)
+                self.plans, self._general = {}, None
+        return watch
+
+    def _new(self, key: object, leaves: list[Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Plan | str:
+        """Return a plan for a kind of inputs that comes for the first time, or why there is none."""
+        with self._lock:
+            if key in self.plans:
+                return self.plans[key]
+            if len(self.plans) >= _MOST_KEYS:
+                self.plans = {}
+            made: Plan | str
+            try:
+                if self._general is not None and self._general.takes(leaves):
+                    made = self._general
+                elif len({id(each) for each in self.plans.values()}) >= MOST_PLANS:
+                    made = f"it was called with more than {MOST_PLANS} kinds of inputs"
+                else:
+                    made = self._planned(args, keywords)
+            except EvtError as error:
+                made = error.diagnostics[0].message
+            self.plans[key] = made
+            return made
+
+    def _planned(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> Plan:
+        """Return a plan, of a graph whose capture leaves the model as it was."""
+        for _ in range(2):
+            assert self._watch is not None
+            inputs, named = _pytree.tree_map(_apart, (args, keywords))
+            general = None if self._general is not None or self.plans else self.dynamic_shapes
+            made = plan(self.model, self._watch, inputs, named, general, self.settings)
+            if self._watch.keeps_attributes():
+                self._general = made if general is not None else self._general
+                return made
+            self._watch = Watch(self.model)  # what a first call keeps in attributes is there from now on
+            self.plans = {}
+        self._refusal = "the attributes of the model change as it runs"
+        return made
+
+
+def _read(
+    args: tuple[Any, ...], keywords: dict[str, Any], kinds: Container[type] | None = None
+) -> tuple[list[Any], object]:
+    """Return the leaves of a call's arguments, and what a graph takes for given.
+
+    Raise TypeError for other values, and for tensors of other types than ``kinds``, where they are given.
+    """
+    leaves: list[Any]
+    structure: Any
+    if keywords or not all(type(each) in PLAIN or (kinds is None and isinstance(each, torch.Tensor)) for each in args):
+        leaves, structure = _pytree.tree_flatten((args, keywords))
+        structure = structure if _HASHED else repr(structure)
+    else:
+        leaves, structure = list(args), len(args)
+    return leaves, (structure, *_surroundings(), *[_given(each, kinds) for each in leaves])
+
+
+def _given(leaf: Any, kinds: Container[type] | None) -> object:
+    if isinstance(leaf, torch.Tensor):
+        if kinds is not None and type(leaf) not in kinds:
+            raise TypeError
+        return leaf.size(), leaf.stride(), leaf.dtype, leaf.device, leaf.is_neg(), leaf.is_conj()
+    if not isinstance(leaf, _GIVEN):
+        raise TypeError
+    return type(leaf), repr(leaf)
+
+
+def _is_recorded(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor) and leaf.requires_grad
+
+
+def _surroundings() -> tuple[Any, ...]:
+    """Return the settings of PyTorch's that decide what a graph is captured as, and what is fused in it."""
+    casts: tuple[Any, ...] = ()
+    if torch._C._is_any_autocast_enabled():
+        casts = tuple((torch.is_autocast_enabled(each), torch.get_autocast_dtype(each)) for each in ("cpu", "cuda"))
+    products = torch._C._get_float32_matmul_precision(), torch._C._get_cudnn_allow_tf32()
+    return casts, products, torch.get_default_dtype()
+
+
+def _apart(leaf: Any) -> Any:
+    """Return a tensor of the same kind that autograd knows nothing of, another one each time; other values as they are.
+
+    A graph is captured with its inputs told apart.
+    """
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    return TensorKind.example(TensorKind.of(leaf)) if leaf.is_inference() else leaf.detach()
+
+
+@contextmanager
+def _evaluating(model: torch.nn.Module) -> Iterator[None]:
+    """Put a model and all within it into evaluation mode for a while."""
+    modes = {module: module.training for module in model.modules()}
+    try:
+        for module in modes:
+            module.training = False
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode

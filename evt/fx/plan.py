@@ -1,0 +1,188 @@
+"""A model's fused graph for a kind of inputs: ``plan(model, watch, inputs, keywords) -> Plan``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+from torch.utils import _pytree
+
+from evt.fx.aten import CONSTANT, is_constant, is_tensor
+from evt.fx.capture import Captured, capture
+from evt.fx.fold import Folding, is_small
+from evt.fx.kernels import planned
+from evt.fx.regions import Fusion, find_regions
+from evt.fx.results import restore
+from evt.fx.rewrite import RUN, rewrite
+from evt.fx.watch import Watch
+
+_version = torch.Tensor._version.__get__  # type: ignore[attr-defined]
+
+
+@dataclass
+class Plan:
+    """A module's fused graph for a kind of inputs.
+
+    ``graph`` takes the module's tensors in the places ``tensors`` of its watch, the leaves of the inputs, and the
+    values that ``folding`` computes from the tensors in the places ``roots``. ``unflatten`` makes the module's
+    result of the graph's. The graph writes to the tensors and leaves in the places ``written``. ``inputs`` are the leaves as the
+    capture had them, with symbols for sizes that may vary.
+    """
+
+    fusion: Fusion
+    graph: GraphModule
+    folding: GraphModule
+    tensors: tuple[int, ...]
+    roots: tuple[int, ...]
+    unflatten: Callable[[Sequence[Any]], Any]
+    written: tuple[int, ...]
+    inputs: tuple[Any, ...]
+    _folded: tuple[torch.Tensor, ...] = ()
+    _seen: object = None
+
+    def run(self, watch: Watch, leaves: Sequence[Any]) -> Any:
+        """Call the graph, with values folded again where a tensor that they are made of has changed."""
+        every = watch.tensors
+        seen = (watch.epoch, *[_version(every[place]) for place in self.roots])
+        folded = self._folded if seen == self._seen else self._fold(every, seen)
+        return self.unflatten(self.graph.forward(*[every[place] for place in self.tensors], *leaves, *folded))
+
+    def trace(self, watch: Watch, leaves: Sequence[Any]) -> Any:
+        """Call the graph where PyTorch traces it: the trace folds, too."""
+        every = watch.current()
+        folded = self.folding.forward(*[every[place] for place in self.roots])
+        return self.unflatten(self.graph.forward(*[every[place] for place in self.tensors], *leaves, *folded))
+
+    def takes(self, leaves: Sequence[Any]) -> bool:
+        """Return whether inputs are those of the graph, for values of its symbols."""
+        values: dict[Any, Any] = {}
+        return len(leaves) == len(self.inputs) and all(
+            _fits(known, leaf, values) for known, leaf in zip(self.inputs, leaves, strict=True)
+        )
+
+    def is_entangled(self, watch: Watch, leaves: Sequence[Any]) -> bool:
+        """Return whether a tensor that the graph writes to shares memory with another one."""
+        if not self.written:
+            return False
+        given = [*(watch.tensors[place] for place in self.tensors), *leaves]
+        memories = [each.untyped_storage().data_ptr() if isinstance(each, torch.Tensor) else None for each in given]
+        return any(memories.count(memories[place]) > 1 for place in self.written)
+
+    def _fold(self, every: Sequence[torch.Tensor], seen: object) -> tuple[torch.Tensor, ...]:
+        roots = [every[place] for place in self.roots]
+        with torch.inference_mode(False), torch.no_grad():
+            folded: tuple[torch.Tensor, ...] = self.folding.forward(*roots)
+        devices = {each.device for each in folded if each.device.type == "cuda"}
+        if devices and torch.cuda.is_current_stream_capturing():
+            return folded  # a part of the CUDA graph that is being captured
+        for device in devices:
+            torch.cuda.current_stream(device).synchronize()  # other streams may read it, too
+        self._folded, self._seen = folded, seen
+        return folded
+
+
+def plan(
+    model: torch.nn.Module,
+    watch: Watch,
+    inputs: Sequence[Any],
+    keywords: Mapping[str, Any],
+    dynamic_shapes: Any = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Plan:
+    """Return a module's plan for such inputs. Raise ArgumentError (E1020) where torch.export cannot capture it."""
+    captured = capture(model, inputs, keywords, dynamic_shapes)
+    graph = captured.module.graph
+    placeholders = captured.inputs
+    tensors = tuple(watch.names[name] for name in captured.names)
+    named = list(zip(placeholders, tensors, strict=False))
+    folded = [(node, place) for node, place in named if _is_folded(node, watch.tensors[place], captured)]
+    for node, _ in folded:
+        node.meta[CONSTANT] = True
+    folding = Folding.of(node for node, _ in folded)
+    folding.take(graph, is_small)
+    fusion = _fuse(captured.module, settings or {})
+    folding.take(graph, is_constant)
+    restore(graph, captured.written, captured.results)
+    graph.eliminate_dead_code()
+    graph.lint()
+    captured.module.recompile()
+    written = tuple(placeholders.index(node) for node in captured.written)
+    return Plan(
+        fusion,
+        captured.module,
+        folding.finish(captured.module),
+        tensors,
+        tuple(place for _, place in folded),
+        _unflatten(captured.structure),
+        written,
+        tuple(node.meta["val"] for node in placeholders[len(tensors) :]),
+    )
+
+
+def _fits(known: Any, leaf: Any, values: dict[Any, Any]) -> bool:
+    """Return whether a leaf is one that a graph was captured with; ``values`` has those of the symbols before."""
+    if not isinstance(known, torch.Tensor) or not isinstance(leaf, torch.Tensor):
+        return type(known) is type(leaf) and bool(known == leaf)
+    if (known.dtype, known.device, known.dim()) != (leaf.dtype, leaf.device, leaf.dim()):
+        return False
+    pairs = zip((*known.shape, *known.stride()), (*leaf.shape, *leaf.stride()), strict=True)
+    return all(_is_size(size, given, values) for size, given in pairs)
+
+
+def _is_size(size: Any, given: Any, values: dict[Any, Any]) -> bool:
+    """Return whether a size or stride is that of the capture. A symbol stands for a number that is neither 0 nor 1."""
+    if isinstance(size, int):
+        return isinstance(given, int) and size == given
+    expression = size.node.expr
+    value = given if isinstance(given, int) else given.node.expr
+    if expression.is_Symbol and expression not in values:
+        values[expression] = value
+        limits = size.node.shape_env.var_to_range[expression]
+        return not isinstance(value, int) or max(2, limits.lower) <= value <= limits.upper
+    return bool(expression.subs(values) == value)
+
+
+def _is_folded(node: Node, tensor: torch.Tensor, captured: Captured) -> bool:
+    """Return whether what a tensor decides is computed once: it does not change unnoticed, or with every call."""
+    return is_tensor(node) and node not in captured.written and not tensor.is_inference()
+
+
+def _fuse(module: GraphModule, settings: Mapping[str, Any]) -> Fusion:
+    """Replace the regions of a graph, and of the graphs within it, as of torch.cond, by calls of their programs."""
+    outcomes = []
+    for each in _graphs(module):
+        found = find_regions(each.graph, settings=settings)
+        _, without = planned({one.product: one.fused for one in found.outcomes if one.fused is not None})
+        kept = [
+            replace(one, fused=None, reason=without[one.product]) if one.product in without else one
+            for one in found.outcomes
+        ]
+        rewrite(each.graph, [one.fused for one in kept if one.fused is not None], RUN)
+        each.recompile()
+        outcomes += kept
+    return Fusion(tuple(outcomes))
+
+
+def _graphs(module: GraphModule) -> Iterator[GraphModule]:
+    """Yield a graph's module, and those of the graphs that it calls."""
+    yield module
+    for node in module.graph.find_nodes(op="get_attr"):
+        inner = attrgetter(str(node.target))(module)
+        if isinstance(inner, GraphModule):
+            yield from _graphs(inner)
+
+
+def _unflatten(structure: Any) -> Callable[[Sequence[Any]], Any]:
+    """Return a function that makes a module's result of its leaves."""
+    leaf = _pytree.tree_structure(0)
+    for kind, make in ((leaf, lambda leaves: leaves[0]), (_pytree.tree_structure((0,) * structure.num_leaves), tuple)):
+        if structure == kind:
+            return make
+    return lambda leaves: _pytree.tree_unflatten(list(leaves), structure)
+
+
+__all__ = ["Plan", "plan"]

@@ -1,0 +1,180 @@
+"""The regions of a graph, as programs: ``find_regions(graph) -> Fusion``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from evt.errors import EvtError
+from evt.fx.absorb import absorb
+from evt.fx.aten import dtype_of, shape_of, type_name
+from evt.fx.build import Fused, UnbuiltError, build
+from evt.fx.leave import leave
+from evt.fx.misfit import Misfit
+from evt.fx.partition import Partition, partition
+from evt.fx.product import find_product
+from evt.fx.region import Region
+from evt.fx.views import is_view
+from evt.settings import Settings
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a product: a fused region, or the reason why there is none.
+
+    ``behind`` are the reasons why operators that read its results are not computed with it, ``wanted`` the nodes that
+    were given to it.
+    """
+
+    product: Node
+    fused: Fused | None
+    reason: Misfit | None = None
+    behind: tuple[Misfit, ...] = ()
+    wanted: tuple[Node, ...] = ()
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """What became of a graph's products, in its order; prints as text."""
+
+    outcomes: tuple[Outcome, ...]
+
+    def __deepcopy__(self, memo: object) -> Fusion:
+        return self  # it describes the graph that it was found in
+
+    @property
+    def regions(self) -> tuple[Fused, ...]:
+        return tuple(each.fused for each in self.outcomes if each.fused is not None)
+
+    @property
+    def reasons(self) -> tuple[Misfit, ...]:
+        """All reasons, of products and of the operators behind them."""
+        found = [misfit for each in self.outcomes for misfit in (each.reason, *each.behind) if misfit is not None]
+        return tuple(dict.fromkeys(found))
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.regions)} of {len(self.outcomes)} products fused"]
+        for each in self.outcomes:
+            lines.append(f"{each.product.name}: {each.reason or ''}".rstrip(": ") if each.fused is None else "")
+            if each.fused is not None:
+                lines[-1] = f"{', '.join(node.name for node in each.fused.nodes)}:"
+                lines += [f"    {line}" for line in str(each.fused.program).splitlines()]
+            lines += [f"    not fused: {misfit}" for misfit in each.behind]
+        return "\n".join(lines)
+
+
+def find_regions(
+    graph: Graph,
+    devices: Sequence[str] = ("cpu", "cuda"),
+    settings: Mapping[str, Any] | None = None,
+    inlined: bool = False,
+    left: Mapping[Node, Misfit] | None = None,
+) -> Fusion:
+    """Return the regions of a graph on one of the devices, as programs.
+
+    ``inlined``: what stays in the graph is compiled, so that elementwise operators are computed where they are read.
+    Products that are ``left`` have no regions, for these reasons.
+    """
+    Settings.of(**(settings or {}))
+    found = partition(graph, left=left)
+    outcomes = {node: Outcome(node, None, misfit) for node, misfit in found.misfits.items() if _is_product(misfit)}
+    behind = {region.product.node: _behind(found, region) for region in found.regions}
+    wanted = {region.product.node: tuple(region.frames) for region in found.regions}
+    absorb(graph, found.regions)
+    if inlined:
+        leave(graph, found.regions)
+    else:
+        _leave_views(graph, found.regions)
+    for region in found.regions:
+        node = region.product.node
+        made = _outcome(region, devices, settings or {}, behind[node])
+        outcomes[node] = replace(made, wanted=wanted[node])
+    return Fusion(tuple(outcomes[node] for node in graph.nodes if node in outcomes))
+
+
+def _leave_views(graph: Graph, regions: Sequence[Region]) -> None:
+    """Show what is outside of a region copies of its views, so that they share the memory of the result they view."""
+    for region in regions:
+        for node in reversed(region.nodes):
+            outside = {user for user in node.users if user not in region}
+            if is_view(node) and outside:
+                with graph.inserting_after(node):
+                    made = graph.node_copy(node)
+                node.replace_all_uses_with(made, delete_user_cb=outside.__contains__)
+
+
+def _is_product(misfit: Misfit) -> bool:
+    return find_product(misfit.node) is not None
+
+
+def _outcome(
+    region: Region, devices: Sequence[str], settings: Mapping[str, Any], behind: tuple[Misfit, ...]
+) -> Outcome:
+    node = region.product.node
+    kind = node.meta["val"].device.type
+    if kind not in devices:
+        reason = Misfit(node, "E1016", f"it is on the {kind.upper()}, and kernels run on CUDA devices")
+        return Outcome(node, None, reason, behind)
+    if len(region.frames) == 1 and not region.product.terms and region.product.alpha == 1:
+        return Outcome(node, None, Misfit(node, "E1014", "nothing behind it can be computed with it"), behind)
+    whole = _build(region, settings)
+    if isinstance(whole, Fused):
+        return Outcome(node, whole, None, behind)
+    smaller = region.without_reductions()
+    if len(smaller.frames) in (1, len(region.frames)):
+        return Outcome(node, None, whole, behind)
+    made = _build(smaller, settings)
+    if isinstance(made, Fused):
+        return Outcome(node, made, None, (*behind, whole))
+    return Outcome(node, None, made, behind)
+
+
+def _build(region: Region, settings: Mapping[str, Any]) -> Fused | Misfit:
+    """Return the program of a region, or why there is none that a kernel of the region's device computes."""
+    node = region.product.node
+    try:
+        made = build(region, settings)
+        _check_kernel(made)
+        return made
+    except UnbuiltError as error:
+        return Misfit(node, "E1015", str(error))
+    except EvtError as error:
+        first = error.diagnostics[0]
+        return Misfit(node, "E1015", f"{first.code}: {first.message}")
+
+
+def _check_kernel(fused: Fused) -> None:
+    """Raise TargetError if a region is on a GPU for which evt has no kernel of its program."""
+    operands = (fused.region.product.a, fused.region.product.b)
+    device = fused.region.product.node.meta["val"].device
+    if device.type == "cuda" and torch.cuda.is_available():
+        target = "sm{}{}".format(*torch.cuda.get_device_capability(device))
+        shapes = [shape_of(each) for each in operands]
+        known = all(isinstance(size, int) for shape in shapes for size in shape) and fused.batches is None
+        a, b = (type_name(dtype_of(each)) for each in operands)
+        fused.program.plan(target, a, b, shapes=(shapes[0], shapes[1]) if known else None)
+
+
+def _behind(found: Partition, region: Region) -> tuple[Misfit, ...]:
+    """Return why the operators that read these are not fused with them."""
+    owner = {node: other for other in found.regions for node in other.frames}
+    readers = dict.fromkeys(user for node in region.frames for user in _readers(node, region))
+    misfits = []
+    for user in readers:
+        if user in found.misfits and not _is_product(found.misfits[user]):
+            misfits.append(found.misfits[user])
+        elif user in owner and user is not owner[user].product.node:
+            misfits.append(Misfit(user, "E1013", f"it is computed with `{owner[user].product.node.name}`"))
+    return tuple(misfits)
+
+
+def _readers(node: Node, region: Region) -> Iterator[Node]:
+    """Yield what reads a node outside of its region, and what reads a view of it there."""
+    for user in node.users:
+        if user not in region:
+            yield user
+            yield from _readers(user, region) if is_view(user) else ()

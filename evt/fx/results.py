@@ -1,0 +1,159 @@
+"""Results as eager mode returns them: their strides, and the memory that they share with inputs and with each other.
+
+An exported graph is shown before PyTorch removes side effects from it, where a fake tensor shares memory exactly where
+the real one does. :func:`restore` gives the results of the rewritten graph this memory again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Graph, Node
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch.fx.node import map_arg
+
+from evt.fx.aten import is_tensor
+from evt.fx.frame import Size, same
+from evt.fx.sizes import written
+from evt.fx.views import is_view
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Result:
+    """A tensor of a module's result.
+
+    Its memory is that of ``owner``, an input of the graph by its name or an earlier result by its place, ``offset``
+    elements after that one's first; or its own where ``owner`` is None.
+    """
+
+    size: tuple[Size, ...]
+    stride: tuple[Size, ...]
+    owner: str | int | None = None
+    offset: Size = 0
+
+
+def results_of(exported: ExportedProgram) -> tuple[Result | None, ...]:
+    """Return the results of a graph with side effects, or None for those that are no tensors."""
+    owners: dict[int, tuple[str | int, torch.Tensor]] = {}
+    for node in exported.graph.nodes:
+        if node.op == "placeholder" and is_tensor(node):
+            owners.setdefault(_memory(node.meta["val"]), (node.name, node.meta["val"]))
+    found: list[Result | None] = []
+    for node in _output(exported.graph).args[0]:  # type: ignore[union-attr]
+        if not is_tensor(node):
+            found.append(None)
+            continue
+        value = node.meta["val"]  # type: ignore[union-attr]
+        owner = owners.setdefault(_memory(value), (len(found), value))
+        size, stride = tuple(value.shape), tuple(value.stride())
+        if owner[1] is value:
+            found.append(Result(size, stride))
+        else:
+            found.append(Result(size, stride, owner[0], value.storage_offset() - owner[1].storage_offset()))
+    return tuple(found)
+
+
+def restore(graph: Graph, written_to: Sequence[Node], results: Sequence[Result | None]) -> None:
+    """Write to the inputs that a functional graph has new values for, and give its results the memory of eager mode's.
+
+    The graph returns results alone then.
+    """
+    for node in graph.nodes:
+        if is_view(node):  # of what was replaced, perhaps
+            node.meta["val"] = node.target(*map_arg(node.args, _value), **map_arg(node.kwargs, _value))
+    output = _output(graph)
+    every: list[Any] = list(output.args[0])  # type: ignore[arg-type]
+    values, found = every[: len(written_to)], every[len(written_to) :]
+    inputs = {node.name: node for node in graph.nodes if node.op == "placeholder"}
+    with graph.inserting_before(output):
+        for place, result in enumerate(results):
+            if result is not None and result.owner is None:
+                made = _apart(graph, found[place], [*inputs.values(), *found[:place]])
+                found[place] = keep_strides(graph, made, result.stride)
+        new = [(node, value) for node, value in zip(written_to, values, strict=True) if value is not node]
+        for node, value in [(node, _apart(graph, value, written_to)) for node, value in new]:
+            graph.call_function(aten.copy_.default, (node, value)).meta["val"] = node.meta["val"]
+        for place, result in enumerate(results):
+            if result is None or result.owner is None:
+                continue
+            owner = inputs.get(result.owner) if isinstance(result.owner, str) else found[result.owner]
+            if owner is not None and (owner in written_to or not _shares(found[place], owner, result)):
+                found[place] = _view(graph, owner, result) or found[place]
+    output.args = (tuple(found),)
+
+
+def keep_strides(graph: Graph, node: Node, stride: Sequence[Size]) -> Node:
+    """Return a node with the same elements in memory of these strides: itself, or a copy."""
+    value = node.meta["val"]
+    if all(same(size, 1) or same(x, y) for size, x, y in zip(value.shape, value.stride(), stride, strict=True)):
+        return node
+    made = graph.call_function(torch.ops.prims.copy_strided.default, (node, [written(graph, each) for each in stride]))
+    made.meta["val"] = value.new_empty_strided(tuple(value.shape), tuple(stride))
+    return made
+
+
+def view_of(tensor: torch.Tensor, size: Sequence[int], stride: Sequence[int], offset: int) -> torch.Tensor:
+    """Return a view of a tensor's memory that begins so many elements after its first."""
+    return tensor.as_strided(size, stride, tensor.storage_offset() + offset)
+
+
+def _apart(graph: Graph, node: Node, others: Iterable[Any]) -> Node:
+    """Return a node with the same elements whose memory none of the others has: itself, or a copy."""
+    memory = _memory(node.meta["val"])
+    if not any(is_tensor(each) and _memory(each.meta["val"]) == memory for each in others):
+        return node
+    made = graph.call_function(aten.clone.default, (node,))
+    made.meta["val"] = node.meta["val"].clone()
+    return made
+
+
+def _shares(node: Node, owner: Node, result: Result) -> bool:
+    """Return whether a node has the memory that a result has."""
+    value, first = node.meta["val"], owner.meta["val"]
+    offset = value.storage_offset() - first.storage_offset()
+    return _memory(value) == _memory(first) and _equal((*value.stride(), offset), (*result.stride, result.offset))
+
+
+def _view(graph: Graph, owner: Node, result: Result) -> Node | None:
+    """Return the view of an owner's memory that a result is, or None where it goes beyond that memory."""
+    value = owner.meta["val"]
+    if _equal((*value.shape, *value.stride(), 0), (*result.size, *result.stride, result.offset)):
+        return owner
+    first = value.storage_offset() + result.offset
+    last = first + sum((size - 1) * stride for size, stride in zip(result.size, result.stride, strict=True))
+    if not statically_known_true(first >= 0) or not statically_known_true(
+        last < value.untyped_storage().size() // value.itemsize
+    ):
+        return None
+    sizes = ([written(graph, each) for each in sizes] for sizes in (result.size, result.stride))
+    made = graph.call_function(view_of, (owner, *sizes, written(graph, result.offset)))
+    made.meta["val"] = value.as_strided(result.size, result.stride, first)
+    return made
+
+
+def _equal(x: Sequence[Size], y: Sequence[Size]) -> bool:
+    return len(x) == len(y) and all(map(same, x, y))
+
+
+def _value(node: Node) -> Any:
+    value: Any = node.meta["val"]
+    return value
+
+
+def _memory(value: torch.Tensor) -> int:
+    memory: int = value.untyped_storage()._cdata
+    return memory
+
+
+def _output(graph: Graph) -> Node:
+    output: Node = next(iter(reversed(graph.nodes)))
+    return output
+
+
+__all__ = ["Result", "keep_strides", "restore", "results_of", "view_of"]
