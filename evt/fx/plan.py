@@ -28,9 +28,9 @@ class Plan:
     """A module's fused graph for a kind of inputs.
 
     ``graph`` takes the module's tensors in the places ``tensors`` of its watch, the leaves of the inputs, and the
-    values that ``folding`` computes from the tensors in the places ``roots``. ``unflatten`` makes the module's
-    result of the graph's. The graph writes to the tensors and leaves in the places ``written``. ``inputs`` are the leaves as the
-    capture had them, with symbols for sizes that may vary.
+    values that ``folding`` computes from the tensors in the places ``roots``. It writes to the tensors and leaves in
+    the places ``written``. ``unflatten`` makes the module's result of its results. ``inputs`` are the leaves of the
+    capture, with symbols for sizes that may vary.
     """
 
     fusion: Fusion
