@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from evt.cli.imports import import_all
+
 if TYPE_CHECKING:
     from evt.diagnostics import Source
     from evt.grouped import GroupedProgram
@@ -140,11 +142,23 @@ def _shapes(sizes: Mapping[str, int], modes: tuple[tuple[str, ...], tuple[str, .
     return a, b
 
 
-operation_option = click.option(
-    "--op",
-    metavar="gemm|linear|grouped_gemm|conv2d|...",
-    help="The operation: gemm, linear, grouped_gemm, conv1d, conv2d, conv3d; conv2d_dgrad, conv2d_wgrad and the like "
-    "for the gradients of a convolution. [default: the program's header, else gemm]",
+_READING = (
+    click.option(
+        "--op",
+        metavar="gemm|linear|grouped_gemm|conv2d|...",
+        help="The operation: gemm, linear, grouped_gemm, conv1d, conv2d, conv3d; conv2d_dgrad, conv2d_wgrad and the "
+        "like for the gradients of a convolution. [default: the program's header, else gemm]",
+    ),
+    click.option(
+        "--import",
+        "imports",
+        metavar="MODULE|FILE.py",
+        multiple=True,
+        expose_value=False,
+        is_eager=True,
+        callback=import_all,
+        help="Import a module first, whose evt.function calls add to the language; may be given several times.",
+    ),
 )
 _TYPES = "f16, bf16, f32, tf32, f64, e4m3, e5m2, i8, u8"
 _OPERANDS = (
@@ -315,6 +329,11 @@ def takes_sizes(command: _Command, defaults: Mapping[str, int] | None = None) ->
         with_default = f"{text} [default: {default}]" if default else text
         options.append(click.option(f"--{mode}", type=_EXTENT, metavar="SIZE", help=with_default))
     return _add(decorated, (*options, *_SHAPES))
+
+
+def operation_option(command: _Command) -> _Command:
+    """Add what decides how programs are read: ``--op``, which the command gets as ``op``, and ``--import``."""
+    return _add(command, _READING)
 
 
 def takes_operands(command: _Command) -> _Command:

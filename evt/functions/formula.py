@@ -94,8 +94,11 @@ def bound_arguments(call: syntax.Call, row: Function) -> list[syntax.Expression 
     return [bound[name] for name in names] if len(bound) == len(names) else None
 
 
-def evaluate(text: str, values: Mapping[str, Any], t: Any = scalar) -> Any:
-    """Return the value of a formula over named values: tensors where ``t`` is torch, else floats."""
+def evaluate(text: str, values: Mapping[str, Any], t: Any = scalar, own: Function | None = None) -> Any:
+    """Return the value of a formula over named values: tensors where ``t`` is torch, else floats.
+
+    ``own`` is a row that is not in the table yet, and which the formula may call.
+    """
     from evt.language import tree as syntax
 
     def constant(value: float) -> Any:
@@ -104,10 +107,13 @@ def evaluate(text: str, values: Mapping[str, Any], t: Any = scalar) -> Any:
         like = next(iter(values.values()))
         return t.full((), value, dtype=like.dtype, device=like.device)
 
-    def apply(name: str, arguments: Sequence[Any]) -> Any:
-        row = lookup(name)
+    def named(name: str) -> Function:
+        row = own if own is not None and name in (own.name, *own.aliases) else lookup(name)
         assert row is not None
-        return row.torch(t, *arguments)
+        return row
+
+    def apply(name: str, arguments: Sequence[Any]) -> Any:
+        return named(name).torch(t, *arguments)
 
     root = parse_formula(text)
     results: dict[int, Any] = {}
@@ -123,8 +129,7 @@ def evaluate(text: str, values: Mapping[str, Any], t: Any = scalar) -> Any:
             case syntax.Binary(operator):
                 result = apply(BINARY[operator], operands)
             case syntax.Call(function=function):
-                row = lookup(function.text)
-                assert row is not None
+                row = named(function.text)
                 bound = bound_arguments(node, row)
                 assert bound is not None
                 arguments = (constant(each) if isinstance(each, float) else results[id(each)] for each in bound)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
+import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from evt.diagnostics import Diagnostic, Source, Span, shown
 from evt.errors import ArgumentError
 from evt.functions import formula, scalar, single
+from evt.functions.probe import probe
 from evt.functions.row import Fact, Function, Parameter
 from evt.functions.table import TABLE
 from evt.functions.words import CXX, LANGUAGE
@@ -32,6 +35,8 @@ def function(
     text: str = "",
     facts: Iterable[Fact] = (),
     aliases: Sequence[str] = (),
+    check: bool = True,
+    replace: bool = False,
 ) -> Function:
     """Add a function to the language::
 
@@ -47,8 +52,12 @@ def function(
     language: the derivative along the first parameter, or a sequence with one for every parameter. ``facts`` are not
     checked.
 
-    Registering the same function again changes nothing. Raise ArgumentError: E0651 (the name is taken), E0652 (bad
-    signature), E0653 (bad C++), E0654 (bad torch function), E0655 (bad derivative), E0656 (the name has another
+    The three are compared with each other at points of a grid, the C++ where g++ (or ``CXX``) compiles it. With
+    ``check=False`` they are not: for a derivative that is meant to differ, as that of a straight-through estimator.
+
+    Registering the same function again changes nothing. With ``replace=True`` another one takes the name; programs that
+    were made before keep the function that they were made with. Raise ArgumentError: E0651 (the name is taken), E0652
+    (bad signature), E0653 (bad C++), E0654 (bad torch function), E0655 (bad derivative), E0656 (the name has another
     meaning), E0607 (bad facts, aliases or text).
     """
     name, parameters = _read_signature(signature)
@@ -74,20 +83,58 @@ def function(
         aliases,
         source=_source(name, names, cxx),
     )
-    row = replace(row, derivatives=_derivatives(row, derivative))
+    row = dataclasses.replace(row, derivatives=_derivatives(row, derivative))
+    if (same := _registered(row, replace)) is not None:
+        return same
+    if check and (fault := probe(row)) is not None:
+        source = Source(fault.formula, "<derivative>") if fault.formula else None
+        _refuse(fault.code, fault.message, source, help="mend one of them, or pass check=False to register it as it is")
     with TABLE.lock:
-        known = TABLE.get(name)
-        if known is not None and known.source:
-            if not _equal(known, row):
-                help_text = "give it another name; kernels may have been compiled with the first meaning"
-                _refuse("E0656", f"`{name}` is registered with another meaning", help=help_text)
-            return known
-        for each in (name, *aliases):
-            if (taken := TABLE.lookup(each)) is not None:
-                help_text = f"rename it: `{each}_`, or use that one"
-                _refuse("E0651", f"there is a function `{each}`: `{taken}`", help=help_text)
-        TABLE.add(row)
+        if (same := _registered(row, replace)) is not None:
+            return same
+        if TABLE.lookup(name) is None:
+            TABLE.add(row)
+        else:
+            row = _version(row)
+            TABLE.supersede(row)
     return row
+
+
+def _registered(row: Function, replace: bool) -> Function | None:
+    """Return the same function if it is registered. Raise ArgumentError (E0651, E0656) where a name is taken."""
+    found = TABLE.lookup(row.name)
+    known = found if found is not None and found.source and _is_version(found, row.name) else None
+    if known is not None:
+        if _equal(known, row if known.name == row.name else _renamed(row, known.name)):
+            return known
+        if not replace:
+            help_text = "give it another name, or pass replace=True: programs made before keep the first meaning"
+            _refuse("E0656", f"`{row.name}` is registered with another meaning", help=help_text)
+    for each in (row.name, *row.aliases):
+        taken = TABLE.lookup(each)
+        if taken is not None and taken is not known:
+            help_text = f"rename it: `{each}_`, or use that one"
+            _refuse("E0651", f"there is a function `{each}`: `{taken}`", help=help_text)
+    return None
+
+
+def _is_version(row: Function, name: str) -> bool:
+    """Return whether a row was registered by a name: as it, or in place of an earlier one."""
+    return row.name == name or (name in row.aliases and re.fullmatch(rf"{re.escape(name)}_v\d+", row.name) is not None)
+
+
+def _version(row: Function) -> Function:
+    """Return a row that replaces another one of its name: programs that were made before name that one."""
+    taken = set(TABLE.names())
+    return _renamed(row, next(name for n in itertools.count(2) if (name := f"{row.name}_v{n}") not in taken))
+
+
+def _renamed(row: Function, name: str) -> Function:
+    """Return a row with another name, and its own as an alias."""
+    source, cxx = (text.replace(f"fn_{row.name}(", f"fn_{name}(") for text in (row.source, row.cxx))
+    derivatives = tuple(re.sub(rf"\b{row.name}(?=\s*\()", name, each) for each in row.derivatives)
+    aliases = (*row.aliases, row.name)
+    return dataclasses.replace(row, name=name, source=source, cxx=cxx, derivatives=derivatives, aliases=aliases)
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +338,7 @@ def _equal(known: Function, row: Function) -> bool:
     a, b = known.torch, row.torch
     assert isinstance(a, Meaning)
     assert isinstance(b, Meaning)
-    return replace(known, torch=b, text="") == replace(row, text="") and (
+    return dataclasses.replace(known, torch=b, text="") == dataclasses.replace(row, text="") and (
         a.takes_torch == b.takes_torch and _code(a.function) == _code(b.function)
     )
 

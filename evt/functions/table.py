@@ -42,10 +42,11 @@ class Table(Mapping[str, Function]):
         return f"<the table of {len(self)} functions>"
 
     def lookup(self, name: str) -> Function | None:
-        return self._rows.get(name) or self._aliases.get(name)
+        """Return the row that a program's name means: of rows that replaced each other, the last."""
+        return self._aliases.get(name) or self._rows.get(name)
 
     def names(self) -> tuple[str, ...]:
-        return (*self._rows, *self._aliases)
+        return tuple(dict.fromkeys((*self._rows, *self._aliases)))
 
     def add(self, row: Function) -> None:
         """Add a row whose names are free."""
@@ -53,6 +54,12 @@ class Table(Mapping[str, Function]):
             taken = {name for name in (row.name, *row.aliases) if self.lookup(name) is not None}
             if taken:
                 raise ValueError(f"there are rows named {', '.join(sorted(taken))}")
+            self._aliases = {**self._aliases, **dict.fromkeys(row.aliases, row)}
+            self._rows = {**self._rows, row.name: row}
+
+    def supersede(self, row: Function) -> None:
+        """Add a row that has the names of an earlier one as aliases, which programs made before go on to use."""
+        with self.lock:
             self._aliases = {**self._aliases, **dict.fromkeys(row.aliases, row)}
             self._rows = {**self._rows, row.name: row}
 

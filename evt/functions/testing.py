@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import os
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from evt import resources
 from evt.functions.formula import evaluate
+from evt.functions.host import NotForHostError, compiled
 from evt.functions.row import Function
 from evt.functions.table import TABLE
 
@@ -48,8 +42,12 @@ def check(row: Function, low: float = -4.0, high: float = 4.0, count: int = 4096
         for parameter in row.parameters
     ]
     single = [point.float() for point in points]
-    with tempfile.TemporaryDirectory() as folder:
-        _compare(row, "C++", _on_host(row, single, Path(folder)), row.torch(torch, *single), single, tolerance)
+    try:
+        run = compiled(row.source, row.cxx, len(row.parameters))
+    except NotForHostError as error:
+        raise AssertionError(f"the C++ of `{row.name}` does not compile for the host:\n{error}") from None
+    found = torch.tensor(run([point.tolist() for point in single]))
+    _compare(row, "C++", found, row.torch(torch, *single), single, tolerance)
     for slot, derivative in enumerate(row.derivatives):
         if not derivative:
             continue
@@ -77,27 +75,3 @@ def _compare(
         where = ", ".join(f"{parameter.name}={float(point[worst]):.9g}" for parameter, point in named)
         values = f"{float(found[worst]):.9g}, expected {float(expected[worst]):.9g}"
         raise AssertionError(f"the {what} of `{row.name}` at {where} is {values}")
-
-
-def _on_host(row: Function, points: Sequence[torch.Tensor], folder: Path) -> torch.Tensor:
-    """Return the values of the C++ at the points, compiled for the host."""
-    import torch
-
-    compiler = shutil.which(os.environ.get("CXX", "g++"))
-    if compiler is None:
-        raise RuntimeError("there is no C++ compiler: set CXX, or install g++")
-    values = [f"x[{slot} * n + i]" for slot in range(len(points))]
-    loop = f"for (int i = 0; i < n; ++i) y[i] = {row.cxx.format(*values)};"
-    header = resources.text("codegen", "include/evt/functions.hpp")
-    code = f'{header}\n{row.source}\nextern "C" void run(float const* x, float* y, int n) {{ {loop} }}\n'
-    source, library = folder / "function.cpp", folder / "function.so"
-    source.write_text(code, encoding="utf-8")
-    command = [compiler, "-std=c++17", "-O1", "-ffp-contract=off", "-shared", "-fPIC", str(source), "-o", str(library)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise AssertionError(f"the C++ of `{row.name}` does not compile for the host:\n{done.stderr}")
-    inputs = torch.stack(list(points)).contiguous()
-    result = torch.empty(inputs.shape[1])
-    run = ctypes.CDLL(str(library)).run
-    run(ctypes.c_void_p(inputs.data_ptr()), ctypes.c_void_p(result.data_ptr()), ctypes.c_int(inputs.shape[1]))
-    return result

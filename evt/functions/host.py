@@ -1,0 +1,75 @@
+"""The C++ of a registered function on the host: ``compiled(source, cxx, count) -> run``, for probes and tests."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from evt import resources
+
+#: The values of a function at points, given as one sequence of values for each parameter.
+Run = Callable[[Sequence[Sequence[float]]], list[float]]
+
+#: Functions of CUDA that C++ lacks, as far as an expression of one line computes them.
+_CUDA = """
+inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
+inline float rcbrtf(float x) { return 1.0f / cbrtf(x); }
+inline float __saturatef(float x) { return fminf(fmaxf(x, 0.0f), 1.0f); }
+inline float __fdividef(float x, float y) { return x / y; }
+inline float fdividef(float x, float y) { return x / y; }
+inline float __expf(float x) { return expf(x); }
+inline float __logf(float x) { return logf(x); }
+inline float __sinf(float x) { return sinf(x); }
+inline float __cosf(float x) { return cosf(x); }
+inline float __tanf(float x) { return tanf(x); }
+inline float __powf(float x, float y) { return powf(x, y); }
+"""
+
+
+#: What a function needs that calls none of evt's, which take longer to compile.
+_PLAIN = "#include <math.h>\n#include <cstdint>\n#define EVT_HOST_DEVICE inline\n"
+
+
+class NotForHostError(Exception):
+    """The C++ does not compile for the host: it is wrong, or uses functions that the device alone has."""
+
+
+def compiler() -> str | None:
+    """Return the path of the C++ compiler that ``CXX`` names, or of g++; None where there is none."""
+    return shutil.which(os.environ.get("CXX", "g++"))
+
+
+def compiled(source: str, cxx: str, count: int) -> Run:
+    """Compile a function of ``count`` parameters for the host: its definition, and its call as a row has them.
+
+    Raise RuntimeError without a compiler, and NotForHostError.
+    """
+    found = compiler()
+    if found is None:
+        raise RuntimeError("there is no C++ compiler: set CXX, or install g++")
+    loop = f"for (int i = 0; i < n; ++i) y[i] = {cxx.format(*(f'x[{slot} * n + i]' for slot in range(count)))};"
+    own = "::" in source.replace("evt::user", "")  # it may call evt's functions
+    header = resources.text("codegen", "include/evt/functions.hpp") if own else _PLAIN
+    code = f'{header}{_CUDA}\n{source}\nextern "C" void run(float const* x, float* y, int n) {{ {loop} }}\n'
+    with tempfile.TemporaryDirectory() as folder:
+        file, library = Path(folder, "function.cpp"), Path(folder, "function.so")
+        file.write_text(code, encoding="utf-8")
+        command = [found, "-std=c++17", "-O0", "-ffp-contract=off", "-shared", "-fPIC", str(file), "-o", str(library)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise NotForHostError(done.stderr)
+        function = ctypes.CDLL(str(library)).run
+
+    def run(points: Sequence[Sequence[float]]) -> list[float]:
+        size = len(points[0])
+        given = (ctypes.c_float * (count * size))(*(value for each in points for value in each))
+        result = (ctypes.c_float * size)()
+        function(given, result, ctypes.c_int(size))
+        return list(result)
+
+    return run
