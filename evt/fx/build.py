@@ -1,8 +1,12 @@
-"""A region as a program: ``build(region) -> Fused``."""
+"""A region as a program: ``build(region, owned) -> Fused``.
+
+A kernel reads nodes that no region owns, and results of other regions. A vector that is computed again in the kernel is
+computed from such nodes, too: a region never reads into another region.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,10 +73,13 @@ class Fused:
         return tuple(self.region.frames)
 
 
-def build(region: Region, settings: Mapping[str, Any] | None = None) -> Fused:
-    """Return the program of a region. Raise UnbuiltError, or ProgramError, where there is none."""
+def build(region: Region, owned: Set[Node], settings: Mapping[str, Any] | None = None) -> Fused:
+    """Return the program of a region. Raise UnbuiltError, or ProgramError, where there is none.
+
+    ``owned`` are the nodes of all regions.
+    """
     root, batches = _root(region)
-    return _Building(region, root, batches).finish(settings or {})
+    return _Building(region, root, batches, owned).finish(settings or {})
 
 
 def _root(region: Region) -> tuple[Frame, tuple[Size, ...] | None]:
@@ -107,6 +114,7 @@ class _Building:
     region: Region
     root: Frame
     batches: tuple[Size, ...] | None
+    owned: Set[Node]
     builder: Builder = field(default_factory=Builder)
     values: dict[Node, int] = field(default_factory=dict)
     loads: dict[tuple[Node, str], tuple[Input, Argument]] = field(default_factory=dict)
@@ -234,7 +242,7 @@ class _Building:
         """Return a tensor from outside of the region; short computations of vectors are done in the kernel."""
         modes = frame.varies(shape_of(node))
         assert modes is not None
-        if len(modes) <= 1 and "l" not in modes and _is_light(node, frame.extent(modes[0]) if modes else 1):
+        if len(modes) <= 1 and "l" not in modes and self.is_light(node, frame.extent(modes[0]) if modes else 1):
             return self.vector(node, modes, frame.extent(modes[0]) if modes else 1)
         number = number_of(node)
         return self.load(node, modes, frame) if number is None else self.builder.add(Const.of(number))
@@ -244,12 +252,10 @@ class _Building:
         number = number_of(node)
         if number is not None:
             return self.builder.add(Const.of(number))
-        found = meaning(node)
-        if is_view(node):
-            return self.vector(node.all_input_nodes[0], modes, count)
-        if isinstance(found, Node):
-            return self.vector(found, modes, count)
-        if not isinstance(found, Applied):
+        passed, found = self.computed_of(node)
+        if passed is not None:
+            return self.vector(passed, modes, count)
+        if found is None:
             mine = modes if same(node.meta["val"].numel(), count) else ()
             return self.load(node, mine, None)
 
@@ -261,6 +267,35 @@ class _Building:
             )
 
         return of(found)
+
+    def is_light(self, node: Node, count: Size) -> bool:
+        """Return whether a vector is made of vectors and numbers by a few elementwise operators, in floats."""
+        left, stack = _MAX_VECTOR_NODES, [node]
+        while stack:
+            each = stack.pop()
+            value = each.meta.get("val")
+            if not isinstance(value, torch.Tensor) or not value.dtype.is_floating_point:
+                return False
+            if not (same(value.numel(), count) or same(value.numel(), 1)):
+                return False
+            left -= 1
+            if left < 0:
+                return False
+            passed, found = self.computed_of(each)
+            stack += operands_of(found) if passed is None else (passed,)
+        return True
+
+    def computed_of(self, node: Node) -> tuple[Node | None, Applied | None]:
+        """Return the node whose elements a vector has, or the function that computes it, or neither for a leaf.
+
+        Vectors of regions are leaves: the kernel of the region stores them.
+        """
+        if node in self.owned:
+            return None, None
+        if is_view(node):
+            return node.all_input_nodes[0], None
+        found = meaning(node)
+        return (found, None) if isinstance(found, Node) else (None, found if isinstance(found, Applied) else None)
 
     def load(self, node: Node, modes: tuple[str, ...], frame: Frame | None) -> int:
         """Return the value of a tensor that varies over some modes; ``frame`` None means a vector of any shape."""
@@ -283,27 +318,6 @@ class _Building:
             known = Input(name, _dtype(node), modes), Argument(name, node, arrangement)
             self.loads[key] = known
         return self.builder.add(Load(known[0].name))
-
-
-def _is_light(node: Node, count: Size) -> bool:
-    """Return whether a vector is made of vectors and numbers by a few elementwise operators, in floats."""
-    left, stack = _MAX_VECTOR_NODES, [node]
-    while stack:
-        each = stack.pop()
-        value = each.meta.get("val")
-        if not isinstance(value, torch.Tensor) or not value.dtype.is_floating_point:
-            return False
-        if not (same(value.numel(), count) or same(value.numel(), 1)):
-            return False
-        left -= 1
-        if left < 0:
-            return False
-        found = None if is_view(each) else meaning(each)
-        if is_view(each) or isinstance(found, Node):
-            stack += each.all_input_nodes[:1]
-        elif isinstance(found, Applied):
-            stack += operands_of(found)
-    return True
 
 
 def _dtype(node: Node) -> DType:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from evt.fx.aten import dtype_of, shape_of, type_name
 from evt.fx.build import Fused, UnbuiltError, build
 from evt.fx.leave import leave
 from evt.fx.misfit import Misfit
-from evt.fx.partition import Partition, partition
+from evt.fx.partition import partition
 from evt.fx.product import find_product
 from evt.fx.region import Region
 from evt.fx.views import is_view
@@ -80,18 +80,21 @@ def find_regions(
     Products that are ``left`` have no regions, for these reasons.
     """
     Settings.of(**(settings or {}))
+    graph.eliminate_dead_code()  # a product that nothing reads is no kernel
     found = partition(graph, left=left)
     outcomes = {node: Outcome(node, None, misfit) for node, misfit in found.misfits.items() if _is_product(misfit)}
-    behind = {region.product.node: _behind(found, region) for region in found.regions}
+    owner = {node: region for region in found.regions for node in region.frames}
+    behind = {region.product.node: _behind(region, owner, found.misfits) for region in found.regions}
     wanted = {region.product.node: tuple(region.frames) for region in found.regions}
     absorb(graph, found.regions)
     if inlined:
         leave(graph, found.regions)
     else:
         _leave_views(graph, found.regions)
+    owned = {node for region in found.regions for node in region.frames}
     for region in found.regions:
         node = region.product.node
-        made = _outcome(region, devices, settings or {}, behind[node])
+        made = _outcome(region, owned, devices, settings or {}, behind[node])
         outcomes[node] = replace(made, wanted=wanted[node])
     return Fusion(tuple(outcomes[node] for node in graph.nodes if node in outcomes))
 
@@ -112,7 +115,7 @@ def _is_product(misfit: Misfit) -> bool:
 
 
 def _outcome(
-    region: Region, devices: Sequence[str], settings: Mapping[str, Any], behind: tuple[Misfit, ...]
+    region: Region, owned: Set[Node], devices: Sequence[str], settings: Mapping[str, Any], behind: tuple[Misfit, ...]
 ) -> Outcome:
     node = region.product.node
     kind = node.meta["val"].device.type
@@ -121,23 +124,23 @@ def _outcome(
         return Outcome(node, None, reason, behind)
     if len(region.frames) == 1 and not region.product.terms and region.product.alpha == 1:
         return Outcome(node, None, Misfit(node, "E1014", "nothing behind it can be computed with it"), behind)
-    whole = _build(region, settings)
+    whole = _build(region, owned, settings)
     if isinstance(whole, Fused):
         return Outcome(node, whole, None, behind)
     smaller = region.without_reductions()
     if len(smaller.frames) in (1, len(region.frames)):
         return Outcome(node, None, whole, behind)
-    made = _build(smaller, settings)
+    made = _build(smaller, owned, settings)
     if isinstance(made, Fused):
         return Outcome(node, made, None, (*behind, whole))
     return Outcome(node, None, made, behind)
 
 
-def _build(region: Region, settings: Mapping[str, Any]) -> Fused | Misfit:
+def _build(region: Region, owned: Set[Node], settings: Mapping[str, Any]) -> Fused | Misfit:
     """Return the program of a region, or why there is none that a kernel of the region's device computes."""
     node = region.product.node
     try:
-        made = build(region, settings)
+        made = build(region, owned, settings)
         _check_kernel(made)
         return made
     except UnbuiltError as error:
@@ -159,22 +162,23 @@ def _check_kernel(fused: Fused) -> None:
         fused.program.plan(target, a, b, shapes=(shapes[0], shapes[1]) if known else None)
 
 
-def _behind(found: Partition, region: Region) -> tuple[Misfit, ...]:
+def _behind(region: Region, owner: Mapping[Node, Region], misfits: Mapping[Node, Misfit]) -> tuple[Misfit, ...]:
     """Return why the operators that read these are not fused with them."""
-    owner = {node: other for other in found.regions for node in other.frames}
     readers = dict.fromkeys(user for node in region.frames for user in _readers(node, region))
-    misfits = []
+    found = []
     for user in readers:
-        if user in found.misfits and not _is_product(found.misfits[user]):
-            misfits.append(found.misfits[user])
+        if user in misfits and not _is_product(misfits[user]):
+            found.append(misfits[user])
         elif user in owner and user is not owner[user].product.node:
-            misfits.append(Misfit(user, "E1013", f"it is computed with `{owner[user].product.node.name}`"))
-    return tuple(misfits)
+            found.append(Misfit(user, "E1013", f"it is computed with `{owner[user].product.node.name}`"))
+    return tuple(found)
 
 
 def _readers(node: Node, region: Region) -> Iterator[Node]:
-    """Yield what reads a node outside of its region, and what reads a view of it there."""
-    for user in node.users:
-        if user not in region:
-            yield user
-            yield from _readers(user, region) if is_view(user) else ()
+    """Yield the readers of a node outside of its region, and the readers of a view of it there."""
+    stack = [node]
+    while stack:
+        for user in stack.pop().users:
+            if user not in region:
+                yield user
+                stack += (user,) if is_view(user) else ()

@@ -20,6 +20,7 @@ from evt.fx.frame import Arrangement, Size, same
 from evt.fx.gradient import leave_unread
 from evt.fx.results import keep_strides
 from evt.fx.sizes import written
+from evt.fx.verify import verify
 from evt.reference.convolution import from_view, to_view
 from evt.runtime.convolution import is_readable, pitch_of
 from evt.runtime.memory_format import copied_channels_last, follows_channels_last
@@ -79,6 +80,7 @@ def rewrite(graph: Graph, fused: Sequence[Fused], caller: Caller = RUN) -> None:
     planned and loaded once. A result may lie in memory otherwise than PyTorch's would, so what views it afterwards
     becomes a reshape.
     """
+    verify(graph, fused)
     now: dict[Node, Node] = {}
     images: dict[Node, Node] = {}
     for each in fused:

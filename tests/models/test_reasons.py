@@ -109,10 +109,10 @@ def test_regions_that_are_no_program(monkeypatch: pytest.MonkeyPatch) -> None:
     """A region that evt refuses is tried without its reductions, and else left alone."""
     build = regions.build
 
-    def refuse(region: Any, settings: Any) -> Any:
+    def refuse(region: Any, owned: Any, settings: Any) -> Any:
         if any(frame.reduced for frame in region.frames.values()):
-            build(region, {"route": "evt-3x"}).program.plan("sm80", "f16", "f16")
-        return build(region, settings)
+            build(region, owned, {"route": "evt-3x"}).program.plan("sm80", "f16", "f16")
+        return build(region, owned, settings)
 
     monkeypatch.setattr(regions, "build", refuse)
     found = fused(lambda a, b: (x := a @ b + 1, x.sum(-1)), A, B)
