@@ -11,7 +11,7 @@ bytes: a normalised activation is 32 bits wide, and made of 16 bits and of vecto
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch.fx import Graph, Node
 
@@ -19,7 +19,7 @@ from evt.fx.example import bytes_of
 from evt.fx.frame import Frame
 from evt.fx.meaning import meaning, number_of, operands_of
 from evt.fx.region import Region, fit_operand
-from evt.fx.views import is_view, source
+from evt.fx.views import Sources, is_view
 
 #: How many operators are computed a second time, one behind the other.
 _DEEPEST = 8
@@ -36,62 +36,79 @@ def absorb(graph: Graph, regions: Iterable[Region]) -> None:
         _sort(region, order)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Absorbing:
+    """The operands of a region: how many of its nodes read each, and the frame in which all of them do, or None."""
+
     graph: Graph
     region: Region
     owned: Set[Node]
+    sources: Sources = field(default_factory=Sources)
+    readers: dict[Node, int] = field(default_factory=dict)
+    read_in: dict[Node, Frame | None] = field(default_factory=dict)
 
     def run(self) -> None:
         frames = self.region.frames
-        stack = [node for node in frames if node is not self.region.product.node and not is_view(node)]
+        for node in frames:
+            self.count(node)
+        stack = [node for node in frames if not self.is_opaque(node)]
         while stack:
             for operand in dict.fromkeys(operands_of(meaning(stack.pop()))):
                 frame = self.frame(operand)
-                if frame is None or not self.fits(operand, frame):
+                if frame is None:
                     continue
-                if any(user not in frames for user in operand.users):
-                    if self.reads(operand, frame) >= _moved(operand):
+                if self.readers[operand] < len(operand.users):
+                    if self.reads(operand, frame) >= self.moved(operand):
                         continue
                     operand = self.copy(operand)
                 frames[operand] = frame
+                self.count(operand)
                 stack.append(operand)
+
+    def is_opaque(self, node: Node) -> bool:
+        """Return whether a node of the region reads its operands in another way than elementwise."""
+        return node is self.region.product.node or is_view(node)
+
+    def count(self, node: Node) -> None:
+        """Count a node of the region as a reader of its operands."""
+        mine = None if self.is_opaque(node) else self.region.frames[node]
+        for operand in node.all_input_nodes:
+            self.readers[operand] = self.readers.get(operand, 0) + 1
+            known = self.read_in.setdefault(operand, mine)
+            if known is not None and (mine is None or not mine.equals(known)):
+                self.read_in[operand] = None
+
+    def frame(self, operand: Node) -> Frame | None:
+        """Return the frame in which the region could compute an operand, or None."""
+        frame = self.read_in.get(operand)
+        return frame if frame is not None and self.fits(operand, frame) else None
 
     def fits(self, node: Node, frame: Frame) -> bool:
         return node not in self.owned and node not in self.region and fit_operand(node, frame)
-
-    def frame(self, operand: Node) -> Frame | None:
-        """Return the frame in which the region reads a tensor, or None where it has several, or reads a view of it."""
-        users = [user for user in operand.users if user in self.region]
-        first = self.region.frames[users[0]] if users else None
-        if first is None or not all(self.region.frames[user].equals(first) for user in users):
-            return None
-        elementwise = all(not is_view(user) and user is not self.region.product.node for user in users)
-        return first if elementwise else None
 
     def reads(self, node: Node, frame: Frame, depth: int = 0) -> int:
         """Return the bytes that are moved for a tensor that the region computes of others."""
         total = 0
         for operand in dict.fromkeys(operands_of(meaning(node))):
-            if number_of(operand) is not None or any(user in self.region for user in source(operand).users):
+            if number_of(operand) is not None or self.sources[operand] in self.readers:
                 continue
-            least = _moved(operand)
+            least = self.moved(operand)
             if depth < _DEEPEST and self.fits(operand, frame):
                 least = min(least, self.reads(operand, frame, depth + 1))
             total += least
         return total
 
+    def moved(self, node: Node) -> int:
+        """Return the bytes that are read for a tensor, and written where an elementwise operator has to store it."""
+        inlined = node.op == "call_function" and not is_view(node) and operands_of(meaning(node))
+        return bytes_of(self.sources[node]) * (2 if inlined else 1)
+
     def copy(self, node: Node) -> Node:
         with self.graph.inserting_after(node):
             made = self.graph.node_copy(node)
         node.replace_all_uses_with(made, delete_user_cb=lambda user: user in self.region)
+        self.readers[made], self.read_in[made] = self.readers.pop(node), self.read_in.pop(node)
         return made
-
-
-def _moved(node: Node) -> int:
-    """Return the bytes that are read for a tensor, and those written where an elementwise operator has to store it."""
-    inlined = node.op == "call_function" and not is_view(node) and operands_of(meaning(node))
-    return bytes_of(source(node)) * (2 if inlined else 1)
 
 
 def _sort(region: Region, order: Mapping[Node, int]) -> None:

@@ -16,7 +16,7 @@ from evt.fx.example import bytes_of
 from evt.fx.meaning import Reduced, meaning, number_of
 from evt.fx.product import find_product
 from evt.fx.region import Region
-from evt.fx.views import is_view, source
+from evt.fx.views import Sources, is_view
 
 #: How many operators are computed again, one behind the other.
 _DEEPEST = 8
@@ -26,14 +26,20 @@ def leave(graph: Graph, regions: Iterable[Region]) -> None:
     """Let the readers of each region's results compute them again, where the region then stores fewer bytes."""
     regions = list(regions)
     owned = {node for region in regions for node in region.frames}
+    sources = Sources()
     for region in regions:
+        stored = set(region.outputs)
         for node in reversed(region.nodes):
-            users = [user for user in node.users if user not in region]
-            if not users or not _is_elementwise(node, region) or not all(_is_loose(user, owned) for user in users):
+            if node not in stored or not _is_elementwise(node, region):
                 continue
-            again = _Again.of(node, region)
+            if not all(_is_loose(user, owned) for user in node.users if user not in region):
+                continue
+            again = _Again.of(node, region, stored, sources)
             if sum(again.moved.values()) < 2 * bytes_of(node):
                 _copy(graph, node, again.copied, region)
+                stored.discard(node)
+                stored.update(each for each in again.moved if each in region)
+        _drop_unread(graph, region)
 
 
 @dataclass
@@ -44,18 +50,17 @@ class _Again:
     copied: dict[Node, None] = field(default_factory=dict)
 
     @staticmethod
-    def of(node: Node, region: Region, depth: int = 1) -> _Again:
+    def of(node: Node, region: Region, stored: Set[Node], sources: Sources, depth: int = 1) -> _Again:
         found = _Again()
         for operand in node.all_input_nodes:
             if number_of(operand) is not None:
                 continue
             if operand not in region:
-                found.moved[operand] = bytes_of(source(operand))
+                found.moved[operand] = bytes_of(sources[operand])
                 continue
-            stored = any(user not in region for user in operand.users)
-            moved = {operand: bytes_of(operand) * (1 if stored else 2)}
+            moved = {operand: bytes_of(operand) * (1 if operand in stored else 2)}
             if depth < _DEEPEST and _is_elementwise(operand, region):
-                inner = _Again.of(operand, region, depth + 1)
+                inner = _Again.of(operand, region, stored, sources, depth + 1)
                 if is_view(operand) or sum(inner.moved.values()) < moved[operand]:
                     moved = inner.moved
                     found.copied.update(inner.copied)
@@ -72,14 +77,18 @@ def _is_elementwise(node: Node, region: Region) -> bool:
 
 
 def _is_loose(user: Node, owned: Set[Node]) -> bool:
-    """Return whether a kernel of Inductor's reads a tensor, or a view of it."""
-    if user in owned or user.op != "call_function" or find_product(user) is not None:
-        return False
-    return not is_view(user) or all(_is_loose(each, owned) for each in user.users)
+    """Return whether kernels of Inductor's alone read a tensor through this reader, which may be a view."""
+    stack = [user]
+    while stack:
+        each = stack.pop()
+        if each in owned or each.op != "call_function" or find_product(each) is not None:
+            return False
+        stack += each.users if is_view(each) else ()
+    return True
 
 
 def _copy(graph: Graph, node: Node, copied: Iterable[Node], region: Region) -> None:
-    """Let readers outside of a region read copies of its operators; drop what nothing in the region reads then."""
+    """Let readers outside of a region read copies of its operators."""
     made: dict[Node, Node] = {}
     readers = {user for user in node.users if user not in region}
     place = node
@@ -87,7 +96,11 @@ def _copy(graph: Graph, node: Node, copied: Iterable[Node], region: Region) -> N
         with graph.inserting_after(place):
             place = made[each] = graph.node_copy(each, lambda operand: made.get(operand, operand))
     node.replace_all_uses_with(made[node], delete_user_cb=readers.__contains__)
-    for each in reversed(region.nodes):
-        if not each.users and each is not region.product.node:
-            del region.frames[each]
-            graph.erase_node(each)
+
+
+def _drop_unread(graph: Graph, region: Region) -> None:
+    """Drop the nodes of a region that nothing reads any more."""
+    for node in reversed(region.nodes):
+        if not node.users and node is not region.product.node:
+            del region.frames[node]
+            graph.erase_node(node)

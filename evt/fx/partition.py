@@ -25,7 +25,7 @@ cost a step for each state, and a chain of layers is solved in time proportional
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 import torch
@@ -36,7 +36,7 @@ from evt.fx.frame import Frame
 from evt.fx.misfit import Misfit
 from evt.fx.product import Product, find_product
 from evt.fx.region import Region, fit
-from evt.fx.views import is_view, source
+from evt.fx.views import Sources, is_view
 
 #: How many states are kept at a node.
 WIDTH = 256
@@ -67,12 +67,13 @@ def partition(graph: Graph, width: int = WIDTH, left: Mapping[Node, Misfit] | No
 def moved_bytes(graph: Graph, regions: Iterable[Region]) -> int:
     """Return the objective: the bytes that the kernels of a partition read and write."""
     owner = {node: index for index, region in enumerate(regions) for node in region.frames}
+    sources = Sources()
     reads: set[tuple[object, Node]] = set()
     written: set[Node] = set()
     for node in graph.nodes:
         if is_view(node) and node not in owner:
             continue
-        for operand in map(source, node.all_input_nodes):
+        for operand in map(sources.__getitem__, node.all_input_nodes):
             if node.op == "output" or operand not in owner or owner[operand] != owner.get(node):
                 written.add(operand)
                 if node.op != "output":
@@ -94,114 +95,124 @@ def _bytes(node: Node) -> int:
 
 @dataclass
 class _State:
-    """What was chosen so far, and the front; regions are numbers, and sets of them the bits of an int."""
+    """The choices so far, and the front; regions are numbers, and sets of regions are the bits of an int."""
 
+    #: The tensors whose memory views show, and the tensors that the graph's output reads. A region writes the latter
+    #: when it computes them, so that no region stays open until the end.
+    sources: Mapping[Node, Node]
+    results: Set[Node]
     cost: int = 0
     #: The nodes of regions that are yet to be read, with their region and frame.
     owner: dict[Node, tuple[int, Frame]] = field(default_factory=dict)
-    #: Other nodes that are yet to be read: the regions that they need at first hand, if any.
+    #: Other nodes that are yet to be read: all regions that have to be done before them, if any.
     needs: dict[Node, int] = field(default_factory=dict)
-    #: The nodes of regions that are written, and which region has read which tensor.
-    written: frozenset[Node] = frozenset()
-    read: frozenset[tuple[int, Node]] = frozenset()
-    #: By region, all regions that have to be done before it.
+    #: The nodes of regions that are written, and the regions that have read a tensor.
+    written: set[Node] = field(default_factory=set)
+    read: dict[Node, int] = field(default_factory=dict)
+    #: By open region, the number of its nodes that are yet to be read, and all regions that have to be done before it.
+    open: dict[int, int] = field(default_factory=dict)
     before: dict[int, int] = field(default_factory=dict)
-    #: What the graph's output reads: it is written when it is computed, so that nothing has to wait for the end.
-    results: frozenset[Node] = frozenset()
-    #: A linked list of what was given to regions, the last first: what came before, the node, its region and frame.
+    #: A linked list of the nodes that were given to regions, the last first.
     chosen: _Chosen | None = None
 
     def copy(self) -> _State:
-        owner, needs, before = dict(self.owner), dict(self.needs), dict(self.before)
-        return _State(self.cost, owner, needs, self.written, self.read, before, self.results, self.chosen)
+        copied = (dict(self.owner), dict(self.needs), set(self.written), dict(self.read))
+        return _State(self.sources, self.results, self.cost, *copied, dict(self.open), dict(self.before), self.chosen)
 
     def owns(self, index: int, node: Node) -> bool:
         return node in self.owner and self.owner[node][0] == index
 
-    def readers(self, node: Node) -> list[int]:
-        """Return the regions that a node reads, in order."""
-        return sorted({self.owner[each][0] for each in node.all_input_nodes if each in self.owner})
-
-    def frames(self, node: Node, index: int) -> dict[Node, Frame]:
-        """Return the frames of a node's operands that are in a region."""
-        return {each: self.owner[each][1] for each in node.all_input_nodes if self.owns(index, each)}
+    def readers(self, node: Node) -> dict[int, dict[Node, Frame]]:
+        """Return by region that a node reads, in order, the frames of the operands that are in the region."""
+        found: dict[int, dict[Node, Frame]] = {}
+        for operand in node.all_input_nodes:
+            if operand in self.owner:
+                index, frame = self.owner[operand]
+                found.setdefault(index, {})[operand] = frame
+        return dict(sorted(found.items()))
 
     def needed(self, node: Node, index: int) -> int:
         """Return the regions that have to be done before a region could compute a node."""
         found = 0
         for operand in node.all_input_nodes:
             if not self.owns(index, operand):
-                found |= self.closure(self.first_hand(operand))
+                found |= self.needed_for(operand)
         return found
 
-    def first_hand(self, node: Node) -> int:
+    def needed_for(self, node: Node) -> int:
+        """Return the regions that have to be done before a node is there."""
         owned = self.owner.get(node)
-        return 1 << owned[0] if owned else self.needs.get(node, 0)
-
-    def closure(self, regions: int) -> int:
-        """Return the regions, and all that have to be done before them."""
-        found = regions
-        for region in _members(regions):
-            found |= self.before.get(region, 0)
-        return found
+        return 1 << owned[0] | self.before.get(owned[0], 0) if owned else self.needs.get(node, 0)
 
     def leave(self, node: Node) -> None:
         """Make a node a kernel of its own, or none if it is a view."""
         needs = 0
         for each in node.all_input_nodes:
-            needs |= self.first_hand(each)
+            needs |= self.needed_for(each)
         if needs:
             self.needs[node] = needs
         if is_view(node):
             return
-        for operand in dict.fromkeys(map(source, node.all_input_nodes)):
+        for operand in dict.fromkeys(self.sources[each] for each in node.all_input_nodes):
             self._write(operand)
             self.cost += _bytes(operand) if node.op != "output" else 0
         self.cost += _bytes(node) if _is_kernel(node) else 0
 
     def give(self, node: Node, index: int, frame: Frame) -> None:
         """Give a node to a region."""
-        more = self.needed(node, index)
-        if more & ~self.before.get(index, 0):
-            self.before[index] = self.before.get(index, 0) | more
-            for other, before in self.before.items():
-                if before >> index & 1:
-                    self.before[other] = before | self.before[index]
-        for operand in dict.fromkeys(node.all_input_nodes):
-            base = source(operand)
+        self._wait(index, self.needed(node, index))
+        for operand in node.all_input_nodes:
+            base = self.sources[operand]
             if not self.owns(index, operand):
                 self._write(base)
-                self.cost += _bytes(base) if (index, base) not in self.read else 0
-                self.read |= {(index, base)}
+                known = self.read.get(base, 0)
+                self.cost += 0 if known >> index & 1 else _bytes(base)
+                self.read[base] = known | 1 << index
         self.owner[node] = index, frame
+        self.open[index] = self.open.get(index, 0) + 1
         if node in self.results:
             self._write(node)
         self.chosen = _Chosen(self.chosen, node, index, frame)
 
+    def _wait(self, index: int, regions: int) -> None:
+        """Let a region, and all that waits for it, wait for other regions."""
+        if regions & ~self.before.get(index, 0) == 0:
+            return
+        self.before[index] = regions = self.before.get(index, 0) | regions
+        if index in self.open:  # a new region has no readers
+            for waiting in (self.before, self.needs):
+                found = [(key, before | regions) for key, before in waiting.items() if before >> index & 1]
+                waiting.update(found)  # type: ignore[arg-type]
+
     def _write(self, node: Node) -> None:
         """Count a result of a region that is written, once; those of other kernels were counted when they came."""
         if node in self.owner and node not in self.written:
-            self.written |= {node}
+            self.written.add(node)
             self.cost += _bytes(node)
 
     def drop(self, done: Sequence[Node]) -> None:
-        """Forget nodes that nothing will read."""
+        """Forget nodes that nothing will read, and regions that have no others."""
         for node in done:
-            self.owner.pop(node, None)
             self.needs.pop(node, None)
-        self.written = self.written.difference(done)
-        open_regions = {index for index, _ in self.owner.values()}
-        self.read = frozenset(each for each in self.read if each[0] in open_regions and each[1] not in done)
+            self.read.pop(node, None)
+            self.written.discard(node)
+            if (owned := self.owner.pop(node, None)) is None:
+                continue
+            self.open[owned[0]] -= 1
+            if self.open[owned[0]] == 0:
+                del self.open[owned[0]]
+                self.before.pop(owned[0], None)
 
     def front(self) -> object:
         """Return what later nodes can see of the state."""
         still = 0
-        for index, _ in self.owner.values():
+        for index in self.open:
             still |= 1 << index
         owners = tuple((node, index) for node, (index, _) in self.owner.items())
-        needs = tuple((node, self.closure(regions) & still) for node, regions in self.needs.items())
-        before = tuple(self.before.get(index, 0) & still for index in _members(still))
-        return owners, needs, before, self.written, self.read
+        needs = tuple((node, regions & still) for node, regions in self.needs.items())
+        before = tuple(self.before.get(index, 0) & still for index in sorted(self.open))
+        read = frozenset((node, regions & still) for node, regions in self.read.items() if regions & still)
+        return owners, needs, before, frozenset(self.written), read
 
 
 @dataclass(frozen=True)
@@ -210,14 +221,6 @@ class _Chosen:
     node: Node
     index: int
     frame: Frame
-
-
-def _members(regions: int) -> Iterator[int]:
-    """Yield the numbers of a set of regions, in order."""
-    while regions:
-        low = regions & -regions
-        yield low.bit_length() - 1
-        regions ^= low
 
 
 class _Search:
@@ -236,10 +239,12 @@ class _Search:
             elif found is not None:
                 self.misfits[node] = found
         self.last = _last_readers(nodes)
-        self.results = frozenset(source(each) for node in nodes if node.op == "output" for each in node.all_input_nodes)
+        sources = Sources()
+        ends = (each for node in nodes if node.op == "output" for each in node.all_input_nodes)
+        self.start = _State(sources, frozenset(sources[each] for each in ends))
 
     def solve(self) -> Partition:
-        states = [_State(results=self.results)]
+        states = [self.start.copy()]
         for node in self.nodes:
             found: dict[object, _State] = {}
             for state in states:
@@ -264,17 +269,18 @@ class _Search:
             return [(index, self.products[index].frame)]
         allowed: list[tuple[int, Frame] | None] = []
         free = False
-        for index in state.readers(node):
-            frame = self._fit(state, node, index)
+        for index, frames in state.readers(node).items():
+            frame = self._fit(node, index, frames)
+            if not isinstance(frame, Frame):
+                continue
             needed = state.needed(node, index)
-            if isinstance(frame, Frame) and not needed >> index & 1:
+            if not needed >> index & 1:
                 allowed.append((index, frame))
                 free = free or not needed & ~state.before.get(index, 0)
         return allowed if free else [*allowed, None]
 
-    def _fit(self, state: _State, node: Node, index: int) -> Frame | Misfit | None:
+    def _fit(self, node: Node, index: int, frames: Mapping[Node, Frame]) -> Frame | Misfit | None:
         """Return what :func:`fit` says; the frames of a region's nodes are the same in all states that have them."""
-        frames = state.frames(node, index)
         key = node, index, tuple(frames)
         if key not in self._fits:
             self._fits[key] = fit(node, frames) if node.op == "call_function" else None
@@ -294,21 +300,21 @@ class _Search:
             given[chosen.node] = chosen.index, chosen.frame
             chosen = chosen.before
         regions = [Region(product) for product in self.products]
-        state = _State(results=self.results)
+        state = self.start.copy()
         for node in self.nodes:
             if node in given:
                 index, frame = given[node]
                 regions[index].frames[node] = frame
             elif node.op == "call_function" and node not in self.misfits and (readers := state.readers(node)):
-                self.misfits[node] = self._misfit(state, node, readers[0])
+                self.misfits[node] = self._misfit(state, node, *next(iter(readers.items())))
             self._take(state, node, given.get(node))
         for region in regions:
             _leave_last_views(region)
         return Partition(tuple(regions), self.misfits, best.cost, self.steps, self.exact)
 
-    def _misfit(self, state: _State, node: Node, index: int) -> Misfit:
+    def _misfit(self, state: _State, node: Node, index: int, frames: Mapping[Node, Frame]) -> Misfit:
         """Return why a node that reads a region is not in it."""
-        found = self._fit(state, node, index)
+        found = self._fit(node, index, frames)
         if isinstance(found, Misfit):
             return found
         if state.needed(node, index) >> index & 1:

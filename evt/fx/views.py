@@ -28,11 +28,17 @@ def is_view(node: Node) -> bool:
     return base_name(node) in (*_RESHAPES, *_PARTS, *_PERMUTATIONS)
 
 
-def source(node: Node) -> Node:
-    """Return the tensor whose memory a view, or a view of a view, shows."""
-    while is_view(node):
-        node = node.all_input_nodes[0]
-    return node
+class Sources(dict[Node, Node]):
+    """The tensor whose memory each node shows: of a view, or a view of a view, the tensor that it is a view of."""
+
+    def __missing__(self, node: Node) -> Node:
+        views = []
+        while node not in self and is_view(node):
+            views.append(node)
+            node = node.all_input_nodes[0]
+        found = self.get(node, node)
+        self.update(dict.fromkeys((*views, node), found))
+        return found
 
 
 def is_arranged(node: Node) -> bool:
@@ -49,8 +55,13 @@ def is_arranged(node: Node) -> bool:
 def readers(node: Node) -> set[Node]:
     """Return the operators that read a node's elements, through views."""
     found: set[Node] = set()
-    for user in node.users:
-        found |= readers(user) if is_view(user) else {user}
+    views = [node]
+    while views:
+        for user in views.pop().users:
+            if is_view(user):
+                views.append(user)
+            else:
+                found.add(user)
     return found
 
 
@@ -88,4 +99,4 @@ def _has_all(node: Node, frame: Frame) -> bool:
     return len(shape) == len(before) and all(map(same, shape, before))
 
 
-__all__ = ["MEMORY", "follow", "is_arranged", "is_view", "permutation", "readers", "source"]
+__all__ = ["MEMORY", "Sources", "follow", "is_arranged", "is_view", "permutation", "readers"]
