@@ -17,7 +17,7 @@ from torch.nn import functional  # noqa: E402
 from evt.diagnostics import page  # noqa: E402
 from evt.fx.backend import FusePass  # noqa: E402
 from evt.fx.covered import COVERED  # noqa: E402
-from evt.fx.fuse import Outcome, find_regions  # noqa: E402
+from evt.fx.regions import Outcome, find_regions  # noqa: E402
 from evt.fx.worth import estimate  # noqa: E402
 from evt.plan import ROUTES, TARGETS  # noqa: E402
 

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from evt.errors import InternalError  # noqa: E402
 from evt.fx.backend import backend  # noqa: E402
-from evt.fx.fuse import find_regions  # noqa: E402
+from evt.fx.regions import find_regions  # noqa: E402
 from evt.fx.report import RECORDS  # noqa: E402
 from evt.fx.rewrite import LAUNCH, rewrite  # noqa: E402
 from evt.fx.verify import verify  # noqa: E402
