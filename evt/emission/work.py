@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evt.emission.expressions import comment, input_pointer, number, size, value_of
+from evt.emission.expressions import comment, element, input_pointer, number, size, value_of
 from evt.emission.text import WorkText
 from evt.plan import Plan
 from evt.plan.epilogue.nodes import Number, Single, Size
@@ -28,12 +28,12 @@ def _input(given: Single | Size | Number | WorkVector) -> tuple[str, str]:
     if isinstance(given, Size | Number):
         value = size(given) if isinstance(given, Size) else number(given)
         return "evt::mainloop::Single<int32_t>", f"{value}, nullptr"
-    element = given.dtype.cutlass
+    held = element(given.dtype)
     if isinstance(given, Single):
         values = f"{value_of(given)}, {input_pointer(given.dtype, given.pointer)}"
-        return f"evt::mainloop::Single<{element}>", values
+        return f"evt::mainloop::Single<{held}>", values
     along = "AlongK" if given.along_k else "AlongOuter"
-    return f"evt::mainloop::{along}<{element}>", input_pointer(given.dtype, given.pointer)
+    return f"evt::mainloop::{along}<{held}>", input_pointer(given.dtype, given.pointer)
 
 
 def worked(plan: Plan) -> tuple[str, ...]:

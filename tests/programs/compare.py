@@ -75,6 +75,8 @@ def _compare(
         if dtype not in ("f64", "f32"):  # which may be rounded to f32 on the way
             twice = rounded(dtype, rounded("f32", middle))
             low, high = np.fmin(low, twice), np.fmax(high, twice)
+        if TYPES[dtype].kind == "bit":  # every number but 0 is true
+            low = np.where((middle - reach <= 0) & (middle + reach >= 0), 0.0, low)
         good = np.where(np.isnan(rounded(dtype, middle)), np.isnan(found), (found >= low) & (found <= high))
         loose = (high - low) > _LOOSE * np.abs(middle)
     named = np.ones_like(found, dtype=bool) if named is None else named

@@ -34,6 +34,7 @@ from .tree import (
     index_name,
     walk,
 )
+from .wording import reworded
 
 ALL = Profile()
 _KINDS = (
@@ -97,7 +98,9 @@ class _Generator:
                 seed=self.seed,
             )
         )
-        return made if self.profile.tame or grouped else with_indices(made)
+        if self.profile.tame:
+            return made
+        return reworded(made if grouped else with_indices(made))
 
     # Operands and settings
 

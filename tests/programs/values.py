@@ -13,6 +13,7 @@ from .dtypes import RANGE_OF_DATA, TYPES
 from .rounding import FLOATS, RANGES, rounded
 
 Array = np.ndarray
+_LARGEST_TF32 = FLOATS["tf32"][2]
 
 
 class Maker:
@@ -26,7 +27,11 @@ class Maker:
         return choices[int(self.random.integers(len(choices)))]
 
     def operand(self, dtype: str, shape: tuple[int, ...], rare: float = 0.01) -> Array:
-        return self.values(dtype, shape, rare)
+        """Return values of A or B; those of f32 are finite in tf32, to which tensor cores round them."""
+        found = self.values(dtype, shape, rare)
+        if dtype not in ("f32", "tf32"):
+            return found
+        return np.where(np.isinf(found), found, np.clip(found, -_LARGEST_TF32, _LARGEST_TF32))
 
     def scalar(self, dtype: str, name: str, signed: bool) -> float | int:
         """Return a number; a seed or an offset may have all bits, unless it is ``signed``."""

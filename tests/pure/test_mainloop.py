@@ -351,3 +351,10 @@ def test_outputs_are_all_stored() -> None:
     program = evt.gemm("out D, E: f32[m]; A = relu(A); D = acc; E = sum[n](acc)").plan("sm80")
     stored = {field.tensor for field in program.fields if field.kind == "pointer"}
     assert {"A", "B", "D", "E"} == stored - {""}
+
+
+@pytest.mark.parametrize(("modes", "kind"), [("", "Single"), ("[k]", "AlongK"), ("[m]", "AlongOuter")])
+def test_truth_values_are_read_as_bytes(modes: str, kind: str) -> None:
+    """CUTLASS packs arrays of bool, and pointers to tensors of truth values are of bytes."""
+    (spelled,) = spell(evt.gemm(f"in keep: bool{modes}; A = A*keep; D = acc").plan("sm80")).work
+    assert spelled.types[1:] == (f"evt::mainloop::{kind}<std::uint8_t>",)

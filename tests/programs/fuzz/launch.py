@@ -85,11 +85,14 @@ def _wait(call: Call, patience: float) -> None:
 
 def stored(tensor: torch.Tensor) -> Stored:
     """Return a tensor's elements as bytes."""
-    whole = tensor.detach().cpu().contiguous()
+    whole = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
     return whole.reshape(-1).view(torch.uint8).numpy(), str(whole.dtype).removeprefix("torch."), tuple(whole.shape)
 
 
 def restored(found: Stored) -> Any:
     """Return the tensor of bytes."""
     elements, dtype, shape = found
-    return torch.from_numpy(elements.copy()).view(getattr(torch, dtype)).reshape(shape)
+    made = torch.empty(shape, dtype=getattr(torch, dtype))
+    if made.numel():
+        made.reshape(-1).view(torch.uint8).copy_(torch.from_numpy(np.ascontiguousarray(elements)))
+    return made

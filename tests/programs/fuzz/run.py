@@ -34,6 +34,8 @@ from .table import Table
 
 #: Seconds before the end of a run in which no pass of nvcc starts.
 RESERVE = 30.0
+#: Seconds between two lines that tell how far a run is.
+SAYING = 60.0
 #: How many programs are tried to make a failure small, and the seconds that this may take.
 MOST_TRIED, SHRINK_SECONDS = 400, 180.0
 
@@ -123,10 +125,14 @@ class Run:
                 while not ready.empty():
                     waiting -= 1
                     judged += self._launched(*ready.get())
+            said = time.monotonic()
             while waiting and self.left > 0:
                 with contextlib.suppress(queue.Empty):
                     judged += self._launched(*ready.get(timeout=min(self.left, 5.0)))
                     waiting -= 1
+                if time.monotonic() - said > SAYING:
+                    said = time.monotonic()
+                    print(f"{len(judged)} launches, {waiting} kernels to come, {self.left:.0f} s left", flush=True)
             if waiting:
                 print(f"the time is over: {waiting} kernels were not launched", flush=True)
         except FatalError as error:
@@ -237,7 +243,10 @@ class Run:
         if self.workers:
             return self.workers.submit(judge, problem, launch.outputs)
         future: Future[Verdict] = Future()
-        future.set_result(judge(problem, launch.outputs))
+        try:
+            future.set_result(judge(problem, launch.outputs))
+        except Exception as error:
+            future.set_exception(error)
         return future
 
     def _collect(self, judged: Sequence[tuple[Case, Program, Launch, Future[Verdict]]]) -> None:
@@ -247,6 +256,8 @@ class Run:
                 verdict = future.result(timeout=max(self.left, 20.0))
             except TimeoutError:
                 print(f"case {case.index} was not compared in time", flush=True)
+            except Exception as error:
+                faults.append(Fault("error", f"the outputs could not be compared: {type(error).__name__}: {error}"))
             else:
                 faults += verdict.faults
                 self.table.compared += verdict.compared
