@@ -145,6 +145,7 @@ def sanitized(run: Run, tool: str) -> int:
             command = [sanitizer, "--tool", tool, "--error-exitcode", "9", "--kernel-name", "kernel_substring=evt"]
             # Every tensor is an allocation of its own, without canaries: an access outside it is seen.
             program = [sys.executable, "-m", "tests.fuzz_gpu", "--reproduce", file.name, "--margin", "0"]
+            program += ["--device", run.options.device, "--arch", run.options.target]
             environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
             done = subprocess.run([*command, *program], capture_output=True, text=True, env=environment)
         verdict = error or ("clean" if done.returncode == 0 else f"exit code {done.returncode}")

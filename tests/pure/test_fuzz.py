@@ -321,3 +321,18 @@ def test_slots_are_drawn_for_their_types() -> None:
     case = draw_case(slot, 3, SM90, launches=1)
     assert case is not None
     assert case.types == "e4m3*e5m2"
+
+
+@pytest.mark.parametrize("code", [pytest.param(0, marks=pytest.mark.slow), 9])
+def test_each_kernel_runs_under_a_sanitizer(code: int, tmp_path: Path) -> None:
+    """A stand-in for compute-sanitizer runs the program, and reports an error or none."""
+    tool = tmp_path / "compute-sanitizer"
+    tool.write_text(f'#!/bin/sh\nwhile [ "$1" != {sys.executable} ]; do shift; done\n"$@" || exit 1\nexit {code}\n')
+    tool.chmod(0o755)
+    words = ["--device", "cpu", "--sanitize", "memcheck", "--count", "1", "--routes", "evt-2x", "--jobs", "1"]
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "tests.fuzz_gpu", *words]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
+    assert done.returncode == (1 if code else 0), done.stderr
+    assert ("memcheck clean" in done.stdout) == (code == 0)
+    assert f"memcheck: 1 kernels, {1 if code else 0} with errors" in done.stdout
