@@ -5,6 +5,9 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
+#: The flags with which nvcc compiles an emitted file, wherever it does. NDEBUG turns off CUTLASS's assertions, which
+#: would end the process of a caller.
+NVCC_FLAGS = ("-std=c++17", "-O3", "-DNDEBUG", "--expt-relaxed-constexpr")
 _PACKAGE = Path(__file__).resolve().parent
 
 

@@ -66,6 +66,8 @@ int main(int count, char** words) {
     puts(first_error_string(0));
     puts(second_error_string(second_run(&second, 0, NULL)));
     first.m = second.m = first.n = second.n = first.k = second.k = first.l = second.l = 1;
+    check(first_run(&first, sizeof(first), NULL) != 1 << 16, "first", "takes null pointers");
+    first.A = first.B = first.in_bias = first.out_D = &first;
     check(first_run(&first, sizeof(first), NULL), "first", first_error_string(first_run(&first, sizeof(first), NULL)));
     return 0;
   }

@@ -11,14 +11,12 @@ from evt import version
 from evt.compilation.fingerprint import Digests
 from evt.compilation.inputs import Inputs, find_inputs
 from evt.compilation.toolchain import Toolchain
+from evt.resources import NVCC_FLAGS
 
 #: Increase it when the launcher's ABI, the embedding or the layout of the cache changes.
 SCHEMA = 2
 #: Options of every pass. The toolchain's paths are added, and are not part of the key.
-FLAGS = (
-    *("-std=c++17", "-O3", "-DNDEBUG", "--expt-relaxed-constexpr"),
-    *("-Xcompiler", "-fPIC,-fvisibility=hidden"),
-)
+FLAGS = (*NVCC_FLAGS, "-Xcompiler", "-fPIC,-fvisibility=hidden")
 #: ``-z defs`` makes a reference to libcuda an error here, not when loading on a machine without a driver;
 #: ``--exclude-libs`` keeps the static runtime's symbols apart from the process's.
 LINK_FLAGS = ("-shared", "-nodlink", "-Xlinker", "-z,defs", "-Xlinker", "--exclude-libs,ALL")

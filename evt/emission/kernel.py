@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from evt.emission.checks import checks
 from evt.emission.configuration import configuration
 from evt.emission.convolution import convolution
 from evt.emission.expressions import as_int, comment
@@ -22,9 +23,10 @@ from evt.emission.visitors_grouped import DialectGrouped, group_values
 from evt.emission.work import work, worked
 from evt.emission.workspace import jobs_after, jobs_before, parts
 from evt.plan import Field, Plan
-from evt.plan.plan import GroupedPlan, Image, Matrix, Tensor
+from evt.plan.plan import GroupedPlan, Image, Matrix, StockOperator, Tensor
 from evt.plan.signature import bytes_of
 from evt.plan.target import Family
+from evt.resources import NVCC_FLAGS
 
 #: How the nodes of a family's visitors are spelled; one of ours has none.
 _DIALECTS: dict[Family, Dialect] = {
@@ -65,6 +67,9 @@ def spell(plan: Plan, name: str = "") -> KernelText:
         source=tensor(plan, "C", plan.source),
         destination=_destination(plan),
         aligned=_aligned(plan),
+        checks=checks(plan.fields, "arguments->{}".format, stock=isinstance(plan.epilogue, StockOperator)),
+        row_checks=checks(plan.group_fields, _word) if isinstance(plan, GroupedPlan) else None,
+        flags=NVCC_FLAGS,
         functors=functors(plan),
         nest=_nest(plan),
         parts=parts(plan),
@@ -78,6 +83,11 @@ def spell(plan: Plan, name: str = "") -> KernelText:
         group_values=group_values(plan.nodes) if grouped else (),
         fragment=fragment(plan) if plan.family == "own" else None,
     )
+
+
+def _word(field: Field) -> str:
+    """Return a group's word of a row, as a pointer or as a size."""
+    return f"{'pointer' if field.kind == 'pointer' else 'size'}(row_{field.name})"
 
 
 def _comments(lines: Sequence[str]) -> tuple[str, ...]:

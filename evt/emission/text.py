@@ -294,6 +294,19 @@ class MemberText:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ChecksText:
+    """Conditions under which a pointer of an operand or of another tensor is null, and sizes that are kept in ints.
+
+    ``extents`` must not be negative, ``integers`` may be.
+    """
+
+    operands: tuple[str, ...]
+    tensors: tuple[str, ...]
+    extents: tuple[str, ...]
+    integers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KernelText:
     """Everything that a plan's template prints: the ``plan``, for its numbers and names, and the rest as text.
 
@@ -301,7 +314,8 @@ class KernelText:
     ``functions`` the user's own. ``program`` and ``interface`` are comment lines and ``remark`` ends one; ``before``
     and ``after`` are the small kernels around the kernel, ``parts`` what lies in the workspace; ``worked`` are the
     arguments of evt::mainloop::Worked after the stock main loop. An epilogue is a ``nest`` or a ``fragment``.
-    ``aligned`` are the addresses, and the strides in bytes, of the operands and tiles that TMA moves.
+    ``aligned`` are the addresses, and the strides in bytes, of the operands and tiles that TMA moves. ``checks`` and
+    ``row_checks`` say which members, and which words of a group, are refused. ``flags`` are those of nvcc.
     """
 
     name: str
@@ -324,6 +338,9 @@ class KernelText:
     source: TensorText
     destination: TensorText
     aligned: tuple[str, ...]
+    checks: ChecksText
+    row_checks: ChecksText | None
+    flags: tuple[str, ...]
     functors: tuple[FunctorText, ...]
     nest: NestText
     parts: tuple[Parts, ...]

@@ -80,6 +80,7 @@ def torch_extension(
         "name": name,
         "programs": operators,
         "digested": digested,
+        "flags": resources.NVCC_FLAGS,
         "kernels": [(each.emitted.name, each.target) for each in kernels],
     }
     files = {

@@ -38,8 +38,8 @@ inline char const* error_string(int code) {
   };
   switch (static_cast<Failure>(code >> 16)) {
     case Failure::arguments:
-      return "wrong arguments: a pointer is null that must not be, an address or a stride is no multiple of the 16 "
-             "bytes that TMA needs, or the struct is not of the size of this kernel's";
+      return "wrong arguments: a pointer is null that must not be, a size is negative or no int holds it, an address or "
+             "a stride is no multiple of the 16 bytes that TMA needs, or the struct is not of the size of this kernel's";
     case Failure::cutlass:
       return say("CUTLASS refuses the problem: ",
                  cutlass::cutlassGetStatusString(static_cast<cutlass::Status>(detail)));
@@ -94,6 +94,18 @@ inline std::uint64_t in_bytes(std::int64_t stride) { return static_cast<std::uin
 template <class... Values>
 bool misaligned(Values... values) {
   return ((in_bytes(values) % 16 != 0) || ...);
+}
+
+/// Whether one of these sizes is negative, or larger than an int, in which kernels keep it.
+template <class... Sizes>
+bool no_extent(Sizes... sizes) {
+  return ((sizes < 0 || sizes > 0x7fffffff) || ...);
+}
+
+/// Whether one of these sizes, which may be negative, is none of an int.
+template <class... Sizes>
+bool no_int(Sizes... sizes) {
+  return ((sizes < -0x7fffffff - 1 || sizes > 0x7fffffff) || ...);
 }
 
 #if defined(EVT_HOST_PASS)

@@ -1,0 +1,48 @@
+"""What a kernel's launcher refuses, as its header promises: ``checks(fields, read) -> ChecksText``.
+
+Pointers that may be null are those of scalars and flexible vectors, which have a value beside them, and those of
+tensors in which an index names rows or columns, if there are none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from evt.emission.text import ChecksText
+from evt.plan import Field
+
+_OPERANDS = ("A", "B")
+
+
+def checks(fields: Sequence[Field], read: Callable[[Field], str], *, stock: bool = False) -> ChecksText:
+    """Return what is checked of members, which ``read`` spells; a ``stock`` epilogue of 2.x has its pitches in ints."""
+    pointers = [each for each in fields if each.kind == "pointer" and each.tensor]
+    sizes = [each for each in fields if each.kind == "size"]
+    signed = [each for each in sizes if _is_signed(each) or _is_pitch(each, stock)]
+    return ChecksText(
+        operands=tuple(_null(fields, [each for each in pointers if each.tensor in _OPERANDS], read)),
+        tensors=tuple(_null(fields, [each for each in pointers if each.tensor not in _OPERANDS], read)),
+        extents=tuple(read(each) for each in sizes if not each.tensor and not _is_signed(each)),
+        integers=tuple(map(read, signed)),
+    )
+
+
+def _null(fields: Sequence[Field], pointers: Sequence[Field], read: Callable[[Field], str]) -> Iterator[str]:
+    """Yield the conditions under which a pointer is null that must not be."""
+    valued = {each.tensor for each in fields if each.role == "value"}
+    for each in pointers:
+        extents = [of for of in fields if of.tensor == each.tensor and of.role.startswith("extent ")]
+        if each.tensor not in valued:
+            conditions = [f"{read(each)} == nullptr", *(f"{read(of)} != 0" for of in extents)]
+            yield f"({' && '.join(conditions)})" if extents else conditions[0]
+
+
+def _is_signed(field: Field) -> bool:
+    """Return whether a size may be negative, as padding may."""
+    return not field.tensor and "pad_" in field.role
+
+
+def _is_pitch(field: Field, stock: bool) -> bool:
+    """Return whether CUTLASS may keep a stride in an int: an operand's, or one of a stock epilogue; no batch's."""
+    strided = bool(field.tensor) and field.role != "l" and not field.role.startswith("extent ")
+    return strided and (stock or field.tensor in _OPERANDS)
