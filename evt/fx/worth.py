@@ -12,12 +12,21 @@ what is needed later. With it, the region's results are written, and read if the
 launch is saved. Sums over rows are a kernel of their own without the region, as its elements are read in another order
 for them. A kernel of Inductor's that evaluates an error function waits for that rather than for memory.
 
+A matrix product loses to the library in three ways, by measurements on an H100 (48 cases of 1 to 8192 rows, 2026-11):
+
+    tiles that do not fill their last wave: the library has other tiles to choose from, and loses about half as much
+    long sums in few waves: a processor fills its pipeline, sums k terms and stores, once a wave, while the library
+        shares the terms of a tile, or takes larger tiles. The loss grows with k and falls with the number of waves
+    few rows: both wait for memory, and the library reads it a little faster where k is long
+
 A kernel of a few microseconds waits for the host, which takes longer to call it. So without CUDA graphs, a region's
 time and that of what it replaces are each at least the host's, and ``waiting`` is what this adds to the difference: it
-is a gain where a call less is made, and a loss where the time that the region saves would be waited for.
+is a gain where a call less is made, and a loss where the time that the region saves would be waited for. A region that
+would only gain on the host, and lose on the GPU, is left.
 
-The numbers below are round figures: of what GPUs reach, and of what was measured of whole models on an H200.
-``evt.tune`` and ``mode="max-autotune"`` measure the GPU's time instead (:mod:`evt.fx.measure`).
+Kernels that no measurement covers have no estimate: see :mod:`evt.fx.covered`. The numbers below are round figures: of
+what GPUs reach, and of what was measured of whole models on an H200. ``evt.tune`` and ``mode="max-autotune"`` measure
+the GPU's time instead (:mod:`evt.fx.measure`).
 """
 
 from __future__ import annotations
@@ -54,13 +63,13 @@ LEAST_GAIN = 1.0
 LAUNCH = 1.5
 #: What a call of a kernel out of Inductor's code takes the host, in microseconds: ours as well as others.
 CALL = 5.0
-#: How much slower than the library's a product is assumed to be: of up to so many rows or columns.
+#: How much slower than the library's a product is assumed to be: of up to so many rows or columns, and of more.
 _SLOWER = ((64, 0.35), (256, 0.12), (512, 0.06))
 _SLOWER_ELSE, _SLOWER_GRADIENT = 0.03, 0.05
-#: Tiles that do not fill their last wave: the library has others to choose from, and loses about half as much.
+#: Tiles that do not fill their last wave, as a part of what they leave idle.
 _TILE, _PROCESSORS, _UNEVEN = 128, 132, 0.5
-#: Products of fewer tiles than processors, and of so many terms: libraries share a tile's terms between processors.
-_TERMS, _UNSHARED = 4096, 0.5
+#: Long sums: k / (k + _TERMS) of the following, in one wave, and of few rows, which memory bounds.
+_TERMS, _LONG_SUMS, _FEW_ROWS, _SLOWER_ROWS = 4096, 1.2, 64, 0.2
 #: What the following takes on sm90, in microseconds. A product at least, for each element of its result, and how much
 #: more with each transcendental function of its epilogue. An element of a kernel of Inductor's with an error function.
 _ELEMENT, _TRANSCENDENTAL, _ERROR_FUNCTION = 1.0e-6, 1.0e-6, 1.6e-6
@@ -102,7 +111,7 @@ class Worth:
         if self.unknown:
             return False
         gain = self.saved - self.lost
-        if self.measured:
+        if self.measured or gain <= 0:
             return gain > 0
         difference = gain + (self.waiting or 0.0)
         return (gain if abs(difference) < 1e-6 else difference) > LEAST_GAIN  # the host may hide what the GPU gains
@@ -160,13 +169,18 @@ def estimate(fused: Fused, target: str, replayed: bool = False) -> Worth:
 def _lost_by_product(fused: Fused, time: float) -> float:
     """Return how much longer than the library's product of that time a region's kernel takes, in microseconds."""
     rows, columns = _matrix(fused)
-    elements = _elements(fused)
-    factor = next((factor for most, factor in _SLOWER if min(rows, columns) <= most), _SLOWER_ELSE)
-    tiles = -(-rows // _TILE) * -(-columns // _TILE) * max(1, elements // max(1, rows * columns))
-    if tiles > _PROCESSORS:
-        factor += _UNEVEN * (-(-tiles // _PROCESSORS) * _PROCESSORS / tiles - 1)
-    elif hint(fused.region.product.a.meta["val"].shape[-1]) >= _TERMS:
-        factor += _UNSHARED
+    elements, terms = _elements(fused), hint(fused.region.product.a.meta["val"].shape[-1])
+    batches = max(1, elements // max(1, rows * columns))
+    long = terms / (terms + _TERMS)
+    if rows <= _FEW_ROWS and batches == 1:
+        factor = _SLOWER_ROWS * long
+    else:
+        tiles = -(-rows // _TILE) * -(-columns // _TILE) * batches
+        waves = -(-tiles // _PROCESSORS)
+        factor = next((factor for most, factor in _SLOWER if min(rows, columns) <= most), _SLOWER_ELSE)
+        factor += _LONG_SUMS * long / waves
+        if waves > 1:
+            factor += _UNEVEN * (waves * _PROCESSORS / tiles - 1)
     functions = elements * _evaluated(fused) * _TRANSCENDENTAL
     epilogue = elements * _ELEMENT + functions
     seen = epilogue / (max(epilogue, time) or 1.0)  # the rest hides behind the multiplications of other tiles
