@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from evt.fx.fuse import Fusion, fuse, fusion
 from evt.fx.module import dispatch_of
+from evt.fx.regions import find_regions
+from evt.fx.worth import Worth, estimate
 
+#: By the number of dimensions, how tensors of images and of videos lie.
+_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 #: Relative to the largest result: what rounding once instead of after every operator may change.
 TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 6e-2}
 
@@ -65,3 +71,20 @@ def formulas(found: Fusion) -> list[str]:
     """Return the last statements of the regions' programs, each in one line without declarations."""
     texts = (str(region.program).splitlines() for region in found.regions)
     return ["; ".join(line for line in lines if not line.startswith(("in ", "out "))) for lines in texts]
+
+
+def estimated(
+    function: Callable[..., Any],
+    shapes: Iterable[tuple[int, ...]],
+    dtype: torch.dtype,
+    target: str = "sm90",
+    replayed: bool = False,
+) -> Worth:
+    """Return what the default rule expects of a function's only product; its tensors have no memory."""
+    with FakeTensorMode():
+        given = [torch.empty(shape, dtype=dtype) for shape in shapes]
+        given = [each.contiguous(memory_format=_FORMATS.get(each.ndim, torch.contiguous_format)) for each in given]
+        graph = make_fx(function)(*given).graph
+    (outcome,) = find_regions(graph, ("cpu",)).outcomes
+    assert outcome.fused is not None
+    return estimate(outcome.fused, target, replayed)

@@ -10,16 +10,16 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch._subclasses import FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 from evt.diagnostics import page  # noqa: E402
 from evt.fx.backend import FusePass  # noqa: E402
 from evt.fx.covered import COVERED  # noqa: E402
-from evt.fx.regions import Outcome, find_regions  # noqa: E402
-from evt.fx.worth import estimate  # noqa: E402
+from evt.fx.regions import Outcome  # noqa: E402
 from evt.plan import ROUTES, TARGETS  # noqa: E402
+
+from .fusing import estimated  # noqa: E402
 
 HALF = (torch.float16, torch.bfloat16)
 #: A function, the shapes of its tensors, their type, and the target.
@@ -35,18 +35,8 @@ def outcomes(function: Callable[..., Any], *given: torch.Tensor) -> tuple[Outcom
 
 def code_of(case: Case) -> str:
     """Return the code under which the estimate leaves a function's only product to the libraries, or ""."""
-    function, shapes, dtype, target = case
-    with FakeTensorMode():
-        given = [torch.empty(shape, dtype=dtype) for shape in shapes]
-        given = [each.contiguous(memory_format=_FORMATS.get(each.ndim, torch.contiguous_format)) for each in given]
-        graph = make_fx(function)(*given).graph
-    (outcome,) = find_regions(graph, ("cpu",)).outcomes
-    assert outcome.fused is not None
-    worth = estimate(outcome.fused, target)
+    worth = estimated(*case)
     return "" if worth.wins else worth.code
-
-
-_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def linear(dtype: Any, target: str = "sm90", rows: int = 4096, columns: int = 4096, k: int = 1024) -> Case:
