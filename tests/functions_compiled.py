@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from evt.functions import TABLE, Fact, Function
+from evt.reference import functions
 
 INCLUDE = Path(__file__).parents[1] / "codegen/include"
 HEADERS = """
@@ -93,7 +94,7 @@ class Case:
     @property
     def kinds(self) -> tuple[str, ...]:
         absent = () if self.function.fast else ("fast",)
-        whole = Fact.INTEGER in self.function.facts
+        whole = Fact.INTEGER in self.function.facts and all(map(float.is_integer, self.hyper))
         return tuple(kind for kind in KINDS if kind not in (*absent, *(() if whole else ("i32",))))
 
     def result(self, dtype: torch.dtype) -> torch.dtype:
@@ -107,7 +108,8 @@ class Case:
         dtype, row = KINDS[kind], self.function
         inputs = [f"{each}[i]" for each in "abc"[: row.required]]
         inputs = [f"({each} != 0)" if slot in row.conditions else each for slot, each in enumerate(inputs)]
-        constants = [f"{constant!r}{SUFFIX[dtype]}" for constant in self.hyper]
+        whole = dtype == torch.int32
+        constants = [f"{int(each) if whole else each!r}{SUFFIX[dtype]}" for each in self.hyper]
         template = {"cxx": row.cxx, "fast": row.fast or ""}.get(kind)
         value = (template or self.function_call).format(*inputs, *constants)
         return f"LOOP({self.symbol}_{kind}, {CXX[dtype]}, {CXX[self.result(dtype)]}, {value})\n"
@@ -118,9 +120,11 @@ class Case:
         return f"evt::fn::{self.function.name}({slots})"
 
     def meaning(self, *inputs: torch.Tensor) -> torch.Tensor:
+        """Return the result of PyTorch; of integers that of the reference, which does not raise for a divisor of 0."""
         arguments = [each != 0 if slot in self.function.conditions else each for slot, each in enumerate(inputs)]
         hyper = (torch.full_like(inputs[0], value) for value in self.hyper)
-        result: torch.Tensor = self.function.torch(torch, *arguments, *hyper)
+        mirror = torch if inputs[-1].is_floating_point() else functions
+        result: torch.Tensor = self.function.torch(mirror, *arguments, *hyper)
         return result
 
 

@@ -81,6 +81,8 @@ ACTIVATIONS = (
         "threshold(x, threshold, value)",
         "`value` where `x <= threshold`, else `x`.",
         lambda t, x, threshold, value: t.where(x <= threshold, value, x),
+        Fact.JUMPS,
+        Fact.INTEGER,
         instructions=1,
         derivatives=("where(x <= threshold, 0, 1)", "0", "where(x <= threshold, 1, 0)"),
         targets=("torch.threshold", *layer("threshold", "Threshold")),
@@ -223,6 +225,7 @@ ACTIVATIONS = (
         "`x` limited to a range: `min(max(x, min_val), max_val)`.",
         lambda t, x, min_val, max_val: t.clamp(x, min_val, max_val),
         Fact.IDEMPOTENT,
+        Fact.INTEGER,
         Fact.SELECTING,
         instructions=1,
         derivatives=(

@@ -5,7 +5,19 @@ Derivatives at kinks are those of PyTorch's autograd.
 
 from __future__ import annotations
 
+from typing import Any
+
 from evt.functions.row import Fact, StockFunctor, activation, aten, define
+
+
+def _wrap_u8(t: Any, x: Any) -> Any:
+    return t.remainder(t.trunc(x), 256) + 0  # which makes -0 +0
+
+
+def _wrap_i8(t: Any, x: Any) -> Any:
+    unsigned = _wrap_u8(t, x)
+    return t.where(unsigned < 128, unsigned, unsigned - 256)
+
 
 ARITHMETIC = (
     define(
@@ -94,8 +106,9 @@ ARITHMETIC = (
     ),
     define(
         "pow(x, y)",
-        "The power `x ** y`.",
+        "The power `x ** y`; of integers it wraps, and is 0 where it is a fraction.",
         lambda t, x, y: t.pow(x, y),
+        Fact.INTEGER,
         instructions=32,
         derivatives=("where(y == 0, 0, y * pow(x, y - 1))", "where(x == 0 && y >= 0, 0, pow(x, y) * log(x))"),
         targets=(
@@ -184,6 +197,7 @@ ARITHMETIC = (
         "sign(x)",
         "The sign of `x`: -1, 0 or 1, and 0 for NaN.",
         lambda t, x: t.sign(x),
+        Fact.JUMPS,
         Fact.IDEMPOTENT,
         Fact.ZERO_TO_ZERO,
         Fact.INTEGER,
@@ -247,6 +261,7 @@ ARITHMETIC = (
         "copysign(x, y)",
         "The size of `x` with the sign of `y`: `|x|` or `-|x|`.",
         lambda t, x, y: t.copysign(x, y),
+        Fact.JUMPS,
         instructions=1,
         derivatives=("copysign(1, y) * sign(x)", "0"),
         targets=(*aten("copysign", "Tensor"), "torch.ops.aten.copysign.Scalar"),
@@ -255,26 +270,79 @@ ARITHMETIC = (
         "heaviside(x, values)",
         "The step: 0 where `x < 0` or `x` is NaN, 1 where `x > 0`, and `values` where `x == 0`.",
         lambda t, x, values: t.where(x == 0.0, values, t.sign(t.relu(x))),
+        Fact.JUMPS,
+        Fact.INTEGER,
         instructions=2,
         derivatives=("0", "where(x == 0, 1, 0)"),
         targets=aten("heaviside"),
     ),
     define(
         "fmod(x, y)",
-        "The remainder of `x / y` with the sign of `x`: `x - trunc(x / y) * y`, exact.",
+        "The remainder of `x / y` with the sign of `x`: `x - trunc(x / y) * y`, exact; of an integer and 0 it is `x`.",
         lambda t, x, y: t.fmod(x, y),
+        Fact.JUMPS,
+        Fact.INTEGER,
         instructions=24,
         derivatives=("1", "-trunc(x / y)"),
         targets=(*aten("fmod", "Tensor"), "torch.ops.aten.fmod.Scalar"),
     ),
     define(
         "remainder(x, y)",
-        "The remainder of `x / y` with the sign of `y`: `x - floor(x / y) * y`.",
+        "The remainder of `x / y` with the sign of `y`: `x - floor(x / y) * y`; of an integer and 0 it is `x`.",
         lambda t, x, y: t.remainder(x, y),
+        Fact.JUMPS,
+        Fact.INTEGER,
         instructions=24,
         derivatives=("1", "-floor(x / y)"),
         targets=("operator.mod", *aten("remainder", "Tensor"), "torch.ops.aten.remainder.Scalar"),
     ),
+    define(
+        "floor_divide(x, y)",
+        "The quotient `x / y` rounded down: `(x - remainder(x, y)) / y`; of an integer and 0 it is 0.",
+        lambda t, x, y: t.div(x, y, rounding_mode="floor"),
+        Fact.JUMPS,
+        Fact.INTEGER,
+        instructions=32,
+        derivatives=("0", "0"),
+        targets=(
+            *("operator.floordiv", *aten("floor_divide"), "torch.ops.aten.floor_divide.Scalar"),
+            *(f"torch.{name}(rounding_mode='floor')" for name in ("div", "ops.aten.div.Tensor_mode")),
+            "torch.ops.aten.div.Scalar_mode(rounding_mode='floor')",
+        ),
+    ),
+    define(
+        "trunc_divide(x, y)",
+        "The quotient `x / y` rounded towards zero: `trunc(x / y)`; of an integer and 0 it is 0.",
+        lambda t, x, y: t.div(x, y, rounding_mode="trunc"),
+        Fact.JUMPS,
+        Fact.INTEGER,
+        instructions=10,
+        derivatives=("0", "0"),
+        targets=(
+            *(f"torch.{name}(rounding_mode='trunc')" for name in ("div", "ops.aten.div.Tensor_mode")),
+            "torch.ops.aten.div.Scalar_mode(rounding_mode='trunc')",
+        ),
+    ),
+)
+
+#: Casts that wrap where those of the language saturate.
+WRAPPING = tuple(
+    define(
+        f"{name}(x)",
+        f"`x` without its fraction, and modulo 256 one of {least} to {most}: PyTorch's cast to {dtype}.",
+        meaning,
+        Fact.JUMPS,
+        Fact.IDEMPOTENT,
+        Fact.ZERO_TO_ZERO,
+        Fact.INTEGER,
+        instructions=4,
+        derivatives=("0",),
+        targets=(),  # it has another type than its operand: evt.fx reads it as a cast
+    )
+    for name, dtype, least, most, meaning in (
+        ("wrap_i8", "int8", -128, 127, _wrap_i8),
+        ("wrap_u8", "uint8", 0, 255, _wrap_u8),
+    )
 )
 
 ROUNDING = (
@@ -282,6 +350,7 @@ ROUNDING = (
         "floor(x)",
         "The largest whole number not above `x`.",
         lambda t, x: t.floor(x),
+        Fact.JUMPS,
         Fact.IDEMPOTENT,
         Fact.ZERO_TO_ZERO,
         Fact.INTEGER,
@@ -295,6 +364,7 @@ ROUNDING = (
         "ceil(x)",
         "The smallest whole number not below `x`.",
         lambda t, x: t.ceil(x),
+        Fact.JUMPS,
         Fact.IDEMPOTENT,
         Fact.ZERO_TO_ZERO,
         Fact.INTEGER,
@@ -308,6 +378,7 @@ ROUNDING = (
         "round(x)",
         "The whole number nearest to `x`; halves go to the even one.",
         lambda t, x: t.round(x),
+        Fact.JUMPS,
         Fact.IDEMPOTENT,
         Fact.ODD,
         Fact.ZERO_TO_ZERO,
@@ -322,6 +393,7 @@ ROUNDING = (
         "trunc(x)",
         "The whole number of `x`, towards zero.",
         lambda t, x: t.trunc(x),
+        Fact.JUMPS,
         Fact.IDEMPOTENT,
         Fact.ODD,
         Fact.ZERO_TO_ZERO,
@@ -337,6 +409,7 @@ ROUNDING = (
         "frac(x)",
         "The part behind the point: `x - trunc(x)`.",
         lambda t, x: t.frac(x),
+        Fact.JUMPS,
         Fact.IDEMPOTENT,
         Fact.ZERO_TO_ZERO,
         instructions=2,

@@ -29,6 +29,7 @@ class Fact(enum.Enum):
     WHOLE = "f(whole) = whole"  # of a number without a fraction; other numbers are rounded to one
     SELECTING = "f(x, y) is x, y or 0"  # conditions apart: a type that has the operands has the result
     CLOSED = "f(x) is a number of every float type that has x"
+    JUMPS = "a small change of x may change f(x) much"  # so it matters to which type x is rounded
     INTEGER = "over i32 the same law"  # no law of its own: i32 operands give an i32 (or a truth value), and wrap
 
 

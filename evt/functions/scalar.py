@@ -137,6 +137,22 @@ def true_divide(x: float, y: float) -> float:
     return x / y if y else x * math.copysign(math.inf, y)
 
 
+def div(x: float, y: float, *, rounding_mode: str) -> float:
+    """Return the quotient rounded towards zero, or down in the steps of PyTorch."""
+    if rounding_mode == "trunc":
+        return trunc(true_divide(x, y))
+    if not y:
+        return true_divide(x, y)
+    rest = fmod(x, y)
+    quotient = true_divide(x - rest, y)
+    if rest and (rest < 0.0) != (y < 0.0):
+        quotient = quotient - 1.0
+    if not quotient:
+        return copysign(0.0, true_divide(x, y))
+    whole = floor(quotient)
+    return whole + 1.0 if quotient - whole > 0.5 else whole
+
+
 def reciprocal(x: float) -> float:
     return true_divide(1.0, x)
 

@@ -72,6 +72,10 @@ class Single(float):
     __pow__, __rpow__ = _forward(scalar.pow), _backward(scalar.pow)  # type: ignore[assignment]
 
 
+def div(x: float, y: float, *, rounding_mode: str) -> Single:
+    return Single(scalar.div(Single(x), Single(y), rounding_mode=rounding_mode))
+
+
 @cache
 def __getattr__(name: str) -> Callable[..., Any]:
     function = getattr(scalar, name)

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 
 from evt.functions.activation import ACTIVATIONS
-from evt.functions.arithmetic import ARITHMETIC, ROUNDING
+from evt.functions.arithmetic import ARITHMETIC, ROUNDING, WRAPPING
 from evt.functions.elementary import ELEMENTARY
 from evt.functions.logic import LOGIC
 from evt.functions.row import Function
@@ -95,7 +95,7 @@ class Names(Sequence[str]):
         return repr(self._table.names())
 
 
-TABLE = Table((*ARITHMETIC, *ROUNDING, *ELEMENTARY, *ACTIVATIONS, *LOGIC))
+TABLE = Table((*ARITHMETIC, *ROUNDING, *WRAPPING, *ELEMENTARY, *ACTIVATIONS, *LOGIC))
 """The rows by name, in the order of the docs. Live: a registered function is a row."""
 
 UNARY = {"-": "neg", "!": "logical_not"}

@@ -6,22 +6,23 @@ computed from such nodes, too: a region never reads into another region.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.fx import Node
 
-from evt.functions import TABLE, Fact
-from evt.fx.aten import dtype_of, shape_of, type_name
+from evt.fx.arithmetic import Arithmetic, dtype_in
+from evt.fx.aten import dtype_of, shape_of
 from evt.fx.frame import Arrangement, Frame, Size, same
 from evt.fx.meaning import Applied, Meaning, Reduced, meaning, number_of, operands_of
 from evt.fx.product import Product, Term
-from evt.fx.region import Region, computed_in
+from evt.fx.region import Region
 from evt.fx.views import is_view
-from evt.ir import Acc, Apply, Builder, Cast, Const, Dag, Extent, Input, Load, Output, Reduce, Store
-from evt.ir.dtype import F32, DType, from_torch_name
+from evt.ir import Acc, Apply, Cast, Dag, Extent, Input, Load, Operand, Output, Reduce, Store
+from evt.ir.dtype import F64
+from evt.ir.node import ELEMENT_MODES
 from evt.ir.origin import Foreign
 from evt.program import Program
 
@@ -115,12 +116,19 @@ class _Building:
     root: Frame
     batches: tuple[Size, ...] | None
     owned: Set[Node]
-    builder: Builder = field(default_factory=Builder)
     values: dict[Node, int] = field(default_factory=dict)
     loads: dict[tuple[Node, str], tuple[Input, Argument]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        product = self.region.product
+        a, b = (
+            Operand(name, dtype_in(dtype_of(node)), modes)
+            for (name, modes), node in zip(ELEMENT_MODES.items(), (product.a, product.b), strict=True)
+        )
+        self.arithmetic = Arithmetic(product.operation, (a, b))
+
     def finish(self, settings: Mapping[str, Any]) -> Fused:
-        product, builder = self.region.product, self.builder
+        product, builder = self.region.product, self.arithmetic.builder
         for node in self.in_order():
             frame = self.region.frames[node]
             builder.origin = Foreign(node.name)
@@ -131,7 +139,7 @@ class _Building:
             else:
                 found = meaning(node)
                 assert found is not None
-                self.values[node] = self.value(found, frame, computed_in(node))
+                self.values[node] = self.value(found, frame, node)
         outputs = self.region.outputs
         whole = [node for node in outputs if not self.region.frames[node].reduced]
         last = [*whole[-1:], *whole[:-1], *(node for node in outputs if node not in whole)]  # D is computed last
@@ -177,20 +185,22 @@ class _Building:
         arrangement = stored.arrange(stored.sizes, frame)
         if arrangement is None:
             raise UnbuiltError("a result's dimensions are not made of the product's")
-        return Output(name, _dtype(node), tuple(modes), batchable=False), Result(node, stored.sizes, arrangement)
+        return Output(name, dtype_in(dtype_of(node)), tuple(modes), batchable=False), Result(
+            node, stored.sizes, arrangement
+        )
 
     def start(self, product: Product) -> int:
-        """Return the product: scaled, and with the terms that belong to it."""
-        builder = self.builder
-        value = builder.add(Acc())
+        """Return the product: scaled, with the terms that belong to it, and of int8 as an int8."""
+        add, number = self.arithmetic.add, self.arithmetic.number
+        value = add(Acc())
         if product.alpha != 1:
-            value = builder.add(Apply("mul"), value, builder.add(Const.of(product.alpha)))
+            value = add(Apply("mul"), value, number(product.alpha))
         for term in product.terms:
             operand = self.term(product, term)
             if term.factor != 1:
-                operand = builder.add(Apply("mul"), operand, builder.add(Const.of(term.factor)))
-            value = builder.add(Apply("mul" if term.scales else "add"), value, operand)
-        return value
+                operand = add(Apply("mul"), operand, number(term.factor))
+            value = add(Apply("mul" if term.scales else "add"), value, operand)
+        return self.arithmetic.wrapped(value, dtype_of(product.node))
 
     def term(self, product: Product, term: Term) -> int:
         frame = product.frame
@@ -198,44 +208,23 @@ class _Building:
             frame = frame.only(("n",))
         return self.operand(term.value, frame)
 
-    def value(self, found: Meaning | float, frame: Frame, dtype: torch.dtype) -> int:
+    def value(self, found: Meaning, frame: Frame, node: Node) -> int:
+        def read(operand: Node) -> int:
+            return self.values[operand] if operand in self.values else self.operand(operand, frame)
+
         if isinstance(found, Node):
-            return self.values[found] if found in self.values else self.operand(found, frame)
+            return read(found)
         if isinstance(found, Reduced):
-            return self.reduce(found, frame)
-        if not isinstance(found, Applied):
-            return self.builder.add(Const.of(float(found)))
-        return self.apply(found, [self.value(operand, frame, dtype) for operand in found.operands], dtype)
+            return self.reduce(found, frame, dtype_of(node))
+        return self.arithmetic.applied(found, node, read)
 
-    def apply(self, found: Applied, operands: Sequence[int], dtype: torch.dtype) -> int:
-        """Return a function of values, converted to the type that PyTorch computes in where ours would differ."""
-        if isinstance(found.what, DType):
-            return self.builder.add(Cast(found.what), *operands)
-        row = TABLE[found.what.name]
-        operands = list(operands)
-        kinds = [self.kind(each) for each in found.operands]
-        conditions = row.conditions
-        numbers = [slot for slot in range(len(operands)) if slot not in conditions and kinds[slot] is not None]
-        if dtype in (torch.float16, torch.bfloat16, torch.float32):
-            for slot in numbers:
-                if kinds[slot] == torch.float64:
-                    operands[slot] = self.builder.add(Cast(F32), operands[slot])
-            whole = not any(kinds[slot].is_floating_point for slot in numbers)  # type: ignore[union-attr]
-            if whole and numbers and Fact.INTEGER in row.facts:
-                operands[numbers[0]] = self.builder.add(Cast(F32), operands[numbers[0]])
-        return self.builder.add(Apply(row.name), *operands)
-
-    def kind(self, operand: object) -> torch.dtype | None:
-        """Return the type of an operand as PyTorch has it; of numbers and what is made within an operator None."""
-        if isinstance(operand, Node):
-            return None if number_of(operand) is not None else dtype_of(operand)
-        return torch.float32 if isinstance(operand, Applied) else None
-
-    def reduce(self, found: Reduced, frame: Frame) -> int:
-        operand = self.values[found.operand]
-        value = self.builder.add(Reduce(found.kind, frame.reduced), operand)
+    def reduce(self, found: Reduced, frame: Frame, dtype: torch.dtype) -> int:
+        add, operand = self.arithmetic.add, self.values[found.operand]
+        if dtype == torch.float64 != dtype_of(found.operand):
+            operand = add(Cast(F64), operand)
+        value = add(Reduce(found.kind, frame.reduced), operand)
         for mode in frame.reduced if found.mean else ():
-            value = self.builder.add(Apply("div"), value, self.builder.add(Extent(mode)))
+            value = add(Apply("div"), value, add(Extent(mode)))
         return value
 
     def operand(self, node: Node, frame: Frame) -> int:
@@ -245,28 +234,20 @@ class _Building:
         if len(modes) <= 1 and "l" not in modes and self.is_light(node, frame.extent(modes[0]) if modes else 1):
             return self.vector(node, modes, frame.extent(modes[0]) if modes else 1)
         number = number_of(node)
-        return self.load(node, modes, frame) if number is None else self.builder.add(Const.of(number))
+        return self.load(node, modes, frame) if number is None else self.arithmetic.number(number)
 
     def vector(self, node: Node, modes: tuple[str, ...], count: Size) -> int:
         """Return a vector computed again from the vectors and numbers that it is made of."""
         number = number_of(node)
         if number is not None:
-            return self.builder.add(Const.of(number))
+            return self.arithmetic.number(number)
         passed, found = self.computed_of(node)
         if passed is not None:
             return self.vector(passed, modes, count)
         if found is None:
             mine = modes if same(node.meta["val"].numel(), count) else ()
             return self.load(node, mine, None)
-
-        def of(each: Any) -> int:
-            if isinstance(each, Applied):
-                return self.apply(each, [of(operand) for operand in each.operands], computed_in(node))
-            return (
-                self.vector(each, modes, count) if isinstance(each, Node) else self.builder.add(Const.of(float(each)))
-            )
-
-        return of(found)
+        return self.arithmetic.applied(found, node, lambda operand: self.vector(operand, modes, count))
 
     def is_light(self, node: Node, count: Size) -> bool:
         """Return whether a vector is made of vectors and numbers by a few elementwise operators, in floats."""
@@ -315,15 +296,9 @@ class _Building:
         known = self.loads.get(key)
         if known is None:
             name = f"x{len(self.loads)}"
-            known = Input(name, _dtype(node), modes), Argument(name, node, arrangement)
+            known = Input(name, dtype_in(dtype_of(node)), modes), Argument(name, node, arrangement)
             self.loads[key] = known
-        return self.builder.add(Load(known[0].name))
-
-
-def _dtype(node: Node) -> DType:
-    found = from_torch_name(type_name(dtype_of(node)))
-    assert found is not None
-    return found
+        return self.arithmetic.add(Load(known[0].name), dtype=known[0].dtype)
 
 
 __all__ = ["Argument", "Fused", "Result", "UnbuiltError", "build"]

@@ -20,6 +20,7 @@ from torch.fx import Node
 from evt.functions import TABLE, Function
 from evt.fx.aten import Arguments, dtype_of, is_tensor, operator_name, shape_of, type_name
 from evt.ir.dtype import OUTPUTS, DType, from_torch_name
+from evt.optimise.rounding import round_constant
 
 #: Operators whose elements are those of their first operand, in the same places.
 IDENTITIES = ("alias", "clone", "contiguous", "detach", "lift_fresh_copy", "lift_fresh", "positive")
@@ -28,7 +29,10 @@ _PREFIX = "torch.ops.aten."
 
 @dataclass(frozen=True)
 class Applied:
-    """A function of the table, or a cast to a type, of operands: nodes, numbers, or more of these."""
+    """A function of the table, or a cast to a type, of operands: nodes, numbers, or more of these.
+
+    It says nothing about the types on the way: :mod:`evt.fx.arithmetic` computes it as PyTorch does.
+    """
 
     what: Function | DType
     operands: tuple[Any, ...]
@@ -88,13 +92,9 @@ def number_of(node: Node) -> float | None:
     """Return the number that every element of a tensor is, where the graph says it, or None."""
     name = operator_name(node)
     arguments = Arguments(node) if name else None
-    if arguments is not None and name in ("full.default", "scalar_tensor.default"):
-        value = arguments["fill_value" if name == "full.default" else "s"]
-        return float(value) if isinstance(value, bool | int | float) else None
-    if arguments is not None and name in ("zeros.default", "zeros_like.default", "ones.default", "ones_like.default"):
-        return float(name.startswith("ones"))
-    if arguments is not None and name == "full_like.default" and _is_number(arguments["fill_value"]):
-        return float(arguments["fill_value"])
+    if arguments is not None and (fill := _FILLS.get(name or "")) is not None and is_tensor(node):
+        value = fill(arguments)
+        return number_in(dtype_of(node), value) if isinstance(value, int | float) else None
     if name is not None and (name.partition(".")[0] in IDENTITIES) and node.all_input_nodes:
         return number_of(node.all_input_nodes[0])
     if node.op == "get_attr" and is_tensor(node) and shape_of(node) == () and node.meta["val"].device.type == "cpu":
@@ -102,8 +102,29 @@ def number_of(node: Node) -> float | None:
         for part in str(node.target).split("."):
             found = getattr(found, part, None)
         if isinstance(found, torch.Tensor) and not isinstance(found, torch.nn.Parameter):
-            return float(found) if str(node.target).rpartition(".")[2].startswith("lifted_tensor") else None
+            return found.item() if str(node.target).rpartition(".")[2].startswith("lifted_tensor") else None
     return None
+
+
+def number_in(dtype: torch.dtype, value: float) -> float:
+    """Return a number as PyTorch converts it to a type: integers without a fraction, wrapped."""
+    if dtype == torch.bool:
+        return bool(value)
+    if not dtype.is_floating_point:
+        limits = torch.iinfo(dtype)
+        return (int(value) - limits.min) % (limits.max - limits.min + 1) + limits.min if math.isfinite(value) else 0
+    known = from_torch_name(type_name(dtype))
+    return float(value) if known is None else round_constant(known, float(value))
+
+
+#: What fills a tensor, by operator.
+_FILLS: Mapping[str, Callable[[Arguments], Any]] = {
+    "full.default": lambda arguments: arguments["fill_value"],
+    "full_like.default": lambda arguments: arguments["fill_value"],
+    "scalar_tensor.default": lambda arguments: arguments["s"],
+    **dict.fromkeys(("zeros.default", "zeros_like.default"), lambda _: 0),
+    **dict.fromkeys(("ones.default", "ones_like.default"), lambda _: 1),
+}
 
 
 def _apply(arguments: Arguments, target: _Target) -> Applied | None:
@@ -115,7 +136,7 @@ def _apply(arguments: Arguments, target: _Target) -> Applied | None:
     taken, operands = arguments.names[: len(row.parameters)], {}
     for mine, parameter in zip(taken, target.order, strict=False):
         operands[parameter] = arguments[mine]
-    factor = 1.0
+    factor: float = 1
     for name in arguments.names[len(taken) :]:
         value = arguments[name]
         if name in target.keywords:
@@ -128,7 +149,7 @@ def _apply(arguments: Arguments, target: _Target) -> Applied | None:
         return None
     if factor != 1:
         scaled = {"add": "y", "sub": "y", "fma": "a"}[row.name]
-        operands[scaled] = Applied(TABLE["mul"], (operands[scaled], float(factor)))
+        operands[scaled] = Applied(TABLE["mul"], (operands[scaled], factor))
     ordered = [operands.get(each.name, each.default) for each in row.parameters]
     return None if any(each is None for each in ordered) else Applied(row, tuple(ordered))
 
@@ -145,28 +166,38 @@ _IGNORED: Mapping[str, tuple[Any, ...]] = {
 
 
 def _cast(node: Node, arguments: Arguments) -> Applied | Node | None:
-    """Return a cast; of a float to an integer it truncates, to bool it compares with 0."""
+    """Return a cast to a type that kernels have."""
     operand = arguments.first
     if operand is None or not is_tensor(node) or not is_tensor(operand):
         return None
     if node.meta["val"].device != operand.meta["val"].device:
         return None
-    before, after = dtype_of(operand), dtype_of(node)
-    if before == after:
+    if dtype_of(operand) == dtype_of(node):
         return operand
-    if after == torch.bool:
-        return Applied(TABLE["ne"], (operand, 0.0))
-    dtype = from_torch_name(type_name(after))
+    dtype = from_torch_name(type_name(dtype_of(node)))
     if dtype is None or dtype not in OUTPUTS:
         return None
-    if dtype.is_float and dtype.bits == 8 and not _within(operand, dtype):
-        return None  # PyTorch makes NaN of what is too large, and a cast of ours saturates
-    if not dtype.is_float and before.is_floating_point:
-        return Applied(dtype, (Applied(TABLE["trunc"], (operand,)),))
+    if dtype.is_float and dtype.bits == 8 and not is_clamped(operand, dtype):
+        return None  # what is too large becomes NaN in some releases of PyTorch, and evt's casts saturate
     return Applied(dtype, (operand,))
 
 
-def _within(node: Node, dtype: DType) -> bool:
+def _power(node: Node, arguments: Arguments) -> Applied | None:
+    """``x**0.5`` is ``sqrt(x)`` and ``x**-0.5`` is ``rsqrt(x)``, which differ for infinities and -0.
+
+    PyTorch's float16 on a CPU is an exception.
+    """
+    base, exponent = arguments["self"], arguments["exponent"]
+    if not _is_number(exponent):
+        return None
+    roots = {0.5: "sqrt", -0.5: "rsqrt"}
+    value = node.meta["val"]
+    if exponent in roots and not (value.dtype == torch.float16 and value.device.type == "cpu"):
+        return Applied(TABLE[roots[exponent]], (base,))
+    return Applied(TABLE["pow"], (base, exponent))
+
+
+def is_clamped(node: Node, dtype: DType) -> bool:
     """Return whether a value is clamped to the range of a type."""
     name = operator_name(node)
     if name not in ("clamp.default", "hardtanh.default"):
@@ -177,7 +208,7 @@ def _within(node: Node, dtype: DType) -> bool:
 
 
 def _clamp(_: Node, arguments: Arguments) -> Applied | None:
-    """``clamp(x, None, 6)`` is ``min(x, 6)``."""
+    """``clamp(x, None, 6)`` is ``min(x, 6)``, and ``clamp(x, 0)`` is ``relu(x)``, as PyTorch has it."""
     names = ("min", "max") if "min" in arguments.names or "max" in arguments.names else ()
     result: Any = arguments["self"]
     for row, name in zip(("max", "min"), names, strict=False):
@@ -185,7 +216,8 @@ def _clamp(_: Node, arguments: Arguments) -> Applied | None:
         if limit is not None and not _is_operand(limit):
             return None
         if limit is not None:
-            result = Applied(TABLE[row], (result, limit))
+            floor = row == "max" and not isinstance(limit, Node) and limit == 0
+            result = Applied(TABLE["relu"], (result,)) if floor else Applied(TABLE[row], (result, limit))
     return result if isinstance(result, Applied) else None
 
 
@@ -229,6 +261,8 @@ _SPECIAL: Mapping[str, Callable[[Node, Arguments], Meaning | None]] = {
     "to": _cast,
     "clamp": _clamp,
     "clip": _clamp,
+    "clamp_min": _clamp,
+    "pow.Tensor_Scalar": _power,
     "hardtanh": lambda _, a: Applied(TABLE["hardtanh"], (a["self"], a["min_val"], a["max_val"])),
     "masked_fill": _masked_fill,
     **dict.fromkeys(("bitwise_and", "__and__"), _bits("logical_and")),
@@ -244,7 +278,7 @@ _SPECIAL: Mapping[str, Callable[[Node, Arguments], Meaning | None]] = {
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+    return isinstance(value, int | float) and not math.isnan(value)
 
 
 def _is_operand(value: object) -> bool:
@@ -280,4 +314,15 @@ def _read_target(row: Function, text: str) -> tuple[str, _Target]:
     return name, _Target(row, tuple(order), keywords)
 
 
-__all__ = ["IDENTITIES", "Applied", "Meaning", "Reduced", "known_operators", "meaning", "number_of", "operands_of"]
+__all__ = [
+    "IDENTITIES",
+    "Applied",
+    "Meaning",
+    "Reduced",
+    "is_clamped",
+    "known_operators",
+    "meaning",
+    "number_in",
+    "number_of",
+    "operands_of",
+]

@@ -108,6 +108,8 @@ def _addmm(node: Node, arguments: Arguments) -> Product | str:
     beta, alpha = (arguments[name] for name in ("beta", "alpha"))
     if not all(isinstance(each, int | float) for each in (beta, alpha)) or arguments["out_dtype"] is not None:
         return "its factors are known at run time only"
+    if not dtype_of(node).is_floating_point and not all(map(float.is_integer, map(float, (beta, alpha)))):
+        return "its factors are fractions, and its result is of integers"
     assert isinstance(c, Node)
     return _matrix(node, a, b, alpha=float(alpha), terms=(Term(c, float(beta)),) if beta else ())
 

@@ -6,22 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
-from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 from torch.fx import Node
 
+from evt.fx.arithmetic import uncomputed
 from evt.fx.aten import base_name, dtype_of, is_tensor, operator_name, shape_of, type_name
 from evt.fx.frame import Frame
 from evt.fx.meaning import Applied, Reduced, meaning, number_of, operands_of
 from evt.fx.misfit import Misfit
 from evt.fx.product import Product
 from evt.fx.views import MEMORY, follow, is_arranged, is_view
-from evt.ir.dtype import DType
 
 #: Types of the tensors that a kernel reads at elements, and those of single numbers.
 _READ = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool, torch.int32, torch.int8, torch.uint8)
 _READ_SCALARS = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool, torch.int32)
-#: Types that arithmetic is done in as PyTorch does it.
-_COMPUTED = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32)
 #: Types of results.
 _STORED = (*_READ, torch.float8_e4m3fn, torch.float8_e5m2)
 
@@ -64,11 +61,11 @@ def fit(node: Node, frames: Mapping[Node, Frame]) -> Frame | Misfit:
         return frame or Misfit(node, "E1003", "the view shows a part of the product, or mixes its rows and columns")
     if not is_tensor(node):
         return Misfit(node, "E1001", f"evt has no function for {operator_name(node) or node.target}")
+    if dtype_of(node) not in _STORED:
+        return Misfit(node, "E1002", f"its type is {type_name(dtype_of(node))}")
     found = meaning(node)
     if found is None:
         return Misfit(node, "E1001", f"evt has no function for {operator_name(node) or node.target}")
-    if dtype_of(node) not in _STORED:
-        return Misfit(node, "E1002", f"its type is {type_name(dtype_of(node))}")
     inside = [frames[operand] for operand in operands_of(found) if operand in frames]
     if not inside:
         return Misfit(node, "E1001", "it reads the shape of the product, and not its elements")
@@ -96,7 +93,7 @@ def _elementwise(node: Node, found: Applied | Node, first: Frame, frames: Mappin
         if first.reduced:
             return Misfit(node, "E1009", "it reads a reduction of the product for every element")
         return Misfit(node, "E1004", f"its shape {list(shape_of(node))} is not the product's")
-    if isinstance(found, Applied) and (wrong := _uncomputed(node, found)):
+    if isinstance(found, Applied) and (wrong := uncomputed(node, found)):
         return Misfit(node, "E1002", wrong)
     for operand in operands_of(found):
         if operand not in frames and (unread := _unread(operand, first, node.meta["val"].device)):
@@ -104,33 +101,11 @@ def _elementwise(node: Node, found: Applied | Node, first: Frame, frames: Mappin
     return first
 
 
-def computed_in(node: Node) -> torch.dtype:
-    """Return the type that PyTorch converts the operands of an elementwise operator to."""
-    values = [each.meta.get("val") if isinstance(each, Node) else each for each in (*node.args, *node.kwargs.values())]
-    values = [each for each in values if isinstance(each, torch.Tensor | int | float) and not isinstance(each, bool)]
-    if base_name(node) == "where":
-        values = values[1:]
-    found, _ = elementwise_dtypes(*values, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.NO_OPMATH)
-    return found
-
-
 def _reduced(node: Node, found: Reduced, frame: Frame) -> Frame | Misfit:
     made = frame.reduce(found.places, found.keep)
     if made is None or frame.reduced or not set(made.reduced) <= {"m", "n"} or not made.reduced:
         return Misfit(node, "E1008", "it reduces other elements than whole rows or whole columns")
     return made
-
-
-def _uncomputed(node: Node, found: Applied) -> str:
-    """Return why a kernel's arithmetic would not be PyTorch's, or nothing."""
-    if isinstance(found.what, DType) or found.what.name == "where":
-        return ""
-    dtype = computed_in(node)
-    if dtype == torch.bool and (found.what.conditions or found.what.name in ("eq", "ne")):
-        return ""
-    if dtype in (torch.int8, torch.uint8) and found.what.result == "predicate":
-        return ""
-    return "" if dtype in _COMPUTED else f"it computes in {type_name(dtype)}"
 
 
 def _unread(operand: Node, frame: Frame, device: torch.device) -> tuple[str, str] | None:

@@ -363,7 +363,7 @@ def _is_mask(value: Input | Output) -> bool:
 
 
 def _check_value(dag: Dag, node: int, types: Sequence[ValueType]) -> Iterable[Diagnostic]:
-    """Whether a node can read what it reads: reductions, and the seed and the offset of random numbers."""
+    """Whether a node can read its operands: reductions, negative powers of integers, seeds of random numbers."""
     yield from check_completed(dag, node, types)
     op, arguments = dag[node], dag.arguments(node)
     if isinstance(op, Reduce) and op.kind in PLACES and reduced_type(dag, types[arguments[0]]) == F64:
@@ -372,6 +372,12 @@ def _check_value(dag: Dag, node: int, types: Sequence[ValueType]) -> Iterable[Di
     if not isinstance(op, Cast | Random) and any(types[operand].dtype == I64 for operand in arguments):
         message, hint = "no value is computed in i64", "make it an i32 first: `i32(x)`"
         yield at(dag.origins[node], dag.source, Diagnostic("E0308", message, None, "reads an i64", hint))
+    if op == Apply("pow") and domain(dag, "pow", [types[operand] for operand in arguments]) == I32:
+        exponent = dag[arguments[1]]
+        if isinstance(exponent, Const) and exponent.value < 0:
+            message = f"an integer has no integer power of {exponent.value:g}"
+            hint = f"convert it first: `f32(x)**{exponent.value:g}`"
+            yield at(dag.origins[node], dag.source, Diagnostic("E0308", message, None, "computed in i32", hint))
     if isinstance(op, Random) and not all(_is_counter(dag, operand, types[operand]) for operand in arguments):
         hint = "declare them: `in seed: i64, offset: i64`, or i32"
         message = "the seed and the offset of random numbers are i32 or i64 scalars"

@@ -73,9 +73,9 @@ def recognise(dag: TypedDag) -> TypedDag:
     return builder.typed()
 
 
-def _match(dag: Dag, root: int, candidates: list[int]) -> tuple[str, int] | None:
+def _match(dag: TypedDag, root: int, candidates: list[int]) -> tuple[str, int] | None:
     for x in candidates:
-        if x < root:
+        if x < root and dag.types[x].dtype.is_float:  # the arithmetic of integers wraps
             form = normal_form(dag, root, x)
             if form is not None and (function := _rules().get(form)):
                 return function, x

@@ -9,7 +9,7 @@ import math
 
 from evt.functions import TABLE, Fact
 from evt.ir.dag import TypedDag
-from evt.ir.dtype import E5M2
+from evt.ir.dtype import E5M2, I32
 from evt.ir.node import Apply, Cast, Node
 from evt.optimise.fold import fold_constants, unmark
 from evt.optimise.rewrite import TypedBuilder, constant_operand, is_zero, on, rewrite
@@ -84,7 +84,7 @@ def division(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int 
 
 
 @on("pow")
-def small_power(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> int | None:
+def small_power(builder: TypedBuilder, op: Apply, operands: tuple[int, ...]) -> int | None:
     """``x**1 -> x``, ``x**2 -> square(x)``, ``x**3 -> x*square(x)``, ``x**-1 -> rcp(x)``, as in PyTorch."""
     x = operands[0]
     match builder.constant(operands[1]):
@@ -94,7 +94,7 @@ def small_power(builder: TypedBuilder, op: Node, operands: tuple[int, ...]) -> i
             return builder.apply("square", x)
         case 3.0:
             return builder.apply("mul", x, builder.apply("square", x))
-        case -1.0:
+        case -1.0 if builder.domain(op.function, operands) != I32:
             return builder.apply("rcp", x)
     return None
 

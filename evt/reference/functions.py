@@ -2,7 +2,8 @@
 
 The results of PyTorch's f32 functions depend on the release, the processor and the tensor's strides; some lose the
 last bit of a square root, or all of a remainder. Here a function of f32 numbers is evaluated in f64 and rounded, and
-zeros are ordered as IEEE 754-2019 and kernels order them. Operators on tensors are exact, and stay PyTorch's.
+zeros are ordered as IEEE 754-2019 and kernels order them. But relu and clamp are the device's: on a CPU they keep -0.
+Operators on tensors are exact, and stay PyTorch's. Integers wrap, and nothing raises.
 :mod:`evt.functions.single` does the same for constants.
 """
 
@@ -20,7 +21,7 @@ _ROUNDED = frozenset(
     {
         *("exp", "exp2", "expm1", "log", "log1p", "log2", "log10", "logaddexp", "xlogy", "logit", "hypot"),
         *("sin", "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "asinh", "acosh", "atanh"),
-        *("erf", "erfc", "sigmoid", "tanh", "pow", "sqrt", "rsqrt"),
+        *("erf", "erfc", "sigmoid", "tanh", "sqrt", "rsqrt"),
     }
 )
 
@@ -41,11 +42,7 @@ def clamp(x: torch.Tensor, lower: torch.Tensor | float, upper: torch.Tensor | fl
         bound.to(x) if isinstance(bound, torch.Tensor) else torch.full((), bound, dtype=x.dtype, device=x.device)
         for bound in (lower, upper)
     )
-    return minimum(maximum(x, low), high)
-
-
-def relu(x: torch.Tensor) -> torch.Tensor:
-    return torch.relu(x) + 0  # which makes -0 +0
+    return torch.clamp(x, low, high)
 
 
 def fmod(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -53,14 +50,50 @@ def fmod(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return _rest(x, y).to(x.dtype)
 
 
-def remainder(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+def remainder(x: torch.Tensor, y: torch.Tensor | int) -> torch.Tensor:
+    y = y if isinstance(y, torch.Tensor) else torch.full((), y, dtype=x.dtype, device=x.device)
     rest = _rest(x, y)
     other = (rest != 0) & ((rest < 0) != (y < 0))
     return torch.where(other, rest + y, rest).to(x.dtype)
 
 
+def div(x: torch.Tensor, y: torch.Tensor, *, rounding_mode: str) -> torch.Tensor:
+    """Return the quotient rounded towards zero, or down in the steps of PyTorch; 0 of an integer and 0."""
+    if not x.is_floating_point():
+        wide = y.to(torch.int64)  # where the least i32 divided by -1 has a result
+        quotient = torch.div(x.to(torch.int64), torch.where(wide == 0, 1, wide), rounding_mode=rounding_mode)
+        return torch.where(wide == 0, 0, quotient).to(x.dtype)
+    if rounding_mode == "trunc":
+        return torch.trunc(x / y)
+    rest = fmod(x, y)
+    quotient = (x - rest) / y
+    quotient = torch.where((rest != 0) & ((rest < 0) != (y < 0)), quotient - 1, quotient)
+    whole = torch.floor(quotient)
+    whole = torch.where(quotient - whole > 0.5, whole + 1, whole)
+    whole = torch.where(quotient == 0, torch.copysign(torch.zeros_like(whole), x / y), whole)
+    return torch.where(y == 0, x / y, whole)
+
+
+def pow(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Return the power; of integers by squaring, which wraps, and 0 where it is a fraction."""
+    if x.is_floating_point():
+        return torch.pow(x.to(torch.float64), y.to(torch.float64)).to(x.dtype)
+    base, rest = x, y.clamp(min=0)
+    result = torch.ones_like(base * rest)
+    while bool((rest > 0).any()):
+        result = torch.where(rest % 2 == 1, result * base, result)
+        base, rest = base * base, rest // 2
+    sign = torch.where(y % 2 == 0, 1, x)
+    return torch.where(y < 0, torch.where(x.abs() == 1, sign, 0), result).to(x.dtype)
+
+
 def _rest(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Return the remainder of x in f64, in steps that each keep the quotient small: first by multiples of y."""
+    """Return the remainder of x in f64, in steps that each keep the quotient small: first by multiples of y.
+
+    The remainder of an integer and 0 is the integer.
+    """
+    if not x.is_floating_point():
+        return x.to(torch.int64) - div(x, y, rounding_mode="trunc").to(torch.int64) * y
     rest, step = x.to(torch.float64), y.to(torch.float64)
     for multiple in (step * 2.0**700 * 2.0**700, step * 2.0**700):
         rest = torch.where(multiple.isfinite(), torch.fmod(rest, multiple), rest)

@@ -60,10 +60,14 @@ def test_reason(code: str) -> None:
 
 
 def test_types() -> None:
-    """Sums that wrap in 8 bits, and tensors of 64-bit integers, are PyTorch's own work."""
+    """Integers of 16 and 64 bits, and the fractions that none has, are PyTorch's own work."""
     small = torch.ones(6, 6, dtype=torch.int8)
-    found = fused(lambda a, b, c: (a @ b + 1).to(torch.int8) + c, A, B, small)
-    assert reasons(found, "E1002") == ["it computes in int8"]
+    found = fused(lambda a, b, c: (a @ b + 1).to(torch.int8) + c.to(torch.uint8), A, B, small)
+    assert reasons(found, "E1002") == ["its type is int16"]
+    found = fused(lambda a, b, c: (a @ b + 1 > 0) & (c.to(torch.uint8) > c), A, B, small)
+    assert reasons(found, "E1002") == []
+    found = fused(lambda a: torch.addmm(a, a, a, beta=0.5) + 1, small)
+    assert reasons(found, "E1010") == ["its factors are fractions, and its result is of integers"]
     found = fused(lambda a, b, c: a @ b * 2 + c, A, B, torch.ones(6, 6, dtype=torch.int64))
     assert reasons(found, "E1002") == ["`inputs_2` has the type int64"]
 

@@ -89,6 +89,42 @@ def _remainder(t: Any, x: Any, y: Any) -> Any:
     return t.where(rest, t.where(other, rest + y, rest), rest)
 
 
+def _floor_divide(t: Any, x: Any, y: Any) -> Any:
+    rest = t.fmod(x, y)
+    near = (x - rest) / y
+    other = t.where(rest < 0.0, y > 0.0, y < 0.0)
+    quotient = t.where(rest, t.where(other, near - 1.0, near), near)
+    return t.where(y, t.any_zero(t.round(quotient)), x / y)
+
+
+def _wrap(t: Any, x: Any, limit: float) -> Any:
+    """Return a number without its fraction, modulo 256 below a limit; PyTorch leaves the sign of a zero open."""
+    whole = t.trunc(x)
+    rest = whole - 256.0 * t.floor(whole * (1 / 256))
+    return t.any_zero(t.where(rest < limit, rest, rest - 256.0))
+
+
+def _quotient(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return integers divided, rounded down; 0 where the divisor is 0."""
+    return np.where(y == 0, 0, x // np.where(y == 0, 1, y))
+
+
+def _modulo(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return the remainder of a quotient that is rounded down."""
+    return x - _quotient(x, y) * y
+
+
+def _power(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return the power of integers as 32 bits wrap; 0 where it is a fraction."""
+    x, y = np.broadcast_arrays(x, y)
+    result, base = np.ones_like(x), x
+    for bit in range(31):
+        result = np.where((y >> bit) & 1 == 1, wrapped(result * base), result)
+        base = wrapped(base * base)
+    fraction = np.where(np.abs(x) == 1, np.where(y % 2 == 0, 1, x), 0)
+    return np.where(y < 0, fraction, result)
+
+
 def _clamp(t: Any, x: Any, low: Any, high: Any) -> Any:
     return t.min(t.max(x, low), high)
 
@@ -109,7 +145,7 @@ FUNCTIONS: Mapping[str, Row] = {
     "div": Row(lambda t, x, y: x / y, exact=True),
     "neg": Row(lambda t, x: -x, exact=True, integers=lambda x: wrapped(-x)),
     "fma": Row(lambda t, a, b, c: a * b + c, integers=lambda a, b, c: wrapped(wrapped(a * b) + c)),
-    "pow": Row(lambda t, x, y: t.pow(x, y)),
+    "pow": Row(lambda t, x, y: t.pow(x, y), integers=lambda x, y: _power(x, y)),
     "min": Row(lambda t, x, y: t.min(x, y), exact=True, integers=np.minimum),
     "max": Row(lambda t, x, y: t.max(x, y), exact=True, integers=np.maximum),
     "clamp": Row(
@@ -127,15 +163,29 @@ FUNCTIONS: Mapping[str, Row] = {
         lambda t, a, b, weight: t.where(t.abs(weight) < 0.5, a + weight * (b - a), b - (b - a) * (1.0 - weight))
     ),
     "copysign": Row(lambda t, x, y: t.copysign(x, y), exact=True),
-    "heaviside": Row(lambda t, x, values: t.where(x, t.where(x > 0.0, 1.0, 0.0), values), exact=True),
-    "fmod": Row(lambda t, x, y: t.fmod(x, y), exact=True),
-    "remainder": Row(_remainder),
+    "heaviside": Row(
+        lambda t, x, values: t.where(x, t.where(x > 0.0, 1.0, 0.0), values),
+        exact=True,
+        integers=lambda x, values: np.where(x == 0, values, x > 0),
+    ),
+    "fmod": Row(
+        lambda t, x, y: t.fmod(x, y), exact=True, integers=lambda x, y: np.sign(x) * _modulo(np.abs(x), np.abs(y))
+    ),
+    "remainder": Row(_remainder, integers=lambda x, y: _modulo(x, y)),
+    "floor_divide": Row(_floor_divide, integers=lambda x, y: wrapped(_quotient(x, y))),
+    "trunc_divide": Row(
+        lambda t, x, y: t.trunc(x / y),
+        exact=True,
+        integers=lambda x, y: wrapped(np.sign(x) * np.sign(y) * _quotient(np.abs(x), np.abs(y))),
+    ),
     # rounding
     "floor": Row(lambda t, x: t.floor(x), exact=True, integers=lambda x: x),
     "ceil": Row(lambda t, x: t.ceil(x), exact=True, integers=lambda x: x),
     "round": Row(lambda t, x: t.round(x), exact=True, integers=lambda x: x),
     "trunc": Row(lambda t, x: t.trunc(x), exact=True, integers=lambda x: x),
     "frac": Row(lambda t, x: x - t.trunc(x), exact=True),
+    "wrap_i8": Row(lambda t, x: _wrap(t, x, 128.0), exact=True, integers=lambda x: (x + 128) % 256 - 128),
+    "wrap_u8": Row(lambda t, x: _wrap(t, x, 256.0), exact=True, integers=lambda x: x % 256),
     # elementary
     **{
         name: Row(_elementary(name))
@@ -158,7 +208,11 @@ FUNCTIONS: Mapping[str, Row] = {
         lambda t, x, lower=1 / 8, upper=1 / 3: t.where(x > 0.0, x, x * ((t.number(lower) + upper) * 0.5)), exact=True
     ),
     "relu6": Row(lambda t, x: t.any_zero(_clamp(t, x, 0.0, 6.0)), exact=True, integers=lambda x: x.clip(0, 6)),
-    "threshold": Row(lambda t, x, threshold, value: t.where(x <= threshold, value, x), exact=True),
+    "threshold": Row(
+        lambda t, x, threshold, value: t.where(x <= threshold, value, x),
+        exact=True,
+        integers=lambda x, threshold, value: np.where(x <= threshold, value, x),
+    ),
     "elu": Row(lambda t, x, alpha=1.0: t.where(x < 0.0, alpha * t.expm1(x), x)),
     "celu": Row(lambda t, x, alpha=1.0: t.where(x < 0.0, alpha * t.expm1(x / alpha), x)),
     "selu": Row(lambda t, x: _SELU[1] * t.where(x < 0.0, _SELU[0] * t.expm1(x), x)),
@@ -171,7 +225,11 @@ FUNCTIONS: Mapping[str, Row] = {
     "softplus": Row(_softplus),
     "softsign": Row(lambda t, x: x / (1.0 + t.abs(x))),
     "tanh": Row(lambda t, x: t.tanh(x)),
-    "hardtanh": Row(lambda t, x, min_val=-1.0, max_val=1.0: _clamp(t, x, min_val, max_val), exact=True),
+    "hardtanh": Row(
+        lambda t, x, min_val=-1.0, max_val=1.0: _clamp(t, x, min_val, max_val),
+        exact=True,
+        integers=lambda x, low, high: np.minimum(np.maximum(x, low), high),
+    ),
     "hardsigmoid": Row(lambda t, x: _clamp(t, x + 3.0, 0.0, 6.0) / 6.0),
     "hardswish": Row(lambda t, x: x * _clamp(t, x + 3.0, 0.0, 6.0) / 6.0),
     "tanhshrink": Row(lambda t, x: x - t.tanh(x)),

@@ -29,7 +29,7 @@ logsigmoid tanh hardtanh hardsigmoid hardswish tanhshrink clamp abs sign sqrt rs
 expm1 log log1p log2 sin cos erf floor ceil round min max pow fma where isnan
 isinf isfinite lt le gt ge eq ne logical_and logical_or logical_not trunc frac fmod remainder sinh cosh tan asin acos
 atan atan2 asinh acosh atanh erfc log10 threshold hardshrink softshrink logaddexp hypot copysign sinc lerp heaviside
-logit xlogy prelu rrelu
+logit xlogy prelu rrelu floor_divide trunc_divide wrap_i8 wrap_u8
 """
 TINY, LEAST, MOST, INF = 2.0**-126, 2.0**-149, (2.0 - 2.0**-23) * 2.0**127, math.inf
 WHOLE_AND_HALF = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 6.0, 17.0, 100.0)
@@ -39,6 +39,8 @@ SPECIAL = (*POSITIVE, *(-x for x in POSITIVE), math.nan)
 CANCELS = {"lerp": 1e-5, "logit": 1e-5, "logaddexp": 1e-5, "sinc": 1e-5}
 #: Facts that are an equation, which is what :func:`test_facts_hold_to_the_bit` evaluates.
 EQUATIONS = frozenset(fact for fact in Fact if " = " in fact.value)
+#: Rows whose second operand PyTorch refuses to be an integer 0.
+DIVIDES = frozenset({"fmod", "remainder", "floor_divide", "trunc_divide"})
 WHOLE = tuple(row for row in ROWS if Fact.INTEGER in row.facts)
 each_function = each(ROWS)
 
@@ -81,7 +83,7 @@ def test_no_cell_is_empty(function: Function) -> None:
     )
     assert len(function.derivatives) == len(function.parameters)
     assert all(function.derivatives)
-    assert function.targets
+    assert function.targets or function.name.startswith("wrap_")  # PyTorch's casts, whose results are integers
     assert len(set(function.targets)) == len(function.targets)
     assert function.conditions <= set(range(len(function.parameters)))
     assert (function.result == "predicate") <= (set(function.derivatives) == {"0"})
@@ -196,6 +198,8 @@ def whole_numbers() -> torch.Tensor:
 def test_integers_wrap_as_in_pytorch(function: Function) -> None:
     numbers = whole_numbers()
     arguments = [numbers.roll(3 * slot) for slot in range(len(function.parameters))]
+    if function.name in DIVIDES:  # where PyTorch raises, or traps
+        arguments = [each[(arguments[1] != 0) & (arguments[1] != -1)] for each in arguments]
     single = function.torch(torch, *arguments)
     assert single.dtype == (torch.bool if function.result == "predicate" else torch.int32)
     double = function.torch(torch, *(argument.long() for argument in arguments))

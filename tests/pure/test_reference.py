@@ -393,7 +393,8 @@ def test_zeros_are_ordered_as_in_kernels() -> None:
     signs = {name: value.signbit().flatten().tolist() for name, value in found.items()}
     assert signs["D"] == [False, False, True, False]
     assert signs["E"] == [True, True, True, False]
-    assert not any([*signs["F"], *signs["G"], *signs["h"]])
+    assert signs["F"] == signs["G"] == [False, True, True, False]  # kept, as on CPUs by PyTorch
+    assert not any(signs["h"])
     assert signs["i"] == [True]
 
 

@@ -99,6 +99,12 @@ EVT_HOST_DEVICE double fma(double a, double b, double c) { return ::fma(a, b, c)
 EVT_HOST_DEVICE int32_t fma(int32_t a, int32_t b, int32_t c) { return add(mul(a, b), c); }
 EVT_HOST_DEVICE float pow(float x, float y) { return ::powf(x, y); }
 EVT_HOST_DEVICE double pow(double x, double y) { return ::pow(x, y); }
+EVT_HOST_DEVICE int32_t pow(int32_t x, int32_t y) {  // a fraction is 0
+  if (y < 0) return x == 1 || (x == -1 && y % 2 == 0) ? 1 : x == -1 ? -1 : 0;
+  uint32_t result = 1, base = uint32_t(x);
+  for (; y != 0; y /= 2, base *= base) result *= y % 2 != 0 ? base : 1u;
+  return int32_t(result);
+}
 
 template <class T>
 EVT_HOST_DEVICE T min(T x, T y) { return x != x || x < y || (x == y && std::signbit(x)) ? x : y; }
@@ -222,11 +228,39 @@ EVT_HOST_DEVICE int32_t round(int32_t x) { return x; }
 EVT_HOST_DEVICE int32_t trunc(int32_t x) { return x; }
 template <class T>
 EVT_HOST_DEVICE T frac(T x) { return x - trunc(x); }
+// Of an integer and 0 the quotient is 0 and the remainder the integer; the least integer divided by -1 is itself.
+template <class T>
+EVT_HOST_DEVICE T trunc_divide(T x, T y) { return trunc(x / y); }
+EVT_HOST_DEVICE int32_t trunc_divide(int32_t x, int32_t y) { return y == 0 ? 0 : y == -1 ? neg(x) : x / y; }
+EVT_HOST_DEVICE int32_t fmod(int32_t x, int32_t y) { return sub(x, mul(trunc_divide(x, y), y)); }
 template <class T>
 EVT_HOST_DEVICE T remainder(T x, T y) {
   T rest = fmod(x, y);
   return rest != T(0) && (y < T(0)) != (rest < T(0)) ? rest + y : rest;
 }
+template <class T>
+EVT_HOST_DEVICE T floor_divide(T x, T y) {  // in the steps of PyTorch
+  T const rest = fmod(x, y), near = (x - rest) / y;
+  T const quotient = rest != T(0) && (rest < T(0)) != (y < T(0)) ? near - T(1) : near;
+  T const whole = floor(quotient), nearest = quotient - whole > T(0.5) ? whole + T(1) : whole;
+  return y == T(0) ? x / y : quotient == T(0) ? copysign(T(0), x / y) : nearest;
+}
+EVT_HOST_DEVICE int32_t floor_divide(int32_t x, int32_t y) {
+  int32_t const quotient = trunc_divide(x, y), rest = fmod(x, y);
+  return y != 0 && rest != 0 && (rest < 0) != (y < 0) ? quotient - 1 : quotient;
+}
+template <class T>
+EVT_HOST_DEVICE T wrap_u8(T x) {
+  T const whole = trunc(x);
+  return whole - T(256) * floor(whole * T(1.0 / 256));
+}
+EVT_HOST_DEVICE int32_t wrap_u8(int32_t x) { return int32_t(uint8_t(x)); }
+template <class T>
+EVT_HOST_DEVICE T wrap_i8(T x) {
+  T const rest = wrap_u8(x);
+  return rest < T(128) ? rest : rest - T(256);
+}
+EVT_HOST_DEVICE int32_t wrap_i8(int32_t x) { return int32_t(int8_t(x)); }
 template <class T>
 EVT_HOST_DEVICE T logaddexp(T x, T y) {  // the difference of two equal infinities is NaN
   return max(x, y) + detail::log1p_of_unit(exp(x == y ? T(-0.0) : -abs(x - y)));
