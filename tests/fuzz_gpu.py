@@ -19,7 +19,7 @@ from .programs.fuzz.judge import judge
 from .programs.fuzz.kinds import ROUTES, TYPES
 from .programs.fuzz.reproduce import describe, read
 from .programs.fuzz.run import FatalError, Options, Run
-from .programs.fuzz.table import features
+from .programs.fuzz.table import features_of
 
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 
@@ -100,7 +100,7 @@ def listed(run: Run) -> int:
         print(case.program.text)
         for problem in case.problems:
             print(str(problem).splitlines()[-1])
-        print(f"# {', '.join(sorted(features(case)))}\n", flush=True)
+        print(f"# {', '.join(sorted(features_of(case)))}\n", flush=True)
         run.table.add(case, kernels=1, launches=len(case.problems))
     print(run.table)
     return 0

@@ -16,6 +16,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
 from .checks import TARGETS, Failure, check
+from .features import FEATURES, features
 from .generator import generate
 from .shrink import shrink
 from .tree import Program
@@ -30,8 +31,9 @@ class Outcome:
 
 def run(seed: int, targets: tuple[str, ...] = TARGETS) -> Outcome:
     """Return the checks of one seed's program."""
-    report = check(generate(seed), targets)
-    counts = report.counts + Counter(programs=1)
+    program = generate(seed)
+    report = check(program, targets)
+    counts = report.counts + Counter(programs=1) + Counter(f"has {name}" for name in features(program))
     counts["accepted" if report.accepted else "refused"] += 1
     return Outcome(seed, report.failures, counts)
 
@@ -83,7 +85,10 @@ def main(words: list[str]) -> int:
     for kind, count in kinds.most_common():
         print(f"{count:6} x {kind}")
     for name, count in sorted(counts.items()):
-        print(f"{count:9} {name}")
+        if not name.startswith("has "):
+            print(f"{count:9} {name}")
+    missing = [name for name in FEATURES if not counts[f"has {name}"]]
+    print(f"not in any program: {', '.join(missing)}" if missing else "every part of the language is in some program")
     print(f"{time.monotonic() - started:.0f} s")
     return 1 if kinds else 0
 

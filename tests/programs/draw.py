@@ -12,6 +12,8 @@ T = TypeVar("T")
 _PRODUCTS = (*("gemm",) * 8, "linear", "grouped_gemm")
 _CONVOLUTIONS = ("conv1d", "conv2d", "conv2d", "conv3d")
 _GRADIENTS = ("conv1d_dgrad", "conv2d_dgrad", "conv3d_dgrad", "conv1d_wgrad", "conv2d_wgrad", "conv3d_wgrad")
+#: Each operation once.
+ALL_OPERATIONS = tuple(dict.fromkeys((*_PRODUCTS, *_CONVOLUTIONS, *_GRADIENTS)))
 
 
 @dataclass(frozen=True)

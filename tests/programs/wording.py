@@ -51,7 +51,16 @@ def reworded(program: Program) -> Program:
     made = _renamed(replace(program, inputs=tuple(inputs)), names)
     if chance(2):
         made = _with_constant_function(made)
-    return replace(made, style=Style(chance(5), chance(5), chance(5), chance(3)))
+    style = Style(chance(5), chance(5), chance(5), chance(3))
+    if _needs_no_declaration(made) and chance(2):
+        return replace(made, declares_outputs=False, style=replace(style, assigned=True))
+    return replace(made, style=style)
+
+
+def _needs_no_declaration(program: Program) -> bool:
+    """Return whether outputs are the assigned names that nothing reads, without types."""
+    read = {node.name for node in program.expressions() if isinstance(node, Read)}
+    return all(each.type is None and each.name not in read for each in program.outputs)
 
 
 def _is_inferred(program: Program, value: Input, dtype: str | None) -> bool:

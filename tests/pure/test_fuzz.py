@@ -19,7 +19,7 @@ from programs.fuzz.launch import launched
 from programs.fuzz.memory import MARGIN, POISON, Freedom, Kept, place
 from programs.fuzz.reproduce import describe, read
 from programs.fuzz.run import Finding, Options, Run
-from programs.fuzz.table import FEATURES, features
+from programs.fuzz.table import FEATURES, features_of
 from programs.tree import Acc, Assign, Input, Output, Program, Read, Sizes
 from programs.tree import Call as Apply
 
@@ -90,7 +90,7 @@ def test_200_programs_cover_routes_types_and_the_language() -> None:
     assert len(cases) >= 195
     assert {case.route for case in cases} == set(ROUTES)
     assert {name for case in cases for name in case.types.split("*")} == set(TYPES)
-    assert {name for case in cases for name in features(case)} == set(FEATURES)
+    assert {name for case in cases for name in features_of(case)} == set(FEATURES)
 
 
 @pytest.mark.slow

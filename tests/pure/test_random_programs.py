@@ -25,6 +25,7 @@ from programs.derivatives import Derivatives
 from programs.draw import Profile
 from programs.dtypes import CASTS, OUTPUTS, STORAGE
 from programs.functions import FUNCTIONS
+from programs.features import FEATURES, features
 from programs.generator import generate, normalised
 from programs.interface import reductions
 from programs.number import NO_DOUBT, Arithmetic, Number
@@ -134,6 +135,11 @@ def test_all_of_the_language_is_drawn(run: Run) -> None:
     assert {program.data for program in run.accepted} == {"plain", "normal", "edge"}
     sizes = [each for program in run.accepted if not program.geometry for each in (program.groups or (program.sizes,))]
     assert {0, 1} <= {each.n for each in sizes} & {each.k for each in sizes} & {each.rows[0] for each in sizes}
+
+
+def test_a_thousand_programs_have_every_part_of_the_language() -> None:
+    found = {name for seed in range(1000) for name in features(generate(seed))}
+    assert set(FEATURES) - found == set()
 
 
 def digests(seeds: Iterator[int] | range) -> dict[str, str]:

@@ -6,104 +6,19 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ..tree import (
-    Acc,
-    Block,
-    Call,
-    Cast,
-    Dropout,
-    Element,
-    Expression,
-    Interleave,
-    Iota,
-    Number,
-    Pair,
-    Program,
-    Rand,
-    Read,
-    Reduce,
-    Size,
-    walk,
-)
+from ..features import LANGUAGE, features
 from .cases import Case
 from .kinds import ROUTES, TYPES
 
-_NODES: dict[type[Expression], str] = {
-    Acc: "acc",
-    Element: "A, B",
-    Number: "number",
-    Read: "name",
-    Call: "function",
-    Cast: "cast",
-    Size: "size",
-    Block: "block",
-    Pair: "pair",
-    Interleave: "interleave",
-    Iota: "iota",
-    Rand: "rand",
-    Dropout: "dropout",
-}
-#: The parts of the language that a run covers.
-FEATURES = (
-    *_NODES.values(),
-    *("sum", "max", "min", "mean", "argmax", "argmin", "after a reduction", "derivative", "def", "mainloop fusion"),
-    *("header", "batches", "shared operand", "transposed output", "fewer modes", "bits in", "bits out", "bool"),
-    *("n/w output", "n/2 input", "default", "left out", "[m?]", "gather", "scatter", "groups", "dilation", "padding"),
-    *("stride", "match_eager", "relaxed", "atomics", "strided"),
-)
+#: The parts of the language that a run covers, and what its calls add.
+FEATURES = (*LANGUAGE, "strided")
 COLUMNS = ("kernels", "launches", "wrong", "canaries", "refused", "seconds")
 
 
-def features(case: Case) -> set[str]:
+def features_of(case: Case) -> set[str]:
     """Return the parts of the language that a case has, of FEATURES."""
-    return {name for program in case.problems for name in _features(program)} | ({"strided"} if case.layouts else set())
-
-
-def _features(program: Program) -> Iterator[str]:
-    values = {each.name: each.value for each in program.assigns}
-    for node in program.expressions():
-        if type(node) in _NODES:
-            yield _NODES[type(node)]
-        if isinstance(node, Reduce):
-            yield node.kind
-        if isinstance(node, Call) and node.primes:
-            yield "derivative"
-    reduced = {name for name, value in values.items() if isinstance(value, Reduce)}
-    for name, value in values.items():
-        if name not in reduced and any(isinstance(node, Reduce) for node in walk(value)):
-            yield "after a reduction"
-    settings = dict(program.settings)
-    g = program.geometry
-    flags = {
-        "def": program.defines,
-        "mainloop fusion": program.feeds,
-        "header": program.header,
-        "batches": program.sizes.batch and g is None and not program.groups,
-        "match_eager": settings.get("numerics") == "match_eager",
-        "relaxed": settings.get("relaxed"),
-        "atomics": settings.get("deterministic") is False,
-        "groups": program.groups or (g and g.groups > 1),
-        "dilation": g and set(g.dilation) != {1},
-        "padding": g and any(map(any, g.padding)),
-        "stride": g and set(g.stride) != {1},
-        "shared operand": len(program.sizes.batch) == 1 and program.sizes.batch[0] > 1,
-    }
-    yield from (name for name, on in flags.items() if on)
-    for output in program.outputs:
-        yield from ["transposed output"] if output.modes[-2:] == ("n", "m") else []
-        yield from ["fewer modes"] if output.name not in reduced and len(output.modes) < 2 else []
-        yield from ["bits out"] if output.type == "b1" else []
-        yield from ["bool"] if output.type == "bool" else []
-        yield from ["n/w output"] if any("/" in mode for mode in output.modes) else []
-        yield from ["scatter"] if output.indexed else []
-    for value in program.inputs:
-        yield from ["bits in"] if value.type == "b1" else []
-        yield from ["bool"] if value.type == "bool" else []
-        yield from ["n/2 input"] if "n/2" in value.modes else []
-        yield from ["default"] if value.default else []
-        yield from ["left out"] if value.given == "absent" else []
-        yield from ["[m?]"] if value.flexible else []
-        yield from ["gather"] if value.indexed else []
+    found = {name for program in case.problems for name in features(program)}
+    return (found | ({"strided"} if case.layouts else set())) & set(FEATURES)
 
 
 @dataclass
@@ -119,7 +34,7 @@ class Table:
         self.rows[case.route, case.types].update(counts)  # type: ignore[arg-type]
 
     def cover(self, case: Case) -> None:
-        self.covered.update(features(case))
+        self.covered.update(features_of(case))
 
     def __str__(self) -> str:
         order = sorted(self.rows, key=lambda key: (ROUTES.index(key[0]), key[1]))
