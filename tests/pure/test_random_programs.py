@@ -24,8 +24,8 @@ from programs.checks import TARGETS, Failure, check, make, operand_types
 from programs.derivatives import Derivatives
 from programs.draw import Profile
 from programs.dtypes import CASTS, OUTPUTS, STORAGE
-from programs.functions import FUNCTIONS
 from programs.features import FEATURES, features
+from programs.functions import FUNCTIONS
 from programs.generator import generate, normalised
 from programs.interface import reductions
 from programs.number import NO_DOUBT, Arithmetic, Number
