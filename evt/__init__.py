@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from evt.imported import when_imported
 from evt.version import __version__
 
 if TYPE_CHECKING:
@@ -118,3 +119,15 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__, *_ROOMS})
+
+
+def _name_backend(registry: Any) -> None:
+    """Let PyTorch know ``backend="evt"``, as the entry point of an installation does: a source tree has none."""
+    from importlib.metadata import EntryPoint
+
+    known = getattr(registry, "_BACKENDS", None)
+    if isinstance(known, dict):
+        known.setdefault("evt", EntryPoint("evt", "evt.fx.backend:backend", "torch_dynamo_backends"))
+
+
+when_imported("torch._dynamo.backends.registry", _name_backend)

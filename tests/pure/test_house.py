@@ -22,7 +22,7 @@ MODULES = sorted(path for path in (ROOT / "evt").rglob("*.py") if path.parent.na
 LONGEST = 450
 #: Rooms and single modules; each may import those before it, and itself, ``TYPE_CHECKING`` imports included.
 ORDER = (
-    *("version", "resources", "untraced", "diagnostics", "errors", "layout", "settings"),
+    *("version", "imported", "resources", "untraced", "diagnostics", "errors", "layout", "settings"),
     *("language", "functions", "ir", "optimise", "plan", "emission", "spec"),
     *("draw", "reference", "gradient", "compilation", "measured", "describe", "explain", "runtime", "tuning"),
     *("program", "grouped", "nn", "operators", "export", "fx", "bench", "cli", "__main__"),
