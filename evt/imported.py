@@ -28,7 +28,7 @@ class _Awaited:
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         if name != self.name or self not in sys.meta_path:
             return None
-        sys.meta_path.remove(self)  # type: ignore[arg-type]
+        sys.meta_path.remove(self)
         spec = find_spec(name)
         if spec is not None and spec.loader is not None:
             spec.loader = _Loader(spec.loader, self.then)  # type: ignore[assignment]
