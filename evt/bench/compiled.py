@@ -11,7 +11,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
@@ -23,8 +23,9 @@ import torch
 from evt.bench.machine import require_gpu
 from evt.bench.models import MODELS, memory_format
 from evt.bench.run import reason
-from evt.compilation import BuildEvent, KernelSource, build
+from evt.compilation import KernelSource
 from evt.errors import BuildError
+from evt.fx.kernels import build_all
 
 Progress = Callable[[str], object]
 
@@ -172,17 +173,11 @@ def build_kernels(wanted: Sequence[ModelResult], device: torch.device, pool: Exe
     traced = [pool.submit(sources_of, each.name, each.dtype, each.batch, each.training, device) for each in wanted]
     sources: dict[KernelSource, None] = {}
     for count, done in enumerate(as_completed(traced), 1):
-        sources |= dict.fromkeys(done.result())
+        with suppress(BrokenExecutor):  # a process that ran out of memory
+            sources |= dict.fromkeys(done.result())
         progress(f"{count} of {len(traced)} models traced, {len(sources)} kernels")
-    built = 0
-
-    def on_event(event: BuildEvent) -> None:
-        nonlocal built
-        built += event.kind in ("hit", "built", "failed")
-        progress(f"{built} of {len(sources)} kernels ready")
-
     with suppress(BuildError):  # the model whose kernel it is says so
-        build(list(sources), on_event=on_event)
+        build_all(list(sources))
 
 
 def sources_of(name: str, dtype: str, batch: int, training: bool, device: torch.device) -> list[KernelSource]:

@@ -190,7 +190,7 @@ def test_kernels_of_all_models_are_built_first(monkeypatch: pytest.MonkeyPatch) 
         "evt.fx.backend.kernels_of", lambda model, inputs, **keywords: (["a", type(model).__name__], [])
     )
     built: list[object] = []
-    monkeypatch.setattr(compiled, "build", lambda sources, on_event: built.extend(sources))
+    monkeypatch.setattr(compiled, "build_all", built.extend)
     wanted = [ModelResult(name, "bfloat16", 1, training) for name in MODELS for training in (False, True)]
     with ThreadPoolExecutor(1) as pool:
         compiled.build_kernels(wanted, CPU, pool, lambda text: None)
