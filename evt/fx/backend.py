@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -30,12 +31,12 @@ from evt.compilation import KernelSource
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError, NoKernelWarning
 from evt.fx.build import Fused
-from evt.fx.kernels import build_all, built, planned
+from evt.fx.kernels import build_all, built, kernel_or_reason, planned
 from evt.fx.lowering import register
 from evt.fx.measure import measured
 from evt.fx.misfit import Misfit
 from evt.fx.regions import Fusion, Outcome, find_regions
-from evt.fx.report import Owner, Record, keep, row_of
+from evt.fx.report import Owner, Record, Row, keep, rows_of
 from evt.fx.rewrite import LAUNCH, rewrite
 from evt.fx.worth import Worth, estimate
 from evt.runtime.kernels import device_target
@@ -47,6 +48,10 @@ RULES = ("estimate", "measure", "always")
 _OPTIONS = ("evt.rule", "evt.devices", "evt.tune")
 #: Why a product that was given others has no kernel in the end.
 _LOST = ("E1015", "E1017", "E1018", "E1019", "E1022")
+#: A rule, the kinds of devices, and Inductor's own options.
+_Options = tuple[str, tuple[str, ...], dict[str, Any]]
+#: Where Dynamo keeps the backend that it wraps, in versions of PyTorch.
+_WRAPPED = ("_torchdynamo_orig_backend", "_torchdynamo_orig_callable")
 #: The options of Inductor's that choose by measuring, and by which we do too.
 _MEASURES = ("max_autotune", "max_autotune_gemm")
 
@@ -54,27 +59,38 @@ _MEASURES = ("max_autotune", "max_autotune_gemm")
 class FusePass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
     """Fuses the products of a graph that Inductor is about to lower, where that wins, and records what it did."""
 
-    def __init__(self, rule: str = "estimate", devices: Sequence[str] = ("cuda",), owner: Owner | None = None) -> None:
+    def __init__(
+        self,
+        rule: str = "estimate",
+        devices: Sequence[str] = ("cuda",),
+        owner: Owner | None = None,
+        options: object = None,
+        target: str = "",
+    ) -> None:
         if rule not in RULES:
             message = f"there is no rule `{rule}`"
             raise ArgumentError(Diagnostic("E0607", message, help=f"rules: {', '.join(RULES)}"))
         check_kind("devices", devices, tuple | list, 'a tuple of kinds of devices, as in `("cuda",)`')
-        self.rule, self.devices, self.owner = rule, tuple(devices), owner or Owner()
+        self.rule, self.devices, self.owner, self.options = rule, tuple(devices), owner or Owner(), options
+        #: The target in whose place nothing is built, and the kernels that regions would take there.
+        self.target, self.kernels = target, dict[Node, str]()
+        #: "backward" while graphs are given that Inductor does not compile yet.
+        self.graph_name = ""
 
     def __call__(self, graph: Graph) -> None:
         outcomes, worths = self.settle(graph)
+        name = self.graph_name or _graph_name()
         if _collecting:
+            _collecting[-1].rows += rows_of(outcomes, worths, name, self.kernels)
             sources, _ = planned({each.product: each.fused for each in outcomes if each.fused is not None})
             _collecting[-1].sources += [source for mine in sources.values() for source in mine]
             _collecting[-1].reasons += [each.reason for each in outcomes if each.reason is not None]
             if graph.owning_module is _collecting[-1].outermost:  # graphs inside it, as of torch.cond, come before it
                 raise _Collected
             return
-        name = _graph_name()
-        rows = tuple(row_of(each, worths.get(each.product), name) for each in outcomes)
         taken = [each.fused for each in outcomes if each.fused is not None]
         rewrite(graph, taken, LAUNCH)
-        keep(Record(rows, self.owner))
+        keep(Record(rows_of(outcomes, worths, name), self.owner, self.options))
 
     def settle(self, graph: Graph) -> tuple[tuple[Outcome, ...], dict[Node, Worth]]:
         """Return what becomes of the products; those beside one that gets no kernel may take what it was given."""
@@ -102,7 +118,7 @@ class FusePass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
         worths: dict[Node, Worth] = {}
         refused: dict[Node, Misfit] = {}
         if self.rule == "estimate":
-            worths = {node: _estimate(fused) for node, fused in regions.items()}
+            worths = {node: _estimate(fused, self.target) for node, fused in regions.items()}
             refused = _losers(worths)
         refused |= self.prepare({node: fused for node, fused in regions.items() if node not in refused})
         if self.rule == "measure" and not _collecting:
@@ -110,15 +126,30 @@ class FusePass(CustomGraphPass):  # type: ignore[misc, unused-ignore]
             worths = {node: measured(fused) or _estimate(fused) for node, fused in kept.items()}
             refused |= _losers(worths)
         outcomes = [
-            replace(each, fused=None, reason=refused[each.product]) if each.product in refused else each
+            replace(each, fused=None, reason=refused[each.product], possible=each.fused)
+            if each.product in refused
+            else each
             for each in found.outcomes
         ]
         return tuple(outcomes), worths
 
     def prepare(self, regions: Mapping[Node, Fused]) -> dict[Node, Misfit]:
         """Build the kernels of regions; return why others have none, by their products."""
+        if self.target:
+            return self.name_kernels(regions)
         sources, without = planned(regions)
         return without if _collecting else without | built(sources)
+
+    def name_kernels(self, regions: Mapping[Node, Fused]) -> dict[Node, Misfit]:
+        """Name the kernels of regions on a target; return why others have none there."""
+        without: dict[Node, Misfit] = {}
+        for node, fused in regions.items():
+            found = kernel_or_reason(fused, self.target)
+            if isinstance(found, str):
+                without[node] = Misfit(node, "E1018", found)
+            else:
+                self.kernels[node] = f"{found.route} {found.config.name}"
+        return without
 
     def uuid(self) -> None:
         """Return None, which keeps the graph out of PyTorch's caches; see the module."""
@@ -137,8 +168,8 @@ def _losers(worths: Mapping[Node, Worth]) -> dict[Node, Misfit]:
     return {node: Misfit(node, worth.code, str(worth)) for node, worth in worths.items() if not worth.wins}
 
 
-def _estimate(fused: Fused) -> Worth:
-    return estimate(fused, _target(fused), replayed=bool(torch._inductor.config.triton.cudagraphs))
+def _estimate(fused: Fused, target: str = "") -> Worth:
+    return estimate(fused, target or _target(fused), replayed=bool(torch._inductor.config.triton.cudagraphs))
 
 
 def _target(fused: Fused) -> str:
@@ -157,9 +188,11 @@ def backend(
     max-autotune's modes) and ``evt.devices``.
     """
     rule, devices, patches = read_options(mode, options)
-    fuse = FusePass(rule, devices, Owner.of(module, inputs))
+    fuse = FusePass(rule, devices, Owner.of(module, inputs), (rule, tuple(devices), dict(patches)))
     patches["post_grad_custom_pre_pass"] = fuse
     if _collecting:
+        if _collecting[-1].target:
+            fuse.target, fuse.devices = _collecting[-1].target, ("cpu", "cuda")
         return _collect(module, inputs, fuse, patches)
     compiled: Any = compile_fx(module, list(inputs), config_patches=patches)
     made: Callable[..., Any] = compiled
@@ -196,6 +229,9 @@ class _Collection:
 
     sources: list[KernelSource] = field(default_factory=list)
     reasons: list[Misfit] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    #: The target that a report is asked for, "" for that of the device.
+    target: str = ""
     outermost: GraphModule | None = None
 
 
@@ -236,9 +272,11 @@ def _backward_first(fuse: FusePass) -> Iterator[None]:
 
     def divide(*given: Any, **named: Any) -> tuple[GraphModule, GraphModule]:
         forward, backward = partition(*given, **named)
+        fuse.graph_name = "backward"
         for each in backward.modules():
             if isinstance(each, GraphModule):
                 fuse(each.graph)
+        fuse.graph_name = ""
         return forward, backward
 
     inductor.min_cut_rematerialization_partition = divide
@@ -272,10 +310,53 @@ def kernels_of(
     check_kind("model", model, Callable, "a model, or a function")
     check_kind("inputs", inputs, tuple | list | Mapping, "a tuple of them, as in `(x,)`, or a mapping")
     positional, named = ((), inputs) if isinstance(inputs, Mapping) else (inputs, {})
-    with _collected() as found:
-        compiled: Any = torch.compile(model, backend=_fresh_backend(), **keywords)
+    found = _Collection()
+    with _collected(found):
+        compiled: Any = torch.compile(_apart(model), backend=_fresh_backend(), **keywords)
         compiled(*positional, **named)
     return list(dict.fromkeys(found.sources)), found.reasons
+
+
+def survey(
+    model: Callable[..., Any], inputs: Sequence[Any] | Mapping[str, Any], options: _Options | None, target: str
+) -> tuple[Row, ...]:
+    """Return the rows of a call that is not compiled, on a target or, if that is "", on the model's device.
+
+    Nothing is measured: in place of the rule "measure" the estimate decides.
+    """
+    rule, devices, patches = options or ("estimate", ("cuda",), {})
+    positional, named = ((), inputs) if isinstance(inputs, Mapping) else (inputs, {})
+    given = {**patches, "evt.rule": "estimate" if rule == "measure" else rule, "evt.devices": devices}
+    found = _Collection(target=target)
+    with _collected(found):
+        compiled: Any = torch.compile(_apart(model), backend=partial(_fresh_backend(), options=given))
+        compiled(*positional, **named)
+    return tuple(sorted(found.rows, key=lambda row: row.graph == "backward"))
+
+
+def _apart(model: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that calls a model, of code of its own, for which alone Dynamo counts what is compiled."""
+
+    def call(*args: Any, **keywords: Any) -> Any:
+        return model(*args, **keywords)
+
+    call.__code__ = call.__code__.replace()
+    return call
+
+
+def options_of(compiled: object) -> _Options | None:
+    """Return the options that torch.compile was given with this backend, or None of anything else."""
+    found = getattr(getattr(compiled, "dynamo_ctx", None), "callback", None)
+    while inner := next((getattr(found, name) for name in _WRAPPED if hasattr(found, name)), None):
+        found = inner
+    given: dict[str, Any] = {}
+    while found is not None and found is not backend:
+        given |= getattr(found, "kwargs", None) or getattr(found, "keywords", None) or {}
+        found = getattr(found, "compiler_fn", None) or getattr(found, "func", None)
+    if found is None:
+        return None
+    rule, devices, patches = read_options(given.get("mode"), given.get("options"))
+    return rule, tuple(devices), patches
 
 
 def _fresh_backend() -> Callable[..., Any]:
@@ -288,10 +369,10 @@ def _fresh_backend() -> Callable[..., Any]:
 
 
 @contextmanager
-def _collected() -> Iterator[_Collection]:
-    _collecting.append(_Collection())
+def _collected(found: _Collection) -> Iterator[None]:
+    _collecting.append(found)
     try:
-        yield _collecting[-1]
+        yield
     finally:
         _collecting.pop()
 

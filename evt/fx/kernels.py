@@ -46,6 +46,14 @@ def kernel_of(fused: Fused, target: str, multiprocessors: int) -> Plan:
     return plans[fastest(plans, bound.sizes, multiprocessors)]
 
 
+def kernel_or_reason(fused: Fused, target: str) -> Plan | str:
+    """Return the kernel that a call of a region takes on a target, or why there is none."""
+    try:
+        return kernel_of(fused, target, PROCESSORS)
+    except EvtError as error:
+        return reason_of(error)
+
+
 def bound_example(fused: Fused) -> Bound:
     """Return the call of a region in the graph, without memory."""
     with unset_fake_temporarily():
@@ -53,6 +61,8 @@ def bound_example(fused: Fused) -> Bound:
         return bind(fused.program.spec, a, b, inputs, {}, memory=False)
 
 
+#: The multiprocessors of an H100 or H200, for which kernels are chosen where no GPU is known.
+PROCESSORS = 132
 #: The devices that run kernels; on others the reference computes a region.
 _DEVICES = ("cuda",)
 

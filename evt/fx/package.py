@@ -38,7 +38,7 @@ from evt.fx.example import example
 from evt.fx.kernels import reason_of
 from evt.fx.misfit import Misfit
 from evt.fx.module import dispatch_of
-from evt.fx.report import Report, Row, row_of
+from evt.fx.report import Report, Row, rows_of
 from evt.fx.rewrite import listed, rewrite
 from evt.plan import Target, find_target
 from evt.plan.speed import fastest
@@ -141,7 +141,7 @@ class _Packaging(FusePass):
         if taken and (self.folder / _LIBRARY).exists():
             message = "the model has graphs inside its graph, as torch.cond has, which are packaged without evt"
             raise ArgumentError(Diagnostic("E1020", message, help='torch.compile(model, backend="evt") fuses them'))
-        self.rows += [row_of(each, worths.get(each.product)) for each in outcomes]
+        self.rows += rows_of(outcomes, worths)
         if taken:
             rewrite(graph, taken, self.operators([each.region.product.node for each in taken]))
 

@@ -158,7 +158,7 @@ def _fuse(module: GraphModule, settings: Mapping[str, Any]) -> Fusion:
         found = find_regions(each.graph, settings=settings)
         _, without = planned({one.product: one.fused for one in found.outcomes if one.fused is not None})
         kept = [
-            replace(one, fused=None, reason=without[one.product]) if one.product in without else one
+            replace(one, fused=None, reason=without[one.product], possible=one.fused) if one.product in without else one
             for one in found.outcomes
         ]
         rewrite(each.graph, [one.fused for one in kept if one.fused is not None], RUN)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,7 +27,7 @@ class Outcome:
     """What became of a product: a fused region, or the reason why there is none.
 
     ``behind`` are the reasons why operators that read its results are not computed with it, ``wanted`` the nodes that
-    were given to it.
+    were given to it. ``possible`` is the region that was found where it is not taken, as on a device without kernels.
     """
 
     product: Node
@@ -35,6 +35,14 @@ class Outcome:
     reason: Misfit | None = None
     behind: tuple[Misfit, ...] = ()
     wanted: tuple[Node, ...] = ()
+    possible: Fused | None = None
+
+
+def left_out(outcomes: Iterable[Outcome]) -> dict[Node, tuple[Misfit, ...]]:
+    """Return for each product why operators behind it are not fused, without those that another region computes."""
+    known = list(outcomes)
+    computed = {node for each in known if each.fused is not None for node in each.fused.nodes}
+    return {each.product: tuple(m for m in each.behind if m.node not in computed) for each in known}
 
 
 @dataclass(frozen=True)
@@ -57,13 +65,13 @@ class Fusion:
         return tuple(dict.fromkeys(found))
 
     def __str__(self) -> str:
-        lines = [f"{len(self.regions)} of {len(self.outcomes)} products fused"]
+        lines, behind = [f"{len(self.regions)} of {len(self.outcomes)} products fused"], left_out(self.outcomes)
         for each in self.outcomes:
             lines.append(f"{each.product.name}: {each.reason or ''}".rstrip(": ") if each.fused is None else "")
             if each.fused is not None:
                 lines[-1] = f"{', '.join(node.name for node in each.fused.nodes)}:"
                 lines += [f"    {line}" for line in str(each.fused.program).splitlines()]
-            lines += [f"    not fused: {misfit}" for misfit in each.behind]
+            lines += [f"    not fused: {misfit}" for misfit in behind[each.product]]
         return "\n".join(lines)
 
 
@@ -121,8 +129,9 @@ def _outcome(
     kind = node.meta["val"].device.type
     if kind not in devices:
         reason = Misfit(node, "E1016", f"it is on the {kind.upper()}, and kernels run on CUDA devices")
-        return Outcome(node, None, reason, behind)
-    if len(region.frames) == 1 and not region.product.terms and region.product.alpha == 1:
+        made = _build(region, owned, settings) if _computes(region) else None
+        return Outcome(node, None, reason, behind, possible=made if isinstance(made, Fused) else None)
+    if not _computes(region):
         return Outcome(node, None, Misfit(node, "E1014", "nothing behind it can be computed with it"), behind)
     whole = _build(region, owned, settings)
     if isinstance(whole, Fused):
@@ -134,6 +143,11 @@ def _outcome(
     if isinstance(made, Fused):
         return Outcome(node, made, None, (*behind, whole))
     return Outcome(node, None, made, behind)
+
+
+def _computes(region: Region) -> bool:
+    """Return whether a region computes anything beside its product."""
+    return len(region.frames) > 1 or bool(region.product.terms) or region.product.alpha != 1
 
 
 def _build(region: Region, owned: Set[Node], settings: Mapping[str, Any]) -> Fused | Misfit:

@@ -1,21 +1,25 @@
-"""What was fused, what not, and why: ``report(model) -> Report``."""
+"""What was fused, what not, and why: ``report(model, inputs, arch=...) -> Report``."""
 
 from __future__ import annotations
 
 import html
 import weakref
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
 import torch
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
+from evt.diagnostics import Diagnostic
+from evt.errors import ArgumentError
 from evt.fx.aten import base_name, is_tensor, shape_of
+from evt.fx.misfit import Misfit
 from evt.fx.product import Product, find_product
-from evt.fx.regions import Outcome
+from evt.fx.regions import Outcome, left_out
 from evt.fx.worth import Worth
+from evt.plan import find_target
 from evt.spec.given import check_kind
 
 
@@ -25,7 +29,9 @@ class Row:
 
     ``node`` is its name in the graph, ``formula`` the program as text, ``shapes`` those of A and B, ``absorbed`` the
     names of the operators beside the product, ``worth`` what fusing saves and loses, ``behind`` why the operators that
-    read its results are not fused. ``graph`` is "forward" or "backward" where gradients are computed.
+    read its results are not fused. ``graph`` is "forward" or "backward" where gradients are computed. ``kernel`` is the
+    route and configuration on the target that a report is asked for. A product whose region is not taken has the
+    region's formula, and the reason.
     """
 
     node: str
@@ -37,6 +43,7 @@ class Row:
     behind: tuple[str, ...] = ()
     worth: Worth | None = None
     graph: str = ""
+    kernel: str = ""
 
     @property
     def fused(self) -> bool:
@@ -47,27 +54,50 @@ class Row:
         """What fusing saves, estimated or measured."""
         return str(self.worth) if self.worth is not None and self.fused else ""
 
+    @property
+    def said(self) -> str:
+        """What is said beside the shapes: what fusing saves and the kernel, or the reason why it does not happen."""
+        return self.reason or "; ".join(filter(None, (self.gain, self.kernel)))
 
-def row_of(outcome: Outcome, worth: Worth | None = None, graph: str = "") -> Row:
-    """Return what became of a product of a graph."""
+
+def rows_of(
+    outcomes: Sequence[Outcome],
+    worths: Mapping[Node, Worth] | None = None,
+    graph: str = "",
+    kernels: Mapping[Node, str] | None = None,
+) -> tuple[Row, ...]:
+    """Return what became of the products of a graph."""
+    behind = left_out(outcomes)
+    rows = (_row(each, behind[each.product], (worths or {}).get(each.product), graph) for each in outcomes)
+    names = ((kernels or {}).get(each.product, "") for each in outcomes)
+    return tuple(replace(row, kernel=name) for row, name in zip(rows, names, strict=True))
+
+
+def _row(outcome: Outcome, left: tuple[Misfit, ...], worth: Worth | None, graph: str) -> Row:
     node, fused = outcome.product, outcome.fused
     product = fused.region.product if fused is not None else find_product(node)
     operation, operands = base_name(node), [each for each in node.all_input_nodes if is_tensor(each)][:2]
     if isinstance(product, Product):
         operation, operands = product.operation, [product.a, product.b]
     shapes = " x ".join(str(list(shape_of(each))) for each in operands)
-    behind = tuple(map(str, outcome.behind))
+    behind = tuple(map(str, left))
     if fused is None:
-        return Row(node.name, operation, shapes, "", (), str(outcome.reason), behind, worth, graph)
+        formula = str(outcome.possible.program) if outcome.possible is not None else ""
+        return Row(node.name, operation, shapes, formula, (), str(outcome.reason), behind, worth, graph)
     absorbed = tuple(each.name for each in fused.nodes[1:])
     return Row(node.name, operation, shapes, str(fused.program), absorbed, "", behind, worth, graph)
 
 
 @dataclass(frozen=True)
 class Report:
-    """The products of all graphs of a model, in the order in which they were compiled; prints as a table."""
+    """The products of all graphs of a model, in the order in which they were compiled; prints as a table.
+
+    ``target`` is the one that the report was asked for, and ``calls`` how the calls of a fused module ran.
+    """
 
     rows: tuple[Row, ...]
+    target: str = ""
+    calls: str = ""
 
     @property
     def fused(self) -> tuple[Row, ...]:
@@ -75,34 +105,49 @@ class Report:
 
     def __str__(self) -> str:
         if not self.rows:
-            return "no graph with a matrix product or a convolution was compiled"
-        lines = [f"{_counted(self.rows)} fused, with {sum(len(row.absorbed) for row in self.fused)} operators"]
+            return _NOTHING
+        where = f" on {self.target}" if self.target else ""
+        lines = [f"{_counted(self.rows)} fused{where}, with {sum(len(row.absorbed) for row in self.fused)} operators"]
+        elsewhere = all(row.reason.startswith("E1016") for row in self.rows)
+        lines += [_ELSEWHERE] if elsewhere else []
+        lines += [f"calls: {self.calls}"] if self.calls else []
         width = max(len(row.node) for row in self.rows)
         for graph, found in groupby(self.rows, lambda row: row.graph):
             rows = tuple(found)
             lines += [f"{graph}: {_counted(rows)} fused"] if graph else []
             for row in rows:
-                lines.append(f"  {row.node:<{width}}  {row.operation} {row.shapes}  {row.gain or row.reason}".rstrip())
+                said = "" if elsewhere else row.said
+                lines.append(f"  {row.node:<{width}}  {row.operation} {row.shapes}  {said}".rstrip())
                 lines += [f"  {'':<{width}}    {line}" for line in row.formula.splitlines()]
                 lines += [f"  {'':<{width}}    not fused: {each}" for each in row.behind]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         """Return the table, for notebooks."""
-        columns = ("graph", "product", "operation", "shapes", "formula", "gain", "not fused")
+        columns = ("graph", "product", "operation", "shapes", "formula", "gain", "kernel", "not fused")
         head = "".join(f"<th>{each}</th>" for each in columns)
         body = []
         for row in self.rows:
             why = "<br>".join(map(html.escape, filter(None, (row.reason, *row.behind))))
             formula = f"<pre>{html.escape(row.formula)}</pre>" if row.formula else ""
             names = map(html.escape, (row.graph, row.node, row.operation, row.shapes))
-            cells = (*names, formula, html.escape(row.gain), why)
+            cells = (*names, formula, html.escape(row.gain), html.escape(row.kernel), why)
             body.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
         return f"<table><tr>{head}</tr>{''.join(body)}</table>"
 
 
 def _counted(rows: Sequence[Row]) -> str:
     return f"{sum(row.fused for row in rows)} of {len(rows)} products"
+
+
+_NOTHING = (
+    "no graph with a matrix product or a convolution was compiled; a model is compiled when it is called: call it, "
+    "or pass the inputs of a call, evt.report(model, inputs)"
+)
+_ELSEWHERE = (
+    "the model is on the CPU, and kernels run on CUDA devices (E1016); these are the formulas, and "
+    'evt.report(model, inputs, arch="sm90") says what a target would do'
+)
 
 
 @dataclass(frozen=True)
@@ -133,10 +178,11 @@ class Owner:
 
 @dataclass(frozen=True)
 class Record:
-    """The rows of one compiled graph, and whose they are."""
+    """The rows of one compiled graph, whose they are, and the options of torch.compile that it was compiled with."""
 
     rows: tuple[Row, ...]
     owner: Owner = field(default_factory=Owner)
+    options: object = None
 
 
 #: Everything that was compiled in this process, of models that are still there.
@@ -149,16 +195,53 @@ def keep(record: Record) -> None:
     RECORDS.append(record)
 
 
-def report(model: torch.nn.Module | None = None) -> Report:
-    """Return what ``torch.compile(model, backend="evt")`` did, of all models when none is given.
+def report(
+    model: torch.nn.Module | None = None,
+    inputs: Sequence[Any] | Mapping[str, Any] | None = None,
+    *,
+    arch: str | None = None,
+) -> Report:
+    """Return what was fused in a model, what not, and why; of all models that were compiled when none is given.
 
-    ``model`` is the module or what torch.compile made of it. A graph is compiled at the first call with a kind of
-    inputs, so a model that was not called has no rows; one that was compiled again for other inputs has the rows of
-    each time. Raise ArgumentError (E0607) for what is no module.
+    ``model`` is what :func:`evt.fuse` returned, a module, or what torch.compile made of it with ``backend="evt"``: then
+    the graphs count that were compiled with its options. A graph is compiled at the first call with a kind of inputs,
+    so a model that was not called has no rows; one that was compiled again for other inputs has the rows of each time.
+
+    With ``inputs``, a sequence or keyword arguments, the report is of a call with them: the model is called once,
+    uncompiled, and nothing is built. ``arch`` names a target: what a GPU of its kind would do, for a model on the CPU
+    too. Raise ArgumentError (E0607) for arguments of other kinds, TargetError (E0501) for an unknown target.
     """
+    from evt.fx.backend import options_of, survey
+    from evt.fx.fuse import fusion
+    from evt.fx.module import dispatch_of
+
     check_kind("model", model, torch.nn.Module | None, "a torch.nn.Module")
-    found: Iterator[Record] = iter(RECORDS)
-    if model is not None:
-        wanted = {id(each) for each in (*model.parameters(), *model.buffers())}
-        found = (record for record in RECORDS if record.owner.is_part_of(wanted))
-    return Report(tuple(row for record in found for row in record.rows))
+    check_kind("inputs", inputs, tuple | list | Mapping | None, "a tuple of them, as in `(x,)`, or a mapping")
+    target = find_target(arch).name if arch is not None else ""
+    if model is None or (inputs is None and target):
+        if target:
+            message = "a target is asked for without the inputs of a call"
+            raise ArgumentError(Diagnostic("E0607", message, help=f'evt.report(model, (x,), arch="{arch}")'))
+        return _recorded(RECORDS)
+    dispatch = dispatch_of(model)
+    if dispatch is not None and not target:
+        known = fusion(model, inputs)
+        plans = [each.fusion for each in dispatch.plans.values() if not isinstance(each, str)]
+        found = {id(each): each for each in ([known] if inputs is not None else [*plans, known])}
+        rows = tuple(row for each in found.values() for row in rows_of(each.outcomes))
+        return Report(rows, calls=", ".join(f"{count} {_ran(how)}" for how, count in dispatch.answers.items()))
+    options, original = options_of(model), getattr(model, "_orig_mod", model) if dispatch is None else dispatch.model
+    if inputs is not None:
+        return Report(survey(original, inputs, options, target), target)
+    wanted = {id(each) for each in (*model.parameters(), *model.buffers())}
+    mine = [record for record in RECORDS if record.owner.is_part_of(wanted)]
+    return _recorded(mine if options is None else [record for record in mine if record.options == options])
+
+
+def _recorded(records: Sequence[Record]) -> Report:
+    return Report(tuple(row for record in records for row in record.rows))
+
+
+def _ran(how: str) -> str:
+    """Return how calls of a fused module ran, by what its dispatch counts."""
+    return how if how == "fused" else f"by the model itself ({how})"

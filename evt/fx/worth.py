@@ -45,7 +45,7 @@ from evt.fx.build import Fused
 from evt.fx.copied import copied
 from evt.fx.covered import FEW_CHANNELS, uncovered
 from evt.fx.example import bytes_of, hint
-from evt.fx.kernels import kernel_of, reason_of
+from evt.fx.kernels import PROCESSORS, kernel_of, reason_of
 from evt.fx.product import find_product
 from evt.fx.views import readers
 from evt.ir import Apply, TypedDag
@@ -67,7 +67,7 @@ CALL = 5.0
 _SLOWER = ((64, 0.35), (256, 0.12), (512, 0.06))
 _SLOWER_ELSE, _SLOWER_GRADIENT = 0.03, 0.05
 #: Tiles that do not fill their last wave, as a part of what they leave idle.
-_TILE, _PROCESSORS, _UNEVEN = 128, 132, 0.5
+_TILE, _PROCESSORS, _UNEVEN = 128, PROCESSORS, 0.5
 #: Long sums: k / (k + _TERMS) of the following, in one wave, and of few rows, which memory bounds.
 _TERMS, _LONG_SUMS, _FEW_ROWS, _SLOWER_ROWS = 4096, 1.2, 64, 0.2
 #: What the following takes on sm90, in microseconds. A product at least, for each element of its result, and how much

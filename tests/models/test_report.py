@@ -1,0 +1,165 @@
+"""evt.report: of fused modules, of what torch.compile made, and of calls that have not been made, also on a target."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import evt  # noqa: E402
+from evt.fx.backend import options_of  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _inference() -> Iterator[None]:
+    with torch.no_grad():
+        yield
+
+
+class Net(torch.nn.Module):
+    def __init__(self, width: int = 256) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(width, 2 * width), torch.nn.Linear(2 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.nn.functional.gelu(self.first(x)))
+
+
+class Both(torch.nn.Module):
+    """The product of two products: the multiplication is computed with one of them."""
+
+    def forward(self, x: torch.Tensor, v: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x @ v) * torch.tanh(x @ w)
+
+
+def net() -> tuple[Net, torch.Tensor]:
+    return Net().half().eval(), torch.randn(64, 256).half()
+
+
+ALWAYS = {"evt.rule": "always"}
+ON_CPU = {**ALWAYS, "evt.devices": ("cpu",)}
+
+
+def test_a_fused_module_says_what_was_fused() -> None:
+    model, x = net()
+    fused = evt.fuse(model, (x,))
+    found = evt.report(fused)
+    assert [(row.node, row.operation, row.fused) for row in found.rows] == [
+        ("linear", "linear", True),
+        ("linear_1", "linear", True),
+    ]
+    assert found.rows[0].absorbed == ("gelu",)
+    assert "D = gelu(acc + x0)" in str(found)
+    assert "calls" not in str(found)
+    fused(x)
+    fused(x[:3])
+    fused.train()(x)
+    assert len(evt.report(fused).rows) == 4
+    assert len(evt.report(fused, (x,)).rows) == 2
+    assert "calls: 2 fused, 1 by the model itself (the model is in training mode)" in str(evt.report(fused))
+
+
+def test_a_copy_of_a_fused_module_has_the_plan_of_its_example() -> None:
+    import copy
+
+    model, x = net()
+    assert len(evt.report(copy.deepcopy(evt.fuse(model, (x,)))).rows) == 2
+
+
+@pytest.mark.parametrize(
+    "make", [lambda m, x: m, lambda m, x: torch.compile(m, backend="evt"), lambda m, x: evt.fuse(m, (x,))]
+)
+def test_a_target_is_asked_for(make: Any) -> None:
+    model, x = net()
+    x = torch.randn(4096, 256).half()
+    found = evt.report(make(model, x), (x,), arch="h100")
+    assert found.target == "sm90"
+    first, second = found.rows
+    assert first.fused
+    assert first.gain
+    assert first.kernel.startswith("evt-3x ")
+    assert "E1016" not in str(found)
+    assert "on sm90" in str(found).splitlines()[0]
+    assert second.formula.endswith("D = acc + x0")
+
+
+def test_other_targets_and_rules() -> None:
+    model, x = net()
+    (first, _) = evt.report(model, (x,), arch="sm80").rows
+    assert first.reason.startswith("E1022")
+    assert "erf(" in first.formula
+    wrapper = torch.compile(model, backend="evt", options=ALWAYS)
+    found = evt.report(wrapper, {"x": x}, arch="sm80")
+    assert [row.kernel.split()[0] for row in found.rows] == ["evt-2x", "stock-2x"]
+
+
+def test_a_training_step_on_a_target() -> None:
+    model, x = net()
+    with torch.enable_grad():
+        found = evt.report(model, (x,), arch="sm90")
+    graphs = [row.graph for row in found.rows]
+    assert graphs == ["forward"] * 2 + ["backward"] * 3
+    assert "backward: " in str(found)
+
+
+def test_on_the_cpu_the_formulas_are_shown_and_the_reason_once() -> None:
+    model, x = net()
+    with torch.no_grad():
+        found = evt.report(model, (x,))
+    assert not found.fused
+    assert all(row.formula for row in found.rows)
+    assert str(found).count("E1016") == 1
+    assert 'evt.report(model, inputs, arch="sm90")' in str(found)
+
+
+def test_wrappers_have_their_own_rows() -> None:
+    model, x = net()
+    called, other, waiting = (
+        torch.compile(model, backend="evt", options=options) for options in (None, ON_CPU, {"evt.rule": "measure"})
+    )
+    assert "pass the inputs of a call" in str(evt.report(called))
+    called(x)
+    assert [row.fused for row in evt.report(called).rows] == [False, False]
+    assert evt.report(other).rows == evt.report(waiting).rows == ()
+    other(x)
+    assert [row.fused for row in evt.report(other).rows] == [True, True]
+    assert [row.fused for row in evt.report(called).rows] == [False, False]
+    assert evt.report(waiting).rows == ()
+    assert len(evt.report(model).rows) == 4
+
+
+def test_the_options_of_a_wrapper() -> None:
+    model = Net()
+    assert options_of(torch.compile(model, backend="evt")) == ("estimate", ("cuda",), {})
+    assert options_of(torch.compile(model, backend="evt", options=ON_CPU)) == ("always", ("cpu",), {})
+    made = options_of(torch.compile(model, backend="evt", mode="reduce-overhead"))
+    assert made is not None
+    assert made[2]["triton.cudagraphs"] is True
+    assert options_of(torch.compile(model, backend="eager")) is None
+    assert options_of(model) is None
+
+
+def test_what_is_fused_elsewhere_is_not_listed_as_not_fused() -> None:
+    given = tuple(torch.randn(256, 256).half() for _ in range(3))
+    fused = evt.fuse(Both(), given)
+    found = evt.report(fused)
+    absorbed = {name for row in found.rows for name in row.absorbed}
+    assert {"relu", "tanh", "mul"} <= absorbed
+    assert not [each for row in found.rows for each in row.behind if each.split()[1].rstrip(":") in absorbed]
+    for text in (str(found), str(evt.fx.fuse.fusion(fused))):
+        assert "not fused" not in text
+    on_target = evt.report(torch.compile(Both(), backend="evt", options=ALWAYS), given, arch="sm90")
+    assert "not fused" not in str(on_target)
+    assert len(on_target.fused) == 2
+
+
+def test_arguments_of_other_kinds() -> None:
+    model, x = net()
+    for given in ({"arch": "sm90"}, {"inputs": 3}):
+        with pytest.raises(evt.ArgumentError, match="E0607"):
+            evt.report(model, **given)
+    with pytest.raises(evt.TargetError, match="E0501"):
+        evt.report(model, (x,), arch="nope")
