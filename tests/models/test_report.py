@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,11 +11,7 @@ torch = pytest.importorskip("torch")
 import evt  # noqa: E402
 from evt.fx.backend import options_of  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def _inference() -> Iterator[None]:
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 
 class Net(torch.nn.Module):
@@ -129,6 +124,15 @@ def test_wrappers_have_their_own_rows() -> None:
     assert [row.fused for row in evt.report(called).rows] == [False, False]
     assert evt.report(waiting).rows == ()
     assert len(evt.report(model).rows) == 4
+
+
+def test_reports_do_not_use_up_what_is_compiled_of_a_model() -> None:
+    model, x = net()
+    for rows in range(2, 14):
+        assert len(evt.report(model, (x[:rows],), arch="sm90").rows) == 2
+    wrapper = torch.compile(model, backend="evt", options=ON_CPU)
+    wrapper(x)
+    assert len(evt.report(wrapper).fused) == 2
 
 
 def test_the_options_of_a_wrapper() -> None:
