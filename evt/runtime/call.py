@@ -323,6 +323,32 @@ def run_values(
 ) -> list[torch.Tensor]:
     """Run a program as ``torch.ops.evt.run`` does, on tensors that have values."""
     call = caller_of(program)
-    values = (*tensors, *(floats or ()), *(integers or ()))
-    found = call(a, b, dict(zip(call.inputs if names is None else names, values, strict=True)))
+    found = call(a, b, named_values(call.spec, tensors, names, floats, integers))
     return [found] if isinstance(found, torch.Tensor) else list(found)
+
+
+def named_values(
+    spec: Spec,
+    tensors: Sequence[torch.Tensor],
+    names: Sequence[str] | None = None,
+    floats: Sequence[float] | None = None,
+    integers: Sequence[int] | None = None,
+) -> dict[str, Any]:
+    """Return the values of a call of an operator by name; without ``names`` they are the inputs in order.
+
+    Raise ArgumentError where values and names do not match (E0607), or a name is none of an input (E0602). A buffer of
+    rows that an index names passes for one, since its other rows are read.
+    """
+    values = (*tensors, *(floats or ()), *(integers or ()))
+    own = spec.inputs if names is None else names
+    if len(values) != len(own):
+        message = f"the number of values is {len(values)}, and of their names {len(own)}: {', '.join(own) or 'none'}"
+        raise ArgumentError(Diagnostic("E0607", message, help=f"the program's inputs are {', '.join(spec.inputs)}"))
+    dag = spec.dag
+    for place, name in enumerate(own):
+        if name not in dag.input and not (name in dag.output and dag.output[name].is_indexed):
+            known = ", ".join(spec.inputs) or "none"
+            raise ArgumentError(Diagnostic("E0602", f"the program has no input `{name}`", help=f"inputs: {known}"))
+        if name in own[:place]:
+            raise ArgumentError(Diagnostic("E0602", f"the call names `{name}` twice", help="name each value once"))
+    return dict(zip(own, values, strict=True))

@@ -24,7 +24,7 @@ from evt.errors import ArgumentError
 from evt.runtime.arguments import outline
 from evt.runtime.autograd import run_recorded
 from evt.runtime.batched import refuse_batched, run_batched
-from evt.runtime.call import caller_of, run_values
+from evt.runtime.call import caller_of, named_values, run_values
 from evt.runtime.fresh import returned
 from evt.runtime.plain import gradient_fault, tangent_fault
 from evt.spec import Spec, Traced, traced
@@ -104,11 +104,23 @@ def _read_out(outputs: tuple[str, ...], out: Any) -> dict[str, Any]:
     raise ArgumentError(Diagnostic("E0608", f"`out` is not {wanted}"))
 
 
-def _inputs(
-    spec: Spec, tensors: _Tensors, names: _Names = None, floats: _Floats = None, integers: _Integers = None
-) -> dict[str, Any]:
-    values = (*tensors, *(floats or ()), *(integers or ()))
-    return dict(zip(spec.inputs if names is None else names, values, strict=True))
+def _outputs(spec: Spec, names: Sequence[str]) -> None:
+    """Raise ArgumentError (E0602) for a name that is none of an output, or is there twice."""
+    for place, name in enumerate(names):
+        if name not in spec.outputs or name in names[:place]:
+            message = (
+                f"the call names `{name}` twice" if name in spec.outputs else f"the program has no output `{name}`"
+            )
+            raise ArgumentError(Diagnostic("E0602", message, help=f"outputs: {', '.join(spec.outputs)}"))
+
+
+def _buffers(spec: Spec, buffers: _Tensors) -> dict[str, torch.Tensor]:
+    """Return the buffers by the outputs that they are for. Raise ArgumentError (E0608) for another number of them."""
+    if len(buffers) != len(spec.outputs):
+        message = f"the number of buffers is {len(buffers)}, and of outputs {len(spec.outputs)}"
+        help = f"pass a buffer for each, in order: {', '.join(spec.outputs)}"
+        raise ArgumentError(Diagnostic("E0608", message, help=help))
+    return dict(zip(spec.outputs, buffers, strict=True))
 
 
 # With values
@@ -117,7 +129,7 @@ def _inputs(
 def launch(a: torch.Tensor, b: torch.Tensor, tensors: _Tensors, program: str) -> list[torch.Tensor]:
     """Run a program on its inputs in order."""
     call = caller_of(program)
-    found = call(a, b, dict(zip(call.inputs, tensors, strict=True)))
+    found = call(a, b, named_values(call.spec, tensors))
     return [found] if isinstance(found, torch.Tensor) else list(found)
 
 
@@ -132,8 +144,8 @@ def _write(
     integers: _Integers = None,
 ) -> None:
     call = caller_of(program)
-    given = dict(zip(call.spec.outputs, buffers, strict=True))
-    call(a, b, _inputs(call.spec, tensors, names, floats, integers), given)
+    given = named_values(call.spec, tensors, names, floats, integers)
+    call(a, b, given, _buffers(call.spec, buffers))
 
 
 def _allocate(
@@ -150,7 +162,8 @@ def _allocate(
     plain: Any = (
         [each if isinstance(each, int | float) else 0 for each in numbers or ()] for numbers in (floats, integers)
     )
-    inputs = _inputs(spec, tensors, names, *plain)
+    inputs = named_values(spec, tensors, names, *plain)
+    _outputs(spec, outputs)
     bound = outline(spec, a, b, inputs)
     for name in outputs:
         if bound.dag.output[name].is_indexed:
@@ -179,10 +192,17 @@ def _write_fake(*given: Any) -> None:
     spec = caller_of(program).spec
     fresh = [each.name for each in spec.dag.outputs if not each.is_indexed]
     wanted = dict(zip(fresh, _allocate(a, b, tensors, fresh, program, *rest), strict=True))
-    for name, buffer in zip(spec.outputs, buffers, strict=True):
-        if name in wanted and buffer.dtype != wanted[name].dtype:
+    for name, buffer in _buffers(spec, buffers).items():
+        if name not in wanted:
+            continue
+        if buffer.dtype != wanted[name].dtype:
             message = f"the buffer `{name}` is {buffer.dtype}; expected {wanted[name].dtype}"
             raise ArgumentError(Diagnostic("E0603", message))
+        elements = buffer.numel(), wanted[name].numel()
+        if all(isinstance(each, int) for each in elements) and elements[0] != elements[1]:
+            shapes = [str(list(each.shape)) for each in (buffer, wanted[name])]
+            message = f"the buffer `{name}` has shape {shapes[0]}; expected {shapes[1]}"
+            raise ArgumentError(Diagnostic("E0608", message))
 
 
 # Gradients, and vmap

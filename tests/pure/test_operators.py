@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import subprocess
 import sys
@@ -299,3 +300,41 @@ def test_what_is_no_single_launch_is_refused_in_vmap(name: str) -> None:
     function, tensors = REFUSED[name]
     with pytest.raises(evt.ArgumentError, match="E0611"):
         torch.vmap(function)(*tensors)
+
+
+#: Calls of the operators with arguments that do not fit, and the codes of the diagnostics.
+WRONG: dict[str, tuple[str, Any]] = {
+    "too few values": ("E0607", lambda ops, a, b, al, c, d, s, text: ops.run(a, b, [al], text)),
+    "too many values": ("E0607", lambda ops, a, b, al, c, d, s, text: ops.run(a, b, [al, c, c], text)),
+    "too few names": ("E0607", lambda ops, a, b, al, c, d, s, text: ops.run(a, b, [al, c], text, ["alpha"])),
+    "too few floats": ("E0607", lambda ops, a, b, al, c, d, s, text: ops.run(a, b, [c], text, ["C", "alpha"])),
+    "a name twice": ("E0602", lambda ops, a, b, al, c, d, s, text: ops.run(a, b, [al, c], text, ["C", "C"])),
+    "no input": ("E0602", lambda ops, a, b, al, c, d, s, text: ops.run(a, b, [al, c], text, ["alpha", "X"])),
+    "an output": ("E0602", lambda ops, a, b, al, c, d, s, text: ops.run(a, b, [al, c, d], text, ["alpha", "C", "D"])),
+    "launched with too few": ("E0607", lambda ops, a, b, al, c, d, s, text: ops.launch(a, b, [al], text)),
+    "no program": ("E0613", lambda ops, a, b, al, c, d, s, text: ops.allocate(a, b, [al, c], ["D"], "D = acc")),
+    "half a program": ("E0613", lambda ops, a, b, al, c, d, s, text: ops.write(a, b, [al, c], [d, s], text[:-9])),
+    "a buffer missing": ("E0608", lambda ops, a, b, al, c, d, s, text: ops.write(a, b, [al, c], [d], text)),
+    "a buffer more": ("E0608", lambda ops, a, b, al, c, d, s, text: ops.write(a, b, [al, c], [d, s, s], text)),
+    "buffers swapped": ("E0603", lambda ops, a, b, al, c, d, s, text: ops.write(a, b, [al, c], [s, d], text)),
+    "a small buffer": ("E0608", lambda ops, a, b, al, c, d, s, text: ops.write(a, b, [al, c], [d[:4], s], text)),
+    "written with a name less": ("E0607", lambda ops, a, b, al, c, d, s, text: ops.write(a, b, [c], [d, s], text)),
+    "no output": ("E0602", lambda ops, a, b, al, c, d, s, text: ops.allocate(a, b, [al, c], ["X"], text)),
+    "an input to allocate": ("E0602", lambda ops, a, b, al, c, d, s, text: ops.allocate(a, b, [al, c], ["C"], text)),
+    "an output twice": ("E0602", lambda ops, a, b, al, c, d, s, text: ops.allocate(a, b, [al, c], ["D", "D"], text)),
+    "no product": ("E0604", lambda ops, a, b, al, c, d, s, text: ops.allocate(a, a, [al, c], ["D"], text)),
+}
+
+
+@pytest.mark.parametrize("faked", [False, True])
+@pytest.mark.parametrize("case", WRONG)
+def test_operators_refuse_what_does_not_fit(case: str, faked: bool) -> None:
+    code, call = WRONG[case]
+    text = write_program(evt.gemm("out D, s: f32[m]; v = alpha*acc + C; D = v; s = sum[n](v)").spec)
+    half = [torch.zeros(shape).half() for shape in ((8, 16), (16, 24))]
+    tensors = [*half, torch.ones(1), torch.zeros(8, 24).half(), torch.zeros(8, 24).half(), torch.zeros(8)]
+    with FakeTensorMode() if faked else contextlib.nullcontext() as mode:
+        given = [mode.from_tensor(each) for each in tensors] if faked else tensors
+        with pytest.raises(evt.EvtError) as refused:
+            call(torch.ops.evt, *given, text)
+    assert {each.code for each in refused.value.diagnostics} == {code}
