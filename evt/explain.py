@@ -16,6 +16,7 @@ from evt.ir.interface import format_interface
 from evt.ir.node import base, divisor
 from evt.measured import Measurement, Timing
 from evt.plan import Candidate, Plan, Survey
+from evt.plan.batches import refusal
 from evt.plan.plan import Visitors
 from evt.plan.routes.route import Kind
 from evt.plan.verdict import Refusal
@@ -333,8 +334,8 @@ def _explain_route(
             rules += [("a configuration fits in shared memory", each.reason) for each in candidate.misfits]
     if candidate.applies:
         most = candidate.max_batches
-        if most is not None and batches > most:
-            rules.append((f"batches are at most {most}", f"there are {batches}"))
+        if reason := refusal(candidate.problem.dag, most, batches):
+            rules.append((f"batches are at most {most} in a launch", reason))
     return RouteExplanation(
         route.name,
         route.kind,

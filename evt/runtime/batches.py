@@ -15,12 +15,10 @@ from operator import mul
 
 import torch
 
-from evt.ir import Extent, Index, Random, Reduce, TypedDag
+from evt.ir import TypedDag
 from evt.layout import single_stride
 from evt.plan import Layout
-
-#: Launches of one call: beyond these a copy of the tensors costs less.
-MAX_LAUNCHES = 256
+from evt.plan.batches import MAX_LAUNCHES, counts
 
 #: A shape as (mode, the dimensions it stands for).
 Groups = Sequence[tuple[str, tuple[int, ...]]]
@@ -114,9 +112,9 @@ def outer_batches(
     """Return what of a mode takes several launches, as few as there can be; None where one serves, or none could.
 
     ``lead`` are the mode's dimensions, ``shapes`` those that each tensor may have. What counts over the whole mode is
-    computed by one launch only, and more than :data:`MAX_LAUNCHES` are not made.
+    computed by one launch only, and more than :data:`evt.plan.batches.MAX_LAUNCHES` are not made.
     """
-    if 0 in lead or _counts(dag, mode):
+    if 0 in lead or counts(dag, mode):
         return None
     places: dict[str, int] = {}
     steps: list[Sequence[tuple[int, int]]] = []
@@ -135,14 +133,6 @@ def outer_batches(
     kept = max(fitting, key=lambda split: math.prod(lead[slice(*split)]))
     launches = math.prod(lead) // math.prod(lead[slice(*kept)])
     return OuterBatches(lead, kept, places) if 1 < launches <= MAX_LAUNCHES else None
-
-
-def _counts(dag: TypedDag, mode: str) -> bool:
-    """Return whether a program reads where along a mode an element is, or its extent, or reduces over it."""
-    return any(
-        isinstance(op, Random) or op in (Index(mode), Extent(mode)) or (isinstance(op, Reduce) and mode in op.modes)
-        for op, _ in dag.table
-    )
 
 
 def aligned(layout: Layout, offsets: Sequence[int], size: int) -> Layout:

@@ -11,11 +11,13 @@ from evt.compilation import KernelSource, build_and_use
 from evt.diagnostics import Diagnostic
 from evt.emission import emitted
 from evt.errors import LaunchError
+from evt.ir import TypedDag
 from evt.measured import Store, applicable, measurements
-from evt.plan import Plan, Problem, Target, find_target, survey
+from evt.plan import Plan, Problem, Route, Target, find_target, survey
+from evt.plan.batches import launches, refusal
 from evt.plan.plan import HaloProduct
+from evt.plan.routes import order
 from evt.plan.speed import fastest
-from evt.plan.survey import Candidate
 from evt.runtime.bound import Bound
 from evt.runtime.library import Library, load_library
 from evt.spec import Spec, optimised_for, options
@@ -30,7 +32,9 @@ class Kernels:
 
     def best(self, sizes: Mapping[str, int], multiprocessors: int) -> tuple[Plan, Library]:
         """Return the kernel for a problem's extents, given by mode. Raise LaunchError (E0804) where it takes others."""
-        choice = fastest(self.plans, sizes, multiprocessors)
+        fitting = [at for at, plan in enumerate(self.plans) if len(launches_of(plan, sizes["l"])) == 1]
+        fitting = fitting or list(range(len(self.plans)))
+        choice = fitting[fastest([self.plans[at] for at in fitting], sizes, multiprocessors)]
         check_depth(self.plans[choice], sizes)
         return self.plans[choice], self.libraries[choice]
 
@@ -63,17 +67,26 @@ def plan_kernels(spec: Spec, bound: Bound, target: Target, atomic: bool = False)
     """Return the plans of all configurations that serve a bound call. Raise TargetError, LaunchError (E0804)."""
     settings = spec.settings
     found = survey(call_problem(spec, bound, target, atomic), settings.route, settings.config)
-    check_batches(found.chosen, bound.sizes)
+    check_batches(bound.dag, found.chosen.route, target, bound.sizes["l"])
     return found.defaults
 
 
-def check_batches(candidate: Candidate, sizes: Mapping[str, int]) -> None:
-    """Raise LaunchError (E0804) for more batches than a route's kernels take."""
-    most, batches = candidate.max_batches, sizes.get("l", 1)
-    if most is not None and batches > most:
-        has_3x = "3x" in candidate.problem.target.families
-        other = ", or take evt-3x, for which A, B and D have to be aligned" if has_3x else ""
-        message = f"{batches} batches: the route {candidate.route.name} takes at most {most}"
+def launches_of(plan: Plan, batches: int) -> list[tuple[int, int]]:
+    """Return the first batch and the number of batches of each launch: one launch where the kernel takes them all."""
+    return launches(route_of(plan).kernel(plan.target).max_batches, batches)
+
+
+def route_of(plan: Plan) -> Route:
+    """Return the route that a plan takes."""
+    return next(each for each in order.ROUTES if each.name == plan.route)
+
+
+def check_batches(dag: TypedDag, route: Route, target: Target, batches: int) -> None:
+    """Raise LaunchError (E0804) for batches that a kernel does not take, and that cannot be divided among launches."""
+    most = route.kernel(target).max_batches
+    if reason := refusal(dag, most, batches):
+        other = ", or take evt-3x, for which A, B and D have to be aligned" if "3x" in target.families else ""
+        message = f"the route {route.name} takes at most {most} batches in a launch: {reason}"
         raise LaunchError(Diagnostic("E0804", message, help=f"split the batch{other}"))
 
 

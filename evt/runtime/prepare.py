@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import add, itemgetter
 from typing import Any
 
 import torch
 
-from evt.ir import Dag, Output
+from evt.ir import Dag, Input, Operand, Output
 from evt.ir.dtype import I64
+from evt.plan.fields import Field
 from evt.reference import is_image
 from evt.runtime.arguments import WHOLE, integer_range
 from evt.runtime.bound import Bound
 from evt.runtime.fresh import fresh_output
-from evt.runtime.kernels import Kernels
+from evt.runtime.kernels import Kernels, check_batches, launches_of, route_of
 from evt.runtime.library import launch_failure
 from evt.runtime.memory_format import copied_channels_last, follows_channels_last
 from evt.runtime.overlap import Overlap, find_overlap
@@ -47,7 +48,8 @@ class Prepared:
     which has no memory of its own, is twice as fast as torch.empty of its shape. ``workspace`` is such a prototype
     too, or None where the kernel needs none. ``integers`` are (slot, least, most) of numbers that are whole; ``wide``
     are the slots of those that are i64.
-    ``steps`` are what each launch of several adds to what is picked, or empty where there is one.
+    ``steps`` are the numbers that each launch of several adds to the picked members, and the bytes of its sizes, or
+    empty where there is one launch.
     Of a convolution, ``copied`` are the slots of tensors that are not channels_last, each with the prototype of what is
     written in the place of a buffer, or None for what is read; the fresh outputs at the positions ``contiguous`` are
     copied to contiguous memory.
@@ -65,7 +67,7 @@ class Prepared:
     integers: tuple[tuple[int, int, int], ...]
     wide: tuple[int, ...]
     overlap: Overlap
-    steps: tuple[tuple[int, ...], ...] = ()
+    steps: tuple[tuple[tuple[int, ...], bytes], ...] = ()
     copied: tuple[tuple[int, torch.Tensor | None], ...] = ()
     contiguous: tuple[int, ...] = ()
 
@@ -95,13 +97,13 @@ class Prepared:
             raise launch_failure(code)
 
     def launch_each(self, slots: Sequence[Any]) -> None:
-        """Launch for each of the outer batches, one after the other."""
+        """Launch for each part of the batches, one after the other."""
         if _current_device() != self.device:
             with torch.cuda.device(self.device):
                 return self.launch_each(slots)
         picked, stream = self.pick(slots), _raw_stream(self.device)
-        for step in self.steps:
-            code = self.run(self.pack(*map(add, picked, step)) + self.sizes, self.length, stream)
+        for step, sizes in self.steps:
+            code = self.run(self.pack(*map(add, picked, step)) + sizes, self.length, stream)
             if code:
                 raise launch_failure(code)
         return None
@@ -171,9 +173,10 @@ def prepare(
     workspace_slot = null + len(constants) + len(fresh)
 
     picked: list[int] = []
-    added: list[Sequence[int]] = []
-    unmoved = (0,) * max(map(len, bound.offsets.values()), default=0)
-    sizes: list[int] = []
+    moved: list[str] = []
+    launches = launches_of(chosen, bound.sizes["l"])
+    check_batches(bound.dag, route_of(chosen), chosen.target, bound.sizes["l"])
+    sizes: list[list[int]] = [[] for _ in launches]
     for member in chosen.fields:
         if member.role == "workspace":
             picked.append(workspace_slot)
@@ -181,16 +184,15 @@ def prepare(
             picked.append(pointers.get(member.tensor, null))
         elif member.kind in ("number", "integer"):
             picked.append(values[member.tensor])
-        elif member.tensor in bound.tensors:
-            sizes.append(bound.tensors[member.tensor].size(member.role))
         else:
-            # An extent; or 0: the stride of a scalar given as a number, or a setting that the launcher chooses.
-            sizes.append(0 if member.tensor else bound.sizes.get(member.role, 0))
-        if len(added) < len(picked):
-            added.append(bound.offsets.get(member.tensor, unmoved) if member.kind == "pointer" else unmoved)
+            for mine, (_, batches) in zip(sizes, launches, strict=True):
+                mine.append(_size(bound, member, batches))
+        if len(moved) < len(picked):
+            moved.append(member.tensor if member.kind == "pointer" else "")
     leading, rest = library.form[: len(picked)], library.form[len(picked) :]
-    packed_sizes = struct.pack(f"={rest}", *sizes)
-    needed = library.workspace(bytes(8 * len(picked)) + packed_sizes)
+    packed_sizes = [struct.pack(f"={rest}", *each) for each in sizes]
+    needed = max(library.workspace(bytes(8 * len(picked)) + each) for each in packed_sizes)
+    steps = tuple(_steps(bound, moved, launches, packed_sizes))
     positions = {output.name: position for position, output in enumerate(bound.dag.outputs)}
     given = dict(tensors)
     problem = bound.convolution
@@ -201,14 +203,14 @@ def prepare(
         bound.index,
         itemgetter(*picked),
         struct.Struct(f"={leading}").pack,
-        packed_sizes,
+        packed_sizes[0],
         constants,
         tuple((positions[output.name], _output_prototype(bound, output)) for output in fresh),
         _without_memory(torch.empty(needed, dtype=torch.uint8, device=bound.device)) if needed else None,
         tuple((values[name], *integer_range(dag, name)) for name in numbers if dag.input[name].dtype in WHOLE),
         tuple(values[name] for name in numbers if dag.input[name].dtype == I64),
         find_overlap(bound, tensors, buffers),
-        tuple(zip(*added, strict=True)) if bound.offsets else (),
+        steps if len(steps) > 1 else (),
         tuple(
             (slot, _output_prototype(bound, bound.dag.output[name]) if name in buffers else None)
             for slot, (name, _) in enumerate(tensors)
@@ -216,6 +218,36 @@ def prepare(
         ),
         tuple(positions[output.name] for output in fresh if contiguous and is_image(output)),
     )
+
+
+def _size(bound: Bound, member: Field, batches: int) -> int:
+    """Return a member that is an extent or a stride, of a launch of some batches.
+
+    It is 0 for the stride of a scalar given as a number, and for a setting that the launcher chooses.
+    """
+    if member.tensor in bound.tensors:
+        return bound.tensors[member.tensor].size(member.role)
+    return 0 if member.tensor else batches if member.role == "l" else bound.sizes.get(member.role, 0)
+
+
+def _steps(
+    bound: Bound, names: Sequence[str], launches: Sequence[tuple[int, int]], sizes: Sequence[bytes]
+) -> Iterator[tuple[tuple[int, ...], bytes]]:
+    """Yield the bytes that each launch adds to the addresses of the tensors with these names, and its sizes."""
+    of_batch = {name: argument.strides.get("l", 0) * _bytes_of(bound, name) for name, argument in bound.tensors.items()}
+    for outer in range(max(map(len, bound.offsets.values()), default=1)):
+        for (first, _), mine in zip(launches, sizes, strict=True):
+            found = (bound.offsets[name][outer] if name in bound.offsets else 0 for name in names)
+            yield tuple(offset + first * of_batch.get(name, 0) for offset, name in zip(found, names, strict=True)), mine
+
+
+def _bytes_of(bound: Bound, name: str) -> int:
+    """Return the bytes of an element of a tensor; packed bits are bytes."""
+    values: tuple[Operand | Input | Output, ...] = (*bound.dag.operands, *bound.dag.inputs, *bound.dag.outputs)
+    dtype = next(value.dtype for value in values if value.name == name)
+    assert dtype is not None
+    found: torch.dtype = getattr(torch, dtype.torch)
+    return found.itemsize
 
 
 def _output_prototype(bound: Bound, output: Output) -> torch.Tensor:

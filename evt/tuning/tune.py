@@ -17,6 +17,7 @@ from evt.errors import ArgumentError, BuildError, EvtError, LaunchError
 from evt.ir import Output
 from evt.measured import Measurement, Store, Timing, problem_key
 from evt.plan import Plan, Survey, survey
+from evt.plan.batches import launches
 from evt.reference.compare import error, limit
 from evt.runtime.arguments import bind, split_held
 from evt.runtime.bound import Bound
@@ -181,10 +182,14 @@ def kernels_of(found: Survey, sizes: Mapping[str, int]) -> tuple[dict[Name, Plan
     """Return the plans of the kernels that take a problem's sizes, and rows saying why the others do not."""
     plans: dict[Name, Plan] = {}
     failed: dict[Name, Row] = {}
+    count = {candidate: len(launches(candidate.max_batches, sizes["l"])) for candidate, _ in found.kernels}
     for candidate, config in found.kernels:
         name = candidate.route.name, config.name
+        if count[candidate] > min(count.values()):
+            failed[name] = Row(*name, failure=f"a call is {count[candidate]} launches, and others are fewer")
+            continue
         try:
-            check_batches(candidate, sizes)
+            check_batches(candidate.problem.dag, candidate.route, candidate.problem.target, sizes["l"])
             made = candidate.plan(config)
             check_depth(made, sizes)
             plans[name] = made

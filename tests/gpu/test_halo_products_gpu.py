@@ -207,12 +207,14 @@ def test_pitches_and_views(record):
     record(("residual", "pitches", case.dtype, str((m, n, k)), "equal"))
 
 
-def test_batches_are_refused():
+def test_batches_take_a_launch_each():
     op = evt.gemm("D = acc", route=ROUTE)
-    a, b = (torch.ones(shape, device="cuda", dtype=torch.float16) for shape in ((3, 16, 32), (3, 32, 24)))
+    a, b = (torch.randn(shape, device="cuda").half() for shape in ((3, 16, 32), (3, 32, 24)))
+    found = op(a, b)
+    assert torch.equal(found, torch.stack([op(*each) for each in zip(a, b, strict=True)]))
+    torch.testing.assert_close(found, a @ b)
     with pytest.raises(evt.LaunchError, match="E0804"):
-        op(a, b)
-    assert torch.equal(op(a[:1], b[:1]), a[:1] @ b[:1])
+        op(a[:1].expand(300, -1, -1).contiguous(), b[:1].expand(300, -1, -1).contiguous())
 
 
 def test_a_shared_tile_of_one_plane_is_refused():

@@ -81,3 +81,16 @@ def test_language(name: str) -> None:
     function = compiled(model)
     for _ in range(2):
         close(function(**inputs)[0], model(**inputs)[0])
+
+
+def test_more_batches_than_a_launch_takes() -> None:
+    """What was made for a few batches divides any number of them among launches."""
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x @ w + 1)
+
+    found = compiled(function, dynamic=True)
+    for count in (4, 66000):
+        x, w = torch.randn(count, 2, 3).half(), torch.randn(count, 3, 5).half()
+        close(found(x, w), function(x, w))
+    assert len(RECORDS) == 1

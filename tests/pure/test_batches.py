@@ -168,3 +168,101 @@ def test_too_many_launches_are_refused() -> None:
     assert len(bind(op.spec, rows[:, :256], weight, {}, {}).offsets["A"]) == 256
     with pytest.raises(evt.ArgumentError, match="no single stride"):
         op(rows[:, :257], weight)
+
+
+# More batches than a launch takes
+
+
+def many(launches: list[dict[str, Any]], op: Any, count: int, *rest: Any, **inputs: Any) -> list[dict[str, Any]]:
+    """Return the launches of a call of many batches after one of two, whose kernels it takes."""
+    for batches in (2, count):
+        launches.clear()
+        a, b = torch.zeros(batches, 3, 2).half(), torch.zeros(batches, 2, 5).half()
+        op(a, b, **{name: make(batches) for name, make in inputs.items()})
+    return list(launches)
+
+
+@pytest.mark.parametrize("count", [65535, 65536, 65537, 70000, 131071, 200003])
+def test_batches_are_divided_among_launches(launches: list[dict[str, Any]], count: int) -> None:
+    op = evt.gemm("out D, r: f32[l, m]; D = alpha*acc + C + b; r = sum[n](acc)" + "; in b: f32[l, n], C: f16[l, m, n]")
+    found = many(
+        launches,
+        op,
+        count,
+        alpha=lambda size: 0.5,
+        b=lambda size: torch.zeros(size, 5),
+        C=lambda size: torch.zeros(size, 3, 5).half(),
+    )
+    parts = -(-count // 65535)
+    assert len(found) == parts
+    assert sum(each["l"] for each in found) == count
+    first = 0
+    for each in found:
+        assert 0 < each["l"] <= 65535
+        for name, step in (("A", 12), ("B", 20), ("in_C", 30), ("in_b", 20), ("out_D", 30), ("out_r", 12)):
+            assert each[name] - found[0][name] == first * step, name
+        assert each["value_of_in_alpha"] == 0.5
+        first += int(each["l"])
+
+
+def test_batches_that_tensors_share_stay_where_they_are(launches: list[dict[str, Any]]) -> None:
+    op = evt.gemm("in C: f16[m, n], s: f32[m]; D = acc + C*s")
+    shared = torch.zeros(2, 5).half()
+    a, c, s = torch.zeros(70000, 3, 2).half(), torch.zeros(3, 5).half(), torch.zeros(3)
+    d = op(a, shared, C=c, s=s)
+    assert [each["l"] for each in launches] == [35000, 35000]
+    assert [each["A"] for each in launches] == [a.data_ptr(), a[35000].data_ptr()]
+    assert [each["out_D"] for each in launches] == [d.data_ptr(), d[35000].data_ptr()]
+    for name, tensor in (("B", shared), ("in_C", c), ("in_s", s)):
+        assert [each[name] for each in launches] == [tensor.data_ptr()] * 2
+
+
+def test_strides_and_bits_and_buffers_of_many_batches(launches: list[dict[str, Any]]) -> None:
+    op = evt.gemm("out D, positive: b1[m, n]; D = acc; positive = acc > 0")
+    a = torch.zeros(70000, 2, 3).half().mT
+    buffer, bits = torch.zeros(3, 70000, 8).half().transpose(0, 1)[..., :5], torch.zeros(70000, 3, 1, dtype=torch.uint8)
+    op(a, torch.zeros(70000, 2, 5).half(), D=buffer, positive=bits)
+    assert [each["A"] for each in launches] == [a.data_ptr(), a[35000].data_ptr()]
+    assert [each["out_D"] for each in launches] == [buffer.data_ptr(), buffer[35000].data_ptr()]
+    assert [each["out_positive"] for each in launches] == [bits.data_ptr(), bits[35000].data_ptr()]
+
+
+def test_outer_batches_of_many_batches(launches: list[dict[str, Any]]) -> None:
+    """A batch of two dimensions that no stride walks has launches for one of them, and these are divided."""
+    a = torch.zeros(66000, 3, 2, 2).half().transpose(1, 2)[:, :, :2]
+    op, b = evt.gemm("D = acc"), torch.zeros(2, 2, 5).half()
+    d = op(a, b)
+    starts = [(i, j) for i in range(2) for j in (0, 33000)]
+    assert sorted(each["A"] for each in launches) == sorted(a[j, i].data_ptr() for i, j in starts)
+    assert sorted(each["out_D"] for each in launches) == sorted(d[j, i].data_ptr() for i, j in starts)
+    assert {each["l"] for each in launches} == {33000}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "D = acc + iota(l)",
+        "D = acc/size(l)",
+        "D = acc*rand(1, 2)",
+        "D = dropout(acc, 0.5, 1, 2)",
+        "out D, s: f32[m]; D = acc; s = sum[n, l](acc)",
+    ],
+)
+def test_what_counts_all_batches_is_refused_before_a_launch(launches: list[dict[str, Any]], text: str) -> None:
+    op = evt.gemm(text)
+    assert len(many(launches, op, 65535)) == 1
+    with pytest.raises(evt.LaunchError, match=r"E0804(.|\n)*there are 70000, and the program counts all batches"):
+        many(launches, op, 70000)
+    assert not launches
+
+
+def test_a_kernel_of_one_batch_is_launched_for_each(launches: list[dict[str, Any]]) -> None:
+    op = evt.gemm("D = relu(acc)", route="own")
+    a, b = torch.zeros(5, 16, 64).half(), torch.zeros(5, 64, 32).half()
+    op(a[:1], b[:1])
+    launches.clear()
+    d = op(a, b)
+    assert [each["A"] for each in launches] == [each.data_ptr() for each in a]
+    assert [each["out_D"] for each in launches] == [each.data_ptr() for each in d]
+    with pytest.raises(evt.LaunchError, match="launches of at most 256"):
+        op(torch.zeros(257, 16, 64).half(), torch.zeros(257, 64, 32).half())

@@ -156,16 +156,19 @@ def test_a_problem_that_cutlass_3x_refuses_goes_to_2x() -> None:
 
 
 def test_explain_counts_batches() -> None:
-    """That there are too many is known once the sizes are."""
-    shapes = (3, 64, 32), (3, 32, 16)
+    """That there are too many is known once the sizes are; several launches take most of them."""
+    shapes = (300, 64, 32), (300, 32, 16)
     for route, refused in (("own", True), ("evt", False)):
         op = evt.gemm("D = acc", route=route)
         (chosen,) = (each for each in op.explain("sm90", shapes=shapes).routes if each.chosen)
-        assert (("batches are at most 1", "there are 3") in chosen.rules) == refused
+        reason = "there are 300, which take 300 launches of at most 256"
+        assert (("batches are at most 1 in a launch", reason) in chosen.rules) == refused
         assert chosen.applies == (not refused)
-        assert "batches" not in str(op.explain("sm90", shapes=((64, 32), (32, 16))))
-    many = evt.gemm("D = acc", route="evt").explain("sm80", shapes=((70_000, 8, 32), (70_000, 32, 16)))
-    assert "fails  batches are at most 65535: there are 70000" in str(many)
+        assert "batches" not in str(op.explain("sm90", shapes=((3, 64, 32), (3, 32, 16))))
+    shapes = (70_000, 8, 32), (70_000, 32, 16)
+    assert "batches" not in str(evt.gemm("D = acc", route="evt").explain("sm80", shapes=shapes))
+    many = evt.gemm("D = acc + iota(l)", route="evt").explain("sm80", shapes=shapes)
+    assert "fails  batches are at most 65535 in a launch: there are 70000, and the program counts all" in str(many)
 
 
 def test_operands_that_batches_share_are_refused_before_they_are_counted() -> None:

@@ -36,6 +36,7 @@ PLANNER_ORDER = [
             "gpus",
             "target",
             "options",
+            "batches",
             "halo_tiles",
             "halo",
             "depthwise",

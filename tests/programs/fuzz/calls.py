@@ -94,7 +94,7 @@ class Call:
         settings = self.op.spec.settings
         found = survey(problem, settings.route, settings.config)
         if not self.grouped:
-            check_batches(found.chosen, sizes)
+            check_batches(found.problem.dag, found.chosen.route, found.problem.target, sizes["l"])
             check_depth(found.plan, sizes)
         return found
 
