@@ -38,7 +38,7 @@ def fragment_element(dtype: DType) -> str:
     """Return the same in element.hpp."""
     if dtype.compute == B1:
         return "uint8_t"
-    return f"evt::element::{dtype}" if dtype.is_float and dtype.bits < 32 else dtype.cutlass
+    return f"evt::element::{dtype}" if dtype.is_float and dtype not in (F32, F64) else dtype.cutlass
 
 
 def loaded(dtype: DType) -> str:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from evt.ir.dag import TypedDag
-from evt.ir.dtype import B1, BOOL, E5M2, F32, F64, U8, DType
+from evt.ir.dtype import B1, BOOL, E4M3, E5M2, F32, F64, U8, DType
 from evt.ir.node import Cast, Const, Element, Feed, Reduce, Store
 from evt.optimise.rewrite import TypedBuilder, on, rewrite
 
 
 def place_casts(dag: TypedDag) -> TypedDag:
-    """``store(x) -> store(i8(x))`` where the output is i8, u8, i32 or b1 and the value is not: it rounds and saturates.
-    ``store(x) -> store(u8(b1(x)))`` where the output is bool, whose bytes are 0 and 1.
-    ``store(2) -> store(f64(2))``, and so for i32: of a constant that is stored alone, kernels make an f32.
-    ``store(x) -> store(e5m2(x))`` of an e5m2 that is stored as it was loaded: it may be infinite.
+    """Place the casts that stores imply.
 
     ``store(x) -> store(i8(x))`` where the output is i8, u8, i32 or b1 and the value is not: the cast rounds and
-    saturates. ``store(2) -> store(f64(2))``, likewise for i32: a constant stored alone would be an f32 in the kernel.
+    saturates. ``store(x) -> store(u8(b1(x)))`` where the output is bool, whose bytes are 0 and 1.
+    ``store(2) -> store(f64(2))``, likewise for i32: a constant stored alone would be an f32 in the kernel.
     ``store(x) -> store(e5m2(x))`` for an e5m2 stored as it was loaded: it may be infinite.
+    ``store(x) -> store(f32(x))`` where the output is an 8-bit float and x a truth value: CUTLASS converts to these four
+    at a time, and its arrays of bool are packed.
 
     ``store(f16(x)) -> store(x)`` where the output is f16 and nothing else reads the cast: the store rounds floats to
     nearest as well. An operand's feed into the product is treated alike, with the operand's type; an operand that is
@@ -36,8 +36,12 @@ def place_casts(dag: TypedDag) -> TypedDag:
             return None if narrow else builder.add(op, builder.add(Cast(dtype), operands[0]))
         if dtype == E5M2 == builder.types[operands[0]].dtype and not isinstance(value, Cast):
             return builder.add(op, builder.add(Cast(dtype), operands[0]))
+        if dtype.is_float and op in stored:
+            return builder.add(op, builder.arguments(operands[0])[0])
+        if dtype in (E4M3, E5M2) and builder.types[operands[0]].dtype.compute == B1 and not isinstance(value, Reduce):
+            return builder.add(op, builder.add(Cast(F32), operands[0]))
         if dtype.is_float:
-            return builder.add(op, builder.arguments(operands[0])[0]) if op in stored else None
+            return None
         if isinstance(value, Reduce) or builder.types[operands[0]].dtype == dtype:
             return None
         return builder.add(op, builder.add(Cast(dtype), operands[0]))

@@ -67,3 +67,22 @@ def test_conversions(names: tuple[str, ...], route: str) -> None:
 
 def test_all_sources_are_there() -> None:
     assert {name for names in GROUPS for name in names} == {source.name for source in SOURCES}
+
+
+@pytest.mark.parametrize("route", ["evt-3x", "evt-2x", "halo-3x"])
+def test_truth_values_are_stored_as_every_type(route: str) -> None:
+    """Visitors hold truth values packed in bits."""
+    types = [
+        each.name for each in TARGETS if each.name not in ("tf32", "b1") and (each.name, route) != ("f64", "halo-3x")
+    ]
+    outputs = ", ".join(f"x_{name}: {name}, y_{name}: {name}" for name in types)
+    lines = [f"x_{name} = x; y_{name} = acc > 3.5" for name in types]
+    op = evt.gemm("\n".join([f"in x: bool[m, n]; out D: f16, {outputs}", *lines, "D = acc"]), route=route)
+    generator = torch.Generator().manual_seed(1)
+    a = torch.randint(0, 2, (72, 16), generator=generator).half()
+    b = torch.randint(0, 2, (16, 48), generator=generator).half().mT.contiguous().mT
+    x = torch.rand(72, 48, generator=generator) < 0.5
+    for name, found, expected in zip(
+        op.outputs, op(a.cuda(), b.cuda(), x=x.cuda()), op.reference(a, b, x=x), strict=True
+    ):
+        assert bool(same_bits(found.cpu(), expected).all()), name

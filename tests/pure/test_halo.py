@@ -11,6 +11,7 @@ import evt
 from evt.emission import emit
 from evt.emission.headers import needed
 from evt.emission.kernel import spell
+from evt.ir.dtype import BY_NAME
 from evt.plan import Options, Plan, plan
 from evt.plan.epilogue.nodes import (
     Access,
@@ -219,6 +220,12 @@ def test_roundings_are_those_of_element_hpp():
     text = emit(planned("out D: f32[m, n]; D = bf16(acc) + e4m3(acc*2)", numerics="match_eager"), "k")
     assert "evt::element::round_to<evt::element::bf16>(" in text
     assert "evt::round_to<" not in text[text.index("YOUR EPILOGUE\n// -") :]
+
+
+@pytest.mark.parametrize("dtype", [dtype for dtype in BY_NAME.values() if dtype.is_float and dtype.bits < 64])
+def test_casts_need_no_type_of_cutlass(dtype):
+    text = emit(planned(f"D = {dtype}(acc*2) + acc"), "k")
+    assert "cutlass::" not in text[text.index("YOUR EPILOGUE\n// -") :].partition("struct Arguments")[0]
 
 
 def test_no_collective_and_no_cute_is_included():

@@ -24,6 +24,9 @@ struct e4m3 {
 struct e5m2 {
   uint8_t bits;
 };
+struct tf32 {  // of casts only: in memory it is float
+  uint32_t bits;
+};
 
 CUTLASS_DEVICE float load(f16 x) {
   float result;
@@ -37,6 +40,7 @@ CUTLASS_DEVICE float load(e4m3 x) {
   return load(f16{uint16_t(halves)});
 }
 CUTLASS_DEVICE float load(e5m2 x) { return load(f16{uint16_t(x.bits << 8)}); }
+CUTLASS_DEVICE float load(tf32 x) { return __uint_as_float(x.bits); }
 CUTLASS_DEVICE float load(float x) { return x; }
 CUTLASS_DEVICE int32_t load(int8_t x) { return x; }
 CUTLASS_DEVICE int32_t load(uint8_t x) { return x; }
@@ -59,6 +63,7 @@ CUTLASS_DEVICE void store(e5m2& to, float x) {
   asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(two) : "f"(0.0f), "f"(x));
   to.bits = uint8_t(two);
 }
+CUTLASS_DEVICE void store(tf32& to, float x) { asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(to.bits) : "f"(x)); }
 CUTLASS_DEVICE void store(float& to, float x) { to = x; }
 CUTLASS_DEVICE void store(int32_t& to, float x) { to = __float2int_rn(x); }  // saturates, NaN becomes 0
 CUTLASS_DEVICE void store(int32_t& to, int32_t x) { to = x; }

@@ -16,9 +16,9 @@ def describe(program: Program, layouts: int) -> str:
 
 def read(text: str) -> tuple[Program, int]:
     """Return the problem of a description, and its number ``layouts``. Raise ValueError for any other text."""
-    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    line = next((line for line in text.splitlines() if line.startswith("(")), "")
     try:
-        layouts, program = eval("\n".join(lines), {"__builtins__": {}}, _NAMES)
+        layouts, program = eval(line, {"__builtins__": {}}, _NAMES)
     except Exception as error:
         raise ValueError(f"not a problem that the fuzzer printed: {error}") from error
     if not isinstance(program, Program):
