@@ -22,7 +22,7 @@ from evt.errors import ArgumentError
 from evt.fx.expand import expand
 from evt.fx.fold import Folding, is_small
 from evt.fx.meaning import known_operators
-from evt.fx.results import Result, results_of
+from evt.fx.results import Result, results_in
 
 _MUTATIONS = ("BUFFER_MUTATION", "PARAMETER_MUTATION", "USER_INPUT_MUTATION")
 
@@ -58,7 +58,7 @@ def capture(
     Elementwise operators that evt has no function for are decomposed as PyTorch does it, all others stay whole.
     """
     exported = export(module, inputs, keywords, dynamic_shapes)
-    eager = results_of(exported)
+    eager = results_in(exported)
     with _captured(module):
         exported = _decomposed(exported)
         kinds = {each.kind for each in exported.graph_signature.input_specs}

@@ -16,6 +16,7 @@ from torch.utils import _pytree
 
 from evt.errors import EvtError, InternalError, NoKernelWarning
 from evt.fx.plan import Plan, plan
+from evt.fx.results import Result
 from evt.fx.watch import Watch
 from evt.runtime.plain import PLAIN, transforming
 
@@ -85,6 +86,8 @@ class Dispatch:
         if not isinstance(found, str):
             known, watch, leaves = found
             try:
+                if not known.checked:
+                    known = self._checked(known, watch, leaves, args, keywords)
                 result = known.run(watch, leaves)
             except InternalError:
                 raise
@@ -190,13 +193,32 @@ class Dispatch:
             self.plans[key] = made
             return made
 
-    def _planned(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> Plan:
+    def _checked(
+        self, known: Plan, watch: Watch, leaves: list[Any], args: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> Plan:
+        """Return a plan whose results have the memory of the model's, found by a call of the model.
+
+        The strides of PyTorch's fake tensors are not always those of its kernels, as for a batch norm of a transposed
+        matrix on the CPU.
+        """
+        with self._lock:
+            known.checked = True
+            results = known.results_of(watch, leaves, self.model(*args, **keywords))
+            if results == known.results:
+                return known
+            made = self._planned(args, keywords, results)
+            self.plans = {key: made if each is known else each for key, each in self.plans.items()}
+            return made
+
+    def _planned(
+        self, args: tuple[Any, ...], keywords: dict[str, Any], results: tuple[Result | None, ...] | None = None
+    ) -> Plan:
         """Return a plan, of a graph whose capture leaves the model as it was."""
         for _ in range(2):
             assert self._watch is not None
             inputs, named = _pytree.tree_map(_apart, (args, keywords))
             general = None if self._general is not None or self.plans else self.dynamic_shapes
-            made = plan(self.model, self._watch, inputs, named, general, self.settings)
+            made = plan(self.model, self._watch, inputs, named, general, self.settings, results)
             if self._watch.keeps_attributes():
                 self._general = made if general is not None else self._general
                 return made

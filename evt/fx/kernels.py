@@ -68,15 +68,16 @@ _DEVICES = ("cuda",)
 
 
 def planned(regions: Mapping[Node, Fused]) -> tuple[dict[Node, list[KernelSource]], dict[Node, Misfit]]:
-    """Return the sources of regions that run on CUDA, and why others have no kernel; by their products."""
+    """Return the sources of regions that run on CUDA, and why regions cannot be called; by their products."""
     sources: dict[Node, list[KernelSource]] = {}
     without: dict[Node, Misfit] = {}
     for node, fused in regions.items():
-        if node.meta["val"].device.type not in _DEVICES:
-            continue
         try:
-            sources[node] = sources_of(fused)
-        except EvtError as error:
+            if node.meta["val"].device.type in _DEVICES:
+                sources[node] = sources_of(fused)
+            else:
+                bound_example(fused)
+        except EvtError as error:  # noqa: PERF203
             without[node] = Misfit(node, "E1018", reason_of(error))
     return sources, without
 

@@ -15,8 +15,9 @@ from evt.fx.aten import CONSTANT, is_constant, is_tensor
 from evt.fx.capture import Captured, capture
 from evt.fx.fold import Folding, is_small
 from evt.fx.kernels import planned
+from evt.fx.operands import readable
 from evt.fx.regions import Fusion, find_regions
-from evt.fx.results import restore
+from evt.fx.results import Result, restore, results_of
 from evt.fx.rewrite import RUN, rewrite
 from evt.fx.watch import Watch
 
@@ -30,7 +31,8 @@ class Plan:
     ``graph`` takes the module's tensors in the places ``tensors`` of its watch, the leaves of the inputs, and the
     values that ``folding`` computes from the tensors in the places ``roots``. It writes to the tensors and leaves in
     the places ``written``. ``unflatten`` makes the module's result of its results. ``inputs`` are the leaves of the
-    capture, with symbols for sizes that may vary.
+    capture, with symbols for sizes that may vary. ``results`` has the memory of the results, by PyTorch's fake tensors
+    unless ``checked``.
     """
 
     fusion: Fusion
@@ -41,6 +43,8 @@ class Plan:
     unflatten: Callable[[Sequence[Any]], Any]
     written: tuple[int, ...]
     inputs: tuple[Any, ...]
+    results: tuple[Result | None, ...]
+    checked: bool
     _folded: tuple[torch.Tensor, ...] = ()
     _seen: object = None
 
@@ -56,6 +60,12 @@ class Plan:
         every = watch.current()
         folded = self.folding.forward(*[every[place] for place in self.roots])
         return self.unflatten(self.graph.forward(*[every[place] for place in self.tensors], *leaves, *folded))
+
+    def results_of(self, watch: Watch, leaves: Sequence[Any], result: Any) -> tuple[Result | None, ...]:
+        """Return the memory of the results of a call, which is the model's."""
+        given = [*(watch.tensors[place] for place in self.tensors), *leaves]
+        names = (node.name for node in self.graph.graph.find_nodes(op="placeholder"))
+        return results_of(zip(names, given, strict=False), _pytree.tree_leaves(result, is_leaf=_is_none))
 
     def takes(self, leaves: Sequence[Any]) -> bool:
         """Return whether inputs are those of the graph, for values of its symbols."""
@@ -92,8 +102,12 @@ def plan(
     keywords: Mapping[str, Any],
     dynamic_shapes: Any = None,
     settings: Mapping[str, Any] | None = None,
+    results: tuple[Result | None, ...] | None = None,
 ) -> Plan:
-    """Return a module's plan for such inputs. Raise ArgumentError (E1020) where torch.export cannot capture it."""
+    """Return a module's plan for such inputs, whose results have the memory that is given.
+
+    Raise ArgumentError (E1020) where torch.export cannot capture the module.
+    """
     captured = capture(model, inputs, keywords, dynamic_shapes)
     graph = captured.module.graph
     placeholders = captured.inputs
@@ -106,7 +120,7 @@ def plan(
     folding.take(graph, is_small)
     fusion = _fuse(captured.module, settings or {})
     folding.take(graph, is_constant)
-    restore(graph, captured.written, captured.results)
+    restore(graph, captured.written, captured.results if results is None else results)
     graph.eliminate_dead_code()
     graph.lint()
     captured.module.recompile()
@@ -120,7 +134,17 @@ def plan(
         _unflatten(captured.structure),
         written,
         tuple(node.meta["val"] for node in placeholders[len(tensors) :]),
+        captured.results if results is None else results,
+        results is not None or dynamic_shapes is not None or bool(written) or any(map(_is_random, graph.nodes)),
     )
+
+
+def _is_random(node: Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
+
+
+def _is_none(value: object) -> bool:
+    return value is None
 
 
 def _fits(known: Any, leaf: Any, values: dict[Any, Any]) -> bool:
@@ -155,11 +179,12 @@ def _fuse(module: GraphModule, settings: Mapping[str, Any]) -> Fusion:
     """Replace the regions of a graph, and of the graphs within it, as of torch.cond, by calls of their programs."""
     outcomes = []
     for each in _graphs(module):
-        found = find_regions(each.graph, settings=settings)
-        _, without = planned({one.product: one.fused for one in found.outcomes if one.fused is not None})
+        every = find_regions(each.graph, settings=settings).outcomes
+        found = [one if one.fused is None else replace(one, fused=readable(each.graph, one.fused)) for one in every]
+        _, without = planned({one.product: one.fused for one in found if one.fused is not None})
         kept = [
             replace(one, fused=None, reason=without[one.product], possible=one.fused) if one.product in without else one
-            for one in found.outcomes
+            for one in found
         ]
         rewrite(each.graph, [one.fused for one in kept if one.fused is not None], RUN)
         each.recompile()

@@ -1,13 +1,13 @@
 """Results as eager mode returns them: their strides, and the memory that they share with inputs and with each other.
 
-An exported graph is shown before PyTorch removes side effects from it, where a fake tensor shares memory exactly where
-the real one does. :func:`restore` gives the results of the rewritten graph this memory again.
+Before PyTorch removes side effects from an exported graph, a fake tensor shares memory where the real one does.
+:func:`restore` gives the results of the rewritten graph this memory again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.fx.node import map_arg
 
 from evt.fx.aten import is_tensor
+from evt.fx.example import hint
 from evt.fx.frame import Size, same
 from evt.fx.sizes import written
 from evt.fx.views import is_view
@@ -28,8 +29,8 @@ aten = torch.ops.aten
 class Result:
     """A tensor of a module's result.
 
-    Its memory is that of ``owner``, an input of the graph by its name or an earlier result by its place, ``offset``
-    elements after that one's first; or its own where ``owner`` is None.
+    Its memory is that of ``owner``, an input of the graph by its name or the largest of several results by its place,
+    and begins ``offset`` elements after the owner's first. ``owner`` None means memory of its own.
     """
 
     size: tuple[Size, ...]
@@ -38,25 +39,29 @@ class Result:
     offset: Size = 0
 
 
-def results_of(exported: ExportedProgram) -> tuple[Result | None, ...]:
-    """Return the results of a graph with side effects, or None for those that are no tensors."""
+def results_of(inputs: Iterable[tuple[str, Any]], leaves: Iterable[Any]) -> tuple[Result | None, ...]:
+    """Return the leaves of a result beside named inputs; None for a leaf that is no tensor."""
     owners: dict[int, tuple[str | int, torch.Tensor]] = {}
-    for node in exported.graph.nodes:
-        if node.op == "placeholder" and is_tensor(node):
-            owners.setdefault(_memory(node.meta["val"]), (node.name, node.meta["val"]))
-    found: list[Result | None] = []
-    for node in _output(exported.graph).args[0]:  # type: ignore[union-attr]
-        if not is_tensor(node):
-            found.append(None)
-            continue
-        value = node.meta["val"]  # type: ignore[union-attr]
-        owner = owners.setdefault(_memory(value), (len(found), value))
-        size, stride = tuple(value.shape), tuple(value.stride())
-        if owner[1] is value:
-            found.append(Result(size, stride))
-        else:
-            found.append(Result(size, stride, owner[0], value.storage_offset() - owner[1].storage_offset()))
+    for name, value in inputs:
+        if isinstance(value, torch.Tensor):
+            owners.setdefault(_memory(value), (name, value))
+    every = list(leaves)
+    tensors = [(place, value) for place, value in enumerate(every) if isinstance(value, torch.Tensor)]
+    for place, value in sorted(tensors, key=lambda each: -hint(each[1].numel())):
+        owners.setdefault(_memory(value), (place, value))
+    found: list[Result | None] = [None] * len(every)
+    for place, value in tensors:
+        owner, first = owners[_memory(value)]
+        offset = value.storage_offset() - first.storage_offset()
+        found[place] = Result(tuple(value.shape), tuple(value.stride()), None if owner == place else owner, offset)
     return tuple(found)
+
+
+def results_in(exported: ExportedProgram) -> tuple[Result | None, ...]:
+    """Return the results of a graph with side effects."""
+    nodes = list(exported.graph.nodes)
+    inputs = ((node.name, node.meta.get("val")) for node in nodes if node.op == "placeholder")
+    return results_of(inputs, (_value(each) if is_tensor(each) else None for each in _leaves(exported.graph)))
 
 
 def restore(graph: Graph, written_to: Sequence[Node], results: Sequence[Result | None]) -> None:
@@ -67,15 +72,16 @@ def restore(graph: Graph, written_to: Sequence[Node], results: Sequence[Result |
     for node in graph.nodes:
         if is_view(node):  # of what was replaced, perhaps
             node.meta["val"] = node.target(*map_arg(node.args, _value), **map_arg(node.kwargs, _value))
-    output = _output(graph)
-    every: list[Any] = list(output.args[0])  # type: ignore[arg-type]
+    output, every = graph.output_node(), _leaves(graph)
     values, found = every[: len(written_to)], every[len(written_to) :]
     inputs = {node.name: node for node in graph.nodes if node.op == "placeholder"}
     with graph.inserting_before(output):
+        owners = list(inputs.values())
         for place, result in enumerate(results):
             if result is not None and result.owner is None:
-                made = _apart(graph, found[place], [*inputs.values(), *found[:place]])
-                found[place] = keep_strides(graph, made, result.stride)
+                made = _apart(graph, found[place], owners)
+                owners.append(made)
+                found[place] = _laid(graph, keep_strides(graph, made, result.stride), result)
         new = [(node, value) for node, value in zip(written_to, values, strict=True) if value is not node]
         for node, value in [(node, _apart(graph, value, written_to)) for node, value in new]:
             graph.call_function(aten.copy_.default, (node, value)).meta["val"] = node.meta["val"]
@@ -86,6 +92,15 @@ def restore(graph: Graph, written_to: Sequence[Node], results: Sequence[Result |
             if owner is not None and (owner in written_to or not _shares(found[place], owner, result)):
                 found[place] = _view(graph, owner, result) or found[place]
     output.args = (tuple(found),)
+
+
+def _laid(graph: Graph, node: Node, result: Result) -> Node:
+    """Return a result with eager mode's strides of dimensions of one element, too."""
+    return (
+        node
+        if _equal(node.meta["val"].stride(), result.stride)
+        else _view(graph, node, replace(result, offset=0)) or node
+    )
 
 
 def keep_strides(graph: Graph, node: Node, stride: Sequence[Size]) -> Node:
@@ -151,9 +166,10 @@ def _memory(value: torch.Tensor) -> int:
     return memory
 
 
-def _output(graph: Graph) -> Node:
-    output: Node = next(iter(reversed(graph.nodes)))
-    return output
+def _leaves(graph: Graph) -> list[Any]:
+    """Return what a graph returns."""
+    leaves: Any = graph.output_node().args[0]
+    return list(leaves)
 
 
-__all__ = ["Result", "keep_strides", "restore", "results_of", "view_of"]
+__all__ = ["Result", "keep_strides", "restore", "results_in", "results_of", "view_of"]

@@ -1,0 +1,56 @@
+"""Operands in memory that a kernel reads: ``readable(graph, fused) -> Fused``.
+
+A matrix neither of whose dimensions is contiguous is copied, as PyTorch's own products copy it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch.fx import Graph, Node
+
+from evt.fx.aten import CONSTANT, is_constant
+from evt.fx.build import Fused
+from evt.fx.frame import same
+from evt.fx.region import Region
+
+aten = torch.ops.aten
+
+
+def readable(graph: Graph, fused: Fused) -> Fused:
+    """Return a region whose operands have a contiguous dimension, with copies of others in the graph."""
+    region = fused.region
+    product = region.product
+    if product.is_convolution or (_is_readable(product.a) and _is_readable(product.b)):
+        return fused  # calls of convolutions copy images
+    with graph.inserting_before(product.node):
+        a = product.a if _is_readable(product.a) else _copied(graph, product.a)
+        b = product.b
+        if (
+            not _is_readable(b) and product.operation == "gemm"
+        ):  # with contiguous columns, which kernels of all types read
+            b = _transposed(graph, _copied(graph, _transposed(graph, b)))
+        elif not _is_readable(b):
+            b = _copied(graph, b)
+    return replace(fused, region=Region(replace(product, a=a, b=b), region.frames))
+
+
+def _is_readable(node: Node) -> bool:
+    value: torch.Tensor = node.meta["val"]
+    last = zip(value.shape[-2:], value.stride()[-2:], strict=True)
+    return any(same(size, 1) or same(stride, 1) for size, stride in last)
+
+
+def _copied(graph: Graph, node: Node) -> Node:
+    made = graph.call_function(aten.clone.default, (node,), {"memory_format": torch.contiguous_format})
+    return _named(made, node, node.meta["val"].clone(memory_format=torch.contiguous_format))
+
+
+def _transposed(graph: Graph, node: Node) -> Node:
+    return _named(graph.call_function(aten.transpose.int, (node, -2, -1)), node, node.meta["val"].transpose(-2, -1))
+
+
+def _named(made: Node, node: Node, value: torch.Tensor) -> Node:
+    made.meta.update({"val": value, CONSTANT: is_constant(node)})
+    return made
