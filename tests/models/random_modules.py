@@ -27,6 +27,7 @@ from evt.fx.module import dispatch_of
 from .fusing import compare
 
 M, N, K = 4, 6, 8
+#: How often a module is called, unless a test says otherwise.
 CALLS = 4
 Step = tuple[str, Callable[..., Any]]
 
@@ -193,7 +194,7 @@ def agree(eager: torch.nn.Module, given: Sequence[torch.Tensor], made: Any, othe
     assert _shared(first) == _shared(second)
 
 
-def check(seed: int, *, compiled: bool = False) -> Counter[str]:
+def check(seed: int, *, calls: int = CALLS, compiled: bool = False) -> Counter[str]:
     """Assert that a random module does the same fused; return how the calls ran."""
     choose = random.Random(seed)
     torch.manual_seed(seed)
@@ -209,7 +210,7 @@ def check(seed: int, *, compiled: bool = False) -> Counter[str]:
     else:
         made = fuse(model, _call(seed, dtype, layouts))
     with torch.no_grad():
-        for call in range(CALLS):
+        for call in range(calls):
             given, inputs = (_call(seed + call, dtype, layouts) for _ in range(2))
             agree(eager, given, made, model, inputs)
             change = choose.choice(_CHANGES)
