@@ -10,7 +10,8 @@ from typing import Any
 import click
 
 from evt.cli.output import progress
-from evt.cli.request import Request, operation_option, takes_geometry, takes_settings, takes_sizes
+from evt.cli.request import TYPES, Request, operation_option, takes_geometry, takes_settings, takes_sizes
+from evt.cli.sections import Command, one_of
 
 _FORMULA = "D = relu(alpha*acc + beta*C) + residual"
 _OF_CONVOLUTIONS = "D = relu(acc + bias) + residual"
@@ -59,10 +60,16 @@ def _check_names(names: tuple[str, ...] | None, suite: str | None) -> None:
             raise click.BadParameter(message, param_hint="'--baselines'")
 
 
-@click.command("bench", epilog="Example: evt bench 'D = gelu(acc + bias)' --m 4096 --n 4096 --k 1024 --json bench.json")
+@click.command(
+    "bench",
+    cls=Command,
+    epilog="Example: evt bench 'D = gelu(acc + bias)' --m 4096 --n 4096 --k 1024 --json bench.json",
+)
 @click.argument("program", required=False)
 @operation_option
-@click.option("--dtype", metavar="TYPE", help="Type of A and B. [default: the header's, else bf16]")
+@click.option(
+    "--dtype", metavar="TYPE", shell_complete=one_of(TYPES), help="Type of A and B. [default: the header's, else bf16]"
+)
 @functools.partial(takes_sizes, defaults=_DEFAULTS)  # type: ignore[arg-type]  # words are as good for the help
 @click.option(
     "--suite",
@@ -174,7 +181,7 @@ def command(
     try:
         import torch
     except ModuleNotFoundError as error:
-        raise click.ClickException("evt bench needs PyTorch: pip install 'evt-compiler[torch]'") from error
+        raise click.ClickException("evt bench needs PyTorch: pip install torch") from error
     from evt.bench import Case, bench_epilogues, bench_host, convolution_case, describe_machine, require_gpu
     from evt.bench import bench as measure
     from evt.bench import suite as suite_of
@@ -241,7 +248,7 @@ def _models(
         from evt.bench.machine import describe_machine, require_gpu
         from evt.bench.models import MODELS
     except ModuleNotFoundError as error:
-        raise click.ClickException("evt bench needs PyTorch: pip install 'evt-compiler[torch]'") from error
+        raise click.ClickException("evt bench needs PyTorch: pip install torch") from error
     from evt.spec.given import read_dtype
 
     names = _chosen(MODELS, wanted)

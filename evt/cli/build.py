@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,12 +15,13 @@ import click
 from evt.cli.interface import header_beside, header_option, name_option
 from evt.cli.output import output_option, print_text, write
 from evt.cli.request import Request, takes_program
+from evt.cli.sections import Command
 
 if TYPE_CHECKING:
     from evt.compilation import BuildEvent
 
 
-@click.command("build", epilog="Example: evt build 'D = relu(acc + bias)' --arch sm80 -o kernel.so")
+@click.command("build", cls=Command, epilog="Example: evt build 'D = relu(acc + bias)' --arch sm80 -o kernel.so")
 @takes_program()
 @output_option("The library to write.")
 @name_option
@@ -42,18 +44,23 @@ def command(
         return
     if output is None:
         raise click.UsageError("Missing option '-o'.")
-    from evt.compilation import KernelSource, build_and_use
+    from evt.compilation import build_and_use, source_of
     from evt.diagnostics import visible
     from evt.emission import emitted
 
     header = header or header_beside(output)
     plan = request.program.plan(request.arch, request.a, request.b, shapes=request.shapes)
     started = time.monotonic()
-    with _waiting(f"building for {plan.target.name}"):
-        events: list[BuildEvent] = []
+    events: list[BuildEvent] = []
+    with _Waiting(f"building for {plan.target.name}") as waiting:
+
+        def hear(event: BuildEvent) -> None:
+            events.append(event)
+            waiting.show(event)
+
         kernel = emitted(plan, name)
-        source = KernelSource(kernel.text, plan.target.gencode, kernel.name)
-        (library,) = build_and_use([source], lambda _, path: path.read_bytes(), verbose=verbose, on_event=events.append)
+        source = source_of(kernel, plan)
+        (library,) = build_and_use([source], lambda _, path: path.read_bytes(), verbose=verbose, on_event=hear)
     write(output, library, executable=True, beside=None if header is None else (header, kernel.header))
     seconds = time.monotonic() - started
     cached = all(event.kind == "hit" for event in events)
@@ -63,13 +70,32 @@ def command(
         print_text(f"{visible(output)}: {made}{declared}")
 
 
-def _waiting(text: str) -> AbstractContextManager[object]:
-    """Return a spinner on a terminal: nvcc takes most of a minute."""
-    if sys.stderr is None or not sys.stderr.isatty():
-        return nullcontext()
-    from rich.console import Console
+class _Waiting:
+    """The phase of a build and the time since it began, on a terminal: nvcc takes most of a minute."""
 
-    return Console(stderr=True).status(text)
+    def __init__(self, text: str) -> None:
+        from evt.compilation import Phases
+
+        self._text, self._phases, self._shown = text, Phases(), ExitStack()
+        self._update: Callable[[str], None] = lambda text: None
+
+    def __enter__(self) -> _Waiting:
+        if sys.stderr is not None and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+            columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+            line = self._shown.enter_context(Progress(*columns, console=Console(stderr=True), transient=True))
+            task = line.add_task(self._text)
+            self._update = lambda text: line.update(task, description=text)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._shown.close()
+
+    def show(self, event: BuildEvent) -> None:
+        phase = self._phases.after(event)
+        self._update(f"{self._text}: {phase}" if phase else self._text)
 
 
 def _nvcc_command(request: Request, library: str) -> str:

@@ -74,16 +74,20 @@ def size(json: bool) -> None:
 @command.command("list", epilog="Example: evt cache list")
 @json_option
 def list_entries(json: bool) -> None:
-    """List the libraries, least recently used first."""
-    from evt.compilation import Cache
+    """List the libraries, least recently used first: their targets, routes, configurations and formulas."""
+    from dataclasses import asdict
+
+    from evt.compilation import Cache, contents
 
     entries = Cache().entries()
     if json:
-        print_json({"ok": True, **_totals(entries), "entries": [_entry(entry) for entry in entries]})
+        found = [{**_entry(entry), **asdict(contents(entry))} for entry in entries]
+        print_json({"ok": True, **_totals(entries), "entries": found})
         return
     for entry in entries:
-        used = datetime.fromtimestamp(entry.used).strftime("%Y-%m-%d %H:%M")
-        print_text(f"{entry.key[:12]}  {_megabytes(entry.size_bytes):>10}  used {used}")
+        used, known = datetime.fromtimestamp(entry.used).strftime("%Y-%m-%d %H:%M"), contents(entry)
+        line = f"{entry.key[:12]}  {_megabytes(entry.size_bytes):>10}  used {used}  {known.target:<6} {known.kernel}"
+        print_text("\n".join([line.rstrip(), *(f"    {each}" for each in known.formula.splitlines())]))
     print_text(_summary(entries))
 
 

@@ -19,16 +19,17 @@ from evt.cli.request import (
     takes_settings,
     takes_sizes,
 )
+from evt.cli.sections import Command, targets
 
 if TYPE_CHECKING:
     from evt.diagnostics import Diagnostic
 
 
-@click.command("check", epilog="Example: evt check samples/*.evt --arch sm80")
+@click.command("check", cls=Command, epilog="Example: evt check samples/*.evt --arch sm80")
 @click.argument("programs", nargs=-1, required=True, metavar="PROGRAM...")
 @operation_option
 @takes_operands
-@click.option("--arch", help=f"Check too whether this target can do it: {TARGET_HELP}.")
+@click.option("--arch", shell_complete=targets, help=f"Check too whether this target can do it: {TARGET_HELP}.")
 @takes_settings
 @takes_geometry
 @takes_sizes

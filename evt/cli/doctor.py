@@ -8,9 +8,10 @@ import sys
 import click
 
 from evt.cli.output import json_option, print_json, print_text, use_color
+from evt.cli.sections import Command
 
 
-@click.command("doctor", epilog="Example: evt doctor --json")
+@click.command("doctor", cls=Command, epilog="Example: evt doctor --json")
 @json_option
 @click.pass_context
 def command(ctx: click.Context, json: bool) -> None:

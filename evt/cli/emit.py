@@ -7,9 +7,10 @@ import click
 from evt.cli.interface import header_option, name_option
 from evt.cli.output import output_option, write
 from evt.cli.request import Request, takes_program
+from evt.cli.sections import Command
 
 
-@click.command("emit", epilog="Example: evt emit 'D = relu(acc + bias)' --arch sm80 -o kernel.cu")
+@click.command("emit", cls=Command, epilog="Example: evt emit 'D = relu(acc + bias)' --arch sm80 -o kernel.cu")
 @takes_program()
 @output_option("Write the C++ there instead of printing it.")
 @name_option

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evt.cli import output
+from evt.cli import output, sections
 from evt.cli.streams import UnwritableError, take_over
 from evt.version import __version__
 
@@ -25,22 +25,8 @@ if TYPE_CHECKING:
 
 DIAGNOSTICS, BUG, INTERRUPTED, BROKEN_PIPE = 1, 3, 130, 141
 
-#: In the order of the data, as ``evt --help`` lists them. Each is ``command`` in the module of its name.
-COMMANDS = (
-    "emit",
-    "check",
-    "show",
-    "explain",
-    "graph",
-    "run",
-    "build",
-    "export",
-    "tune",
-    "bench",
-    "layout",
-    "doctor",
-    "cache",
-)
+#: Each is ``command`` in the module of its name.
+COMMANDS = tuple(name for names in sections.COMMANDS.values() for name in names)
 
 
 class Entry(click.Group):
@@ -70,6 +56,13 @@ class Entry(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        limit = formatter.width - 6 - max(map(len, COMMANDS))
+        for section, names in sections.COMMANDS.items():
+            commands = ((name, self.get_command(ctx, name)) for name in names)
+            with formatter.section(section):
+                formatter.write_dl([(name, each.get_short_help_str(limit)) for name, each in commands if each])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
@@ -174,4 +167,7 @@ def main(traceback: bool) -> None:
     PROGRAM is a formula, a file that contains one (usually .evt), or - for standard input.
 
     Exit codes: 0 success, 1 diagnostics, 2 wrong usage, 3 a bug in evt.
+
+    To complete commands, options and values with the Tab key: eval "$(_EVT_COMPLETE=bash_source evt)" in ~/.bashrc;
+    for zsh and fish, zsh_source and fish_source.
     """

@@ -9,12 +9,13 @@ import click
 
 from evt.cli.output import json_option, print_json, print_text, use_color
 from evt.cli.request import Request, takes_program
+from evt.cli.sections import Command
 
 #: How many codes are named in the place of one that there is not, and how far off they may be.
 _NEAREST, _SAME_KIND, _LONGEST_CODE = 3, 99, 12
 
 
-@click.command("explain", epilog="Example: evt explain 'D = relu(acc + bias)' --arch sm80")
+@click.command("explain", cls=Command, epilog="Example: evt explain 'D = relu(acc + bias)' --arch sm80")
 @takes_program()
 @click.option("--gpu", metavar="NAME", help="Use the measurements of this GPU, where several were measured.")
 @json_option
@@ -43,7 +44,10 @@ def _explain_code(code: str, json: bool) -> None:
         number = int(code[1:]) if len(code) < _LONGEST_CODE else 0
         near = sorted(sorted(CODES, key=lambda known: (known[:3] != code[:3], abs(int(known[1:]) - number)))[:_NEAREST])
         close = [known for known in near if abs(int(known[1:]) - number) <= _SAME_KIND]
-        kinds = "E01 to E04 are about the program, E05 the target, E06 a call, E07 building, E08 running, E09 evt"
+        kinds = (
+            "E01 to E04 are about the program, E05 the target, E06 a call, E07 building, E08 running, E09 evt, "
+            "E10 models; W04 are warnings about the program"
+        )
         raise click.UsageError(
             f"There is no diagnostic {code}. "
             + (f"Similar codes: {', '.join(close)}." if close else f"Codes have four digits: {kinds}.")
@@ -55,6 +59,6 @@ def _explain_code(code: str, json: bool) -> None:
         from rich.console import Console
         from rich.markdown import Markdown
 
-        Console().print(Markdown(text))
+        Console(force_terminal=True).print(Markdown(text))
     else:
         print_text(text.rstrip("\n"))

@@ -22,6 +22,7 @@ from evt.cli.request import (
     takes_operands,
     takes_settings,
 )
+from evt.cli.sections import Command, targets
 
 if TYPE_CHECKING:
     from evt.export import Layouts, Named
@@ -31,12 +32,21 @@ _GEOMETRY = ("stride", "padding", "dilation", "groups", "output_padding", "kerne
 
 @click.command(
     "export",
+    cls=Command,
     epilog="Example: evt export --torch my_ops 'scaled: D = scale*acc + bias' conv_relu_add.evt --arch sm80,sm90",
 )
 @click.argument("programs", nargs=-1, required=True, metavar="PROGRAM...")
 @operation_option
 @takes_operands
-@click.option("--arch", "archs", metavar="NAME[,NAME]", multiple=True, required=True, help=f"Targets: {TARGET_HELP}.")
+@click.option(
+    "--arch",
+    "archs",
+    metavar="NAME[,NAME]",
+    multiple=True,
+    required=True,
+    shell_complete=targets,
+    help=f"Targets: {TARGET_HELP}.",
+)
 @takes_settings
 @takes_geometry
 @click.option("--torch", "extension", type=click.Path(), metavar="DIR", help="Write a PyTorch extension there.")
@@ -90,7 +100,7 @@ def command(
     try:
         from evt.cli.examples import example_of
     except ModuleNotFoundError as error:
-        raise click.ClickException("evt export needs PyTorch: pip install 'evt-compiler[torch]'") from error
+        raise click.ClickException("evt export needs PyTorch: pip install torch") from error
     from evt.export import cmake_project, torch_extension, write_folder
     from evt.export.names import check_package
     from evt.plan import find_target

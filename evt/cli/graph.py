@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
 from evt.cli.output import output_option, write
 from evt.cli.request import Request, takes_program
+from evt.cli.sections import Command
+
+#: The formats, by the suffix of the file.
+_SUFFIXES = {".txt": "text", ".mmd": "mermaid", ".dot": "dot", ".svg": "svg"}
 
 
-@click.command("graph", epilog="Example: evt graph 'D = relu(acc + bias)' --format svg -o graph.svg")
+@click.command("graph", cls=Command, epilog="Example: evt graph 'D = relu(acc + bias)' -o graph.svg")
 @click.option(
     "--format",
-    type=click.Choice(["text", "mermaid", "dot", "svg"]),
-    default="text",
-    show_default=True,
-    help="Format of the drawing; dot needs Graphviz to be viewed.",
+    type=click.Choice(list(_SUFFIXES.values())),
+    help="Format of the drawing; dot needs Graphviz to be viewed. [default: that of the file's suffix, else text]",
 )
 @click.option(
     "--stage",
@@ -25,7 +29,7 @@ from evt.cli.request import Request, takes_program
 )
 @takes_program(arch=False, route=False, sizes=False)
 @output_option("Write the drawing there instead of printing it.")
-def command(request: Request, format: str, stage: str, output: str | None) -> None:
+def command(request: Request, format: str | None, stage: str, output: str | None) -> None:
     """Draw a program's graph."""
     from evt.draw import draw
     from evt.spec import optimised_graph, typed_graph
@@ -38,5 +42,15 @@ def command(request: Request, format: str, stage: str, output: str | None) -> No
             dag = typed_graph(program.spec, request.a, request.b)
         case _:
             dag = optimised_graph(program.spec, request.a, request.b)
-    text = draw(dag, format)
+    text = draw(dag, format or _format_of(output))
     write(output, text if text.endswith("\n") else f"{text}\n")
+
+
+def _format_of(output: str | None) -> str:
+    """Return the format that a file's suffix names. Raise click.BadParameter for a suffix of none."""
+    suffix = ".txt" if output in (None, "-", os.devnull) else os.path.splitext(str(output))[1].lower()
+    if suffix not in _SUFFIXES:
+        known = ", ".join(f"{known} ({format})" for known, format in _SUFFIXES.items())
+        message = f"`{suffix}` is no format's suffix" if suffix else "the file has no suffix"
+        raise click.BadParameter(f"{message}: {known}; or give --format.", param_hint="'-o' / '--output'")
+    return _SUFFIXES[suffix]

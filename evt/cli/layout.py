@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evt.cli.output import json_option, output_option, write
+from evt.cli.sections import Command
 
 if TYPE_CHECKING:
     from evt.layout import ComposedLayout, Layout
@@ -27,7 +28,7 @@ _OPERATIONS = {
 }
 
 
-@click.command("layout", epilog="Example: evt layout '(8,8):(8,1)' --divide '<2,4>'")
+@click.command("layout", cls=Command, epilog="Example: evt layout '(8,8):(8,1)' --divide '<2,4>'")
 @click.argument("layout", metavar="LAYOUT")
 @click.option("--coalesce", is_flag=True, help="The same function with the fewest modes.")
 @click.option("--compose", metavar="B", help="The composition: i -> LAYOUT(B(i)).")

@@ -138,13 +138,23 @@ def report(diagnostics: Iterable[Diagnostic], *, json: bool = False) -> None:
     if json:
         print_json({"ok": False, "diagnostics": [diagnostic.to_json() for diagnostic in diagnostics]})
     else:
-        click.echo(render_all(diagnostics, color=use_color(sys.stderr)), err=True)
+        color = use_color(sys.stderr)
+        click.echo(render_all(diagnostics, color=color), err=True, color=color)
 
 
 def use_color(stream: IO[str]) -> bool:
-    """Return whether to use colours: on terminals, unless the user asked for none."""
+    """Return whether to use colours: as NO_COLOR, FORCE_COLOR, CLICOLOR_FORCE or CLICOLOR say, else on terminals."""
+    asked = {name: os.environ.get(name, "") for name in ("NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE", "CLICOLOR")}
+    if asked["NO_COLOR"]:
+        return False
+    if any(asked[name] not in ("", "0") for name in ("FORCE_COLOR", "CLICOLOR_FORCE")):
+        return True
     try:
-        return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        return (
+            stream.isatty()
+            and os.environ.get("TERM") != "dumb"
+            and "0" not in (asked["FORCE_COLOR"], asked["CLICOLOR"])
+        )
     except ValueError:  # closed
         return False
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evt.cli.imports import import_all
+from evt.cli.sections import one_of, routes, targets
 
 if TYPE_CHECKING:
     from evt.diagnostics import Source
@@ -142,10 +143,18 @@ def _shapes(sizes: Mapping[str, int], modes: tuple[tuple[str, ...], tuple[str, .
     return a, b
 
 
+def _operations(ctx: click.Context, parameter: click.Parameter, text: str) -> list[str]:
+    """Complete the name of an operation."""
+    from evt.ir.lower import OPERATIONS
+
+    return one_of((*OPERATIONS, "grouped_gemm"))(ctx, parameter, text)
+
+
 _READING = (
     click.option(
         "--op",
         metavar="gemm|linear|grouped_gemm|conv2d|...",
+        shell_complete=_operations,
         help="The operation: gemm, linear, grouped_gemm, conv1d, conv2d, conv3d; conv2d_dgrad, conv2d_wgrad and the "
         "like for the gradients of a convolution. [default: the program's header, else gemm]",
     ),
@@ -160,21 +169,30 @@ _READING = (
         help="Import a module first, whose evt.function calls add to the language; may be given several times.",
     ),
 )
-_TYPES = "f16, bf16, f32, tf32, f64, e4m3, e5m2, i8, u8"
+TYPES = ("f16", "bf16", "f32", "tf32", "f64", "e4m3", "e5m2", "i8", "u8")
+_type = functools.partial(click.option, metavar="TYPE", shell_complete=one_of(TYPES))
 _OPERANDS = (
-    click.option("--dtype", metavar="TYPE", help=f"Type of A and B: {_TYPES}. [default: the header's, else f16]"),
-    click.option("--a", metavar="TYPE", help="Type of A, in place of --dtype."),
-    click.option("--b", metavar="TYPE", help="Type of B, in place of --dtype."),
+    _type("--dtype", help=f"Type of A and B: {', '.join(TYPES)}. [default: the header's, else f16]"),
+    _type("--a", help="Type of A, in place of --dtype."),
+    _type("--b", help="Type of B, in place of --dtype."),
 )
 #: Those of evt.plan.TARGETS, which takes long to import.
 TARGET_NAMES = "sm80, sm86, sm89, sm90, sm100, sm103, sm120"
 #: What names a target, in helps.
 TARGET_HELP = f"{TARGET_NAMES}; a GPU, as h100, a100 or rtx4090; or native, this machine's"
-_ARCH = click.option("--arch", metavar="NAME", default=DEFAULT_ARCH, show_default=True, help=f"Target: {TARGET_HELP}.")
+_ARCH = click.option(
+    "--arch",
+    metavar="NAME",
+    default=DEFAULT_ARCH,
+    show_default=True,
+    shell_complete=targets,
+    help=f"Target: {TARGET_HELP}.",
+)
 _ROUTE = (
     click.option(
         "--route",
         metavar="NAME",
+        shell_complete=routes,
         help="Use this route of `evt explain`, or a kind of route (stock, evt, ...). [default: the best]",
     ),
     click.option("--config", metavar="NAME", help="Use this configuration of the route."),

@@ -11,6 +11,7 @@ import click
 
 from evt.cli.output import json_option, print_json, print_text, progress
 from evt.cli.request import Request, takes_program
+from evt.cli.sections import Command
 
 if TYPE_CHECKING:
     from evt.cli.trial import Trial
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 EXTENTS = {"m": 512, "n": 256, "k": 384}
 
 
-@click.command("run", epilog="Example: evt run 'D = relu(acc + bias)' --m 1024 --n 512 --k 768 --dtype bf16")
+@click.command(
+    "run", cls=Command, epilog="Example: evt run 'D = relu(acc + bias)' --m 1024 --n 512 --k 768 --dtype bf16"
+)
 @takes_program(arch=False, defaults=EXTENTS)
 @click.option(
     "--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Seed of the random values."
@@ -65,7 +68,7 @@ def command(
     try:
         import torch
     except ModuleNotFoundError as error:
-        raise click.ClickException("evt run needs PyTorch: pip install 'evt-compiler[torch]'") from error
+        raise click.ClickException("evt run needs PyTorch: pip install torch") from error
     from evt.cli.tensors import shapes_of
     from evt.cli.trial import run_trial
 

@@ -10,6 +10,7 @@ import click
 
 from evt.cli.output import output_option, write
 from evt.cli.request import Request, takes_program
+from evt.cli.sections import Command
 
 if TYPE_CHECKING:
     from evt.gradient import Gradient
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from evt.plan import Plan
 
 
-@click.command("show", epilog="Example: evt show --stage optimised 'D = max(acc + bias, 0)'")
+@click.command("show", cls=Command, epilog="Example: evt show --stage optimised 'D = max(acc + bias, 0)'")
 @click.option(
     "--stage",
     type=click.Choice(["tree", "dag", "typed", "optimised", "plan", "gradient"]),

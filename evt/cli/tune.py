@@ -6,12 +6,15 @@ import click
 
 from evt.cli.output import json_option, print_json, print_text, progress
 from evt.cli.request import Request, takes_program
+from evt.cli.sections import Command
 
 #: Extents of a matrix product that are not given.
 EXTENTS = {"m": 4096, "n": 4096, "k": 4096}
 
 
-@click.command("tune", epilog="Example: evt tune 'D = relu(acc + bias)' --m 4096 --n 4096 --k 1024 --dtype bf16")
+@click.command(
+    "tune", cls=Command, epilog="Example: evt tune 'D = relu(acc + bias)' --m 4096 --n 4096 --k 1024 --dtype bf16"
+)
 @takes_program(arch=False, route=False, defaults=EXTENTS)
 @click.option("--rounds", type=click.IntRange(1, 100_000), default=31, show_default=True, help="Number of samples.")
 @click.option(
@@ -41,7 +44,7 @@ def command(ctx: click.Context, request: Request, rounds: int, seed: int, json: 
     try:
         import torch
     except ModuleNotFoundError as error:
-        raise click.ClickException("evt tune needs PyTorch: pip install 'evt-compiler[torch]'") from error
+        raise click.ClickException("evt tune needs PyTorch: pip install torch") from error
     from evt.bench import require_gpu
     from evt.cli.tensors import call_sizes, held_buffers, random_call, shapes_of
     from evt.cli.trial import check_memory

@@ -2,15 +2,16 @@
 
 In the order of the data: :mod:`toolchain` and :mod:`environment` (the tools), :mod:`inputs` (what compilers read, by
 :mod:`fingerprint`), :mod:`source` (what is built, and its cache key), :mod:`cache` (where it is kept; :mod:`trust` and
-:mod:`lock` guard it), :mod:`compilation` (one source through nvcc, by :mod:`process` and its :mod:`supervisor`;
-:mod:`dependencies` is what was read, :mod:`verdict` judges failures), :mod:`builder` (many sources at once, by
-:mod:`pool`), :mod:`doctor` (what is missing).
+:mod:`lock` guard it, :mod:`contents` describes it), :mod:`compilation` (one source through nvcc, by :mod:`process` and
+its :mod:`supervisor`; :mod:`dependencies` is what was read, :mod:`verdict` judges failures), :mod:`builder` (many
+sources at once, by :mod:`pool`), :mod:`doctor` (what is missing).
 """
 
 from evt.compilation.builder import build, build_and_use
 from evt.compilation.cache import Cache, Entry
+from evt.compilation.contents import Contents, contents, source_of
 from evt.compilation.doctor import Check, diagnose
-from evt.compilation.event import BuildEvent
+from evt.compilation.event import BuildEvent, Phases
 from evt.compilation.source import KernelSource, cache_key
 from evt.compilation.toolchain import Toolchain, find_toolchain
 
@@ -18,12 +19,16 @@ __all__ = [
     "BuildEvent",
     "Cache",
     "Check",
+    "Contents",
     "Entry",
     "KernelSource",
+    "Phases",
     "Toolchain",
     "build",
     "build_and_use",
     "cache_key",
+    "contents",
     "diagnose",
     "find_toolchain",
+    "source_of",
 ]

@@ -95,7 +95,7 @@ class Compilation:
                 self._left -= ok
                 last = ok and self._left == 0
             if last and self._run(link_pass(self._linked), report):
-                self.library = self._cache.publish(self.key, self._work, {"read": self._read(), **self._record()})
+                self.library = self._cache.publish(self.key, self._work, self._facts())
                 report(BuildEvent("built", self.key, self.index, seconds=time.monotonic() - self._started))
         except BuildError as error:
             problems = error.diagnostics
@@ -113,6 +113,10 @@ class Compilation:
                 ended = self._open == 0
             if ended:
                 self.close()
+
+    def _facts(self) -> dict[str, object]:
+        """Return what the library's record says of it."""
+        return {"kernel": self.source.kernel, "read": self._read(), **self._record()}
 
     def kill(self) -> None:
         """End the passes that run and start no more."""

@@ -33,6 +33,30 @@ class BuildEvent:
         return " ".join(word for word in words if word)
 
 
+#: What a build does in each of its stages.
+_PHASES = {"device": "compiling the kernel", "host": "compiling the launcher", "link": "linking"}
+
+
+class Phases:
+    """What is being done, by the events of builds."""
+
+    def __init__(self) -> None:
+        self._running: set[tuple[str, str]] = set()
+
+    def after(self, event: BuildEvent) -> str:
+        """Return what is done after an event, in words; "" where that is not known."""
+        if event.kind == "wait":
+            return "waiting for another process that builds it"
+        if event.kind == "start":
+            self._running.add((event.key, event.stage))
+        elif event.kind == "end":
+            self._running.discard((event.key, event.stage))
+        else:
+            self._running = {each for each in self._running if each[0] != event.key}
+        stages = {stage for _, stage in self._running}
+        return " and ".join(phase for stage, phase in _PHASES.items() if stage in stages)
+
+
 class Reporter:
     """Hands events to the listener, one at a time although passes run in threads; prints if verbose."""
 

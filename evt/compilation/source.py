@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from evt import version
 from evt.compilation.fingerprint import Digests
@@ -28,12 +28,14 @@ class KernelSource:
 
     The kernel stands in ``#if !defined(EVT_HOST_PASS)``, the launcher in ``#if !defined(EVT_DEVICE_PASS)``;
     the launcher finds the kernel's cubin in ``extern "C" char const evt_cubin[]``. ``name`` begins the names of its
-    functions. Raise ValueError for anything but ``sm_`` and a number.
+    functions, and ``kernel`` is its route and configuration, for people. Raise ValueError for anything but ``sm_`` and
+    a number.
     """
 
     text: str
     gencode: str
     name: str = ""
+    kernel: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"sm_\d{2,3}[af]?", self.gencode):

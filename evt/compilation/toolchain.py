@@ -25,7 +25,7 @@ OLDEST_CUTLASS = (4, 0)
 
 SYSTEM_CUDA = "/usr/local/cuda"
 INSTALL_NVCC = "pip install nvidia-cuda-nvcc nvidia-cuda-cccl"
-INSTALL_CUTLASS = "pip install 'evt-compiler[cutlass]'"
+INSTALL_CUTLASS = "pip install nvidia-cutlass"
 
 
 @dataclass(frozen=True, slots=True)

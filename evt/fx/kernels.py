@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Node
 
-from evt.compilation import BuildEvent, KernelSource, build
+from evt.compilation import BuildEvent, KernelSource, Phases, build
 from evt.diagnostics import Diagnostic
 from evt.errors import BuildError, EvtError
 from evt.fx.build import Fused
@@ -126,12 +126,13 @@ class _Line:
 
     def __init__(self, count: int) -> None:
         self._count, self._done, self._built, self._start = count, 0, 0, time.perf_counter()
-        self._shown = sys.stderr.isatty()
+        self._shown, self._phases, self._phase = sys.stderr.isatty(), Phases(), ""
 
     def __call__(self, event: BuildEvent) -> None:
         if event.kind in ("hit", "built", "failed"):
             self._done += 1
-        if event.kind in ("start", "built", "failed"):
+        self._phase = self._phases.after(event)
+        if event.kind in ("start", "end", "built", "failed"):
             self._built += event.kind == "built"
             if self._shown:
                 print(f"\revt: {self._text()}", end="\033[K", file=sys.stderr, flush=True)
@@ -143,4 +144,5 @@ class _Line:
                 print(file=sys.stderr)
 
     def _text(self) -> str:
-        return f"{self._done} of {self._count} kernels ready, {time.perf_counter() - self._start:.0f} s"
+        phase = f", {self._phase}" if self._phase else ""
+        return f"{self._done} of {self._count} kernels ready, {time.perf_counter() - self._start:.0f} s{phase}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from evt.compilation import KernelSource, build_and_use
+from evt.compilation import KernelSource, build_and_use, source_of
 from evt.diagnostics import Diagnostic
 from evt.emission import emitted
 from evt.errors import LaunchError
@@ -108,8 +108,7 @@ def make_kernels(spec: Spec, bound: Bound, target: Target, atomic: bool = False)
 
 def kernel_sources(plans: Iterable[Plan]) -> list[KernelSource]:
     """Return the sources from which evt.compilation makes libraries."""
-    found = ((emitted(each), each.target.gencode) for each in plans)
-    return [KernelSource(each.text, gencode, each.name) for each, gencode in found]
+    return [source_of(emitted(each), each) for each in plans]
 
 
 def refuse_capture() -> None:

@@ -68,7 +68,7 @@ def test_nothing_at_all_says_both(site: Site) -> None:
         find_toolchain()
     assert [(problem.code, problem.help) for problem in caught.value.diagnostics] == [
         ("E0701", "pip install nvidia-cuda-nvcc nvidia-cuda-cccl"),
-        ("E0702", "pip install 'evt-compiler[cutlass]'"),
+        ("E0702", "pip install nvidia-cutlass"),
     ]
 
 

@@ -74,7 +74,7 @@ def test_the_help_names_the_targets() -> None:
     [
         ([], "Usage"),
         (["emti", FORMULA], "Did you mean `emit`?"),
-        (["unknowable"], "Commands: emit"),
+        (["unknowable"], "Commands: check"),
         ([FORMULA], "evt emit PROGRAM"),
         (["emit"], "Missing argument 'PROGRAM'"),
         (["emit", FORMULA, "--tpye", "f16"], "No such option"),

@@ -193,7 +193,7 @@ def test_cache_reads(filled: Path) -> None:
     found = json.loads(ok("cache", "list", "--json"))
     assert found["count"] == 3
     assert [entry["key"][:2] for entry in found["entries"]] == ["0a", "1a", "2a"]
-    assert set(found["entries"][0]) == {"key", "library", "size_bytes", "used"}
+    assert set(found["entries"][0]) == {"key", "library", "size_bytes", "used", "formula", "target", "kernel"}
     assert json.loads(ok("cache", "size", "--json"))["size_bytes"] == found["size_bytes"]
     lines = ok("cache", "list").splitlines()
     assert len(lines) == 4

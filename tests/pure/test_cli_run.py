@@ -259,4 +259,4 @@ def test_run_without_torch() -> None:
     code = f"import sys; sys.modules['torch'] = None\nfrom evt.cli import main; main(['run', {FORMULA!r}])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "Error: evt run needs PyTorch: pip install 'evt-compiler[torch]'\n"
+    assert done.stderr == "Error: evt run needs PyTorch: pip install torch\n"

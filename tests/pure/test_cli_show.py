@@ -37,7 +37,7 @@ def test_check_as_json(tmp_path: Path) -> None:
     result = run("check", "--json", str(path), WRONG, "nothing.evt")
     assert result.exit_code == 1
     found = document(result)
-    assert set(found) == {"ok", "diagnostics", "programs"}
+    assert set(found) == {"ok", "diagnostics", "warnings", "programs"}
     assert [each["code"] for each in found["diagnostics"]] == ["E0201", "E0105"]
     assert [(each["name"], each["ok"]) for each in found["programs"]] == [
         (str(path), True),

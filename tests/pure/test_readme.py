@@ -90,7 +90,7 @@ def test_the_table_of_functions_is_complete() -> None:
 
 
 def test_the_table_of_targets_is_complete() -> None:
-    rows = "".join(re.findall(r"^\| (`sm.*?) \|", section("Install"), re.MULTILINE))
+    rows = "".join(re.findall(r"^\| (`sm.*?) \|", section("Requirements"), re.MULTILINE))
     named = set(re.findall(r"sm\d+", rows))
     assert named == {target.name for target in TARGETS.values()}
     assert set(re.findall(r"`(sm\d+)`", README)) == set(TARGETS)
