@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from evt.describe import describe, describe_result
+from evt.diagnostics import visible
 from evt.emission.stock import given
 from evt.emission.text import Jobs
 from evt.emission.workspace import jobs_after, jobs_before, parts
@@ -229,7 +230,7 @@ class Explanation:
         )
         if self.costs:
             lines.append(str(self.costs))
-        return "\n".join(lines)
+        return visible("\n".join(lines), keep="\n")
 
 
 def explain(

@@ -3,6 +3,9 @@
 The four steps of Sugiyama's method: layers by longest path; order within the layers by barycentres, to avoid
 crossings; columns by least squares, to avoid bends; rows from the heights. Nodes are boxes of given sizes; an
 edge that passes a layer keeps a lane free there.
+
+Lengths and coordinates are whole numbers, :data:`PIXEL` to a pixel: versions of Python round sums of floats
+differently.
 """
 
 from __future__ import annotations
@@ -18,13 +21,14 @@ import networkx as nx
 from evt.draw.box import edges
 from evt.ir import Dag, Store
 
-_NODE_GAP = 26.0
-_LANE_GAP = 14.0
-_LAYER_GAP = 42.0
+PIXEL = 1000
+_NODE_GAP = 26 * PIXEL
+_LANE_GAP = 14 * PIXEL
+_LAYER_GAP = 42 * PIXEL
 _ORDER_SWEEPS = 6
 _COLUMN_SWEEPS = 8
 #: How much harder an edge pulls for each of its ends that is a lane: long edges should run straight.
-_LANE_PULL = 3.0
+_LANE_PULL = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +38,11 @@ class Place:
     The boxes of a layer hang from one line. A lane is a box without width as high as its layer.
     """
 
-    x: float
-    top: float
-    bottom: float
-    floor: float
-    width: float
+    x: int
+    top: int
+    bottom: int
+    floor: int
+    width: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,24 +51,24 @@ class Layout:
 
     nodes: tuple[Place, ...]
     lanes: Mapping[tuple[int, int, int], tuple[Place, ...]]
-    width: float
-    height: float
+    width: int
+    height: int
 
 
-def layout(dag: Dag, sizes: Sequence[tuple[float, float]]) -> Layout:
+def layout(dag: Dag, sizes: Sequence[tuple[int, int]]) -> Layout:
     """Place boxes of the given widths and heights; coordinates start at 0."""
     layer_of = _layers(dag)
     links, lanes = _link(dag, layer_of)
     layers = _order(links, layer_of)
-    width_of = [width for width, _ in sizes] + [0.0] * (len(layer_of) - len(dag))
+    width_of = [width for width, _ in sizes] + [0] * (len(layer_of) - len(dag))
     x = _columns(links, layers, width_of, len(dag))
-    left = min((x[v] - width_of[v] / 2 for v in range(len(x))), default=0.0)
-    right = max((x[v] + width_of[v] / 2 for v in range(len(x))), default=0.0)
+    left = min((x[v] - width_of[v] // 2 for v in range(len(x))), default=0)
+    right = max((x[v] + width_of[v] // 2 for v in range(len(x))), default=0)
 
     place: dict[int, Place] = {}
-    top = floor = 0.0
+    top = floor = 0
     for layer in layers:
-        floor = top + max(sizes[v][1] if v < len(dag) else 0.0 for v in layer)
+        floor = top + max(sizes[v][1] if v < len(dag) else 0 for v in layer)
         for v in layer:
             bottom = top + sizes[v][1] if v < len(dag) else floor
             place[v] = Place(x[v] - left, top, bottom, floor, width_of[v])
@@ -160,23 +164,21 @@ def _crossings(links: Any, layers: Sequence[Sequence[int]]) -> int:
     return crossings
 
 
-def _columns(
-    links: Any, layers: Sequence[Sequence[int]], width_of: Sequence[float], first_lane: int
-) -> dict[int, float]:
+def _columns(links: Any, layers: Sequence[Sequence[int]], width_of: Sequence[int], first_lane: int) -> dict[int, int]:
     """Return the x of each vertex: as near to the middle of its neighbours as the boxes beside it allow."""
 
-    def pull(a: int, b: int) -> float:
-        return (_LANE_PULL if a >= first_lane else 1.0) * (_LANE_PULL if b >= first_lane else 1.0)
+    def pull(a: int, b: int) -> int:
+        return (_LANE_PULL if a >= first_lane else 1) * (_LANE_PULL if b >= first_lane else 1)
 
-    offsets: list[list[float]] = []
-    x = dict[int, float]()
+    offsets: list[list[int]] = []
+    x = dict[int, int]()
     for layer in layers:
-        offset = 0.0
+        offset = 0
         offsets.append([])
         for left, vertex in zip((None, *layer), layer, strict=False):
             if left is not None:
                 gap = _LANE_GAP if min(left, vertex) >= first_lane else _NODE_GAP
-                offset += (width_of[left] + width_of[vertex]) / 2 + gap
+                offset += (width_of[left] + width_of[vertex]) // 2 + gap
             offsets[-1].append(offset)
             x[vertex] = offset
     for sweep in range(_COLUMN_SWEEPS):
@@ -190,21 +192,20 @@ def _columns(
                 others = [*above, *below]
                 weight = sum(pull(vertex, other) for other in others)
                 centre = sum(pull(vertex, other) * x[other] for other in others)
-                wanted.append(centre / weight if weight else x[vertex])
-                weights.append(weight or 0.01)
+                wanted.append(centre // weight if weight else x[vertex])
+                weights.append(100 * weight or 1)
             slack = _ascending([a - b for a, b in zip(wanted, offsets[index], strict=True)], weights)
             x |= {v: a + b for v, a, b in zip(layers[index], slack, offsets[index], strict=True)}
     return x
 
 
-def _ascending(values: Sequence[float], weights: Sequence[float]) -> list[float]:
+def _ascending(values: Sequence[int], weights: Sequence[int]) -> list[int]:
     """Return the sequence nearest to ``values`` that never falls, by least squares (pool adjacent violators)."""
-    pools: list[tuple[float, float, int]] = []  # mean, weight, length
+    pools: list[tuple[int, int, int]] = []  # sum, weight, length
     for value, weight in zip(values, weights, strict=True):
-        pool = (value, weight, 1)
-        while pools and pools[-1][0] > pool[0]:
-            mean, mass, length = pools.pop()
-            total = mass + pool[1]
-            pool = ((mean * mass + pool[0] * pool[1]) / total, total, length + pool[2])
+        pool = (value * weight, weight, 1)
+        while pools and pools[-1][0] * pool[1] > pool[0] * pools[-1][1]:
+            total, mass, length = pools.pop()
+            pool = (total + pool[0], mass + pool[1], length + pool[2])
         pools.append(pool)
-    return [mean for mean, _, length in pools for _ in range(length)]
+    return [total // mass for total, mass, length in pools for _ in range(length)]

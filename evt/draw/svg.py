@@ -7,20 +7,20 @@ from collections.abc import Iterable, Sequence
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from evt.draw.box import INK, PALETTE, PAPER, QUIET, Box, Kind, boxes, edges, heading, printable
-from evt.draw.layout import Layout, Place, layout
+from evt.draw.layout import PIXEL, Layout, Place, layout
 from evt.ir import Dag
 from evt.ir.origin import describe
 
 _FONT = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
-_SIZE, _SMALL = 13.0, 10.0
-_ADVANCE = 0.61  # the width of a monospaced character, in ems
-_MARGIN = 24.0
-_CAPTION = 30.0
-_ARROW = 7.0
+_SIZE, _SMALL = 13 * PIXEL, 10 * PIXEL
+_ADVANCE = 61  # the width of a monospaced character, in hundredths of an em
+_MARGIN = 24 * PIXEL
+_CAPTION = 30 * PIXEL
+_ARROW = 7 * PIXEL
 _LONGEST = 48  # characters of a label; a tooltip has the rest
 
-_ROUNDED: dict[Kind, float] = {"acc": 3, "store": 3, "load": 15, "const": 15, "index": 15, "random": 15}
-_ROUNDING: dict[Kind, float] = {kind: _ROUNDED.get(kind, 7) for kind in PALETTE}
+_ROUNDED: dict[Kind, int] = {"acc": 3, "store": 3, "load": 15, "const": 15, "index": 15, "random": 15}
+_ROUNDING: dict[Kind, int] = {kind: _ROUNDED.get(kind, 7) * PIXEL for kind in PALETTE}
 
 
 def draw_svg(dag: Dag) -> str:
@@ -58,14 +58,14 @@ def draw_svg(dag: Dag) -> str:
         },
     )
     SubElement(marker, "path", {"d": "M0,0 L8,4 L0,8 z", "fill": QUIET})
-    paper = {"x": "0.5", "y": "0.5", "width": _number(width - 1), "height": _number(height - 1), "rx": "12"}
+    paper = {"x": "0.5", "y": "0.5", "width": _number(width - PIXEL), "height": _number(height - PIXEL), "rx": "12"}
     SubElement(svg, "rect", {**paper, "fill": PAPER, "stroke": "#e2e8f0"})
-    _text(svg, _MARGIN, _MARGIN + 8, caption, {"fill": QUIET})
+    _text(svg, _MARGIN, _MARGIN + 8 * PIXEL, caption, {"fill": QUIET})
 
     body = SubElement(
         svg,
         "g",
-        {"transform": f"translate({_number((width - plan.width) / 2)} {_number(_MARGIN + _CAPTION)})"},
+        {"transform": f"translate({_number((width - plan.width) // 2)} {_number(_MARGIN + _CAPTION)})"},
     )
     strokes = SubElement(body, "g", {"fill": "none", "stroke": QUIET, "stroke-width": "1.3"})
     _draw_edges(strokes, dag, drawn, plan)
@@ -87,7 +87,7 @@ def _draw_nodes(group: Element, dag: Dag, drawn: Sequence[Box], plan: Layout) ->
             element,
             "rect",
             {
-                "x": _number(place.x - place.width / 2),
+                "x": _number(place.x - place.width // 2),
                 "y": _number(place.top),
                 "width": _number(place.width),
                 "height": _number(place.bottom - place.top),
@@ -99,8 +99,8 @@ def _draw_nodes(group: Element, dag: Dag, drawn: Sequence[Box], plan: Layout) ->
         )
         for name, offset in zip(box.ports, _port_offsets(box), strict=True):
             small = {"font-size": _number(_SMALL), "fill": QUIET}
-            _text(element, place.x + offset, place.top + 12, name, small)
-        _text(element, place.x, place.bottom - 10.5, _shorten(box.label, _LONGEST), {})
+            _text(element, place.x + offset, place.top + 12 * PIXEL, name, small)
+        _text(element, place.x, place.bottom - 21 * PIXEL // 2, _shorten(box.label, _LONGEST), {})
 
 
 def _draw_edges(group: Element, dag: Dag, drawn: Sequence[Box], plan: Layout) -> None:
@@ -111,18 +111,18 @@ def _draw_edges(group: Element, dag: Dag, drawn: Sequence[Box], plan: Layout) ->
     for edge in edges(dag):
         leaving[edge[0]].append(edge)
         entering[edge[1]].append(edge)
-    start: dict[tuple[int, int, int], float] = {}
-    end: dict[tuple[int, int, int], float] = {}
+    start: dict[tuple[int, int, int], int] = {}
+    end: dict[tuple[int, int, int], int] = {}
     for node, place in enumerate(nodes):
         # Side by side in the order in which they leave and arrive, so that they do not cross at the node.
         outward = sorted(leaving[node], key=lambda e: (*plan.lanes[e], nodes[e[1]])[0].x)
-        start |= _spread(outward, place, 14.0)
+        start |= _spread(outward, place, 14 * PIXEL)
         if drawn[node].ports:
             offsets = _port_offsets(drawn[node])
             end |= {edge: place.x + offset for edge, offset in zip(entering[node], offsets, strict=True)}
         else:
             inward = sorted(entering[node], key=lambda e: (nodes[e[0]], *plan.lanes[e])[-1].x)
-            end |= _spread(inward, place, 22.0)
+            end |= _spread(inward, place, 22 * PIXEL)
     for edge, lanes in plan.lanes.items():
         operand, user, slot = edge
         x, y = start[edge], nodes[operand].bottom
@@ -143,49 +143,46 @@ def _draw_edges(group: Element, dag: Dag, drawn: Sequence[Box], plan: Layout) ->
         )
 
 
-def _spread(side: Sequence[tuple[int, int, int]], place: Place, pitch: float) -> dict[tuple[int, int, int], float]:
+def _spread(side: Sequence[tuple[int, int, int]], place: Place, pitch: int) -> dict[tuple[int, int, int], int]:
     """Return where edges meet one side of a box: around its middle, at most ``pitch`` apart."""
-    pitch = min(pitch, (place.width - 16) / max(1, len(side) - 1))
-    return {edge: place.x + (i - (len(side) - 1) / 2) * pitch for i, edge in enumerate(side)}
+    pitch = min(pitch, (place.width - 16 * PIXEL) // max(1, len(side) - 1))
+    return {edge: place.x + (2 * i - (len(side) - 1)) * pitch // 2 for i, edge in enumerate(side)}
 
 
-def _down(y: float, floor: float) -> str:
+def _down(y: int, floor: int) -> str:
     """Return the path straight down to the layer's floor, clear of the taller boxes beside it."""
     return f"V{_number(floor)}" if floor > y else ""
 
 
-def _curve(x: float, y: float, to_x: float, to_y: float) -> str:
-    middle = (y + to_y) / 2
+def _curve(x: int, y: int, to_x: int, to_y: int) -> str:
+    middle = (y + to_y) // 2
     points = ((x, middle), (to_x, middle), (to_x, to_y))
     return "C" + " ".join(f"{_number(a)},{_number(b)}" for a, b in points)
 
 
-def _size(box: Box) -> tuple[float, float]:
-    width = max(_text_width(_shorten(box.label, _LONGEST), _SIZE) + 24, _ports_width(box) + 16, 40.0)
-    return width, 44.0 if box.ports else 30.0
+def _size(box: Box) -> tuple[int, int]:
+    text = _text_width(_shorten(box.label, _LONGEST), _SIZE)
+    width = max(text + 24 * PIXEL, sum(_port_widths(box)) + 16 * PIXEL, 40 * PIXEL)
+    return width, (44 if box.ports else 30) * PIXEL
 
 
-def _ports_width(box: Box) -> float:
-    return sum(_port_widths(box))
+def _port_widths(box: Box) -> list[int]:
+    return [_text_width(name, _SMALL) + 12 * PIXEL for name in box.ports]
 
 
-def _port_widths(box: Box) -> list[float]:
-    return [_text_width(name, _SMALL) + 12 for name in box.ports]
-
-
-def _port_offsets(box: Box) -> list[float]:
+def _port_offsets(box: Box) -> list[int]:
     """Return where the names of the slots stand, from the middle of the box."""
     widths = _port_widths(box)
-    left = -sum(widths) / 2
-    return [left + sum(widths[:slot]) + width / 2 for slot, width in enumerate(widths)]
+    left = -sum(widths) // 2
+    return [left + sum(widths[:slot]) + width // 2 for slot, width in enumerate(widths)]
 
 
-def _text(parent: Element, x: float, y: float, text: str, attributes: dict[str, str]) -> None:
+def _text(parent: Element, x: int, y: int, text: str, attributes: dict[str, str]) -> None:
     SubElement(parent, "text", {"x": _number(x), "y": _number(y), **attributes}).text = text
 
 
-def _text_width(text: str, size: float) -> float:
-    return _ADVANCE * size * sum(_columns(text))
+def _text_width(text: str, size: int) -> int:
+    return _ADVANCE * size // 100 * sum(_columns(text))
 
 
 def _columns(text: str) -> Iterable[int]:
@@ -197,5 +194,7 @@ def _shorten(text: str, longest: int) -> str:
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
-def _number(value: float) -> str:
-    return f"{value:.1f}".removesuffix(".0")
+def _number(length: int) -> str:
+    """Return a length in pixels, to a tenth."""
+    tenths = (2 * abs(length) + PIXEL // 10) // (PIXEL // 5)
+    return ("-" if length < 0 and tenths else "") + f"{tenths // 10}.{tenths % 10}".removesuffix(".0")

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from evt.diagnostics import Diagnostic
+from evt.diagnostics import Diagnostic, visible
 from evt.errors import ArgumentError
 from evt.fx.aten import base_name, is_tensor, shape_of
 from evt.fx.misfit import Misfit
@@ -120,7 +120,7 @@ class Report:
                 lines.append(f"  {row.node:<{width}}  {row.operation} {row.shapes}  {said}".rstrip())
                 lines += [f"  {'':<{width}}    {line}" for line in row.formula.splitlines()]
                 lines += [f"  {'':<{width}}    not fused: {each}" for each in row.behind]
-        return "\n".join(lines)
+        return visible("\n".join(lines), keep="\n")
 
     def _repr_html_(self) -> str:
         """Return the table, for notebooks."""
@@ -128,12 +128,17 @@ class Report:
         head = "".join(f"<th>{each}</th>" for each in columns)
         body = []
         for row in self.rows:
-            why = "<br>".join(map(html.escape, filter(None, (row.reason, *row.behind))))
-            formula = f"<pre>{html.escape(row.formula)}</pre>" if row.formula else ""
-            names = map(html.escape, (row.graph, row.node, row.operation, row.shapes))
-            cells = (*names, formula, html.escape(row.gain), html.escape(row.kernel), why)
+            why = "<br>".join(map(_escaped, filter(None, (row.reason, *row.behind))))
+            formula = f"<pre>{_escaped(row.formula)}</pre>" if row.formula else ""
+            names = map(_escaped, (row.graph, row.node, row.operation, row.shapes))
+            cells = (*names, formula, _escaped(row.gain), _escaped(row.kernel), why)
             body.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
         return f"<table><tr>{head}</tr>{''.join(body)}</table>"
+
+
+def _escaped(text: str) -> str:
+    """Return a text as HTML shows it, with control characters visible."""
+    return html.escape(visible(text, keep="\n"))
 
 
 def _counted(rows: Sequence[Row]) -> str:

@@ -2,7 +2,8 @@
 
 The file is replaced in one rename, under a lock: readers see the old file or the new one, and concurrent writers lose
 nothing. A file that cannot be read, or that others could have written, causes a warning and is ignored: calls work
-without measurements.
+without measurements. Such a file is kept as ``tuning.json.unreadable`` when another one is written, and a newer
+version's file is not replaced.
 """
 
 from __future__ import annotations
@@ -10,19 +11,21 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import stat
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from evt.compilation import Cache
+from evt.compilation.limits import require_files
 from evt.compilation.lock import KeyLock
 from evt.compilation.trust import read_private
 from evt.diagnostics import Diagnostic, visible
 from evt.errors import BuildError
 from evt.measured.measurement import Measurement
 
-#: The format of the file; a file of another version is ignored.
+#: The format of the file.
 VERSION = 1
 #: How many problems are kept; those measured longest ago are removed first.
 MOST = 10_000
@@ -35,6 +38,14 @@ _Measurements = dict[str, dict[str, Measurement]]
 
 #: Files read by this process, by path: the file's identity and its content.
 _read: dict[Path, tuple[tuple[int, ...], _Measurements]] = {}
+
+
+class _UnreadableError(Exception):
+    """A file that this version does not read, and why; ``is_newer``: because a newer version wrote it."""
+
+    def __init__(self, reason: str, code: str = "E0704", *, is_newer: bool = False) -> None:
+        super().__init__(reason)
+        self.code, self.is_newer = code, is_newer
 
 
 class Store:
@@ -66,7 +77,10 @@ class Store:
         return any(key.startswith(beginning) for key in self._load())
 
     def add(self, key: str, measurement: Measurement) -> None:
-        """Keep a measurement in place of an older one. Raise BuildError (E0704) where nothing can be written."""
+        """Keep a measurement in place of an older one.
+
+        Raise BuildError (E0704) where nothing can be written, or a newer version of evt wrote the file.
+        """
 
         def change(known: _Measurements) -> None:
             by_gpu = known.pop(key, {})
@@ -87,13 +101,14 @@ class Store:
             count = len(self)
         with self._locked():
             self.path.unlink(missing_ok=True)
-            for left in self.path.parent.glob(".tuning-*"):  # of a killed writer
-                left.unlink(missing_ok=True)
+            for pattern in (".tuning-*", f"{self.path.name}.unreadable"):  # of a killed writer, and what was kept
+                for left in self.path.parent.glob(pattern):
+                    left.unlink(missing_ok=True)
         return count
 
     def _change(self, change: Callable[[_Measurements], None]) -> None:
         with self._locked():
-            known = self._parse()
+            known = self._parse_or_keep()
             change(known)
             entries = {
                 key: {gpu: measurement.to_json() for gpu, measurement in by_gpu.items()}
@@ -120,6 +135,7 @@ class Store:
             finally:
                 lock.release()
         except OSError as error:
+            require_files(error)
             message = f"measurements cannot be kept in {self.path}: {error.strerror or error}"
             mend = "set EVT_CACHE_DIR to a directory that you can write, on a disk with space"
             raise BuildError(Diagnostic("E0704", message, help=mend)) from error
@@ -131,8 +147,35 @@ class Store:
             return {}
         known = _read.get(self.path)
         if known is None or known[0] != identity:
-            known = _read[self.path] = identity, self._parse()
+            try:
+                found = self._parse()
+            except _UnreadableError as error:
+                _warn(self.path, error, "are ignored")
+                found = {}
+            known = _read[self.path] = identity, found
         return known[1]
+
+    def require_replaceable(self) -> None:
+        """Raise BuildError (E0704) where a newer version of evt wrote the file."""
+        try:
+            self._parse()
+        except _UnreadableError as error:
+            if error.is_newer:
+                message = f"measurements cannot be kept in {self.path}: {error}"
+                mend = "use that version, or set EVT_CACHE_DIR to another directory"
+                raise BuildError(Diagnostic("E0704", message, help=mend)) from error
+
+    def _parse_or_keep(self) -> _Measurements:
+        """Return the content of the file, which is to be replaced; keep one that cannot be read under another name."""
+        self.require_replaceable()
+        try:
+            return self._parse()
+        except _UnreadableError as error:
+            if stat.S_ISREG(self.path.lstat().st_mode):
+                kept = self.path.with_name(f"{self.path.name}.unreadable")
+                os.replace(self.path, kept)
+                _warn(self.path, error, f"are kept as {kept.name}")
+            return {}
 
     def _identity(self) -> tuple[int, ...] | None:
         """Return what distinguishes the file from earlier ones; None if there is no file."""
@@ -141,7 +184,7 @@ class Store:
         except FileNotFoundError:
             return None
         except OSError as error:
-            _warn(self.path, error.strerror or str(error))
+            _warn(self.path, _UnreadableError(error.strerror or str(error)), "are ignored")
             return None
         return status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_mode
 
@@ -151,8 +194,12 @@ class Store:
             found = json.loads(read_private(self.path, _MOST_BYTES))
             if not isinstance(found, dict):
                 raise ValueError("it is not an object")
-            if found.get("version") != VERSION:
-                return {}
+            version = found.get("version")
+            if isinstance(version, int) and version > VERSION:
+                reason = f"a newer version of evt wrote it, in form {version}, and this version reads {VERSION}"
+                raise _UnreadableError(reason, is_newer=True)
+            if version != VERSION:
+                raise ValueError("it is not what evt writes")
             return {
                 key: {gpu: Measurement.from_json(value) for gpu, value in by_gpu.items()}
                 for key, by_gpu in found["measurements"].items()
@@ -161,14 +208,14 @@ class Store:
             return {}
         except BuildError as error:
             (problem,) = error.diagnostics
-            _warn(self.path, f"{problem.message}; {problem.help}", problem.code)
+            raise _UnreadableError(f"{problem.message}; {problem.help}", problem.code) from error
         except OSError as error:
-            _warn(self.path, error.strerror or str(error))
+            raise _UnreadableError(error.strerror or str(error)) from error
         except (ValueError, LookupError, ArithmeticError, AttributeError, TypeError, RecursionError) as error:
-            _warn(self.path, f"{error}" if isinstance(error, ValueError) else "it is not what evt writes")
-        return {}
+            reason = str(error) if isinstance(error, ValueError) else "it is not what evt writes"
+            raise _UnreadableError(reason) from error
 
 
-def _warn(path: Path, reason: str, code: str = "E0704") -> None:
-    text = visible(f"the measurements in {path} cannot be read, and are ignored: {reason}")
-    warnings.warn(f"{code}: {text}; `evt cache clear` removes them", stacklevel=4)
+def _warn(path: Path, error: _UnreadableError, outcome: str) -> None:
+    text = visible(f"the measurements in {path} cannot be read, and {outcome}: {error}")
+    warnings.warn(f"{error.code}: {text}; `evt cache clear` removes them", stacklevel=4)

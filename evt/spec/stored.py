@@ -8,18 +8,23 @@ be registered where a program is loaded.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
 from evt.diagnostics import Diagnostic, Source, Span
 from evt.errors import ArgumentError, EvtError
 from evt.functions import TABLE, Function
-from evt.ir import Apply, Dag, Input, Operand, Output, format_dag, parse_dag
-from evt.ir.convolution import Convolution
+from evt.ir import Apply, Dag, Input, Operand, Output, format_dag, infer, parse_dag
+from evt.ir.convolution import CONVOLUTIONS, Convolution
+from evt.ir.dtype import F16
+from evt.ir.lower import OPERATIONS
 from evt.ir.node import INFERRED, Inferred
 from evt.ir.origin import Foreign, Origin, Place
 from evt.settings import Settings
+from evt.spec.check import check_graph
 from evt.version import __version__
 
 #: Where a value comes from: its place in the text and the places of the calls that led to it, innermost first; or
@@ -28,6 +33,8 @@ _Origin = list[tuple[int, int]] | str | None
 _Places = dict[str, list[_Origin]]
 _Value = TypeVar("_Value", Operand, Input, Output)
 
+#: What reading a damaged state raises.
+_DAMAGE = (EvtError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 #: The version of the form; others are not read.
 FORM = 2
 
@@ -49,35 +56,61 @@ def write_state(
     }
 
 
-def read_state(state: Mapping[str, Any]) -> tuple[Dag, Settings, Convolution | None, bool]:
+def read_state(state: object) -> tuple[Dag, Settings, Convolution | None, bool]:
     """Return the program that :func:`write_state` wrote.
 
-    Raise ArgumentError: E0613 for another version's state that this one cannot read, E0657 where a user's function is
-    not registered, or has different C++.
+    Raise ArgumentError: E0613 for a state that is damaged, or another version's that this one cannot read; E0657 where
+    a user's function is not registered, or has different C++.
     """
+    if not isinstance(state, Mapping):
+        raise _unreadable({}, f"it is {type(state).__name__}, and no program's state")
     if state.get("form") != FORM:
         raise _unreadable(state, f"its form is {state.get('form')!r}, and this version reads {FORM}")
-    _check_functions(state["functions"])
     try:
-        geometry = state["convolution"]
-        return (
-            _graph(state["graph"], state["places"], state["source"]),
-            Settings.of(**state["settings"]),
-            None if geometry is None else Convolution(**geometry),
-            state["grouped"],
-        )
-    except (EvtError, LookupError, TypeError, ValueError) as error:
+        missing = list(_missing_functions(state["functions"], state["graph"]))
+        if not missing:
+            return _program(state)
+    except _DAMAGE as error:
         reason = error.diagnostics[0].message if isinstance(error, EvtError) else str(error)
-        raise _unreadable(state, reason) from error
+        raise _unreadable(state, reason or type(error).__name__) from error
+    raise ArgumentError(missing)
 
 
-def _graph(text: str, places: _Places, source: tuple[str, str] | None) -> Dag:
-    """Return the graph, with its text and the places in it where mistakes are shown."""
-    dag = parse_dag(text)
+def _program(state: Mapping[str, Any]) -> tuple[Dag, Settings, Convolution | None, bool]:
+    """Return the program of a state; raise one of :data:`_DAMAGE` where it is none."""
+    dag, geometry, grouped = parse_dag(state["graph"]), state["convolution"], state["grouped"]
+    if dag.operation not in OPERATIONS:
+        raise ValueError(f"there is no operation `{dag.operation}`")
     for name in (op.function for op, _ in dag.table if isinstance(op, Apply)):
         if name not in TABLE:
             raise ValueError(f"there is no function `{name}`")
-    return _read_places(replace(dag, source=None if source is None else Source(*source)), places)
+    check_graph(dag)
+    modes = OPERATIONS[dag.operation]
+    infer(dag, dag.operands or (Operand("A", F16, modes[0]), Operand("B", F16, modes[1])))
+    source = None if state["source"] is None else _source(*state["source"])
+    placed = _read_places(replace(dag, source=source), state["places"])
+    convolution = None if geometry is None else _convolution(dag.operation, geometry)
+    if not isinstance(grouped, bool) or (dag.operation in CONVOLUTIONS and (grouped or convolution is None)):
+        raise ValueError(f"it is no program of {dag.operation}")
+    return placed, Settings.of(**state["settings"]), convolution, grouped
+
+
+def _source(text: object, name: object) -> Source:
+    if not isinstance(text, str) or not isinstance(name, str):
+        raise TypeError("its source is no text with a name")
+    return Source(text, name)
+
+
+def _convolution(operation: str, stored: Mapping[str, Any]) -> Convolution:
+    """Return the geometry of a convolution whose fields are stored. Raise EvtError for one that there is not."""
+    found = Convolution(**stored)
+    left_out = ("operator", "rank", *(name for name, value in stored.items() if value in ((), [])))
+    given = {name: value for name, value in stored.items() if name not in left_out}
+    if given["padding"] is None:
+        given["padding"] = "same"
+    if operation not in CONVOLUTIONS or (found.operator, found.rank) != CONVOLUTIONS[operation]:
+        raise ValueError(f"its geometry is none of {operation}")
+    return Convolution.of(operation, given)
 
 
 def _values(dag: Dag) -> tuple[Operand | Input | Output, ...]:
@@ -97,6 +130,14 @@ def _write_places(dag: Dag) -> _Places:
 
 def _read_places(dag: Dag, places: _Places) -> Dag:
     """Return the graph with its stored places. Raise ValueError where they do not match its values."""
+    last = sys.maxsize if dag.source is None else len(dag.source.text)
+
+    def origin(stored: _Origin) -> Origin | None:
+        if stored is None or isinstance(stored, str):
+            return None if stored is None else Foreign(stored)
+        span, *calls = (_read_span(start, end, last) for start, end in stored)
+        return Place(span, tuple(calls))
+
     marks: dict[str, tuple[Inferred, ...]] = {
         value.name: tuple(mark for mark in INFERRED if mark in str(stored))
         for value, stored in zip(_values(dag), places["inferred"], strict=True)
@@ -104,7 +145,7 @@ def _read_places(dag: Dag, places: _Places) -> Dag:
 
     def placed(name: str, values: Iterable[_Value], member: str = "span") -> tuple[_Value, ...]:
         found: Iterable[dict[str, Any]] = (
-            {member: place.span if isinstance(place, Place) else None} for place in map(_read_origin, places[name])
+            {member: place.span if isinstance(place, Place) else None} for place in map(origin, places[name])
         )
         marked = (replace(value, inferred=marks[value.name]) for value in values)
         return tuple(replace(value, **span) for value, span in zip(marked, found, strict=True))
@@ -114,7 +155,7 @@ def _read_places(dag: Dag, places: _Places) -> Dag:
         operands=placed("operands", dag.operands),
         inputs=placed("defaults", placed("inputs", dag.inputs), "default_span"),
         outputs=placed("outputs", dag.outputs),
-        origins=tuple(origin for _, origin in zip(dag.table, map(_read_origin, places["nodes"]), strict=True)),
+        origins=tuple(origin for _, origin in zip(dag.table, map(origin, places["nodes"]), strict=True)),
     )
 
 
@@ -131,27 +172,27 @@ def _write_origin(origin: Origin | None) -> _Origin:
     return None
 
 
-def _read_origin(stored: _Origin) -> Origin | None:
-    if stored is None or isinstance(stored, str):
-        return None if stored is None else Foreign(stored)
-    span, *calls = (Span(start, end) for start, end in stored)
-    return Place(span, tuple(calls))
+def _read_span(start: object, end: object, last: int) -> Span:
+    if not (type(start) is type(end) is int and 0 <= start <= end <= last):
+        raise ValueError("a place is outside of the text")
+    return Span(start, end)
 
 
-def _check_functions(functions: Mapping[str, tuple[str, str]]) -> None:
-    found = []
+def _missing_functions(functions: Mapping[str, tuple[str, str]], graph: str) -> Iterator[Diagnostic]:
+    """Yield which functions are not registered here as they were when the program was stored."""
+    applied = set(re.findall(r"^%\d+ = (\w+)", graph, re.MULTILINE))
     for name, (signature, digest) in functions.items():
         row = TABLE.get(name)
+        if name not in applied:
+            raise ValueError(f"its graph does not apply `{name}`")
         if row is None or not row.source:
             message = f"the program uses the function `{name}`, which is not registered here"
             help_text = f'call evt.function("{signature}", ...) before it is loaded'
-            found.append(Diagnostic("E0657", message, help=help_text))
+            yield Diagnostic("E0657", message, help=help_text)
         elif _digest(row) != digest:
             message = f"the program uses another `{name}` than the one that is registered here"
             help_text = f'register the function that it was stored with: evt.function("{signature}", ...)'
-            found.append(Diagnostic("E0657", message, help=help_text))
-    if found:
-        raise ArgumentError(found)
+            yield Diagnostic("E0657", message, help=help_text)
 
 
 def _digest(row: Function) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from evt.compilation import build
-from evt.diagnostics import Diagnostic
+from evt.diagnostics import Diagnostic, visible
 from evt.errors import ArgumentError, BuildError, EvtError, LaunchError
 from evt.ir import Output
 from evt.measured import Measurement, Store, Timing, problem_key
@@ -84,7 +84,7 @@ class Tuning:
             taken = self.chosen is not None and (row.route, row.config) == (self.chosen.route, self.chosen.config)
             result = row.failure if row.ms is None else f"{row.ms:.4f} ms"
             lines.append(f"{'->' if taken else '  '} {f'{row.route} {row.config}'.strip():<{width}}  {result}")
-        return "\n".join(lines)
+        return visible("\n".join(lines), keep="\n")
 
 
 def tune(
@@ -153,7 +153,8 @@ def measure(
 
     ``call_of`` makes the call of a kernel on the GPU of this ``index``; the times are kept for these ``sizes``.
     """
-    problem = found.problem
+    problem, store = found.problem, store or Store()
+    store.require_replaceable()
     plans, failed = kernels_of(found, sizes)
     progress(f"building {len(plans)} kernels")
     with suppress(BuildError):  # it is raised again where the kernel is called
@@ -169,7 +170,7 @@ def measure(
     text = " ".join(spec.source.text.split())
     measurement = Measurement(gpu, problem.target.name, text, dict(sizes), timings)
     if timings:
-        (store or Store()).add(problem_key(problem, sizes), measurement)
+        store.add(problem_key(problem, sizes), measurement)
     return Tuning(spec.operation, gpu, problem.target.name, dict(sizes), in_order, measurement.best())
 
 
