@@ -52,6 +52,7 @@ _TABLE = (
     Code("E0410", "a reduction that the kernel reads"),
     Code("E0411", "a formula of an operand that is not element-wise"),
     Code("E0412", "a graph that is not a program"),
+    Code("E0413", "a program with too many operations"),
     # targets
     Code("E0501", "an unknown target or operation"),
     Code("E0502", "the target cannot do this"),

@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
 
-import networkx as nx
-
+from evt.gradient.flow import UNBOUNDED, minimum_cut
 from evt.gradient.reverse import Joint
 from evt.ir.dag import reduced_modes
 from evt.ir.dtype import B1, BF16, BOOL, F32, TF32, DType
@@ -34,29 +32,32 @@ def choose_saved(joint: Joint, types: list[ValueType]) -> dict[int, Output]:
     ``types`` are those of the joint graph's values.
     """
     table, count = joint.table, len(joint.dag)
-    late = dependents(table, (node for node in range(len(table)) if _is_arriving(joint, table[node][0])))
+    arriving = {each.name for each in joint.arriving.values()}
+    late = dependents(table, (n for n, (op, _) in enumerate(table) if isinstance(op, Load) and op.name in arriving))
     early = dependents(table, (node for node in range(len(table)) if isinstance(table[node][0], Acc)))
-    needed = joint.needed()
-    read = {operand for node in needed if late[node] or _leaves(joint, node) for operand in table[node][1]}
+    leaving = set(joint.stores.values())
+    read = {operand for node in joint.needed() if late[node] or node in leaving for operand in table[node][1]}
     wanted = [node for node in sorted(read) if early[node] and not late[node]]
     stored = _stored(joint)
     reduced: list[tuple[str, ...]] = []
     for op, operands in table:
         reduced.append(reduced_modes(op, [reduced[operand] for operand in operands]))
-    graph: Any = nx.DiGraph()
-    graph.add_nodes_from(("source", "sink"))
+    edges: list[
+        tuple[int, int, int]
+    ] = []  # a value's vertices are 2 * node + 1, where it is computed, and 2 * node + 2
+    sink = 2 * len(table) + 1
     for node, (op, operands) in enumerate(table):
         if not early[node] or late[node] or isinstance(op, Store):
             continue
         savable = not reduced[node] or (node < count and not _is_extreme(op))
         bits = 0 if node in stored else _bits(joint, types[node]) * _elements(types[node])
-        graph.add_edge(("in", node), ("out", node), **({"capacity": bits} if savable else {}))
-        graph.add_edges_from((("out", operand), ("in", node)) for operand in operands if early[operand])
+        edges.append((2 * node + 1, 2 * node + 2, bits if savable else UNBOUNDED))
+        edges += [(2 * operand + 2, 2 * node + 1, UNBOUNDED) for operand in dict.fromkeys(operands) if early[operand]]
         if isinstance(op, Acc):
-            graph.add_edge("source", ("in", node))
-    graph.add_edges_from((("out", node), "sink") for node in wanted)
-    _, (near, _) = nx.minimum_cut(graph, "source", "sink")
-    cut = sorted(node for side, node in near - {"source", "sink"} if side == "in" and ("out", node) not in near)
+            edges.append((0, 2 * node + 1, UNBOUNDED))
+    edges += [(2 * node + 2, sink, UNBOUNDED) for node in wanted]
+    near = minimum_cut(edges, sink)
+    cut = [tail // 2 for tail, head, _ in edges if head == tail + 1 and tail % 2 and tail in near and head not in near]
     return {node: stored.get(node) or _saving(joint, types[node], place) for place, node in enumerate(cut)}
 
 
@@ -66,14 +67,6 @@ def dependents(table: Iterable[tuple[Node, tuple[int, ...]]], roots: Iterable[in
     for node, (_, operands) in enumerate(table):
         found.append(node in known or any(found[operand] for operand in operands))
     return found
-
-
-def _is_arriving(joint: Joint, op: Node) -> bool:
-    return isinstance(op, Load) and any(op.name == each.name for each in joint.arriving.values())
-
-
-def _leaves(joint: Joint, node: int) -> bool:
-    return node in joint.stores.values()
 
 
 def _stored(joint: Joint) -> dict[int, Output]:

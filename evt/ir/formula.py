@@ -5,6 +5,9 @@ A value that is read once stands where it is read, others have names, ``v1``, ``
 
 from __future__ import annotations
 
+from itertools import count
+from typing import TypeAlias
+
 from evt.functions import TABLE
 from evt.ir.dag import Dag
 from evt.ir.dtype import DType
@@ -47,6 +50,9 @@ _OPERATORS = {
 }
 _ATOM = 9
 
+#: Parts of a text: words, and values with how tightly their reader binds.
+_Parts: TypeAlias = list["str | tuple[int, int]"]
+
 
 def formula(dag: Dag) -> str:
     """Return the program's text, with a header if the graph declares its operands."""
@@ -62,11 +68,10 @@ class _Printer:
             for operand in operands:
                 reads[operand] += 1
         taken = {*dag.input, *dag.output}
-        for node, count in enumerate(reads):
-            if count > 1 and dag.arguments(node):
-                name = next(f"v{i}" for i in range(1, len(dag) + len(taken) + 1) if f"v{i}" not in taken)
-                taken.add(name)
-                self.names[node] = name
+        free = (name for number in count(1) if (name := f"v{number}") not in taken)
+        for node, readers in enumerate(reads):
+            if readers > 1 and dag.arguments(node):
+                self.names[node] = next(free)
 
     def lines(self) -> list[str]:
         dag, lines = self.dag, []
@@ -82,42 +87,59 @@ class _Printer:
             elif isinstance(op, Feed):
                 lines.append(f"{op.name} = {self.read(dag.arguments(node)[0], 0)}")
             elif node in self.names:
-                lines.append(f"{self.names[node]} = {self.write(node)[0]}")
+                lines.append(f"{self.names[node]} = {self.text(self.write(node)[0])}")
         return lines
 
     def read(self, node: int, binding: int) -> str:
         """Return a value where something reads it that binds so tightly."""
-        if node in self.names:
-            return self.names[node]
-        text, mine = self.write(node)
-        return text if mine >= binding else f"({text})"
+        return self.text([(node, binding)])
 
-    def write(self, node: int) -> tuple[str, int]:
-        """Return a value's text, and how tightly its outermost operator binds."""
+    def text(self, parts: _Parts) -> str:
+        """Return the text of these parts; iteratively, because values may nest thousands deep."""
+        words: list[str] = []
+        stack = parts[::-1]
+        while stack:
+            part = stack.pop()
+            if isinstance(part, str):
+                words.append(part)
+            elif part[0] in self.names:
+                words.append(self.names[part[0]])
+            else:
+                inner, mine = self.write(part[0])
+                stack += (inner if mine >= part[1] else ["(", *inner, ")"])[::-1]
+        return "".join(words)
+
+    def write(self, node: int) -> tuple[_Parts, int]:
+        """Return the parts of a value's text, and how tightly its outermost operator binds."""
         op, operands = self.dag[node], self.dag.arguments(node)
 
-        def call(name: str, *more: object) -> tuple[str, int]:
-            return f"{name}({', '.join([*(self.read(each, 0) for each in operands), *map(str, more)])})", _ATOM
+        def call(name: str, *more: object) -> tuple[_Parts, int]:
+            arguments: _Parts = [*((operand, 0) for operand in operands), *map(str, more)]
+            parts: _Parts = []
+            for argument in arguments:
+                parts += [", ", argument]
+            return [f"{name}(", *parts[1:], ")"], _ATOM
+
+        def word(text: str, binding: int = _ATOM) -> tuple[_Parts, int]:
+            return [text], binding
 
         match op:
             case Acc():
-                return "acc", _ATOM
-            case Element(name):
-                return name, _ATOM
-            case Load(name):
-                return name, _ATOM
+                return word("acc")
+            case Element(name) | Load(name):
+                return word(name)
             case Const():
-                return _number(op.value)
+                return word(*_number(op.value))
             case Apply("neg"):
-                return f"-{self.read(operands[0], 7)}", 6
+                return ["-", (operands[0], 7)], 6
             case Apply(function) if function in _OPERATORS:
                 symbol, binding = _OPERATORS[function]
-                left, right = self.read(operands[0], binding + (binding == 3)), self.read(operands[1], binding + 1)
-                return f"{left} {symbol} {right}" if binding < 5 else f"{left}{symbol}{right}", binding
+                between = f" {symbol} " if binding < 5 else symbol
+                return [(operands[0], binding + (binding == 3)), between, (operands[1], binding + 1)], binding
             case Apply("pow") if isinstance(self.dag[operands[1]], Const):
-                return f"{self.read(operands[0], _ATOM)}**{self.read(operands[1], _ATOM)}", 8
+                return [(operands[0], _ATOM), "**", (operands[1], _ATOM)], 8
             case Apply("logical_not"):
-                return f"!{self.read(operands[0], 7)}", 2
+                return ["!", (operands[0], 7)], 2
             case Apply(function):
                 return call(TABLE[function].name)
             case Cast(dtype):
@@ -131,9 +153,9 @@ class _Printer:
             case Interleave(block):
                 return call("interleave", *((block,) if block > 1 else ()))
             case Index(mode):
-                return f"iota({mode})", _ATOM
+                return word(f"iota({mode})")
             case Extent(mode):
-                return f"size({mode})", _ATOM
+                return word(f"size({mode})")
             case Random():
                 return call("rand")
             case Store() | Feed():

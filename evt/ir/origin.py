@@ -14,6 +14,8 @@ from evt.diagnostics import Diagnostic, Label, Source, Span, visible
 
 #: How many characters of an expression are shown beside its place.
 _LONGEST = 60
+#: How many characters are read for that: expressions that nest deep are long, each of them.
+_MOST_READ = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +62,9 @@ def describe(origin: Origin | None, source: Source | None) -> str:
     """Return an origin in one line: ``3:5 relu(acc + bias)``, ``1:12 x * 2, called at 3:5``; "" where there is none."""
     match origin:
         case Place(span, calls) if source is not None:
-            text = " ".join(re.sub("#.*", "", source.text[span.start : span.end]).split())
-            text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+            end = min(span.end, span.start + _MOST_READ)
+            text = " ".join(re.sub("#.*", "", source.text[span.start : end]).split())
+            text = text if len(text) <= _LONGEST and end == span.end else f"{text[: _LONGEST - 3]}..."
             called = f", called at {_position(source, calls[-1])}" if calls else ""
             return f"{_position(source, span)} {text}{called}"
         case Foreign(name):

@@ -22,6 +22,7 @@ from evt.language import tree as syntax
 from evt.language.mistakes import explain, odd_character, unbalanced, unclosed
 
 _OPENING = {"LPAR": "RPAR", "LSQB": "RSQB"}
+_OPERATORS = frozenset(("+", "-", "*", "/", "**", "<=", ">=", "==", "!=", "<", ">", "||", "&&", "!"))
 _CLOSING = {closing: opening for opening, closing in _OPENING.items()}
 
 
@@ -233,13 +234,20 @@ def _statements(
 ) -> Iterator[list[lark.Token]]:
     """Cut the token stream into statements, reporting stray characters and unbalanced brackets.
 
-    Stop when there are more mistakes than will be shown.
+    Stop when there are more mistakes than will be shown, or more operations than a program may have.
     """
     statement: list[lark.Token] = []
     open_brackets: list[lark.Token] = []
     broken = False
+    operations = 0
     for token in tokens:
         if len(diagnostics) > MAX_DIAGNOSTICS:
+            return
+        operations += token in _OPERATORS or (token == "(" and bool(statement) and statement[-1].type == "NAME")
+        if operations > syntax.MOST_OPERATIONS:
+            message = f"the program has more than {syntax.MOST_OPERATIONS} operations"
+            hint = "make several programs, each of which stores what the next one reads"
+            diagnostics.append(Diagnostic("E0413", message, _span(token), "too many", hint, source=source))
             return
         match token.type:
             case "NEWLINE" if open_brackets or (statement and statement[-1].type == "COMMA"):

@@ -167,6 +167,8 @@ class Tree:
     source: Source
 
 
+#: How many operations a program may have, as written and as a graph: no compiler takes a larger kernel.
+MOST_OPERATIONS = 50_000
 #: Functions whose argument is a mode, not a value: ``iota(m)``.
 OF_A_MODE = frozenset({"iota", "size"})
 
@@ -224,14 +226,30 @@ def _format_declaration(declaration: Declaration) -> str:
 
 
 def _format_subscript(subscript: Subscript | None) -> str:
-    if subscript is None:
-        return ""
-    return f"[{', '.join(map(format_mode, subscript.modes))}]"
+    return _format_places([] if subscript is None else [subscript])
 
 
 def format_mode(mode: Mode) -> str:
-    """One place of a subscript as text."""
-    return mode.name + _format_subscript(mode.subscript) + "?" * mode.optional
+    """Return one place of a subscript as text."""
+    return _format_places([mode])
+
+
+def _format_places(stack: list[Subscript | Mode | str]) -> str:
+    """Return subscripts, which may nest thousands deep, as text; the last part is printed first."""
+    pieces: list[str] = []
+    while stack:
+        match stack.pop():
+            case str(piece):
+                pieces.append(piece)
+            case Mode(name, optional, _, subscript):
+                pieces.append(name)
+                stack += ["?" * optional, *([] if subscript is None else [subscript])]
+            case Subscript(modes):
+                pieces.append("[")
+                stack.append("]")
+                for position, mode in reversed(list(enumerate(modes))):
+                    stack += [mode, *([", "] if position else [])]
+    return "".join(pieces)
 
 
 def format_expression(root: Expression) -> str:

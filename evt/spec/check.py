@@ -40,6 +40,7 @@ from evt.ir.lower import OPERATIONS
 from evt.ir.lower.words import FEWER_COLUMNS, FOLD_WIDTHS, PAIR_BLOCKS
 from evt.ir.node import ELEMENT_MODES, MODES, PLACES, base, direct, index_of, is_divided
 from evt.ir.operand import formula_of
+from evt.language.tree import MOST_OPERATIONS
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 #: Names that have a meaning of their own.
@@ -48,10 +49,14 @@ _TENSOR_MODES = frozenset({*MODES, *FEWER_COLUMNS})
 
 
 def check_graph(dag: Dag) -> None:
-    """Raise ProgramError (E0412) where a graph is not a program, E0405 where it does not read the accumulator.
+    """Raise ProgramError: E0412 where a graph is not a program, E0413 where it is too large, E0405 where it does not
+    read the accumulator.
 
     Inference reports what is wrong with its types.
     """
+    if len(dag) > MOST_OPERATIONS:
+        hint = "make several programs, each of which stores what the next one reads"
+        raise ProgramError(Diagnostic("E0413", f"the graph has more than {MOST_OPERATIONS} nodes", help=hint))
     checks = (
         _entries,
         _values,

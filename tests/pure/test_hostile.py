@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 import os
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 
 import pytest
 from depth import in_depth
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from programs import typed
+from work import count_calls, little_stack
 
 from evt.diagnostics import MAX_DIAGNOSTICS
 from evt.errors import EvtError, InternalError, ProgramError, TargetError
@@ -95,23 +93,6 @@ def outcome(text: str, *, check: bool = True) -> TypedDag | tuple[str, ...]:
     assert all(char.isprintable() or char == "\n" for char in shown)
     assert all(len(str(each.to_json())) < 4000 for each in caught.diagnostics)
     return codes
-
-
-@contextmanager
-def count_calls() -> Iterator[list[int]]:
-    """Count calls of Python functions: a measure of work that does not depend on the machine."""
-    calls = [0]
-
-    def hook(frame: FrameType, event: str, argument: object) -> None:
-        calls[0] += event == "call"
-
-    gc.disable()
-    sys.setprofile(hook)
-    try:
-        yield calls
-    finally:
-        sys.setprofile(None)
-        gc.enable()
 
 
 @pytest.mark.parametrize("name", LARGE)
@@ -333,18 +314,10 @@ def test_files(tmp_path: Path) -> None:
 
 def test_nothing_recurses() -> None:
     """A formula of any depth passes with little stack."""
-    limit = sys.getrecursionlimit()
-    depth = 0
-    frame: FrameType | None = sys._getframe()
-    while frame:
-        depth, frame = depth + 1, frame.f_back
     outcome(LARGE["nested calls"](10))
-    sys.setrecursionlimit(depth + 120)
-    try:
+    with little_stack(120):
         for name in ("nested calls", "parentheses", "signs", "powers", "a chain of names, backwards"):
             outcome(LARGE[name](2000), check=False)
-    finally:
-        sys.setrecursionlimit(limit)
 
 
 SCRIPT = """

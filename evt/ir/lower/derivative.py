@@ -12,6 +12,8 @@ from evt.language import tree as syntax
 
 #: The name of the variable of differentiation; no input can have it.
 _VARIABLE = "'"
+#: How many choices a factor is taken apart into, each of which becomes a product.
+_MOST_CHOICES = 64
 
 
 class NoDerivativeError(Exception):
@@ -86,21 +88,40 @@ def partial(builder: Builder, function: str, slot: int, operands: tuple[int, ...
 def times(builder: Builder, a: int, b: int) -> int:
     """Return a partial derivative times a slope: ``where(c, p, 0) * b -> where(c, p*b, 0)``, as b may overflow."""
     one, zero = Const.of(1.0), Const.of(0.0)
-    if builder[a] == one or builder[b] == zero:
-        return b
-    if builder[b] == one or builder[a] == zero:
-        return a
-    if builder[a] == Apply("where"):
-        condition, x, y = builder.arguments(a)
-        if _is_masked(builder, a):
-            return builder.add(Apply("where"), condition, times(builder, x, b), times(builder, y, b))
-    return builder.add(Apply("mul"), a, b)
+    products: dict[int, int] = {}
+
+    def product(node: int) -> int:
+        if node in products:
+            return products[node]
+        if builder[node] == one or builder[b] == zero:
+            return b
+        if builder[b] == one or builder[node] == zero:
+            return node
+        return builder.add(Apply("mul"), node, b)
+
+    if zero in (builder[a], builder[b]) or one in (builder[a], builder[b]):
+        return product(a)
+    choices = _choices(builder, a)
+    if len(choices) > _MOST_CHOICES:
+        is_zero, none = builder.add(Apply("eq"), a, builder.add(zero)), builder.add(zero)
+        return builder.add(Apply("where"), is_zero, none, product(a))
+    for node in choices:
+        condition, *branches = builder.arguments(node)
+        if any(branch in products or builder[branch] == zero for branch in branches):  # 0 where some conditions hold
+            products[node] = builder.add(Apply("where"), condition, *map(product, branches))
+    return product(a)
 
 
-def _is_masked(builder: Builder, value: int) -> bool:
-    """Return whether a value is 0 where some conditions hold."""
-    branches = builder.arguments(value)[1:] if builder[value] == Apply("where") else ()
-    return builder[value] == Const.of(0.0) or any(_is_masked(builder, each) for each in branches)
+def _choices(builder: Builder, root: int) -> list[int]:
+    """Return the choices that a value is made of, operands first: at most one more than :data:`_MOST_CHOICES`."""
+    found: set[int] = set()
+    stack = [root]
+    while stack and len(found) <= _MOST_CHOICES:
+        node = stack.pop()
+        if builder[node] == Apply("where") and node not in found:
+            found.add(node)
+            stack += builder.arguments(node)[1:]
+    return sorted(found)
 
 
 def add_formula(builder: Builder, text: str, values: Mapping[str, int]) -> int:

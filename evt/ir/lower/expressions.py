@@ -24,8 +24,6 @@ from evt.language import tree as syntax
 
 #: How often a function may be differentiated: it grows each time, by the chain and product rules.
 _MAX_PRIMES = 4
-#: How many operations a program may have when the user's functions are expanded.
-_MAX_NODES = 30_000
 #: How deep users' functions may call each other.
 _MAX_DEPTH = 64
 
@@ -46,13 +44,12 @@ class Expressions:
         self.values: dict[str, int] = {}
         self.derivatives = Derivatives(self.builder)
         self._varies: list[tuple[str, ...]] = []
-        self._constant: dict[int, bool] = {}
+        self._constant: list[bool] = []
         self._inlined: dict[tuple[str, tuple[int, ...]], int] = {}
         self._open: list[str] = []
         #: The open calls of users' functions, innermost first.
         self._calls: tuple[Span, ...] = ()
         self._used: set[str] = set()
-        self._too_large = False
 
     def add(self, root: syntax.Expression, scope: Scope | None = None) -> int:
         """Return the node of an expression; iteratively, because formulas may nest thousands deep.
@@ -64,7 +61,18 @@ class Expressions:
             self.builder.origin = Place(node.span, self._calls)
             operands = [results[id(child)] for child in syntax.children(node)]
             results[id(node)] = self.node(node, operands, scope)
+            self.check_size(node.span)
         return results[id(root)]
+
+    def check_size(self, span: Span) -> None:
+        """Raise ProgramError (E0413) where there are more operations than a program may have."""
+        if len(self.builder) <= syntax.MOST_OPERATIONS:
+            return
+        place = self._calls[-1] if self._calls else span
+        inlined = "name what is computed several times, outside of the functions"
+        hint = inlined if self._calls else "make several programs, each of which stores what the next one reads"
+        self.report("E0413", f"the program has more than {syntax.MOST_OPERATIONS} operations", place, "too many", hint)
+        self.report.check()
 
     def node(self, node: syntax.Expression, operands: list[int], scope: Scope | None) -> int:
         match node:
@@ -135,11 +143,12 @@ class Expressions:
 
     def is_constant(self, node: int) -> bool:
         """Return whether a node depends on constants only."""
-        if node not in self._constant:
-            op = self.builder[node]
-            applied = isinstance(op, Apply) and all(map(self.is_constant, self.builder.arguments(node)))
-            self._constant[node] = isinstance(op, Const) or applied
-        return self._constant[node]
+        constant = self._constant
+        for each in range(len(constant), node + 1):
+            op, operands = self.builder.table[each]
+            applied = isinstance(op, Apply) and all(constant[operand] for operand in operands)
+            constant.append(isinstance(op, Const) or applied)
+        return constant[node]
 
     def constant_node(self, value: float) -> int:
         return self.builder.add(Const.of(value))
@@ -216,13 +225,6 @@ class Expressions:
                 "a function is inlined where it is called, so it cannot call itself",
             )
         else:
-            if len(self.builder) > _MAX_NODES:
-                if not self._too_large:
-                    hint = "name what is computed several times, outside of the functions"
-                    what = f"functions expand to more than {_MAX_NODES} operations"
-                    self.report("E0402", what, call.function.span, "expanded here", hint)
-                self._too_large = True
-                return operands[0] if operands else self.mistake()
             key = (name, tuple(operands))
             if key not in self._inlined:
                 calls, self._calls = self._calls, (call.span, *self._calls)
@@ -279,6 +281,7 @@ class Expressions:
         try:
             for _ in range(call.primes):
                 value = self.derivatives.derive(value, x)
+                self.check_size(span)
         except NoDerivativeError as error:
             hint = "write the derivative as a function of your own, or register it with evt.function"
             self.report("E0206", f"`{name}` has no derivative: {error}", span, "not differentiable", hint)
