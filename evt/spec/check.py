@@ -112,6 +112,10 @@ def _values(dag: Dag) -> Iterator[str]:
             yield f"`{value.name}` has the mode `l`, and {dag.operation} has none"
         if isinstance(value, Input) and value.default is not None and math.isnan(value.default):
             yield f"the default of `{value.name}` is NaN"
+        elif isinstance(value, Input) and value.default is not None and value.dtype is not None:
+            whole = value.dtype.is_float or isinstance(value.default, int)
+            if not whole or not value.dtype.spans(value.default):
+                yield f"the default of `{value.name}` is {value.default}; {value.dtype.range_text}"
 
 
 def _indices(dag: Dag) -> Iterator[str]:

@@ -35,7 +35,7 @@ from evt.ir import (
     Reduce,
     Store,
 )
-from evt.ir.dtype import B1, F16, F32
+from evt.ir.dtype import B1, F16, F32, I8, I32
 from evt.spec import typed_graph
 
 FORMULA = "D[m, n] = relu(acc + bias[n])"
@@ -164,6 +164,11 @@ WRONG = {
     "an unknown mode": (graph(ACC, STORE, inputs=(replace(C, modes=("m", "q")),)), "has the modes"),
     "a mode twice": (graph(ACC, STORE, inputs=(replace(C, modes=("n", "n/2")),)), "has the modes"),
     "an output along k": (graph(ACC, STORE, outputs=(Output("D", None, ("m", "k")),)), "has the modes"),
+    "a default out of range": (
+        graph(ACC, STORE, inputs=(replace(C, dtype=I8, default=300),)),
+        "i8 holds -128 to 127",
+    ),
+    "a default between integers": (graph(ACC, STORE, inputs=(replace(C, dtype=I32, default=0.5),)), "is 0.5;"),
     "a default that is none": (graph(ACC, STORE, inputs=(replace(C, default=float("nan")),)), "is NaN"),
     "blocks of 7": (graph(ACC, (Fold("max", 7), 0), (Store("D"), 1)), "blocks of 7"),
     "pairs of 3": (graph(ACC, (Pick(0, 3), 0), (Store("D"), 1)), "pairs 3 columns apart"),
