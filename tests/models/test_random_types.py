@@ -12,7 +12,7 @@ from .fusing import Function, formulas  # noqa: E402
 from .random_types import FLOATS, check, check_compiled, check_decomposed  # noqa: E402
 
 #: How many are checked here; ``python -m tests.models.random_types`` checks more.
-COUNT, DECOMPOSED, COMPILED = 60, 24, 1
+COUNT, DECOMPOSED, COMPILED = 60, 24, 3
 EIGHT = torch.randint(-128, 128, (32, 32), generator=torch.Generator().manual_seed(3), dtype=torch.int8)
 
 
