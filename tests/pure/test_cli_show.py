@@ -48,7 +48,8 @@ def test_check_as_json(tmp_path: Path) -> None:
     assert document(run("check", "--json", "gemm(A: f16[m, k], B: f16[k, n]); out D: f16[m, n]; D = acc")) == {
         "ok": True,
         "diagnostics": [],
-        "programs": [{"name": "<formula>", "ok": True, "interface": interface, "diagnostics": []}],
+        "warnings": [],
+        "programs": [{"name": "<formula>", "ok": True, "interface": interface, "diagnostics": [], "warnings": []}],
     }
 
 
