@@ -44,6 +44,8 @@ class GroupedProgram(Described):
     A grouped program is a value, as :class:`evt.Program` is: it cannot be changed, compares, and pickles.
     """
 
+    _grouped = True
+
     def __init__(self, source: Source | str, **keywords: Unpack[Keywords]) -> None:
         self._set(from_text(source, "gemm", keywords, grouped=True))
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from evt.diagnostics import Source
 from evt.emission import emit as emit_plan
@@ -17,6 +17,7 @@ from evt.plan import Plan, Problem, Survey, plan, survey
 from evt.settings import ConvolutionKeywords, Keywords
 from evt.spec import LOOP, Shapes, Spec, Traced, from_dag, from_text, packed_problem, problem_sizes, traced
 from evt.spec.given import check_kind
+from evt.spec.stored import unreadable
 from evt.untraced import inlined_as, skip_frames, untraced
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class Described:
     """
 
     spec: Spec
+    _grouped: ClassVar[bool] = False
 
     @classmethod
     def _of(cls: type[_Self], spec: Spec) -> _Self:
@@ -85,6 +87,8 @@ class Described:
     def __setstate__(self, state: Mapping[str, object]) -> None:
         spec = Spec.__new__(Spec)
         spec.__setstate__(state)
+        if spec.grouped != self._grouped:
+            raise unreadable(state, f"it is a program of {spec.operation}")
         self._set(spec)
 
     def _explain(

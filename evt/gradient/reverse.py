@@ -174,8 +174,8 @@ class _Reverse:
         """Return the sum of the terms of a node's gradient, which vary over the same modes beyond the node's."""
         if len(terms) > 1:
             terms = [self.of_blocks(node, term) for term in terms]
-        if len({self.beyond(node, term) for term in terms}) > 1:
-            terms = [self.summed(term, self.beyond(node, term)[0]) for term in terms]
+            if len({self.beyond(node, term) for term in terms}) > 1:
+                terms = [self.summed(term, self.beyond(node, term)[0]) for term in terms]
         total: int | None = None
         for term in terms:
             total = term if total is None else self.add(Apply("add"), total, term)

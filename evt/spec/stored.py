@@ -63,16 +63,16 @@ def read_state(state: object) -> tuple[Dag, Settings, Convolution | None, bool]:
     a user's function is not registered, or has different C++.
     """
     if not isinstance(state, Mapping):
-        raise _unreadable({}, f"it is {type(state).__name__}, and no program's state")
+        raise unreadable({}, f"it is {type(state).__name__}, and no program's state")
     if state.get("form") != FORM:
-        raise _unreadable(state, f"its form is {state.get('form')!r}, and this version reads {FORM}")
+        raise unreadable(state, f"its form is {state.get('form')!r}, and this version reads {FORM}")
     try:
         missing = list(_missing_functions(state["functions"], state["graph"]))
         if not missing:
             return _program(state)
     except _DAMAGE as error:
         reason = error.diagnostics[0].message if isinstance(error, EvtError) else str(error)
-        raise _unreadable(state, reason or type(error).__name__) from error
+        raise unreadable(state, reason or type(error).__name__) from error
     raise ArgumentError(missing)
 
 
@@ -200,6 +200,8 @@ def _digest(row: Function) -> str:
     return hashlib.sha256(f"{row}\0{row.source}".encode()).hexdigest()[:16]
 
 
-def _unreadable(state: Mapping[str, Any], reason: str) -> ArgumentError:
+def unreadable(state: Mapping[str, Any], reason: str) -> ArgumentError:
+    """Return the error (E0613) of a state that is not read."""
+    """Return the error (E0613) of a state that is not read."""
     message = f"the program was stored by evt {state.get('evt')}, and evt {__version__} does not read it: {reason}"
     return ArgumentError(Diagnostic("E0613", message, help="make it from its formula, and store it again"))

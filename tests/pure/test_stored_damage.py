@@ -17,7 +17,6 @@ from programs.generator import generate
 
 import evt
 from evt.errors import EvtError, ProgramError, TargetError
-from evt.program import program_of
 from evt.spec import Spec, optimised_graph
 from evt.spec.traced import read_spec, traced
 
@@ -120,7 +119,7 @@ def outcome(load: Callable[[], Spec]) -> str:
         spec = load()
     except EvtError as error:
         return error.diagnostics[0].code
-    program = program_of(spec)
+    program: Any = (evt.GroupedProgram if spec.grouped else evt.Program)._of(spec)
     assert hash(pickle.loads(pickle.dumps(program))) == hash(program)
     assert repr(program)
     assert str(program) is not None
@@ -152,6 +151,13 @@ def test_whole_states() -> None:
     """A state that nothing has changed is the program."""
     for state in states():
         assert outcome(lambda: load(state)) == "loaded"  # noqa: B023
+
+
+def test_the_state_of_a_program_of_another_kind() -> None:
+    one, groups = evt.gemm("D = acc"), evt.grouped_gemm("D = acc")
+    for kind, other in ((type(one), groups), (type(groups), one)):
+        with pytest.raises(evt.ArgumentError, match="E0613"):
+            kind.__new__(kind).__setstate__(other.__getstate__())
 
 
 def test_damaged_texts_of_operators() -> None:
