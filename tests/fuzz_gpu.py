@@ -35,7 +35,9 @@ def parsed(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--types", default=",".join(TYPES), help="types of A and B")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="how many processes")
     parser.add_argument("--arch", help="the target; that of the GPU by default, sm90 without one")
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: the reference as the kernel")
+    devices = {"cuda": "a GPU", "cpu": "the reference in place of kernels", "none": "builds, and no launches"}
+    words_of = "; ".join(f"{name}: {what}" for name, what in devices.items())
+    parser.add_argument("--device", choices=devices, default="cuda", help=words_of)
     parser.add_argument("--shrink", type=int, default=3, help="how many failures of a kind are made small")
     parser.add_argument("--save", type=Path, help="a folder for the failures, a file each")
     parser.add_argument("--list", action="store_true", help="print the programs and their kernels, and run nothing")
@@ -85,7 +87,7 @@ def main(words: list[str]) -> int:
 
 def target_of(device: str) -> str:
     """Return the name of the GPU's target."""
-    if device == "cpu":
+    if device != "cuda":
         return "sm90"
     from evt.runtime.kernels import device_target
 

@@ -18,7 +18,7 @@ from programs.fuzz.kinds import KINDS, ROUTES, TYPES, Slot, schedule
 from programs.fuzz.launch import launched
 from programs.fuzz.memory import MARGIN, POISON, Freedom, Kept, place
 from programs.fuzz.reproduce import describe, read
-from programs.fuzz.run import Finding, Options, Run
+from programs.fuzz.run import LATE, Finding, Options, Run
 from programs.fuzz.table import FEATURES, features_of
 from programs.tree import Acc, Assign, Input, Output, Program, Read, Sizes
 from programs.tree import Call as Apply
@@ -336,3 +336,14 @@ def test_each_kernel_runs_under_a_sanitizer(code: int, tmp_path: Path) -> None:
     assert done.returncode == (1 if code else 0), done.stderr
     assert ("memcheck clean" in done.stdout) == (code == 0)
     assert f"memcheck: 1 kernels, {1 if code else 0} with errors" in done.stdout
+
+
+def test_a_run_may_build_only() -> None:
+    run = Run(Options(device="none"))
+    case = Case(0, "evt-2x", (PROGRAM,), LAYOUTS, KernelSource("", "sm_90a"))
+    assert list(run._launched(case, 1.0, "")) == []
+    assert list(run._launched(case, 1.0, LATE)) == []
+    assert run.table.rows["evt-2x", "f16"] == {"seconds": 2.0, "kernels": 1}
+    assert (run.late, run.findings) == (1, [])
+    assert list(run._launched(case, 1.0, "error[E0703]")) == []
+    assert [finding.name for finding in run.findings] == ["0-build"]

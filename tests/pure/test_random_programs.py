@@ -31,7 +31,23 @@ from programs.interface import reductions
 from programs.number import NO_DOUBT, Arithmetic, Number
 from programs.rounding import FLOATS, grain, rounded, wrapped
 from programs.shrink import shrink
-from programs.tree import NODES, Acc, Assign, Block, Call, Cast, Input, Output, Pair, Program, Read, Reduce, Sizes, walk
+from programs.tree import (
+    NODES,
+    Acc,
+    Assign,
+    Block,
+    Call,
+    Cast,
+    Input,
+    Output,
+    Pair,
+    Program,
+    Read,
+    Reduce,
+    Sizes,
+    Style,
+    walk,
+)
 
 import evt
 from evt.functions import TABLE
@@ -140,6 +156,23 @@ def test_all_of_the_language_is_drawn(run: Run) -> None:
 def test_a_thousand_programs_have_every_part_of_the_language() -> None:
     found = {name for seed in range(1000) for name in features(generate(seed))}
     assert set(FEATURES) - found == set()
+
+
+def test_styles_are_other_words_for_the_same_graph() -> None:
+    styles = [Style(sparse=True), Style(together=True, subscript_first=True, assigned=True)]
+
+    def graph(program: Program) -> object:
+        try:
+            return make(program).spec.dag.table
+        except evt.EvtError as error:
+            return error.diagnostics[0].code
+
+    programs = [replace(generate(seed), style=Style(), declares_outputs=True) for seed in range(120)]
+    texts = {replace(program, style=style).text for program in programs for style in [Style(), *styles]}
+    assert len(texts) > 2 * len(programs)
+    for program in programs:
+        for style in styles:
+            assert graph(replace(program, style=style)) == graph(program), program.text
 
 
 def digests(seeds: Iterator[int] | range) -> dict[str, str]:

@@ -34,6 +34,8 @@ from .table import Table
 
 #: Seconds before the end of a run in which no pass of nvcc starts.
 RESERVE = 30.0
+#: Why a kernel was not built.
+LATE = "there was no time to build it"
 #: Seconds between two lines that tell how far a run is.
 SAYING = 60.0
 #: How many programs are tried to make a failure small, and the seconds that this may take.
@@ -42,7 +44,10 @@ MOST_TRIED, SHRINK_SECONDS = 400, 180.0
 
 @dataclass(frozen=True)
 class Options:
-    """What a run does; ``device`` "cpu" takes the reference for the kernels, which checks the fuzzer itself."""
+    """What a run does.
+
+    ``device`` "cpu" takes the reference for the kernels, which checks the fuzzer itself; "none" only builds.
+    """
 
     count: int = 100
     seed: int = 0
@@ -86,6 +91,7 @@ class Run:
     launch: Callable[[Call], None] = Call.run
     table: Table = field(default_factory=Table)
     findings: list[Finding] = field(default_factory=list)
+    late: int = 0
 
     def __post_init__(self) -> None:
         self.target: Target = find_target(self.options.target)
@@ -133,8 +139,8 @@ class Run:
                 if time.monotonic() - said > SAYING:
                     said = time.monotonic()
                     print(f"{len(judged)} launches, {waiting} kernels to come, {self.left:.0f} s left", flush=True)
-            if waiting:
-                print(f"the time is over: {waiting} kernels were not launched", flush=True)
+            if waiting or self.late:
+                print(f"the time is over: {waiting + self.late} kernels were not launched", flush=True)
         except FatalError as error:
             print(f"the run ends: {error}", flush=True)
         self._collect(judged)
@@ -180,7 +186,7 @@ class Run:
         try:
             build([source], jobs=1, on_event=in_time)
         except TimeoutError:
-            return "there was no time to build it"
+            return LATE
         except EvtError as error:
             return str(error)
         return ""
@@ -201,10 +207,14 @@ class Run:
         """Launch a case's problems; yield each launch with the verdict that is being found."""
         self.table.add(case, seconds=seconds)
         if error:
-            if self.left > RESERVE:
+            if error == LATE:
+                self.late += 1
+            else:
                 self._found(case, case.program, [Fault("build", error)])
             return
         self.table.add(case, kernels=1)
+        if self.options.device == "none":
+            return
         for problem in case.problems:
             if self.left <= 0:
                 return
