@@ -43,7 +43,8 @@ def interleaved(x: Array, y: Array, half: int, distance: int) -> Array:
     A column of a block stands for as many as there are.
     """
     shape = np.broadcast_shapes(x.shape[:-1], y.shape[:-1])
-    parts = [np.broadcast_to(each, (*shape, half)) for each in (x, y)]
+    blocks = (each.repeat(half // each.shape[-1], -1) if each.shape[-1] > 1 else each for each in (x, y))
+    parts = [np.broadcast_to(each, (*shape, half)) for each in blocks]
     pairs = [each.reshape(*shape, half // distance, distance) for each in parts]
     return np.stack(pairs, -2).reshape(*shape, 2 * half)
 

@@ -58,6 +58,7 @@ _RARE = (
 )
 _GROWING = ("exp", "expm1", "exp2", "cosh", "sinh", "square", "mul")  # beyond f32, of rare numbers
 _EXPONENTS = ("2", "3", "-1", "0.5", "4", "1", "0", "-2", "1.5", "2.5")
+_INTEGERS = ("0", "1", "2", "3", "7", "-1", "-5", "100", "46341", "2147483647", "-2147483648")
 _RATES = ("0.25", "0.5", "0.1")
 _VECTORS = ("v", "scale", "shift", "row", "column", "offsets")
 _TILES = ("C", "residual", "gate", "other", "source", "extra")
@@ -130,9 +131,26 @@ class Expressions:
         if kind < 0.40 and columns == "n":
             rate = Number(draw.pick(_RATES))
             return Dropout(self.expression(depth - 1, columns), rate, *self.counters())
-        if kind < 0.45 and "pow" in self.functions:
+        if kind < 0.43:
+            return self.of_integers(depth, columns)
+        if kind < 0.48 and "pow" in self.functions:
             return Call("pow", (self.expression(depth - 1, columns), Number(draw.pick(_EXPONENTS))), "**")
         return self.call(depth, columns)
+
+    def of_integers(self, depth: int, columns: str) -> Expression:
+        """Return a function of integers, which is computed in i32."""
+        draw = self.draw
+        function = draw.pick([name for name in self.functions if FUNCTIONS[name].integers])
+        conditions = FUNCTIONS[function].conditions
+        arguments: list[Expression] = []
+        for slot in range(len(TABLE[function].parameters)):
+            value = self.expression(depth - 1, columns)
+            if slot not in conditions:
+                number = Number(draw.pick(_INTEGERS))
+                whole = Cast(draw.pick(("i32", "i32", "i8", "u8")), value)
+                value = number if slot and draw.chance(2) else whole
+            arguments.append(value)
+        return Call(function, tuple(arguments))
 
     def call(self, depth: int, columns: str) -> Expression:
         """Return a function of the table, by an operator, a name or an alias, with or without what has a default."""
