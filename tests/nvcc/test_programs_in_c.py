@@ -62,5 +62,4 @@ def test_the_program_in_the_readme(parts: list[Path], folder: Path) -> None:
     source = folder / "main.c"
     source.write_text(text.replace("relu", "first"))
     done = without_gpu(program(source, parts[:1], folder))
-    assert done.returncode == 1
-    assert "there is no usable CUDA device: " in done.stderr
+    assert (done.returncode, done.stderr) == (1, "cudaMalloc failed\n")
