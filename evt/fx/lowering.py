@@ -20,8 +20,8 @@ from torch._inductor import ir, lowering
 from torch._inductor.virtualized import V
 from torch.utils import _pytree
 
+from evt.runtime.inductor import call_in_cpp, is_cpp
 from evt.runtime.site import Site
-from evt.spec import in_digits
 
 _OPERATOR = torch.ops.evt.launch.default
 _NAME = "evt_site"
@@ -83,10 +83,10 @@ def _is_whole(data: Any, dtype: torch.dtype) -> bool:
 
 
 def _lower(*given: Any) -> Any:
+    if is_cpp(V.graph):
+        return call_in_cpp(_OPERATOR, given)
     if V.graph.cpp_wrapper or getattr(V.graph, "fx_wrapper", False):
-        *tensors, program = given
-        made = ir.FallbackKernel.create(_OPERATOR, *tensors, in_digits(program))  # PyTorch's C++ quotes no strings
-        return _pytree.tree_map(ir.TensorBox.create, made)
+        return _pytree.tree_map(ir.TensorBox.create, ir.FallbackKernel.create(_OPERATOR, *given))
     with V.graph.fake_mode:
         found, arguments = _processed(ir.ExternKernel.process_kernel(_OPERATOR, *given))
     results = [ir.FallbackKernel.tensor_to_layout(each) for each in found]

@@ -7,6 +7,9 @@ calls a :class:`evt.runtime.site.Site` in its place (:mod:`evt.fx.lowering`). Th
 returns, also for symbolic sizes. :func:`call_traced` is a program's call where PyTorch traces or transforms it;
 elsewhere a call does not come here.
 
+The overloads ``one`` return the tensor of a program of one result, for Inductor's C++ code
+(:mod:`evt.runtime.inductor`).
+
 ``names`` are those of the tensors, floats and integers; without it the tensors are all inputs, in order.
 Autocast changes nothing: a program computes in the types of its operands.
 """
@@ -21,6 +24,8 @@ from torch.autograd import forward_ad
 
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError
+from evt.imported import when_imported
+from evt.runtime import inductor
 from evt.runtime.arguments import outline
 from evt.runtime.autograd import run_recorded
 from evt.runtime.batched import refuse_batched, run_batched
@@ -35,8 +40,10 @@ _LIBRARY = _Library("evt", "FRAGMENT")
 for _schema in (
     f"run(Tensor a, Tensor b, Tensor[] tensors, {_PROGRAM}) -> Tensor[]",
     "launch(Tensor a, Tensor b, Tensor[] tensors, str program) -> Tensor[]",
+    f"launch.one(Tensor a, Tensor b, Tensor[] tensors, {_PROGRAM}) -> Tensor",
     f"write(Tensor a, Tensor b, Tensor[] tensors, Tensor(a!)[] buffers, {_PROGRAM}) -> ()",
     f"allocate(Tensor a, Tensor b, Tensor[] tensors, str[] outputs, {_PROGRAM}) -> Tensor[]",
+    f"allocate.one(Tensor a, Tensor b, Tensor[] tensors, str[] outputs, {_PROGRAM}) -> Tensor",
 ):
     _LIBRARY.define(_schema, tags=(torch.Tag.pt2_compliant_tag,))
 
@@ -230,6 +237,11 @@ def _below_autograd(operator: Any, recorded: Callable[..., Any] | None = None) -
     return kernel
 
 
+def _first(function: Callable[..., Sequence[torch.Tensor]]) -> Callable[..., torch.Tensor]:
+    """Return the kernel of an overload ``one``, which returns the one tensor."""
+    return lambda *given: function(*given)[0]
+
+
 for _name, _values, _fake in (
     ("run", run_values, _run_fake),
     ("launch", launch, _run_fake),
@@ -242,7 +254,12 @@ for _name, _values, _fake in (
         _LIBRARY.impl(_name, _kernel, "Autograd")
     torch.library.register_fake(f"evt::{_name}", _fake, lib=_LIBRARY)
 _LIBRARY.impl("launch", torch.library.fallthrough_kernel, "Autograd")
+for _name, _values, _fake in (("launch.one", run_values, _run_fake), ("allocate.one", _allocate, _allocate)):
+    _LIBRARY.impl(_name, _first(_values), "CompositeExplicitAutograd")
+    _LIBRARY.impl(_name, torch.library.fallthrough_kernel, "Autograd")
+    torch.library.register_fake(f"evt::{_name}", _first(_fake), lib=_LIBRARY)
 torch.library.register_vmap("evt::run", run_batched, lib=_LIBRARY)
 for _name in ("write", "allocate"):
     torch.library.register_vmap(f"evt::{_name}", refuse_batched, lib=_LIBRARY)
 run, write, allocate = torch.ops.evt.run, torch.ops.evt.write, torch.ops.evt.allocate
+when_imported("torch._inductor.lowering", inductor.register)

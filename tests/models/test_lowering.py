@@ -212,7 +212,36 @@ def test_prebuild_takes_the_graphs_of_a_condition(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.cxx
-def test_code_in_cxx_calls_the_operator() -> None:
-    x, w = random(6, 16), random(16, 24)
-    close(compiled(statistics, cpp_wrapper=True)(x, w), statistics(x, w))
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, w: torch.relu(x @ w),
+        lambda x, w: (torch.relu(x @ w), torch.tanh(x @ w @ w.T)),
+        statistics,
+    ],
+)
+def test_code_in_cxx_calls_the_operator(function: Callable[..., Any]) -> None:
+    """Regions of one and of several results; the code serves any number of rows."""
+    found, w = compiled(function, dynamic=True, cpp_wrapper=True), random(16, 24)
+    for rows in (6, 9):
+        x = random(rows, 16)
+        close(found(x, w), function(x, w))
     assert RECORDS[-1].rows[0].fused
+    assert len(RECORDS) == 1
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("backend", ["inductor", "evt"])
+def test_code_in_cxx_calls_programs(backend: str) -> None:
+    """A program that the model calls itself: of one result and of several, with numbers, into buffers."""
+    one, two = evt.gemm("D = relu(alpha*acc)"), evt.gemm("out D, s: f32[m]; D = acc + 1; s = max[n](D)")
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> Any:
+        into = torch.zeros(x.shape[0])
+        found = two(x, w, s=into)
+        return one(x, w, alpha=0.5), *two(x, w), found.D, into
+
+    x, w = random(6, 16), random(16, 24)
+    found = torch.compile(function, backend=backend, options={"cpp_wrapper": True}, dynamic=True)(x, w)
+    for got, want in zip(found, function(x, w), strict=True):
+        close(got, want)
