@@ -190,6 +190,9 @@ def backend(
     rule, devices, patches = read_options(mode, options)
     fuse = FusePass(rule, devices, Owner.of(module, inputs), (rule, tuple(devices), dict(patches)))
     patches["post_grad_custom_pre_pass"] = fuse
+    if not patches.get("use_post_grad_passes", getattr(torch._inductor.config, "use_post_grad_passes", True)):
+        said = '`use_post_grad_passes` is False, as in mode="lite": Inductor runs no passes, and evt fuses nothing'
+        warnings.warn(said, NoKernelWarning, stacklevel=2)
     if _collecting:
         if _collecting[-1].target:
             fuse.target, fuse.devices = _collecting[-1].target, ("cpu", "cuda")

@@ -104,6 +104,15 @@ def test_fused_gives_what_eager_gives(model: Net, mode: str | None, dynamic: boo
     assert all(row.fused for row in evt.report(model).rows)
 
 
+@pytest.mark.parametrize("keywords", [{"mode": "lite"}, {"options": {**ALWAYS, "use_post_grad_passes": False}}])
+def test_a_mode_without_passes_says_that_nothing_is_fused(model: Net, keywords: Any) -> None:
+    if "use_post_grad_passes" not in torch._inductor.list_options():
+        pytest.skip("PyTorch has no such option")
+    with pytest.warns(evt.NoKernelWarning, match="evt fuses nothing"):
+        close(compiled(model, **keywords)(inputs()), model(inputs()))
+    assert not RECORDS
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_inductors_code_calls_past_the_dispatcher(model: Net, dynamic: bool) -> None:
     got, (code, *_) = run_and_get_code(compiled(model, dynamic=dynamic), inputs())
