@@ -93,8 +93,9 @@ class Dispatch:
                 raise
             except EvtError as error:  # before the graph wrote to anything
                 found = f"a kernel does not run: {error.diagnostics[0].message}"
-                self.plans = {key: found if each is known else each for key, each in self.plans.items()}
-                warnings.warn(f"the model runs unfused: {found}", NoKernelWarning, stacklevel=6)
+                if not _is_capturing():
+                    self.plans = {key: found if each is known else each for key, each in self.plans.items()}
+                    warnings.warn(f"the model runs unfused: {found}", NoKernelWarning, stacklevel=6)
             else:
                 self.answers["fused"] += 1
                 return result
@@ -151,7 +152,10 @@ class Dispatch:
             watch.recorded or any(getattr(each, "requires_grad", False) for each in leaves)
         ):
             return "gradients are recorded"
-        known = self.plans.get(key) or self._new(key, leaves, args, keywords)
+        known = self.plans.get(key)
+        if (known is None or (isinstance(known, Plan) and not known.checked)) and _is_capturing():
+            return "a CUDA graph is captured before the first such call"
+        known = known or self._new(key, leaves, args, keywords)
         if isinstance(known, str):
             return known
         if not known.fusion.regions:
@@ -203,7 +207,7 @@ class Dispatch:
         """
         with self._lock:
             known.checked = True
-            results = known.results_of(watch, leaves, self.model(*args, **keywords))
+            results = known.results_of(watch, leaves, lambda: self.model(*args, **keywords))
             if results == known.results:
                 return known
             made = self._planned(args, keywords, results)
@@ -253,6 +257,11 @@ def _given(leaf: Any, kinds: Container[type] | None) -> object:
     if not isinstance(leaf, _GIVEN):
         raise TypeError
     return type(leaf), repr(leaf)
+
+
+def _is_capturing() -> bool:
+    """Return whether a CUDA graph is captured, in which no kernel can be loaded."""
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
 def _is_recorded(leaf: Any) -> bool:

@@ -61,11 +61,17 @@ class Plan:
         folded = self.folding.forward(*[every[place] for place in self.roots])
         return self.unflatten(self.graph.forward(*[every[place] for place in self.tensors], *leaves, *folded))
 
-    def results_of(self, watch: Watch, leaves: Sequence[Any], result: Any) -> tuple[Result | None, ...]:
-        """Return the memory of the results of a call, which is the model's."""
-        given = [*(watch.tensors[place] for place in self.tensors), *leaves]
+    def results_of(self, watch: Watch, leaves: Sequence[Any], call: Callable[[], Any]) -> tuple[Result | None, ...]:
+        """Return the memory of the results of a call of the model, whose writes are undone."""
+        given = self._given(watch, leaves)
         names = (node.name for node in self.graph.graph.find_nodes(op="placeholder"))
-        return results_of(zip(names, given, strict=False), _pytree.tree_leaves(result, is_leaf=_is_none))
+        kept = [(given[place], given[place].clone()) for place in self.written]
+        found = results_of(zip(names, given, strict=False), _pytree.tree_leaves(call(), is_leaf=_is_none))
+        with torch.no_grad():
+            for tensor, values in kept:
+                tensor.copy_(values)
+        watch.put_back()
+        return found
 
     def takes(self, leaves: Sequence[Any]) -> bool:
         """Return whether inputs are those of the graph, for values of its symbols."""
@@ -78,9 +84,13 @@ class Plan:
         """Return whether a tensor that the graph writes to shares memory with another one."""
         if not self.written:
             return False
-        given = [*(watch.tensors[place] for place in self.tensors), *leaves]
+        given = self._given(watch, leaves)
         memories = [each.untyped_storage().data_ptr() if isinstance(each, torch.Tensor) else None for each in given]
         return any(memories.count(memories[place]) > 1 for place in self.written)
+
+    def _given(self, watch: Watch, leaves: Sequence[Any]) -> list[Any]:
+        """Return what the graph is called with, except the folded values."""
+        return [*(watch.tensors[place] for place in self.tensors), *leaves]
 
     def _fold(self, every: Sequence[torch.Tensor], seen: object) -> tuple[torch.Tensor, ...]:
         roots = [every[place] for place in self.roots]
@@ -135,7 +145,7 @@ def plan(
         written,
         tuple(node.meta["val"] for node in placeholders[len(tensors) :]),
         captured.results if results is None else results,
-        results is not None or dynamic_shapes is not None or bool(written) or any(map(_is_random, graph.nodes)),
+        results is not None or dynamic_shapes is not None or any(map(_is_random, graph.nodes)),
     )
 
 

@@ -82,7 +82,11 @@ def restore(graph: Graph, written_to: Sequence[Node], results: Sequence[Result |
                 made = _apart(graph, found[place], owners)
                 owners.append(made)
                 found[place] = _laid(graph, keep_strides(graph, made, result.stride), result)
-        new = [(node, value) for node, value in zip(written_to, values, strict=True) if value is not node]
+        new = [
+            (node, value)
+            for node, value in zip(written_to, values, strict=True)
+            if value is not node and not _is_written_in_place(node, value, [*found, *written_to, *values])
+        ]
         for node, value in [(node, _apart(graph, value, written_to)) for node, value in new]:
             graph.call_function(aten.copy_.default, (node, value)).meta["val"] = node.meta["val"]
         for place, result in enumerate(results):
@@ -101,6 +105,26 @@ def _laid(graph: Graph, node: Node, result: Result) -> Node:
         if _equal(node.meta["val"].stride(), result.stride)
         else _view(graph, node, replace(result, offset=0)) or node
     )
+
+
+#: Operators that write to places of a tensor, with those that do it in place. To do it twice does no harm.
+_IN_PLACE = {aten.index_copy.default: aten.index_copy_.default, aten.index_put.default: aten.index_put_.default}
+
+
+def _is_written_in_place(node: Node, value: Node, others: Sequence[Any]) -> bool:
+    """Return whether an operator now writes its result to an input, and need not copy all of it.
+
+    It alone reads the input, and no other result shares the memory of its own.
+    """
+    alone = value.args[:1] == (node,) and set(node.users) <= {value} and value.args.count(node) == 1
+    memory = _memory(_value(value))
+    if not alone or sum(is_tensor(each) and _memory(_value(each)) == memory for each in others) > 1:
+        return False
+    accumulates = value.args[3:4] == (True,) or value.kwargs.get("accumulate", False)
+    if value.target not in _IN_PLACE or accumulates:
+        return False
+    value.target = _IN_PLACE[value.target]
+    return True
 
 
 def keep_strides(graph: Graph, node: Node, stride: Sequence[Size]) -> Node:

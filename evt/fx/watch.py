@@ -67,6 +67,12 @@ class Watch:
         """Return the tensors in the places of ``names`` now."""
         return [table.get(name) for table, name in self._places]
 
+    def put_back(self) -> None:
+        """Put the tensors back into their places, where the model has put others."""
+        for (table, name), tensor in zip(self._places, self.tensors, strict=True):
+            if table.get(name) is not tensor:
+                table[name] = tensor
+
     def holds(self) -> bool:
         """Return whether graphs that were captured still serve, if tensors are other ones with new values perhaps."""
         if not self.keeps_attributes():

@@ -7,6 +7,7 @@ import inspect
 import pickle
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,8 @@ torch = pytest.importorskip("torch")
 from torch.nn import functional  # noqa: E402
 
 import evt  # noqa: E402
+from evt.diagnostics import Diagnostic  # noqa: E402
+from evt.fx.capture import frozen  # noqa: E402
 from evt.fx.fuse import fuse, fusion, graph  # noqa: E402
 from evt.fx.module import dispatch_of  # noqa: E402
 
@@ -219,6 +222,7 @@ def test_buffers_are_written() -> None:
     eager, x = copy.deepcopy(model), torch.randn(2, 4)
     fused: Any = fuse(model, (x, torch.tensor([0])))
     assert int(model.step) == 0
+    assert "index_copy_.default(b_cache" in graph(fused).code
     for count in range(1, 4):
         given = x * count, torch.tensor([count - 1])
         got, view = fused(*given)
@@ -340,3 +344,55 @@ def test_memory_that_is_shared_with_what_is_written() -> None:
     compare(run(x.clone(), y, w), fused(x.clone(), y, w))
     compare(run(*[x.clone()] * 2, w), fused(*[x.clone()] * 2, w))
     assert answers(fused) == {"fused": 1, "a tensor that the model writes to shares memory with another one": 1}
+
+
+@pytest.mark.usefixtures("planned")
+def test_strides_that_no_kernel_takes_are_left() -> None:
+    """Products of int8 need contiguous columns of B."""
+    run = Function(lambda a, b: functional.relu(torch._int_mm(a, b))).eval()
+    a, b = (torch.randint(-8, 8, (64, 64)).to(torch.int8) for _ in range(2))
+    fused = fuse(run, (a, b.t()))
+    assert len(fusion(fused).regions) == 1
+    assert [each.code for each in fusion(fused, (a, b)).reasons] == ["E1018"]
+    for given in (b.t(), b, b.t()):
+        assert torch.equal(fused(a, given), run(a, given))
+    assert answers(fused) == {"fused": 2, "nothing of it is fused": 1}
+
+
+def test_a_kernel_that_fails_leaves_the_call_to_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, fused, x = pair()
+    agree(model, fused, x)
+
+    def fail(*_: Any) -> Any:
+        raise evt.LaunchError(Diagnostic("E0803", "it fails"))
+
+    (plan,) = fused._evt.plans.values()
+    monkeypatch.setattr(plan.graph, "forward", fail)
+    with pytest.warns(evt.NoKernelWarning, match="it fails"):
+        agree(model, fused, x)
+    agree(model, fused, x)
+    assert answers(fused) == {"fused": 1, "a kernel does not run: it fails": 2}
+
+
+def test_packages_take_the_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A package has operators of its own, so what evt.fuse put into a graph is not in it."""
+    seen: list[Any] = []
+    monkeypatch.setattr("evt.fx.package._compile", lambda exported, *_: seen.append(exported))
+    model, fused, x = pair()
+    evt.package(fused, (x,), tmp_path / "model")
+    assert "evt.run" not in seen[0].graph_module.code
+    agree(model, seen[0].module(), x)
+
+
+def test_packages_update_buffers() -> None:
+    class Counting(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("step", torch.zeros(()))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.step.add_(1)
+            return x + self.step
+
+    made = frozen(Counting().eval(), (torch.zeros(2),))
+    assert [float(made(torch.zeros(2))[0]) for _ in range(3)] == [1, 2, 3]
