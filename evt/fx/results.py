@@ -85,7 +85,7 @@ def restore(graph: Graph, written_to: Sequence[Node], results: Sequence[Result |
         new = [
             (node, value)
             for node, value in zip(written_to, values, strict=True)
-            if value is not node and not _is_written_in_place(node, value, [*found, *written_to, *values])
+            if value is not node and not _is_written_in_place(node, value, [*owners, *written_to, *values])
         ]
         for node, value in [(node, _apart(graph, value, written_to)) for node, value in new]:
             graph.call_function(aten.copy_.default, (node, value)).meta["val"] = node.meta["val"]
@@ -114,7 +114,7 @@ _IN_PLACE = {aten.index_copy.default: aten.index_copy_.default, aten.index_put.d
 def _is_written_in_place(node: Node, value: Node, others: Sequence[Any]) -> bool:
     """Return whether an operator now writes its result to an input, and need not copy all of it.
 
-    It alone reads the input, and no other result shares the memory of its own.
+    It alone reads the input, and nothing else that is returned or written shares the memory of its result.
     """
     alone = value.args[:1] == (node,) and set(node.users) <= {value} and value.args.count(node) == 1
     memory = _memory(_value(value))
