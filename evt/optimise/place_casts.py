@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from evt.ir.dag import TypedDag
-from evt.ir.dtype import B1, BOOL, E4M3, E5M2, F32, F64, U8, DType
+from evt.ir.dtype import B1, BF16, BOOL, E4M3, E5M2, F32, F64, I32, U8, DType
 from evt.ir.node import Cast, Const, Element, Feed, Reduce, Store
 from evt.optimise.rewrite import TypedBuilder, on, rewrite
 
@@ -15,8 +15,8 @@ def place_casts(dag: TypedDag) -> TypedDag:
     saturates. ``store(x) -> store(u8(b1(x)))`` where the output is bool, whose bytes are 0 and 1.
     ``store(2) -> store(f64(2))``, likewise for i32: a constant stored alone would be an f32 in the kernel.
     ``store(x) -> store(e5m2(x))`` for an e5m2 stored as it was loaded: it may be infinite.
-    ``store(x) -> store(f32(x))`` where the output is an 8-bit float and x a truth value: CUTLASS converts to these four
-    at a time, and its arrays of bool are packed.
+    ``store(x) -> store(f32(x))`` where the output is bf16 or an 8-bit float and x an integer or a truth value: CUTLASS
+    truncates integers to bf16, and converts to 8-bit floats four at a time, where its arrays of bool are packed.
 
     ``store(f16(x)) -> store(x)`` where the output is f16 and nothing else reads the cast: the store rounds floats to
     nearest as well. An operand's feed into the product is treated alike, with the operand's type; an operand that is
@@ -38,7 +38,8 @@ def place_casts(dag: TypedDag) -> TypedDag:
             return builder.add(op, builder.add(Cast(dtype), operands[0]))
         if dtype.is_float and op in stored:
             return builder.add(op, builder.arguments(operands[0])[0])
-        if dtype in (E4M3, E5M2) and builder.types[operands[0]].dtype.compute == B1 and not isinstance(value, Reduce):
+        whole = builder.types[operands[0]].dtype.compute in (I32, B1) and not isinstance(value, Reduce)
+        if isinstance(op, Store) and dtype in (BF16, E4M3, E5M2) and whole:
             return builder.add(op, builder.add(Cast(F32), operands[0]))
         if dtype.is_float:
             return None

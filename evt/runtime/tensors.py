@@ -10,6 +10,7 @@ import torch
 
 from evt.ir import Input, Load, Operand, Output
 from evt.ir.completed import read_when_complete
+from evt.ir.dag import index_inputs
 from evt.ir.dtype import B1, BOOL, STORAGE, DType, from_torch_name
 from evt.ir.interface import declaration
 from evt.ir.node import base, direct, index_of, is_divided, written
@@ -170,8 +171,10 @@ def input_argument(bound: Bound, value: Input, tensor: torch.Tensor, report: Rep
 
 
 def _needs_stride_1(bound: Bound, value: Input) -> bool:
-    """Whether a vector is read as whole accesses or by one kernel for vectors and single values alike."""
+    """Whether a vector is an index, or read as whole accesses, or by one kernel for vectors and single values alike."""
     dag = bound.dag
+    if value.name in index_inputs(dag):
+        return True
     worked = (dag[node] for name in dag.feeds for node in formula_of(dag, name))
     return value.flexible or value.name in read_when_complete(dag) or any(op == Load(value.name) for op in worked)
 

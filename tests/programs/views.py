@@ -7,7 +7,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 from .interface import counts, reductions, walk_values
-from .tree import Input, Output, Program, Read, walk
+from .tree import Input, Output, Program, Read, index_name, walk
 
 if TYPE_CHECKING:
     from .call import Data
@@ -24,6 +24,7 @@ class Views:
         several = any(len(data.leads[mode]) > 1 for mode in ("m", "n"))
         self.active = program.views and whole and not several and 0 not in batch
         self.unit = {name for feed in program.feeds for name in _read(walk(feed.value))} | _read_when_complete(program)
+        self.unit |= {index_name(index) for each in (*program.inputs, *program.outputs) for index in each.indexed}
 
     def operand(self, tensor: Any) -> Any:
         """Return A or B: of its last two dimensions that of stride 1 keeps it."""

@@ -283,6 +283,19 @@ def test_shapes_and_types() -> None:
 
 
 @pytest.mark.parametrize(
+    "at", [torch.zeros(2 * M, dtype=torch.int32)[::2], torch.zeros(1, dtype=torch.int32).expand(M)]
+)
+@pytest.mark.parametrize("text", ["D = acc + x[i[m], n]", "D[i[m], n] = acc + x[m, n]"])
+def test_an_index_has_stride_1(text: str, at: torch.Tensor) -> None:
+    """Kernels read indices one after the other."""
+    x = torch.zeros(M, N).half()
+    buffer = {"D": torch.zeros(ROWS, N).half()} if text.startswith("D[") else {}
+    said = call(text, x=x, i=at, **buffer)
+    assert "E0606" in said
+    assert "the vector `i` has a stride other than 1" in said
+
+
+@pytest.mark.parametrize(
     "text", ["D[i[m], n] = acc + x[i[m], n]", "D = acc + x[i[m], n]", "D[i[m], n] = acc + x[m, n]"]
 )
 def test_is_not_computed_in_place(text: str) -> None:
