@@ -89,7 +89,8 @@ UNARY: tuple[Function, ...] = (
 )  # fmt: skip
 BINARY: tuple[Function, ...] = (
     *(_plain(f) for f in (torch.add, torch.sub, torch.mul)),
-    _plain(lambda x, y: torch.add(x, y, alpha=3)),
+    _plain(lambda x, y: torch.add(x, y, alpha=3), floats=False),
+    Function(lambda x, y: torch.add(x, y, alpha=3), integers=False, exact=False),  # PyTorch may round once
     *(_plain(f, keeps=True) for f in (torch.maximum, torch.minimum)),
     _plain(lambda x, y: x / y, integers=False),
     *(
