@@ -34,8 +34,12 @@ def compare(
     found: Mapping[str, Any],
     kinds: Mapping[str, frozenset[str]],
     report: Report,
+    slack: float = 0.0,
 ) -> None:
-    """All outputs. Those of the stage ``float64`` are doubles where they are floats."""
+    """Compare all outputs, which may be off by ``slack`` besides.
+
+    Those of the stage ``float64`` are doubles where they are floats.
+    """
     for output in program.outputs:
         value, over = expected[output.name], kinds.get(output.name)
         kind = {"b1": "i32"}.get(compute(value.type), compute(value.type))  # of what is reduced, in a type of its own
@@ -56,11 +60,18 @@ def compare(
             if not kept(data, output, before, values):
                 report.fail(f"{stage}: stored where no index says", output.name)
             values, named = stored(data, output, values)
-        _compare(output, stage, "f64" if doubles else dtype, value, values, named, report)
+        _compare(output, stage, "f64" if doubles else dtype, value, values, named, report, slack)
 
 
 def _compare(
-    output: Output, stage: str, dtype: str, expected: Value, found: Array, named: Array | None, report: Report
+    output: Output,
+    stage: str,
+    dtype: str,
+    expected: Value,
+    found: Array,
+    named: Array | None,
+    report: Report,
+    slack: float,
 ) -> None:
     """Compare the values of an output, of a scattered one those that are ``named``."""
     number = expected.number
@@ -69,7 +80,7 @@ def _compare(
             doubt = number.doubt.any(axis, keepdims=True)
             number = replace(number, x=number.x.take([0], axis + 1), doubt=doubt)
     with np.errstate(all="ignore"):
-        reach = WIDE * deviation(number.x)
+        reach = WIDE * deviation(number.x) + slack
         middle = number.x[0]
         low, high = rounded(dtype, middle - reach), rounded(dtype, middle + reach)
         if dtype not in ("f64", "f32"):  # which may be rounded to f32 on the way

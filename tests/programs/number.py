@@ -117,20 +117,21 @@ class Arithmetic:
 
     # Results and how far they may be off
 
-    def operation(self, f: Callable[..., Array], *operands: Number | float) -> Number:
-        """Return an operation that IEEE's arithmetic rounds correctly."""
+    def operation(self, f: Callable[..., Array], *operands: Number | float, inexact: Array | bool = False) -> Number:
+        """Return an operation that IEEE's arithmetic rounds correctly; ``inexact``: another one may take its place."""
         numbers = [self.number(each) for each in operands]
         with np.errstate(all="ignore"):
             exact = f(*(each.x for each in numbers))
         loose = rounded("f32", exact[:1]) != exact[:1]  # a result of few bits is exact
         moved = (exact != exact[:1]).any(0)
-        loose = loose | moved if self.slack else moved
+        loose = loose | moved | inexact if self.slack else moved
         return self.settle(exact, doubts(*numbers), loose, OPERATION)
 
     def divide(self, a: Number | float, b: Number | float) -> Number:
         """Return a quotient; in doubt where the divisor may be on either side of 0, or a zero of either sign."""
         a, b = self.number(a), self.number(b)
-        quotient = self.operation(np.divide, a, b)
+        by_reciprocal = self.finite & (np.abs(np.frexp(b.x[0])[0]) != 0.5)  # which is exact for powers of two
+        quotient = self.operation(np.divide, a, b, inexact=by_reciprocal)
         return Number(quotient.x, quotient.doubt | straddles(b.x) | _open_zeros(b.x), self)
 
     def function(self, f: Callable[..., Array], *operands: Number | float, edges: Sequence[float] = ()) -> Number:
