@@ -17,8 +17,7 @@ from models.zoo import counts, make  # noqa: E402
 import evt  # noqa: E402
 from evt.compilation import KernelSource, build  # noqa: E402
 from evt.fx.fuse import fuse, fusion  # noqa: E402
-from evt.runtime.arguments import bind  # noqa: E402
-from evt.runtime.kernels import device_target, kernel_sources, plan_kernels  # noqa: E402
+from evt.fx.kernels import sources_of  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -36,24 +35,6 @@ SLOW = {
     "convnext_tiny-bf16": ("convnext_tiny", torch.bfloat16, 59),
     "efficientnet_b0-f16": ("efficientnet_b0", torch.float16, 82),
 }
-
-
-class _Recorder(torch.fx.Interpreter):
-    """Runs a fused graph with the reference in the place of kernels, and keeps what kernels would be called with."""
-
-    def __init__(self, module: torch.fx.GraphModule) -> None:
-        super().__init__(module)
-        self.calls: list[tuple[Any, tuple[Any, Any], dict[str, Any]]] = []
-
-    def run_node(self, n: torch.fx.Node) -> Any:
-        if "evt" not in n.meta:
-            return super().run_node(n)
-        args, _ = self.fetch_args_kwargs_from_env(n)
-        program = n.meta["evt"].program
-        inputs = dict(zip(program.inputs, args[2], strict=True))
-        self.calls.append((program, args[:2], inputs))
-        found = program.reference(*args[:2], **inputs)
-        return [found] if len(program.outputs) == 1 else list(found)
 
 
 @dataclass(frozen=True)
@@ -75,13 +56,7 @@ def prepared(name: str) -> Model:
     except ImportError as error:
         pytest.skip(str(error))
     fused = fuse(plain, inputs)
-    recorder = _Recorder(fused)
-    with torch.no_grad():
-        recorder.run(*inputs.values())
-    sources: dict[KernelSource, None] = {}
-    for program, operands, values in recorder.calls:
-        bound = bind(program.spec, *operands, values, {})
-        sources |= dict.fromkeys(kernel_sources(plan_kernels(program.spec, bound, device_target(bound.index))))
+    sources = dict.fromkeys(source for region in fusion(fused).regions for source in sources_of(region))
     print(f"{name}: {counts(fusion(fused))}, kernels {len(sources)}")
     return Model(plain, fused, inputs, tuple(sources))
 
