@@ -110,3 +110,17 @@ def test_a_refusal_of_a_graph_names_the_other_graphs_node() -> None:
     (found,) = raised.value.diagnostics
     assert found.message.endswith("`acc` is used more than once")
     assert found.notes == ("from fx: mul_2",)
+
+
+@pytest.mark.parametrize(
+    "bits", ["in keep: b1[m, n]; D = where(keep, acc, 0)", "out D, keep: b1[m, n]; D = acc; keep = acc > 0"]
+)
+def test_bits_beside_wide_blocks_take_kernels_of_2x(bits: str) -> None:
+    """A quad of threads of sm90 moves four words of bits, of 64 columns."""
+
+    def route(width: int) -> str:
+        head, _, rest = bits.partition("; ")
+        out = head.replace("out D", "out D, Y") if head.startswith("out") else f"{head}; out D, Y"
+        return evt.gemm(f"{out}; {rest}; Y[m, n/{width}] = max[n%{width}](acc)").plan("sm90", "f16", "f16").route
+
+    assert (route(64), route(128)) == ("evt-3x", "evt-2x")

@@ -65,7 +65,7 @@ def configs_sm90(problem: Problem) -> tuple[Config, ...]:
     return in_order(known, *_CONVOLUTIONS[convolution.tile_columns])
 
 
-_RULES = (convolution.on_sm90, mainloop.no_work, gemm.few_tensors, gemm.row_major_columns)
+_RULES = (convolution.on_sm90, mainloop.no_work, gemm.few_tensors, gemm.row_major_columns, gemm.masked_columns)
 
 PADDED = Route(
     name="conv-padded-3x",

@@ -107,6 +107,7 @@ RULES = (
     gemm.matrices,
     gemm.few_tensors,
     gemm.row_major_columns,
+    gemm.masked_columns,
     gemm.tensor_cores,
     gemm.transposition,
     gemm.places,

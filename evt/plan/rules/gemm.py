@@ -75,6 +75,23 @@ def columns_in_row(problem: Problem) -> Verdict:
     return Refusal(f"{reason}; a block of pairs covers twice its width", widest[0])
 
 
+#: The most columns of a sub-tile whose packed bits a quad of threads moves, a word each: see visitors_3x_mask.hpp.
+_MASKED_COLUMNS = 64
+
+
+@rule(f"packed bits meet blocks and pairs of at most {_MASKED_COLUMNS} columns")
+def masked_columns(problem: Problem) -> Verdict:
+    """Check kernels of sm90, whose sub-tiles are as wide as blocks and pairs are."""
+    if problem.target.family("3x") != "3x" or problem.columns_together <= _MASKED_COLUMNS:
+        return HOLDS
+    values: tuple[Input | Output, ...] = (*problem.dag.inputs, *problem.dag.outputs)
+    for value in values:
+        if value.dtype == B1:
+            reason = f"`{value.name}` is b1, and {problem.columns_together} columns are taken together"
+            return Refusal(f"{reason}: beside bits, at most {_MASKED_COLUMNS}", value.span)
+    return HOLDS
+
+
 # What the instructions multiply.
 
 
