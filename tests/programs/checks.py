@@ -27,9 +27,8 @@ from .call import Data, arguments, buffers, problems
 from .compare import compare, same
 from .emitted import faults
 from .evaluator import Mode, evaluate
-from .expressions import is_constant
 from .interface import reductions
-from .tree import Block, Call, Program, Reduce
+from .tree import Block, Call, Program, Reduce, is_constant
 from .views import Views, poisoned
 
 TARGETS = ("sm80", "sm86", "sm89", "sm90", "sm100", "sm103", "sm120")

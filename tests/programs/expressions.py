@@ -7,7 +7,7 @@ within its formula.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from evt.functions import TABLE
@@ -38,7 +38,7 @@ from .tree import (
     Read,
     Reduce,
     Size,
-    children,
+    is_constant,
     walk,
 )
 
@@ -441,18 +441,3 @@ class Expressions:
             return self.draw.pick(("0", "1"))
         low, high = RANGES[dtype]
         return self.draw.pick(("0", "1", "3", str(low), str(high)))
-
-
-def is_constant(node: Expression) -> bool:
-    """Return whether an expression is made of literals only."""
-    if isinstance(node, Number):
-        return True
-    return isinstance(node, Call) and not node.primes and all(map(is_constant, node.arguments))
-
-
-def surviving(node: Expression) -> Iterator[Expression]:
-    """Yield the parts of an expression, without the arguments of derivatives, which may cancel."""
-    yield node
-    if not (isinstance(node, Call) and node.primes):
-        for child in children(node):
-            yield from surviving(child)

@@ -14,7 +14,7 @@ from evt.functions import TABLE
 
 from .draw import Draw, Profile
 from .dtypes import OUTPUTS, PAIRS, SCALARS, STORAGE
-from .expressions import Expressions, surviving
+from .expressions import Expressions
 from .interface import reductions
 from .sizes import geometry, matrices
 from .tree import (
@@ -32,6 +32,7 @@ from .tree import (
     Rand,
     Read,
     index_name,
+    surviving,
     walk,
 )
 from .wording import reworded

@@ -324,3 +324,18 @@ def index_name(index: str) -> str:
 
 
 GREEK = ("alpha", "beta", "gamma", "delta", "theta", "kappa", "sigma", "omega", "mu")
+
+
+def is_constant(node: Expression) -> bool:
+    """Return whether an expression is made of literals only."""
+    if isinstance(node, Number):
+        return True
+    return isinstance(node, Call) and not node.primes and all(map(is_constant, node.arguments))
+
+
+def surviving(node: Expression) -> Iterator[Expression]:
+    """Yield the parts of an expression, without the arguments of derivatives, which may cancel."""
+    yield node
+    if not (isinstance(node, Call) and node.primes):
+        for child in children(node):
+            yield from surviving(child)
