@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from evt.fx.example import hint
 from evt.fx.product import Product
 from evt.plan import Plan
+from evt.plan.routes import convolution_3x, depthwise_3x, gemm_3x, halo_3x
+from evt.plan.routes.route import Route
 
 #: The most channels of a first layer, and the most taps along a side of the other measured filters.
 FEW_CHANNELS, _MOST_TAPS = 8, 5
@@ -42,62 +44,85 @@ class Class:
     """
 
     title: str
-    target: str
     operations: tuple[str, ...]
-    routes: tuple[str, ...]
+    routes: tuple[Route, ...]
     types: tuple[str, ...]
     source: str
     takes: Callable[[Product], bool] = _is_any
+    target: str = "sm90"
+
+    def covers(self, plan: Plan, product: Product) -> bool:
+        """Return whether a product's kernel is in the class."""
+        types = {each.dtype.name for each in plan.parameters if each.kind == "operand"}
+        return (
+            self.target == plan.target.name
+            and product.operation in self.operations
+            and plan.route in {route.name for route in self.routes}
+            and types <= set(self.types)
+            and self.takes(product)
+        )
 
 
-_PRODUCTS = ("stock-3x", "evt-3x")
+_PRODUCTS = (gemm_3x.STOCK, gemm_3x.EVT)
+_CONVOLUTIONS = (halo_3x.HALO, convolution_3x.EVT, *_PRODUCTS)
 _HALF = ("f16", "bf16")
 #: Everything that is measured, 2026-11. A route computes a convolution of 1x1 filters as a product, too.
 COVERED = (
     Class(
-        *("matrix products", "sm90", ("gemm", "linear"), (*_PRODUCTS, "halo-3x"), _HALF),
-        "evt bench --suite gemm and 35 sizes on an H200; 48 cases of 1 to 8192 rows on an H100",
+        "matrix products",
+        operations=("gemm", "linear"),
+        routes=(*_PRODUCTS, halo_3x.PRODUCT),
+        types=_HALF,
+        source="evt bench --suite gemm and 35 sizes on an H200; 48 cases of 1 to 8192 rows on an H100",
     ),
     Class(
-        *("2-d convolutions without groups", "sm90", ("conv2d",), ("conv-halo-3x", "conv-evt-3x", *_PRODUCTS), _HALF),
-        "evt bench --suite resnet, unet, detector and 250 other layers on an H200; 58 layers on an H100",
-        _is_aligned,
+        "2-d convolutions without groups",
+        operations=("conv2d",),
+        routes=_CONVOLUTIONS,
+        types=_HALF,
+        source="evt bench --suite resnet, unet, detector and 250 other layers on an H200; 58 layers on an H100",
+        takes=_is_aligned,
     ),
     Class(
-        *("first layers", "sm90", ("conv2d",), ("conv-halo-padded-3x", "conv-padded-3x"), _HALF),
-        "5 layers of 1 to 64 images, and those of networks, on an H200",
-        _is_first,
+        "first layers",
+        operations=("conv2d",),
+        routes=(halo_3x.PADDED, convolution_3x.PADDED),
+        types=_HALF,
+        source="5 layers of 1 to 64 images, and those of networks, on an H200",
+        takes=_is_first,
     ),
     Class(
-        *("gradients of the inputs of such convolutions", "sm90", ("conv2d_dgrad",)),
-        *(("conv-halo-3x", "conv-evt-3x", *_PRODUCTS), _HALF),
-        "3x3 layers and training steps of ResNet-50 on an H200; of resnet18 and mobilenet_v2 on an H100",
-        _is_aligned,
+        "gradients of the inputs of such convolutions",
+        operations=("conv2d_dgrad",),
+        routes=_CONVOLUTIONS,
+        types=_HALF,
+        source="3x3 layers and training steps of ResNet-50 on an H200; of resnet18 and mobilenet_v2 on an H100",
+        takes=_is_aligned,
     ),
     Class(
-        *("depthwise convolutions", "sm90", ("conv2d",), ("conv-depthwise-3x",), (*_HALF, "f32")),
-        "evt bench --suite depthwise, and 43 other layers, on an H200; f32: 5 layers",
+        "depthwise convolutions",
+        operations=("conv2d",),
+        routes=(depthwise_3x.DEPTHWISE,),
+        types=(*_HALF, "f32"),
+        source="evt bench --suite depthwise, and 43 other layers, on an H200; f32: 5 layers",
     ),
     Class(
-        *("gradients of the inputs of depthwise convolutions", "sm90", ("conv2d_dgrad",), ("conv-depthwise-3x",)),
-        *(_HALF, "5 layers on an H200"),
+        "gradients of the inputs of depthwise convolutions",
+        operations=("conv2d_dgrad",),
+        routes=(depthwise_3x.DEPTHWISE,),
+        types=_HALF,
+        source="5 layers on an H200",
     ),
 )
 
 
 def uncovered(plan: Plan, product: Product) -> str:
     """Return why the default rule leaves a product to the libraries, or "" where measurements cover its kernel."""
-    types = {each.dtype.name for each in plan.parameters if each.kind == "operand"}
-    for known in COVERED:
-        if (
-            known.target == plan.target.name
-            and product.operation in known.operations
-            and plan.route in known.routes
-            and types <= set(known.types)
-            and known.takes(product)
-        ):
-            return ""
+    if any(known.covers(plan, product) for known in COVERED):
+        return ""
+    types = sorted({each.dtype.name for each in plan.parameters if each.kind == "operand"})
     groups = product.geometry.get("groups", 1)
     what = f"{product.operation} of {groups} groups" if groups != 1 else product.operation
-    kernel = ", ".join((*sorted(types), f"route {plan.route}", plan.target.name))
-    return f"no measurements of {what} ({kernel}) say that it wins"
+    return (
+        f"no measurements of {what} ({', '.join((*types, f'route {plan.route}', plan.target.name))}) say that it wins"
+    )
