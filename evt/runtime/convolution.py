@@ -53,13 +53,25 @@ def convolution_views(
             continue
         if name not in ("A", "B") and not _is_shaped(problem, name, view, tensor, report):
             continue
-        readable = is_readable(view) if name in ("A", "B") else _is_walkable(problem, view)
+        readable = _is_operand(problem, name, view) if name in ("A", "B") else _is_walkable(problem, view)
         if readable and not (name == "A" and problem.is_depthwise and _is_aligned_by_a_copy(view)):
             found[name] = view
         else:
             copied.append(name)
             found[name] = torch.empty(view.shape, dtype=tensor.dtype, device="meta")
     return found, tuple(copied)
+
+
+def _is_operand(problem: ConvolutionProblem, name: str, view: torch.Tensor) -> bool:
+    """Return whether kernels read A or B as it is.
+
+    CUTLASS's iterators walk the taps of a filter, and the pixels of A in wgrad, with the stride of the innermost.
+    """
+    if not is_readable(view):
+        return False
+    if problem.geometry.operator == "wgrad":
+        return name == "B" or pitch_of(view) is not None
+    return name == "A" or pitch_of(view[:1]) is not None
 
 
 def _is_aligned_by_a_copy(view: torch.Tensor) -> bool:
@@ -115,10 +127,15 @@ def convolution_operand(
 
 
 def _legal(shape: Sequence[int], strides: Sequence[int]) -> list[int]:
-    """Return the strides of all dimensions but the last; for dimensions of one element, those of a packed tensor."""
+    """Return the strides of all dimensions but the last.
+
+    A dimension of one element gets the stride that makes one dimension of it and those beside it: kernels may walk
+    several dimensions with the stride of the innermost.
+    """
+    outer = list(zip(shape[:-1], strides[:-1], strict=True))
+    step = next((stride for size, stride in reversed(outer) if size > 1), shape[-1])
     found: list[int] = []
-    step = shape[-1]
-    for size, stride in reversed(list(zip(shape[:-1], strides[:-1], strict=True))):
+    for size, stride in reversed(outer):
         found.append(stride if size > 1 else step)
         step = found[-1] * size
     return found[::-1]

@@ -279,3 +279,36 @@ def test_pixels_with_a_pitch():
     op(wide[:, 64:128], w, out=out[:, 64:128], **inputs)
     assert torch.equal(out[:, 64:128], want)
     assert bool(out[:, :64].isnan().all() and out[:, 128:].isnan().all())
+
+
+@pytest.mark.parametrize("feed", ["", "A = A*2\n"])
+@pytest.mark.parametrize("taps", [(1, 1), (3, 1), (1, 3), (3, 2)])
+@pytest.mark.parametrize("part", ["channels", "taps"])
+@pytest.mark.parametrize("dtype", ["f16", "f32"])
+def test_filters_with_a_pitch(dtype, part, taps, feed):
+    """A part of a larger filter: CUTLASS walks the taps with the stride of the innermost."""
+    generator = torch.Generator(device="cuda").manual_seed(3)
+    x = last(random((2, 32, 9, 11), dtype, generator))
+    shape = (48, 72, *taps) if part == "channels" else (48, 32, taps[0] + 1, taps[1] + 1)
+    wide = last(torch.full(shape, float("nan"), device="cuda", dtype=x.dtype))
+    w = wide[:, 8:40] if part == "channels" else wide[:, :, : taps[0], : taps[1]]
+    w.copy_(random((48, 32, *taps), dtype, generator))
+    for route in ("best",) if feed else ("best", "conv-evt-2x"):
+        op = evt.conv2d(f"{feed}D = acc + 1", route=None if route == "best" else route)
+        want = torch.nn.functional.conv2d(x.double() * (2 if feed else 1), w.double()) + 1
+        assert relative_error(op(x, w), want) < BOUNDS[dtype], route
+
+
+@pytest.mark.parametrize("width", [1, 5])
+@pytest.mark.parametrize("part", ["channels", "pixels"])
+def test_gradients_with_a_pitch(part, width):
+    """A part of a larger output gradient: CUTLASS walks the pixels with the stride of the innermost."""
+    generator = torch.Generator(device="cuda").manual_seed(4)
+    x = last(random((3, 16, 9, width + 2), "f16", generator))
+    shape = (3, 72, 7, width) if part == "channels" else (3, 32, 9, width + 2)
+    wide = last(torch.full(shape, float("nan"), device="cuda", dtype=x.dtype))
+    gradient = wide[:, 8:40] if part == "channels" else wide[:, :, 1:8, 1 : width + 1]
+    gradient.copy_(random((3, 32, 7, width), "f16", generator))
+    got = evt.conv2d_wgrad("D = acc", kernel_size=3)(gradient, x)
+    want = torch.nn.grad.conv2d_weight(x.double(), (32, 16, 3, 3), gradient.double())
+    assert relative_error(got, want) < BOUNDS["f16"]

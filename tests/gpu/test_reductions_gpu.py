@@ -84,6 +84,15 @@ CASES = {
         odds = max[m](odd(acc))
         """
     ),
+    "wide": Case(
+        """
+        out D: f64[m, n], amax: f32[m, n/128]
+        D = acc + 0.5
+        amax = max[n%128](abs(acc))
+        """,
+        routes=("evt-2x",),
+        whole=True,
+    ),
     "scaled": Case(SCALED, routes=("evt-2x",)),
     "scaled-e4m3": Case(SCALED, "e4m3", ("evt-3x",)),
     "places": Case(

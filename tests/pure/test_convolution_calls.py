@@ -89,6 +89,30 @@ def test_slices_are_read_in_place() -> None:
     assert not found.signature.convolution.packed
 
 
+@pytest.mark.parametrize("taps", [(1, 1), (3, 1), (1, 3), (3, 2)])
+def test_taps_of_a_filter_have_one_stride(taps: tuple[int, int]) -> None:
+    """CUTLASS walks the taps of a filter with the stride of the innermost."""
+    wide = last(half(24, 40, *taps))
+    found = bound(evt.conv2d("D = acc"), X, wide[:, :16])
+    assert found.copied == ()
+    width = 40 if taps != (1, 1) else 40 * taps[0] * taps[1]
+    assert strides(found, "B")["width"] == width
+    assert strides(found, "B")["height"] == (width * taps[1] if taps[0] > 1 or taps == (1, 3) else width)
+    cropped = last(half(24, 16, taps[0] + 1, taps[1] + 1))[:, :, : taps[0], : taps[1]]
+    one_stride = 1 in taps
+    assert bound(evt.conv2d("D = acc"), X, cropped).copied == (() if one_stride else ("B",))
+
+
+def test_pixels_of_a_wgrad_have_one_stride() -> None:
+    op = convolution("D = acc", "conv2d_wgrad", kernel_size=3)
+    wide = last(half(2, 40, 7, 5))
+    found = bound(op, wide[:, :24], X)
+    assert (found.copied, strides(found, "A")["width"]) == ((), 40)
+    assert bound(op, last(half(2, 24, 9, 7))[:, :, 1:8, 1:6], X).copied == ("A",)
+    found = bound(op, last(half(2, 40, 7, 1))[:, :24], last(half(2, 16, 9, 3)))
+    assert (found.copied, strides(found, "A")["width"]) == ((), 40)
+
+
 def test_what_is_not_channels_last_is_copied() -> None:
     residual = last(half(*IMAGE))
     assert bound(OP, X.contiguous(), WEIGHT, bias=half(24), residual=residual).copied == ("A",)

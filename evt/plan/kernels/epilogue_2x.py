@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal, TypeAlias
 
-from evt.ir import Interleave, Pick
 from evt.ir.dtype import F16, F32, I32, DType, accumulator
 from evt.plan.epilogue.visitors import build_visitors, is_collective
 from evt.plan.fields import Field
@@ -55,7 +54,7 @@ def access_width(draft: Draft) -> int:
     A warp covers a row with 32 accesses, and pairs and blocks of columns meet within them: wide ones need wide ones.
     """
     least = max(1, draft.problem.columns_together // 32)
-    width = min(8, 16 // draft.problem.tensor_bytes(draft.primary)) if draft.stores_tile else 8
+    width = max(least, min(8, 16 // draft.problem.tensor_bytes(draft.primary))) if draft.stores_tile else 8
     for name, layout in draft.signature.tensors:
         if layout.contiguous == draft.columns and is_collective(draft.value(name)):
             while width > least and not is_aligned(draft, name, layout, width):
@@ -63,17 +62,6 @@ def access_width(draft: Draft) -> int:
             if name == draft.primary:
                 width = min(width, max(least, layout.alignment))
     return width
-
-
-def _pair_block(draft: Draft) -> int:
-    """Return how many columns the members of a pair are apart, at most; 0 without pairs."""
-    ops = map(draft.dag.__getitem__, range(len(draft.dag)))
-    return max((op.block for op in ops if isinstance(op, Pick | Interleave)), default=0)
-
-
-def _pairs_meet(draft: Draft) -> bool:
-    """Return whether pairs lie within the 256 bytes of D's type that CUTLASS's thread map gives to a row of a warp."""
-    return 2 * _pair_block(draft) * draft.problem.tensor_bytes(draft.primary) <= 256
 
 
 # An output operator of CUTLASS's own.
