@@ -163,6 +163,27 @@ CALLS: dict[str, tuple[str, Callable[[], tuple[Any, Any, dict[str, Any]]]]] = {
             {"bias": f16(24), "residual": last(f16(1, 24, 6, 3))},
         ),
     ),
+    "part of a filter": (
+        "conv",
+        lambda: (
+            last(f16(2, 16, 9, 7)),
+            last(f16(24, 40, 3, 1))[:, 8:24],
+            {"bias": f16(24), "residual": last(f16(2, 24, 5, 9))},
+        ),
+    ),
+    "some taps of a filter": (
+        "conv",
+        lambda: (
+            last(f16(2, 16, 9, 7)),
+            last(f16(24, 16, 5, 4))[:, :, 1:4, :3],
+            {"bias": f16(24), "residual": last(f16(2, 24, 5, 7))},
+        ),
+    ),
+    "part of a gradient": ("wgrad", lambda: (last(f16(2, 40, 9, 1))[:, 8:32], last(f16(2, 16, 9, 1)), {})),
+    "some pixels of a gradient": (
+        "wgrad",
+        lambda: (last(f16(2, 24, 11, 9))[:, :, 1:10, 1:8], last(f16(2, 16, 9, 7)), {}),
+    ),
     "same": ("same", lambda: (last(f16(2, 16, 31)), last(f16(24, 16, 4)), {})),
     "volume": (
         "volume",

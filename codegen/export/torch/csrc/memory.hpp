@@ -82,36 +82,44 @@ inline void make_legal(Argument& argument, char contiguous) {
   }
 }
 
-/// A or B of a convolution, a view [N, ..., C], which is copied where its channels are not contiguous.
+/// A or B of a convolution, a view [N, ..., C], which is copied where its channels are not contiguous. CUTLASS's
+/// iterators walk the taps of a filter, and the pixels of A in wgrad, with the stride of the innermost.
 inline Argument image_operand(Program const& program, Value const& value, at::Tensor const& given) {
-  bool const weight = value.name[0] == 'B' && program.geometry.kind != Convolution::wgrad;
+  bool const wgrad = program.geometry.kind == Convolution::wgrad;
+  bool const weight = value.name[0] == 'B' && !wgrad;
   at::Tensor view = given.movedim(1, -1);
+  std::int64_t const rank = view.dim() - 2;
+  auto const walked = [&](std::int64_t from) {
+    return single_stride(view.sizes().slice(from, rank + 1 - from), view.strides().slice(from, rank + 1 - from));
+  };
   auto const readable = [&] {
     for (std::int64_t at = 0; at < view.dim(); ++at) {
       bool const last = at + 1 == view.dim();
       if (view.size(at) > 1 && (last ? view.stride(at) != 1 : view.stride(at) <= 0)) return false;
     }
-    return true;
+    bool const as_one = weight || (wgrad && value.name[0] == 'A');
+    return !as_one || walked(weight ? 1 : 0).has_value();
   };
   if (!readable()) view = view.contiguous();  // to channels last
   Argument result;
   result.tensor = view;
-  std::int64_t const rank = view.dim() - 2;
   result.channels = view.size(-1);
   std::vector<Step> names{Step::outer};
   for (std::int64_t at = 3 - rank; at < 3; ++at) {
     names.push_back(static_cast<Step>(static_cast<int>(Step::depth) + static_cast<int>(at)));
   }
-  std::int64_t packed = result.channels;
+  // A dimension of one element gets the stride that makes one dimension of it and those beside it.
+  std::int64_t step = result.channels;
+  for (std::int64_t at = 0; at <= rank; ++at) step = view.size(at) > 1 ? view.stride(at) : step;
   for (std::int64_t at = rank; at >= 0; --at) {
-    std::int64_t const stride = view.size(at) > 1 ? view.stride(at) : packed;
+    std::int64_t const stride = view.size(at) > 1 ? view.stride(at) : step;
     if (view.size(at) > 1) result.wide.push_back(stride);
     EVT_CHECK(stride <= kLimit, program, "E0606", "`", value.name, "` has a stride beyond ", kLimit);
     result.steps[index(names[at])] = stride;
-    packed = stride * view.size(at);
+    step = stride * view.size(at);
   }
   if (rank == 1) result.steps[index(Step::height)] = result.steps[index(Step::width)] * view.size(1);
-  auto const pitch = single_stride(view.sizes().slice(0, rank + 1), view.strides().slice(0, rank + 1));
+  auto const pitch = walked(0);
   std::int64_t const pixel = weight ? 1 : !pitch ? 0 : *pitch == 0 ? result.channels : *pitch;
   result.steps[index(Step::pixel)] = pixel;
   // Filters are a matrix of filters and taps, activations one of pixels and channels.
