@@ -61,7 +61,9 @@ def _sigmoid(t: Any, x: Any) -> Any:
 
 
 def _softplus(t: Any, x: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
-    return t.where(x * beta > threshold, x, t.log1p(t.exp(x * beta)) / beta)
+    """Return PyTorch's formula; kernels, with another one, have no overflow below a large threshold."""
+    z = x * beta
+    return t.where(z > threshold, x, t.without_overflow(t.log1p(t.exp(z)), z) / beta)
 
 
 def _logaddexp(t: Any, x: Any, y: Any) -> Any:

@@ -223,6 +223,11 @@ class Arithmetic:
         x[1][zero[1]], x[2][zero[2]] = 0.0, -0.0
         return Number(x, value.doubt, self)
 
+    def without_overflow(self, value: Number, near: Number) -> Number:
+        """Return a value in doubt where its formula overflows, and another form of it gives ``near``."""
+        overflows = (np.isinf(value.x) & np.isfinite(near.x)).any(0)
+        return Number(np.where(overflows, near.x, value.x), doubts(value, near) | overflows, self)
+
     # The parts of which functions are made
 
     def abs(self, x: Number | float) -> Number:

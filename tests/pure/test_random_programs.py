@@ -293,6 +293,14 @@ def meaning(name: str, x: np.ndarray, constants: list[float]) -> np.ndarray:
     return np.broadcast_to(FUNCTIONS[name].meaning(t, *numbers).x[0], (1, 1, x.size))[0, 0]
 
 
+def test_softplus_may_overflow_below_its_threshold() -> None:
+    t = Arithmetic(True, 1.0, np.random.default_rng(0))
+    x, threshold = Number(np.array([-90.0, 3.0, 80.0, 90.0, 1e4]).reshape(1, 1, 1, -1), NO_DOUBT, t), t.number(1e3)
+    found = FUNCTIONS["softplus"].meaning(t, x, t.number(1.0), threshold)
+    assert np.broadcast_to(found.doubt, (1, 1, 5))[0, 0].tolist() == [False, False, False, True, False]
+    assert np.isfinite(found.x).all()
+
+
 def differentiated(f: Callable[[np.ndarray], np.ndarray], x: np.ndarray, order: int) -> np.ndarray:
     """Central differences, extrapolated once."""
 
