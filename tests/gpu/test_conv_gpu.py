@@ -299,6 +299,17 @@ def test_filters_with_a_pitch(dtype, part, taps, feed):
         assert relative_error(op(x, w), want) < BOUNDS[dtype], route
 
 
+def test_filters_of_volumes_with_a_pitch():
+    generator = torch.Generator(device="cuda").manual_seed(5)
+    x = last(random((2, 32, 5, 6, 7), "f16", generator))
+    wide = last(torch.full((48, 72, 3, 3, 1), float("nan"), device="cuda", dtype=x.dtype))
+    w = wide[:, 8:40]
+    w.copy_(random((48, 32, 3, 3, 1), "f16", generator))
+    want = torch.nn.functional.conv3d(x.double(), w.double())
+    for route in (None, "conv-evt-2x"):
+        assert relative_error(evt.conv3d("D = acc", route=route)(x, w), want) < BOUNDS["f16"], route
+
+
 @pytest.mark.parametrize("width", [1, 5])
 @pytest.mark.parametrize("part", ["channels", "pixels"])
 def test_gradients_with_a_pitch(part, width):

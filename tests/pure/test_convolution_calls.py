@@ -103,6 +103,14 @@ def test_taps_of_a_filter_have_one_stride(taps: tuple[int, int]) -> None:
     assert bound(evt.conv2d("D = acc"), X, cropped).copied == (() if one_stride else ("B",))
 
 
+def test_taps_of_a_volume_have_one_stride() -> None:
+    op, x = evt.conv3d("D = acc"), last(half(2, 16, 5, 9, 7))
+    found = bound(op, x, last(half(24, 40, 3, 3, 1))[:, :16])
+    assert [strides(found, "B")[name] for name in ("outer", "depth", "height", "width")] == [360, 120, 40, 40]
+    assert bound(op, x, last(half(24, 16, 3, 3, 2))[..., :1]).copied == ()
+    assert bound(op, x, last(half(24, 16, 3, 4, 1))[:, :, :, :3]).copied == ("B",)
+
+
 def test_pixels_of_a_wgrad_have_one_stride() -> None:
     op = convolution("D = acc", "conv2d_wgrad", kernel_size=3)
     wide = last(half(2, 40, 7, 5))
