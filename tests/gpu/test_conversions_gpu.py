@@ -86,3 +86,23 @@ def test_truth_values_are_stored_as_every_type(route: str) -> None:
         op.outputs, op(a.cuda(), b.cuda(), x=x.cuda()), op.reference(a, b, x=x), strict=True
     ):
         assert bool(same_bits(found.cpu(), expected).all()), name
+
+
+@pytest.mark.parametrize("source", ["f16", "i8"])
+def test_own_kernels_store_doubles(source: str) -> None:
+    """The products include values beyond the range of 8 and 16 bits, and halves."""
+    scaled = "f64(acc) * f64(x) / f64(2)"
+    types = [each.name for each in TARGETS if each.name not in ("tf32", "b1", "f64")]
+    lines = [f"s_{name} = {scaled}; c_{name} = {name}({scaled})" for name in types]
+    outputs = ", ".join(f"s_{name}: {name}, c_{name}: {'i32' if name[0] in 'iu' else 'f32'}" for name in types)
+    text = "\n".join([f"in x: f32[m, n]; out D: f16, {outputs}", *lines, "D = acc"])
+    op = evt.gemm(text, route="halo-3x")
+    generator = torch.Generator().manual_seed(1)
+    dtype = {"f16": torch.float16, "i8": torch.int8}[source]
+    a = torch.randint(-9, 10, (72, 16), generator=generator).to(dtype)
+    b = torch.randint(-9, 10, (16, 48), generator=generator).to(dtype).mT.contiguous().mT
+    x = torch.tensor([1.0, 3.0, -1e3, 1e9, float("inf"), float("nan")]).repeat(72 * 48 // 6).reshape(72, 48)
+    for name, found, expected in zip(
+        op.outputs, op(a.cuda(), b.cuda(), x=x.cuda()), op.reference(a, b, x=x), strict=True
+    ):
+        assert bool(same_bits(found.cpu(), expected).all()), name

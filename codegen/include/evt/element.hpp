@@ -47,7 +47,7 @@ CUTLASS_DEVICE int32_t load(uint8_t x) { return x; }
 CUTLASS_DEVICE int32_t load(int32_t x) { return x; }
 CUTLASS_DEVICE int64_t load(int64_t x) { return x; }
 
-/// What an element is computed in.
+/// The type of registers that hold an element's value.
 template <class T>
 using Register = decltype(load(T{}));
 
@@ -65,16 +65,27 @@ CUTLASS_DEVICE void store(e5m2& to, float x) {
 }
 CUTLASS_DEVICE void store(tf32& to, float x) { asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(to.bits) : "f"(x)); }
 CUTLASS_DEVICE void store(float& to, float x) { to = x; }
-CUTLASS_DEVICE void store(int32_t& to, float x) { to = __float2int_rn(x); }  // saturates, NaN becomes 0
 CUTLASS_DEVICE void store(int32_t& to, int32_t x) { to = x; }
 CUTLASS_DEVICE void store(int64_t& to, int64_t x) { to = x; }
 CUTLASS_DEVICE void store(int8_t& to, int32_t x) { to = int8_t(min(max(x, -128), 127)); }
 CUTLASS_DEVICE void store(uint8_t& to, int32_t x) { to = uint8_t(min(max(x, 0), 255)); }
-CUTLASS_DEVICE void store(int8_t& to, float x) { store(to, __float2int_rn(x)); }
-CUTLASS_DEVICE void store(uint8_t& to, float x) { store(to, __float2int_rn(x)); }
-template <class T, class = std::enable_if_t<std::is_same_v<Register<T>, float>>>
-CUTLASS_DEVICE void store(T& to, int32_t x) {
-  store(to, float(x));
+
+/// A value in registers of another type. To int32_t: the nearest, saturated, and NaN becomes 0.
+template <class To, class From>
+CUTLASS_DEVICE To in_register(From x) {
+  if constexpr (std::is_same_v<To, int32_t> && std::is_same_v<From, float>) {
+    return __float2int_rn(x);
+  } else if constexpr (std::is_same_v<To, int32_t> && std::is_same_v<From, double>) {
+    return x != x ? 0 : __double2int_rn(x);  // it saturates, and has no 0 for NaN
+  } else {
+    return To(x);
+  }
+}
+
+/// Store a value of any other type than the element's registers have.
+template <class T, class Value, class = std::enable_if_t<!std::is_same_v<Value, Register<T>>>>
+CUTLASS_DEVICE void store(T& to, Value x) {
+  store(to, in_register<Register<T>>(x));
 }
 
 /// x as the type stores it.
@@ -92,8 +103,8 @@ CUTLASS_DEVICE void store_two(f16, uint32_t& to, float first, float second) {
 CUTLASS_DEVICE void store_two(bf16, uint32_t& to, float first, float second) {
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(to) : "f"(second), "f"(first));
 }
-template <class T>
-CUTLASS_DEVICE void store_two(T type, uint32_t& to, int32_t first, int32_t second) {
+template <class T, class Value>
+CUTLASS_DEVICE void store_two(T type, uint32_t& to, Value first, Value second) {
   store_two(type, to, float(first), float(second));
 }
 
