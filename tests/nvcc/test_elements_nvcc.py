@@ -1,4 +1,4 @@
-"""The conversions of own kernels as device code: nvcc compiles a store of each type of values to each type of elements."""
+"""Conversions of own kernels as device code: nvcc compiles a store of each type of values to each type of elements."""
 
 from __future__ import annotations
 
