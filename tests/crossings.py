@@ -94,6 +94,13 @@ CASES = {
         "w = max[n%16](x); sums = sum[n%32](q); count = sum[n%8](on); D = acc + w + sums",
         "f16",
     ),
+    "truth values in blocks": Case(
+        "in on: bool[m]\n"
+        "out D, most: f32[m, n/32], count: i32[m, n/16], every: bool[m, n/8], none: f16[m, n/64]\n"
+        "most = max[n%32](acc > 40); count = sum[n%16](acc > 0); every = min[n%8](on || acc > -30)\n"
+        "none = max[n%32](even(on && 2 < 1)); D = acc + count + most",
+        "f16",
+    ),
     "pixels": Case(
         "in mask: bool[m, n], x: f16[index[m], n], on: bool[m], count: i64[n]\n"
         "out D, best: i32[m], average: f32[n], hits: i32[n]\n"

@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.skipif(not include_flags(), reason="there are no CUTLASS or no CUDA headers"),
 ]
 #: One compilation takes g++ ten seconds.
-QUICK = ("rotary",)
+QUICK = ("rotary", "truth values in blocks")
 PRODUCTS = [
     pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
     for name, case in CASES.items()

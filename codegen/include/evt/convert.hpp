@@ -44,6 +44,10 @@ template <class T>
 using Compute = std::conditional_t<
     is_narrow_float<T>, float, std::conditional_t<is_one_of<T, int8_t, uint8_t>, int32_t, T>>;
 
+// What values of the type are reduced in: truth values are counted.
+template <class T>
+using Reduced = std::conditional_t<std::is_same_v<T, bool>, int32_t, Compute<T>>;
+
 CUTLASS_HOST_DEVICE int32_t nearest_integer(float x) {
 #if defined(__CUDA_ARCH__)
   return __float2int_rn(x);  // saturates, NaN becomes 0

@@ -29,7 +29,7 @@ struct BlockReduce : PlainNode<NoArguments> {
     template <class ElementAccumulator, class ElementInput, int FragmentSize>
     CUTLASS_DEVICE auto visit(int, int, int column, int, cutlass::Array<ElementAccumulator, FragmentSize> const&,
                               cutlass::Array<ElementInput, FragmentSize> const& input) {
-      using Element = evt::detail::Compute<ElementInput>;  // an input is reduced as it is read
+      using Element = evt::detail::Reduced<ElementInput>;  // an input is reduced as it is read
       cutlass::Array<Element, FragmentSize> const values = evt::convert_array<Element>(input);
       Element value = Op::template identity<Element>();
       CUTLASS_PRAGMA_UNROLL

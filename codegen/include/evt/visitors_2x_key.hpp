@@ -28,8 +28,7 @@ struct PlaceKeys : PlainNode<NoArguments> {
     CUTLASS_DEVICE cutlass::Array<int64_t, FragmentSize> visit(
         int step, int row, int column, int, cutlass::Array<ElementAccumulator, FragmentSize> const&,
         cutlass::Array<ElementInput, FragmentSize> const& input) {
-      using Value = cute::conditional_t<evt::detail::is_narrow_integer<ElementInput>, int32_t,
-                                        evt::detail::Compute<ElementInput>>;
+      using Value = evt::detail::Reduced<ElementInput>;
       auto const values = evt::convert_array<Value>(input);
       int const first = Mode == 0 ? tile.m(row, step) : tile.n(column);
       return evt::generate_array<int64_t, FragmentSize>(

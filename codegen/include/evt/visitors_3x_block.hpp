@@ -44,7 +44,7 @@ struct BlockReduce : Sm90VisitorImpl<> {
     CUTLASS_DEVICE auto visit(cutlass::Array<ElementAccumulator, FragmentSize> const&, int, int, int step_n,
                               cutlass::Array<ElementInput, FragmentSize> const& input) {
       static_assert(FragmentSize == BlockTile::kFragment, "a fragment is a thread's part of a sub-tile");
-      using Element = evt::detail::Compute<ElementInput>;
+      using Element = evt::detail::Reduced<ElementInput>;
       cutlass::Array<Element, FragmentSize> const values = evt::convert_array<Element>(input);
       Element totals[BlockTile::kValues];
       CUTLASS_PRAGMA_UNROLL

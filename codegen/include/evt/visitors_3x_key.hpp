@@ -30,8 +30,7 @@ struct PlaceKeys : Sm90VisitorImpl<> {
         cutlass::Array<ElementAccumulator, FragmentSize> const&, int, int step_m, int step_n,
         cutlass::Array<ElementInput, FragmentSize> const& input) {
       static_assert(FragmentSize == Tile::kFragment, "a fragment is a thread's part of a sub-tile");
-      using Value = cute::conditional_t<evt::detail::is_narrow_integer<ElementInput>, int32_t,
-                                        evt::detail::Compute<ElementInput>>;
+      using Value = evt::detail::Reduced<ElementInput>;
       auto const values = evt::convert_array<Value>(input);
       return evt::generate_array<int64_t, FragmentSize>([&](int i) {
         return key_of<Least>(Value(values[i]), Mode == 0 ? tile.row(step_m) + detail::row_of(i)

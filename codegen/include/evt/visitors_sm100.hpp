@@ -175,7 +175,7 @@ struct BlockReduce : Sm90VisitorImpl<> {
                               cutlass::Array<ElementInput, FragmentSize> const& input) {
       static_assert(FragmentSize == Tile::kColumns, "a fragment is a thread's part of a sub-tile");
       static_assert(FragmentSize % Width == 0, "the epilogue tile is too narrow for the block");
-      using Element = evt::detail::Compute<ElementInput>;
+      using Element = evt::detail::Reduced<ElementInput>;
       cutlass::Array<Element, FragmentSize> const values = evt::convert_array<Element>(input);
       Element totals[FragmentSize / Width];
       CUTLASS_PRAGMA_UNROLL
