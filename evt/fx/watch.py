@@ -18,6 +18,11 @@ _data_ptr, _size, _stride = torch.Tensor.data_ptr, torch.Tensor.size, torch.Tens
 _dtype = torch.Tensor.dtype.__get__  # type: ignore[attr-defined]
 _requires_grad = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
 
+#: The attributes of every module, which hold what is watched apart.
+_OWN = frozenset(vars(torch.nn.Module()))
+#: How deep lists and mappings within one another are compared by their contents.
+_DEEPEST = 8
+
 
 class Watch:
     """The attributes, hooks and tensors of a module and of those within it.
@@ -29,7 +34,9 @@ class Watch:
     def __init__(self, model: torch.nn.Module) -> None:
         modules = list(model.modules())
         self._attributes = [each for module in modules for each in (vars(module), module._modules)]
-        self._known = [dict(each) for each in self._attributes]
+        self._known = [
+            {name: value if name in _OWN else _copied(value) for name, value in each.items()} for each in self._attributes
+        ]
         self._hooks: list[Any] = [globals_of._global_forward_hooks, globals_of._global_forward_pre_hooks]
         self._hooks += [each for module in modules for each in (module._forward_hooks, module._forward_pre_hooks)]
         self._tables = [each for module in modules for each in (module._parameters, module._buffers)]
@@ -93,6 +100,17 @@ class Watch:
             return self._attributes == self._known and [*map(len, self._tables)] == self._lengths
         except Exception:  # of values that do not compare, as tensors do not
             return False
+
+
+def _copied(value: Any, depth: int = 0) -> Any:
+    """Return a copy of lists, sets and mappings, and of those within, so that a change of one in place is seen."""
+    if depth == _DEEPEST:
+        return value
+    if type(value) in (list, tuple, set):
+        return type(value)(_copied(each, depth + 1) for each in value)
+    if type(value) is dict:
+        return {key: _copied(each, depth + 1) for key, each in value.items()}
+    return value
 
 
 def _facts(tensors: Sequence[torch.Tensor]) -> list[Any]:

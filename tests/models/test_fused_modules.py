@@ -251,6 +251,24 @@ def test_attributes_that_change_as_the_model_runs() -> None:
     torch.testing.assert_close(first / (before + 1), second / (before + 2))
 
 
+def test_contents_of_attributes_are_seen() -> None:
+    class Scaled(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lin, self.scales, self.config = torch.nn.Linear(4, 4), [1.0, 2.0], {"inner": {"shift": 1.0}}
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(self.lin(x)) * self.scales[1] + self.config["inner"]["shift"]
+
+    model, x = Scaled().eval(), torch.ones(2, 4)
+    fused: Any = fuse(model, (x,))
+    fused(x)
+    model.scales[1] = 5.0
+    torch.testing.assert_close(fused(x), model(x))
+    model.config["inner"]["shift"] = -3.0
+    torch.testing.assert_close(fused(x), model(x))
+
+
 def test_graphs_inside() -> None:
     class Branches(torch.nn.Module):
         def __init__(self) -> None:
