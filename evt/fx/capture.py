@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -163,7 +164,11 @@ def _decomposed(exported: ExportedProgram) -> ExportedProgram:
 
 @contextmanager
 def _captured(module: torch.nn.Module) -> Iterator[None]:
-    """Raise ArgumentError (E1020) for any exception of torch.export's, and of the module's own for these inputs."""
+    """Raise ArgumentError (E1020) for any exception of torch.export's, and of the module's own for these inputs.
+
+    PyTorch's fake tensors log such an exception with its traceback; the diagnostic replaces that record.
+    """
+    _FAKE_TENSORS.addFilter(_is_no_exception)
     try:
         yield
     except Exception as error:
@@ -171,8 +176,15 @@ def _captured(module: torch.nn.Module) -> Iterator[None]:
         message = f"torch.export cannot capture the {type(module).__name__}: {said}"
         hint = 'call the module with these inputs; if that works, use torch.compile(module, backend="evt")'
         raise ArgumentError(Diagnostic("E1020", message, help=hint)) from error
+    finally:
+        _FAKE_TENSORS.removeFilter(_is_no_exception)
 
 
+def _is_no_exception(record: logging.LogRecord) -> bool:
+    return record.exc_info is None
+
+
+_FAKE_TENSORS = logging.getLogger("torch._subclasses.fake_tensor")
 #: Products that PyTorch makes of others.
 _COMPOSED = ("einsum", "tensordot", "inner", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 

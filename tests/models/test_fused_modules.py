@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import logging
 import pickle
 import warnings
 from collections.abc import Callable
@@ -249,6 +250,15 @@ def test_attributes_that_change_as_the_model_runs() -> None:
     first, second = (fused(torch.ones(2, 4)) for _ in range(2))
     assert model.count == before + 2
     torch.testing.assert_close(first / (before + 1), second / (before + 2))
+
+
+def test_a_call_that_the_model_refuses(caplog: pytest.LogCaptureFixture) -> None:
+    """The call raises the exception of the model; PyTorch logs no warning about the capture."""
+    model = torch.nn.Linear(4, 4).eval()
+    fused: Any = fuse(model, (torch.ones(2, 4),))
+    with pytest.raises(RuntimeError, match="cannot be multiplied"):
+        fused(torch.ones(2, 5))
+    assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
 
 
 def test_contents_of_attributes_are_seen() -> None:
