@@ -34,9 +34,7 @@ class Watch:
     def __init__(self, model: torch.nn.Module) -> None:
         modules = list(model.modules())
         self._attributes = [each for module in modules for each in (vars(module), module._modules)]
-        self._known = [
-            {name: value if name in _OWN else _copied(value) for name, value in each.items()} for each in self._attributes
-        ]
+        self._known = [_remembered(each) for each in self._attributes]
         self._hooks: list[Any] = [globals_of._global_forward_hooks, globals_of._global_forward_pre_hooks]
         self._hooks += [each for module in modules for each in (module._forward_hooks, module._forward_pre_hooks)]
         self._tables = [each for module in modules for each in (module._parameters, module._buffers)]
@@ -100,6 +98,10 @@ class Watch:
             return self._attributes == self._known and [*map(len, self._tables)] == self._lengths
         except Exception:  # of values that do not compare, as tensors do not
             return False
+
+
+def _remembered(attributes: dict[str, Any]) -> dict[str, Any]:
+    return {name: value if name in _OWN else _copied(value) for name, value in attributes.items()}
 
 
 def _copied(value: Any, depth: int = 0) -> Any:
