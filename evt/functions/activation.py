@@ -186,7 +186,7 @@ ACTIVATIONS = (
     ),
     define(
         "softplus(x, beta=1, threshold=20)",
-        "`log(1 + exp(beta * x)) / beta`, and `x` itself where `beta * x > threshold`.",
+        "`log(1 + exp(beta * x)) / beta`, and `x` itself where `beta * x > threshold`; kernels do not overflow.",
         lambda t, x, beta, threshold: t.where(x * beta > threshold, x, t.true_divide(t.log1p(t.exp(x * beta)), beta)),
         instructions=TRANSCENDENTAL,
         derivatives=(

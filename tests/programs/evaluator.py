@@ -303,7 +303,7 @@ class Evaluator:
         columns = any(value.columns for value in values)
         fewer = min((value.fewer for value in values if value.columns), default=1)
         numbers = self.aligned(
-            [v.number.t.truth(v.number) if slot in row.conditions else v.number for slot, v in enumerate(values)]
+            [v.number.t.truth(v.number) if slot in row.conditions else v.number for slot, v in enumerate(values)], fewer
         )
         if domain == "i32":
             assert row.integers is not None
@@ -323,15 +323,25 @@ class Evaluator:
             np.asarray(x).astype(float), np.broadcast_to(doubt, np.broadcast_shapes(doubt.shape, x.shape[1:]))
         )
 
-    def aligned(self, numbers: Sequence[Number]) -> list[Number]:
-        """Numbers that broadcast: a value of each block of columns stands for the block's columns."""
+    def aligned(self, numbers: Sequence[Number], fewer: int) -> list[Number]:
+        """Numbers that broadcast: a value of each block of columns stands for the block's columns.
+
+        Beside it may be a single value for all columns, of which there are as ``fewer`` tells.
+        """
         columns = max(each.x.shape[3] for each in numbers)
+        if fewer > 1 and columns > 1:
+            columns = self.data.sizes["n"] // fewer
 
-        def widened(array: Array, axis: int) -> Array:
-            have = array.shape[axis]
-            return array if have in (0, 1, columns) else array.repeat(columns // have, axis)
+        def widened(number: Number) -> Number:
+            if {number.x.shape[-1], number.doubt.shape[-1]} <= {0, 1, columns}:
+                return number
+            parts = (
+                array if array.shape[-1] in (0, 1) else array.repeat(columns // array.shape[-1], -1)
+                for array in (number.x, number.doubt)
+            )
+            return Number(*parts, number.t)
 
-        return [replace(each, x=widened(each.x, 3), doubt=widened(each.doubt, 2)) for each in numbers]
+        return [widened(each) for each in numbers]
 
     def cast(self, dtype: str, value: Value) -> Value:
         """Return a rounding point. What is wider than f32 may be rounded to f32 on the way to a narrower type."""
@@ -411,8 +421,7 @@ class Evaluator:
             picked = array.reshape(shape)[..., member, :]
             return picked.reshape(*array.shape[:-1], -1) if array.size else array[..., : array.shape[-1] // 2]
 
-        number = value.number
-        picked = replace(number, x=pick(number.x), doubt=pick(number.doubt))
+        picked = Number(pick(value.number.x), pick(value.number.doubt), value.number.t)
         return replace(value, number=picked, literal=False, columns=True, fewer=2)
 
     def interleave(self, x: Value, y: Value, distance: int) -> Value:

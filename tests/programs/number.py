@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -31,29 +31,30 @@ Array = np.ndarray
 
 @dataclass(frozen=True, eq=False)
 class Number:
-    """Values in an arithmetic, and where they are in doubt."""
+    """Values in an arithmetic, and where they are in doubt; ``exact`` values of a product that overflows."""
 
     x: Array
     doubt: Array
     t: Arithmetic
+    exact: Array | None = None
 
     def __add__(self, other: Number | float) -> Number:
-        return self.t.operation(np.add, self, other)
+        return self.t.sum(np.add, self, other)
 
     def __radd__(self, other: float) -> Number:
-        return self.t.operation(np.add, other, self)
+        return self.t.sum(np.add, other, self)
 
     def __sub__(self, other: Number | float) -> Number:
-        return self.t.operation(np.subtract, self, other)
+        return self.t.sum(np.subtract, self, other)
 
     def __rsub__(self, other: float) -> Number:
-        return self.t.operation(np.subtract, other, self)
+        return self.t.sum(np.subtract, other, self)
 
     def __mul__(self, other: Number | float) -> Number:
-        return self.t.operation(np.multiply, self, other)
+        return self.t.product(self, other)
 
     def __rmul__(self, other: float) -> Number:
-        return self.t.operation(np.multiply, other, self)
+        return self.t.product(other, self)
 
     def __truediv__(self, other: Number | float) -> Number:
         return self.t.divide(self, other)
@@ -62,7 +63,7 @@ class Number:
         return self.t.divide(other, self)
 
     def __neg__(self) -> Number:
-        return Number(-self.x, self.doubt, self.t)
+        return Number(-self.x, self.doubt, self.t, None if self.exact is None else -self.exact)
 
     def __lt__(self, other: Number | float) -> Number:
         return self.t.compare(operator.lt, self, other)
@@ -109,7 +110,8 @@ class Arithmetic:
             loose = self.nearest(constant) != constant if self.slack else constant != constant
             return self.settle(constant, NO_DOUBT, loose, OPERATION)
         if not self.single or value.t.single:
-            return value if value.t is self else Number(value.x, value.doubt, self)
+            exact = value.exact if value.t.single == self.single else None
+            return value if value.t is self else Number(value.x, value.doubt, self, exact)
         return Number(np.concatenate([self.nearest(value.x[:1]), value.x[1:]]), value.doubt, self)
 
     def nearest(self, x: Array) -> Array:
@@ -126,6 +128,26 @@ class Arithmetic:
         moved = (exact != exact[:1]).any(0)
         loose = loose | moved | inexact if self.slack else moved
         return self.settle(exact, doubts(*numbers), loose, OPERATION)
+
+    def product(self, a: Number | float, b: Number | float) -> Number:
+        """Return a product, with its exact values where it overflows and may be contracted with a sum."""
+        a, b = self.number(a), self.number(b)
+        found = self.operation(np.multiply, a, b)
+        if not self.slack or not (np.isinf(found.x[0]) & np.isfinite(a.x[0]) & np.isfinite(b.x[0])).any():
+            return found
+        return replace(found, exact=a.x[:1].astype(np.longdouble) * b.x[:1])
+
+    def sum(self, f: Callable[..., Array], a: Number | float, b: Number | float) -> Number:
+        """Return a sum or a difference; in doubt where a contracted product does not overflow on the way."""
+        a, b = self.number(a), self.number(b)
+        found = self.operation(f, a, b)
+        doubt = found.doubt
+        for one, two, product in ((a.exact, b.x[:1], a), (a.x[:1], b.exact, b)):
+            if one is not None and two is not None:
+                with np.errstate(all="ignore"):
+                    contracted = self.nearest(f(one, two).astype(float))
+                doubt = doubt | (np.isinf(product.x[0]) & differs(contracted, found.x[:1]))
+        return replace(found, doubt=doubt)
 
     def divide(self, a: Number | float, b: Number | float) -> Number:
         """Return a quotient; in doubt where the divisor may be on either side of 0, or a zero of either sign."""
@@ -196,8 +218,7 @@ class Arithmetic:
     def where(self, condition: Number | float, a: Number | float, b: Number | float) -> Number:
         c, a, b = self.truth(condition), self.number(a), self.number(b)
         chosen = c.x[:1] != 0
-        differ = ~((a.x == b.x) | (np.isnan(a.x) & np.isnan(b.x))).all(0)
-        doubt = np.where(chosen[0], a.doubt, b.doubt) | (c.doubt & (differ | a.doubt | b.doubt))
+        doubt = np.where(chosen[0], a.doubt, b.doubt) | (c.doubt & (differs(a.x, b.x) | a.doubt | b.doubt))
         return Number(np.where(chosen, a.x, b.x), doubt, self)
 
     def truth(self, x: Number | float) -> Number:
@@ -371,6 +392,11 @@ def doubts(*numbers: Number) -> Array:
     for each in numbers:
         doubt = doubt | each.doubt
     return doubt
+
+
+def differs(x: Array, y: Array) -> Array:
+    """Where two values are not the same in every variant; NaN is one value."""
+    return ~((x == y) | (np.isnan(x) & np.isnan(y))).all(0)
 
 
 def deviation(x: Array) -> Array:

@@ -10,7 +10,7 @@ import numpy as np
 
 from .call import Data
 from .number import NO_DOUBT, Arithmetic, Array, Number
-from .rounding import grain
+from .rounding import FLOATS, grain
 from .tree import Geometry, Program
 
 
@@ -33,8 +33,37 @@ def accumulated(
         exact = np.stack([multiply(x, y) for x, y in pairs])
         sizes = np.stack([multiply(_size(x), _size(y)) for x, y in pairs])
     doubt = NO_DOUBT | bool(a.doubt.any() or b.doubt.any())
+    if off and t.single:
+        doubt = doubt | _turned(multiply, a.x, b.x)
     step = grain(a.x) * grain(b.x) if count == 1 and not off else 0.0
     return summed(t, exact, sizes, doubt, terms, step, off)
+
+
+def _turned(multiply: Callable[[Array, Array], Array], a: Array, b: Array) -> Array:
+    """Return where operands that are rounded to tf32 may make another infinity or NaN.
+
+    A number below tf32's least becomes 0, and 0 times infinity is NaN; one above its largest becomes infinite.
+    """
+    (small_a, large_a, infinite_a), (small_b, large_b, infinite_b) = map(_ends, (a, b))
+    doubt = NO_DOUBT
+    for one, two in (
+        (small_a, infinite_b),
+        (infinite_a, small_b),
+        (large_a, np.ones_like(large_b)),
+        (np.ones_like(large_a), large_b),
+    ):
+        if one.any() and two.any():
+            doubt = doubt | (multiply(one, two) > 0)
+    return doubt
+
+
+def _ends(x: Array) -> tuple[Array, Array, Array]:
+    """Return 1 where a value of any variant is not 0 but below tf32's least, finite but above its largest, infinite."""
+    fraction, exponent, largest, _ = FLOATS["tf32"]
+    least, size = 2.0 ** (exponent - fraction), np.abs(x)
+    found = (size > 0) & (size < least), np.isfinite(x) & (size > largest), np.isinf(x)
+    small, large, infinite = (each.any(0).astype(float) for each in found)
+    return small, large, infinite
 
 
 def _matrices(a: Array, b: Array) -> Array:
@@ -50,7 +79,7 @@ def summed(
         precise = (sizes < step * 2.0 ** (24 if t.single else 53)) | (sizes == 0)
         reach = (2 + np.log2(max(terms, 1))) * (t.unit * sizes + t.least) + off * sizes
         reach = np.where(precise, 0.0, reach)
-        doubt = doubt | (sizes > t.largest).any(0)  # which order overflows on the way
+        doubt = doubt | (sizes * (1 + off) > t.largest).any(0)  # which order overflows on the way
         x = t.nearest(exact[:1])
         if len(exact) > 1 or reach.any():
             x = exact + t.signs(exact.shape[1:]) * np.where(np.isfinite(exact), reach, 0.0)

@@ -29,6 +29,7 @@ from programs.functions import FUNCTIONS
 from programs.generator import generate, normalised
 from programs.interface import reductions
 from programs.number import NO_DOUBT, Arithmetic, Number
+from programs.products import accumulated
 from programs.rounding import FLOATS, grain, rounded, wrapped
 from programs.shrink import shrink
 from programs.tree import (
@@ -299,6 +300,69 @@ def test_softplus_may_overflow_below_its_threshold() -> None:
     found = FUNCTIONS["softplus"].meaning(t, x, t.number(1.0), threshold)
     assert np.broadcast_to(found.doubt, (1, 1, 5))[0, 0].tolist() == [False, False, False, True, False]
     assert np.isfinite(found.x).all()
+
+
+LARGEST = FLOATS["f32"][2]
+#: Rows of A and of B: numbers that tf32 does not have, infinities, and terms that overflow together.
+ENDS = (
+    [[2.0**-149, 1], [-np.inf, 1], [LARGEST / 2, 1], [2, 1], [LARGEST, 0]],
+    [
+        [np.inf, 1],
+        [2.0**-149, 0],
+        [3, -np.inf],
+        [1, 1],
+    ],
+)
+
+
+@pytest.mark.parametrize(
+    ("off", "doubted"), [(0.0, {(2, 2), (4, 2)}), (2.0**-9, {(0, 0), (1, 1), (2, 2), *((4, n) for n in range(4))})]
+)
+def test_a_product_is_in_doubt_where_order_or_tf32_decides_what_is_finite(off: float, doubted: set[Any]) -> None:
+    program = gemm(Acc())
+    (data,) = problems(program)
+    a, b = (np.array(rows)[None] for rows in ENDS)
+    t = Arithmetic(True, 1.0, np.random.default_rng(0))
+    found = accumulated(program, replace(data, a=a, b=b, sizes=data.sizes | {"k": 2}), t, {}, off)
+    doubt = np.broadcast_to(found.doubt, (1, len(ENDS[0]), len(ENDS[1])))[0]
+    assert {tuple(map(int, each)) for each in np.argwhere(doubt)} == doubted
+
+
+@pytest.mark.parametrize("single", [True, False])
+def test_a_sum_is_in_doubt_where_a_contracted_product_does_not_overflow(single: bool) -> None:
+    t = Arithmetic(single, 1.0, np.random.default_rng(0))
+    large = t.largest
+    rows = (
+        (-100.0, large, np.inf, True),  # nan, or inf
+        (1.5, large, -0.75 * large, True),  # inf, or finite
+        (1.5, large, 1.0, False),
+        (1.5, large, np.nan, False),
+        (np.inf, 1.0, -np.inf, False),
+        (2.0, 3.0, 1.0, False),
+        (2.0, 3.0, np.inf, False),
+    )
+    *columns, doubted = zip(*rows, strict=True)
+    x, y, z = (Number(np.array(each).reshape(1, 1, 1, -1), NO_DOUBT, t) for each in columns)
+    for found in (x * y + z, z + x * y, -(x * y) - z, z - (-x) * y):
+        assert np.broadcast_to(found.doubt, (1, 1, len(rows)))[0, 0].tolist() == list(doubted)
+    exact = Arithmetic(single, 0.0, np.random.default_rng(0))
+    x, y, z = map(exact.number, (x, y, z))
+    assert not (x * y + z).doubt.any()
+
+
+@pytest.mark.parametrize("modes", [(), ("n",), ("m", "n")])
+@pytest.mark.parametrize("kind", ["sum", "max", "mean"])
+def test_blocks_of_pairs_meet_pairs_that_are_the_same_in_all_columns(kind: str, modes: tuple[str, ...]) -> None:
+    value = Call("mul", (Pair(0, 16, Read("scale")), Block(kind, 32, Pair(1, 16, Acc()))), "*")
+    program = gemm(
+        Reduce(kind, modes, value) if modes else value,
+        Input("scale", ("m",), "f32"),
+        outputs=(
+            Output("D", tuple(each for each in ("m", "n") if each not in modes) if modes else ("m", "n/2"), "f32"),
+        ),
+    )
+    program = replace(program, sizes=Sizes((), (3,), 192, 4))
+    assert kinds(program) == set()
 
 
 def differentiated(f: Callable[[np.ndarray], np.ndarray], x: np.ndarray, order: int) -> np.ndarray:
