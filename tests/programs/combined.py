@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -20,6 +21,27 @@ def either(number: Number, other: Array) -> Number:
     x = np.array(np.broadcast_to(number.x, (COUNT, *number.x.shape[1:])))
     x[3] = np.where(differ, other, x[3])[0]
     return replace(number, x=x)
+
+
+def aligned(numbers: Sequence[Number], least: int) -> list[Number]:
+    """Return numbers that broadcast: a value of each block of columns stands for the block's columns.
+
+    Numbers of more than one column get ``least`` or more: a single value beside them may stand for all of these.
+    """
+    columns = max(each.x.shape[3] for each in numbers)
+    if columns > 1:
+        columns = max(columns, least)
+
+    def widened(number: Number) -> Number:
+        if {number.x.shape[3], number.doubt.shape[2]} <= {0, 1, columns}:
+            return number
+        parts = (
+            array if array.shape[-1] in (0, 1) else array.repeat(columns // array.shape[-1], -1)
+            for array in (number.x, number.doubt)
+        )
+        return Number(*parts, number.t)
+
+    return [widened(each) for each in numbers]
 
 
 def place(kind: str, value: Number, axis: int) -> Number:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from .call import Data
-from .combined import either, folded, interleaved, place
+from .combined import aligned, either, folded, interleaved, place
 from .derivatives import Derivatives
 from .dtypes import TYPES, compute, primary, promoted
 from .functions import FUNCTIONS, Row
@@ -302,9 +302,8 @@ class Evaluator:
         dtype = "b1" if row.predicate else domain
         columns = any(value.columns for value in values)
         fewer = min((value.fewer for value in values if value.columns), default=1)
-        numbers = self.aligned(
-            [v.number.t.truth(v.number) if slot in row.conditions else v.number for slot, v in enumerate(values)], fewer
-        )
+        found = [v.number.t.truth(v.number) if slot in row.conditions else v.number for slot, v in enumerate(values)]
+        numbers = aligned(found, self.data.sizes["n"] // fewer if fewer > 1 else 1)
         if domain == "i32":
             assert row.integers is not None
             return Value(self.in_integers(row.integers, numbers), dtype, constant, columns=columns, fewer=fewer)
@@ -322,26 +321,6 @@ class Evaluator:
         return self.plain(
             np.asarray(x).astype(float), np.broadcast_to(doubt, np.broadcast_shapes(doubt.shape, x.shape[1:]))
         )
-
-    def aligned(self, numbers: Sequence[Number], fewer: int) -> list[Number]:
-        """Numbers that broadcast: a value of each block of columns stands for the block's columns.
-
-        Beside it may be a single value for all columns, of which there are as ``fewer`` tells.
-        """
-        columns = max(each.x.shape[3] for each in numbers)
-        if fewer > 1 and columns > 1:
-            columns = self.data.sizes["n"] // fewer
-
-        def widened(number: Number) -> Number:
-            if {number.x.shape[-1], number.doubt.shape[-1]} <= {0, 1, columns}:
-                return number
-            parts = (
-                array if array.shape[-1] in (0, 1) else array.repeat(columns // array.shape[-1], -1)
-                for array in (number.x, number.doubt)
-            )
-            return Number(*parts, number.t)
-
-        return [widened(each) for each in numbers]
 
     def cast(self, dtype: str, value: Value) -> Value:
         """Return a rounding point. What is wider than f32 may be rounded to f32 on the way to a narrower type."""
