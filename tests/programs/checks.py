@@ -21,7 +21,7 @@ from evt.errors import EvtError, InternalError, ProgramError
 from evt.optimise import ROUNDING_KEPT, optimise
 from evt.runtime.answer import evaluate as evaluate_call
 from evt.runtime.arguments import bind
-from evt.spec import optimised_for
+from evt.spec import optimised_for, typed_graph
 
 from .call import Data, arguments, buffers, problems
 from .compare import compare, same
@@ -97,6 +97,12 @@ def make(program: Program) -> Any:
     return getattr(evt, program.operation)(program.text, **keywords)
 
 
+def typed(program: Program, op: Any) -> Any:
+    """Return evt's program, which is one for the types of its operands. Raise ProgramError."""
+    typed_graph(getattr(op, "_member", op).spec, *operand_types(program))
+    return op
+
+
 def operand_types(program: Program) -> tuple[str | None, str | None]:
     """Return the types of A and B, where the program's header does not say them."""
     return (None, None) if program.header else (program.a, program.b)
@@ -107,7 +113,7 @@ def check(program: Program, targets: Sequence[str] = TARGETS) -> Report:
     report = Report()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        op = report.attempt("accept", lambda: make(program))
+        op = report.attempt("accept", lambda: typed(program, make(program)))
         if op is not None:
             check_names(program, op, report)
             check_emission(program, op, targets, report)

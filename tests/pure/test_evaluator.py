@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from programs.call import problems
+from programs.checks import check
 from programs.derivatives import Derivatives
 from programs.functions import FUNCTIONS
 from programs.number import NO_DOUBT, Arithmetic, Number
@@ -17,6 +18,7 @@ from programs.products import accumulated
 from programs.rounding import FLOATS, grain, rounded, wrapped
 from programs.simple import gemm, kinds
 from programs.tree import Acc, Block, Call, Input, Output, Pair, Read, Reduce, Sizes
+from programs.tree import Number as Literal
 
 import evt
 from evt.functions import TABLE
@@ -178,6 +180,13 @@ def test_blocks_of_pairs_meet_pairs_that_are_the_same_in_all_columns(kind: str, 
     )
     program = replace(program, sizes=Sizes((), (3,), 192, 4))
     assert kinds(program) == set()
+
+
+@pytest.mark.parametrize(("a", "accepted"), [("u8", False), ("i8", False), ("f16", True), ("e4m3", True)])
+def test_a_program_may_be_none_for_the_types_of_its_operands(a: str, accepted: bool) -> None:
+    """An integer has no negative integer power: that is no failure of the call."""
+    report = check(replace(gemm(Call("pow", (Acc(), Literal("-1")), "**")), a=a, b=a), ())
+    assert (report.failures, report.accepted) == ([], accepted)
 
 
 def differentiated(f: Callable[[np.ndarray], np.ndarray], x: np.ndarray, order: int) -> np.ndarray:
