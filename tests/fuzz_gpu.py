@@ -109,7 +109,7 @@ def listed(run: Run) -> int:
 
 
 def reproduced(run: Run, text: str, margin: int | None) -> int:
-    """Run one problem, given as the fuzzer printed it; return the exit code."""
+    """Run one problem, or build its kernel, given as the fuzzer printed it; return the exit code."""
     if text == "-":
         text = sys.stdin.read()
     elif "Program(" not in text:
@@ -124,7 +124,7 @@ def reproduced(run: Run, text: str, margin: int | None) -> int:
     faults = [*launch.faults, *(judge(problem, launch.outputs).faults if launch.outputs else ())]
     for fault in faults:
         print(f"{fault.kind}: {fault.detail}", flush=True)
-    print("fails" if faults else "right", flush=True)
+    print("fails" if faults else "builds" if run.options.device == "none" else "right", flush=True)
     return 1 if faults else 0
 
 

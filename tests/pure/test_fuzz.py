@@ -347,3 +347,12 @@ def test_a_run_may_build_only() -> None:
     assert (run.late, run.findings) == (1, [])
     assert list(run._launched(case, 1.0, "error[E0703]")) == []
     assert [finding.name for finding in run.findings] == ["0-build"]
+
+
+@pytest.mark.parametrize("error", ["", "nvcc refuses it"])
+def test_a_reproduction_may_build_only(error: str, monkeypatch) -> None:
+    run = Run(Options(device="none"))
+    monkeypatch.setattr(run, "build", lambda source: error)
+    launch = run.attempt(PROGRAM, LAYOUTS, None)
+    assert [(fault.kind, fault.detail) for fault in launch.faults] == ([("build", error)] if error else [])
+    assert not launch.outputs

@@ -238,7 +238,11 @@ class Run:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                call = made_call(problem, layouts, self.options.device, self.program(problem), margin)
+                device = "cpu" if self.options.device == "none" else self.options.device
+                call = made_call(problem, layouts, device, self.program(problem), margin)
+                if self.options.device == "none":
+                    refusal = self.build(call.source(self.target))
+                    return Launch([Fault("build", refusal)] if refusal else [])
                 if source is not None and call.source(self.target) != source:
                     return Launch([Fault("error", "the kernel on the GPU is not the one that was planned")])
                 return launched(call, deterministic, self.launch, PATIENCE)
