@@ -189,7 +189,7 @@ class Evaluator:
 
     def literal(self, value: float) -> Value:
         """Return a constant; a whole number is an integer among integers."""
-        whole = value.is_integer() and abs(value) < 2**31 and str(value) != "-0.0"
+        whole = value.is_integer() and -(2**31) <= value < 2**31 and str(value) != "-0.0"
         return Value(self.plain(np.full((1, 1, 1, 1), value)), "i32" if whole else "f32", True, True)
 
     def input(self, name: str) -> Value:

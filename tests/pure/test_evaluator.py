@@ -17,7 +17,7 @@ from programs.number import NO_DOUBT, Arithmetic, Number
 from programs.products import accumulated
 from programs.rounding import FLOATS, grain, rounded, wrapped
 from programs.simple import gemm, kinds
-from programs.tree import Acc, Block, Call, Input, Output, Pair, Read, Reduce, Sizes
+from programs.tree import Acc, Assign, Block, Call, Cast, Input, Output, Pair, Read, Reduce, Sizes
 from programs.tree import Number as Literal
 
 import evt
@@ -187,6 +187,14 @@ def test_a_program_may_be_none_for_the_types_of_its_operands(a: str, accepted: b
     """An integer has no negative integer power: that is no failure of the call."""
     report = check(replace(gemm(Call("pow", (Acc(), Literal("-1")), "**")), a=a, b=a), ())
     assert (report.failures, report.accepted) == ([], accepted)
+
+
+@pytest.mark.parametrize("number", ["2147483647", "2147483648"])
+def test_the_least_integer_is_one(number: str) -> None:
+    least = Call("sub", (Cast("u8", Literal("3")), Call("neg", (Literal(number),), "-")))
+    program = gemm(Acc(), outputs=(Output("D", ("m", "n"), "f32"), Output("E", (), None)))
+    reduced = Assign("E", Reduce("max", ("l", "m", "n"), least))
+    assert kinds(replace(program, assigns=(*program.assigns, reduced))) == set()
 
 
 def differentiated(f: Callable[[np.ndarray], np.ndarray], x: np.ndarray, order: int) -> np.ndarray:
