@@ -16,6 +16,7 @@ from evt.ir.dag import TypedDag
 from evt.ir.dtype import F32, DType
 from evt.ir.node import MODES, Const, Input, Operand, Output
 from evt.optimise.rounding import is_exact
+from evt.reference import functions
 from evt.reference.convolution import as_image, as_view, from_view, to_view
 from evt.reference.exact import Exact
 from evt.reference.extents import Extents, Leads
@@ -30,7 +31,10 @@ def is_symbol(value: object) -> bool:
 
 
 class Plain(Exact):
-    """The oracle's arithmetic with PyTorch's own functions and sums, which do not compute in f64."""
+    """The oracle's arithmetic with PyTorch's own functions and sums, which do not compute in f64.
+
+    Functions of integers are the oracle's: PyTorch raises where an integer is divided by 0.
+    """
 
     def load(self, source: Input) -> torch.Tensor:
         given: Any = self.inputs.get(source.name)
@@ -44,8 +48,11 @@ class Plain(Exact):
 
     def apply(self, function: str, operands: Sequence[torch.Tensor], domain: DType) -> torch.Tensor:
         row, to = TABLE[function], working(domain, self.dtype)
+        shape = torch.broadcast_shapes(*(x.shape for x in operands))
+        # PyTorch's gradient of a clamp fails where its limits are broadcast.
         result: torch.Tensor = row.torch(
-            torch, *(x.to(torch.bool if slot in row.conditions else to) for slot, x in enumerate(operands))
+            torch if domain.is_float else functions,
+            *(x.to(torch.bool if slot in row.conditions else to).expand(shape) for slot, x in enumerate(operands)),
         )
         return result
 

@@ -75,12 +75,15 @@ def div(x: torch.Tensor, y: torch.Tensor, *, rounding_mode: str) -> torch.Tensor
 
 
 def pow(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Return the power; of integers by squaring, which wraps, and 0 where it is a fraction."""
+    """Return the power; of integers by squaring, which wraps, and 0 where it is a fraction.
+
+    The number of steps is that of an i32's bits, whatever the exponents are, so that PyTorch can trace it.
+    """
     if x.is_floating_point():
         return torch.pow(x.to(torch.float64), y.to(torch.float64)).to(x.dtype)
     base, rest = x, y.clamp(min=0)
     result = torch.ones_like(base * rest)
-    while bool((rest > 0).any()):
+    for _ in range(31):
         result = torch.where(rest % 2 == 1, result * base, result)
         base, rest = base * base, rest // 2
     sign = torch.where(y % 2 == 0, 1, x)

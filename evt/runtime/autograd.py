@@ -91,7 +91,10 @@ def _run_fed(
     spec: Spec, bound: Bound, a: torch.Tensor, b: torch.Tensor, given: Mapping[str, Any]
 ) -> list[torch.Tensor]:
     """Run a program with mainloop fusion: compute its operands first, which the gradient of the other one reads."""
-    fed_a, fed_b = _fed(spec, bound, a, b, given)
+    fed_a, fed_b = (  # a formula that reads one vector alone is expanded, which no kernel reads
+        each.clone(memory_format=torch.contiguous_format) if 0 in each.stride() else each
+        for each in _fed(spec, bound, a, b, given)
+    )
     rest = epilogue_of(bound.dag)
     others = {name: given[name] for name in rest.input if name in given}
     return _run_named(fed_a, fed_b, others, _text(replace(spec, dag=declared(rest))))

@@ -183,14 +183,15 @@ def kernels_of(found: Survey, sizes: Mapping[str, int]) -> tuple[dict[Name, Plan
     """Return the plans of the kernels that take a problem's sizes, and rows saying why the others do not."""
     plans: dict[Name, Plan] = {}
     failed: dict[Name, Row] = {}
-    count = {candidate: len(launches(candidate.max_batches, sizes["l"])) for candidate, _ in found.kernels}
+    batches = sizes.get("l", 1)  # groups have none
+    count = {candidate: len(launches(candidate.max_batches, batches)) for candidate, _ in found.kernels}
     for candidate, config in found.kernels:
         name = candidate.route.name, config.name
         if count[candidate] > min(count.values()):
             failed[name] = Row(*name, failure=f"a call is {count[candidate]} launches, and others are fewer")
             continue
         try:
-            check_batches(candidate.problem.dag, candidate.route, candidate.problem.target, sizes["l"])
+            check_batches(candidate.problem.dag, candidate.route, candidate.problem.target, batches)
             made = candidate.plan(config)
             check_depth(made, sizes)
             plans[name] = made
