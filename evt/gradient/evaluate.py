@@ -48,7 +48,8 @@ class Plain(Exact):
 
     def apply(self, function: str, operands: Sequence[torch.Tensor], domain: DType) -> torch.Tensor:
         row, to = TABLE[function], working(domain, self.dtype)
-        shape = torch.broadcast_shapes(*(x.shape for x in operands))
+        broadcast: Any = torch.broadcast_shapes  # untyped
+        shape = broadcast(*(x.shape for x in operands))
         # PyTorch's gradient of a clamp fails where its limits are broadcast.
         result: torch.Tensor = row.torch(
             torch if domain.is_float else functions,
