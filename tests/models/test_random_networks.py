@@ -24,7 +24,8 @@ from .random_networks import check  # noqa: E402
 from .training import fused  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("fresh_compiler")]
-X, V, W = torch.randn(24, 16), torch.randn(16, 24), torch.randn(16, 24)
+_GENERATOR = torch.Generator().manual_seed(0)
+X, V, W = (torch.randn(shape, generator=_GENERATOR) for shape in ((24, 16), (16, 24), (16, 24)))
 #: Seeds in which, without the rule of :mod:`evt.fx.build`, regions read what no kernel stores.
 READING = (2, 3, 4, 5, 7, 10, 11, 20, 27)
 
@@ -58,7 +59,7 @@ def test_checkpoints_compute_vectors_again() -> None:
             each(*given).backward()
             found.append([x.grad for x in given])
     for got, want in zip(*found, strict=True):
-        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+        assert float((got - want).norm() / want.norm()) < 1e-5  # single elements cancel
     assert sum(row.fused for record in RECORDS for row in record.rows if row.graph == "backward") > 3
 
 
