@@ -251,7 +251,7 @@ def _read(
 
 def _given(leaf: Any, kinds: Container[type] | None) -> object:
     if isinstance(leaf, torch.Tensor):
-        if kinds is not None and type(leaf) not in kinds:
+        if leaf.layout is not torch.strided or (kinds is not None and type(leaf) not in kinds):
             raise TypeError
         return leaf.size(), leaf.stride(), leaf.dtype, leaf.device, leaf.is_neg(), leaf.is_conj()
     if not isinstance(leaf, _GIVEN):

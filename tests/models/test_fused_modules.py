@@ -261,6 +261,13 @@ def test_a_call_that_the_model_refuses(caplog: pytest.LogCaptureFixture) -> None
     assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
 
 
+def test_a_sparse_input_runs_the_model() -> None:
+    model, x = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()).eval(), torch.eye(4)
+    fused: Any = fuse(model, (x,))
+    with torch.no_grad():
+        torch.testing.assert_close(fused(x.to_sparse()), model(x.to_sparse()))
+
+
 def test_contents_of_attributes_are_seen() -> None:
     class Scaled(torch.nn.Module):
         def __init__(self) -> None:
