@@ -159,7 +159,7 @@ FUNCTIONS: Mapping[str, Row] = {
     "sign": Row(lambda t, x: t.any_zero(t.sign(x)), exact=True, integers=np.sign),
     "square": Row(lambda t, x: x * x, exact=True, integers=lambda x: wrapped(x * x)),
     "sqrt": Row(lambda t, x: t.sqrt(x), exact=True),
-    "rsqrt": Row(lambda t, x: 1.0 / t.sqrt(x)),
+    "rsqrt": Row(lambda t, x: t.rsqrt(x)),
     "rcp": Row(lambda t, x: 1.0 / x, exact=True),
     "lerp": Row(
         lambda t, a, b, weight: t.where(t.abs(weight) < 0.5, a + weight * (b - a), b - (b - a) * (1.0 - weight))

@@ -289,6 +289,12 @@ class Arithmetic:
         root = self.operation(np.sqrt, x) if self.single else self.function(np.sqrt, x)
         return Number(root.x, root.doubt | straddles(x.x), self)
 
+    def rsqrt(self, x: Number | float) -> Number:
+        """A function: CUDA's ``rsqrtf`` may be off by 2 ulp (CUDA C++ Programming Guide, mathematical functions)."""
+        x = self.number(x)
+        root = self.function(lambda x: 1.0 / np.sqrt(x), x)
+        return Number(root.x, root.doubt | straddles(x.x), self)
+
     def pow(self, x: Number | float, y: Number | float) -> Number:
         x, y = self.number(x), self.number(y)
         power = self.function(raised, x, y, edges=(0.0,))

@@ -196,6 +196,9 @@ class Taylor:
     def sqrt(self, x: Series | float) -> Series:
         return self.lift(np.sqrt, [lambda t, x: 0.5 / t.sqrt(x)], x)
 
+    def rsqrt(self, x: Series | float) -> Series:
+        return self.lift(lambda x: 1.0 / np.sqrt(x), [lambda t, x: -0.5 / (x * t.sqrt(x))], x)
+
     def pow(self, x: Series | float, y: Series | float) -> Series:
         y = self.number(y)
         if all(not c.any() for c in y.c[1:]):  # a constant exponent, of a base of either sign
